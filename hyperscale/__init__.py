@@ -1,0 +1,1 @@
+"""Load tests written as Python classes."""

@@ -1,0 +1,16 @@
+"""Which step is running: how a client call knows whom its traffic belongs to.
+
+A context variable, because steps of one virtual user run concurrently and user code may
+start tasks of its own; both inherit it.
+"""
+
+from contextvars import ContextVar
+from typing import NamedTuple
+
+
+class StepScope(NamedTuple):
+    step: int  # index of the step in the workflow's recorder
+    sees_body: bool  # False lets the engine drop response bodies unread
+
+
+current_step: ContextVar[StepScope] = ContextVar("hyperscale_step")

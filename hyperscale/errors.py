@@ -1,0 +1,33 @@
+"""Errors, typed by who must act.
+
+`InputError` is the user's to mend and nothing has run yet; `RunError` means a run
+could not be carried through; `InvariantError` is a bug of ours. Each class knows the
+exit code the command line ends with.
+"""
+
+from typing import ClassVar
+
+
+class HyperscaleError(Exception):
+    """Base of every error this package raises on purpose."""
+
+    exit_code: ClassVar[int] = 3
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(f"{message} (hint: {hint})" if hint else message)
+        self.message = message
+        self.hint = hint
+
+
+class InputError(HyperscaleError):
+    """What the user gave is wrong: a file, a class, a flag. Nothing ran."""
+
+    exit_code = 2
+
+
+class RunError(HyperscaleError):
+    """A run started and could not be carried through."""
+
+
+class InvariantError(HyperscaleError):
+    """A state that cannot be: a bug in Hyperscale, not in what the user wrote."""

@@ -1,0 +1,1 @@
+"""Counters, histograms, time series: how they are reported, merged and judged."""
