@@ -58,3 +58,6 @@ class Recorder:
     def add_sent(self, step: int, requests: int, bytes_sent: int, bytes_received: int) -> None: ...
     def snapshot(self, histograms: bool = False, series_from: int | None = None) -> list[StepSnapshot]:
         """Cumulative state. `series_from` limits the series to seconds from there on."""
+
+def guard_process(control_fd: int, parent_pid: int) -> None:
+    """Ties this process group's life to its parent and to the peer of its control socket."""
