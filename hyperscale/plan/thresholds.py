@@ -1,0 +1,249 @@
+"""Threshold syntax: what a pass/fail line may say, and what its limit means in numbers.
+
+Owns the words (`login.p99`, `errors`, `checks`, a metric's name) and the units that fit
+them. Knows no samples: `hyperscale.stats.thresholds` looks up values and judges them.
+"""
+
+import math
+import operator
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from hyperscale.errors import InputError
+from hyperscale.plan.model import MetricKind, ThresholdPlan, WorkflowPlan
+
+LATENCY_KEYS = ("p50", "p90", "p95", "p99", "p999", "mean", "max")
+COUNT_KEYS = ("rate", "errors", "total")
+STEP_KEYS = LATENCY_KEYS + COUNT_KEYS
+CHECKS_KEY = "checks"
+
+QUANTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+
+_LIMIT = re.compile(r"(<=|>=|==|<|>)\s*(-?\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|m|h|%|/s)?")
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+}
+
+
+class Quantity(Enum):
+    """What a key measures; decides which units its limit may carry."""
+
+    DURATION = "duration"  # base unit: seconds
+    FRACTION = "fraction"  # base unit: 0 to 1
+    RATE = "rate"  # base unit: per second
+    NUMBER = "number"
+
+
+# Units a limit may be written in: how many base units one of them is.
+_UNITS: dict[Quantity, dict[str, float]] = {
+    Quantity.DURATION: {
+        "ns": 1e-9,
+        "us": 1e-6,
+        "µs": 1e-6,
+        "ms": 1e-3,
+        "s": 1.0,
+        "m": 60.0,
+        "h": 3600.0,
+    },
+    Quantity.FRACTION: {"%": 0.01, "": 1.0},
+    Quantity.RATE: {"/s": 1.0, "": 1.0},
+    Quantity.NUMBER: {"": 1.0},
+}
+_HINTS = {
+    Quantity.DURATION: 'write a duration with its unit: "<250ms", "<=1.5s"',
+    Quantity.FRACTION: 'write a share: "<1%", ">=99.9%" or a fraction such as "<0.01"',
+    Quantity.RATE: 'write a rate: ">500/s"',
+    Quantity.NUMBER: 'write a plain number: ">=1000"',
+}
+
+_METRIC_QUANTITY = {
+    MetricKind.COUNT: Quantity.NUMBER,
+    MetricKind.RATE: Quantity.RATE,
+    MetricKind.GAUGE: Quantity.NUMBER,
+    MetricKind.DISTRIBUTION: Quantity.NUMBER,
+    MetricKind.TIMER: Quantity.DURATION,
+}
+_SAMPLED = (MetricKind.DISTRIBUTION, MetricKind.TIMER)
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """A parsed line. Exactly one of step, metric or neither (the workflow as a whole) is named."""
+
+    name: str  # as written: "login.p99"
+    limit: str  # as written: "<250ms"
+    abort_on_fail: bool
+    step: str | None
+    metric: str | None
+    key: str  # one of STEP_KEYS, "checks", or "value" for a metric's own value
+    quantity: Quantity
+    compare: str  # "<", "<=", ">", ">=", "=="
+    bound: float  # in the quantity's base unit
+    unit: str  # as written: "ms", "%", "/s", ""
+
+    def passes(self, value: float) -> bool:
+        """Whether `value`, in the quantity's base unit, keeps the limit."""
+        return _COMPARE[self.compare](value, self.bound)
+
+    def in_unit(self, value: float) -> float:
+        """`value` in the unit the limit was written in, so that both read alike."""
+        return value / _UNITS[self.quantity][self.unit]
+
+    def is_floor(self) -> bool:
+        """A lower limit: what grows during a run may still reach it."""
+        return self.compare in (">", ">=", "==")
+
+
+def parse_threshold(
+    name: object,
+    limit: object,
+    *,
+    where: str,
+    steps: Collection[str],
+    metrics: Mapping[str, MetricKind],
+    abort_on_fail: bool = False,
+) -> Threshold:
+    """One threshold of the workflow whose steps and metrics are named.
+
+    `where` says whose it is ("shop.py: Checkout.thresholds"); every message begins with it.
+    """
+    step, metric, key, quantity = _parse_name(name, where=where, steps=steps, metrics=metrics)
+    compare, bound, unit = _parse_limit(limit, f"{where}[{name!r}]", quantity)
+    return Threshold(
+        name=str(name).strip(),
+        limit=str(limit).strip(),
+        abort_on_fail=abort_on_fail,
+        step=step,
+        metric=metric,
+        key=key,
+        quantity=quantity,
+        compare=compare,
+        bound=bound,
+        unit=unit,
+    )
+
+
+def threshold_plans(
+    thresholds: object,
+    *,
+    where: str,
+    steps: Collection[str],
+    metrics: Mapping[str, MetricKind],
+) -> tuple[ThresholdPlan, ...]:
+    """A class's `thresholds` mapping, validated, as plans in the order written.
+
+    Values are limits (`"<250ms"`) or `{"limit": "<250ms", "abort_on_fail": True}`.
+    """
+    if thresholds is None:
+        return ()
+    if not isinstance(thresholds, Mapping):
+        raise InputError(
+            f"{where}: {thresholds!r} is not a mapping of names to limits",
+            hint='write thresholds = {"p99": "<250ms", "errors": "<1%"}',
+        )
+    plans = []
+    for name, value in thresholds.items():
+        limit, abort_on_fail = _parse_value(value, f"{where}[{name!r}]")
+        parsed = parse_threshold(
+            name, limit, where=where, steps=steps, metrics=metrics, abort_on_fail=abort_on_fail
+        )
+        plans.append(
+            ThresholdPlan(name=parsed.name, limit=parsed.limit, abort_on_fail=abort_on_fail)
+        )
+    return tuple(plans)
+
+
+def thresholds_of(workflow: WorkflowPlan) -> tuple[Threshold, ...]:
+    """The parsed thresholds of a plan, which were validated when it was made."""
+    steps = [step.name for step in workflow.steps]
+    metrics = {metric.name: metric.kind for metric in workflow.metrics}
+    return tuple(
+        parse_threshold(
+            plan.name,
+            plan.limit,
+            where=f"{workflow.name}.thresholds",
+            steps=steps,
+            metrics=metrics,
+            abort_on_fail=plan.abort_on_fail,
+        )
+        for plan in workflow.thresholds
+    )
+
+
+def _parse_name(
+    name: object, *, where: str, steps: Collection[str], metrics: Mapping[str, MetricKind]
+) -> tuple[str | None, str | None, str, Quantity]:
+    text = name.strip() if isinstance(name, str) else ""
+    if text in STEP_KEYS:
+        return None, None, text, _step_quantity(text)
+    if text == CHECKS_KEY:
+        return None, None, CHECKS_KEY, Quantity.FRACTION
+    if text in metrics:
+        return None, text, "value", _METRIC_QUANTITY[metrics[text]]
+    owner, dot, key = text.rpartition(".")
+    if dot and owner in steps and key in STEP_KEYS:
+        return owner, None, key, _step_quantity(key)
+    if dot and key in LATENCY_KEYS and metrics.get(owner) in _SAMPLED:
+        return None, owner, key, _METRIC_QUANTITY[metrics[owner]]
+    if dot and key in STEP_KEYS and owner not in metrics:
+        problem = f"{name!r} names no step {owner!r}"
+    else:
+        problem = f"unknown threshold {name!r}"
+    raise InputError(f"{where}: {problem}", hint=_valid_names(steps, metrics))
+
+
+def _step_quantity(key: str) -> Quantity:
+    if key in LATENCY_KEYS:
+        return Quantity.DURATION
+    return {"rate": Quantity.RATE, "errors": Quantity.FRACTION, "total": Quantity.NUMBER}[key]
+
+
+def _valid_names(steps: Iterable[str], metrics: Iterable[str]) -> str:
+    valid = f"valid are {', '.join(STEP_KEYS)}, alone or after a step and a dot"
+    valid += f" (steps: {', '.join(steps) or 'none'}); {CHECKS_KEY}"
+    return f"{valid}; custom metrics: {', '.join(metrics) or 'none'}"
+
+
+def _parse_value(value: object, where: str) -> tuple[object, bool]:
+    if not isinstance(value, Mapping):
+        return value, False
+    unknown = [key for key in value if key not in ("limit", "abort_on_fail")]
+    abort_on_fail = value.get("abort_on_fail", False)
+    if unknown or "limit" not in value or not isinstance(abort_on_fail, bool):
+        raise InputError(
+            f"{where}: {dict(value)!r} is not a threshold",
+            hint='write {"limit": "<250ms", "abort_on_fail": True}',
+        )
+    return value["limit"], abort_on_fail
+
+
+def _parse_limit(limit: object, where: str, quantity: Quantity) -> tuple[str, float, str]:
+    text = limit.strip() if isinstance(limit, str) else ""
+    match = _LIMIT.fullmatch(text)
+    if match is None:
+        raise InputError(
+            f"{where}: {limit!r} is not a limit",
+            hint=f"a limit begins with <, <=, >, >= or ==; {_HINTS[quantity]}",
+        )
+    compare, number, unit = match[1], float(match[2]), match[3] or ""
+    scale = _UNITS[quantity].get(unit)
+    if scale is None:
+        given = f"the unit {unit!r}" if unit else "a number without a unit"
+        raise InputError(
+            f"{where}: {limit!r} has {given}, but this is a {quantity.value}",
+            hint=_HINTS[quantity],
+        )
+    bound = number * scale
+    if not math.isfinite(bound):
+        raise InputError(f"{where}: {limit!r} is too large a number", hint=_HINTS[quantity])
+    if bound < 0 and quantity is not Quantity.NUMBER:
+        raise InputError(f"{where}: {limit!r} is below zero", hint=_HINTS[quantity])
+    if quantity is Quantity.FRACTION and bound > 1:
+        raise InputError(f"{where}: {limit!r} is more than 100 %", hint=_HINTS[quantity])
+    return compare, bound, unit
