@@ -1,0 +1,110 @@
+# The commands of the house. Each needs nothing done before it; stamps keep repeats quick.
+#
+#   make build   a working .venv/bin/hyperscale (release build)
+#   make demo    the built-in target, a ten second run against it, a report
+#   make test    Rust and Python tests          make lint    what CI refuses
+#   make bench   beside wrk, k6 and Locust      make soak    the long tests
+#   make lock    new lock files                 make fmt     format everything
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+
+# Debian packages the tests and the benchmarks drive; installed only where missing.
+TEST_PACKAGES :=
+BENCH_PACKAGES := wrk nginx-light
+
+# Everything a change of which makes the native module (or the console script) old.
+NATIVE := Cargo.toml Cargo.lock pyproject.toml \
+	$(shell find native -name '*.rs' -o -name Cargo.toml -o -name build.rs)
+
+# One target directory and one profile for build, clippy and tests: the C parts of
+# the dependencies are compiled once.
+CARGO_FLAGS := --release --locked
+
+export VIRTUAL_ENV := $(abspath $(VENV))
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+.DEFAULT_GOAL := build
+.PHONY: build demo test test-deps bench-deps lint fmt bench soak lock clean
+
+build: $(STAMPS)/native
+
+$(STAMPS)/venv:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Hyperscale needs Python 3.11 or newer: make PYTHON=python3.11 build")'
+	rm -rf $(VENV)
+	@# Debian ships venv without ensurepip unless python3-venv is there; pip can fill the gap.
+	$(PYTHON) -m venv $(VENV) || { $(PYTHON) -m venv --clear --without-pip $(VENV) && \
+		$(PYTHON) -m pip --python $(BIN)/python install -q pip; }
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/packages: requirements/runtime.txt requirements/dev.txt $(STAMPS)/venv
+	$(BIN)/python -m pip install -q -r requirements/runtime.txt -r requirements/dev.txt
+	@touch $@
+
+$(STAMPS)/native: $(NATIVE) $(STAMPS)/packages
+	@command -v cargo >/dev/null || { echo "make build needs cargo: install Rust from your distribution or with rustup" >&2; exit 1; }
+	$(BIN)/maturin develop --release --locked
+	@touch $@
+
+demo: build
+	$(BIN)/python examples/demo/run.py
+
+# Installs Debian packages that are missing: as root, with sudo, or says what to do.
+define apt_install
+	@missing=""; \
+	for package in $(1); do \
+		dpkg-query -W -f='$${Status}' $$package 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$package"; \
+	done; \
+	[ -z "$$missing" ] && exit 0; \
+	if [ "$$(id -u)" = 0 ]; then as_root=""; \
+	elif sudo -n true 2>/dev/null; then as_root="sudo -n"; \
+	else echo "missing packages; install them first: sudo apt-get install$$missing" >&2; exit 1; fi; \
+	$$as_root apt-get update -qq </dev/null && \
+	DEBIAN_FRONTEND=noninteractive $$as_root apt-get install -y -qq --no-install-recommends $$missing </dev/null
+endef
+
+test-deps:
+	$(call apt_install,$(TEST_PACKAGES))
+
+bench-deps:
+	$(call apt_install,$(BENCH_PACKAGES))
+
+test: test-deps build
+	cargo test $(CARGO_FLAGS) --quiet --package hyperscale-core
+	$(BIN)/python -m pytest
+
+lint: build
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	cargo fmt --all --check
+	cargo clippy $(CARGO_FLAGS) --quiet --workspace --all-targets -- -D warnings
+
+fmt: build
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+	cargo fmt --all
+
+bench: bench-deps build
+	$(BIN)/python -m benchmarks
+
+soak: test-deps build
+	$(BIN)/python -m pytest -m soak --timeout=3600
+
+# Hashes pin what is installed, and neither hosts nor paths get into the files.
+LOCK := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile -q --strip-extras --generate-hashes --allow-unsafe \
+	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options
+lock: $(STAMPS)/packages
+	$(LOCK) --upgrade --output-file requirements/runtime.txt pyproject.toml
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' \
+		| $(LOCK) --upgrade --constraint requirements/runtime.txt --output-file requirements/dev.txt -
+	cargo update --quiet
+
+clean:
+	rm -rf $(VENV) target dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find hyperscale tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -f hyperscale/_native*.so
