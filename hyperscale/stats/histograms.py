@@ -1,0 +1,82 @@
+"""Histograms in their encoded form: merging them and reading values off them.
+
+Percentiles anywhere come from here, that is from merged histograms, never from other
+percentiles. A decoded histogram takes some 200 KB, an encoded one about 1 KB: what is kept
+for long is kept encoded.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hyperscale._native import Histogram
+
+NS_PER_MS = 1e6
+# A custom metric's samples are recorded as value * 1e6 (report.MetricReport).
+METRIC_SCALE = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """The shape of a latency histogram, in milliseconds; all None without samples."""
+
+    min_ms: float | None = None
+    mean_ms: float | None = None
+    stdev_ms: float | None = None
+    p50_ms: float | None = None
+    p90_ms: float | None = None
+    p95_ms: float | None = None
+    p99_ms: float | None = None
+    p999_ms: float | None = None
+    max_ms: float | None = None
+
+    @classmethod
+    def of(cls, histogram: Histogram) -> "Latency":
+        if not histogram.count:
+            return cls()
+        return cls(
+            min_ms=histogram.min_ns / NS_PER_MS,
+            mean_ms=histogram.mean_ns / NS_PER_MS,
+            stdev_ms=histogram.stdev_ns / NS_PER_MS,
+            p50_ms=quantile_ms(histogram, 0.50),
+            p90_ms=quantile_ms(histogram, 0.90),
+            p95_ms=quantile_ms(histogram, 0.95),
+            p99_ms=quantile_ms(histogram, 0.99),
+            p999_ms=quantile_ms(histogram, 0.999),
+            max_ms=histogram.max_ns / NS_PER_MS,
+        )
+
+
+def quantile_ms(histogram: Histogram, q: float) -> float | None:
+    """The latency at quantile `q`, or None if nothing was recorded."""
+    return histogram.quantile_ns(q) / NS_PER_MS if histogram.count else None
+
+
+def merge_encoded(payloads: Iterable[bytes]) -> Histogram:
+    """One histogram of all samples behind `payloads`."""
+    merged: Histogram | None = None
+    for payload in payloads:
+        decoded = Histogram.decode(payload)
+        if merged is None:
+            merged = decoded
+        else:
+            merged.merge(decoded)
+    return Histogram() if merged is None else merged
+
+
+def percentile_curve(histogram: Histogram, *, steps_per_half: int = 5) -> list[tuple[float, float]]:
+    """(percentile, ms) along the distribution, denser towards the tail.
+
+    Each halving of the distance to 100 % gets the same number of points, as in
+    HdrHistogram's own percentile plots; it ends where fewer than one sample is left.
+    """
+    if not histogram.count:
+        return []
+    curve: list[tuple[float, float]] = []
+    distance = 1.0
+    while distance * histogram.count >= 1.0 and len(curve) < 400:
+        for step in range(steps_per_half):
+            quantile = 1.0 - distance * (1.0 - step / (2 * steps_per_half))
+            curve.append((100.0 * quantile, histogram.quantile_ns(quantile) / NS_PER_MS))
+        distance /= 2.0
+    curve.append((100.0, histogram.max_ns / NS_PER_MS))
+    return curve

@@ -1,0 +1,166 @@
+"""The time series of one step: a bounded number of cells, whatever the length of the run.
+
+Seconds stay open while parts may still report them, then their parts are folded into one
+cell. Cells roll up into wider tiers as they complete, so a long run is shown in 10 s or
+1 min cells without a pause to thin it. Knows no clock: the caller says what may be closed.
+"""
+
+from collections import deque
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+from hyperscale.stats.histograms import merge_encoded, quantile_ms
+from hyperscale.stats.report import SeriesPoint
+
+TIERS_S = (1, 10, 60, 600, 7200)
+CELLS_MAX = 600  # per tier; the widest tier spans more than the longest allowed run
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What finished within one interval; its histogram is the merge of `latencies`."""
+
+    at_s: int
+    total: int
+    failed: int
+    latencies: tuple[bytes, ...]
+
+    def folded(self) -> "Cell":
+        """The same with one histogram, as it is kept. Encoding is the dear part."""
+        if len(self.latencies) < 2:
+            return self
+        merged = merge_encoded(self.latencies).encode()
+        return Cell(self.at_s, self.total, self.failed, (merged,))
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesValue:
+    """One interval as people see it; percentiles are None if nothing was timed in it."""
+
+    at_s: int
+    total: int
+    failed: int
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+def tier_for(elapsed_s: float) -> int:
+    """The finest tier that holds a run of this length whole."""
+    for tier, width_s in enumerate(TIERS_S):
+        if elapsed_s <= width_s * CELLS_MAX:
+            return tier
+    return len(TIERS_S) - 1
+
+
+class StepSeries:
+    """The cells of one step, merged over its parts."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, dict[Hashable, SeriesPoint]] = {}
+        self._tiers: tuple[deque[Cell], ...] = tuple(deque(maxlen=CELLS_MAX) for _ in TIERS_S)
+        # Cells of the tier below that have not filled a cell of this tier yet.
+        self._pending: tuple[list[Cell], ...] = tuple([] for _ in TIERS_S)
+        self._open_from_s = 0
+
+    def offer(self, part: Hashable, points: Iterable[SeriesPoint]) -> None:
+        """Takes points of one part.
+
+        A second only grows, so of two reports of it the larger is the later one, in
+        whatever order they come. A second that is closed is not opened again.
+        """
+        for point in points:
+            if point.second < self._open_from_s:
+                continue
+            parts = self._open.setdefault(point.second, {})
+            known = parts.get(part)
+            if known is None or point.total > known.total:
+                parts[part] = point
+
+    def close(self, before_s: int) -> None:
+        """Folds every second below `before_s`; later reports of them are ignored."""
+        if before_s <= self._open_from_s:
+            return
+        for second in sorted(second for second in self._open if second < before_s):
+            self._push(0, _gather(second, self._open.pop(second).values()).folded())
+        self._open_from_s = before_s
+
+    def cells(self, tier: int) -> list[Cell]:
+        """All cells at a tier's width, in order; the youngest may still grow."""
+        loose = [cell for pending in self._pending[1 : tier + 1] for cell in pending]
+        loose += (_gather(second, parts.values()) for second, parts in self._open.items())
+        return [*self._tiers[tier], *_roll(loose, TIERS_S[tier])]
+
+    def _push(self, tier: int, cell: Cell) -> None:
+        self._tiers[tier].append(cell)
+        above = tier + 1
+        if above == len(TIERS_S):
+            return
+        width_s = TIERS_S[above]
+        pending = self._pending[above]
+        if pending and pending[0].at_s // width_s != cell.at_s // width_s:
+            (rolled,) = _roll(pending, width_s)
+            pending.clear()
+            self._push(above, rolled.folded())
+        pending.append(cell)
+
+
+def values(
+    cells: Iterable[Cell], width_s: int, until_s: float, known: Iterable[SeriesValue] = ()
+) -> list[SeriesValue]:
+    """Cells as values, with the empty intervals between 0 and `until_s` filled in.
+
+    Cells of the same interval, from several steps, are merged. A value among `known` with
+    the same total is taken as it is: an interval only grows, so it did not change.
+    """
+    by_start: dict[int, list[Cell]] = {}
+    for cell in cells:
+        by_start.setdefault(cell.at_s, []).append(cell)
+    if not by_start and until_s <= 0:
+        return []
+    known_totals = {(value.at_s, value.total): value for value in known}
+    last_s = max([*by_start, int(max(0.0, until_s - 1e-9)) // width_s * width_s])
+    found = []
+    for at_s in range(0, last_s + 1, width_s):
+        same = by_start.get(at_s, [])
+        total = sum(cell.total for cell in same)
+        found.append(known_totals.get((at_s, total)) or value_of(at_s, same))
+    return found
+
+
+def value_of(at_s: int, cells: Iterable[Cell]) -> SeriesValue:
+    cells = tuple(cells)
+    if not cells:
+        return SeriesValue(at_s, 0, 0, None, None)
+    histogram = merge_encoded(payload for cell in cells for payload in cell.latencies)
+    return SeriesValue(
+        at_s=at_s,
+        total=sum(cell.total for cell in cells),
+        failed=sum(cell.failed for cell in cells),
+        p50_ms=quantile_ms(histogram, 0.50),
+        p99_ms=quantile_ms(histogram, 0.99),
+    )
+
+
+def _gather(second: int, points: Iterable[SeriesPoint]) -> Cell:
+    points = tuple(points)
+    return Cell(
+        at_s=second,
+        total=sum(point.total for point in points),
+        failed=sum(point.failed for point in points),
+        latencies=tuple(point.latency for point in points),
+    )
+
+
+def _roll(cells: Iterable[Cell], width_s: int) -> list[Cell]:
+    groups: dict[int, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.at_s // width_s * width_s, []).append(cell)
+    return [
+        Cell(
+            at_s=start_s,
+            total=sum(cell.total for cell in group),
+            failed=sum(cell.failed for cell in group),
+            latencies=tuple(payload for cell in group for payload in cell.latencies),
+        )
+        for start_s, group in sorted(groups.items())
+    ]

@@ -1,0 +1,115 @@
+"""Judging thresholds: which value a line looks at, and whether it keeps its limit.
+
+No samples means failed: a test that measured nothing has shown nothing. The syntax lives in
+`hyperscale.plan.thresholds`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hyperscale._native import Histogram
+from hyperscale.plan import MetricKind
+from hyperscale.plan.thresholds import CHECKS_KEY, LATENCY_KEYS, QUANTILES, Threshold, thresholds_of
+from hyperscale.stats.merge import MetricStats, WorkflowStats
+
+_NS_PER_S = 1e9
+
+# The first requests of a run pay for connections and cold caches; ending a run over
+# them would make `abort_on_fail` useless.
+ABORT_AFTER_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    threshold: Threshold
+    value: float | None  # in the quantity's base unit; None if there was nothing to measure
+    passed: bool
+
+    def describe(self) -> str:
+        """`login.p99 <250ms, was 312ms`: for people."""
+        threshold = self.threshold
+        if self.value is None:
+            return f"{threshold.name} {threshold.limit}, but there were no samples"
+        shown = f"{threshold.in_unit(self.value):.4g}{threshold.unit}"
+        return f"{threshold.name} {threshold.limit}, was {shown}"
+
+
+def judge(threshold: Threshold, stats: WorkflowStats) -> Verdict:
+    """The threshold's value over the whole run so far."""
+    value, has_samples = _value(threshold, stats)
+    passed = has_samples and value is not None and threshold.passes(value)
+    return Verdict(threshold, value, passed)
+
+
+def judge_all(stats: WorkflowStats) -> list[Verdict]:
+    """Every threshold of the workflow's plan, in the order written."""
+    return [judge(threshold, stats) for threshold in thresholds_of(stats.plan)]
+
+
+def abort_verdict(thresholds: Iterable[Threshold], stats: WorkflowStats) -> Verdict | None:
+    """The first `abort_on_fail` threshold that has failed beyond doubt, if any.
+
+    Not asked in the first seconds; not answered for what has no samples yet; and not for a
+    lower limit on something that only grows, which may still be reached.
+    """
+    if stats.elapsed_s < ABORT_AFTER_S:
+        return None
+    for threshold in thresholds:
+        if not threshold.abort_on_fail or _may_still_grow_to(threshold, stats):
+            continue
+        verdict = judge(threshold, stats)
+        if not verdict.passed and _value(threshold, stats)[1]:
+            return verdict
+    return None
+
+
+def _may_still_grow_to(threshold: Threshold, stats: WorkflowStats) -> bool:
+    if not threshold.is_floor():
+        return False
+    if threshold.metric is not None:
+        return stats.metric(threshold.metric).kind is MetricKind.COUNT
+    return threshold.key == "total"
+
+
+def _value(threshold: Threshold, stats: WorkflowStats) -> tuple[float | None, bool]:
+    """The value, and whether any sample stands behind it."""
+    if threshold.metric is not None:
+        value = _metric_value(stats.metric(threshold.metric), threshold.key, stats.elapsed_s)
+        return value, value is not None
+    if threshold.key == CHECKS_KEY:
+        checks = stats.checks()
+        passed = sum(check.passed for check in checks)
+        judged = passed + sum(check.failed for check in checks)
+        return (passed / judged, True) if judged else (None, False)
+    step = threshold.step
+    if threshold.key in LATENCY_KEYS:
+        latency = stats.headline_latency() if step is None else stats.latency(step)
+        value = _latency_s(latency, threshold.key)
+        return value, value is not None
+    counts = stats.headline_counts() if step is None else stats.counts(step)
+    if threshold.key == "errors":
+        return (counts.failed / counts.total, True) if counts.total else (None, False)
+    if threshold.key == "rate":
+        rate = counts.total / stats.elapsed_s if stats.elapsed_s > 0 else 0.0
+        return rate, counts.total > 0
+    return float(counts.total), counts.total > 0
+
+
+def _latency_s(histogram: Histogram, key: str) -> float | None:
+    if not histogram.count:
+        return None
+    if key == "mean":
+        return histogram.mean_ns / _NS_PER_S
+    if key == "max":
+        return histogram.max_ns / _NS_PER_S
+    return histogram.quantile_ns(QUANTILES[key]) / _NS_PER_S
+
+
+def _metric_value(metric: MetricStats, key: str, elapsed_s: float) -> float | None:
+    if not metric.count:
+        return None
+    if key == "max":
+        return metric.max
+    if key in QUANTILES:
+        return metric.quantile(QUANTILES[key])
+    return metric.value(elapsed_s)  # "value", and "mean" of the kinds that sample

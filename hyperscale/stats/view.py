@@ -1,0 +1,235 @@
+"""The live view: frozen snapshots of a running test, for whatever shows them.
+
+`LiveMeter` derives them from successive merges. It reads no clock: the caller passes
+`now_s`, any monotonic number of seconds.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hyperscale.stats.histograms import quantile_ms
+from hyperscale.stats.merge import WorkflowStats
+from hyperscale.stats.series import SeriesValue
+
+# "Now" is the last two seconds: long enough to be steady over reports that come ten
+# times a second, short enough to show a stall at once.
+RATE_WINDOW_S = 2.0
+# Percentiles change slowly and cost a decode per part and step.
+LATENCY_REFRESH_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class CheckView:
+    name: str
+    passed: int
+    failed: int
+    first_failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """One step so far. Percentiles are None until something was timed."""
+
+    name: str
+    kind: str
+    total: int
+    ok: int
+    failed: int
+    cut: int
+    skipped: int
+    sent: int
+    rate_now: float
+    p50_ms: float | None
+    p90_ms: float | None
+    p95_ms: float | None
+    p99_ms: float | None
+    max_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowView:
+    """One workflow so far. Totals and plots are its headline, errors those of all steps."""
+
+    name: str
+    status: str
+    vus: int
+    cores: int
+    elapsed_s: float
+    duration_s: float
+    progress: float  # 0 to 1
+    rate_now: float
+    rate_total: float
+    total: int
+    ok: int
+    failed: int
+    cut: int
+    iterations: int = 0
+    steps: tuple[StepView, ...] = ()
+    errors: Mapping[str, int] = field(default_factory=dict)
+    status_codes: Mapping[int, int] = field(default_factory=dict)
+    # Finished intervals from the start of the workflow, `series_interval_s` apart.
+    series_interval_s: int = 1
+    rate_series: tuple[float, ...] = ()  # per second
+    failed_series: tuple[float, ...] = ()  # per second
+    latency_series: tuple[tuple[float, float], ...] = ()  # (p50_ms, p99_ms); 0 = nothing timed
+    checks: tuple[CheckView, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    file: str
+    elapsed_s: float
+    workflows: tuple[WorkflowView, ...]
+    saturated: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    now_s: float
+    headline: int
+    steps: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Percentiles:
+    p50_ms: float | None = None
+    p90_ms: float | None = None
+    p95_ms: float | None = None
+    p99_ms: float | None = None
+    max_ms: float | None = None
+
+
+class LiveMeter:
+    """Rates and percentiles of one workflow, cheap enough to ask for ten times a second."""
+
+    def __init__(self, stats: WorkflowStats) -> None:
+        self._stats = stats
+        self._samples: deque[_Sample] = deque()
+        self._percentiles: dict[str, _Percentiles] = {}
+        self._percentiles_at_s: float | None = None
+        self._series: list[SeriesValue] = []
+        self._series_finished_s = -1
+
+    def view(
+        self,
+        *,
+        now_s: float,
+        status: str,
+        cores: int,
+        error: str | None = None,
+        is_final: bool = False,
+    ) -> WorkflowView:
+        """A snapshot. `is_final` refreshes what is otherwise allowed to be half a second old."""
+        stats, plan = self._stats, self._stats.plan
+        headline, everything = stats.headline_counts(), stats.total_counts()
+        first, last = self._sample(now_s, headline.total)
+        span_s = last.now_s - first.now_s
+        self._refresh_percentiles(now_s, is_final)
+        self._refresh_series(is_final)
+        elapsed_s = stats.elapsed_s
+        interval_s = stats.series_interval_s
+        return WorkflowView(
+            name=plan.name,
+            status=status,
+            vus=stats.vus,
+            cores=cores,
+            elapsed_s=elapsed_s,
+            duration_s=plan.duration_s,
+            progress=self._progress(elapsed_s),
+            rate_now=_rate(last.headline - first.headline, span_s),
+            rate_total=_rate(headline.total, elapsed_s),
+            total=headline.total,
+            ok=headline.ok,
+            failed=headline.failed,
+            cut=headline.cut,
+            iterations=stats.iterations,
+            steps=tuple(
+                self._step_view(name, kind.value, first, last, span_s) for name, kind in stats.steps
+            ),
+            errors=everything.errors,
+            status_codes=everything.status_codes,
+            series_interval_s=interval_s,
+            rate_series=tuple(value.total / interval_s for value in self._series),
+            failed_series=tuple(value.failed / interval_s for value in self._series),
+            latency_series=tuple(
+                (value.p50_ms or 0.0, value.p99_ms or 0.0) for value in self._series
+            ),
+            checks=tuple(
+                CheckView(check.name, check.passed, check.failed, check.first_failure)
+                for check in stats.checks()
+            ),
+            error=error,
+        )
+
+    def _sample(self, now_s: float, headline: int) -> tuple[_Sample, _Sample]:
+        """Notes the totals now; returns the oldest sample in the window and this one."""
+        steps = {name: self._stats.counts(name).total for name, _ in self._stats.steps}
+        last = _Sample(now_s, headline, steps)
+        self._samples.append(last)
+        # One sample at or beyond the window's edge stays, or the window would shrink.
+        while len(self._samples) > 2 and self._samples[1].now_s <= now_s - RATE_WINDOW_S:
+            self._samples.popleft()
+        return self._samples[0], last
+
+    def _progress(self, elapsed_s: float) -> float:
+        plan = self._stats.plan
+        done = elapsed_s / plan.duration_s
+        if plan.iterations:
+            done = max(done, self._stats.iterations / plan.iterations)
+        return min(1.0, max(0.0, done))
+
+    def _refresh_percentiles(self, now_s: float, is_final: bool) -> None:
+        at_s = self._percentiles_at_s
+        if at_s is not None and now_s - at_s < LATENCY_REFRESH_S and not is_final:
+            return
+        for name, _ in self._stats.steps:
+            histogram = self._stats.latency(name)
+            self._percentiles[name] = _Percentiles(
+                p50_ms=quantile_ms(histogram, 0.50),
+                p90_ms=quantile_ms(histogram, 0.90),
+                p95_ms=quantile_ms(histogram, 0.95),
+                p99_ms=quantile_ms(histogram, 0.99),
+                max_ms=quantile_ms(histogram, 1.0),
+            )
+        self._percentiles_at_s = now_s
+
+    def _refresh_series(self, is_final: bool) -> None:
+        finished_s = self._stats.finished_s
+        if finished_s == self._series_finished_s and not is_final:
+            return
+        interval_s = self._stats.series_interval_s
+        self._series = [
+            value
+            for value in self._stats.headline_series(self._series)
+            if value.at_s + interval_s <= finished_s
+        ]
+        self._series_finished_s = finished_s
+
+    def _step_view(
+        self, name: str, kind: str, first: _Sample, last: _Sample, span_s: float
+    ) -> StepView:
+        counts = self._stats.counts(name)
+        percentiles = self._percentiles[name]
+        return StepView(
+            name=name,
+            kind=kind,
+            total=counts.total,
+            ok=counts.ok,
+            failed=counts.failed,
+            cut=counts.cut,
+            skipped=counts.skipped,
+            sent=counts.sent,
+            rate_now=_rate(last.steps[name] - first.steps[name], span_s),
+            p50_ms=percentiles.p50_ms,
+            p90_ms=percentiles.p90_ms,
+            p95_ms=percentiles.p95_ms,
+            p99_ms=percentiles.p99_ms,
+            max_ms=percentiles.max_ms,
+        )
+
+
+def _rate(count: int, span_s: float) -> float:
+    return count / span_s if span_s > 0 else 0.0

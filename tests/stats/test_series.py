@@ -1,0 +1,133 @@
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hyperscale._native import Histogram
+from hyperscale.stats.merge import WorkflowStats
+from hyperscale.stats.report import SeriesPoint
+from hyperscale.stats.series import (
+    CELLS_MAX,
+    TIERS_S,
+    SeriesValue,
+    StepSeries,
+    tier_for,
+    values,
+)
+from tests.stats.parts import Part, make_plan
+
+MS = 1_000_000
+
+
+def point(second: int, total: int = 1, failed: int = 0, latency_ms: int = 5) -> SeriesPoint:
+    histogram = Histogram()
+    histogram.record(latency_ms * MS, total)
+    return SeriesPoint(second=second, total=total, failed=failed, latency=histogram.encode())
+
+
+def totals(series: StepSeries, tier: int) -> dict[int, int]:
+    return {cell.at_s: cell.total for cell in series.cells(tier)}
+
+
+def test_a_second_is_the_sum_of_its_parts() -> None:
+    series = StepSeries()
+    series.offer("a", [point(0, 3, failed=1, latency_ms=10)])
+    series.offer("b", [point(0, 1, latency_ms=1000)])
+    (value,) = values(series.cells(0), 1, until_s=1.0)
+    assert (value.total, value.failed) == (4, 1)
+    assert value.p50_ms is not None
+    assert 10 <= value.p50_ms < 10.02
+    assert value.p99_ms is not None
+    assert 1000 <= value.p99_ms < 1002
+
+
+def test_a_closed_second_takes_no_more_reports() -> None:
+    series = StepSeries()
+    series.offer("a", [point(0, 2), point(1, 2)])
+    series.close(1)
+    series.offer("a", [point(0, 2)])
+    series.offer("b", [point(0, 7)])
+    assert totals(series, 0) == {0: 2, 1: 2}
+
+
+def test_empty_intervals_are_shown_as_such() -> None:
+    series = StepSeries()
+    series.offer("a", [point(2, 4)])
+    assert [value.total for value in values(series.cells(0), 1, until_s=4.2)] == [0, 0, 4, 0, 0]
+    assert values([], 1, until_s=0.0) == []
+    assert values([], 1, until_s=2.0)[0] == SeriesValue(0, 0, 0, None, None)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seconds=st.lists(st.integers(0, 20_000), min_size=1, max_size=60, unique=True),
+    close_every=st.integers(1, 9),
+)
+def test_every_tier_holds_every_request_of_a_run_it_can_hold(
+    seconds: list[int], close_every: int
+) -> None:
+    series, seconds = StepSeries(), sorted(seconds)
+    for n, second in enumerate(seconds):
+        series.offer("a", [point(second, 2)])
+        series.offer("b", [point(second, 3)])
+        if n % close_every == 0:
+            series.close(second)
+    for tier, width_s in enumerate(TIERS_S):
+        expected: dict[int, int] = {}
+        for second in seconds:
+            start_s = second // width_s * width_s
+            expected[start_s] = expected.get(start_s, 0) + 5
+        assert totals(series, tier) == expected
+
+
+def test_a_long_run_keeps_a_bounded_number_of_cells() -> None:
+    series = StepSeries()
+    shared = point(0)
+    for second in range(7_000):
+        series.offer(
+            "a",
+            [SeriesPoint(second=second, total=1, failed=0, latency=shared.latency)],
+        )
+        series.close(second - 5)
+    assert len(series.cells(0)) <= CELLS_MAX + 6
+    assert len(series.cells(1)) <= CELLS_MAX + 1
+    whole = series.cells(tier_for(7_000))
+    assert len(whole) == 117
+    assert sum(cell.total for cell in whole) == 7_000
+
+
+def test_the_finest_tier_that_holds_the_run_is_shown() -> None:
+    assert [TIERS_S[tier_for(s)] for s in (1, 600, 601, 6000, 6001, 36_000, 30 * 86_400)] == [
+        1,
+        1,
+        10,
+        10,
+        60,
+        60,
+        7200,
+    ]
+
+
+def test_values_that_still_hold_are_not_computed_again() -> None:
+    part, stats = Part(), WorkflowStats(make_plan())
+    part.request("login", 5 * MS, at_s=0.5)
+    stats.apply(part.report())
+    before = stats.headline_series()
+    part.request("login", 5 * MS, at_s=1.5)
+    stats.apply(part.report())
+    after = stats.headline_series(before)
+    assert after[0] is before[0]
+    assert [value.total for value in after] == [1, 1]
+
+
+def test_a_stuck_part_does_not_keep_the_others_seconds_open() -> None:
+    stats = WorkflowStats(make_plan(duration_s=300))
+    stuck, running = Part(slot=0), Part(slot=1)
+    stuck.request("login", 5 * MS, at_s=1.0)
+    stats.apply(stuck.report())
+    for second in range(200):
+        running.request("login", 5 * MS, at_s=second + 0.5)
+        stats.apply(running.report(histograms=False, series_from=second - 1))
+    stuck.request("login", 5 * MS, at_s=2.0)
+    stats.apply(stuck.report())
+    series = stats.series("login")
+    assert [value.total for value in series[:3]] == [1, 2, 1]
+    assert stats.counts("login").total == 202
