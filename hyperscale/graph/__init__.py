@@ -1,1 +1,42 @@
+"""What people write: `Workflow` and its decorators; and how classes become a plan."""
 
+from hyperscale.graph.blueprint import Blueprint, Hook, StateHook, blueprint
+from hyperscale.graph.hooks import (
+    Provide,
+    Use,
+    action,
+    check,
+    depends,
+    metric,
+    setup,
+    state,
+    step,
+    teardown,
+)
+from hyperscale.graph.loading import collect, load_module
+from hyperscale.graph.planning import Overrides, build_plan
+from hyperscale.graph.workflow import Workflow, attach, remember
+
+__all__ = [
+    "Blueprint",
+    "Hook",
+    "Overrides",
+    "Provide",
+    "StateHook",
+    "Use",
+    "Workflow",
+    "action",
+    "attach",
+    "blueprint",
+    "build_plan",
+    "check",
+    "collect",
+    "depends",
+    "load_module",
+    "metric",
+    "remember",
+    "setup",
+    "state",
+    "step",
+    "teardown",
+]

@@ -2,7 +2,7 @@
 
 from enum import Enum
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 
 class Priority(Enum):
@@ -63,6 +63,7 @@ class StatePlan(Struct, frozen=True, kw_only=True):
     workflows: tuple[str, ...]
     keys: tuple[str, ...] = ()  # USE: the parameters it takes; PROVIDE: its own name
     required: tuple[str, ...] = ()  # USE: those without a default
+    is_list: bool = False  # PROVIDE: a list of every part's values, not the first part's value
 
 
 class ThresholdPlan(Struct, frozen=True, kw_only=True):
@@ -90,9 +91,11 @@ class WorkflowPlan(Struct, frozen=True, kw_only=True):
     states: tuple[StatePlan, ...] = ()
     thresholds: tuple[ThresholdPlan, ...] = ()
     hosts: tuple[str, ...] = ()  # "host:port" of literal URLs, resolved before anything runs
+    files: dict[str, str] = field(default_factory=dict)  # `File` defaults as written: full path
 
 
 class Plan(Struct, frozen=True, kw_only=True):
     schema: int = 1
     file: str
     workflows: tuple[WorkflowPlan, ...]
+    warnings: tuple[str, ...] = ()  # what is legal but probably not meant, for people to read

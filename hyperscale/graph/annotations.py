@@ -1,0 +1,122 @@
+"""What annotations mean: which are results, request parts, checks, metrics, provided or used.
+
+Annotations are read as `typing.get_type_hints` reads them, one at a time, so that one name
+that exists only for type checkers does not hide the others.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import hyperscale.testing
+from hyperscale.graph import hooks
+from hyperscale.graph.hooks import StateMark
+from hyperscale.testing import CallResult, CustomResult, OptimizedArg
+from hyperscale.testing.measures import CheckMark, Metric, MetricMark
+
+# Names that may be imported under `if TYPE_CHECKING:` and still be understood.
+_KNOWN_NAMES: dict[str, Any] = {
+    **{name: getattr(hyperscale.testing, name) for name in hyperscale.testing.__all__},
+    "Provide": hooks.Provide,
+    "Use": hooks.Use,
+}
+
+
+class Unresolved:
+    """An annotation naming what does not exist at run time."""
+
+    def __init__(self, text: str, reason: str) -> None:
+        self.text = text
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a return annotation says about its method."""
+
+    result: type[CallResult] | type[CustomResult] | None = None
+    check: bool = False
+    metric: bool = False
+    metric_kind: object = None
+    state: StateMark | None = None
+    is_list: bool = False  # of a state: a list type
+
+
+def resolve(function: Callable[..., Any], owner: type) -> dict[str, Any]:
+    """The annotations of `function` as types, each `Unresolved` where it cannot be."""
+    # A method's own module comes before the class around it, where steps have names too.
+    namespace = {
+        **_KNOWN_NAMES,
+        **{name: value for name, value in vars(owner).items() if isinstance(value, type)},
+        owner.__name__: owner,
+        **getattr(function, "__globals__", {}),
+        **_closure(function),
+    }
+    resolved = {}
+    for name, annotation in getattr(function, "__annotations__", {}).items():
+        holder = SimpleNamespace(__annotations__={name: annotation})
+        try:
+            hints = get_type_hints(holder, namespace, {}, include_extras=True)
+        except (NameError, AttributeError, TypeError, SyntaxError) as error:
+            resolved[name] = Unresolved(str(annotation), str(error))
+        else:
+            resolved[name] = hints[name]
+    return resolved
+
+
+def _closure(function: Callable[..., Any]) -> dict[str, Any]:
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    cells = getattr(function, "__closure__", None) or ()
+    found = {}
+    for name, cell in zip(names, cells, strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    return found
+
+
+def meaning(annotation: Any) -> Meaning:
+    """What a resolved return annotation says."""
+    result: type[CallResult] | type[CustomResult] | None = None
+    for part in _parts(annotation):
+        if isinstance(part, StateMark):
+            return Meaning(state=part, is_list=_is_list(annotation))
+        if isinstance(part, CheckMark):
+            return Meaning(check=True)
+        if isinstance(part, MetricMark):
+            return Meaning(metric=True, metric_kind=part.kind)
+        if part is Metric:
+            return Meaning(metric=True)
+        if isinstance(part, type) and issubclass(part, CallResult | CustomResult):
+            result = result or part
+    return Meaning(result=result)
+
+
+def optimized_kind(annotation: Any) -> type[OptimizedArg] | None:
+    """The request part a parameter's annotation asks for, if it does."""
+    for part in _parts(annotation):
+        if isinstance(part, type) and issubclass(part, OptimizedArg):
+            return part
+    return None
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """The alternatives of an annotation, unions and `Annotated` taken apart, marks first."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        inner, *marks = get_args(annotation)
+        yield from marks
+        yield from _parts(inner)
+    elif origin is Union or origin is UnionType:
+        for option in get_args(annotation):
+            yield from _parts(option)
+    elif isinstance(origin, type):  # a generic result class: Page[int]
+        yield origin
+    else:
+        yield annotation
+
+
+def _is_list(annotation: Any) -> bool:
+    return any(part is list for part in _parts(annotation))

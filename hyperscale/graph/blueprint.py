@@ -1,0 +1,123 @@
+"""The blueprint: a workflow as an executor runs it, functions and all.
+
+Beside the data-only plan, this is the only view of a workflow the runtime needs. It is
+made inside the executor, from the imported class; nothing of it travels.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hyperscale.graph.analysis import StaticCall, analyse
+from hyperscale.graph.planning import plan_workflow, state_plan, wrap_default
+from hyperscale.graph.reading import RECORDED, ReadHook, read
+from hyperscale.graph.workflow import Workflow
+from hyperscale.plan import MetricKind, StateKind, StatePlan, StepKind, WorkflowPlan
+from hyperscale.plan.dag import layers
+from hyperscale.testing import OptimizedArg
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One method the runtime calls, as `function(instance, **kwargs)`."""
+
+    name: str
+    kind: StepKind
+    function: Callable[..., Any]
+    is_async: bool
+    after: tuple[str, ...]  # of a check or metric: the steps whose results it takes
+    optimized: Mapping[str, OptimizedArg]  # prepared once, passed on every call
+    injected: tuple[str, ...]  # parameters fed by name, where there is a value of that name
+    accept: Callable[[int], bool] | None
+    sees_body: bool  # False: nothing can look at the response's body
+    metric_kind: MetricKind | None
+    static: StaticCall | None
+    protocol: str | None  # the client its results come from, by name; None if not a call
+
+
+@dataclass(frozen=True, slots=True)
+class StateHook:
+    """A `@state` method: gives a value at the end, or takes some before the start."""
+
+    name: str
+    kind: StateKind
+    function: Callable[..., Any]
+    is_async: bool
+    workflows: tuple[str, ...]
+    keys: tuple[str, ...]
+    is_list: bool
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    workflow: type[Workflow]
+    plan: WorkflowPlan
+    layers: tuple[tuple[Hook, ...], ...]
+    checks: tuple[Hook, ...]
+    metrics: tuple[Hook, ...]
+    setups: tuple[Hook, ...]
+    teardowns: tuple[Hook, ...]
+    states: tuple[StateHook, ...]
+
+    @property
+    def recorded(self) -> tuple[str, ...]:
+        """The hooks with a place in the recorder, in the order of their index."""
+        return tuple(step.name for step in self.plan.steps if step.kind in RECORDED)
+
+
+def blueprint(cls: type[Workflow], plan: WorkflowPlan | None = None) -> Blueprint:
+    """The runtime view of `cls`. `plan` is the one that travelled, with a run's overrides."""
+    reading = read(cls)
+    plan = plan_workflow(reading) if plan is None else plan
+    insight = analyse(reading)
+    hooks = {}
+    for hook in reading.hooks:
+        if hook.kind is None:
+            continue
+        seen = insight[hook.name]
+        hooks[hook.name] = Hook(
+            name=hook.name,
+            kind=hook.kind,
+            function=hook.function,
+            is_async=hook.is_async,
+            after=hook.after,
+            optimized={
+                parameter.name: wrap_default(hook, parameter, plan.files)
+                for parameter in hook.parameters
+                if parameter.optimized is not None
+            },
+            injected=reading.injected(hook),
+            accept=hook.accept,
+            sees_body=seen.sees_body,
+            metric_kind=hook.metric_kind,
+            static=seen.static,
+            protocol=getattr(hook.result, "protocol", None),
+        )
+    return Blueprint(
+        workflow=cls,
+        plan=plan,
+        layers=tuple(
+            tuple(hooks[name] for name in layer) for layer in layers(reading.step_order())
+        ),
+        checks=_of(hooks, StepKind.CHECK),
+        metrics=_of(hooks, StepKind.METRIC),
+        setups=_of(hooks, StepKind.SETUP),
+        teardowns=_of(hooks, StepKind.TEARDOWN),
+        states=tuple(_state_hook(hook, state_plan(hook)) for hook in reading.states),
+    )
+
+
+def _of(hooks: Mapping[str, Hook], kind: StepKind) -> tuple[Hook, ...]:
+    return tuple(hook for hook in hooks.values() if hook.kind is kind)
+
+
+def _state_hook(hook: ReadHook, plan: StatePlan) -> StateHook:
+    return StateHook(
+        name=hook.name,
+        kind=plan.kind,
+        function=hook.function,
+        is_async=hook.is_async,
+        workflows=plan.workflows,
+        keys=plan.keys,
+        is_list=plan.is_list,
+    )

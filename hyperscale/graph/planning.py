@@ -1,0 +1,166 @@
+"""Turns workflow classes into the data-only plan that travels.
+
+`build_plan` is the door: it validates every class, applies what the command line overrides
+and chooses which workflows run.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hyperscale.errors import InputError
+from hyperscale.graph.reading import ReadHook, Reading, ReadParameter, read
+from hyperscale.graph.settings import read_settings
+from hyperscale.graph.validation import validate
+from hyperscale.graph.workflow import Workflow
+from hyperscale.plan import (
+    MetricPlan,
+    Plan,
+    StateKind,
+    StatePlan,
+    StepPlan,
+    WorkflowPlan,
+)
+from hyperscale.plan.dag import ancestors, layers
+from hyperscale.testing import File, OptimizedArg
+from hyperscale.testing.arguments import FileContent, UrlValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """What a command line changes, as written; None and empty leave things as they are."""
+
+    vus: object = None
+    duration: object = None
+    only: Sequence[str] = ()
+
+
+def build_plan(
+    file: str | Path,
+    classes: Sequence[type[Workflow]],
+    overrides: Overrides | None = None,
+) -> Plan:
+    """The validated plan of `classes`, or an InputError. Its warnings are for people.
+
+    With `only`, the named workflows run together with everything they depend on.
+    """
+    overrides = overrides or Overrides()
+    readings = [read(cls) for cls in classes]
+    warnings = validate(readings)
+    workflows = [plan_workflow(reading, overrides) for reading in readings]
+    if overrides.only:
+        chosen, added = _choose(workflows, overrides.only)
+        warnings += added
+        workflows = [workflow for workflow in workflows if workflow.name in chosen]
+    return Plan(file=str(file), workflows=tuple(workflows), warnings=tuple(warnings))
+
+
+def plan_workflow(reading: Reading, overrides: Overrides | None = None) -> WorkflowPlan:
+    """One class as data. The reading must be valid."""
+    overrides = overrides or Overrides()
+    settings = read_settings(reading, vus=overrides.vus, duration=overrides.duration)
+    order = layers(reading.step_order())
+    level = {name: index for index, layer in enumerate(order) for name in layer}
+    files = _files(reading)
+    steps = []
+    for hook in reading.hooks:
+        if hook.kind is None:
+            continue
+        layer = level.get(hook.name, max((level[name] for name in hook.after), default=0))
+        steps.append(StepPlan(name=hook.name, kind=hook.kind, after=hook.after, layer=layer))
+    return WorkflowPlan(
+        name=reading.name,
+        vus=settings.vus,
+        duration_s=settings.duration_s,
+        timeout_s=settings.timeout_s,
+        priority=settings.priority,
+        interval_s=settings.interval_s,
+        iterations=settings.iterations,
+        connections=settings.connections,
+        tags=settings.tags,
+        is_test=reading.is_test,
+        depends=reading.depends,
+        steps=tuple(steps),
+        metrics=tuple(
+            MetricPlan(name=hook.name, kind=hook.metric_kind)
+            for hook in reading.hooks
+            if hook.metric_kind is not None
+        ),
+        states=tuple(state_plan(hook) for hook in reading.states),
+        thresholds=settings.thresholds,
+        hosts=_hosts(reading, files),
+        files=files,
+    )
+
+
+def state_plan(hook: ReadHook) -> StatePlan:
+    """A `@state` method as data."""
+    assert hook.state is not None
+    uses = hook.state is StateKind.USE
+    return StatePlan(
+        name=hook.name,
+        kind=hook.state,
+        workflows=tuple(str(name) for name in hook.declared.workflows),
+        keys=tuple(p.name for p in hook.parameters) if uses else (hook.name,),
+        required=tuple(p.name for p in hook.parameters if p.required) if uses else (),
+        is_list=hook.is_list and not uses,
+    )
+
+
+def wrap_default(
+    hook: ReadHook, parameter: ReadParameter, files: Mapping[str, str]
+) -> OptimizedArg:
+    """The read-only value of a request part, or an InputError naming the parameter."""
+    assert parameter.optimized is not None
+    value = parameter.default
+    if parameter.optimized is File and not isinstance(value, FileContent):
+        value = files.get(str(value), value)
+    try:
+        return parameter.optimized.wrap(value)
+    except InputError as error:
+        raise InputError(
+            f"{hook.where}: {parameter.name}: {error.message}", hint=error.hint
+        ) from error
+
+
+def _files(reading: Reading) -> dict[str, str]:
+    """Where the files named by `File` defaults lie: beside the test, else where we are."""
+    beside = Path(reading.file).resolve().parent
+    found = {}
+    for hook in reading.hooks:
+        for parameter in hook.parameters:
+            if parameter.optimized is File and isinstance(parameter.default, str | Path):
+                near = beside / parameter.default
+                path = near if near.exists() else Path(parameter.default)
+                found[str(parameter.default)] = os.path.abspath(path)
+    return found
+
+
+def _hosts(reading: Reading, files: Mapping[str, str]) -> tuple[str, ...]:
+    """The addresses of literal URLs. Wrapping all parts also shows those that cannot be."""
+    hosts: dict[str, None] = {}
+    for hook in reading.hooks:
+        for parameter in hook.parameters:
+            if parameter.optimized is not None:
+                value = wrap_default(hook, parameter, files)
+                if isinstance(value, UrlValue):
+                    hosts[value.authority] = None
+    return tuple(hosts)
+
+
+def _choose(workflows: Sequence[WorkflowPlan], only: Sequence[str]) -> tuple[set[str], list[str]]:
+    """The chosen names with what they depend on, and a warning for each thus added."""
+    known = {workflow.name: workflow.depends for workflow in workflows}
+    for name in only:
+        if name not in known:
+            raise InputError(
+                f"--only {name}: no workflow of that name", hint=f"there is {', '.join(known)}"
+            )
+    chosen = set(only)
+    added = []
+    for name in only:
+        for other in sorted(ancestors(known, name) - chosen):
+            added.append(f"{name} depends on {other}: it runs too")
+            chosen.add(other)
+    return chosen, added

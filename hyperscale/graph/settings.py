@@ -1,0 +1,158 @@
+"""The attributes of a workflow class, read into numbers and enums with units in their names."""
+
+import difflib
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+from hyperscale.config import parse_duration_s
+from hyperscale.errors import InputError
+from hyperscale.graph.hooks import Declared
+from hyperscale.graph.reading import Reading
+from hyperscale.graph.workflow import COMING_ATTRIBUTES, Workflow
+from hyperscale.plan import Connections, Priority, ThresholdPlan
+from hyperscale.plan.thresholds import threshold_plans
+
+E_ = TypeVar("E_", bound=Enum)
+
+# Far beyond what any fleet runs, near enough to catch a slip of the hand.
+VUS_MAX = 10_000_000
+ITERATIONS_MAX = 2**53
+
+ATTRIBUTES = (
+    "vus",
+    "duration",
+    "priority",
+    "timeout",
+    "interval",
+    "iterations",
+    "thresholds",
+    "tags",
+    "connections",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    vus: int
+    duration_s: float
+    timeout_s: float
+    priority: Priority
+    interval_s: float | None
+    iterations: int | None
+    connections: Connections
+    tags: tuple[str, ...]
+    thresholds: tuple[ThresholdPlan, ...]
+
+
+def read_settings(reading: Reading, *, vus: object = None, duration: object = None) -> Settings:
+    """The class's attributes; `vus` and `duration` replace its own when given."""
+    cls, where = reading.cls, reading.where
+    _refuse_unknown(reading)
+    interval = cls.interval
+    iterations = cls.iterations
+    return Settings(
+        vus=(
+            parse_count(cls.vus, where=f"{where}.vus", most=VUS_MAX)
+            if vus is None
+            else parse_count(vus, where="--vus", most=VUS_MAX)
+        ),
+        duration_s=(
+            parse_duration_s(cls.duration, where=f"{where}.duration")
+            if duration is None
+            else parse_duration_s(duration, where="--duration")
+        ),
+        timeout_s=parse_duration_s(cls.timeout, where=f"{where}.timeout"),
+        priority=_parse_choice(Priority, cls.priority, where=f"{where}.priority"),
+        interval_s=(
+            None if interval is None else parse_duration_s(interval, where=f"{where}.interval")
+        ),
+        iterations=(
+            None
+            if iterations is None
+            else parse_count(iterations, where=f"{where}.iterations", most=ITERATIONS_MAX)
+        ),
+        connections=_parse_choice(Connections, cls.connections, where=f"{where}.connections"),
+        tags=_parse_tags(cls.tags, where=f"{where}.tags"),
+        thresholds=threshold_plans(
+            cls.thresholds,
+            where=f"{where}.thresholds",
+            steps=[step.name for step in reading.recorded],
+            metrics={hook.name: hook.metric_kind for hook in reading.hooks if hook.metric_kind},
+        ),
+    )
+
+
+def parse_count(value: object, *, where: str, most: int) -> int:
+    """A whole number of at least 1, also as text from a command line."""
+    number = value
+    if isinstance(value, str) and value.strip().isdecimal():
+        number = int(value)
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise InputError(f"{where}: {value!r} is not a whole number", hint="write it as 1000")
+    if not 1 <= number <= most:
+        raise InputError(f"{where}: {value!r} must be at least 1 and at most {most}")
+    return number
+
+
+def _parse_choice(options: type[E_], value: object, *, where: str) -> E_:
+    if isinstance(value, options):
+        return value
+    if isinstance(value, str):
+        for option in options:
+            if option.value == value.strip().lower():
+                return option
+    choices = ", ".join(f'"{option.value}"' for option in options)
+    raise InputError(f"{where}: {value!r} is unknown", hint=f"choose from {choices}")
+
+
+def _parse_tags(value: object, *, where: str) -> tuple[str, ...]:
+    if isinstance(value, str | bytes) or not isinstance(value, Collection):
+        raise InputError(f"{where}: {value!r} is not a list of texts", hint='write ["smoke"]')
+    for tag in value:
+        if not isinstance(tag, str) or not tag.strip():
+            raise InputError(f"{where}: {tag!r} is not a text", hint='write ["smoke"]')
+    # A set has no order of its own; the plan needs one that is the same every time.
+    return tuple(sorted(value) if isinstance(value, set | frozenset) else value)
+
+
+def _refuse_unknown(reading: Reading) -> None:
+    for name, value in _own_attributes(reading).items():
+        if isinstance(value, Declared):
+            if hasattr(Workflow, name):
+                raise InputError(
+                    f"{reading.where}.{name}: a @{value.decorator}() cannot be called {name!r}, "
+                    "which every workflow has already",
+                    hint="rename the method",
+                )
+        elif name in COMING_ATTRIBUTES and not _is_method(value):
+            raise InputError(
+                f"{reading.where}.{name}: {name!r} is not supported yet",
+                hint="remove it; nothing of it would be done",
+            )
+
+
+def misspelt(reading: Reading) -> list[str]:
+    """Warnings for attributes that look like a slip of a known one."""
+    known = (*ATTRIBUTES, "abstract")
+    found = []
+    for name, value in _own_attributes(reading).items():
+        if name.startswith("_") or hasattr(Workflow, name) or _is_method(value):
+            continue
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+        if near and not isinstance(value, Declared):
+            found.append(f"{reading.where}.{name}: not an attribute of a run; meant {near[0]!r}?")
+    return found
+
+
+def _own_attributes(reading: Reading) -> dict[str, Any]:
+    attributes: dict[str, Any] = {}
+    for base in reversed(reading.cls.__mro__):
+        if base not in (object, Workflow):
+            attributes.update(vars(base))
+    return attributes
+
+
+def _is_method(value: object) -> bool:
+    return callable(value) or isinstance(value, property | staticmethod | classmethod)

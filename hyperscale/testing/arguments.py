@@ -1,0 +1,311 @@
+"""Request parts people annotate parameters with: `URL`, `Headers`, `Data`, …
+
+    async def login(self, url: URL = "https://shop.test/login", body: Data = {"u": "x"}): ...
+
+For a type checker each is the plain type of its default (`URL` is `str`). At run time it
+is a class whose values *are* that plain type, read-only, with room for what the client
+prepared from them: `optimized`. What can be judged without a network is judged here, when
+the value is made; resolving and encoding belong to the clients.
+"""
+
+import base64
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+from urllib.parse import SplitResult, urlsplit
+
+from hyperscale.errors import InputError
+from hyperscale.testing.frozen import FrozenDict, FrozenList, freeze, frozen_items
+
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_AUTH_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9\-]* +\S")
+_SCHEMES = {"http": 80, "https": 443}
+
+
+class OptimizedArg:
+    """A request part made ready once, before the clock starts, and used by every VU.
+
+    `optimized` is what the client of the step's protocol prepared; None until then.
+    """
+
+    optimized: object | None = None
+    comes_with: ClassVar[str | None] = None  # the client still to come, if any
+
+    @classmethod
+    def wrap(cls, value: object) -> "OptimizedArg":
+        """The read-only value of this kind, or an InputError saying why there is none."""
+        raise NotImplementedError
+
+
+class UrlValue(str, OptimizedArg):
+    """An absolute http or https address. `f"{url}/x"` gives a plain `str`."""
+
+    @classmethod
+    def wrap(cls, value: object) -> Self:
+        if not isinstance(value, str):
+            raise InputError(f"{value!r} is not a URL", hint='write "https://host/path"')
+        split_url(value)
+        return cls(value)
+
+    @property
+    def origin(self) -> tuple[str, str, int]:
+        """Scheme, host and port."""
+        parts = split_url(self)
+        return parts.scheme, parts.hostname or "", parts.port or _SCHEMES[parts.scheme]
+
+    @property
+    def authority(self) -> str:
+        """`host:port`, IPv6 in brackets: what has to resolve before a run."""
+        _, host, port = self.origin
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def split_url(value: str) -> SplitResult:
+    """The parts of an absolute http(s) URL; InputError says what is missing."""
+    hint = 'write it whole, as "https://host/path"'
+    if any(character.isspace() or ord(character) < 0x20 for character in value):
+        raise InputError(f"{value!r} is not a URL: it has a blank or control character", hint=hint)
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError as error:
+        raise InputError(f"{value!r} is not a URL: {error}", hint=hint) from error
+    if parts.scheme not in _SCHEMES:
+        scheme = f"scheme {parts.scheme!r}" if "://" in value else "no scheme"
+        raise InputError(f"{value!r} is not an http URL: it has {scheme}", hint=hint)
+    if not parts.hostname:
+        raise InputError(f"{value!r} is not a URL: it has no host", hint=hint)
+    if port == 0:
+        raise InputError(f"{value!r} is not a URL: port 0 cannot be reached", hint=hint)
+    return parts
+
+
+class HeadersValue(FrozenDict, OptimizedArg):
+    """Header names to values, as text."""
+
+    @classmethod
+    def wrap(cls, value: object) -> Self:
+        return cls((name, _header_value(name, item)) for name, item in _pairs("headers", value))
+
+
+def _header_value(name: object, value: object) -> str:
+    if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+        raise InputError(f"{name!r} is not a header name", hint="letters, digits and hyphens")
+    text = value.decode("latin-1") if isinstance(value, bytes) else value
+    if isinstance(text, bool) or not isinstance(text, str | int | float):
+        raise InputError(f"header {name!r}: {value!r} is not text")
+    text = str(text)
+    if any(character in "\r\n\0" for character in text):
+        raise InputError(f"header {name!r}: its value {value!r} has a line break or a NUL")
+    return text
+
+
+class ParamsValue(FrozenDict, OptimizedArg):
+    """Query parameters; a list repeats its name, None leaves it out."""
+
+    @classmethod
+    def wrap(cls, value: object) -> Self:
+        pairs = _pairs("params", value)
+        for name, item in pairs:
+            for one in item if isinstance(item, list | tuple) else (item,):
+                if not isinstance(name, str) or not isinstance(one, str | int | float | None):
+                    raise InputError(f"params[{name!r}]: {item!r} is not text or a number")
+        return cls(frozen_items(dict(pairs)))
+
+
+class CookiesValue(FrozenDict, OptimizedArg):
+    """Cookie names to values."""
+
+    @classmethod
+    def wrap(cls, value: object) -> Self:
+        pairs = _pairs("cookies", value)
+        for name, item in pairs:
+            if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+                raise InputError(f"{name!r} is not a cookie name")
+            if not isinstance(item, str) or any(c in ";\r\n\0" for c in item):
+                raise InputError(f"cookie {name!r}: {item!r} is not text without ';' and breaks")
+        return cls(pairs)
+
+
+def _pairs(what: str, value: object) -> list[tuple[Any, Any]]:
+    if not isinstance(value, Mapping):
+        raise InputError(f"{value!r} is not a mapping of {what}", hint='write {"name": "value"}')
+    return list(value.items())
+
+
+class AuthValue(str, OptimizedArg):
+    """The value of an `Authorization` header, made from what a person writes."""
+
+    @classmethod
+    def wrap(cls, value: object) -> Self:
+        return cls(authorization(value))
+
+
+def authorization(value: object) -> str:
+    """`("user", "password")` or `"user:password"` as Basic, a bare token as Bearer.
+
+    A text that already names its scheme (`"Digest …"`) is the header's value as it is.
+    """
+    hint = 'write ("user", "password"), "user:password", a bearer token or "Scheme value"'
+    if isinstance(value, tuple | list):
+        if len(value) != 2 or not all(isinstance(part, str) for part in value):
+            raise InputError(f"auth of {len(value)} parts is not a user and a password", hint=hint)
+        if ":" in value[0]:
+            raise InputError("auth: a Basic user name cannot hold ':'", hint=hint)
+        return _basic(f"{value[0]}:{value[1]}")
+    # The value itself may be a secret, so messages never show it.
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"auth: a {type(value).__name__} is not a credential", hint=hint)
+    if any(character in "\r\n\0" for character in value):
+        raise InputError("auth: the credential has a line break or a NUL", hint=hint)
+    text = value.strip()
+    if _AUTH_SCHEME.match(text):
+        return text
+    return _basic(text) if ":" in text else f"Bearer {text}"
+
+
+def _basic(credential: str) -> str:
+    return "Basic " + base64.b64encode(credential.encode()).decode("ascii")
+
+
+class _Data(OptimizedArg):
+    """A request body. Dicts, lists, dataclasses and structs are JSON; text and bytes go as is.
+
+    Only the annotation: its values are one of the four classes below.
+    """
+
+    def __new__(cls, value: object) -> Any:
+        return cls.wrap(value)
+
+    @classmethod
+    def wrap(cls, value: object) -> OptimizedArg:
+        if isinstance(value, str):
+            return DataText(value)
+        if isinstance(value, bytes | bytearray | memoryview):
+            return DataBytes(bytes(value))
+        plain = _plain(value)
+        if isinstance(plain, Mapping):
+            return DataDict(frozen_items(plain))
+        if isinstance(plain, list | tuple):
+            return DataList([freeze(item) for item in plain])
+        raise InputError(
+            f"{value!r} is not a request body",
+            hint="give a dict, list, dataclass or msgspec Struct (sent as JSON), a str or bytes",
+        )
+
+
+class DataText(str, OptimizedArg):
+    """A body of text."""
+
+
+class DataBytes(bytes, OptimizedArg):
+    """A body of bytes."""
+
+
+class DataDict(FrozenDict, OptimizedArg):
+    """A JSON object."""
+
+
+class DataList(FrozenList, OptimizedArg):
+    """A JSON array."""
+
+
+def _plain(value: object) -> object:
+    """Objects that stand for JSON, as dicts and lists."""
+    is_object = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    if is_object or hasattr(value, "__struct_fields__"):
+        import msgspec  # noqa: PLC0415  only such bodies need it at this point
+
+        try:
+            return msgspec.to_builtins(value)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{value!r} cannot be sent as JSON: {error}") from error
+    dump = getattr(value, "model_dump", None)  # pydantic
+    return dump(mode="json") if callable(dump) else value
+
+
+class _File(OptimizedArg):
+    """A file, given by its path and read once. Only the annotation: its value is the content."""
+
+    def __new__(cls, value: object) -> Any:
+        return cls.wrap(value)
+
+    @classmethod
+    def wrap(cls, value: object) -> OptimizedArg:
+        if isinstance(value, FileContent):
+            return value
+        if not isinstance(value, str | Path):
+            raise InputError(f"{value!r} is not the path of a file")
+        path = Path(value)
+        try:
+            content = FileContent(path.read_bytes())
+        except OSError as error:
+            reason = (error.strerror or type(error).__name__).lower()
+            raise InputError(f"file {str(path)!r} cannot be read: {reason}") from error
+        content.path = path
+        return content
+
+
+class FileContent(bytes, OptimizedArg):
+    """The bytes of a file. `path` is where it was, `filename` the last part of it."""
+
+    path: Path
+
+    @property
+    def filename(self) -> str:
+        return self.path.name
+
+    @property
+    def content_type(self) -> str:
+        import mimetypes  # noqa: PLC0415  it reads tables from disk; most runs have no file
+
+        return mimetypes.guess_type(self.path.name)[0] or "application/octet-stream"
+
+
+class _Query(str, OptimizedArg):
+    comes_with = "GraphQL"
+
+
+class _Mutation(str, OptimizedArg):
+    comes_with = "GraphQL"
+
+
+class _Directory(str, OptimizedArg):
+    comes_with = "FTP"
+
+
+class _FileGlob(str, OptimizedArg):
+    comes_with = "FTP"
+
+
+class _Protobuf(OptimizedArg):
+    comes_with = "gRPC"
+
+
+class _Email(OptimizedArg):
+    comes_with = "SMTP"
+
+
+if TYPE_CHECKING:
+    URL: TypeAlias = str
+    Headers: TypeAlias = Mapping[str, str]
+    Params: TypeAlias = Mapping[str, Any]
+    Cookies: TypeAlias = Mapping[str, str]
+    Auth: TypeAlias = tuple[str, str] | str
+    # A body is whatever JSON, text or bytes its default is, and a step indexes it as such;
+    # a union would ask for narrowing at every use. A file is written as a path, used as bytes.
+    Data: TypeAlias = Any
+    File: TypeAlias = Any
+    Query: TypeAlias = str
+    Mutation: TypeAlias = str
+    Directory: TypeAlias = str
+    FileGlob: TypeAlias = str
+    Protobuf: TypeAlias = Any
+    Email: TypeAlias = Any
+else:
+    URL, Headers, Params, Cookies = UrlValue, HeadersValue, ParamsValue, CookiesValue
+    Auth, Data, File = AuthValue, _Data, _File
+    Query, Mutation, Directory, FileGlob = _Query, _Mutation, _Directory, _FileGlob
+    Protobuf, Email = _Protobuf, _Email

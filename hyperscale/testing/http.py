@@ -1,0 +1,223 @@
+"""`HTTPResponse`: one finished HTTP exchange as a user reads it, nothing computed unasked."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from hyperscale.testing.results import CallResult
+
+_NS_PER_S = 1_000_000_000
+
+
+class Exchange(Protocol):
+    """The engine's record of a request and its response."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def raw_headers(self) -> list[tuple[bytes, bytes]]: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def url(self) -> str: ...
+    @property
+    def method(self) -> str: ...
+    @property
+    def redirects(self) -> int: ...
+    @property
+    def latency_ns(self) -> int: ...
+    @property
+    def blocked_ns(self) -> int | None: ...
+    @property
+    def connect_ns(self) -> int | None: ...
+    @property
+    def tls_ns(self) -> int | None: ...
+    @property
+    def first_byte_ns(self) -> int | None: ...
+    @property
+    def bytes_sent(self) -> int: ...
+    @property
+    def bytes_received(self) -> int: ...
+    @property
+    def remote(self) -> str | None: ...
+    @property
+    def tls_version(self) -> str | None: ...
+    @property
+    def tls_cipher(self) -> str | None: ...
+
+
+class Phases(NamedTuple):
+    """Where the time of an exchange went, in seconds; None where a phase did not happen."""
+
+    blocked_s: float | None
+    connect_s: float | None
+    tls_s: float | None
+    first_byte_s: float | None
+
+
+class ResponseHeaders(Mapping[str, str]):
+    """Headers by name in any case; a name sent several times reads as one, joined by commas."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, raw: list[tuple[bytes, bytes]]) -> None:
+        fields: dict[str, list[str]] = {}
+        for name, value in raw:
+            fields.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        self._fields = fields
+
+    def __getitem__(self, name: str) -> str:
+        return ", ".join(self._fields[name.lower()])
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.lower() in self._fields
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __repr__(self) -> str:
+        return f"ResponseHeaders({dict(self)!r})"
+
+    def get_list(self, name: str) -> list[str]:
+        """Every value sent under `name`, in order."""
+        return list(self._fields.get(name.lower(), ()))
+
+
+class HTTPResponse(CallResult):
+    """A response. A status of 400 or more is one too; failures without a response raise."""
+
+    __slots__ = ("exchange",)
+    protocol = "http"
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+
+    @property
+    def status(self) -> int:
+        return self.exchange.status
+
+    @property
+    def status_code(self) -> int:
+        return self.exchange.status
+
+    @property
+    def ok(self) -> bool:
+        """Whether the status is below 400."""
+        return self.exchange.status < 400
+
+    @property
+    def reason(self) -> str:
+        return self.exchange.reason
+
+    @property
+    def version(self) -> str:
+        return self.exchange.version
+
+    @property
+    def headers(self) -> ResponseHeaders:
+        return ResponseHeaders(self.exchange.raw_headers)
+
+    @property
+    def content(self) -> bytes:
+        """The body, decompressed."""
+        return self.exchange.body
+
+    @property
+    def body(self) -> bytes:
+        return self.exchange.body
+
+    @property
+    def text(self) -> str:
+        """The body as text, in the charset the response names, else UTF-8."""
+        charset = self._charset()
+        try:
+            return self.exchange.body.decode(charset, errors="replace")
+        except LookupError:  # a charset nobody knows
+            return self.exchange.body.decode("utf-8", errors="replace")
+
+    def json(self) -> Any:
+        """The body as JSON; ValueError if it is not."""
+        import msgspec  # noqa: PLC0415  annotating with this type should cost no import
+
+        return msgspec.json.decode(self.exchange.body)
+
+    @property
+    def url(self) -> str:
+        """Where the response came from: after redirects, the last address."""
+        return self.exchange.url
+
+    @property
+    def method(self) -> str:
+        return self.exchange.method
+
+    @property
+    def redirects(self) -> int:
+        """How many redirects were followed."""
+        return self.exchange.redirects
+
+    @property
+    def cookies(self) -> dict[str, str]:
+        """What this response sets, by name."""
+        pairs = (field.partition(";")[0].partition("=") for field in self._set_cookies())
+        return {name.strip(): value.strip() for name, equals, value in pairs if equals}
+
+    @property
+    def elapsed_s(self) -> float:
+        return self.exchange.latency_ns / _NS_PER_S
+
+    @property
+    def phases(self) -> Phases:
+        exchange = self.exchange
+        return Phases(
+            *(
+                None if ns is None else ns / _NS_PER_S
+                for ns in (
+                    exchange.blocked_ns,
+                    exchange.connect_ns,
+                    exchange.tls_ns,
+                    exchange.first_byte_ns,
+                )
+            )
+        )
+
+    @property
+    def bytes_sent(self) -> int:
+        return self.exchange.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        return self.exchange.bytes_received
+
+    @property
+    def remote(self) -> str | None:
+        """The address that answered, `ip:port`."""
+        return self.exchange.remote
+
+    @property
+    def tls_version(self) -> str | None:
+        return self.exchange.tls_version
+
+    @property
+    def tls_cipher(self) -> str | None:
+        return self.exchange.tls_cipher
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.method} {self.url} {self.status}>"
+
+    def _set_cookies(self) -> list[str]:
+        raw = self.exchange.raw_headers
+        return [value.decode("latin-1") for name, value in raw if name.lower() == b"set-cookie"]
+
+    def _charset(self) -> str:
+        content_type = self.headers.get("content-type", "")
+        for parameter in content_type.split(";")[1:]:
+            name, _, value = parameter.partition("=")
+            if name.strip().lower() == "charset":
+                return value.strip().strip('"') or "utf-8"
+        return "utf-8"
