@@ -1,0 +1,268 @@
+"""Which local modules a test file needs: found by reading source, running nothing.
+
+Local means: reachable by name from the test file's own directory (its *root*). The standard
+library and installed packages are not; they are expected wherever the test runs. Reading
+rather than importing keeps the answer the same on every machine and in every process.
+"""
+
+import ast
+import io
+import keyword
+import sys
+import sysconfig
+import tokenize
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+from hyperscale.errors import InputError
+
+# Ours and what executors stand on: a local file of that name would break them, not the test.
+RESERVED = frozenset({"hyperscale", "msgspec", "uvloop", "cloudpickle", "rich"})
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One module of a test: its importable name, and where it lies below the root."""
+
+    module: str
+    path: Path
+    is_package: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What was found: modules in order of name, and files given as `File` defaults."""
+
+    root: Path
+    main: Source
+    sources: tuple[Source, ...]
+    files: tuple[str, ...]  # as written in the source
+
+
+def main_module(file: Path) -> tuple[Path, str]:
+    """The root of a test file and the name its module gets: the same wherever it is imported.
+
+    A file that cannot be imported by its own name (`load-test.py`), or whose name belongs to
+    somebody else (`test.py` to the standard library), gets a prefixed one.
+    """
+    stem = file.name.removesuffix(".py")
+    name = "".join(letter if letter.isalnum() else "_" for letter in stem)
+    taken = name in sys.stdlib_module_names or name in RESERVED or keyword.iskeyword(name)
+    if taken or not name.isidentifier() or name != stem:
+        name = f"test_file_{name}"
+    return file.parent, name
+
+
+def scan(file: Path, *, module: str | None = None, loaded: Iterable[str] = ()) -> Scan:
+    """Everything local that `file` imports, at any depth.
+
+    `module` is its dotted name if it is part of a package. `loaded` names modules known to be
+    needed although no source says so (imported by a computed name).
+    """
+    root, name = main_module(file)
+    is_package = False
+    if module is not None:
+        is_package = file.name == "__init__.py"
+        root, name = file.parents[module.count(".") + is_package], module
+    main = Source(name, file, is_package)
+    found = {name: main}
+    files: dict[str, None] = {}
+    for parent in _parents(name):
+        if source := find(root, parent):
+            found[parent] = source
+    for extra in loaded:
+        if (source := find(root, extra)) and source.path != file:
+            found.setdefault(extra, source)
+    waiting = list(found.values())
+    while waiting:
+        source = waiting.pop()
+        tree = _parse(source.path)
+        for named in _imports(tree, source, root):
+            for wanted in (*_parents(named.module), named.module):
+                if wanted in found or not _is_local(root, named, wanted, source):
+                    continue
+                local = find(root, wanted, named_in=f"{source.path}:{named.line}")
+                if local is not None and local.path != file:
+                    found[wanted] = local
+                    waiting.append(local)
+        files.update(dict.fromkeys(_file_defaults(tree)))
+    return Scan(root, main, tuple(found[key] for key in sorted(found)), tuple(sorted(files)))
+
+
+def find(root: Path, module: str, *, named_in: str = "") -> Source | None:
+    """The source of a dotted name below `root`; None if there is no such local module."""
+    place = root.joinpath(*module.split("."))
+    if (place / "__init__.py").is_file():
+        return Source(module, place / "__init__.py", True)
+    path = place.with_name(place.name + ".py")
+    if path.is_file():
+        return Source(module, path, False)
+    where = f"{named_in}: " if named_in else ""
+    for suffix in EXTENSION_SUFFIXES:
+        native = place.with_name(place.name + suffix)
+        if native.is_file():
+            raise InputError(
+                f"{where}module {module!r} is a native extension ({native}), "
+                "which cannot travel with the test",
+                hint="install it as a package where the test runs",
+            )
+    compiled = place.with_name(place.name + ".pyc")
+    if compiled.is_file():
+        raise InputError(
+            f"{where}module {module!r} has no source, only {compiled}",
+            hint=f"put {path.name} beside it",
+        )
+    return None  # a directory without __init__.py holds modules but is none itself
+
+
+def is_installed(file: Path) -> bool:
+    """Whether the file belongs to the standard library or an installed package."""
+    paths = sysconfig.get_paths()
+    homes = {Path(paths[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return any(file.resolve().is_relative_to(home) for home in homes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    module: str
+    line: int
+    is_guess: bool = False  # `from a import b`: b may be a module or any other thing
+
+
+def _is_local(root: Path, named: _Named, wanted: str, source: Source) -> bool:
+    top = wanted.partition(".")[0]
+    if top == "hyperscale" and (root / top / "__init__.py").is_file():
+        return False  # a checkout of Hyperscale itself
+    if top not in sys.stdlib_module_names and top not in RESERVED:
+        return True
+    local = find(root, top)
+    if local is not None and local.path != source.path and not named.is_guess:
+        owner = "Hyperscale's own" if top in RESERVED else "the standard library's"
+        raise InputError(
+            f"{source.path}:{named.line}: {local.path} hides {owner} module {top!r}",
+            hint=f"rename {local.path.name}",
+        )
+    return False
+
+
+def _parse(path: Path) -> ast.Module:
+    text = read_source(path)
+    try:
+        return ast.parse(text, str(path))
+    except SyntaxError as error:
+        raise InputError(f"{path}:{error.lineno or 1}: syntax error: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read as Python: {error}") from error
+
+
+def read_source(path: Path) -> str:
+    """The text of a module, by its declared encoding."""
+    try:
+        payload = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return decode_source(payload, str(path))
+
+
+def decode_source(payload: bytes, path: str) -> str:
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(payload).readline)
+        return io.TextIOWrapper(io.BytesIO(payload), encoding).read()
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as Python: {error}") from error
+
+
+def _parents(module: str) -> Iterator[str]:
+    """`a.b.c` has the parents `a` and `a.b`."""
+    parts = module.split(".")
+    for count in range(1, len(parts)):
+        yield ".".join(parts[:count])
+
+
+def _imports(tree: ast.Module, source: Source, root: Path) -> Iterator[_Named]:
+    for node in _walk(tree):
+        match node:
+            case ast.Import(names=names):
+                for alias in names:
+                    yield _Named(alias.name, node.lineno)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                base = _absolute(module, level, source, node.lineno)
+                yield _Named(base, node.lineno)
+                for alias in names:
+                    if alias.name == "*":
+                        for child in _children(root, base):
+                            yield _Named(child, node.lineno, is_guess=True)
+                    else:
+                        yield _Named(f"{base}.{alias.name}", node.lineno, is_guess=True)
+            case ast.Call(func=function, args=[ast.Constant(value=str() as name), *_]):
+                if _last_name(function) in {"import_module", "__import__"} and name[:1] != ".":
+                    yield _Named(name, node.lineno)
+            case _:
+                pass
+
+
+def _walk(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those only a type checker sees."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if isinstance(node, ast.If) and _last_name(node.test) == "TYPE_CHECKING":
+            waiting.extend(node.orelse)
+        else:
+            waiting.extend(ast.iter_child_nodes(node))
+
+
+def _absolute(module: str | None, level: int, source: Source, line: int) -> str:
+    """`from ..x import y` as an absolute module name."""
+    if level == 0:
+        return module or ""
+    package = source.module if source.is_package else source.module.rpartition(".")[0]
+    steps = package.split(".") if package else []
+    if level > len(steps):
+        raise InputError(
+            f"{source.path}:{line}: relative import outside of a package",
+            hint=f"a test file stands alone: write `import {module or 'name'}`",
+        )
+    base = steps[: len(steps) - level + 1]
+    return ".".join([*base, module] if module else base)
+
+
+def _children(root: Path, package: str) -> Iterator[str]:
+    """Modules directly inside the package a `from package import *` names."""
+    place = root.joinpath(*package.split("."))
+    if (place / "__init__.py").is_file():
+        for path in sorted(place.glob("*.py")):
+            if path.stem.isidentifier() and path.stem != "__init__":
+                yield f"{package}.{path.stem}"
+
+
+def _last_name(node: ast.expr) -> str:
+    """`b` of `a.b` and of `b`; empty for anything else."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case ast.Constant(value=str() as text):
+            return text.rpartition(".")[2]
+    return ""
+
+
+def _file_defaults(tree: ast.Module) -> Iterator[str]:
+    """Literal defaults of parameters annotated `File`."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        arguments = node.args
+        positional = [*arguments.posonlyargs, *arguments.args]
+        with_default = positional[len(positional) - len(arguments.defaults) :]
+        pairs = [
+            *zip(with_default, arguments.defaults, strict=True),
+            *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+        ]
+        for parameter, default in pairs:
+            if parameter.annotation is None or _last_name(parameter.annotation) != "File":
+                continue
+            if isinstance(default, ast.Constant) and isinstance(default.value, str):
+                yield default.value
