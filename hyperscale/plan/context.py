@@ -1,0 +1,154 @@
+"""Values from one workflow to the next: who gets what, decided without looking inside.
+
+A part that ended hands over what it provides (`Provided`); the parts of a workflow make one
+`Namespace`; a dependent starts with what its declared dependencies gave it (`Received`).
+Values are bytes here: only executors, which run user code anyway, encode and open them.
+
+Both sides of a `@state` must name each other, otherwise nothing flows. Of several parts the
+lowest slot with a value wins; a `Provide[list[T]]` is every part's list in order of slots.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from msgspec import Struct, field
+
+from hyperscale.errors import RunError
+from hyperscale.plan.model import StateKind, StatePlan, WorkflowPlan
+
+CONTEXT_BYTES_MAX = 1024 * 1024  # of one workflow: context is for tokens and ids, not for data
+
+
+class Provided(Struct, frozen=True, kw_only=True):
+    """What one part gave when it ended."""
+
+    slot: int = 0
+    states: dict[str, bytes] = field(default_factory=dict)  # by method; None is left out
+    context: dict[str, bytes] = field(default_factory=dict)  # its `self.context`
+
+
+class Value(Struct, frozen=True, kw_only=True):
+    """One encoded value, or with `is_list` the encoded lists whose items it is made of."""
+
+    chunks: tuple[bytes, ...]
+    is_list: bool = False
+
+
+class Namespace(Struct, frozen=True, kw_only=True):
+    """What a finished workflow leaves to those that depend on it."""
+
+    states: dict[str, Value] = field(default_factory=dict)
+    context: dict[str, Value] = field(default_factory=dict)
+
+
+class Received(Struct, frozen=True, kw_only=True):
+    """What a workflow starts with."""
+
+    context: dict[str, Value] = field(default_factory=dict)  # `self.context`
+    uses: dict[str, dict[str, Value]] = field(default_factory=dict)  # by method, by parameter
+
+
+class MissingContextError(RunError):
+    """A workflow needs a value its provider did not give."""
+
+
+def namespace_of(workflow: WorkflowPlan, parts: Iterable[Provided]) -> Namespace:
+    """What the parts of a finished workflow gave, as one. Their order does not matter."""
+    ordered = sorted(parts, key=lambda part: part.slot)
+    states = {}
+    for plan in workflow.states:
+        chunks = tuple(part.states[plan.name] for part in ordered if plan.name in part.states)
+        if plan.kind is StateKind.PROVIDE and chunks:
+            kept = chunks if plan.is_list else chunks[:1]
+            states[plan.name] = Value(chunks=kept, is_list=plan.is_list)
+    context: dict[str, Value] = {}
+    # Only a non-test workflow is one part, so only there is "its context" one thing.
+    if not workflow.is_test:
+        for part in ordered:
+            for key, value in part.context.items():
+                context.setdefault(key, Value(chunks=(value,)))
+    _limit(workflow.name, {**context, **states})
+    return Namespace(states=states, context=context)
+
+
+def received_by(
+    workflow: WorkflowPlan,
+    workflows: Iterable[WorkflowPlan],
+    finished: Mapping[str, Namespace],
+) -> Received:
+    """What `workflow` starts with, given what its dependencies left.
+
+    `self.context` holds the context of non-test dependencies and above it everything that
+    was provided to it. A used value without a default that was not provided raises.
+    """
+    plans = {plan.name: plan for plan in workflows}
+    context: dict[str, Value] = {}
+    for name in workflow.depends:
+        if name in finished:
+            context.update(finished[name].context)
+    uses: dict[str, dict[str, Value]] = {}
+    for use in workflow.states:
+        if use.kind is not StateKind.USE:
+            continue
+        given = {}
+        for name in use.workflows:  # the last one named wins
+            if name in workflow.depends and name in finished and name in plans:
+                given.update(_flows(plans[name], use, workflow.name, finished[name]))
+        for key in use.required:
+            if key not in given:
+                raise MissingContextError(
+                    f"{workflow.name}.{use.name}: needs {key!r}, and "
+                    f"{_any_of(use.workflows)} finished without providing it",
+                    hint=f"give {key!r} a default, or see why it was not provided",
+                )
+        uses[use.name] = given
+        context.update(given)
+    return Received(context=context, uses=uses)
+
+
+def contract(provider: WorkflowPlan, use: StatePlan, user: str) -> list[str]:
+    """The keys that can flow from `provider` through `use` of the workflow `user`."""
+    if provider.name not in use.workflows:
+        return []
+    return [
+        plan.name
+        for plan in provider.states
+        if plan.kind is StateKind.PROVIDE and user in plan.workflows and plan.name in use.keys
+    ]
+
+
+def encode_provided(provided: Provided) -> bytes:
+    return msgspec.msgpack.encode(provided)
+
+
+def decode_provided(payload: bytes) -> Provided:
+    return msgspec.msgpack.decode(payload, type=Provided) if payload else Provided()
+
+
+def encode_received(received: Received) -> bytes:
+    return msgspec.msgpack.encode(received)
+
+
+def decode_received(payload: bytes) -> Received:
+    return msgspec.msgpack.decode(payload, type=Received) if payload else Received()
+
+
+def _flows(provider: WorkflowPlan, use: StatePlan, user: str, given: Namespace) -> dict[str, Value]:
+    keys = contract(provider, use, user)
+    return {key: given.states[key] for key in keys if key in given.states}
+
+
+def _limit(workflow: str, values: Mapping[str, Value]) -> None:
+    sizes = {key: sum(len(chunk) for chunk in value.chunks) for key, value in values.items()}
+    total = sum(sizes.values())
+    if total > CONTEXT_BYTES_MAX:
+        largest = max(sizes, key=lambda key: sizes[key])
+        raise RunError(
+            f"{workflow}: provides {total:,} bytes of context, more than {CONTEXT_BYTES_MAX:,}; "
+            f"the largest is {largest!r} with {sizes[largest]:,}",
+            hint="provide what identifies the data, not the data",
+        )
+
+
+def _any_of(names: tuple[str, ...]) -> str:
+    return " or ".join(names) or "nobody it names"
