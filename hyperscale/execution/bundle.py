@@ -25,13 +25,13 @@ from importlib.abc import MetaPathFinder, SourceLoader
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_loader
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 
 import msgspec
 from msgspec import Struct, field
 
 from hyperscale.errors import InputError, InvariantError
-from hyperscale.execution.imports import Source, decode_source, is_installed, scan
+from hyperscale.execution.imports import decode_source, is_installed, scan
 
 BUNDLE_BYTES_MAX = 64 * 1024 * 1024
 _BIGGEST_SHOWN = 5
@@ -65,9 +65,16 @@ class Bundle:
         return path
 
 
-def bundle_file(file: Path, *, module: str | None = None, loaded: Iterable[str] = ()) -> Bundle:
-    """The bundle of a test file; see `imports.scan` for the arguments.
+def bundle_file(
+    file: Path,
+    *,
+    module: str | None = None,
+    loaded: Iterable[str] = (),
+    files: Mapping[str, str] = MappingProxyType({}),
+) -> Bundle:
+    """The bundle of a test file; `imports.scan` explains `module` and `loaded`.
 
+    `files` are those the test names, as `plan.files` has them: as written, and where they lie.
     A module of an installed package is not copied: it is expected to be installed wherever
     the test runs.
     """
@@ -77,20 +84,20 @@ def bundle_file(file: Path, *, module: str | None = None, loaded: Iterable[str] 
     entries: dict[str, bytes] = {}
     sources: dict[str, str] = {}
     for source in found.sources:
-        entry = f"src/{_entry_of(source)}"
+        entry = f"src/{source.path_in_root.as_posix()}"
         sources[source.module] = entry
         entries[entry] = _read(source.path)
-    files: dict[str, str] = {}
-    for name in found.files:
-        # By content, because what is written may be absolute or lead upwards.
-        content = _read(Path(name))
-        files[name] = f"files/{hashlib.sha256(content).hexdigest()}"
-        entries[files[name]] = content
-    return _pack(Manifest(module=found.main.module, sources=sources, files=files), entries)
+    named: dict[str, str] = {}
+    for written, path in files.items():
+        # By content: what is written may be absolute or lead upwards.
+        content = _read(Path(path))
+        named[written] = f"files/{hashlib.sha256(content).hexdigest()}"
+        entries[named[written]] = content
+    return _pack(Manifest(module=found.main.module, sources=sources, files=named), entries)
 
 
 def bundle_classes(classes: Sequence[type]) -> Bundle:
-    """The bundle of classes that exist only in this process."""
+    """The bundle of classes of one module that exist only in this process."""
     import cloudpickle  # noqa: PLC0415  most runs have a file and never need it
 
     names = ", ".join(cls.__name__ for cls in classes)
@@ -102,14 +109,9 @@ def bundle_classes(classes: Sequence[type]) -> Bundle:
             hint="keep open files, locks and connections out of the class, "
             "or put it in a file of its own",
         ) from error
-    manifest = Manifest(module="__main__")
-    packed = _pack(manifest, {_CLASSES: payload})
+    # `graph.collect` takes the classes whose module it is given.
+    packed = _pack(Manifest(module=classes[0].__module__), {_CLASSES: payload})
     return Bundle(name=f"classes-{uuid.uuid4().hex}", payload=packed.payload, digest=None)
-
-
-def _entry_of(source: Source) -> str:
-    path = source.module.replace(".", "/")
-    return f"{path}/__init__.py" if source.is_package else f"{path}.py"
 
 
 def _read(path: Path) -> bytes:
@@ -184,13 +186,10 @@ class _Loader(SourceLoader):
         sources = bundle.manifest.sources
         # "src/a/b.py" lies two directories below its root; so does the file it was made from.
         main = sources.get(bundle.manifest.module, "src/")
-        self._root = file.parents[main.count("/") - 1]
-        self._file = file
-        self.names = {module: self._place(module, entry) for module, entry in sources.items()}
-
-    def _place(self, module: str, entry: str) -> str:
-        is_main = module == self._bundle.manifest.module
-        return str(self._file if is_main else self._root / entry.removeprefix("src/"))
+        root = file.parents[main.count("/") - 1]
+        self.names = {
+            module: str(root / entry.removeprefix("src/")) for module, entry in sources.items()
+        }
 
     def get_filename(self, fullname: str) -> str:
         try:
@@ -278,7 +277,7 @@ def mount(path: Path, file: str) -> ModuleType:
     unmount()
     bundle = OpenBundle(path)
     if bundle.classes is not None:
-        return _unpickled(bundle.classes)
+        return _unpickled(bundle.manifest.module, bundle.classes)
     finder = _Finder(_Loader(bundle, Path(file)))
     finder.install()
     try:
@@ -298,10 +297,10 @@ def unmount() -> None:
         _mounted = None
 
 
-def _unpickled(payload: bytes) -> ModuleType:
+def _unpickled(name: str, payload: bytes) -> ModuleType:
     import pickle  # noqa: PLC0415  only classes without a file come this way
 
-    module = ModuleType("__main__")
+    module = ModuleType(name)
     # The bytes were made by the parent of this very run, from classes its user wrote.
     vars(module).update(pickle.loads(payload))  # noqa: S301
     return module

@@ -7,7 +7,6 @@ rather than importing keeps the answer the same on every machine and in every pr
 
 import ast
 import io
-import keyword
 import sys
 import sysconfig
 import tokenize
@@ -17,6 +16,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from hyperscale.errors import InputError
+from hyperscale.graph.loading import module_name
 
 # Ours and what executors stand on: a local file of that name would break them, not the test.
 RESERVED = frozenset({"hyperscale", "msgspec", "uvloop", "cloudpickle", "rich"})
@@ -24,35 +24,27 @@ RESERVED = frozenset({"hyperscale", "msgspec", "uvloop", "cloudpickle", "rich"})
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One module of a test: its importable name, and where it lies below the root."""
+    """One module of a test: the name it is imported by, and where it lies."""
 
     module: str
-    path: Path
-    is_package: bool
+    root: Path
+    path_in_root: Path
+
+    @property
+    def path(self) -> Path:
+        return self.root / self.path_in_root
+
+    @property
+    def is_package(self) -> bool:
+        return self.path_in_root.name == "__init__.py"
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What was found: modules in order of name, and files given as `File` defaults."""
+    """What was found, in order of name."""
 
-    root: Path
     main: Source
     sources: tuple[Source, ...]
-    files: tuple[str, ...]  # as written in the source
-
-
-def main_module(file: Path) -> tuple[Path, str]:
-    """The root of a test file and the name its module gets: the same wherever it is imported.
-
-    A file that cannot be imported by its own name (`load-test.py`), or whose name belongs to
-    somebody else (`test.py` to the standard library), gets a prefixed one.
-    """
-    stem = file.name.removesuffix(".py")
-    name = "".join(letter if letter.isalnum() else "_" for letter in stem)
-    taken = name in sys.stdlib_module_names or name in RESERVED or keyword.iskeyword(name)
-    if taken or not name.isidentifier() or name != stem:
-        name = f"test_file_{name}"
-    return file.parent, name
 
 
 def scan(file: Path, *, module: str | None = None, loaded: Iterable[str] = ()) -> Scan:
@@ -61,44 +53,41 @@ def scan(file: Path, *, module: str | None = None, loaded: Iterable[str] = ()) -
     `module` is its dotted name if it is part of a package. `loaded` names modules known to be
     needed although no source says so (imported by a computed name).
     """
-    root, name = main_module(file)
-    is_package = False
+    root, name = file.parent, module_name(file)
     if module is not None:
-        is_package = file.name == "__init__.py"
-        root, name = file.parents[module.count(".") + is_package], module
-    main = Source(name, file, is_package)
+        root = file.parents[module.count(".") + (file.name == "__init__.py")]
+        name = module
+    main = Source(name, root, file.relative_to(root))
     found = {name: main}
-    files: dict[str, None] = {}
     for parent in _parents(name):
         if source := find(root, parent):
             found[parent] = source
     for extra in loaded:
-        if (source := find(root, extra)) and source.path != file:
+        if source := find(root, extra):
             found.setdefault(extra, source)
     waiting = list(found.values())
     while waiting:
         source = waiting.pop()
-        tree = _parse(source.path)
-        for named in _imports(tree, source, root):
+        for named in _imports(_parse(source.path), source, root):
             for wanted in (*_parents(named.module), named.module):
                 if wanted in found or not _is_local(root, named, wanted, source):
                     continue
                 local = find(root, wanted, named_in=f"{source.path}:{named.line}")
-                if local is not None and local.path != file:
+                if local is not None:
                     found[wanted] = local
                     waiting.append(local)
-        files.update(dict.fromkeys(_file_defaults(tree)))
-    return Scan(root, main, tuple(found[key] for key in sorted(found)), tuple(sorted(files)))
+    return Scan(main, tuple(found[key] for key in sorted(found)))
 
 
 def find(root: Path, module: str, *, named_in: str = "") -> Source | None:
     """The source of a dotted name below `root`; None if there is no such local module."""
-    place = root.joinpath(*module.split("."))
+    inside = Path(*module.split("."))
+    place = root / inside
     if (place / "__init__.py").is_file():
-        return Source(module, place / "__init__.py", True)
+        return Source(module, root, inside / "__init__.py")
     path = place.with_name(place.name + ".py")
     if path.is_file():
-        return Source(module, path, False)
+        return Source(module, root, inside.with_name(path.name))
     where = f"{named_in}: " if named_in else ""
     for suffix in EXTENSION_SUFFIXES:
         native = place.with_name(place.name + suffix)
@@ -247,22 +236,3 @@ def _last_name(node: ast.expr) -> str:
         case ast.Constant(value=str() as text):
             return text.rpartition(".")[2]
     return ""
-
-
-def _file_defaults(tree: ast.Module) -> Iterator[str]:
-    """Literal defaults of parameters annotated `File`."""
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        arguments = node.args
-        positional = [*arguments.posonlyargs, *arguments.args]
-        with_default = positional[len(positional) - len(arguments.defaults) :]
-        pairs = [
-            *zip(with_default, arguments.defaults, strict=True),
-            *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
-        ]
-        for parameter, default in pairs:
-            if parameter.annotation is None or _last_name(parameter.annotation) != "File":
-                continue
-            if isinstance(default, ast.Constant) and isinstance(default.value, str):
-                yield default.value

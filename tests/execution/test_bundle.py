@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hyperscale.errors import InputError
 from hyperscale.execution import bundle as bundling
 from hyperscale.execution.bundle import OpenBundle, bundle_classes, bundle_file, mount, unmount
-from hyperscale.execution.imports import main_module
+from hyperscale.graph.loading import module_name
 
 
 @pytest.fixture(autouse=True)
@@ -131,7 +131,7 @@ def test_a_mounted_bundle_imports_what_was_bundled_not_what_lies_on_disk_now(
     path = bundle_file(file).write(tmp_path)
     tree(tmp_path / "test", {"bt_a.py": "raise SystemError", "bt_b.py": "raise SystemError"})
     module = mount(path, str(file))
-    assert module.__name__ == "bt_a"
+    assert module.__name__ == module_name(file)
     assert module.value() == 1
     assert inspect.getsource(module.value) == "def value():\n    return bt_b.x\n"
     assert mount(path, str(file)) is module
@@ -224,7 +224,7 @@ def test_a_test_file_may_have_any_name(tmp_path: Path, name: str) -> None:
     file = tree(tmp_path, {name: "x = 7\n"})
     module = mount(bundle_file(file).write(tmp_path), str(file))
     assert module.x == 7
-    assert module.__name__ == main_module(file)[1]
+    assert module.__name__ == module_name(file)
     assert sys.modules.get("json") is not module
 
 
@@ -299,6 +299,19 @@ def test_modules_imported_by_a_computed_name_travel_when_they_were_seen_loaded(
     assert entries(made.payload)[1:] == ["src/bt_a.py", "src/bt_b.py", "src/bt_c.py"]
 
 
+def test_a_helper_may_import_the_test_file_by_its_own_name(tmp_path: Path) -> None:
+    file = tree(
+        tmp_path,
+        {
+            "bt_a.py": "base = 'http://x'\nimport bt_b\n",
+            "bt_b.py": "def url():\n    from bt_a import base\n    return base\n",
+        },
+    )
+    made = bundle_file(file)
+    assert entries(made.payload)[1:] == ["src/bt_a.py", "src/bt_b.py"]
+    assert mount(made.write(tmp_path), str(file)).bt_b.url() == "http://x"
+
+
 def test_literal_import_calls_are_seen(tmp_path: Path) -> None:
     file = tree(
         tmp_path,
@@ -307,25 +320,17 @@ def test_literal_import_calls_are_seen(tmp_path: Path) -> None:
     assert "src/bt_p/m.py" in entries(bundle_file(file).payload)
 
 
-def test_files_named_as_defaults_travel_by_content(tmp_path: Path) -> None:
+def test_files_the_test_names_travel_by_content_under_the_name_as_written(tmp_path: Path) -> None:
+    file = tree(tmp_path, {"bt_a.py": ""})
     upload = tmp_path / "upload.bin"
     upload.write_bytes(b"\x00content")
-    file = tree(
-        tmp_path,
-        {
-            "bt_a.py": f"""
-                from hyperscale.testing import File
-                class Up:
-                    async def one(self, body: File = {str(upload)!r}, other: str = "no.txt"): ...
-                    async def two(self, *, body: "File" = {str(upload)!r}): ...
-            """
-        },
-    )
-    made = bundle_file(file)
-    assert OpenBundle(made.write(tmp_path)).files == {str(upload): b"\x00content"}
+    made = bundle_file(file, files={"upload.bin": str(upload), "../again.bin": str(upload)})
+    opened = OpenBundle(made.write(tmp_path))
+    assert opened.files == {"upload.bin": b"\x00content", "../again.bin": b"\x00content"}
+    assert len(entries(made.payload)) == 3
     upload.unlink()
     with pytest.raises(InputError, match=r"upload\.bin: cannot be read"):
-        bundle_file(file)
+        bundle_file(file, files={"upload.bin": str(upload)})
 
 
 def test_a_test_over_the_limit_names_its_biggest_files(
