@@ -1,0 +1,228 @@
+"""Building a `RunResult` from what was planned, merged and decided.
+
+The only place where statistics become results: rounding, units and the cleaning of text
+that came from user code happen here, once, for every report alike.
+"""
+
+import base64
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from hyperscale.plan import MetricKind
+from hyperscale.reporting.results import (
+    CheckResult,
+    LatencyMs,
+    MetricResult,
+    RunResult,
+    RunStatus,
+    SeriesResult,
+    StepResult,
+    ThresholdResult,
+    WorkflowResult,
+    verdict,
+)
+from hyperscale.stats.histograms import Latency, quantile_ms
+from hyperscale.stats.merge import PHASES, MetricStats, WorkflowStats
+from hyperscale.stats.series import SeriesValue
+from hyperscale.stats.thresholds import Verdict, judge_all
+
+_DIGITS = 6  # of a millisecond that is a nanosecond
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowOutcome:
+    """How one workflow ended. One that never ran has stats without reports."""
+
+    stats: WorkflowStats
+    status: RunStatus
+    cores: int
+    error: str | None = None
+    warnings: tuple[str, ...] = ()
+    was_saturated: bool = False
+
+
+def build_result(
+    *,
+    file: str,
+    status: RunStatus,
+    started_at: datetime,
+    elapsed_s: float,
+    outcomes: Sequence[WorkflowOutcome],
+    warnings: Sequence[str] = (),
+    generator: str = "",
+) -> RunResult:
+    """The result of a run. `warnings` are the run's own; those of workflows are added."""
+    workflows = [_workflow(outcome) for outcome in outcomes]
+    thresholds = [
+        _threshold(judged, outcome.stats.plan.name)
+        for outcome in outcomes
+        for judged in judge_all(outcome.stats)
+    ]
+    all_warnings = [*warnings, *(text for outcome in outcomes for text in outcome.warnings)]
+    return RunResult(
+        status=status,
+        file=clean(file),
+        started_at=_rfc3339(started_at),
+        elapsed_seconds=_round(elapsed_s),
+        saturated=any(outcome.was_saturated for outcome in outcomes),
+        thresholds=thresholds,
+        workflows=workflows,
+        passed=verdict(status, thresholds, workflows),
+        warnings=[clean(text) for text in all_warnings],
+        generator=generator,
+    )
+
+
+def clean(text: str) -> str:
+    """Text as every encoding can carry it: undecodable file names and the like hold surrogates."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _workflow(outcome: WorkflowOutcome) -> WorkflowResult:
+    stats, plan = outcome.stats, outcome.stats.plan
+    counts = stats.headline_counts()
+    return WorkflowResult(
+        name=clean(plan.name),
+        status=outcome.status,
+        vus=plan.vus,
+        cores=outcome.cores,
+        elapsed_seconds=_round(stats.elapsed_s),
+        error=None if outcome.error is None else clean(outcome.error),
+        steps=[_step(stats, name, kind.value) for name, kind in stats.steps],
+        checks=[
+            CheckResult(
+                name=clean(check.name),
+                passed=check.passed,
+                failed=check.failed,
+                first_failure=None if check.first_failure is None else clean(check.first_failure),
+            )
+            for check in stats.checks()
+        ],
+        metrics=[_metric(metric, stats.elapsed_s) for metric in stats.metrics()],
+        total=counts.total,
+        ok=counts.ok,
+        failed=counts.failed,
+        cut=counts.cut,
+        sent=counts.sent,
+        rate_per_second=_rate(counts.total, stats.elapsed_s),
+        iterations=stats.iterations,
+        latency_ms=_latency(Latency.of(stats.headline_latency())),
+        series=_series(stats.headline_series()),
+        series_interval_seconds=stats.series_interval_s,
+        duration_seconds=_round(plan.duration_s),
+        tags=[clean(tag) for tag in plan.tags],
+        saturated=outcome.was_saturated,
+        warnings=[clean(text) for text in outcome.warnings],
+    )
+
+
+def _step(stats: WorkflowStats, name: str, kind: str) -> StepResult:
+    counts = stats.counts(name)
+    histogram = stats.latency(name)
+    phases = stats.phases(name)
+    return StepResult(
+        name=clean(name),
+        total=counts.total,
+        ok=counts.ok,
+        failed=counts.failed,
+        cut=counts.cut,
+        skipped=counts.skipped,
+        sent=counts.sent,
+        rate_per_second=_rate(counts.total, stats.elapsed_s),
+        latency_ms=_latency(Latency.of(histogram)),
+        phases_ms={
+            phase: {
+                key: _round(value)
+                for key, q in (("p50", 0.50), ("p99", 0.99))
+                if phase in phases and (value := quantile_ms(phases[phase], q)) is not None
+            }
+            for phase in PHASES
+        },
+        bytes_sent=counts.bytes_sent,
+        bytes_received=counts.bytes_received,
+        status_codes={str(code): counts.status_codes[code] for code in sorted(counts.status_codes)},
+        errors={clean(error): counts.errors[error] for error in sorted(counts.errors)},
+        histogram=base64.b64encode(histogram.encode()).decode("ascii"),
+        series=_series(stats.series(name)),
+        kind=kind,
+        series_interval_seconds=stats.series_interval_s,
+    )
+
+
+def _latency(latency: Latency) -> LatencyMs:
+    return LatencyMs(
+        min=_round_maybe(latency.min_ms),
+        mean=_round_maybe(latency.mean_ms),
+        stdev=_round_maybe(latency.stdev_ms),
+        p50=_round_maybe(latency.p50_ms),
+        p90=_round_maybe(latency.p90_ms),
+        p95=_round_maybe(latency.p95_ms),
+        p99=_round_maybe(latency.p99_ms),
+        p999=_round_maybe(latency.p999_ms),
+        max=_round_maybe(latency.max_ms),
+    )
+
+
+def _series(values: Sequence[SeriesValue]) -> list[SeriesResult]:
+    return [
+        SeriesResult(
+            at_seconds=value.at_s,
+            total=value.total,
+            failed=value.failed,
+            p50_ms=_round_maybe(value.p50_ms),
+            p99_ms=_round_maybe(value.p99_ms),
+        )
+        for value in values
+    ]
+
+
+def _metric(metric: MetricStats, elapsed_s: float) -> MetricResult:
+    is_sampled = metric.kind in (MetricKind.DISTRIBUTION, MetricKind.TIMER)
+    p50, p90, p95, p99 = (
+        _round_maybe(metric.quantile(q)) if is_sampled else None for q in (0.50, 0.90, 0.95, 0.99)
+    )
+    return MetricResult(
+        name=clean(metric.name),
+        kind=metric.kind.value,
+        value=_round_maybe(metric.value(elapsed_s)),
+        count=metric.count,
+        min=_round_maybe(metric.min) if metric.count else None,
+        max=_round_maybe(metric.max) if metric.count else None,
+        p50=p50,
+        p90=p90,
+        p95=p95,
+        p99=p99,
+    )
+
+
+def _threshold(judged: Verdict, workflow: str) -> ThresholdResult:
+    threshold = judged.threshold
+    value = None if judged.value is None else _round(threshold.in_unit(judged.value))
+    return ThresholdResult(
+        name=clean(threshold.name),
+        limit=clean(threshold.limit),
+        value=value,
+        passed=judged.passed,
+        workflow=clean(workflow),
+        unit=threshold.unit,
+        abort_on_fail=threshold.abort_on_fail,
+    )
+
+
+def _rate(count: int, elapsed_s: float) -> float:
+    return _round(count / elapsed_s) if elapsed_s > 0 else 0.0
+
+
+def _round(value: float) -> float:
+    return round(value, _DIGITS)
+
+
+def _round_maybe(value: float | None) -> float | None:
+    """A custom metric may be infinite or not a number, which JSON cannot say: that is None."""
+    return None if value is None or not math.isfinite(value) else _round(value)
+
+
+def _rfc3339(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,237 @@
+import base64
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+
+from hyperscale._native import Histogram
+from hyperscale.errors import InputError
+from hyperscale.plan import MetricKind
+from hyperscale.reporting.build import WorkflowOutcome, build_result
+from hyperscale.reporting.json_report import decode_json, encode_json
+from hyperscale.reporting.results import (
+    CheckResult,
+    LatencyMs,
+    MetricResult,
+    RunResult,
+    RunStatus,
+    SeriesResult,
+    StepResult,
+    ThresholdResult,
+    WorkflowResult,
+    overall_status,
+)
+from hyperscale.stats.merge import WorkflowStats
+from tests.reporting.runs import STARTED_AT, hostile_results, shop_result, shop_stats
+from tests.stats.parts import Part, make_plan
+
+SCHEMA = json.loads(files("hyperscale.reporting").joinpath("schema.json").read_text("utf-8"))
+STRUCTS = {
+    "latency": LatencyMs,
+    "series_point": SeriesResult,
+    "step": StepResult,
+    "check": CheckResult,
+    "metric": MetricResult,
+    "threshold": ThresholdResult,
+    "workflow": WorkflowResult,
+}
+
+
+def validate(result: RunResult) -> dict[str, Any]:
+    document = json.loads(encode_json(result))
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    jsonschema.validate(
+        document, SCHEMA, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
+    )
+    return dict(document)
+
+
+def test_a_result_is_valid_and_complete() -> None:
+    document = validate(shop_result(("login.p99", "<250ms"), ("errors", "<1%")))
+    assert document["schema"] == 1
+    assert document["started_at"] == "2026-03-01T12:00:00.250Z"
+    (workflow,) = document["workflows"]
+    login, pay, note = workflow["steps"]
+    assert (login["total"], pay["total"], pay["failed"], note["total"]) == (400, 400, 16, 0)
+    assert pay["errors"] == {"timeout": 16}
+    assert login["status_codes"] == {"200": 400}
+    assert login["rate_per_second"] == 100.0
+    assert login["latency_ms"]["p99"] == pytest.approx(16, rel=0.001)
+    assert login["phases_ms"]["first_byte"]["p99"] == pytest.approx(16, rel=0.001)
+    assert login["phases_ms"]["tls"] == {}
+    assert note["latency_ms"]["p99"] is None
+    assert [point["total"] for point in login["series"]] == [100, 100, 100, 100]
+    assert [point["at_seconds"] for point in workflow["series"]] == [0, 1, 2, 3]
+    assert (workflow["total"], workflow["failed"]) == (800, 16)
+    assert workflow["checks"][0] == {
+        "name": "is_fast",
+        "passed": 3,
+        "failed": 1,
+        "first_failure": "slot 1",
+    }
+    assert {m["name"]: m["value"] for m in workflow["metrics"]} == {
+        "carts": 400,
+        "render": pytest.approx(0.0045),
+    }
+    first, second = document["thresholds"]
+    assert first == {
+        "name": "login.p99",
+        "limit": "<250ms",
+        "value": pytest.approx(16, rel=0.001),
+        "passed": True,
+        "workflow": "Shop",
+        "unit": "ms",
+        "abort_on_fail": False,
+    }
+    assert (second["value"], second["unit"], second["passed"]) == (2.0, "%", False)
+
+
+def test_the_histogram_in_a_result_is_the_whole_distribution() -> None:
+    (step, *_) = shop_result().workflows[0].steps
+    histogram = Histogram.decode(base64.b64decode(step.histogram))
+    assert histogram.count == 400
+    assert histogram.quantile_ns(0.99) / 1e6 == pytest.approx(step.latency_ms.p99)
+
+
+def test_a_workflow_that_never_ran_has_a_valid_result() -> None:
+    result = build_result(
+        file="shop.py",
+        status=RunStatus.FAILED,
+        started_at=STARTED_AT,
+        elapsed_s=0.1,
+        outcomes=[
+            WorkflowOutcome(
+                stats=WorkflowStats(make_plan()),
+                status=RunStatus.CANCELLED,
+                cores=0,
+                error="dependency failed: Seed",
+            )
+        ],
+    )
+    document = validate(result)
+    assert document["workflows"][0]["series"] == []
+    assert result.exit_code == 3
+
+
+def test_text_no_encoding_can_carry_is_replaced() -> None:
+    result = build_result(
+        file="caf\udce9.py",
+        status=RunStatus.FAILED,
+        started_at=STARTED_AT,
+        elapsed_s=0.1,
+        outcomes=[
+            WorkflowOutcome(
+                stats=WorkflowStats(make_plan()),
+                status=RunStatus.FAILED,
+                cores=0,
+                error="\ud800 went wrong",
+                warnings=("\udcff",),
+            )
+        ],
+    )
+    document = validate(result)
+    assert document["file"] == "caf?.py"
+    assert document["workflows"][0]["error"] == "? went wrong"
+
+
+def test_a_metric_that_is_not_a_number_is_null() -> None:
+    stats = WorkflowStats(make_plan(metrics=(("depth", MetricKind.GAUGE),)))
+    part = Part()
+    part.measure("depth", "gauge", float("inf"))
+    stats.apply(part.report())
+    outcome = WorkflowOutcome(stats=stats, status=RunStatus.COMPLETED, cores=1)
+    result = build_result(
+        file="x", status=RunStatus.COMPLETED, started_at=STARTED_AT, elapsed_s=1, outcomes=[outcome]
+    )
+    assert validate(result)["workflows"][0]["metrics"][0]["value"] is None
+
+
+@given(hostile_results)
+def test_every_result_reads_back_as_it_was_written(result: RunResult) -> None:
+    assert decode_json(encode_json(result)) == result
+    assert decode_json(encode_json(result, indent=2)) == result
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", b'{"schema": 2}', b'{"schema": 1}', b"\xff"]
+)
+def test_what_is_not_a_result_is_refused(content: bytes) -> None:
+    with pytest.raises(InputError, match=r"^old\.json: "):
+        decode_json(content, where="old.json")
+
+
+def test_the_schema_names_exactly_the_fields_of_the_model() -> None:
+    documented = {name: set(SCHEMA["$defs"][name]["properties"]) for name in STRUCTS}
+    documented["run"] = set(SCHEMA["properties"])
+    fields = {name: set(struct.__struct_fields__) for name, struct in STRUCTS.items()}
+    fields["run"] = set(RunResult.__struct_fields__)
+    assert documented == fields
+
+
+def test_every_field_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs/results.md").read_text("utf-8")
+    tables = {**{name: SCHEMA["$defs"][name] for name in STRUCTS}, "run": SCHEMA}
+    missing = [
+        f"{name}.{field}"
+        for name, table in tables.items()
+        for field in table["properties"]
+        if f"`{field}`" not in page
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize(
+    ("limits", "passed", "exit_code"),
+    [
+        ((), False, 1),  # a check failed
+        ((("checks", ">=75%"),), True, 0),  # unless a threshold says how many may
+        ((("checks", ">75%"),), False, 1),
+        ((("checks", ">=75%"), ("login.p99", "<1ms")), False, 1),
+    ],
+)
+def test_thresholds_and_checks_decide_whether_a_completed_run_passed(
+    limits: tuple[tuple[str, str], ...], passed: bool, exit_code: int
+) -> None:
+    result = shop_result(*limits)
+    assert (result.passed, result.exit_code) == (passed, exit_code)
+
+
+@pytest.mark.parametrize(
+    "status", [RunStatus.PARTIAL, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.TIMEOUT]
+)
+def test_a_run_that_did_not_complete_did_not_pass(status: RunStatus) -> None:
+    result = shop_result(("checks", ">=0%"), status=status)
+    assert (result.passed, result.exit_code) == (False, 3)
+
+
+def test_a_saturated_workflow_marks_the_run() -> None:
+    outcome = WorkflowOutcome(
+        stats=shop_stats(),
+        status=RunStatus.COMPLETED,
+        cores=2,
+        was_saturated=True,
+        warnings=("Shop: saturated",),
+    )
+    result = build_result(
+        file="shop.py",
+        status=RunStatus.COMPLETED,
+        started_at=STARTED_AT,
+        elapsed_s=4,
+        outcomes=[outcome],
+        warnings=["slow disk"],
+    )
+    assert result.saturated
+    assert result.warnings == ["slow disk", "Shop: saturated"]
+    assert result.workflows[0].warnings == ["Shop: saturated"]
+
+
+def test_the_status_of_a_run_is_that_of_its_workflows_or_partial() -> None:
+    completed, failed = RunStatus.COMPLETED, RunStatus.FAILED
+    assert overall_status([completed, completed]) is completed
+    assert overall_status([failed]) is failed
+    assert overall_status([completed, failed]) is RunStatus.PARTIAL
+    assert overall_status([]) is failed
