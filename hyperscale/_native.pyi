@@ -1,6 +1,7 @@
 """The Rust half: histograms, the recorder, the HTTP engine, process guards."""
 
-from collections.abc import Callable
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Generator
 from typing import Any, final
 
 @final
@@ -58,6 +59,158 @@ class Recorder:
     def add_sent(self, step: int, requests: int, bytes_sent: int, bytes_received: int) -> None: ...
     def snapshot(self, histograms: bool = False, series_from: int | None = None) -> list[StepSnapshot]:
         """Cumulative state. `series_from` limits the series to seconds from there on."""
+
+@final
+class Exchange:
+    """One finished HTTP call. `status` is 0 and `error` set when no response arrived."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def raw_headers(self) -> list[tuple[bytes, bytes]]: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def url(self) -> str: ...
+    @property
+    def method(self) -> str: ...
+    @property
+    def request_head(self) -> str: ...
+    @property
+    def redirects(self) -> int: ...
+    @property
+    def error(self) -> str | None: ...
+    @property
+    def error_detail(self) -> str | None: ...
+    @property
+    def latency_ns(self) -> int: ...
+    @property
+    def phases_ns(self) -> dict[str, int]: ...
+    @property
+    def bytes_sent(self) -> int: ...
+    @property
+    def bytes_received(self) -> int: ...
+    @property
+    def remote(self) -> str | None: ...
+    @property
+    def tls_version(self) -> str | None: ...
+    @property
+    def tls_cipher(self) -> str | None: ...
+
+@final
+class Tls:
+    """How connections are secured. Raises ValueError for PEM that cannot be used."""
+
+    def __init__(
+        self,
+        verify: bool = True,
+        ca_pem: bytes | None = None,
+        cert_pem: bytes | None = None,
+        key_pem: bytes | None = None,
+    ) -> None: ...
+
+@final
+class Template:
+    """A request, rendered once and sent many times. Raises ValueError for what HTTP forbids."""
+
+    def __init__(
+        self,
+        method: str,
+        url: str,
+        headers: list[tuple[str, str]],
+        body: bytes | None = None,
+        content_type: str | None = None,
+        *,
+        chunked: bool = False,
+        connect_timeout_s: float,
+        read_timeout_s: float,
+        total_timeout_s: float,
+        redirects_max: int,
+        body_bytes_max: int,
+        tls: Tls | None = None,
+    ) -> None: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def url(self) -> str: ...
+
+@final
+class Engine:
+    """Many HTTP exchanges on the loop's thread; the loop watches `fileno` and calls `poll`."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        event_loop: AbstractEventLoop,
+        response_type: Callable[[Exchange], object],
+        error_type: Callable[[Exchange], BaseException],
+        *,
+        connections: str = "per-vu",
+        connecting_max: int = 256,
+        shared_max: int = 128,
+    ) -> None: ...
+    def fileno(self) -> int: ...
+    def poll(self) -> int: ...
+    def pin(self, template: Template, addresses: list[str]) -> None: ...
+    def send(self, template: Template, vu: int, step: int, keep: bool) -> Call: ...
+    def abort_all(self) -> int: ...
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def connections(self) -> int: ...
+
+@final
+class Call:
+    """A request under way: awaitable, and a future to asyncio."""
+
+    def __await__(self) -> Generator[Any, None, Any]: ...
+    def cancel(self, msg: object = None) -> bool: ...
+    def done(self) -> bool: ...
+    def cancelled(self) -> bool: ...
+    def result(self) -> Any: ...
+    def exception(self) -> BaseException | None: ...
+
+@final
+class Program:
+    """A workflow of only static steps, looped natively in slices.
+
+    `layers` hold (template, recorder row, positions it depends on, accepted statuses).
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        layers: list[list[tuple[Template, int, list[int], list[int]]]],
+        vus: int,
+        *,
+        iterations: int | None = None,
+        connections: str = "per-vu",
+        connecting_max: int = 256,
+        shared_max: int = 128,
+    ) -> None: ...
+    def pin(self, template: Template, addresses: list[str]) -> None: ...
+    def run(self, slice_s: float) -> bool:
+        """Runs up to `slice_s` with the interpreter released; False once all have stopped."""
+    def stop_in(self, in_s: float) -> None:
+        """After `in_s` nothing new begins."""
+    def cut(self) -> None:
+        """Drops what is under way and counts it as cut."""
+    @property
+    def active(self) -> int: ...
+    @property
+    def iterations(self) -> int: ...
+
+def resolve(host: str, port: int) -> list[str]:
+    """Every address of a host as "ip:port". Raises OSError when it has none."""
+
+def url_error(url: str) -> str | None:
+    """What is wrong with an http(s) URL, if anything."""
 
 def guard_process(control_fd: int, parent_pid: int) -> None:
     """Ties this process group's life to its parent and to the peer of its control socket."""

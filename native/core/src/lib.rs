@@ -2,6 +2,7 @@
 //! the load engine, what it records, and the histograms. Knows nothing of Python.
 
 pub mod clock;
+pub mod engine;
 pub mod guard;
 pub mod hist;
 pub mod recorder;

@@ -5,6 +5,8 @@ use hyperscale_core::guard;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
+mod engine;
+mod exchange;
 mod hist;
 mod recorder;
 
@@ -19,6 +21,14 @@ fn guard_process(control_fd: i32, parent_pid: i32) -> PyResult<()> {
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<hist::Histogram>()?;
     module.add_class::<recorder::Recorder>()?;
+    module.add_class::<exchange::Exchange>()?;
+    module.add_class::<engine::Tls>()?;
+    module.add_class::<engine::Template>()?;
+    module.add_class::<engine::Engine>()?;
+    module.add_class::<engine::Call>()?;
+    module.add_class::<engine::Program>()?;
+    module.add_function(wrap_pyfunction!(engine::resolve, module)?)?;
+    module.add_function(wrap_pyfunction!(engine::url_error, module)?)?;
     module.add_function(wrap_pyfunction!(guard_process, module)?)?;
     Ok(())
 }

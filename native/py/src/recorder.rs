@@ -6,6 +6,8 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
+use crate::exchange::Exchange;
+
 /// Shared with the engine, which counts what goes over the wire.
 pub type Shared = Arc<Mutex<recorder::Recorder>>;
 
@@ -45,6 +47,13 @@ impl Recorder {
     ) -> PyResult<()> {
         let outcome = Outcome { ok, latency_ns, status, error, ..Outcome::default() };
         lock(&self.shared).record(step, &outcome, clock::now_ns()).map_err(to_py)
+    }
+
+    /// Counts an HTTP exchange; `accepted` lets a status of 400 or more pass. True if ok.
+    fn record_exchange(&self, step: u32, exchange: &Exchange, accepted: bool) -> PyResult<bool> {
+        let outcome = exchange.inner.outcome(accepted);
+        lock(&self.shared).record(step, &outcome, clock::now_ns()).map_err(to_py)?;
+        Ok(outcome.ok)
     }
 
     #[pyo3(signature = (step, count = 1))]

@@ -1,0 +1,225 @@
+//! A workflow of only static steps, looped without the interpreter.
+//!
+//! Every virtual user walks the layers of steps again and again: the steps of a layer
+//! go out together, the next layer begins when all have ended. Same rules and same
+//! records as the Python loop: a step whose call failed makes its dependents skipped.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::template::Template;
+use super::{Caller, Done, Engine, Options};
+use crate::clock::now_ns;
+use crate::recorder::Recorder;
+
+/// Virtual users started in one go, so that a slice stays short.
+const STARTS_MAX: usize = 512;
+
+#[derive(Debug)]
+pub struct ProgramStep {
+    pub template: Arc<Template>,
+    /// Its row in the recorder.
+    pub step: u32,
+    /// Positions (over all layers, in order) of the steps it depends on.
+    pub after: Vec<usize>,
+    /// Statuses of 400 or more that are not failures.
+    pub accepts: Vec<u16>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ticket {
+    vu: u32,
+    position: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+struct VuState {
+    layer: usize,
+    pending: usize,
+    /// By position: this iteration, the step failed or was skipped.
+    failed: Vec<bool>,
+}
+
+pub struct Program {
+    engine: Engine<Ticket>,
+    steps: Vec<ProgramStep>,
+    /// First position of each layer, and the end.
+    bounds: Vec<usize>,
+    vus: Vec<VuState>,
+    started: usize,
+    active: usize,
+    iterations: u64,
+    iterations_left: Option<u64>,
+    stop_at_ns: u64,
+}
+
+impl Program {
+    pub fn new(
+        options: Options,
+        layers: Vec<Vec<ProgramStep>>,
+        vus: usize,
+        iterations: Option<u64>,
+    ) -> io::Result<Self> {
+        let mut bounds = vec![0];
+        let mut steps = Vec::new();
+        for layer in layers {
+            steps.extend(layer);
+            bounds.push(steps.len());
+        }
+        let state = VuState { failed: vec![false; steps.len()], ..VuState::default() };
+        Ok(Self {
+            engine: Engine::new(options)?,
+            steps,
+            bounds,
+            vus: vec![state; vus],
+            started: 0,
+            active: 0,
+            iterations: 0,
+            iterations_left: iterations,
+            stop_at_ns: u64::MAX,
+        })
+    }
+
+    pub fn pin(&mut self, template: &Template, addresses: Vec<SocketAddr>) {
+        self.engine.pin(template, addresses);
+    }
+
+    /// Virtual users that still have something under way.
+    #[must_use]
+    pub fn active(&self) -> usize {
+        self.active
+    }
+
+    #[must_use]
+    pub fn iterations(&self) -> u64 {
+        self.iterations
+    }
+
+    /// From then on nothing new begins; what is under way may end.
+    pub fn stop_at(&mut self, at_ns: u64) {
+        self.stop_at_ns = self.stop_at_ns.min(at_ns);
+    }
+
+    /// Drops what is under way and counts it as cut.
+    pub fn cut(&mut self, recorder: &mut Recorder) {
+        self.stop_at_ns = 0;
+        for ticket in self.engine.abort_all(recorder) {
+            if let Some(step) = self.steps.get(ticket.position) {
+                if let Some(counts) = recorder.counts_mut(step.step) {
+                    counts.cut += 1;
+                }
+            }
+        }
+        self.active = 0;
+    }
+
+    /// Runs for up to `slice_ns`. False once every virtual user has stopped.
+    pub fn run(&mut self, slice_ns: u64, recorder: &mut Recorder) -> io::Result<bool> {
+        let end_ns = now_ns() + slice_ns;
+        loop {
+            self.start_vus(recorder);
+            let now = now_ns();
+            let waiting_to_start = self.started < self.vus.len() && now < self.stop_at_ns;
+            if self.active == 0 && !waiting_to_start {
+                return Ok(false);
+            }
+            if now >= end_ns {
+                return Ok(true);
+            }
+            let busy = waiting_to_start || self.engine.has_done();
+            let wait_ns = if busy { 0 } else { end_ns - now };
+            self.engine.poll(wait_ns, recorder)?;
+            self.settle(recorder)?;
+        }
+    }
+
+    fn start_vus(&mut self, recorder: &mut Recorder) {
+        let target = (self.started + STARTS_MAX).min(self.vus.len());
+        while self.started < target && now_ns() < self.stop_at_ns {
+            let vu = self.started;
+            self.started += 1;
+            self.active += 1;
+            self.begin_iteration(vu, recorder);
+        }
+    }
+
+    /// Takes what ended, counts it, and lets its virtual users go on.
+    fn settle(&mut self, recorder: &mut Recorder) -> io::Result<()> {
+        for Done { token, exchange } in self.engine.take_done() {
+            let Some(step) = self.steps.get(token.position) else { continue };
+            let outcome = exchange.outcome(step.accepts.contains(&exchange.status));
+            recorder.record(step.step, &outcome, now_ns()).map_err(io::Error::other)?;
+            let vu = token.vu as usize;
+            let Some(state) = self.vus.get_mut(vu) else { continue };
+            if let Some(failed) = state.failed.get_mut(token.position) {
+                *failed = exchange.failure.is_some();
+            }
+            state.pending -= 1;
+            if state.pending == 0 {
+                state.layer += 1;
+                self.advance(vu, recorder);
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_iteration(&mut self, vu: usize, recorder: &mut Recorder) {
+        match &mut self.iterations_left {
+            Some(0) => {
+                self.active -= 1;
+                return;
+            }
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        if let Some(state) = self.vus.get_mut(vu) {
+            state.layer = 0;
+            state.failed.fill(false);
+        }
+        self.advance(vu, recorder);
+    }
+
+    /// Sends the steps of the next layer that has any to send.
+    fn advance(&mut self, vu: usize, recorder: &mut Recorder) {
+        loop {
+            let Some(state) = self.vus.get_mut(vu) else { return };
+            let from = self.bounds.get(state.layer).copied();
+            let to = self.bounds.get(state.layer + 1).copied();
+            let (Some(from), Some(to)) = (from, to) else {
+                self.iterations += 1;
+                if now_ns() >= self.stop_at_ns {
+                    self.active -= 1;
+                    return;
+                }
+                return self.begin_iteration(vu, recorder);
+            };
+            if now_ns() >= self.stop_at_ns {
+                self.active -= 1;
+                return;
+            }
+            for position in from..to {
+                let Some(step) = self.steps.get(position) else { continue };
+                let Some(state) = self.vus.get_mut(vu) else { return };
+                if step.after.iter().any(|&at| state.failed.get(at).copied().unwrap_or(false)) {
+                    if let Some(failed) = state.failed.get_mut(position) {
+                        *failed = true;
+                    }
+                    if let Some(counts) = recorder.counts_mut(step.step) {
+                        counts.skipped += 1;
+                    }
+                    continue;
+                }
+                state.pending += 1;
+                let caller = Caller { vu: vu as u32, step: step.step, keep: false };
+                let ticket = Ticket { vu: vu as u32, position };
+                self.engine.send(step.template.clone(), caller, ticket, recorder);
+            }
+            let Some(state) = self.vus.get_mut(vu) else { return };
+            if state.pending > 0 {
+                return;
+            }
+            state.layer += 1;
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! A request as it will be written, rendered once and sent many times.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+use base64::engine::general_purpose::STANDARD;
+use base64::Engine as _;
+use url::Url;
+
+use super::tls::TlsProfile;
+
+pub const USER_AGENT: &str = concat!("hyperscale/", env!("CARGO_PKG_VERSION"));
+const ACCEPT_ENCODING: &str = "gzip, deflate, br, zstd";
+
+#[derive(Debug, thiserror::Error)]
+pub enum TemplateError {
+    #[error("{url:?} is not a URL: {reason}")]
+    Url { url: String, reason: String },
+    #[error("{0:?} is not an HTTP method")]
+    Method(String),
+    #[error("header name {0:?} has a character that is not allowed")]
+    HeaderName(String),
+    #[error("the value of header {0:?} has a line break or control character")]
+    HeaderValue(String),
+}
+
+/// Where a connection goes: who shares one of these may share a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Origin {
+    pub host: String,
+    pub port: u16,
+    pub tls: Option<TlsProfile>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub connect_ns: u64,
+    /// Longest silence while a response is awaited or arriving.
+    pub read_ns: u64,
+    /// From the call to the last byte, redirects included.
+    pub total_ns: u64,
+    pub redirects_max: u32,
+    pub body_bytes_max: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Body {
+    pub bytes: Arc<[u8]>,
+    /// `bytes` are already framed as chunks.
+    pub chunked: bool,
+    pub content_type: Option<String>,
+}
+
+#[derive(Debug)]
+pub struct Template {
+    pub method: String,
+    pub url: Url,
+    pub origin: Origin,
+    pub limits: Limits,
+    pub body: Option<Body>,
+    headers: Vec<(String, String)>,
+    /// Everything up to, not including, cookies and the empty line.
+    pub head: Vec<u8>,
+    /// Cookies the user set on this request, as one header value.
+    pub cookies: Option<String>,
+    /// Which number an engine gave `origin`, as `engine << 32 | origin`.
+    origin_hint: AtomicU64,
+}
+
+impl Template {
+    pub fn new(
+        method: &str,
+        url: &str,
+        headers: Vec<(String, String)>,
+        body: Option<Body>,
+        limits: Limits,
+        tls: &TlsProfile,
+    ) -> Result<Self, TemplateError> {
+        let parsed = parse_url(url)?;
+        Self::build(method.to_owned(), parsed, headers, body, limits, tls)
+    }
+
+    fn build(
+        method: String,
+        mut url: Url,
+        mut headers: Vec<(String, String)>,
+        body: Option<Body>,
+        limits: Limits,
+        tls: &TlsProfile,
+    ) -> Result<Self, TemplateError> {
+        if method.is_empty() || !method.bytes().all(is_token) {
+            return Err(TemplateError::Method(method));
+        }
+        for (name, value) in &headers {
+            if name.is_empty() || !name.bytes().all(is_token) {
+                return Err(TemplateError::HeaderName(name.clone()));
+            }
+            if value.bytes().any(|b| (b < b' ' && b != b'\t') || b == 0x7f) {
+                return Err(TemplateError::HeaderValue(name.clone()));
+            }
+        }
+        if !url.username().is_empty() {
+            if !has_header(&headers, "authorization") {
+                headers.push(("Authorization".into(), basic_auth(&url)));
+            }
+            // Neither call fails on a URL that has a host.
+            let _ = url.set_username("");
+            let _ = url.set_password(None);
+        }
+        url.set_fragment(None);
+        let origin = Origin {
+            host: host_name(&url),
+            port: url.port_or_known_default().unwrap_or(80),
+            tls: (url.scheme() == "https").then(|| tls.clone()),
+        };
+        let head = render(&method, &url, &headers, body.as_ref());
+        let cookies = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("cookie"));
+        let cookies: Vec<&str> = cookies.map(|(_, value)| value.as_str()).collect();
+        let cookies = (!cookies.is_empty()).then(|| cookies.join("; "));
+        let origin_hint = AtomicU64::new(u64::MAX);
+        Ok(Self { method, url, origin, limits, body, headers, head, cookies, origin_hint })
+    }
+
+    /// The request that follows a redirect, as browsers and RFC 9110 §15.4 have it.
+    pub fn redirected(
+        &self,
+        status: u16,
+        location: &str,
+        tls: &TlsProfile,
+    ) -> Result<Self, TemplateError> {
+        let url = self.url.join(location).map_err(|error| TemplateError::Url {
+            url: location.to_owned(),
+            reason: error.to_string(),
+        })?;
+        check_url(&url, location)?;
+        let to_get = status == 303 || (matches!(status, 301 | 302) && self.method == "POST");
+        let drop_body = to_get && self.method != "HEAD";
+        let same_origin = url.origin() == self.url.origin();
+        let headers = self.headers.iter().filter(|(name, _)| {
+            let is = |other: &str| name.eq_ignore_ascii_case(other);
+            let names_body = is("content-type") || is("content-length") || is("transfer-encoding");
+            let is_secret = is("authorization") || is("cookie");
+            !(is("host") || (drop_body && names_body) || (!same_origin && is_secret))
+        });
+        let (method, body) = if drop_body {
+            ("GET".to_owned(), None)
+        } else {
+            (self.method.clone(), self.body.clone())
+        };
+        Self::build(method, url, headers.cloned().collect(), body, self.limits, tls)
+    }
+
+    #[must_use]
+    pub fn is_idempotent(&self) -> bool {
+        matches!(self.method.as_str(), "GET" | "HEAD" | "PUT" | "DELETE" | "OPTIONS" | "TRACE")
+    }
+
+    pub(super) fn origin_in(&self, engine: u32) -> Option<u32> {
+        let hint = self.origin_hint.load(Ordering::Relaxed);
+        (hint >> 32 == u64::from(engine)).then_some(hint as u32)
+    }
+
+    pub(super) fn remember_origin(&self, engine: u32, origin: u32) {
+        let hint = u64::from(engine) << 32 | u64::from(origin);
+        self.origin_hint.store(hint, Ordering::Relaxed);
+    }
+}
+
+/// An absolute http or https URL with a host.
+pub fn parse_url(text: &str) -> Result<Url, TemplateError> {
+    let url = Url::parse(text)
+        .map_err(|error| TemplateError::Url { url: text.to_owned(), reason: error.to_string() })?;
+    check_url(&url, text)?;
+    Ok(url)
+}
+
+fn check_url(url: &Url, text: &str) -> Result<(), TemplateError> {
+    let reason = match (url.scheme(), url.has_host()) {
+        ("http" | "https", true) => return Ok(()),
+        ("http" | "https", false) => "it has no host".to_owned(),
+        (scheme, _) => format!("scheme {scheme:?} is neither http nor https"),
+    };
+    Err(TemplateError::Url { url: text.to_owned(), reason })
+}
+
+/// The host as resolvers and TLS want it: no brackets around IPv6.
+fn host_name(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host).to_owned()
+}
+
+fn basic_auth(url: &Url) -> String {
+    let decode = |text: &str| -> Vec<u8> { percent_decode(text.as_bytes()) };
+    let mut pair = decode(url.username());
+    pair.push(b':');
+    pair.extend(decode(url.password().unwrap_or_default()));
+    format!("Basic {}", STANDARD.encode(pair))
+}
+
+fn percent_decode(input: &[u8]) -> Vec<u8> {
+    let digit = |b: Option<&u8>| b.and_then(|&b| (b as char).to_digit(16));
+    let mut out = Vec::with_capacity(input.len());
+    let mut at = 0;
+    while let Some(&byte) = input.get(at) {
+        match (byte, digit(input.get(at + 1)), digit(input.get(at + 2))) {
+            (b'%', Some(high), Some(low)) => {
+                out.push((high * 16 + low) as u8);
+                at += 3;
+            }
+            _ => {
+                out.push(byte);
+                at += 1;
+            }
+        }
+    }
+    out
+}
+
+fn has_header(headers: &[(String, String)], wanted: &str) -> bool {
+    headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(wanted))
+}
+
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+fn render(method: &str, url: &Url, headers: &[(String, String)], body: Option<&Body>) -> Vec<u8> {
+    let mut head = Vec::with_capacity(256);
+    let mut line = |parts: &[&str]| {
+        for part in parts {
+            head.extend_from_slice(part.as_bytes());
+        }
+        head.extend_from_slice(b"\r\n");
+    };
+    let path = url.path();
+    match url.query() {
+        Some(query) => line(&[method, " ", path, "?", query, " HTTP/1.1"]),
+        None => line(&[method, " ", path, " HTTP/1.1"]),
+    }
+    let host = url.host_str().unwrap_or_default();
+    if !has_header(headers, "host") {
+        match url.port() {
+            Some(port) => line(&["Host: ", host, ":", &port.to_string()]),
+            None => line(&["Host: ", host]),
+        }
+    }
+    let defaults =
+        [("User-Agent", USER_AGENT), ("Accept", "*/*"), ("Accept-Encoding", ACCEPT_ENCODING)];
+    for (name, value) in defaults {
+        if !has_header(headers, name) {
+            line(&[name, ": ", value]);
+        }
+    }
+    for (name, value) in headers {
+        if !name.eq_ignore_ascii_case("cookie") {
+            line(&[name, ": ", value]);
+        }
+    }
+    match body {
+        Some(body) => {
+            if let Some(kind) = &body.content_type {
+                if !has_header(headers, "content-type") {
+                    line(&["Content-Type: ", kind]);
+                }
+            }
+            if body.chunked {
+                line(&["Transfer-Encoding: chunked"]);
+            } else if !has_header(headers, "content-length") {
+                line(&["Content-Length: ", &body.bytes.len().to_string()]);
+            }
+        }
+        None if matches!(method, "POST" | "PUT" | "PATCH") => line(&["Content-Length: 0"]),
+        None => {}
+    }
+    head
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::{Body, Limits, Template};
+    use crate::engine::tls::TlsProfile;
+
+    const LIMITS: Limits = Limits {
+        connect_ns: 1,
+        read_ns: 1,
+        total_ns: 1,
+        redirects_max: 10,
+        body_bytes_max: 1,
+    };
+
+    fn template(method: &str, url: &str, headers: &[(&str, &str)], body: Option<&str>) -> Template {
+        let headers = headers.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+        let body = body.map(|text| Body { bytes: text.as_bytes().into(), ..Body::default() });
+        Template::new(method, url, headers, body, LIMITS, &TlsProfile::default()).unwrap()
+    }
+
+    fn head(template: &Template) -> String {
+        String::from_utf8(template.head.clone()).unwrap()
+    }
+
+    #[test]
+    fn the_head_names_path_host_and_length() {
+        let text = head(&template("POST", "http://h:81/a b?q=1#frag", &[], Some("xyz")));
+        assert!(text.starts_with("POST /a%20b?q=1 HTTP/1.1\r\nHost: h:81\r\n"), "{text}");
+        assert!(text.contains("Content-Length: 3\r\n"));
+        assert!(head(&template("GET", "https://h:443", &[], None)).contains("Host: h\r\n"));
+    }
+
+    #[test]
+    fn headers_of_the_user_replace_the_defaults() {
+        let text = head(&template("GET", "http://h/", &[("user-agent", "me"), ("Host", "other")], None));
+        assert!(text.contains("user-agent: me\r\n") && !text.contains("hyperscale/"));
+        assert!(text.contains("Host: other\r\n") && !text.contains("Host: h\r\n"));
+    }
+
+    #[test]
+    fn injection_and_nonsense_are_refused() {
+        let tls = TlsProfile::default();
+        let bad = |method: &str, url: &str, name: &str, value: &str| {
+            let headers = vec![(name.to_owned(), value.to_owned())];
+            Template::new(method, url, headers, None, LIMITS, &tls).unwrap_err().to_string()
+        };
+        assert!(bad("GET", "http://h/", "X", "a\r\nEvil: 1").contains("line break"));
+        assert!(bad("GET", "http://h/", "X Y", "a").contains("header name"));
+        assert!(bad("GE T", "http://h/", "X", "a").contains("method"));
+        assert!(bad("GET", "ftp://h/", "X", "a").contains("neither http nor https"));
+        assert!(bad("GET", "h/path", "X", "a").contains("not a URL"));
+    }
+
+    #[test]
+    fn credentials_in_the_url_become_a_header() {
+        let text = head(&template("GET", "http://us%40er:pa%3Ass@h/", &[], None));
+        assert!(text.contains("Authorization: Basic dXNAZXI6cGE6c3M=\r\n"), "{text}");
+        assert!(text.contains("Host: h\r\n"));
+    }
+
+    #[test]
+    fn redirects_follow_the_rules_of_the_web() {
+        let post = template("POST", "http://h/a/b", &[("Authorization", "s"), ("X", "1")], Some("body"));
+        let tls = TlsProfile::default();
+        let seen = post.redirected(302, "../c", &tls).unwrap();
+        assert_eq!((seen.method.as_str(), seen.url.as_str()), ("GET", "http://h/c"));
+        assert!(seen.body.is_none() && head(&seen).contains("Authorization: s"));
+        let kept = post.redirected(307, "http://other/", &tls).unwrap();
+        assert!(kept.method == "POST" && kept.body.is_some());
+        assert!(!head(&kept).contains("Authorization") && head(&kept).contains("X: 1"));
+        assert!(post.redirected(302, "gopher://x/", &tls).is_err());
+    }
+
+    #[test]
+    fn ipv6_hosts_lose_their_brackets_only_for_the_resolver() {
+        let parsed = template("GET", "http://[::1]:8080/", &[], None);
+        assert_eq!(parsed.origin.host, "::1");
+        assert!(head(&parsed).contains("Host: [::1]:8080\r\n"));
+    }
+}

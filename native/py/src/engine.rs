@@ -1,0 +1,553 @@
+//! The engine inside an asyncio loop: its descriptor is watched by the loop, and what
+//! a step awaits is a `Call`, which asyncio takes for a future of its own kind.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hyperscale_core::engine::program::{self, ProgramStep};
+use hyperscale_core::engine::template::{self, Body, Limits};
+use hyperscale_core::engine::tls::{self, TlsProfile};
+use hyperscale_core::engine::{self, Caller, Mode, Options, RequestKey};
+use pyo3::exceptions::{PyRuntimeError, PyStopIteration, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::exchange::Exchange;
+use crate::recorder::{lock, Recorder, Shared};
+
+pyo3::import_exception!(asyncio, CancelledError);
+pyo3::import_exception!(asyncio, InvalidStateError);
+
+/// How a user's call is to be secured; PEM contents are checked at once.
+#[pyclass(frozen, module = "hyperscale._native")]
+pub struct Tls {
+    profile: TlsProfile,
+}
+
+#[pymethods]
+impl Tls {
+    #[new]
+    #[pyo3(signature = (verify = true, ca_pem = None, cert_pem = None, key_pem = None))]
+    fn new(
+        verify: bool,
+        ca_pem: Option<&[u8]>,
+        cert_pem: Option<&[u8]>,
+        key_pem: Option<&[u8]>,
+    ) -> PyResult<Self> {
+        let profile = TlsProfile {
+            verify,
+            ca_pem: ca_pem.map(Into::into),
+            cert_pem: cert_pem.map(Into::into),
+            key_pem: key_pem.map(Into::into),
+        };
+        tls::configure(&profile).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Self { profile })
+    }
+}
+
+/// A request, rendered once and sent many times.
+#[pyclass(frozen, module = "hyperscale._native")]
+pub struct Template {
+    inner: Arc<template::Template>,
+}
+
+#[pymethods]
+impl Template {
+    #[new]
+    #[pyo3(signature = (
+        method, url, headers, body = None, content_type = None, *, chunked = false,
+        connect_timeout_s, read_timeout_s, total_timeout_s, redirects_max, body_bytes_max, tls = None,
+    ))]
+    fn new(
+        method: &str,
+        url: &str,
+        headers: Vec<(String, String)>,
+        body: Option<&[u8]>,
+        content_type: Option<String>,
+        chunked: bool,
+        connect_timeout_s: f64,
+        read_timeout_s: f64,
+        total_timeout_s: f64,
+        redirects_max: u32,
+        body_bytes_max: u64,
+        tls: Option<&Tls>,
+    ) -> PyResult<Self> {
+        let limits = Limits {
+            connect_ns: to_ns(connect_timeout_s)?,
+            read_ns: to_ns(read_timeout_s)?,
+            total_ns: to_ns(total_timeout_s)?,
+            redirects_max,
+            body_bytes_max,
+        };
+        let body = body.map(|bytes| Body { bytes: bytes.into(), chunked, content_type });
+        let default = TlsProfile::default();
+        let profile = tls.map_or(&default, |tls| &tls.profile);
+        template::Template::new(method, url, headers, body, limits, profile)
+            .map(|template| Self { inner: Arc::new(template) })
+            .map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
+    #[getter]
+    fn host(&self) -> &str {
+        &self.inner.origin.host
+    }
+
+    #[getter]
+    fn port(&self) -> u16 {
+        self.inner.origin.port
+    }
+
+    #[getter]
+    fn url(&self) -> &str {
+        self.inner.url.as_str()
+    }
+}
+
+fn to_ns(seconds: f64) -> PyResult<u64> {
+    let duration = Duration::try_from_secs_f64(seconds)
+        .map_err(|error| PyValueError::new_err(format!("timeout of {seconds} s: {error}")))?;
+    Ok(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+}
+
+fn to_options(connections: &str, connecting_max: usize, shared_max: usize) -> PyResult<Options> {
+    let mode = match connections {
+        "per-vu" => Mode::PerVu,
+        "shared" => Mode::Shared,
+        "per-request" => Mode::PerRequest,
+        other => return Err(PyValueError::new_err(format!("unknown connections {other:?}"))),
+    };
+    Ok(Options { mode, connecting_max, shared_max })
+}
+
+fn to_addresses(addresses: Vec<String>) -> PyResult<Vec<SocketAddr>> {
+    let parsed = addresses.iter().map(|text| text.parse());
+    parsed.collect::<Result<_, _>>().map_err(|error| PyValueError::new_err(format!("{error}")))
+}
+
+type Core = engine::Engine<Py<Call>>;
+
+#[pyclass(frozen, module = "hyperscale._native")]
+pub struct Engine {
+    core: Mutex<Core>,
+    recorder: Shared,
+    event_loop: Py<PyAny>,
+    /// Makes what a step receives, and what it is raised, from an `Exchange`.
+    response_type: Py<PyAny>,
+    error_type: Py<PyAny>,
+}
+
+impl Engine {
+    fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes whoever waits. The engine is not locked: what wakes may send again.
+    fn deliver(&self, py: Python<'_>) -> PyResult<usize> {
+        let mut count = 0;
+        loop {
+            let done = self.core().take_done();
+            if done.is_empty() {
+                return Ok(count);
+            }
+            count += done.len();
+            for ended in done {
+                let failed = ended.exchange.failure.is_some();
+                let exchange = Py::new(py, Exchange { inner: ended.exchange })?;
+                let state = if failed { State::Failed(exchange) } else { State::Done(exchange) };
+                Call::end(ended.token.bind(py), state, self)?;
+            }
+        }
+    }
+}
+
+#[pymethods]
+impl Engine {
+    #[new]
+    #[pyo3(signature = (
+        recorder, event_loop, response_type, error_type, *,
+        connections = "per-vu", connecting_max = 256, shared_max = 128,
+    ))]
+    fn new(
+        recorder: &Recorder,
+        event_loop: Py<PyAny>,
+        response_type: Py<PyAny>,
+        error_type: Py<PyAny>,
+        connections: &str,
+        connecting_max: usize,
+        shared_max: usize,
+    ) -> PyResult<Self> {
+        let core = Core::new(to_options(connections, connecting_max, shared_max)?)?;
+        let recorder = recorder.shared.clone();
+        Ok(Self { core: Mutex::new(core), recorder, event_loop, response_type, error_type })
+    }
+
+    /// Readable when `poll` has something to do.
+    fn fileno(&self) -> i32 {
+        self.core().fd()
+    }
+
+    #[getter]
+    fn in_flight(&self) -> usize {
+        self.core().in_flight()
+    }
+
+    #[getter]
+    fn connections(&self) -> usize {
+        self.core().connections()
+    }
+
+    /// Gives a template's host its addresses ("ip:port"), so that none is looked up later.
+    fn pin(&self, template: &Template, addresses: Vec<String>) -> PyResult<()> {
+        self.core().pin(&template.inner, to_addresses(addresses)?);
+        Ok(())
+    }
+
+    /// Begins a request; the returned `Call` is awaited for the response.
+    fn send<'py>(
+        slf: &Bound<'py, Self>,
+        template: &Template,
+        vu: u32,
+        step: u32,
+        keep: bool,
+    ) -> PyResult<Bound<'py, Call>> {
+        let this = slf.get();
+        let call = Bound::new(slf.py(), Call::new(slf.clone().unbind()))?;
+        let caller = Caller { vu, step, keep };
+        let token = call.clone().unbind();
+        let mut core = this.core();
+        let key = core.send(template.inner.clone(), caller, token, &mut lock(&this.recorder));
+        call.get().lock().key = Some(key);
+        if core.has_done() {
+            // Ended at once (an unresolvable name, no descriptor left): told from the
+            // loop, as every other end is.
+            drop(core);
+            let deliver = slf.getattr("_deliver")?;
+            this.event_loop.bind(slf.py()).call_method1("call_soon", (deliver,))?;
+        }
+        Ok(call)
+    }
+
+    /// Moves what is ready and wakes whoever waited for it. Returns how many calls ended.
+    fn poll(&self, py: Python<'_>) -> PyResult<usize> {
+        self.core().poll(0, &mut lock(&self.recorder))?;
+        self.deliver(py)
+    }
+
+    fn _deliver(&self, py: Python<'_>) -> PyResult<usize> {
+        self.deliver(py)
+    }
+
+    /// Drops every request; whoever awaits one is cancelled.
+    fn abort_all(&self, py: Python<'_>) -> PyResult<usize> {
+        let calls = self.core().abort_all(&mut lock(&self.recorder));
+        for call in &calls {
+            Call::end(call.bind(py), State::Cancelled, self)?;
+        }
+        Ok(calls.len())
+    }
+}
+
+enum State {
+    Pending,
+    Done(Py<Exchange>),
+    Failed(Py<Exchange>),
+    Cancelled,
+}
+
+struct Inner {
+    state: State,
+    key: Option<RequestKey>,
+    callbacks: Vec<(Py<PyAny>, Option<Py<PyAny>>)>,
+    is_blocking: bool,
+}
+
+/// A request under way. Speaks the protocol asyncio expects of futures, so a task can
+/// wait on it, cancel it, gather it; ending it wakes the task without a loop round trip.
+#[pyclass(frozen, module = "hyperscale._native")]
+pub struct Call {
+    inner: Mutex<Inner>,
+    engine: Py<Engine>,
+}
+
+impl Call {
+    fn new(engine: Py<Engine>) -> Self {
+        let inner =
+            Inner { state: State::Pending, key: None, callbacks: Vec::new(), is_blocking: false };
+        Self { inner: Mutex::new(inner), engine }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(slf: &Bound<'_, Self>, state: State, engine: &Engine) -> PyResult<()> {
+        let mut inner = slf.get().lock();
+        if !matches!(inner.state, State::Pending) {
+            return Ok(());
+        }
+        inner.state = state;
+        let callbacks = std::mem::take(&mut inner.callbacks);
+        drop(inner);
+        for (callback, context) in callbacks {
+            let ran = match context {
+                Some(context) => context.bind(slf.py()).call_method1("run", (callback, slf)),
+                None => callback.bind(slf.py()).call1((slf,)),
+            };
+            if let Err(error) = ran {
+                report(slf, engine, error)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A callback raised: the loop's own handler decides, as for any future.
+fn report(call: &Bound<'_, Call>, engine: &Engine, error: PyErr) -> PyResult<()> {
+    let py = call.py();
+    if !error.is_instance_of::<pyo3::exceptions::PyException>(py) {
+        return Err(error);
+    }
+    let context = PyDict::new(py);
+    context.set_item("message", "a callback of a request raised")?;
+    context.set_item("exception", error.into_value(py))?;
+    engine.event_loop.bind(py).call_method1("call_exception_handler", (context,))?;
+    Ok(())
+}
+
+#[pymethods]
+impl Call {
+    fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(slf: Bound<'_, Self>) -> PyResult<Option<Bound<'_, Self>>> {
+        let mut inner = slf.get().lock();
+        if matches!(inner.state, State::Pending) {
+            inner.is_blocking = true;
+            drop(inner);
+            return Ok(Some(slf));
+        }
+        drop(inner);
+        let result = slf.get().result(slf.py())?;
+        Err(PyStopIteration::new_err((result,)))
+    }
+
+    #[getter(_asyncio_future_blocking)]
+    fn is_blocking(&self) -> bool {
+        self.lock().is_blocking
+    }
+
+    #[setter(_asyncio_future_blocking)]
+    fn set_blocking(&self, value: bool) {
+        self.lock().is_blocking = value;
+    }
+
+    fn get_loop<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        self.engine.get().event_loop.bind(py).clone()
+    }
+
+    #[pyo3(signature = (callback, *, context = None))]
+    fn add_done_callback(
+        slf: &Bound<'_, Self>,
+        callback: Py<PyAny>,
+        context: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
+        let this = slf.get();
+        let mut inner = this.lock();
+        if matches!(inner.state, State::Pending) {
+            inner.callbacks.push((callback, context));
+            return Ok(());
+        }
+        drop(inner);
+        let kwargs = PyDict::new(slf.py());
+        if let Some(context) = context {
+            kwargs.set_item("context", context)?;
+        }
+        let event_loop = this.engine.get().event_loop.bind(slf.py());
+        event_loop.call_method("call_soon", (callback, slf), Some(&kwargs))?;
+        Ok(())
+    }
+
+    fn remove_done_callback(&self, py: Python<'_>, callback: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let held = std::mem::take(&mut self.lock().callbacks);
+        let before = held.len();
+        let mut kept = Vec::with_capacity(before);
+        for entry in held {
+            if !entry.0.bind(py).eq(callback)? {
+                kept.push(entry);
+            }
+        }
+        let removed = before - kept.len();
+        self.lock().callbacks = kept;
+        Ok(removed)
+    }
+
+    #[pyo3(signature = (msg = None))]
+    fn cancel(slf: &Bound<'_, Self>, msg: Option<Py<PyAny>>) -> PyResult<bool> {
+        let _ = msg; // asyncio passes it; a request has no use for it
+        let py = slf.py();
+        let this = slf.get();
+        let mut inner = this.lock();
+        if !matches!(inner.state, State::Pending) {
+            return Ok(false);
+        }
+        inner.state = State::Cancelled;
+        let (key, callbacks) = (inner.key.take(), std::mem::take(&mut inner.callbacks));
+        drop(inner);
+        let engine = this.engine.get();
+        if let Some(key) = key {
+            let dropped = engine.core().abort(key, &mut lock(&engine.recorder));
+            drop(dropped);
+        }
+        for (callback, context) in callbacks {
+            let kwargs = PyDict::new(py);
+            if let Some(context) = context {
+                kwargs.set_item("context", context)?;
+            }
+            let event_loop = engine.event_loop.bind(py);
+            event_loop.call_method("call_soon", (callback, slf), Some(&kwargs))?;
+        }
+        Ok(true)
+    }
+
+    fn done(&self) -> bool {
+        !matches!(self.lock().state, State::Pending)
+    }
+
+    fn cancelled(&self) -> bool {
+        matches!(self.lock().state, State::Cancelled)
+    }
+
+    fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let inner = self.lock();
+        let engine = self.engine.get();
+        match &inner.state {
+            State::Pending => Err(InvalidStateError::new_err("the request is still under way")),
+            State::Cancelled => Err(CancelledError::new_err(())),
+            State::Done(exchange) => {
+                let exchange = exchange.clone_ref(py);
+                drop(inner);
+                engine.response_type.call1(py, (exchange,))
+            }
+            State::Failed(exchange) => {
+                let exchange = exchange.clone_ref(py);
+                drop(inner);
+                let error = engine.error_type.call1(py, (exchange,))?;
+                Err(PyErr::from_value(error.into_bound(py)))
+            }
+        }
+    }
+
+    fn exception(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let inner = self.lock();
+        match &inner.state {
+            State::Pending => Err(InvalidStateError::new_err("the request is still under way")),
+            State::Cancelled => Err(CancelledError::new_err(())),
+            State::Done(_) => Ok(None),
+            State::Failed(exchange) => {
+                let exchange = exchange.clone_ref(py);
+                drop(inner);
+                self.engine.get().error_type.call1(py, (exchange,)).map(Some)
+            }
+        }
+    }
+}
+
+/// A workflow of only static steps, looped natively in slices.
+#[pyclass(frozen, module = "hyperscale._native")]
+pub struct Program {
+    core: Mutex<program::Program>,
+    recorder: Shared,
+}
+
+impl Program {
+    fn core(&self) -> MutexGuard<'_, program::Program> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// template, row in the recorder, positions it depends on, accepted statuses
+type StepArguments<'py> = (Bound<'py, Template>, u32, Vec<usize>, Vec<u16>);
+
+#[pymethods]
+impl Program {
+    #[new]
+    #[pyo3(signature = (
+        recorder, layers, vus, *,
+        iterations = None, connections = "per-vu", connecting_max = 256, shared_max = 128,
+    ))]
+    fn new(
+        recorder: &Recorder,
+        layers: Vec<Vec<StepArguments<'_>>>,
+        vus: usize,
+        iterations: Option<u64>,
+        connections: &str,
+        connecting_max: usize,
+        shared_max: usize,
+    ) -> PyResult<Self> {
+        let to_step = |(template, step, after, accepts): StepArguments<'_>| ProgramStep {
+            template: template.get().inner.clone(),
+            step,
+            after,
+            accepts,
+        };
+        let layers = layers.into_iter().map(|layer| layer.into_iter().map(to_step).collect());
+        let options = to_options(connections, connecting_max, shared_max)?;
+        let core = program::Program::new(options, layers.collect(), vus, iterations)?;
+        Ok(Self { core: Mutex::new(core), recorder: recorder.shared.clone() })
+    }
+
+    fn pin(&self, template: &Template, addresses: Vec<String>) -> PyResult<()> {
+        self.core().pin(&template.inner, to_addresses(addresses)?);
+        Ok(())
+    }
+
+    /// Runs up to `slice_s` with the interpreter released. False once all have stopped.
+    fn run(&self, py: Python<'_>, slice_s: f64) -> PyResult<bool> {
+        let slice_ns = to_ns(slice_s)?;
+        let ran = py.detach(|| self.core().run(slice_ns, &mut lock(&self.recorder)));
+        ran.map_err(|error| PyRuntimeError::new_err(error.to_string()))
+    }
+
+    /// After `in_s` nothing new begins.
+    fn stop_in(&self, in_s: f64) -> PyResult<()> {
+        let at_ns = hyperscale_core::clock::now_ns().saturating_add(to_ns(in_s)?);
+        self.core().stop_at(at_ns);
+        Ok(())
+    }
+
+    /// Drops what is under way and counts it as cut.
+    fn cut(&self) {
+        self.core().cut(&mut lock(&self.recorder));
+    }
+
+    #[getter]
+    fn active(&self) -> usize {
+        self.core().active()
+    }
+
+    #[getter]
+    fn iterations(&self) -> u64 {
+        self.core().iterations()
+    }
+}
+
+/// Every address of a host as "ip:port"; raises `OSError` when it has none.
+#[pyfunction]
+pub fn resolve(py: Python<'_>, host: &str, port: u16) -> PyResult<Vec<String>> {
+    let found = py.detach(|| engine::resolve::resolve(host, port));
+    let addresses = found.map_err(pyo3::exceptions::PyOSError::new_err)?;
+    Ok(addresses.iter().map(ToString::to_string).collect())
+}
+
+/// What is wrong with a URL, if anything.
+#[pyfunction]
+pub fn url_error(url: &str) -> Option<String> {
+    template::parse_url(url).err().map(|error| error.to_string())
+}
+

@@ -1,0 +1,125 @@
+use hyperscale_core::engine::exchange;
+use hyperscale_core::recorder::Phase;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+
+/// A finished call, read lazily: most are only counted.
+#[pyclass(frozen, module = "hyperscale._native")]
+pub struct Exchange {
+    pub inner: exchange::Exchange,
+}
+
+#[pymethods]
+impl Exchange {
+    #[getter]
+    fn status(&self) -> u16 {
+        self.inner.status
+    }
+
+    #[getter]
+    fn reason(&self) -> String {
+        let mut headers = [];
+        let mut parsed = httparse::Response::new(&mut headers);
+        // Stops at the first header for want of room; the status line is read by then.
+        let _ = parsed.parse(&self.inner.head);
+        parsed.reason.unwrap_or_default().to_owned()
+    }
+
+    #[getter]
+    fn raw_headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let mut headers = [httparse::EMPTY_HEADER; 128];
+        let mut parsed = httparse::Response::new(&mut headers);
+        let pairs = PyList::empty(py);
+        // The head was parsed once already, under the same limits.
+        if parsed.parse(&self.inner.head).is_ok() {
+            for header in parsed.headers.iter() {
+                let name = PyBytes::new(py, header.name.as_bytes());
+                pairs.append((name, PyBytes::new(py, header.value)))?;
+            }
+        }
+        Ok(pairs)
+    }
+
+    #[getter]
+    fn body<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.inner.body)
+    }
+
+    #[getter]
+    fn version(&self) -> &'static str {
+        if self.inner.minor_version == 0 { "HTTP/1.0" } else { "HTTP/1.1" }
+    }
+
+    #[getter]
+    fn url(&self) -> &str {
+        self.inner.template.url.as_str()
+    }
+
+    #[getter]
+    fn method(&self) -> &str {
+        &self.inner.template.method
+    }
+
+    /// The last request's head as it was written, cookies aside.
+    #[getter]
+    fn request_head(&self) -> String {
+        String::from_utf8_lossy(&self.inner.template.head).into_owned()
+    }
+
+    #[getter]
+    fn redirects(&self) -> u32 {
+        self.inner.redirects
+    }
+
+    #[getter]
+    fn error(&self) -> Option<&'static str> {
+        self.inner.failure.as_ref().map(|failure| failure.class.name())
+    }
+
+    #[getter]
+    fn error_detail(&self) -> Option<&str> {
+        self.inner.failure.as_ref().map(|failure| failure.detail.as_ref())
+    }
+
+    #[getter]
+    fn latency_ns(&self) -> u64 {
+        self.inner.latency_ns
+    }
+
+    /// Nanoseconds of each phase that happened.
+    #[getter]
+    fn phases_ns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let phases = PyDict::new(py);
+        for (phase, value) in Phase::ALL.into_iter().zip(self.inner.phases_ns) {
+            if let Some(value_ns) = value {
+                phases.set_item(phase.name(), value_ns)?;
+            }
+        }
+        Ok(phases)
+    }
+
+    #[getter]
+    fn bytes_sent(&self) -> u64 {
+        self.inner.bytes_sent
+    }
+
+    #[getter]
+    fn bytes_received(&self) -> u64 {
+        self.inner.bytes_received
+    }
+
+    #[getter]
+    fn remote(&self) -> Option<String> {
+        self.inner.remote.map(|address| address.to_string())
+    }
+
+    #[getter]
+    fn tls_version(&self) -> Option<&str> {
+        self.inner.tls.as_ref().map(|tls| tls.version.as_str())
+    }
+
+    #[getter]
+    fn tls_cipher(&self) -> Option<&str> {
+        self.inner.tls.as_ref().map(|tls| tls.cipher.as_str())
+    }
+}
