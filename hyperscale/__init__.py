@@ -1,1 +1,53 @@
-"""Load tests written as Python classes."""
+"""Load tests written as Python classes.
+
+    from hyperscale import Workflow, step
+    from hyperscale.testing import URL, HTTPResponse
+
+Names are fetched when they are first used, so importing the package costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hyperscale.graph import (
+        Provide,
+        Use,
+        Workflow,
+        action,
+        check,
+        depends,
+        metric,
+        setup,
+        state,
+        step,
+        teardown,
+    )
+    from hyperscale.runner import LocalRunner
+
+__all__ = [
+    "LocalRunner",
+    "Provide",
+    "Use",
+    "Workflow",
+    "action",
+    "check",
+    "depends",
+    "metric",
+    "setup",
+    "state",
+    "step",
+    "teardown",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'hyperscale' has no attribute {name!r}")
+    home = "hyperscale.runner" if name == "LocalRunner" else "hyperscale.graph"
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

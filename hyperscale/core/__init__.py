@@ -1,1 +1,1 @@
-
+"""Import paths of published Hyperscale tests; everything here lives elsewhere."""

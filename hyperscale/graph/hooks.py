@@ -5,6 +5,7 @@ here, because a class is not finished while its body runs. `graph.validation` ju
 """
 
 from collections.abc import Awaitable, Callable, Collection, Coroutine
+from inspect import isfunction
 from types import MethodType
 from typing import (
     TYPE_CHECKING,
@@ -191,8 +192,8 @@ def depends(*workflows: str) -> Callable[[W], W]:
     """The class starts only when the named workflows have finished."""
     if len(workflows) == 1 and isinstance(workflows[0], type):
         raise InputError(
-            f"{_place(workflows[0])}: write @depends with the names of workflows",
-            hint='@depends("Login")',
+            f"@depends takes the names of workflows, not {workflows[0].__name__} itself",
+            hint=f'write @depends("{workflows[0].__name__}")',
         )
 
     def note(cls: W) -> W:
@@ -209,13 +210,5 @@ def _seen_as_written(declared: Declared) -> Any:
 
 def _refuse_bare(decorator: str, given: tuple[object, ...]) -> None:
     """`@step` without parentheses hands us the method itself: say so where it happened."""
-    if len(given) == 1 and hasattr(given[0], "__code__") and "." in given[0].__qualname__:  # type: ignore[attr-defined]  # hasattr cannot narrow to functions
-        raise InputError(
-            f"{_place(given[0])}: write @{decorator}() with parentheses",
-        )
-
-
-def _place(thing: Any) -> str:
-    code = getattr(thing, "__code__", None)
-    name = getattr(thing, "__qualname__", repr(thing))
-    return f"{code.co_filename}:{code.co_firstlineno}: {name}" if code else name
+    if len(given) == 1 and isfunction(given[0]) and "." in given[0].__qualname__:
+        raise InputError(f"{given[0].__qualname__}: write @{decorator}() with parentheses")

@@ -1,47 +1,168 @@
-"""Imports a test file and finds its workflows. Nothing of the user's escapes as a traceback."""
+"""Imports a test file and finds its workflows. Nothing of the user's escapes as a traceback.
+
+Whatever goes wrong in the file is told as one message with the file and line it happened in.
+"""
 
 import importlib.util
+import inspect
 import re
 import sys
+import sysconfig
+import traceback
+from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
-from hyperscale.errors import InputError
-from hyperscale.graph.reading import display_path
-from hyperscale.graph.workflow import Workflow, forget_module
+from hyperscale.errors import HyperscaleError, InputError
+from hyperscale.graph.reading import display_path, has_steps
+from hyperscale.graph.workflow import Workflow, defined_in, forget_module
 
 
 def module_name(path: str | Path) -> str:
-    """The name a test file is imported under: the same in every process."""
+    """The name a test file is imported under: the same in every process, nobody else's."""
     return "hyperscale_file_" + re.sub(r"\W", "_", Path(path).stem)
 
 
 def load_module(path: str | Path) -> ModuleType:
+    """The module of a test file, with the file's directory importable. InputError if not."""
     file = Path(path)
-    shown = display_path(file)
-    if not file.is_file():
-        raise InputError(f"{shown}: no such file")
-    source = file.read_bytes()
+    source = _read(file)
     name = module_name(file)
-    code = compile(source, str(file), "exec", dont_inherit=True)
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
+    code = _compile(source, file)
+    spec = importlib.util.spec_from_file_location(name, file.absolute())
+    if spec is None:
+        raise InputError(f"{display_path(file)}: not a Python file", hint="name it something.py")
     module = importlib.util.module_from_spec(spec)
     directory = str(file.resolve().parent)
     if directory not in sys.path:
         sys.path.insert(0, directory)
     forget_module(name)
     sys.modules[name] = module
-    exec(code, module.__dict__)  # noqa: S102  running the user's file is what we are for
+    try:
+        exec(code, module.__dict__)  # noqa: S102  running the user's file is what we are for
+    except KeyboardInterrupt:
+        sys.modules.pop(name, None)
+        raise
+    # Whatever user code raises is the user's to mend, SystemExit included.
+    except BaseException as error:
+        sys.modules.pop(name, None)
+        raise _translated(error, file) from error
     return module
 
 
 def collect(module: ModuleType) -> list[type[Workflow]]:
-    found = [
-        value
-        for value in vars(module).values()
-        if isinstance(value, type)
-        and issubclass(value, Workflow)
-        and value.__module__ == module.__name__
+    """The workflows a file defines, in order. Imported ones are somebody else's.
+
+    Bases are left out: marked `abstract = True`, named with a leading underscore, having
+    abstract methods, or without a step of their own while another class builds on them.
+    """
+    file = display_path(getattr(module, "__file__", None) or module.__name__)
+    classes = [value for value in vars(module).values() if isinstance(value, type)]
+    named = [
+        cls
+        for cls in dict.fromkeys(classes)
+        if issubclass(cls, Workflow) and cls.__module__ == module.__name__
     ]
-    return list(dict.fromkeys(found))
+    _refuse_duplicates(named, file)
+    found = [cls for cls in named if not _is_base(cls, named)]
+    if not found:
+        raise InputError(
+            f"{file}: no workflow in the file",
+            hint="define a class derived from Workflow with at least one @step()",
+        )
+    return found
+
+
+def _refuse_duplicates(named: list[type[Workflow]], file: str) -> None:
+    for cls in named:
+        replaced = [
+            other
+            for other in defined_in(cls.__module__)
+            if other is not cls and other.__qualname__ == cls.__qualname__
+        ]
+        if replaced:
+            raise InputError(
+                f"{file}: {cls.__name__} is defined twice; a workflow is known by its class name",
+                hint="rename one of them",
+            )
+
+
+def _is_base(cls: type[Workflow], named: list[type[Workflow]]) -> bool:
+    if vars(cls).get("abstract") is True or cls.__name__.startswith("_"):
+        return True
+    if inspect.isabstract(cls):
+        return True
+    is_built_on = any(other is not cls and issubclass(other, cls) for other in named)
+    return is_built_on and not has_steps(cls)
+
+
+def _read(file: Path) -> bytes:
+    shown = display_path(file)
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"{shown}: no such file") from None
+    except IsADirectoryError:
+        raise InputError(f"{shown}: is a directory", hint="name the test file in it") from None
+    except OSError as error:
+        raise InputError(f"{shown}: cannot be read: {error.strerror or error}") from None
+
+
+def _compile(source: bytes, file: Path) -> CodeType:
+    try:
+        return compile(source, str(file), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise _translated(error, file) from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise InputError(f"{display_path(file)}: not Python source: {error}") from error
+
+
+def _translated(error: BaseException, file: Path) -> InputError:
+    """What user code raised while being imported, as one message with its place."""
+    place = _place(error, file)
+    if isinstance(error, HyperscaleError):  # from one of our decorators or types
+        return InputError(f"{place}: {error.message}", hint=error.hint)
+    if isinstance(error, SyntaxError):
+        culprit = display_path(error.filename or file)
+        return InputError(f"{culprit}:{error.lineno or 1}: syntax error: {error.msg}")
+    if isinstance(error, ModuleNotFoundError):
+        return InputError(
+            f"{place}: no module named {error.name!r}",
+            hint="install it, or put the module beside the test file",
+        )
+    if isinstance(error, ImportError):
+        hint = ""
+        if "relative import" in str(error):
+            hint = "a test file is no package: import modules beside it by their plain name"
+        return InputError(f"{place}: cannot import: {error}", hint=hint)
+    if isinstance(error, SystemExit):
+        return InputError(
+            f"{place}: the file ends the process (exit code {error.code}) when it is imported",
+            hint='put it below `if __name__ == "__main__":`',
+        )
+    said = f": {error}" if str(error) else ""
+    return InputError(f"{place}: importing the file raised {type(error).__name__}{said}")
+
+
+def _place(error: BaseException, file: Path) -> str:
+    """The deepest line of the user's own code; libraries are not where the user looks."""
+    place = display_path(file)
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        name = frame.f_code.co_filename
+        if name == str(file) or _is_users(name):
+            place = f"{display_path(name)}:{line}"
+    return place
+
+
+def _is_users(name: str) -> bool:
+    if name.startswith("<"):
+        return False
+    path = Path(name).resolve()
+    return not any(path.is_relative_to(home) for home in _library_homes())
+
+
+@cache
+def _library_homes() -> tuple[Path, ...]:
+    paths = sysconfig.get_paths()
+    homes = [Path(paths[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return (*homes, Path(__file__).resolve().parent.parent)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hyperscale.errors import InputError
+from hyperscale.graph.analysis import literal_urls
 from hyperscale.graph.reading import ReadHook, Reading, ReadParameter, read
 from hyperscale.graph.settings import read_settings
 from hyperscale.graph.validation import validate
@@ -101,7 +102,7 @@ def state_plan(hook: ReadHook) -> StatePlan:
     return StatePlan(
         name=hook.name,
         kind=hook.state,
-        workflows=tuple(str(name) for name in hook.declared.workflows),
+        workflows=hook.workflows,
         keys=tuple(p.name for p in hook.parameters) if uses else (hook.name,),
         required=tuple(p.name for p in hook.parameters if p.required) if uses else (),
         is_list=hook.is_list and not uses,
@@ -140,6 +141,11 @@ def _files(reading: Reading) -> dict[str, str]:
 def _hosts(reading: Reading, files: Mapping[str, str]) -> tuple[str, ...]:
     """The addresses of literal URLs. Wrapping all parts also shows those that cannot be."""
     hosts: dict[str, None] = {}
+    for where, url in literal_urls(reading):
+        try:
+            hosts[UrlValue.wrap(url).authority] = None
+        except InputError as error:
+            raise InputError(f"{where}: {error.message}", hint=error.hint) from error
     for hook in reading.hooks:
         for parameter in hook.parameters:
             if parameter.optimized is not None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FunctionType
 from typing import Any, cast
 
 from hyperscale.errors import InputError
@@ -51,10 +52,11 @@ class ReadHook:
     name: str
     where: str  # "shop.py:12: Shop.login"
     declared: Declared
-    function: Callable[..., Any]
+    function: FunctionType
     is_async: bool
     parameters: tuple[ReadParameter, ...]
     after: tuple[str, ...]  # of a check or metric: the steps whose results it takes
+    workflows: tuple[str, ...]  # those a state names
     kind: StepKind | None
     state: StateKind | None
     is_list: bool  # of a state: its type is a list
@@ -146,6 +148,11 @@ def read(cls: type[Workflow]) -> Reading:
     )
 
 
+def has_steps(cls: type[Workflow]) -> bool:
+    """Whether the class, bases included, has anything to loop."""
+    return any(declared.decorator in ("step", "action") for declared in _collect(cls)[0].values())
+
+
 def file_of(cls: type) -> str:
     """The file a class came from, short where it lies below the working directory."""
     path = getattr(sys.modules.get(cls.__module__), "__file__", None)
@@ -180,7 +187,7 @@ def _read_hook(cls: type[Workflow], file: str, name: str, declared: Declared) ->
     code = getattr(function, "__code__", None)
     line = f":{code.co_firstlineno}" if code else ""
     where = f"{file}{line}: {cls.__name__}.{name}"
-    if not inspect.isfunction(function):
+    if not isinstance(function, FunctionType):
         raise InputError(
             f"{where}: {decorator}() must decorate a plain method, not a {type(function).__name__}",
             hint=f"make {decorator}() the outermost decorator of a method",
@@ -208,6 +215,7 @@ def _read_hook(cls: type[Workflow], file: str, name: str, declared: Declared) ->
         is_async=inspect.iscoroutinefunction(function),
         parameters=_parameters(function, hints, where),
         after=_names(declared.after, where=f"{where}: {decorator}"),
+        workflows=_names(declared.workflows, where=f"{where}: {decorator}"),
         kind=kind,
         state=_STATES[said.state.action] if kind is None and said.state else None,
         is_list=said.is_list,

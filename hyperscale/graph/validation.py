@@ -4,23 +4,263 @@ Runs on finished classes, where the user is. The first thing that is wrong raise
 InputError naming file, class and method; what is merely suspicious comes back as warnings.
 """
 
-from collections.abc import Sequence
+import difflib
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
 
 from hyperscale.errors import InputError
-from hyperscale.graph.reading import Reading
+from hyperscale.graph.analysis import may_fill_context
+from hyperscale.graph.reading import ReadHook, Reading, ReadParameter
+from hyperscale.graph.settings import misspelt, read_settings
+from hyperscale.plan import StateKind, StepKind
 from hyperscale.plan.dag import find_cycle
 
 
 def validate(readings: Sequence[Reading]) -> list[str]:
     """Warnings for people, or an InputError."""
-    warnings: list[str] = []
+    by_name = _by_name(readings)
+    warnings = []
     for reading in readings:
-        _check_order(reading)
+        warnings += _validate_class(reading, by_name)
+    _validate_depends(by_name)
+    for reading in readings:
+        warnings += _validate_states(reading, by_name)
     return warnings
 
 
-def _check_order(reading: Reading) -> None:
-    order = reading.step_order()
-    cycle = find_cycle(order)
-    if cycle:
-        raise InputError(f"{reading.where}: steps wait for each other: {' -> '.join(cycle)}")
+def _by_name(readings: Sequence[Reading]) -> dict[str, Reading]:
+    by_name: dict[str, Reading] = {}
+    for reading in readings:
+        other = by_name.setdefault(reading.name, reading)
+        if other is not reading:
+            raise InputError(
+                f"{reading.where} and {other.where}: two workflows of one name",
+                hint="a workflow is known by its class name; rename one of them",
+            )
+    return by_name
+
+
+# --- one class ---------------------------------------------------------------------------
+
+
+def _validate_class(reading: Reading, by_name: Mapping[str, Reading]) -> list[str]:
+    if not reading.steps:
+        raise InputError(
+            f"{reading.where}: a workflow without a step has nothing to run",
+            hint="mark an async method with @step()",
+        )
+    read_settings(reading)
+    for hook in reading.hooks:
+        _validate_hook(hook)
+        _validate_after(reading, hook, by_name)
+    if cycle := find_cycle(reading.step_order()):
+        raise InputError(
+            f"{reading.where}: steps wait for each other: {' -> '.join(cycle)}",
+            hint="take one of these names out of its @step(…)",
+        )
+    warnings = misspelt(reading)
+    warnings += [
+        f"{reading.where}.{name}: replaces a decorated method of a base and is not decorated "
+        "itself, so it does not run"
+        for name in reading.dropped
+    ]
+    for hook in reading.hooks:
+        warnings += _validate_parameters(reading, hook)
+        if hook.declared.decorator == "step" and hook.kind is StepKind.ACTION:
+            warnings.append(
+                f"{hook.where}: its return annotation is no result type, so it is an action: not "
+                "measured as a test, and alone it gets one core (annotate it -> HTTPResponse, or "
+                "mark it @action())"
+            )
+    return warnings
+
+
+def _validate_hook(hook: ReadHook) -> None:
+    decorator = f"@{hook.declared.decorator}()"
+    if hook.declared.name != hook.name:
+        raise InputError(
+            f"{hook.where}: {hook.name} and {hook.declared.name} are the same decorated method",
+            hint="write a method of its own for each step",
+        )
+    if inspect.isgeneratorfunction(hook.function) or inspect.isasyncgenfunction(hook.function):
+        raise InputError(f"{hook.where}: {decorator} cannot be a generator", hint="return a value")
+    in_iteration = hook.kind in (StepKind.TEST, StepKind.ACTION)
+    if in_iteration and not hook.is_async:
+        raise InputError(
+            f"{hook.where}: {decorator} must be async",
+            hint=f"write `async def {hook.name}(self, …)`",
+        )
+    result_of = getattr(hook.result, "comes_with", None)
+    if result_of and hook.result is not None:
+        raise InputError(f"{hook.where}: {hook.result.__name__} comes with its client, {result_of}")
+    for parameter in hook.parameters:
+        part = parameter.optimized
+        if part is None:
+            continue
+        if part.comes_with:
+            raise InputError(
+                f"{hook.where}: {parameter.name}: {part.__name__.strip('_')} comes with its "
+                f"client, {part.comes_with}"
+            )
+        if parameter.required:
+            raise InputError(
+                f"{hook.where}: {parameter.name} is a request part without a value",
+                hint=f'give it a default, as `{parameter.name}: URL = "https://…"`',
+            )
+
+
+def _validate_after(reading: Reading, hook: ReadHook, by_name: Mapping[str, Reading]) -> None:
+    steps = reading.step_order()
+    for name in hook.after:
+        if name in steps:
+            continue
+        if any(other.name == name for other in reading.hooks):
+            raise InputError(
+                f"{hook.where}: waits for {name!r}, which is no step of the iteration",
+                hint=f"steps are {_listed(steps)}",
+            )
+        owners = [other.name for other in by_name.values() if name in other.step_order()]
+        if owners:
+            raise InputError(
+                f"{hook.where}: waits for {name!r}, a step of {_listed(owners)}; steps know only "
+                "their own class",
+                hint="pass values between workflows with @state and @depends",
+            )
+        raise InputError(
+            f"{hook.where}: waits for unknown step {name!r}", hint=_nearest(name, steps)
+        )
+
+
+def _validate_parameters(reading: Reading, hook: ReadHook) -> list[str]:
+    """Every parameter without a default must have a source; a step's name must be waited for."""
+    warnings = []
+    steps, waited_for = reading.step_order(), reading.waited_for(hook)
+    fed = waited_for | {name for state in reading.states for name in _given(state)}
+    for parameter in hook.parameters:
+        if parameter.optimized is not None or parameter.name in fed:
+            continue
+        if hook.state is StateKind.USE:
+            continue  # fed by its provider, judged there
+        if parameter.name in steps:
+            problem = f"{hook.where}: takes the result of {parameter.name!r} without waiting for it"
+            hint = f'write @{hook.declared.decorator}("{parameter.name}")'
+            if hook.kind not in (StepKind.TEST, StepKind.ACTION):
+                hint = "only steps, checks and metrics take results"
+            if parameter.required:
+                raise InputError(problem, hint=hint)
+            warnings.append(f"{problem}; it gets its default ({hint})")
+        elif parameter.required:
+            _refuse_unfed(reading, hook, parameter)
+    return warnings
+
+
+def _refuse_unfed(reading: Reading, hook: ReadHook, parameter: ReadParameter) -> None:
+    # What is in the context is known only at run time, so any source of it is benefit of doubt.
+    if parameter.by_name and hook.state is None and (reading.depends or may_fill_context(reading)):
+        return
+    raise InputError(
+        f"{hook.where}: nothing gives a value to its parameter {parameter.name!r}",
+        hint=f"name a step it waits for ({_listed(reading.step_order())}), or give it a default",
+    )
+
+
+def _given(state: ReadHook) -> Iterable[str]:
+    """Names a `@state` puts into the context: its keys, and its own for what it returns."""
+    if state.state is StateKind.USE:
+        return (state.name, *(parameter.name for parameter in state.parameters))
+    return ()
+
+
+# --- classes together --------------------------------------------------------------------
+
+
+def _validate_depends(by_name: Mapping[str, Reading]) -> None:
+    for reading in by_name.values():
+        for name in reading.depends:
+            if name not in by_name:
+                raise InputError(
+                    f"{reading.where}: @depends on unknown workflow {name!r}",
+                    hint=_nearest(name, by_name),
+                )
+    order = {reading.name: reading.depends for reading in by_name.values()}
+    if cycle := find_cycle(order):
+        raise InputError(
+            f"{by_name[cycle[0]].where}: workflows depend on each other: {' -> '.join(cycle)}",
+            hint="take one of these names out of its @depends(…)",
+        )
+
+
+def _validate_states(reading: Reading, by_name: Mapping[str, Reading]) -> list[str]:
+    warnings = []
+    for hook in reading.states:
+        if not hook.workflows:
+            warnings.append(f"{hook.where}: @state() names no workflow, so nothing flows")
+        for name in hook.workflows:
+            if name == reading.name:
+                raise InputError(f"{hook.where}: @state names its own workflow {name!r}")
+            if name not in by_name:
+                raise InputError(
+                    f"{hook.where}: @state names unknown workflow {name!r}",
+                    hint=_nearest(name, by_name),
+                )
+            if hook.state is StateKind.USE:
+                _validate_use_depends(reading, hook, name)
+            else:
+                warnings += _validate_provided(reading, hook, by_name[name])
+        if hook.state is StateKind.USE:
+            warnings += _validate_use(reading, hook, by_name)
+    return warnings
+
+
+def _validate_use_depends(reading: Reading, hook: ReadHook, name: str) -> None:
+    if name not in reading.depends:
+        raise InputError(
+            f"{hook.where}: uses a value of {name}, but {reading.name} does not depend on it",
+            hint=f'put @depends("{name}") above class {reading.name}',
+        )
+
+
+def _validate_provided(reading: Reading, hook: ReadHook, user: Reading) -> list[str]:
+    takes = any(
+        reading.name in use.workflows and hook.name in {p.name for p in use.parameters}
+        for use in user.states
+        if use.state is StateKind.USE
+    )
+    if takes:
+        return []
+    return [
+        f"{hook.where}: provides {hook.name!r} to {user.name}, which does not use it; it needs "
+        f'@state("{reading.name}") on a method with a parameter {hook.name!r}, -> Use[…]'
+    ]
+
+
+def _validate_use(reading: Reading, hook: ReadHook, by_name: Mapping[str, Reading]) -> list[str]:
+    offered = {
+        state.name
+        for name in hook.workflows
+        for state in by_name[name].states
+        if state.state is StateKind.PROVIDE and reading.name in state.workflows
+    }
+    warnings = []
+    for parameter in hook.parameters:
+        if parameter.name in offered:
+            continue
+        problem = (
+            f"{hook.where}: {_listed(hook.workflows) or 'nobody'} provides no "
+            f"{parameter.name!r} to {reading.name}"
+        )
+        hint = f"it is offered {_listed(offered) or 'nothing'}"
+        if parameter.required:
+            raise InputError(problem, hint=f"{hint}; or give the parameter a default")
+        warnings.append(f"{problem}, so it always has its default ({hint})")
+    return warnings
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there is {_listed(known) or 'none'}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,74 @@
+"""Finds the syntax tree of a function, and only where it is certainly the function's own.
+
+A function matches its source when compiling that source again gives the same code object;
+a changed file, a patched method or a rewritten module does not match and has no tree.
+"""
+
+import ast
+import linecache
+import sys
+from collections.abc import Iterator
+from functools import lru_cache
+from types import CodeType, FunctionType
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def tree_of(function: FunctionType) -> FunctionNode | None:
+    """The definition that `function` was compiled from, or None if that is not certain."""
+    text = _text(function)
+    if not text:
+        return None
+    code = function.__code__
+    found = _definitions(text, code.co_filename).get((code.co_qualname, code.co_firstlineno))
+    if found is None or found[1] != code:
+        return None
+    return found[0]
+
+
+def _text(function: FunctionType) -> str:
+    module = sys.modules.get(function.__module__)
+    # The loader knows the source a module was made from, which the disk may not hold any more.
+    get_source = getattr(getattr(module, "__loader__", None), "get_source", None)
+    if get_source is not None and function.__code__.co_filename == _file(module):
+        try:
+            if text := get_source(function.__module__):
+                return str(text)
+        except (ImportError, OSError):
+            pass  # the lines Python keeps for tracebacks are the next best
+    return "".join(linecache.getlines(function.__code__.co_filename, function.__globals__))
+
+
+def _file(module: object) -> str | None:
+    return getattr(module, "__file__", None)
+
+
+@lru_cache(maxsize=16)
+def _definitions(text: str, filename: str) -> dict[tuple[str, int], tuple[FunctionNode, CodeType]]:
+    """Every function of a source by qualified name and first line, with its code compiled."""
+    try:
+        tree = ast.parse(text, filename)
+        module = compile(text, filename, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError):
+        return {}
+    codes = {(code.co_qualname, code.co_firstlineno): code for code in _codes(module)}
+    return {key: (node, codes[key]) for key, node in _functions(tree, "") if key in codes}
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _codes(constant)
+
+
+def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[tuple[str, int], FunctionNode]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = child.decorator_list[0] if child.decorator_list else child
+            yield (f"{prefix}{child.name}", first.lineno), child
+            yield from _functions(child, f"{prefix}{child.name}.<locals>.")
+        elif isinstance(child, ast.ClassDef):
+            yield from _functions(child, f"{prefix}{child.name}.")
+        else:
+            yield from _functions(child, prefix)
