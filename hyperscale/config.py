@@ -13,6 +13,9 @@ _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 DURATION_S_MAX = 30 * 86400.0
 
+GRACE_S = 1.0
+"""What a step in flight at the deadline gets before it is cut."""
+
 
 def parse_duration_s(value: object, *, where: str) -> float:
     """Seconds from `"30s"`, `"1m30s"`, `"250ms"` or a plain number of seconds."""

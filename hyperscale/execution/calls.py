@@ -1,0 +1,241 @@
+"""How each hook is called: decided once per part, so that the loop decides nothing.
+
+Turns the hooks of a blueprint into `Call`s with their arguments, dependencies and place in
+the recorder worked out. Pure: runs no user code, knows no loop and no clock.
+"""
+
+import copy
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from hyperscale.clients.scope import StepScope
+from hyperscale.graph import Workflow
+from hyperscale.graph.blueprint import Blueprint, Hook
+from hyperscale.graph.hooks import Declared
+from hyperscale.plan import StepKind
+from hyperscale.plan.dag import ancestors
+
+# Defaults a step could change in place: each call gets its own copy, so that nothing of one
+# iteration is ever seen by another.
+_CHANGEABLE = (dict, list, set, bytearray)
+
+
+class Call:
+    """One hook, ready to be called."""
+
+    __slots__ = (
+        "accept",
+        "bit",
+        "fixed",
+        "fresh",
+        "from_context",
+        "from_results",
+        "function",
+        "index",
+        "is_async",
+        "is_plain",
+        "name",
+        "needs",
+        "scope",
+    )
+
+    def __init__(
+        self,
+        hook: Hook,
+        *,
+        index: int,
+        needs: int,
+        scope: StepScope,
+        from_results: Mapping[str, int],
+    ) -> None:
+        self.name = hook.name
+        self.index = index  # in the recorder, and of its result in an iteration
+        self.bit = 1 << index
+        self.needs = needs  # bits of the steps it comes after
+        self.scope = scope
+        self.is_async = hook.is_async
+        self.accept = hook.accept
+        self.from_results = tuple(from_results.items())
+        self.from_context = tuple(name for name in hook.injected if name not in from_results)
+        self.fresh = _changeable_defaults(hook)
+        rebound = _with_defaults(hook.function, hook.optimized)
+        self.function: Callable[..., Any] = hook.function if rebound is None else rebound
+        self.fixed: Mapping[str, object] = hook.optimized if rebound is None else {}
+        self.is_plain = not (self.from_results or self.from_context or self.fresh or self.fixed)
+
+    def arguments(self, instance: Workflow, results: list[Any]) -> dict[str, Any]:
+        """The keywords of one call, made for it alone."""
+        kwargs: dict[str, Any] = dict(self.fixed)
+        for name, default in self.fresh:
+            kwargs[name] = copy.deepcopy(default)
+        if self.from_context:
+            context = instance.context
+            for name in self.from_context:
+                if name in context:
+                    kwargs[name] = context[name]
+        for name, index in self.from_results:
+            kwargs[name] = results[index]
+        return kwargs
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A workflow as the loop runs it. A layer of one step is that step, not a tuple."""
+
+    layers: tuple[Call | tuple[Call, ...], ...]
+    checks: tuple[Call, ...]
+    metrics: tuple[Call, ...]
+    setups: tuple[Call, ...]
+    teardowns: tuple[Call, ...]
+    size: int  # places for results in an iteration
+    remembers: bool  # a step's last result is read by name, as `self.<step>.response`
+
+    def recorded(self) -> Iterable[Call]:
+        for layer in self.layers:
+            yield from layer if isinstance(layer, tuple) else (layer,)
+        yield from self.setups
+        yield from self.teardowns
+
+
+def compile_calls(blueprint: Blueprint) -> Program:
+    """The program of a workflow; indexes are those of its recorder."""
+    index = {name: place for place, name in enumerate(blueprint.recorded)}
+    hooks = [hook for layer in blueprint.layers for hook in layer]
+    after = {hook.name: hook.after for hook in hooks}
+
+    def step(hook: Hook) -> Call:
+        return Call(
+            hook,
+            index=index[hook.name],
+            needs=_bits(index, hook.after),
+            scope=StepScope(index[hook.name], hook.sees_body),
+            from_results=_results(hook, ancestors(after, hook.name), index),
+        )
+
+    def lone(hook: Hook) -> Call:
+        """Setup and teardown run outside of iterations: no results to take."""
+        scope = StepScope(index[hook.name], hook.sees_body)
+        return Call(hook, index=index[hook.name], needs=0, scope=scope, from_results={})
+
+    def judge(place: int, hook: Hook) -> Call:
+        """Checks and metrics have no place in the recorder: their index is into tallies.
+
+        Traffic they should cause is counted for the last step they look at.
+        """
+        owner = index[hook.after[-1]] if hook.after else 0
+        return Call(
+            hook,
+            index=place,
+            needs=_bits(index, hook.after),
+            scope=StepScope(owner, True),
+            from_results=_results(hook, hook.after, index),
+        )
+
+    layers = tuple(tuple(step(hook) for hook in layer) for layer in blueprint.layers)
+    return Program(
+        layers=tuple(layer[0] if len(layer) == 1 else layer for layer in layers),
+        checks=tuple(judge(place, hook) for place, hook in enumerate(blueprint.checks)),
+        metrics=tuple(judge(place, hook) for place, hook in enumerate(blueprint.metrics)),
+        setups=tuple(map(lone, blueprint.setups)),
+        teardowns=tuple(map(lone, blueprint.teardowns)),
+        size=len(index),
+        remembers=_reads_responses(blueprint.workflow),
+    )
+
+
+def is_once(blueprint: Blueprint) -> bool:
+    """Whether each virtual user goes through the steps a single time.
+
+    A workflow without test steps prepares or clears up; looping that for its duration is
+    what nobody means. With `iterations` it loops as often as that says.
+    """
+    return not blueprint.plan.is_test and blueprint.plan.iterations is None
+
+
+def _bits(index: Mapping[str, int], names: Iterable[str]) -> int:
+    bits = 0
+    for name in names:
+        bits |= 1 << index[name]
+    return bits
+
+
+def _results(hook: Hook, known: Iterable[str], index: Mapping[str, int]) -> dict[str, int]:
+    known = set(known)
+    return {name: index[name] for name in hook.injected if name in known}
+
+
+def _changeable_defaults(hook: Hook) -> tuple[tuple[str, object], ...]:
+    """Plain dicts, lists and sets among the defaults. Setup and teardown run once: as written."""
+    if hook.kind in (StepKind.SETUP, StepKind.TEARDOWN):
+        return ()
+    return tuple(
+        (name, parameter.default)
+        for name, parameter in inspect.signature(hook.function).parameters.items()
+        if type(parameter.default) in _CHANGEABLE and name not in hook.optimized
+    )
+
+
+def _with_defaults(
+    function: Callable[..., Any], values: Mapping[str, object]
+) -> Callable[..., Any] | None:
+    """The function with `values` as the defaults of those parameters; None if that cannot be.
+
+    A call without keywords is the cheapest there is, and a step's request parts never change.
+    """
+    if not values:
+        return function
+    if type(function) is not FunctionType:
+        return None
+    code = function.__code__
+    positional = code.co_varnames[: code.co_argcount]
+    keyword = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    if not values.keys() <= {*positional, *keyword}:  # a decorator hides the parameters
+        return None
+    defaults = function.__defaults__ or ()
+    first = len(positional) - len(defaults)
+    rebound = FunctionType(
+        code,
+        function.__globals__,
+        function.__name__,
+        tuple(
+            values.get(name, old) for name, old in zip(positional[first:], defaults, strict=True)
+        ),
+        function.__closure__,
+    )
+    rebound.__kwdefaults__ = {
+        name: values.get(name, old) for name, old in (function.__kwdefaults__ or {}).items()
+    }
+    rebound.__qualname__ = function.__qualname__
+    rebound.__module__ = function.__module__
+    rebound.__dict__.update(function.__dict__)
+    return rebound
+
+
+def _reads_responses(cls: type[Workflow]) -> bool:
+    """Whether code of the class, or of its module, can read `self.<step>.response`.
+
+    Keeping every user's last results only in case would hold their bodies in memory.
+    """
+    holders: list[type | ModuleType] = [c for c in cls.__mro__ if c not in (Workflow, object)]
+    holders += [m for c in list(holders) if (m := sys.modules.get(c.__module__)) is not None]
+    return any(
+        "response" in names
+        for holder in holders
+        for value in list(vars(holder).values())
+        for names in _names(value)
+    )
+
+
+def _names(value: object) -> Iterable[tuple[str, ...]]:
+    if isinstance(value, Declared):
+        value = value.function
+    code = inspect.unwrap(value).__code__ if isinstance(value, FunctionType) else None
+    waiting: list[CodeType] = [] if code is None else [code]
+    while waiting:
+        current = waiting.pop()
+        yield current.co_names
+        waiting += [const for const in current.co_consts if isinstance(const, CodeType)]

@@ -1,0 +1,29 @@
+"""The executor process: the only place where user code is imported and run.
+
+    python -m hyperscale.execution.executor CONTROL_FD PARENT_PID [CORE]
+
+Started by `process.ExecutorProcess` as the leader of its own session. It speaks the protocol
+over the socket it was given and runs one part after another. Its life is tied to its parent
+before anything else happens; everything that takes time to import comes after that.
+"""
+
+from hyperscale import _native  # isort: skip - the guard comes before every other import
+
+import os
+import sys
+
+
+def main(arguments: list[str]) -> None:
+    control_fd, parent_pid = int(arguments[0]), int(arguments[1])
+    _native.guard_process(control_fd, parent_pid)
+    os.nice(5)  # agents, managers and terminals preempt load generators
+    if len(arguments) > 2:
+        os.sched_setaffinity(0, {int(arguments[2])})
+
+    from hyperscale.execution.service import serve  # noqa: PLC0415 - after the guard
+
+    serve(control_fd)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,236 @@
+"""One executor process, seen from its parent: spawn, talk, kill, and know when it is gone.
+
+Owns the process, its control socket, its output pipes and its process group. What the
+messages mean, and when to kill, is the supervisor's business.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hyperscale.errors import RunError
+from hyperscale.execution.capture import PIPE_BYTES, RATE_BYTES_PER_S, LineReader, OutputLimit
+from hyperscale.execution.channel import Channel
+from hyperscale.execution.protocol import FromExecutor, Output, ToExecutor, from_executor_decoder
+
+_READ_BYTES = 64 * 1024
+# Looser than the executor's own limit, so what passed there passes here.
+_BURST_BYTES = 512 * 1024
+_TAIL_BYTES = 4 * 1024
+_GROUP_POLL_S = 0.01
+_GROUP_WAIT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExitInfo:
+    """How a process ended."""
+
+    exit_code: int | None
+    signal: int | None
+    last_words: str  # the end of what it wrote to stderr
+
+    def describe(self) -> str:
+        if self.signal is None:
+            how = f"exited with code {self.exit_code}"
+        else:
+            how = f"killed by {signal_name(self.signal)}"
+            if self.signal == signal.SIGKILL:
+                how += " (by hand, or out of memory)"
+        lines = [line for line in self.last_words.splitlines() if line.strip()]
+        return f"{how}; last output: {lines[-1].strip()}" if lines else how
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has no name
+        return f"signal {number}"
+
+
+class ExecutorProcess:
+    """A running executor. Made by `spawn`; over when `wait_gone` returns."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        popen: subprocess.Popen[bytes],
+        control: socket.socket,
+        outputs: dict[int, str],
+        *,
+        on_message: Callable[[FromExecutor], None],
+        on_garbage: Callable[[str], None],
+        on_output: Callable[[Output], None],
+        on_exit: Callable[[ExitInfo], None],
+    ) -> None:
+        self.pid = popen.pid
+        self._loop = loop
+        self._popen = popen
+        self._on_output = on_output
+        self._on_exit = on_exit
+        self._on_garbage = on_garbage
+        self._tail = b""
+        self._exited = asyncio.Event()
+        self._channel: Channel[FromExecutor] = Channel(
+            loop,
+            control,
+            from_executor_decoder(),
+            on_message=on_message,
+            on_closed=self._on_channel_closed,
+        )
+        limit = OutputLimit(RATE_BYTES_PER_S, _BURST_BYTES, now_s=time.monotonic())
+        self._outputs = {fd: (stream, LineReader(limit)) for fd, stream in outputs.items()}
+        for fd in self._outputs:
+            os.set_blocking(fd, False)
+            loop.add_reader(fd, self._read_output, fd)
+        self._pidfd = os.pidfd_open(popen.pid)
+        loop.add_reader(self._pidfd, self._reap)
+
+    @classmethod
+    def spawn(
+        cls,
+        *,
+        core: int | None,
+        on_message: Callable[[FromExecutor], None],
+        on_garbage: Callable[[str], None],
+        on_output: Callable[[Output], None],
+        on_exit: Callable[[ExitInfo], None],
+    ) -> "ExecutorProcess":
+        """Starts an executor. Call it on the thread that outlives it: the kernel kills the
+        executor when the thread that made it ends."""
+        ours, theirs = socket.socketpair()
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        for fd in (out_read, err_read):
+            with contextlib.suppress(OSError):  # over the user's pipe budget: smaller will do
+                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        # -P: a file of the user's named like a module of ours, in the directory they happen
+        # to stand in, must not be imported in its place.
+        command = [sys.executable, "-P", "-m", "hyperscale.execution.executor"]
+        command += [str(theirs.fileno()), str(os.getpid())]
+        if core is not None:
+            command.append(str(core))
+        try:
+            popen = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out_write,
+                stderr=err_write,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            for fd in (out_read, err_read):
+                os.close(fd)
+            raise RunError(f"no executor could be started: {error}") from error
+        finally:
+            theirs.close()
+            os.close(out_write)
+            os.close(err_write)
+        return cls(
+            asyncio.get_running_loop(),
+            popen,
+            ours,
+            {out_read: "stdout", err_read: "stderr"},
+            on_message=on_message,
+            on_garbage=on_garbage,
+            on_output=on_output,
+            on_exit=on_exit,
+        )
+
+    @property
+    def has_exited(self) -> bool:
+        return self._exited.is_set()
+
+    def send(self, message: ToExecutor) -> None:
+        self._channel.send(message)
+
+    def terminate(self) -> None:
+        """Asks it to leave: teardown hooks run."""
+        if not self.has_exited:
+            os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Ends it and everything it started, now."""
+        if not self.has_exited:
+            self._kill_group()
+
+    def flush_output(self) -> None:
+        """Hands over everything written so far, unfinished lines too."""
+        for fd in list(self._outputs):
+            self._read_output(fd)
+        for stream, reader in self._outputs.values():
+            self._emit(stream, reader.finish())
+
+    async def wait_gone(self) -> None:
+        """Returns when the process is reaped and nothing of its group is left."""
+        await self._exited.wait()
+        # Its children are killed too, but not ours to reap; whoever adopted them does that.
+        for _ in range(round(_GROUP_WAIT_S / _GROUP_POLL_S)):
+            if not self._kill_group():
+                return
+            await asyncio.sleep(_GROUP_POLL_S)
+
+    def _kill_group(self) -> bool:
+        """Whether there was anything left to kill."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # only children that changed their user are left
+            return False
+        return True
+
+    def _reap(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        # Before it is reaped, while its number cannot belong to anyone else.
+        self._kill_group()
+        self._channel.drain()
+        self._channel.close()
+        self.flush_output()
+        for fd in self._outputs:
+            self._loop.remove_reader(fd)
+            os.close(fd)
+        self._outputs.clear()
+        status = self._popen.wait()
+        self._exited.set()
+        self._on_exit(
+            ExitInfo(
+                exit_code=status if status >= 0 else None,
+                signal=-status if status < 0 else None,
+                last_words=self._tail.decode("utf-8", "replace"),
+            )
+        )
+
+    def _on_channel_closed(self, reason: str | None) -> None:
+        # An orderly end of the channel is followed by an exit; the exit is what counts.
+        if reason is not None:
+            self._on_garbage(reason)
+
+    def _read_output(self, fd: int) -> None:
+        stream, reader = self._outputs[fd]
+        # A bounded number of reads per wake-up: a flood must not keep the loop.
+        for _ in range(16):
+            try:
+                data = os.read(fd, _READ_BYTES)
+            except BlockingIOError:
+                return
+            if not data:
+                self._loop.remove_reader(fd)
+                return
+            if stream == "stderr":
+                self._tail = (self._tail + data)[-_TAIL_BYTES:]
+            self._emit(stream, reader.feed(data, now_s=time.monotonic()))
+
+    def _emit(self, stream: str, text: str) -> None:
+        if text:
+            self._on_output(Output(stream=stream, text=text))

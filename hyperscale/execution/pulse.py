@@ -1,0 +1,76 @@
+"""The regular beat of a running part: reports, loop lag, the lease.
+
+One timer for all three. It keeps beating while teardown hooks run, so that the supervisor
+can tell a part that takes long from one that holds the interpreter.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+
+from hyperscale.execution.limits import HISTOGRAMS_EVERY_S, REPORT_EVERY_S
+
+BEAT_S = 0.05
+_BEATS_PER_REPORT = round(REPORT_EVERY_S / BEAT_S)
+_BEATS_PER_HISTOGRAMS = round(HISTOGRAMS_EVERY_S / BEAT_S)
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Pulse:
+    """`on_report(with_histograms)` ten times a second; `on_lease_over()` once, if it is."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        on_report: Callable[[bool], None],
+        on_lease_over: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._on_report = on_report
+        self._on_lease_over = on_lease_over
+        self._lease_boottime_ns: int | None = None
+        self._beats = 0
+        self._due_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._lag_s = 0.0
+
+    def start(self) -> None:
+        self._schedule()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def renew_lease(self, deadline_boottime_ns: int) -> None:
+        self._lease_boottime_ns = deadline_boottime_ns
+
+    def take_lag_s(self) -> float:
+        """The worst delay of a beat since the last call."""
+        lag_s, self._lag_s = self._lag_s, 0.0
+        return lag_s
+
+    def _schedule(self) -> None:
+        # From now, not from when the last was due: beats missed in a stall are not made up.
+        # Not the loop's own clock, which stands still while callbacks run.
+        self._due_s = time.monotonic() + BEAT_S
+        self._timer = self._loop.call_later(BEAT_S, self._beat)
+
+    def _beat(self) -> None:
+        self._lag_s = max(self._lag_s, time.monotonic() - self._due_s)
+        self._schedule()
+        lease = self._lease_boottime_ns
+        # The clock that also counts while the machine is suspended.
+        if lease is not None and time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= lease:
+            self._lease_boottime_ns = None
+            self._on_lease_over()
+        self._beats += 1
+        if self._beats % _BEATS_PER_REPORT == 0:
+            self._on_report(self._beats % _BEATS_PER_HISTOGRAMS == 0)
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        return int(statm.read().split()[1]) * _PAGE_BYTES

@@ -1,0 +1,204 @@
+"""What an executor does with the messages it gets: one part at a time, until told to leave.
+
+Owns the process-wide things: the loop, signals, logging, captured output. The process ends
+in `os._exit`, because threads and tasks of user code must not be able to keep it alive.
+"""
+
+import asyncio
+import contextlib
+import faulthandler
+import logging
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Coroutine
+
+import uvloop
+
+from hyperscale.config import GRACE_S
+from hyperscale.errors import HyperscaleError, InputError, InvariantError
+from hyperscale.execution.capture import Capture
+from hyperscale.execution.channel import Channel
+from hyperscale.execution.limits import CUT_S, TEARDOWN_S
+from hyperscale.execution.part import Part, prepare_part
+from hyperscale.execution.protocol import (
+    Exit,
+    Finished,
+    FromExecutor,
+    Hello,
+    Lease,
+    Prepare,
+    Prepared,
+    RefusalKind,
+    Refused,
+    Report,
+    Start,
+    Stop,
+    ToExecutor,
+    to_executor_decoder,
+)
+
+_CRASHED = 70
+
+
+def serve(control_fd: int) -> None:
+    """Runs the executor; does not return."""
+    # A handler rather than SIG_IGN, which programs started by user code would inherit. The
+    # parent decides what an interrupt means.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    capture = Capture()
+    capture.install()
+    faulthandler.enable(file=2)
+    loop = uvloop.new_event_loop()
+    asyncio.set_event_loop(loop)
+    code = _CRASHED
+    try:
+        code = loop.run_until_complete(_serve(control_fd, capture))
+    except BaseException:  # noqa: BLE001 - shown, and told by the exit code
+        traceback.print_exc()
+    finally:
+        capture.flush()
+        os._exit(code)
+
+
+async def _serve(control_fd: int, capture: Capture) -> int:
+    service = Service(control_fd, capture)
+    return await service.left
+
+
+class Service:
+    """The executor's side of the conversation in `protocol`."""
+
+    def __init__(self, control_fd: int, capture: Capture) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._capture = capture
+        self._part: Part | None = None
+        # Preparing, running or tearing down. Over before its last message is sent: the
+        # answer to that can come before the task itself has ended.
+        self._work: asyncio.Task[None] | None = None
+        self._is_leaving = False
+        self.left: asyncio.Future[int] = self._loop.create_future()
+        # Never closed: the guard watches its far end for as long as the process lives.
+        self._channel: Channel[ToExecutor] = Channel(
+            self._loop,
+            socket.socket(fileno=control_fd),
+            to_executor_decoder(),
+            on_message=self._on_message,
+            on_closed=self._on_closed,
+        )
+        self._loop.add_signal_handler(signal.SIGTERM, self._leave)
+        self._channel.send(Hello(pid=os.getpid()))
+
+    def _on_message(self, message: ToExecutor) -> None:
+        match message:
+            case Prepare():
+                self._prepare(message)
+            case Start():
+                if self._part is not None and self._work is None:
+                    self._begin(self._run(self._part, message.start_in_ms / 1000))
+            case Stop():
+                self._stop(message.reason, message.grace_s)
+            case Lease():
+                if self._part is not None:
+                    self._part.renew_lease(message.deadline_boottime_ns)
+            case Exit():
+                self._leave()
+
+    def _on_closed(self, reason: str | None) -> None:
+        # The guard is about to end the whole group; there is nobody left to talk to.
+        self.left.cancel(reason)
+
+    def _send(self, message: FromExecutor) -> None:
+        # Reports are cumulative: while an old one waits to be sent, a newer one can too.
+        if isinstance(message, Report) and self._channel.unsent_bytes:
+            return
+        self._channel.send(message)
+
+    def _begin(self, work: Coroutine[object, object, None]) -> None:
+        self._work = self._loop.create_task(work, name="part")
+        self._work.add_done_callback(self._on_work_done)
+
+    def _on_work_done(self, work: "asyncio.Task[None]") -> None:
+        if not work.cancelled() and (error := work.exception()) is not None:
+            if not self.left.done():
+                self.left.set_exception(error)
+        elif self._is_leaving:
+            self._leave()
+
+    # --- preparing ------------------------------------------------------------------------
+
+    def _prepare(self, assignment: Prepare) -> None:
+        if self._part is not None or self._work is not None:
+            self.left.set_exception(InvariantError("given a part while holding another"))
+            return
+        logging.basicConfig(
+            level=assignment.log_level.upper(),
+            stream=sys.stderr,
+            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+            force=True,
+        )
+        self._begin(self._try_prepare(assignment))
+
+    async def _try_prepare(self, assignment: Prepare) -> None:
+        try:
+            part = await prepare_part(assignment, self._send)
+        except InputError as error:
+            self._refuse(error.message, RefusalKind.INPUT, error.hint)
+        except HyperscaleError as error:
+            self._refuse(error.message, RefusalKind.FAILED, error.hint)
+        except asyncio.CancelledError:
+            self._refuse("stopped while preparing", RefusalKind.STOPPED)
+        else:
+            self._capture.flush()
+            self._part, self._work = part, None
+            self._send(Prepared())
+
+    def _refuse(self, error: str, kind: RefusalKind, hint: str = "", tainted: bool = False) -> None:
+        self._capture.flush()
+        self._work = None
+        self._send(Refused(error=error, kind=kind, hint=hint, tainted=tainted))
+
+    # --- running --------------------------------------------------------------------------
+
+    async def _run(self, part: Part, start_in_s: float) -> None:
+        self._finish(await part.run(start_in_s))
+
+    async def _finish_unstarted(self, part: Part) -> None:
+        self._finish(await part.finish_unstarted())
+
+    def _finish(self, finished: Finished) -> None:
+        self._capture.flush()
+        self._part = self._work = None
+        self._send(finished)
+
+    # --- ending ---------------------------------------------------------------------------
+
+    def _stop(self, reason: str, grace_s: float) -> None:
+        if self._part is not None:
+            self._part.stop(reason, grace_s)
+            if self._work is None:
+                self._begin(self._finish_unstarted(self._part))
+        elif self._work is not None and not self._work.cancelling():
+            self._work.cancel()
+            self._loop.call_later(TEARDOWN_S + 2 * CUT_S, self._give_up, self._work)
+
+    def _give_up(self, work: "asyncio.Task[None]") -> None:
+        """Setup hooks that swallow their cancellation."""
+        if not work.done():
+            self._refuse("setup hooks did not stop", RefusalKind.STOPPED, tainted=True)
+
+    def _leave(self) -> None:
+        self._is_leaving = True
+        if self._work is None and self._part is None:
+            if not self.left.done():
+                self._flush_channel()
+                self.left.set_result(0)
+            return
+        self._stop("the executor was told to leave", GRACE_S)
+
+    def _flush_channel(self) -> None:
+        """The last words are on their way before the process ends."""
+        with contextlib.suppress(OSError):
+            self._channel.finish()

@@ -1,0 +1,378 @@
+"""The parent's side of executors: a pool that starts, drives, watches and ends them.
+
+Decides when an executor has to be killed; what a part's outcome means for the run is for
+the caller, who hears of everything through `on_event`. Runs on any asyncio loop. It never
+imports user code and never looks inside the context it passes on.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum, auto
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TextIO
+
+from hyperscale.config import GRACE_S
+from hyperscale.errors import HyperscaleError, InputError, InvariantError, RunError
+from hyperscale.execution.cores import default_executors, pinned_cores
+from hyperscale.execution.limits import CLOSE_GRACE_S, SILENT_S, TEARDOWN_S
+from hyperscale.execution.process import ExecutorProcess, ExitInfo
+from hyperscale.execution.protocol import (
+    Died,
+    Event,
+    Finished,
+    FromExecutor,
+    Hello,
+    Lease,
+    Output,
+    Prepare,
+    Prepared,
+    RefusalKind,
+    Refused,
+    Report,
+    Start,
+    Stop,
+    TearingDown,
+)
+
+__all__ = ["ExecutorPool", "default_executors"]
+
+_WATCH_EVERY_S = 0.25
+
+
+class _Phase(Enum):
+    STARTING = auto()
+    IDLE = auto()
+    PREPARING = auto()
+    PREPARED = auto()
+    RUNNING = auto()
+    TEARING_DOWN = auto()
+    GONE = auto()
+
+
+_HOLDS_PART = frozenset(
+    {_Phase.PREPARING, _Phase.PREPARED, _Phase.RUNNING, _Phase.TEARING_DOWN},
+)
+
+
+class _Executor:
+    """One place in the pool: a process, replaced when it is gone, and what it is doing."""
+
+    def __init__(
+        self, *, core: int | None, on_event: Callable[[Event], None], log_file: Path | None
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._core = core
+        self._on_event = on_event
+        self._log_file = log_file
+        self._log: TextIO | None = None
+        self._spawn()
+
+    def _spawn(self) -> None:
+        self.phase = _Phase.STARTING
+        self._is_leaving = False  # told to exit: its end is no news
+        self._kill_reason: str | None = None
+        self._is_discarded = False  # its part ends unheard: another slot was refused
+        self._plan_duration_s = 0.0
+        self._heard_s = self._loop.time()
+        self._watch: asyncio.TimerHandle | None = None
+        self._due_s = 0.0
+        self._greeted: asyncio.Future[None] = self._loop.create_future()
+        self._answer: asyncio.Future[Prepared | Refused] | None = None
+        self._idle = asyncio.Event()
+        self.process = ExecutorProcess.spawn(
+            core=self._core,
+            on_message=self._on_message,
+            on_garbage=self._on_garbage,
+            on_output=self._on_output,
+            on_exit=self._on_exit,
+        )
+
+    # --- what the pool asks of it ---------------------------------------------------------
+
+    async def prepare(self, assignment: Prepare) -> Prepared | Refused:
+        """The executor's answer; RunError if it dies instead of answering."""
+        if self._is_leaving or self.phase is _Phase.GONE:
+            self.process.kill()
+            await self.process.wait_gone()
+            self._spawn()
+        await asyncio.shield(self._greeted)
+        if self.phase is not _Phase.IDLE:
+            raise InvariantError(f"an executor in phase {self.phase.name} was given a part")
+        self._answer = self._loop.create_future()
+        self._plan_duration_s = assignment.plan.duration_s
+        self._is_discarded = False
+        self._idle.clear()
+        self.phase = _Phase.PREPARING
+        self.process.send(assignment)
+        return await self._answer
+
+    def start(self, start_in_ms: float) -> None:
+        if self.phase is _Phase.PREPARED:
+            self.phase = _Phase.RUNNING
+            self.process.send(Start(start_in_ms=start_in_ms))
+            self._expect_end(in_s=start_in_ms / 1000 + self._plan_duration_s + GRACE_S)
+
+    def renew_lease(self, deadline_boottime_ns: int) -> None:
+        if self.phase in _HOLDS_PART:
+            self.process.send(Lease(deadline_boottime_ns=deadline_boottime_ns))
+
+    def stop(self, reason: str, grace_s: float) -> None:
+        if self.phase in _HOLDS_PART:
+            self.process.send(Stop(reason=reason, grace_s=grace_s))
+            self._expect_end(in_s=grace_s)
+
+    def discard(self) -> None:
+        """Ends a part that will not run after all; its end is no event."""
+        self._is_discarded = True
+        self.stop("another part of the workflow could not be prepared", 0.0)
+
+    def kill(self, reason: str) -> None:
+        if not self.process.has_exited:
+            self._kill_reason = self._kill_reason or reason
+            self.process.kill()
+
+    def leave(self) -> None:
+        if not self.process.has_exited:
+            self._is_leaving = True
+            self.process.terminate()
+
+    async def wait_idle(self) -> None:
+        """Returns when it holds no part (or is gone)."""
+        if self.phase in _HOLDS_PART:
+            await self._idle.wait()
+
+    def close_log(self) -> None:
+        if self._log is not None:
+            self._log.close()
+
+    # --- what the process says ------------------------------------------------------------
+
+    def _on_message(self, message: FromExecutor) -> None:
+        self._heard_s = self._loop.time()
+        match message:
+            case Hello():
+                self.phase = _Phase.IDLE
+                if not self._greeted.done():
+                    self._greeted.set_result(None)
+            case Prepared():
+                self.phase = _Phase.PREPARED
+                self._resolve(message)
+            case Refused():
+                self._become_idle(is_leaving=message.tainted)
+                self._resolve(message)
+            case TearingDown():
+                if self._is_answered():  # else the part never was: hooks of a failed setup run
+                    self._emit(message)
+                self.phase = _Phase.TEARING_DOWN
+            case Report():
+                self._emit(message)
+            case Finished():
+                # What the part printed comes before its end.
+                self.process.flush_output()
+                self._become_idle(is_leaving=message.tainted)
+                self._emit(message)
+
+    def _on_garbage(self, reason: str) -> None:
+        self.kill(f"it broke the executor protocol: {reason}")
+
+    def _on_output(self, output: Output) -> None:
+        if self._log_file is not None:
+            if self._log is None:
+                self._log_file.parent.mkdir(parents=True, exist_ok=True)
+                self._log = self._log_file.open("a", encoding="utf-8")
+            self._log.write(output.text)
+            self._log.flush()
+        self._on_event(output)
+
+    def _on_exit(self, info: ExitInfo) -> None:
+        phase, self.phase = self.phase, _Phase.GONE
+        self._disarm()
+        reason = self._kill_reason or info.describe()
+        if not self._greeted.done():
+            self._greeted.set_exception(RunError(f"an executor ended while starting: {reason}"))
+            self._greeted.exception()  # looked at: nobody may be waiting, and that is no error
+        if not self._is_answered():
+            self._resolve(RunError(f"the executor ended while preparing: {reason}"))
+        elif phase in _HOLDS_PART and not self._is_leaving:
+            self._emit(
+                Died(
+                    pid=self.process.pid,
+                    reason=reason,
+                    exit_code=info.exit_code,
+                    signal=info.signal,
+                )
+            )
+        self._idle.set()
+
+    def _is_answered(self) -> bool:
+        return self._answer is None or self._answer.done()
+
+    def _emit(self, event: Event) -> None:
+        if not self._is_discarded:
+            self._on_event(event)
+
+    def _resolve(self, answer: Prepared | Refused | RunError) -> None:
+        if self._answer is None or self._answer.done():
+            return
+        if isinstance(answer, RunError):
+            self._answer.set_exception(answer)
+        else:
+            self._answer.set_result(answer)
+
+    def _become_idle(self, *, is_leaving: bool) -> None:
+        self.phase = _Phase.IDLE
+        self._is_leaving = self._is_leaving or is_leaving
+        self._disarm()
+        self._idle.set()
+        if is_leaving:
+            # Code of the part is still running there: nothing of it may outlive the part.
+            self.process.kill()
+
+    # --- an end that does not come --------------------------------------------------------
+
+    def _expect_end(self, *, in_s: float) -> None:
+        self._disarm()
+        self._due_s = self._loop.time() + in_s
+        self._watch = self._loop.call_later(in_s + SILENT_S, self._check_overdue)
+
+    def _disarm(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    def _check_overdue(self) -> None:
+        now_s = self._loop.time()
+        silent_s = now_s - self._heard_s
+        # Hooks that tear down may block on purpose; looping users may not.
+        patience_s = SILENT_S + (TEARDOWN_S if self.phase is _Phase.TEARING_DOWN else 0.0)
+        if silent_s >= patience_s:
+            self.kill(
+                f"its code holds the interpreter: no answer for {silent_s:.0f} s after it "
+                "should have stopped"
+            )
+        elif now_s - self._due_s >= TEARDOWN_S + 2 * SILENT_S:
+            self.kill(f"it did not stop within {now_s - self._due_s:.0f} s of its end")
+        else:
+            self._watch = self._loop.call_later(_WATCH_EVERY_S, self._check_overdue)
+
+
+class ExecutorPool:
+    """`size` executors, started before they are needed. An async context manager.
+
+    `on_event(executor_id, event)` is called on the loop with every `Report`, `TearingDown`,
+    `Finished`, `Output` and `Died` (only of an executor that held a part). With `log_dir`,
+    what executor N printed is also appended to `executor-N.log` there.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        on_event: Callable[[int, Event], None],
+        log_dir: Path | None = None,
+    ) -> None:
+        if size < 1:
+            raise InvariantError(f"a pool of {size} executors")
+        self._size = size
+        self._on_event = on_event
+        self._log_dir = log_dir
+        self._executors: list[_Executor] = []
+
+    async def __aenter__(self) -> Self:
+        try:
+            for index, core in enumerate(pinned_cores(self._size)):
+                self._executors.append(self._executor(index, core))
+        except BaseException:
+            await self.close(grace_s=0.0)
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _executor(self, index: int, core: int | None) -> _Executor:
+        return _Executor(
+            core=core,
+            on_event=lambda event: self._on_event(index, event),
+            log_file=None if self._log_dir is None else self._log_dir / f"executor-{index}.log",
+        )
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def pids(self) -> list[int]:
+        return [executor.process.pid for executor in self._executors]
+
+    async def prepare(self, ids: Sequence[int], assignments: Sequence[Prepare]) -> None:
+        """Every executor named is ready to start its part, or none holds one and it raises.
+
+        InputError: the user's file is wrong and nothing ran; RunError: code of theirs failed
+        while preparing, or an executor died.
+        """
+        executors = [self._executors[index] for index in ids]
+        tasks = [
+            asyncio.ensure_future(executor.prepare(assignment))
+            for executor, assignment in zip(executors, assignments, strict=True)
+        ]
+        try:
+            # The first trouble is enough: whatever the others say, nothing starts.
+            for answer in asyncio.as_completed(tasks):
+                _raise_refusal(await answer)
+        except BaseException:
+            for executor, task in zip(executors, tasks, strict=True):
+                task.cancel()
+                executor.discard()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*(executor.wait_idle() for executor in executors))
+            raise
+
+    def start(self, ids: Iterable[int], start_in_ms: float = 0.0) -> None:
+        for index in ids:
+            self._executors[index].start(start_in_ms)
+
+    def renew_lease(self, ids: Iterable[int], deadline_boottime_ns: int) -> None:
+        for index in ids:
+            self._executors[index].renew_lease(deadline_boottime_ns)
+
+    def stop(self, ids: Iterable[int], reason: str, grace_s: float = GRACE_S) -> None:
+        """Graceful: the part ends in `Finished`, or in `Died` if its code does not let go."""
+        for index in ids:
+            self._executors[index].stop(reason, grace_s)
+
+    def kill(self, ids: Iterable[int], reason: str) -> None:
+        for index in ids:
+            self._executors[index].kill(reason)
+
+    async def close(self, *, grace_s: float = CLOSE_GRACE_S) -> None:
+        """Every executor and all it started is gone when this returns."""
+        executors = self._executors
+        try:
+            for executor in executors:
+                executor.leave()
+            if grace_s > 0:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(grace_s):
+                        await asyncio.gather(*(e.process.wait_gone() for e in executors))
+        finally:
+            for executor in executors:
+                executor.kill("it did not leave when told to")
+            # Only the kernel can delay this now.
+            await asyncio.gather(*(e.process.wait_gone() for e in executors))
+            for executor in executors:
+                executor.close_log()
+
+
+def _raise_refusal(answer: Prepared | Refused) -> None:
+    if isinstance(answer, Prepared):
+        return
+    error: type[HyperscaleError] = InputError if answer.kind is RefusalKind.INPUT else RunError
+    raise error(answer.error, hint=answer.hint)

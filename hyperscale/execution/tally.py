@@ -1,0 +1,86 @@
+"""What checks and custom metrics come to on one executor."""
+
+import math
+from collections.abc import Callable
+
+from hyperscale._native import Histogram
+from hyperscale.plan import MetricKind
+from hyperscale.stats.histograms import METRIC_SCALE
+from hyperscale.stats.report import CheckReport, MetricReport
+
+_SPREAD_KINDS = (MetricKind.DISTRIBUTION, MetricKind.TIMER)
+_FAILURE_CHARS_MAX = 500
+
+
+class CheckTally:
+    __slots__ = ("failed", "first_failure", "name", "passed")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.passed = 0
+        self.failed = 0
+        self.first_failure: str | None = None
+
+    def judge(self, verdict: object) -> None:
+        """A check passes unless it returns something false; returning nothing passes."""
+        if verdict is None or verdict:
+            self.passed += 1
+        else:
+            self.fail(lambda: f"returned {verdict!r}")
+
+    def fail(self, describe: Callable[[], str]) -> None:
+        self.failed += 1
+        if self.first_failure is None:
+            self.first_failure = describe()[:_FAILURE_CHARS_MAX]
+
+    def report(self) -> CheckReport:
+        return CheckReport(
+            name=self.name,
+            passed=self.passed,
+            failed=self.failed,
+            first_failure=self.first_failure,
+        )
+
+
+class MetricTally:
+    __slots__ = ("_spread", "count", "kind", "last", "max", "min", "name", "sum")
+
+    def __init__(self, name: str, kind: MetricKind) -> None:
+        self.name = name
+        self.kind = kind
+        self.count = 0
+        self.sum = 0.0
+        self.min = 0.0
+        self.max = 0.0
+        self.last = 0.0
+        self._spread = Histogram() if kind in _SPREAD_KINDS else None
+
+    def add(self, value: object) -> None:
+        """One returned value; None says there is none this time."""
+        if value is None:
+            return
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise TypeError(f"metric {self.name!r} returned {value!r}, which is not a number")
+        number = float(value)
+        self.min = min(self.min, number) if self.count else number
+        self.max = max(self.max, number) if self.count else number
+        self.count += 1
+        self.sum += number
+        self.last = number
+        if self._spread is not None:
+            # The histogram holds no negative numbers; minimum and mean are exact all the same.
+            self._spread.record(max(0, round(number * METRIC_SCALE)))
+
+    def report(self, *, histograms: bool) -> MetricReport:
+        return MetricReport(
+            name=self.name,
+            kind=self.kind.value,
+            count=self.count,
+            sum=self.sum,
+            min=self.min,
+            max=self.max,
+            last=self.last,
+            distribution=(
+                self._spread.encode() if histograms and self._spread is not None else None
+            ),
+        )

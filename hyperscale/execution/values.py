@@ -1,0 +1,89 @@
+"""Values that pass from one workflow to another, as bytes.
+
+Plain data travels as msgpack. Anything else is pickled, and only an executor, where the
+user's code runs anyway, ever unpickles it: to everyone between, a value is opaque. Who gets
+which value is decided in `plan.context`.
+"""
+
+from typing import Any
+
+import msgspec
+
+from hyperscale.errors import RunError
+from hyperscale.plan.context import CONTEXT_BYTES_MAX, Received, Value
+
+_PLAIN = b"m"
+_PICKLED = b"p"
+_INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
+
+
+def pack_value(value: object, *, where: str) -> bytes:
+    """`value` as bytes; RunError naming `where` it comes from if there is no way."""
+    if _is_plain(value):
+        packed = _PLAIN + msgspec.msgpack.encode(value)
+    else:
+        import cloudpickle  # noqa: PLC0415 - most runs pass plain data, or none
+
+        try:
+            packed = _PICKLED + cloudpickle.dumps(value)
+        except Exception as error:  # pickling runs code of the value's own
+            raise RunError(
+                f"{where}: a {type(value).__name__} cannot be passed on: {error}",
+                hint="pass plain data: text, numbers, lists, dicts",
+            ) from error
+    if len(packed) > CONTEXT_BYTES_MAX:
+        raise RunError(
+            f"{where}: its value takes {len(packed):,} bytes, more than {CONTEXT_BYTES_MAX:,}",
+            hint="pass what identifies the data, not the data",
+        )
+    return packed
+
+
+def unpack_value(packed: bytes, *, where: str) -> Any:
+    """The value again. Only for executors: it may run code."""
+    if packed[:1] == _PLAIN:
+        return msgspec.msgpack.decode(packed[1:], strict=False)
+    import cloudpickle  # noqa: PLC0415 - as above
+
+    try:
+        return cloudpickle.loads(packed[1:])
+    except Exception as error:
+        raise RunError(f"{where}: the provided value cannot be read: {error}") from error
+
+
+def unpack_context(received: Received) -> dict[str, Any]:
+    """What `self.context` starts with."""
+    return {key: _open(value, where=key) for key, value in received.context.items()}
+
+
+def unpack_uses(received: Received) -> dict[str, dict[str, Any]]:
+    """What each `@state` method that uses was given, by method and parameter."""
+    return {
+        method: {key: _open(value, where=f"{method}({key})") for key, value in given.items()}
+        for method, given in received.uses.items()
+    }
+
+
+def _open(value: Value, *, where: str) -> Any:
+    parts = [unpack_value(chunk, where=where) for chunk in value.chunks]
+    if not value.is_list:
+        return parts[0]
+    # A provider annotated as a list may still have returned something else: kept as one item.
+    return [item for part in parts for item in (part if isinstance(part, list) else [part])]
+
+
+def _is_plain(value: object) -> bool:
+    """Whether msgpack gives back exactly this: no tuples, no objects, no huge numbers."""
+    kind = type(value)
+    if value is None or kind in (bool, str, bytes, float):
+        return True
+    if kind is int:
+        return _INT_MIN <= value <= _INT_MAX  # type: ignore[operator]  # it is an int
+    if kind is list:
+        return all(map(_is_plain, value))  # type: ignore[call-overload]  # it is a list
+    if kind is dict:
+        return all(
+            type(key) in (str, int) and _is_plain(key) and _is_plain(item)
+            for key, item in value.items()  # type: ignore[attr-defined]  # it is a dict
+        )
+    return False

@@ -1,0 +1,385 @@
+"""Virtual users: each a task that loops the steps as one user would.
+
+`Crew` is what the users of a part share: the program, the recorder, the flags that end the
+loop. This is the hot path of every Python step, so it trades a little repetition for doing
+nothing per iteration that could be done per part.
+
+Ending: `stop()` lets no new step start. `cut()` ends what still runs: every step in flight
+is counted as cut there and then, and nothing it does afterwards counts.
+"""
+
+import asyncio
+from asyncio import CancelledError
+from collections.abc import Callable
+from time import monotonic, perf_counter_ns
+from typing import Any
+
+from hyperscale._native import Recorder
+from hyperscale.clients.errors import RequestError
+from hyperscale.clients.scope import current_step
+from hyperscale.execution.calls import Call, Program
+from hyperscale.execution.faults import FaultLog, describe_fault
+from hyperscale.execution.tally import CheckTally, MetricTally
+from hyperscale.graph import Workflow
+from hyperscale.graph.workflow import remember
+from hyperscale.testing import CallResult, CustomResult, HTTPResponse
+
+_RecordResult = Callable[[Call, Any, int], None]
+
+
+class VirtualUser:
+    """One user: its workflow instance and what it is doing."""
+
+    __slots__ = ("instance", "is_pausing", "remembers", "running", "siblings", "task")
+
+    def __init__(self, instance: Workflow, *, remembers: bool) -> None:
+        self.instance = instance
+        self.remembers = remembers
+        self.running = 0  # bits of the steps in flight
+        self.is_pausing = False
+        self.siblings: list[asyncio.Task[bool]] = []  # steps of a layer beside its first
+        self.task: asyncio.Task[None] | None = None
+
+
+class Crew:
+    """The virtual users of a part and all they share."""
+
+    def __init__(
+        self,
+        program: Program,
+        recorder: Recorder,
+        faults: FaultLog,
+        *,
+        checks: list[CheckTally],
+        metrics: list[MetricTally],
+        users: list[VirtualUser],
+        interval_s: float | None = None,
+        iterations: int | None = None,
+        is_once: bool = False,
+    ) -> None:
+        self.program = program
+        self.recorder = recorder
+        self.faults = faults
+        self.checks = checks
+        self.metrics = metrics
+        self.users = users
+        self.interval_s = interval_s
+        self.remaining = iterations  # None: as many as the time allows
+        self.is_once = is_once
+        self.iterations = 0
+        self.looping = 0
+        self.is_stopping = False
+        self.is_cut = False
+        self.first_fault: str | None = None
+        self.breakage: BaseException | None = None  # a bug of ours
+        self._last_turn: VirtualUser | None = None
+        self._all_done: asyncio.Future[None] | None = None
+        self._record_by_type: dict[type, _RecordResult] = {}
+
+    # --- life -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Every user's task exists when this returns; they begin on the next turn."""
+        loop = asyncio.get_running_loop()
+        self._all_done = loop.create_future()
+        self.looping = len(self.users)
+        for user in self.users:
+            # One name for all: a name of its own would cost each user a string.
+            user.task = loop.create_task(run_user(self, user), name="virtual user")
+        if not self.users:
+            self._all_done.set_result(None)
+
+    async def wait(self, timeout_s: float | None) -> bool:
+        """Whether all users ended within the time."""
+        if self._all_done is None:
+            return True
+        await asyncio.wait((self._all_done,), timeout=timeout_s)
+        return self._all_done.done()
+
+    def stop(self) -> None:
+        """No step starts from here on; users that only wait for their next turn end."""
+        self.is_stopping = True
+        for user in self.users:
+            if user.is_pausing and user.task is not None:
+                user.task.cancel()
+
+    def cut(self) -> None:
+        """Counts every step in flight as cut and cancels it. Can be called again to insist."""
+        self.is_stopping = True
+        self.is_cut = True
+        add_cut = self.recorder.add_cut
+        for user in self.users:
+            running, user.running = user.running, 0
+            while running:
+                add_cut((running & -running).bit_length() - 1)
+                running &= running - 1
+            for sibling in user.siblings:
+                sibling.cancel()
+            if user.task is not None:
+                user.task.cancel()
+
+    def leave(self) -> None:
+        """A user's loop is over."""
+        self.looping -= 1
+        if not self.looping and self._all_done is not None and not self._all_done.done():
+            self._all_done.set_result(None)
+
+    # --- what became of a step ------------------------------------------------------------
+
+    def settle(self, call: Call, result: Any, took_ns: int) -> None:
+        """Records the result of a step that returned."""
+        kind = type(result)
+        record = self._record_by_type.get(kind)
+        if record is None:
+            record = self._record_by_type[kind] = self._recording(kind)
+        try:
+            record(call, result, took_ns)
+        except Exception as error:  # noqa: BLE001 - `accept` and `ok` may be the user's own code
+            self.fail(call, error)
+
+    def _recording(self, kind: type) -> _RecordResult:
+        if issubclass(kind, CallResult) and hasattr(kind, "exchange"):
+            return self._record_exchange
+        if issubclass(kind, CustomResult):
+            return self._record_custom
+        return self._record_return
+
+    def _record_exchange(self, call: Call, result: Any, _took_ns: int) -> None:
+        accept = call.accept
+        accepted = accept is not None and bool(accept(result.exchange.status))
+        self.recorder.record_exchange(call.index, result.exchange, accepted)
+
+    def _record_custom(self, call: Call, result: CustomResult, took_ns: int) -> None:
+        is_ok = bool(result.ok)
+        error = None if is_ok else str(result.error or "result")
+        self.recorder.record(call.index, is_ok, latency_ns=took_ns, error=error)
+
+    def _record_return(self, call: Call, _result: Any, _took_ns: int) -> None:
+        # Not a measured call: an action, or a test step that had nothing to do this time.
+        self.recorder.record(call.index, True)
+
+    def fail(self, call: Call, error: BaseException) -> None:
+        """Records a step that raised."""
+        if isinstance(error, RequestError):
+            if error.exchange is not None:
+                self.recorder.record_exchange(call.index, error.exchange, False)
+            else:
+                self.recorder.record(call.index, False, error=error.error)
+        else:
+            self.recorder.record(call.index, False, error="exception")
+            self.faults.note(call.name, error)
+        if self.first_fault is None:
+            self.first_fault = f"{call.name}: {describe_fault(error)}"
+
+
+async def run_user(crew: Crew, user: VirtualUser) -> None:
+    """Loops the steps until the crew stops or no iteration is left."""
+    try:
+        await _loop(crew, user)
+    except CancelledError:
+        if not crew.is_stopping:
+            crew.breakage = crew.breakage or RuntimeError("a virtual user was cancelled")
+    except BaseException as error:  # noqa: BLE001 - kept for the part, which fails with it
+        crew.breakage = crew.breakage or error
+    finally:
+        crew.leave()
+
+
+async def _loop(crew: Crew, user: VirtualUser) -> None:  # noqa: PLR0912, PLR0915
+    # One function on purpose: a coroutine per step or per layer would double the cost of
+    # an iteration, and every suspension would be one frame deeper.
+    instance = user.instance
+    program = crew.program
+    layers = program.layers
+    size = program.size
+    checks = program.checks
+    metrics = program.metrics
+    interval_s = crew.interval_s
+    is_counted = crew.remaining is not None
+    record_exchange = crew.recorder.record_exchange
+    set_step = current_step.set
+    clock_s = monotonic
+    began_s = 0.0
+
+    while not crew.is_stopping:
+        if is_counted:
+            if not crew.remaining:
+                return
+            crew.remaining -= 1
+        if interval_s is not None:
+            began_s = clock_s()
+        crew._last_turn = user
+        results: list[Any] = [None] * size
+        done = 0  # bits of the steps that returned
+
+        for layer in layers:
+            if crew.is_stopping:
+                break
+            if layer.__class__ is tuple:
+                done |= await _run_layer(crew, user, layer, results, done)
+                if crew.is_cut:
+                    return
+                continue
+            call: Call = layer  # type: ignore[assignment]  # a tuple was handled above
+            if done & call.needs != call.needs:
+                crew.recorder.add_skipped(call.index)
+                continue
+            set_step(call.scope)
+            user.running = call.bit
+            began_ns = perf_counter_ns()
+            try:
+                if call.is_plain:
+                    result = call.function(instance)
+                else:
+                    result = call.function(instance, **call.arguments(instance, results))
+                if call.is_async:
+                    result = await result
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # noqa: BLE001 - a step may raise anything
+                if crew.is_cut:
+                    return
+                user.running = 0
+                crew.fail(call, error)
+                _forgive(error)
+                continue
+            if crew.is_cut:
+                return
+            user.running = 0
+            done |= call.bit
+            results[call.index] = result
+            if type(result) is HTTPResponse and call.accept is None:
+                record_exchange(call.index, result.exchange, False)  # type: ignore[arg-type]
+            else:
+                crew.settle(call, result, perf_counter_ns() - began_ns)
+            if user.remembers:
+                remember(instance, call.name, result)
+        else:
+            crew.iterations += 1
+
+        if checks or metrics:
+            await _judge(crew, user, results, done)
+        if crew.is_once:
+            return
+        if interval_s is not None:
+            user.is_pausing = True
+            try:
+                await asyncio.sleep(max(0.0, began_s + interval_s - clock_s()))
+            finally:
+                user.is_pausing = False
+        elif crew._last_turn is user:
+            # Nobody else had a turn, so nothing here may have waited for anything: without
+            # this, steps that never wait would keep the loop, and its timers, for ever.
+            await asyncio.sleep(0)
+
+
+async def _run_layer(
+    crew: Crew, user: VirtualUser, layer: tuple[Call, ...], results: list[Any], done: int
+) -> int:
+    """Runs the steps of a layer side by side; the bits of those that returned."""
+    ready = []
+    for call in layer:
+        if done & call.needs == call.needs:
+            ready.append(call)
+        else:
+            crew.recorder.add_skipped(call.index)
+    if not ready:
+        return 0
+    # The first runs in the user's own task and so begins first; the others, made in order,
+    # begin in order as soon as it waits.
+    loop = asyncio.get_running_loop()
+    user.siblings = [
+        loop.create_task(_run_call(crew, user, call, results), name="virtual user")
+        for call in ready[1:]
+    ]
+    returned = 0
+    try:
+        if await _run_call(crew, user, ready[0], results):
+            returned = ready[0].bit
+        for call, sibling in zip(ready[1:], user.siblings, strict=True):
+            if await sibling:
+                returned |= call.bit
+    except CancelledError:
+        if not crew.is_cut:
+            raise
+    finally:
+        if not crew.is_cut:
+            user.siblings = []
+    return returned
+
+
+async def _run_call(crew: Crew, user: VirtualUser, call: Call, results: list[Any]) -> bool:
+    """One step of a layer of several. Never raises for what user code does."""
+    if crew.is_stopping:  # between the making of this task and its first turn
+        return False
+    current_step.set(call.scope)
+    user.running |= call.bit
+    began_ns = perf_counter_ns()
+    try:
+        if call.is_plain:
+            result = call.function(user.instance)
+        else:
+            result = call.function(user.instance, **call.arguments(user.instance, results))
+        if call.is_async:
+            result = await result
+    except GeneratorExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a step may raise anything
+        if not crew.is_cut:
+            user.running &= ~call.bit
+            crew.fail(call, error)
+            _forgive(error)
+        return False
+    if crew.is_cut:
+        return False
+    user.running &= ~call.bit
+    results[call.index] = result
+    crew.settle(call, result, perf_counter_ns() - began_ns)
+    if user.remembers:
+        remember(user.instance, call.name, result)
+    return True
+
+
+async def _judge(crew: Crew, user: VirtualUser, results: list[Any], done: int) -> None:
+    """Checks and metrics of an iteration: those whose steps all returned."""
+    instance = user.instance
+    for call in crew.program.checks:
+        if done & call.needs != call.needs:
+            continue
+        tally = crew.checks[call.index]
+        current_step.set(call.scope)
+        try:
+            verdict = call.function(instance, **call.arguments(instance, results))
+            if call.is_async:
+                verdict = await verdict
+            tally.judge(verdict)
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a step may raise anything
+            if crew.is_cut:
+                return
+            tally.fail(lambda error=error: describe_fault(error))  # type: ignore[misc]  # bound now
+            _forgive(error)
+    for call in crew.program.metrics:
+        if done & call.needs != call.needs:
+            continue
+        current_step.set(call.scope)
+        try:
+            value = call.function(instance, **call.arguments(instance, results))
+            if call.is_async:
+                value = await value
+            crew.metrics[call.index].add(value)
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a step may raise anything
+            if crew.is_cut:
+                return
+            crew.faults.note(call.name, error)
+            _forgive(error)
+
+
+def _forgive(error: BaseException) -> None:
+    """User code that cancelled itself failed a step, not the virtual user."""
+    if isinstance(error, CancelledError) and (task := asyncio.current_task()) is not None:
+        while task.cancelling():
+            task.uncancel()

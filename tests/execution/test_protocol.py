@@ -1,0 +1,148 @@
+"""The executor protocol: every message survives every way of cutting the byte stream."""
+
+import itertools
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperscale.execution.protocol import (
+    FRAME_BYTES_MAX,
+    Exit,
+    Finished,
+    FrameError,
+    Hello,
+    Lease,
+    PartStatus,
+    Prepare,
+    Prepared,
+    RefusalKind,
+    Refused,
+    Report,
+    Start,
+    Stop,
+    TearingDown,
+    encode_frame,
+    from_executor_decoder,
+    to_executor_decoder,
+)
+from hyperscale.plan import MetricKind, MetricPlan, StepKind, StepPlan, WorkflowPlan
+from hyperscale.stats.report import PartReport, SeriesPoint, StepCounts, StepReport
+
+PLAN = WorkflowPlan(
+    name="Shop",
+    vus=11,
+    duration_s=2.5,
+    timeout_s=30.0,
+    steps=(
+        StepPlan(name="login", kind=StepKind.TEST),
+        StepPlan(name="cart", kind=StepKind.TEST, after=("login",), layer=1),
+    ),
+    metrics=(MetricPlan(name="sizes", kind=MetricKind.DISTRIBUTION),),
+)
+REPORT = PartReport(
+    workflow="Shop",
+    slot=1,
+    sequence=7,
+    elapsed_s=1.5,
+    vus=11,
+    iterations=40,
+    steps=[
+        StepReport(
+            name="login",
+            counts=StepCounts(total=3, ok=2, failed=1, status_codes={200: 2}, errors={"reset": 1}),
+            latency=b"\x00\x01",
+            phases={"tls": b"\x02"},
+            series=[SeriesPoint(second=0, total=3, failed=1, latency=b"\x03")],
+        )
+    ],
+)
+TO_EXECUTOR = [
+    Prepare(bundle="/b.zip", file="shop.py", workflow="Shop", plan=PLAN, slot=1, slots=2),
+    Start(start_in_ms=12.5),
+    Lease(deadline_boottime_ns=2**62),
+    Stop(reason="interrupted", grace_s=1.0),
+    Exit(),
+]
+FROM_EXECUTOR = [
+    Hello(pid=42),
+    Prepared(),
+    Refused(error="no such host", kind=RefusalKind.INPUT, hint="look again"),
+    Report(report=REPORT),
+    TearingDown(),
+    Finished(status=PartStatus.FAILED, report=REPORT, error="boom", provided=b"\xff"),
+]
+
+
+@pytest.mark.parametrize("message", TO_EXECUTOR, ids=lambda m: type(m).__name__)
+def test_every_message_to_an_executor_arrives_as_it_was_sent(message) -> None:
+    assert to_executor_decoder().feed(encode_frame(message)) == [message]
+
+
+@pytest.mark.parametrize("message", FROM_EXECUTOR, ids=lambda m: type(m).__name__)
+def test_every_message_of_an_executor_arrives_as_it_was_sent(message) -> None:
+    assert from_executor_decoder().feed(encode_frame(message)) == [message]
+
+
+def test_a_stream_fed_byte_by_byte_gives_the_same_messages() -> None:
+    decoder = to_executor_decoder()
+    got = []
+    for byte in b"".join(map(encode_frame, TO_EXECUTOR)):
+        got += decoder.feed(bytes([byte]))
+    assert got == TO_EXECUTOR
+    assert not decoder.is_mid_frame
+
+
+def test_trailing_bytes_wait_for_the_rest_of_their_frame() -> None:
+    decoder = to_executor_decoder()
+    second = encode_frame(Start(start_in_ms=3.0))
+    assert decoder.feed(encode_frame(Exit()) + second[:6]) == [Exit()]
+    assert decoder.is_mid_frame
+    assert decoder.feed(second[6:]) == [Start(start_in_ms=3.0)]
+
+
+@given(st.data())
+def test_no_way_of_cutting_the_stream_changes_what_arrives(data: st.DataObject) -> None:
+    stream = b"".join(map(encode_frame, FROM_EXECUTOR))
+    cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=12))
+    edges = [0, *sorted(cuts), len(stream)]
+    decoder = from_executor_decoder()
+    got = []
+    for start, end in itertools.pairwise(edges):
+        got += decoder.feed(stream[start:end])
+    assert got == FROM_EXECUTOR
+
+
+def test_an_oversized_frame_is_refused_by_its_header_alone() -> None:
+    with pytest.raises(FrameError, match="over the limit"):
+        to_executor_decoder().feed((FRAME_BYTES_MAX + 1).to_bytes(4, "big"))
+
+
+def test_an_oversized_message_is_never_sent() -> None:
+    message = Prepare(
+        bundle="", file="a.py", workflow="A", plan=PLAN, context=bytes(FRAME_BYTES_MAX)
+    )
+    with pytest.raises(FrameError, match="Prepare message of"):
+        encode_frame(message)
+
+
+def test_a_message_of_the_other_direction_is_refused() -> None:
+    with pytest.raises(FrameError, match="no message"):
+        to_executor_decoder().feed(encode_frame(Hello(pid=1)))
+
+
+def test_unknown_fields_are_ignored_so_a_newer_side_may_add_some() -> None:
+    payload = msgspec.msgpack.encode({"type": "start", "start_in_ms": 5.0, "colour": "blue"})
+    frame = len(payload).to_bytes(4, "big") + payload
+    assert to_executor_decoder().feed(frame) == [Start(start_in_ms=5.0)]
+
+
+@given(st.binary(max_size=64))
+def test_garbage_gives_messages_or_a_frame_error_and_nothing_else(garbage: bytes) -> None:
+    framed = len(garbage).to_bytes(4, "big") + garbage
+    for stream in (garbage, framed):
+        try:
+            to_executor_decoder().feed(stream)
+        except FrameError:
+            continue
