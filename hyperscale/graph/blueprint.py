@@ -6,6 +6,7 @@ made inside the executor, from the imported class; nothing of it travels.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from hyperscale.graph.analysis import StaticCall, analyse
@@ -65,8 +66,17 @@ class Blueprint:
         return tuple(step.name for step in self.plan.steps if step.kind in RECORDED)
 
 
-def blueprint(cls: type[Workflow], plan: WorkflowPlan | None = None) -> Blueprint:
-    """The runtime view of `cls`. `plan` is the one that travelled, with a run's overrides."""
+def blueprint(
+    cls: type[Workflow],
+    plan: WorkflowPlan | None = None,
+    *,
+    files: Mapping[str, bytes] = MappingProxyType({}),
+) -> Blueprint:
+    """The runtime view of `cls`. `plan` is the one that travelled, with a run's overrides.
+
+    `files` is the content of `File` defaults by their path as written, where they travelled
+    along; others are read from where the plan found them.
+    """
     reading = read(cls)
     plan = plan_workflow(reading) if plan is None else plan
     insight = analyse(reading)
@@ -82,7 +92,7 @@ def blueprint(cls: type[Workflow], plan: WorkflowPlan | None = None) -> Blueprin
             is_async=hook.is_async,
             after=hook.after,
             optimized={
-                parameter.name: wrap_default(hook, parameter, plan.files)
+                parameter.name: wrap_default(hook, parameter, {**plan.files, **files})
                 for parameter in hook.parameters
                 if parameter.optimized is not None
             },

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 from hyperscale.errors import HyperscaleError, InputError
-from hyperscale.graph.reading import display_path, has_steps
+from hyperscale.graph.reading import display_path, has_steps, hooks_of
 from hyperscale.graph.workflow import Workflow, defined_in, forget_module
 
 
@@ -25,11 +25,11 @@ def module_name(path: str | Path) -> str:
 
 def load_module(path: str | Path) -> ModuleType:
     """The module of a test file, with the file's directory importable. InputError if not."""
-    file = Path(path)
+    file = Path(path).absolute()
     source = _read(file)
     name = module_name(file)
     code = _compile(source, file)
-    spec = importlib.util.spec_from_file_location(name, file.absolute())
+    spec = importlib.util.spec_from_file_location(name, file)
     if spec is None:
         raise InputError(f"{display_path(file)}: not a Python file", hint="name it something.py")
     module = importlib.util.module_from_spec(spec)
@@ -63,7 +63,7 @@ def collect(module: ModuleType) -> list[type[Workflow]]:
         for cls in dict.fromkeys(classes)
         if issubclass(cls, Workflow) and cls.__module__ == module.__name__
     ]
-    _refuse_duplicates(named, file)
+    _refuse_duplicates(named, module, file)
     found = [cls for cls in named if not _is_base(cls, named)]
     if not found:
         raise InputError(
@@ -73,12 +73,18 @@ def collect(module: ModuleType) -> list[type[Workflow]]:
     return found
 
 
-def _refuse_duplicates(named: list[type[Workflow]], file: str) -> None:
+def _refuse_duplicates(named: list[type[Workflow]], module: ModuleType, file: str) -> None:
     for cls in named:
         replaced = [
             other
             for other in defined_in(cls.__module__)
-            if other is not cls and other.__qualname__ == cls.__qualname__
+            if other is not cls
+            and other.__qualname__ == cls.__qualname__
+            # Not from an earlier import of the same file.
+            and any(
+                getattr(hook.function, "__globals__", None) is vars(module)
+                for hook in hooks_of(other).values()
+            )
         ]
         if replaced:
             raise InputError(

@@ -110,13 +110,17 @@ def state_plan(hook: ReadHook) -> StatePlan:
 
 
 def wrap_default(
-    hook: ReadHook, parameter: ReadParameter, files: Mapping[str, str]
+    hook: ReadHook, parameter: ReadParameter, files: Mapping[str, str | bytes]
 ) -> OptimizedArg:
-    """The read-only value of a request part, or an InputError naming the parameter."""
+    """The read-only value of a request part, or an InputError naming the parameter.
+
+    `files` says of `File` defaults, as written, where they lie or what is in them.
+    """
     assert parameter.optimized is not None
     value = parameter.default
-    if parameter.optimized is File and not isinstance(value, FileContent):
-        value = files.get(str(value), value)
+    if parameter.optimized is File and isinstance(value, str | Path):
+        found = files.get(str(value), value)
+        value = FileContent.of(value, found) if isinstance(found, bytes) else found
     try:
         return parameter.optimized.wrap(value)
     except InputError as error:

@@ -148,9 +148,14 @@ def read(cls: type[Workflow]) -> Reading:
     )
 
 
+def hooks_of(cls: type[Workflow]) -> dict[str, Declared]:
+    """The decorated methods of a class, bases included, as written."""
+    return _collect(cls)[0]
+
+
 def has_steps(cls: type[Workflow]) -> bool:
     """Whether the class, bases included, has anything to loop."""
-    return any(declared.decorator in ("step", "action") for declared in _collect(cls)[0].values())
+    return any(hook.decorator in ("step", "action") for hook in hooks_of(cls).values())
 
 
 def file_of(cls: type) -> str:

@@ -165,9 +165,9 @@ def _refuse_unfed(reading: Reading, hook: ReadHook, parameter: ReadParameter) ->
 
 
 def _given(state: ReadHook) -> Iterable[str]:
-    """Names a `@state` puts into the context: its keys, and its own for what it returns."""
+    """The names a `@state` puts into the context."""
     if state.state is StateKind.USE:
-        return (state.name, *(parameter.name for parameter in state.parameters))
+        return (parameter.name for parameter in state.parameters)
     return ()
 
 

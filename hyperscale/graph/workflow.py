@@ -59,7 +59,11 @@ class Workflow:
     else:
         client = _Detached()
     context: dict[str, Any]
-    """Values of the workflow as a whole, shared by the virtual users of one core."""
+    """A virtual user's own values, beginning with what other workflows provided.
+
+    Parameters of steps take them by name. What a workflow without tests leaves here, those
+    that depend on it begin with.
+    """
 
     _depends: ClassVar[tuple[object, ...]] = ()
     _responses: dict[str, Any]  # last result by step, for `self.<step>.response`

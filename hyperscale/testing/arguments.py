@@ -238,20 +238,23 @@ class _File(OptimizedArg):
             return value
         if not isinstance(value, str | Path):
             raise InputError(f"{value!r} is not the path of a file")
-        path = Path(value)
         try:
-            content = FileContent(path.read_bytes())
-        except OSError as error:
-            reason = (error.strerror or type(error).__name__).lower()
-            raise InputError(f"file {str(path)!r} cannot be read: {reason}") from error
-        content.path = path
-        return content
+            return FileContent.of(value, Path(value).read_bytes())
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise InputError(f"file {str(value)!r} cannot be read: {reason.lower()}") from error
 
 
 class FileContent(bytes, OptimizedArg):
     """The bytes of a file. `path` is where it was, `filename` the last part of it."""
 
     path: Path
+
+    @classmethod
+    def of(cls, path: str | Path, content: bytes) -> Self:
+        value = cls(content)
+        value.path = Path(path)
+        return value
 
     @property
     def filename(self) -> str:
