@@ -1,0 +1,68 @@
+"""A result as CSV: one row per step, for spreadsheets."""
+
+import csv
+import io
+from dataclasses import dataclass
+
+from hyperscale.reporting.results import RunResult, StepResult, WorkflowResult
+
+_LATENCY = ("min", "mean", "stdev", "p50", "p90", "p95", "p99", "p999", "max")
+_PHASES = ("blocked", "connect", "tls", "first_byte")
+_COUNTS = ("total", "ok", "failed", "cut", "skipped", "sent")
+
+COLUMNS = (
+    "workflow",
+    "workflow_status",
+    "step",
+    "kind",
+    "elapsed_seconds",
+    *_COUNTS,
+    "rate_per_second",
+    *(f"latency_{key}_ms" for key in _LATENCY),
+    *(f"{phase}_{key}_ms" for phase in _PHASES for key in ("p50", "p99")),
+    "bytes_sent",
+    "bytes_received",
+    "status_codes",
+    "errors",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CSVDialect:
+    delimiter: str = ","
+
+
+def encode_csv(result: RunResult, dialect: CSVDialect | None = None) -> bytes:
+    """A header and a row per step. What was not measured is an empty cell."""
+    delimiter = (dialect or CSVDialect()).delimiter
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL)
+    writer.writerow(COLUMNS)
+    for workflow in result.workflows:
+        for step in workflow.steps:
+            writer.writerow(_row(workflow, step))
+    return text.getvalue().encode("utf-8", "replace")
+
+
+def _row(workflow: WorkflowResult, step: StepResult) -> list[str | int | float | None]:
+    phases = (step.phases_ms.get(phase, {}) for phase in _PHASES)
+    return [
+        workflow.name,
+        workflow.status.value,
+        step.name,
+        step.kind,
+        workflow.elapsed_seconds,
+        *(getattr(step, key) for key in _COUNTS),
+        step.rate_per_second,
+        *(getattr(step.latency_ms, key) for key in _LATENCY),
+        *(phase.get(key) for phase in phases for key in ("p50", "p99")),
+        step.bytes_sent,
+        step.bytes_received,
+        _pairs(step.status_codes),
+        _pairs(step.errors),
+    ]
+
+
+def _pairs(counts: dict[str, int]) -> str:
+    """`200=980 503=20`: several counts in one cell."""
+    return " ".join(f"{key}={count}" for key, count in counts.items())

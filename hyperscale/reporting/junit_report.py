@@ -1,0 +1,112 @@
+"""A result as JUnit XML: what CI systems show as passed and failed tests.
+
+A workflow is a test suite. Its run, each of its thresholds and each of its checks is a test
+case. A run that went wrong is an error, a limit or check that did not hold a failure.
+"""
+
+from collections.abc import Iterable
+from pathlib import PurePath
+from xml.etree import ElementTree as ET
+
+from hyperscale.reporting.results import (
+    CheckResult,
+    RunResult,
+    RunStatus,
+    ThresholdResult,
+    WorkflowResult,
+    failed_checks,
+)
+from hyperscale.reporting.xml_report import document, element, xml_text
+
+_OUTCOMES = ("failure", "error", "skipped")
+
+
+def encode_junit(result: RunResult) -> bytes:
+    root = element(None, "testsuites", {"name": result.file})
+    suites = [_suite(root, result, workflow) for workflow in result.workflows]
+    _count(root, (case for suite in suites for case in suite.iter("testcase")))
+    del root.attrib["skipped"]  # suites have it, their parent does not
+    root.set("time", f"{result.elapsed_seconds:.3f}")
+    return document(root)
+
+
+def _suite(root: ET.Element, result: RunResult, workflow: WorkflowResult) -> ET.Element:
+    suite = element(
+        root,
+        "testsuite",
+        {
+            "name": workflow.name,
+            # JUnit's own format has no time zone.
+            "timestamp": result.started_at.partition(".")[0].removesuffix("Z"),
+            "hostname": "localhost",
+            "time": f"{workflow.elapsed_seconds:.3f}",
+        },
+    )
+    classname = f"{PurePath(result.file).stem}.{workflow.name}"
+    _run_case(suite, classname, workflow)
+    for threshold in result.thresholds:
+        if threshold.workflow == workflow.name:
+            _threshold_case(suite, classname, threshold)
+    decisive = {check.name for check in failed_checks(workflow, result.thresholds)}
+    for check in workflow.checks:
+        _check_case(suite, classname, check, check.name in decisive)
+    _count(suite, suite.iter("testcase"))
+    return suite
+
+
+def _run_case(suite: ET.Element, classname: str, workflow: WorkflowResult) -> None:
+    case = element(
+        suite,
+        "testcase",
+        {"classname": classname, "name": "run", "time": f"{workflow.elapsed_seconds:.3f}"},
+    )
+    if workflow.status is RunStatus.COMPLETED:
+        return
+    message = f"{workflow.status.value}: {workflow.error or 'no reason given'}"
+    _outcome(case, "error", message, "status")
+
+
+def _threshold_case(suite: ET.Element, classname: str, threshold: ThresholdResult) -> None:
+    name = f"threshold {threshold.name} {threshold.limit}"
+    case = element(suite, "testcase", {"classname": classname, "name": name, "time": "0"})
+    if threshold.passed:
+        return
+    if threshold.value is None:
+        message = "there were no samples"
+    else:
+        message = f"was {threshold.value:.6g}{threshold.unit}, limit {threshold.limit}"
+    _outcome(case, "failure", message, "threshold")
+
+
+def _check_case(suite: ET.Element, classname: str, check: CheckResult, is_decisive: bool) -> None:
+    name = f"check {check.name}"
+    case = element(suite, "testcase", {"classname": classname, "name": name, "time": "0"})
+    ran = check.passed + check.failed
+    if not ran:
+        element(case, "skipped", {"message": "never ran"})
+    elif check.failed:
+        message = f"{check.failed} of {ran} failed"
+        if check.first_failure:
+            message += f"; the first: {check.first_failure}"
+        if is_decisive:
+            _outcome(case, "failure", message, "check")
+        else:
+            # The workflow's own threshold on checks says how many may fail.
+            element(case, "system-out", {}).text = xml_text(message)
+
+
+def _outcome(case: ET.Element, tag: str, message: str, kind: str) -> None:
+    element(case, tag, {"message": message, "type": kind}).text = xml_text(message)
+
+
+def _count(node: ET.Element, cases: Iterable[ET.Element]) -> None:
+    counts = dict.fromkeys(_OUTCOMES, 0)
+    tests = 0
+    for case in cases:
+        tests += 1
+        for tag in _OUTCOMES:
+            counts[tag] += case.find(tag) is not None
+    node.set("tests", str(tests))
+    node.set("failures", str(counts["failure"]))
+    node.set("errors", str(counts["error"]))
+    node.set("skipped", str(counts["skipped"]))
