@@ -1,0 +1,459 @@
+"""One run as a state machine: what happens next, decided without doing any of it.
+
+Events in (`handle`), effects out; time is an argument. The driver (`runner.drive`) owns the
+executors, the clock and the signals, and performs effects in order.
+
+Vocabulary: a workflow *waits* for its dependencies and then for cores, is *prepared* on its
+executors, *runs* as one part per executor, and *ends* with a status. A *stop* ends the whole
+run early, for one reason; the second interrupt kills.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from hyperscale.config import GRACE_S, format_duration
+from hyperscale.errors import InputError, InvariantError, RunError
+from hyperscale.execution.protocol import (
+    Died,
+    Event,
+    Finished,
+    PartStatus,
+    Report,
+)
+from hyperscale.jobs.allocation import Provisioner
+from hyperscale.jobs.ordering import blocked_by, ready
+from hyperscale.plan import Plan, WorkflowPlan
+from hyperscale.plan.context import (
+    Namespace,
+    Provided,
+    decode_provided,
+    encode_received,
+    namespace_of,
+    received_by,
+)
+from hyperscale.plan.thresholds import thresholds_of
+from hyperscale.reporting.build import WorkflowOutcome
+from hyperscale.reporting.results import RunStatus
+from hyperscale.stats.merge import WorkflowStats
+from hyperscale.stats.report import PartReport
+from hyperscale.stats.saturation import SaturationWatch
+from hyperscale.stats.thresholds import abort_verdict
+from hyperscale.stats.view import LiveMeter, RunView
+
+ABORT_CHECK_EVERY_S = 0.5
+
+# --- events ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The executors are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Every part of the workflow is ready to start."""
+
+    workflow: str
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareFailed:
+    """No part of the workflow is ready, and none will be."""
+
+    workflow: str
+    error: RunError | InputError
+
+
+@dataclass(frozen=True, slots=True)
+class FromPart:
+    """What an executor said of the part it holds."""
+
+    executor: int
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Somebody wants the run to end: the first time in order, the second time now."""
+
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has come to `wake_at_s`."""
+
+
+RunEvent = Begin | Prepared | PrepareFailed | FromPart | Interrupted | Tick
+
+# --- effects -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    workflow: str
+    executors: tuple[int, ...]  # in order of slots
+    received: bytes  # context, encoded for executors
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    executors: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    executors: tuple[int, ...]
+    reason: str
+    grace_s: float = GRACE_S
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    executors: tuple[int, ...]
+    reason: str
+
+
+Effect = Prepare | Start | Stop | Kill
+
+
+class Phase(Enum):
+    WAITING = "waiting"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+_MOVES = {
+    Phase.WAITING: {Phase.PREPARING, Phase.ENDED},
+    Phase.PREPARING: {Phase.RUNNING, Phase.ENDED},
+    Phase.RUNNING: {Phase.ENDED},
+    Phase.ENDED: set[Phase](),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _StopCause:
+    status: RunStatus  # of workflows that were running
+    reason: str
+
+
+class _Workflow:
+    """One workflow of the run: where it is, who runs it, what it did."""
+
+    def __init__(self, plan: WorkflowPlan) -> None:
+        self.plan = plan
+        self.stats = WorkflowStats(plan)
+        self.meter = LiveMeter(self.stats)
+        self.saturation = SaturationWatch(plan.name)
+        self.thresholds = thresholds_of(plan)
+        self.phase = Phase.WAITING
+        self.status: RunStatus | None = None  # once ended
+        self.error: str | None = None
+        self.cores = 0
+        self.holds: dict[int, int] = {}  # executor -> slot, while it has a part of this
+        self.provided: dict[int, Provided] = {}  # by slot
+        self.faults: list[str] = []  # why parts failed
+        self.stopped_by_part: str | None = None  # a part that ended early by itself
+        self.stop: _StopCause | None = None
+
+    def become(self, phase: Phase) -> None:
+        """The only writer of `phase`."""
+        if phase not in _MOVES[self.phase]:
+            raise InvariantError(f"{self.plan.name}: {self.phase.name} -> {phase.name}")
+        self.phase = phase
+
+    def take(self, report: PartReport) -> None:
+        self.stats.apply(report)
+        self.saturation.observe(report)
+
+    @property
+    def shown_status(self) -> str:
+        if self.status is not None:
+            return self.status.value
+        return "stopping" if self.stop and self.holds else self.phase.value
+
+    @property
+    def outcome(self) -> WorkflowOutcome:
+        if self.status is None:
+            raise InvariantError(f"{self.plan.name} has not ended")
+        warning = self.saturation.final_warning()
+        return WorkflowOutcome(
+            stats=self.stats,
+            status=self.status,
+            cores=self.cores,
+            error=self.error,
+            warnings=(warning,) if warning else (),
+            was_saturated=self.saturation.was_saturated,
+        )
+
+
+class Run:
+    """The state of one run over executors 0 … `cores` - 1. Owns no clock, task or process."""
+
+    def __init__(self, plan: Plan, *, cores: int, timeout_s: float | None = None) -> None:
+        self.plan = plan
+        self._provisioner = Provisioner(cores)
+        self._timeout_s = timeout_s
+        self._workflows = {workflow.name: _Workflow(workflow) for workflow in plan.workflows}
+        self._free = list(range(cores))  # kept sorted, so that runs repeat
+        self._namespaces: dict[str, Namespace] = {}
+        self._stop: _StopCause | None = None
+        self._interrupts = 0
+        self._has_started = False
+        self._began_s = 0.0
+        self._abort_check_s = float("inf")
+        self.input_error: InputError | None = None  # found before anything ran: the run is void
+        self.interrupted_by: str | None = None
+        self.aborted = False  # by a threshold
+
+    # --- asking ---------------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        return all(workflow.phase is Phase.ENDED for workflow in self._workflows.values())
+
+    def wake_at_s(self) -> float:
+        """When the next `Tick` is due; infinity if nothing waits for time."""
+        wake_s = self._abort_check_s
+        if self._timeout_s is not None and self._stop is None:
+            wake_s = min(wake_s, self._began_s + self._timeout_s)
+        return wake_s
+
+    def elapsed_s(self, now_s: float) -> float:
+        return now_s - self._began_s
+
+    @property
+    def status(self) -> RunStatus:
+        """Of the run as a whole, once it is over."""
+        if self._stop is not None and not self.aborted:
+            return self._stop.status
+        statuses = [workflow.status for workflow in self._workflows.values()]
+        if all(status is RunStatus.COMPLETED for status in statuses):
+            return RunStatus.COMPLETED
+        return RunStatus.PARTIAL if RunStatus.COMPLETED in statuses else RunStatus.FAILED
+
+    def outcomes(self) -> list[WorkflowOutcome]:
+        return [workflow.outcome for workflow in self._workflows.values()]
+
+    def view(self, *, now_s: float) -> RunView:
+        workflows = self._workflows.values()
+        live = [workflow.saturation.live_warning() for workflow in workflows]
+        return RunView(
+            file=self.plan.file,
+            elapsed_s=self.elapsed_s(now_s),
+            workflows=tuple(
+                workflow.meter.view(
+                    now_s=now_s,
+                    status=workflow.shown_status,
+                    cores=workflow.cores,
+                    error=workflow.error or (workflow.faults[0] if workflow.faults else None),
+                    is_final=workflow.phase is Phase.ENDED,
+                )
+                for workflow in workflows
+            ),
+            saturated=any(workflow.saturation.is_saturated for workflow in workflows),
+            warnings=(*self.plan.warnings, *(warning for warning in live if warning)),
+        )
+
+    def workflow_of(self, executor: int) -> str | None:
+        """Whose part an executor holds now."""
+        found = self._holder(executor)
+        return None if found is None else found.plan.name
+
+    # --- deciding -------------------------------------------------------------------------
+
+    def handle(self, event: RunEvent, *, now_s: float) -> list[Effect]:
+        match event:
+            case Begin():
+                self._began_s = now_s
+                return self._grant()
+            case Prepared(workflow=name):
+                return self._on_prepared(self._workflows[name], now_s)
+            case PrepareFailed(workflow=name, error=error):
+                return self._on_prepare_failed(self._workflows[name], error)
+            case FromPart(executor=executor, event=part_event):
+                return self._on_part(executor, part_event)
+            case Interrupted(by=by):
+                return self._on_interrupt(by)
+            case Tick():
+                return self._on_tick(now_s)
+
+    def _grant(self) -> list[Effect]:
+        """Gives free cores to workflows that are ready; ends those that never will be."""
+        effects: list[Effect] = []
+        self._cancel_blocked()
+        if self._stop is not None:
+            return effects
+        completed = [w.plan.name for w in self._ended(RunStatus.COMPLETED)]
+        begun = [w.plan.name for w in self._workflows.values() if w.phase is not Phase.WAITING]
+        waiting = ready(self.plan.workflows, completed, begun)
+        busy = self._provisioner.pool - len(self._free)
+        for grant in self._provisioner.grant(waiting, busy=busy):
+            workflow = self._workflows[grant.name]
+            try:
+                received = received_by(workflow.plan, self.plan.workflows, self._namespaces)
+            except RunError as error:
+                self._end(workflow, RunStatus.FAILED, str(error))
+                return self._grant()
+            executors, self._free = self._free[: grant.threads], self._free[grant.threads :]
+            workflow.cores = grant.threads
+            workflow.holds = {executor: slot for slot, executor in enumerate(executors)}
+            workflow.become(Phase.PREPARING)
+            effects.append(Prepare(grant.name, tuple(executors), encode_received(received)))
+        return effects
+
+    def _on_prepared(self, workflow: _Workflow, now_s: float) -> list[Effect]:
+        if workflow.phase is Phase.ENDED:
+            return []  # stopped, or all its executors died, before this was heard
+        workflow.become(Phase.RUNNING)
+        if workflow.stop is not None:
+            # Told to stop while it was being prepared; its parts end without having begun.
+            return []
+        self._has_started = True
+        if any(threshold.abort_on_fail for threshold in workflow.thresholds):
+            self._abort_check_s = min(self._abort_check_s, now_s + ABORT_CHECK_EVERY_S)
+        return [Start(tuple(workflow.holds))]
+
+    def _on_prepare_failed(self, workflow: _Workflow, error: RunError | InputError) -> list[Effect]:
+        if workflow.phase is Phase.ENDED:
+            return []
+        self._release(workflow, workflow.holds)
+        if workflow.stop is not None:
+            self._end(workflow, workflow.stop.status, workflow.stop.reason)
+            return self._grant()
+        self._end(workflow, RunStatus.FAILED, str(error))
+        if isinstance(error, InputError) and not self._has_started:
+            self.input_error = error
+            return self._stop_all(_StopCause(RunStatus.CANCELLED, "nothing ran: bad input"), 0.0)
+        return self._grant()
+
+    def _on_part(self, executor: int, event: Event) -> list[Effect]:
+        workflow = self._holder(executor)
+        if workflow is None:
+            return []  # an executor that holds no part has nothing to say to the run
+        slot = workflow.holds[executor]
+        match event:
+            case Report(report=report):
+                workflow.take(report)
+                return []
+            case Finished(status=status, error=error, report=report, provided=provided):
+                workflow.take(report)
+                workflow.provided[slot] = decode_provided(provided)
+                if status is PartStatus.FAILED:
+                    workflow.faults.append(error or "it failed without saying why")
+                elif status is PartStatus.STOPPED and workflow.stop is None:
+                    workflow.stopped_by_part = error or "stopped"
+            case Died(reason=reason) if self._interrupts < 2:
+                on = f" (core {slot + 1} of {workflow.cores})" if workflow.cores > 1 else ""
+                workflow.faults.append(f"an executor died{on}: {reason}")
+            case Died():
+                pass  # killed because the user would not wait
+            case _:
+                return []
+        self._release(workflow, [executor])
+        if workflow.holds:
+            return []
+        self._conclude(workflow)
+        return self._grant()
+
+    def _conclude(self, workflow: _Workflow) -> None:
+        """Every part has ended: what that makes of the workflow."""
+        stop = workflow.stop
+        if workflow.faults:
+            self._end(workflow, RunStatus.FAILED, "; ".join(dict.fromkeys(workflow.faults)))
+        elif stop is not None:
+            self._end(workflow, stop.status, stop.reason)
+        elif workflow.stopped_by_part is not None:
+            self._end(workflow, RunStatus.CANCELLED, workflow.stopped_by_part)
+        else:
+            try:
+                parts = workflow.provided.values()
+                self._namespaces[workflow.plan.name] = namespace_of(workflow.plan, parts)
+            except RunError as error:
+                self._end(workflow, RunStatus.FAILED, str(error))
+            else:
+                self._end(workflow, RunStatus.COMPLETED, None)
+
+    def _on_interrupt(self, by: str) -> list[Effect]:
+        self._interrupts += 1
+        self.interrupted_by = self.interrupted_by or by
+        if self._interrupts == 1:
+            return self._stop_all(_StopCause(RunStatus.CANCELLED, f"interrupted by {by}"))
+        held = self._held()
+        return [Kill(held, f"interrupted twice by {by}")] if held else []
+
+    def _on_tick(self, now_s: float) -> list[Effect]:
+        timeout_s = self._timeout_s
+        if timeout_s is not None and self._stop is None and now_s >= self._began_s + timeout_s:
+            reason = f"the run's timeout of {format_duration(timeout_s)} was over"
+            return self._stop_all(_StopCause(RunStatus.TIMEOUT, reason))
+        if now_s >= self._abort_check_s:
+            self._abort_check_s = now_s + ABORT_CHECK_EVERY_S
+            return self._abort_on_threshold()
+        return []
+
+    def _abort_on_threshold(self) -> list[Effect]:
+        if self._stop is not None:
+            self._abort_check_s = float("inf")
+            return []
+        for workflow in self._workflows.values():
+            if workflow.phase is not Phase.RUNNING:
+                continue
+            verdict = abort_verdict(workflow.thresholds, workflow.stats)
+            if verdict is not None:
+                self.aborted = True
+                name, what = workflow.plan.name, verdict.describe()
+                workflow.stop = _StopCause(RunStatus.FAILED, f"stopped by its threshold {what}")
+                others = f"stopped by the threshold of {name}: {what}"
+                return self._stop_all(_StopCause(RunStatus.CANCELLED, others))
+        return []
+
+    def _stop_all(self, cause: _StopCause, grace_s: float = GRACE_S) -> list[Effect]:
+        """Ends the run early: nothing new begins, what runs is told to stop."""
+        if self._stop is None:
+            self._stop = cause
+        for workflow in self._workflows.values():
+            if workflow.phase is Phase.WAITING:
+                self._end(workflow, RunStatus.CANCELLED, f"never started: {cause.reason}")
+            elif workflow.phase is not Phase.ENDED:
+                workflow.stop = workflow.stop or cause
+        held = self._held()
+        return [Stop(held, cause.reason, grace_s)] if held else []
+
+    # --- bookkeeping ----------------------------------------------------------------------
+
+    def _cancel_blocked(self) -> None:
+        failed = [
+            workflow.plan.name
+            for workflow in self._ended(*(s for s in RunStatus if s is not RunStatus.COMPLETED))
+        ]
+        for name, cause in blocked_by(self.plan.workflows, failed).items():
+            workflow = self._workflows[name]
+            if workflow.phase is Phase.WAITING:
+                self._end(workflow, RunStatus.CANCELLED, f"dependency failed: {cause}")
+
+    def _end(self, workflow: _Workflow, status: RunStatus, error: str | None) -> None:
+        """The only writer of a workflow's status."""
+        workflow.become(Phase.ENDED)
+        workflow.status, workflow.error = status, error
+
+    def _release(self, workflow: _Workflow, executors: Iterable[int]) -> None:
+        for executor in list(executors):
+            del workflow.holds[executor]
+            self._free.append(executor)
+        self._free.sort()
+
+    def _ended(self, *statuses: RunStatus) -> list[_Workflow]:
+        return [workflow for workflow in self._workflows.values() if workflow.status in statuses]
+
+    def _holder(self, executor: int) -> _Workflow | None:
+        for workflow in self._workflows.values():
+            if executor in workflow.holds:
+                return workflow
+        return None
+
+    def _held(self) -> tuple[int, ...]:
+        return tuple(sorted(executor for w in self._workflows.values() for executor in w.holds))

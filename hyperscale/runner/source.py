@@ -1,0 +1,119 @@
+"""What a run is made of: a plan, and for each workflow the code its executors import.
+
+Made from a test file (the command line) or from classes at hand (`LocalRunner`). Everything
+that can be wrong with what a user wrote is found here, before any process starts.
+"""
+
+import asyncio
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from hyperscale.errors import InputError
+from hyperscale.execution.bundle import Bundle, bundle_classes, bundle_file
+from hyperscale.graph import Overrides, Workflow, build_plan, collect, load_module
+from hyperscale.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Where a workflow's class comes from."""
+
+    bundle: Bundle
+    file: str  # where it lies for its user; for tracebacks and `__file__`
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    plan: Plan
+    code: Mapping[str, Code]  # by workflow
+
+
+def job_from_file(file: str | Path, overrides: Overrides | None = None) -> Job:
+    """The job a test file describes."""
+    before = set(sys.modules)
+    module = load_module(file)
+    classes = collect(module)
+    plan = build_plan(str(file), classes, overrides)
+    loaded = sorted(set(sys.modules) - before - {module.__name__})
+    # As Python does for a script behind a link: its directory is where it really lies.
+    path = Path(file).resolve()
+    bundle = bundle_file(path, loaded=loaded, files=_files(plan))
+    code = Code(bundle, str(path))
+    return Job(plan, {workflow.name: code for workflow in plan.workflows})
+
+
+def job_from_classes(classes: Sequence[type[Workflow]], plan: Plan) -> Job:
+    """The job of classes that are at hand, each from its own module."""
+    by_module: dict[str, list[type[Workflow]]] = {}
+    for cls in classes:
+        key = cls.__module__ if _is_importable(cls) else f"{cls.__module__} by value"
+        by_module.setdefault(key, []).append(cls)
+    code: dict[str, Code] = {}
+    for members in by_module.values():
+        one = _code_of(members, plan)
+        code.update({cls.__name__: one for cls in members})
+    return Job(plan, code)
+
+
+def _code_of(classes: Sequence[type[Workflow]], plan: Plan) -> Code:
+    first = classes[0]
+    module = sys.modules.get(first.__module__)
+    if module is None or not _is_importable(first):
+        return Code(bundle_classes(classes), "")
+    file = _file_of(module)
+    assert file is not None  # an importable class has one
+    # A script's module is called __main__ only here; in executors it is not what is run.
+    name = None if module.__name__ == "__main__" else module.__name__
+    if name is not None and name.startswith("hyperscale_file_"):
+        name = None
+    return Code(bundle_file(file, module=name, files=_files(plan)), str(file))
+
+
+def _is_importable(cls: type) -> bool:
+    module = sys.modules.get(cls.__module__)
+    return (
+        module is not None
+        and _file_of(module) is not None
+        and getattr(module, cls.__qualname__, None) is cls
+    )
+
+
+def _file_of(module: ModuleType) -> Path | None:
+    file = getattr(module, "__file__", None)
+    if file is None or not file.endswith(".py") or not Path(file).is_file():
+        return None
+    return Path(file).resolve()
+
+
+def _files(plan: Plan) -> dict[str, str]:
+    return {written: path for w in plan.workflows for written, path in w.files.items()}
+
+
+async def resolve_hosts(plan: Plan) -> None:
+    """Every host that a URL of the plan names has an address; InputError if one has none."""
+    users: dict[str, str] = {}
+    for workflow in plan.workflows:
+        for host in workflow.hosts:
+            users.setdefault(host, workflow.name)
+    loop = asyncio.get_running_loop()
+
+    async def resolve(authority: str) -> None:
+        host, _, port = authority.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        try:
+            await loop.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise InputError(
+                f"{plan.file}: {users[authority]}: host {host!r} cannot be resolved: {reason}",
+                hint="check the spelling and your DNS; nothing was run",
+            ) from error
+
+    results = await asyncio.gather(*map(resolve, users), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
