@@ -1,1 +1,83 @@
+"""What a person sees of a run: the live view, plain lines, or nothing.
 
+`open_ui` is the way in. The UI is told what happens (`update`, `log`, `finish`) and knows
+nothing of executors or runners; a run never waits for it.
+"""
+
+import os
+import sys
+import termios
+from collections.abc import Callable, Mapping
+from typing import TextIO
+
+from hyperscale.errors import InputError
+from hyperscale.ui.api import Mode, SilentUi, Ui
+from hyperscale.ui.terminal import in_foreground
+from hyperscale.ui.theme import Theme, detect
+
+__all__ = ["Mode", "Ui", "open_ui"]
+
+LINE_INTERVAL_S = 5.0
+
+
+def open_ui(
+    mode: str,
+    *,
+    stream: TextIO | None = None,
+    quiet: bool = False,
+    line_interval_s: float = LINE_INTERVAL_S,
+    on_stop: Callable[[], None] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Ui:
+    """The UI for `mode`, to be entered as a context manager.
+
+    `full` becomes `ci` where there is no terminal to take over: a pipe, a file, `TERM=dumb`, a
+    job in the background. `on_stop` is called, on another thread, when the person presses `q`;
+    without it the process gets the SIGINT that Ctrl-C would have sent.
+    """
+    if mode not in ("full", "ci", "none"):
+        raise InputError(f"--ui: {mode!r} is no mode", hint="use full, ci or none")
+    if quiet or mode == "none":
+        return SilentUi()
+    stream = sys.stdout if stream is None else stream
+    environ = os.environ if environ is None else environ
+    encoding = getattr(stream, "encoding", None)
+    if mode == "full" and _is_terminal_of_ours(stream, environ):
+        theme = detect(environ, encoding=encoding, terminal=True)
+        full = _open_full(stream, theme, on_stop)
+        if full is not None:
+            return full
+    from hyperscale.ui.ci import CiUi  # noqa: PLC0415 - only the UI in use is loaded
+
+    theme = detect(environ, encoding=encoding, terminal=False)
+    return CiUi(stream, theme, interval_s=line_interval_s, width=_width(stream, environ))
+
+
+def _open_full(stream: TextIO, theme: Theme, on_stop: Callable[[], None] | None) -> Ui | None:
+    from hyperscale.ui.full import FullUi  # noqa: PLC0415 - only the UI in use is loaded
+
+    try:
+        return FullUi(stream, theme, on_stop=on_stop)
+    except (OSError, termios.error):
+        return None  # a terminal we may write to, but not open or control
+
+
+def _is_terminal_of_ours(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    if environ.get("TERM", "dumb") in ("", "dumb"):
+        return False
+    try:
+        fd = stream.fileno()
+    except (OSError, AttributeError):
+        return False
+    return os.isatty(fd) and in_foreground(fd)
+
+
+def _width(stream: TextIO, environ: Mapping[str, str]) -> int | None:
+    """Columns for the summary: the terminal's if there is one, or what COLUMNS asks for."""
+    columns = environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) >= 40:
+        return int(columns)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except (OSError, AttributeError):
+        return None

@@ -1,0 +1,203 @@
+"""Plain lines for logs and pipes: one per workflow every few seconds, no control codes.
+
+`RunLog` decides what to say from successive views and is pure; `LineWriter` gets lines out
+without ever holding up the run; `CiUi` joins the two.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, TextIO
+
+from hyperscale.config import format_duration
+from hyperscale.ui.api import Mode
+from hyperscale.ui.panel import is_active, is_ended, latency_now
+from hyperscale.ui.stream import write_through
+from hyperscale.ui.text import (
+    cell_width,
+    clean_lines,
+    format_clock,
+    format_count,
+    format_ms,
+    format_rate,
+)
+from hyperscale.ui.theme import Theme
+
+if TYPE_CHECKING:
+    from hyperscale.reporting.results import RunResult
+    from hyperscale.stats.view import RunView, WorkflowView
+
+FIRST_LINE_AT_S = 1.0
+LINES_MAX = 2000  # waiting to be written; beyond that lines are dropped and counted
+_SUMMARY_WIDTH = 120
+_CLOSE_WITHIN_S = 2.0
+_ERRORS_SHOWN = 4
+
+
+class RunLog:
+    """Remembers what was said, so that each start, end and warning is said once."""
+
+    def __init__(self, theme: Theme, *, interval_s: float) -> None:
+        self._theme = theme
+        self._interval_s = interval_s
+        self._started: set[str] = set()
+        self._ended: set[str] = set()
+        self._warned: set[str] = set()
+        self._next_at_s: dict[str, float] = {}
+
+    def lines(self, view: "RunView") -> list[str]:
+        """What has happened since the last view."""
+        clock = format_clock(view.elapsed_s)
+        widest = max((cell_width(self._theme.clean(w.name)) for w in view.workflows), default=0)
+        lines = []
+        for warning in view.warnings:
+            # The figures in a warning change all the time; what it says does not.
+            gist = warning.split("(")[0]
+            if gist not in self._warned:
+                self._warned.add(gist)
+                lines.append(f"{clock}  warning: {warning}")
+        for workflow in view.workflows:
+            name = self._theme.clean(workflow.name)
+            name += " " * (widest - cell_width(name))
+            lines += [f"{clock}  {name}  {text}" for text in self._news(workflow)]
+        return [self._theme.clean(line) for line in lines]
+
+    def _news(self, workflow: "WorkflowView") -> Iterable[str]:
+        name = workflow.name
+        if name in self._ended:
+            return
+        if is_active(workflow) and name not in self._started:
+            self._started.add(name)
+            self._next_at_s[name] = FIRST_LINE_AT_S
+            yield self._start_line(workflow)
+        if is_ended(workflow):
+            self._ended.add(name)
+            yield self._end_line(workflow)
+        elif is_active(workflow) and workflow.elapsed_s >= self._next_at_s[name]:
+            steps = int(workflow.elapsed_s / self._interval_s) + 1
+            self._next_at_s[name] = steps * self._interval_s
+            yield self._progress_line(workflow)
+
+    def _start_line(self, workflow: "WorkflowView") -> str:
+        cores = f"{workflow.cores} core{'s' if workflow.cores != 1 else ''}"
+        duration = format_duration(workflow.duration_s)
+        # Before its first report a workflow has no virtual users yet.
+        vus = f" with {format_count(workflow.vus)} vus" if workflow.vus else ""
+        return f"started{vus} on {cores} for up to {duration}"
+
+    def _progress_line(self, workflow: "WorkflowView") -> str:
+        facts = [
+            f"{workflow.progress:4.0%}",
+            f"{format_rate(workflow.rate_now)}/s now",
+            f"{format_rate(workflow.rate_total)}/s mean",
+            f"{format_count(workflow.total)} done",
+            f"{format_count(workflow.failed)} failed",
+        ]
+        latency = latency_now(workflow)
+        if latency is not None:
+            facts += [f"p50 {format_ms(latency[0])}", f"p99 {format_ms(latency[1])}"]
+        facts.append(f"{format_count(workflow.vus)} vus")
+        worst = sorted(workflow.errors.items(), key=lambda item: (-item[1], item[0]))
+        facts += [f"{name}={count}" for name, count in worst[:_ERRORS_SHOWN]]
+        return "  ".join(facts)
+
+    def _end_line(self, workflow: "WorkflowView") -> str:
+        if not workflow.total and not workflow.elapsed_s:
+            return f"{workflow.status}: {workflow.error or 'nothing ran'}"
+        line = (
+            f"{workflow.status}: {format_count(workflow.total)} done, "
+            f"{format_count(workflow.failed)} failed, {format_count(workflow.cut)} cut, "
+            f"{format_rate(workflow.rate_total)}/s mean in {format_duration(workflow.elapsed_s)}"
+        )
+        return f"{line}: {workflow.error}" if workflow.error else line
+
+
+class LineWriter:
+    """Writes lines on a thread. A reader that stops reading costs lines, not time."""
+
+    def __init__(self, stream: TextIO, *, lines_max: int = LINES_MAX) -> None:
+        self._stream = stream
+        self._lines_max = lines_max
+        self._lines: deque[str] = deque()
+        self._dropped = 0
+        self._is_closing = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="ui-lines", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, lines: Iterable[str]) -> None:
+        """Queue lines; over the limit they are dropped and counted. Never waits."""
+        with self._changed:
+            for line in lines:
+                if len(self._lines) < self._lines_max:
+                    self._lines.append(line)
+                else:
+                    self._dropped += 1
+            self._changed.notify()
+
+    def close(self, *, within_s: float | None) -> None:
+        """Get out what is queued; None waits for as long as the reader takes."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(within_s)
+
+    def _run(self) -> None:
+        is_read = True
+        while True:
+            with self._changed:
+                while not self._lines and not self._is_closing:
+                    self._changed.wait()
+                lines, self._lines = self._lines, deque()
+                dropped, self._dropped = self._dropped, 0
+            if not lines:
+                return
+            if dropped:
+                lines.append(f"... {dropped} lines dropped: they were read too slowly")
+            # Once nobody reads any more, lines are thrown away; the run goes on.
+            is_read = is_read and write_through(self._stream, "\n".join(lines) + "\n")
+
+
+class CiUi:
+    """Lines while the run lasts, then the summary."""
+
+    mode: Mode = "ci"
+
+    def __init__(
+        self, stream: TextIO, theme: Theme, *, interval_s: float, width: int | None
+    ) -> None:
+        self._theme = theme
+        self._width = width or _SUMMARY_WIDTH
+        self._log = RunLog(theme, interval_s=interval_s)
+        self._writer = LineWriter(stream)
+
+    def __enter__(self) -> "CiUi":
+        self._writer.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._writer.close(within_s=_CLOSE_WITHIN_S)
+
+    def update(self, view: "RunView") -> None:
+        lines = self._log.lines(view)
+        if lines:
+            self._writer.put(lines)
+
+    def log(self, text: str, *, source: str = "output") -> None:
+        prefix = self._theme.clean(source)
+        self._writer.put(f"{prefix} | {self._theme.clean(line)}" for line in clean_lines(text))
+
+    def finish(self, result: "RunResult") -> None:
+        from hyperscale.ui.summary import summary  # noqa: PLC0415 - not needed to start a run
+
+        self._writer.put(summary(result, self._width, self._theme))
+        self._writer.close(within_s=None)

@@ -1,0 +1,181 @@
+"""The whole live screen: header, warnings, a panel per workflow, user output, keys. Pure.
+
+`render` is a function of what is shown and how large the window is, so every size can be
+tested without a terminal.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hyperscale.ui.line import Line
+from hyperscale.ui.panel import compact, is_active, is_ended, panel, rows_wanted
+from hyperscale.ui.text import cell_width, clip, format_clock, wrap_words
+from hyperscale.ui.theme import Theme
+
+if TYPE_CHECKING:
+    from hyperscale.stats.view import RunView, WorkflowView
+
+_NAME_WIDTH_MAX = 28
+_SATURATED = (
+    "the load generator itself is saturated, so latencies are suspect: they contain its own delay"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pane:
+    """What the person at the keyboard asked to see."""
+
+    output: Sequence[str] = ()  # the newest lines of user output
+    output_total: int = 0  # how many lines there were
+    shows_output: bool = False
+    selected: str | None = None  # the workflow that gets all the room
+    is_stopping: bool = False
+    has_keys: bool = True
+
+
+def render(
+    view: "RunView", width: int, height: int, theme: Theme, pane: Pane | None = None
+) -> list[str]:
+    """At most `height` lines of at most `width` cells."""
+    pane = pane or Pane()
+    head = [_header(view, width, theme), *_banner(view, width, height // 5, theme)]
+    foot = [_footer(width, theme, pane)] if height >= 8 else []
+    if height >= 16:
+        head.append(Line(theme))
+    output = _output(pane, width, height, theme) if pane.shows_output else []
+    body_rows = max(0, height - len(head) - len(foot) - len(output))
+    body = _body(view.workflows, width, body_rows, theme, pane.selected)
+    body += [Line(theme)] * (body_rows - len(body))
+    lines = [*head, *body, *output, *foot]
+    return [line.render(width) for line in lines[: max(0, height)]]
+
+
+def preparing(width: int, theme: Theme) -> list[str]:
+    """The screen before there is anything to show."""
+    return [Line(theme, "hyperscale", "brand").add("  preparing", "dim").render(width)]
+
+
+def _header(view: "RunView", width: int, theme: Theme) -> Line:
+    right = Line(theme, format_clock(view.elapsed_s), "title")
+    for word, count in (
+        ("running", sum(map(is_active, view.workflows))),
+        ("waiting", sum(not is_active(w) and not is_ended(w) for w in view.workflows)),
+        ("done", sum(map(is_ended, view.workflows))),
+    ):
+        if count and width >= 60:
+            right.add(f" {theme.glyphs.separator} ", "dim").add(f"{count} ").add(word, "dim")
+    line = Line(theme, "hyperscale", "brand")
+    room = width - line.width - right.width - 4
+    if room > 4:
+        line.add("  ").add(clip(theme.clean(view.file), room, ellipsis=theme.glyphs.ellipsis))
+    return line.pad_to(width - right.width).extend(right)
+
+
+def _banner(view: "RunView", width: int, rows: int, theme: Theme) -> list[Line]:
+    """Warnings, loud enough not to be missed, two lines each at most."""
+    warnings = view.warnings or ((_SATURATED,) if view.saturated else ())
+    lines: list[Line] = []
+    for warning in warnings:
+        parts = wrap_words(theme.clean(warning), max(10, width - 4))
+        if len(parts) > 2:
+            parts = [parts[0], parts[1] + theme.glyphs.ellipsis]
+        for index, part in enumerate(parts):
+            mark = theme.glyphs.warning if not index else " "
+            text = clip(f" {mark} {part}", width, ellipsis=theme.glyphs.ellipsis)
+            lines.append(Line(theme, text + " " * (width - cell_width(text)), "banner"))
+    return lines[: max(1, rows)]
+
+
+def _body(
+    workflows: Sequence["WorkflowView"], width: int, rows: int, theme: Theme, selected: str | None
+) -> list[Line]:
+    if rows <= 0 or not workflows:
+        return []
+    longest = max(cell_width(theme.clean(workflow.name)) for workflow in workflows)
+    name_width = max(4, min(longest, _NAME_WIDTH_MAX, width // 3))
+    given = allot(workflows, rows, selected)
+    lines: list[Line] = []
+    hidden = 0
+    for workflow, share in zip(workflows, given, strict=True):
+        if not share:
+            hidden += 1
+        elif share == 1:
+            lines.append(compact(workflow, width, theme, name_width=name_width))
+        else:
+            # The last row of a share is the gap to the next panel.
+            lines += panel(workflow, width, share - 1, theme, name_width=name_width)
+            lines.append(Line(theme))
+    if hidden:
+        lines.append(Line(theme, f"{theme.glyphs.ellipsis} {hidden} more workflows", "dim"))
+    return lines[:rows]
+
+
+def allot(workflows: Sequence["WorkflowView"], rows: int, selected: str | None) -> list[int]:
+    """How many rows each workflow gets, the gap below a panel included.
+
+    Everyone gets a line if there are enough; those that run share the rest, and what one does
+    not want goes to the others. A selected workflow takes all of the rest.
+    """
+    given = [0] * len(workflows)
+    order = sorted(range(len(workflows)), key=lambda i: _urgency(workflows[i], selected))
+    # One row is kept to say how many are hidden.
+    for index in order[: rows if rows >= len(workflows) else max(1, rows - 1)]:
+        given[index] = 1
+    left = rows - sum(given) - (1 if 0 in given else 0)
+    eager = [i for i in order if given[i] and _has_panel(workflows[i], selected)]
+    if any(workflows[i].name == selected for i in eager):
+        eager = [i for i in eager if workflows[i].name == selected]
+    wanted = {i: rows_wanted(workflows[i]) + 1 for i in eager}
+    while left > 0 and eager:
+        share = max(1, left // len(eager))
+        for index in tuple(eager):
+            more = min(share, left, wanted[index] - given[index])
+            given[index] += more
+            left -= more
+            if given[index] >= wanted[index]:
+                eager.remove(index)
+    # Two rows hold a line and a gap, which is worse than the line alone.
+    return [1 if share == 2 else share for share in given]
+
+
+def _has_panel(workflow: "WorkflowView", selected: str | None) -> bool:
+    return is_active(workflow) or (workflow.name == selected and workflow.total > 0)
+
+
+def _urgency(workflow: "WorkflowView", selected: str | None) -> int:
+    if workflow.name == selected:
+        return 0
+    if is_active(workflow):
+        return 1
+    if workflow.status in ("failed", "timeout", "partial"):
+        return 2
+    return 3 if is_ended(workflow) else 4
+
+
+def _output(pane: Pane, width: int, height: int, theme: Theme) -> list[Line]:
+    """The newest lines of user output, in the lower third of the window."""
+    rows = max(1, height // 3)
+    title = f" output {theme.glyphs.separator} {pane.output_total:,} lines "
+    rule = theme.glyphs.rule
+    head = Line(theme, rule * 2, "track").add(title, "dim")
+    lines = [head.add(rule * max(0, width - head.width), "track")]
+    newest = pane.output[-rows:]
+    lines += [Line(theme, line) for line in newest]
+    if not newest:
+        lines.append(Line(theme, "nothing printed yet", "dim"))
+    return lines + [Line(theme)] * (rows + 1 - len(lines))
+
+
+def _footer(width: int, theme: Theme, pane: Pane) -> Line:
+    if pane.is_stopping:
+        return Line(theme, "stopping: waiting for requests in flight", "warn")
+    line = Line(theme)
+    if not pane.has_keys:
+        return line
+    output = "hide output" if pane.shows_output else "output"
+    for key, meaning in (("q", "stop"), ("o", output), ("tab", "next workflow"), ("esc", "all")):
+        if line.width + len(key) + len(meaning) + 4 > width:
+            break
+        line.add(f"{key} ", "key").add(f"{meaning}   ", "dim")
+    return line

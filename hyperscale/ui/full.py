@@ -1,0 +1,246 @@
+"""The live view: a thread that draws the newest snapshot on a borrowed terminal.
+
+The run hands over snapshots and never waits: drawing, writing and reading keys happen on the
+thread, through a descriptor that does not block. A terminal slower than the run misses frames,
+nothing else. What a frame looks like is `frame`'s to say.
+"""
+
+import os
+import select
+import signal
+import termios
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, TextIO
+
+from hyperscale.ui.api import Mode
+from hyperscale.ui.frame import Pane, preparing, render
+from hyperscale.ui.screen import Screen
+from hyperscale.ui.stream import write_through
+from hyperscale.ui.terminal import Terminal
+from hyperscale.ui.text import clean_lines
+from hyperscale.ui.theme import Theme
+
+if TYPE_CHECKING:
+    from hyperscale.reporting.results import RunResult
+    from hyperscale.stats.view import RunView
+
+FRAME_INTERVAL_S = 1 / 12
+REPAINT_INTERVAL_S = 2.0  # heals what somebody else wrote over the frame
+OUTPUT_LINES_MAX = 500
+_OUTPUT_CHARS_MAX = 2000  # of one line
+_JOIN_WITHIN_S = 5.0
+
+_GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL
+
+
+class FullUi:
+    """Live view on a terminal, then the summary on its normal screen."""
+
+    mode: Mode = "full"
+
+    def __init__(
+        self,
+        stream: TextIO,
+        theme: Theme,
+        *,
+        on_stop: Callable[[], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = stream
+        self._theme = theme
+        self._on_stop = on_stop or _interrupt
+        self._clock = clock
+        self._terminal = Terminal(stream.fileno())
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name="ui", daemon=True)
+        self._is_closing = False
+        # Handed over to the thread.
+        self._view: RunView | None = None
+        self._output: deque[str] = deque(maxlen=OUTPUT_LINES_MAX)
+        self._output_total = 0
+        self._output_lock = threading.Lock()
+        # The thread's own.
+        self._screen = Screen()
+        self._shows_output = False
+        self._selected: str | None = None
+        self._is_stopping = False
+        self._shown: tuple[int, int, int, Pane] | None = None
+        self._shown_view: RunView | None = None
+        self._repaint_at_s = 0.0
+
+    def __enter__(self) -> "FullUi":
+        self._stream.flush()
+        self._terminal.enter(before_leave=self._stop_drawing)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._close()
+
+    def update(self, view: "RunView") -> None:
+        self._view = view
+
+    def log(self, text: str, *, source: str = "output") -> None:
+        del source  # the pane is narrow; the file beside the results says who wrote what
+        lines = clean_lines(text)
+        newest = [line[:_OUTPUT_CHARS_MAX] for line in lines[-OUTPUT_LINES_MAX:]]
+        with self._output_lock:
+            self._output_total += len(lines)
+            self._output.extend(newest)
+
+    def finish(self, result: "RunResult") -> None:
+        from hyperscale.ui.summary import summary  # noqa: PLC0415 - not needed to start a run
+
+        columns, _ = self._terminal.size()
+        self._close()
+        lines = summary(result, columns - 1, self._theme)
+        # Here the run is over, and a terminal that was stopped may be waited for.
+        unsent = self._terminal.unsent.decode("ascii")
+        write_through(self._stream, unsent + "\n".join(lines) + "\n")
+
+    def _close(self) -> None:
+        self._terminal.leave()
+        if self._wake_fd >= 0:
+            os.close(self._wake_fd)
+            self._wake_fd = -1
+
+    def _stop_drawing(self) -> None:
+        self._is_closing = True
+        if threading.current_thread() is self._thread or not self._thread.is_alive():
+            return
+        os.eventfd_write(self._wake_fd, 1)
+        self._thread.join(_JOIN_WITHIN_S)
+
+    # -- the thread
+
+    def _run(self) -> None:
+        try:
+            self._draw_until_closed()
+        except (OSError, termios.error):
+            return  # the terminal is gone; the run goes on without it
+        except BaseException:
+            # A defect of ours must not leave a broken terminal behind its traceback.
+            self._terminal.leave()
+            raise
+
+    def _draw_until_closed(self) -> None:
+        terminal = self._terminal
+        poller = select.poll()
+        poller.register(self._wake_fd, select.POLLIN)
+        pending = memoryview(b"")
+        frame_at_s = self._clock()
+        while not self._is_closing:
+            poller.register(terminal.fd, select.POLLIN | (select.POLLOUT if pending else 0))
+            wait_s = 1.0 if pending else max(0.0, frame_at_s - self._clock())
+            events = dict(poller.poll(wait_s * 1000))
+            happened = events.get(terminal.fd, 0)
+            if happened & _GONE:
+                return
+            if happened & select.POLLIN and self._press(terminal.read()):
+                frame_at_s = self._clock()
+            # A frame that is not out yet is not followed by another: the next one will be newer.
+            if not pending and self._clock() >= frame_at_s:
+                if terminal.retake():
+                    self._screen.forget()
+                pending = memoryview(self._frame())
+                frame_at_s = self._clock() + FRAME_INTERVAL_S
+            if pending:
+                pending = pending[terminal.write(pending) :]
+
+    def _frame(self) -> bytes:
+        """The bytes that bring the screen up to date; empty if it is."""
+        view = self._view
+        columns, rows = self._terminal.size()
+        with self._output_lock:
+            output = tuple(self._output) if self._shows_output else ()
+            output_total = self._output_total
+        pane = Pane(
+            output=output,
+            output_total=output_total,
+            shows_output=self._shows_output,
+            selected=self._selected,
+            is_stopping=self._is_stopping,
+        )
+        now_s = self._clock()
+        shown = (columns, rows, id(view), pane)
+        if now_s >= self._repaint_at_s:
+            self._screen.forget()
+            self._repaint_at_s = now_s + REPAINT_INTERVAL_S
+        elif shown == self._shown and not self._screen.is_blank:
+            return b""
+        self._shown = shown
+        self._shown_view = view  # keeps its id from being given to another
+        # One column stays free: no terminal is ever asked what happens after its last cell.
+        if view is None:
+            lines = preparing(columns - 1, self._theme)
+        else:
+            lines = render(view, columns - 1, rows, self._theme, pane)
+        return self._screen.draw(lines, columns=columns, rows=rows)
+
+    def _press(self, typed: bytes) -> bool:
+        """Acts on keys; true if the screen should show it at once."""
+        for key in _keys(typed):
+            match key:
+                case "q" | "Q":
+                    if not self._is_stopping:
+                        self._is_stopping = True
+                        self._on_stop()
+                case "o" | "O":
+                    self._shows_output = not self._shows_output
+                case "\t" | "down" | "right" | "j":
+                    self._select(+1)
+                case "back-tab" | "up" | "left" | "k":
+                    self._select(-1)
+                case "escape":
+                    self._selected = None
+                case "\x0c":  # Ctrl-L
+                    self._screen.forget()
+        return bool(typed)
+
+    def _select(self, step: int) -> None:
+        if self._view is None or not self._view.workflows:
+            return
+        names = [None, *(workflow.name for workflow in self._view.workflows)]
+        at = names.index(self._selected) if self._selected in names else 0
+        self._selected = names[(at + step) % len(names)]
+
+
+_SEQUENCES = {
+    b"\x1b[A": "up",
+    b"\x1b[B": "down",
+    b"\x1b[C": "right",
+    b"\x1b[D": "left",
+    b"\x1b[Z": "back-tab",
+}
+
+
+def _keys(typed: bytes) -> list[str]:
+    """Names of the keys in what a terminal sent. What is not known is ignored."""
+    keys = []
+    while typed:
+        if typed[:1] != b"\x1b":
+            keys.append(chr(typed[0]))
+            typed = typed[1:]
+        elif len(typed) == 1 or typed[1:2] not in b"[O":
+            keys.append("escape")
+            typed = typed[1:]
+        else:
+            end = next((i for i in range(2, len(typed)) if 0x40 <= typed[i] <= 0x7E), len(typed))
+            sequence = b"\x1b[" + typed[2 : end + 1]
+            keys.append(_SEQUENCES.get(sequence, ""))
+            typed = typed[end + 1 :]
+    return keys
+
+
+def _interrupt() -> None:
+    """`q` is Ctrl-C for people who do not trust it: the same signal, the same way out."""
+    os.kill(os.getpid(), signal.SIGINT)

@@ -1,0 +1,129 @@
+"""Lines of styled text and tables made of them: built from parts, clipped to a width.
+
+The one funnel to the terminal: `Line.render` cleans every part, so nothing foreign gets past it.
+It knows nothing of workflows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hyperscale.ui.text import cell_width, clip
+from hyperscale.ui.theme import Theme
+
+
+class Line:
+    """Parts of one screen line, each with a role."""
+
+    __slots__ = ("_parts", "_theme", "width")
+
+    def __init__(self, theme: Theme, text: str = "", role: str = "") -> None:
+        self._theme = theme
+        self._parts: list[tuple[str, str]] = []
+        self.width = 0
+        if text:
+            self.add(text, role)
+
+    def add(self, text: str, role: str = "") -> "Line":
+        text = self._theme.clean(text)
+        self._parts.append((text, role))
+        self.width += cell_width(text)
+        return self
+
+    def add_fit(self, text: str, width: int, role: str = "", *, right: bool = False) -> "Line":
+        """`text` in exactly `width` cells: clipped or padded."""
+        text = clip(self._theme.clean(text), width, ellipsis=self._theme.glyphs.ellipsis)
+        space = " " * (width - cell_width(text))
+        if right:
+            return self.add(space).add(text, role)
+        return self.add(text, role).add(space)
+
+    def pad_to(self, column: int) -> "Line":
+        if column > self.width:
+            self.add(" " * (column - self.width))
+        return self
+
+    def extend(self, other: "Line") -> "Line":
+        self._parts.extend(other._parts)
+        self.width += other.width
+        return self
+
+    def render(self, width: int) -> str:
+        """The line with its control sequences, at most `width` cells wide."""
+        theme = self._theme
+        if self.width <= width:
+            return "".join([theme.paint(text, role) for text, role in self._parts])
+        room = width
+        painted = []
+        for text, role in self._parts:
+            part_width = cell_width(text)
+            if part_width < room:
+                painted.append(theme.paint(text, role))
+                room -= part_width
+                continue
+            # The line is too long, so its last visible cell says so.
+            kept = clip(text + "  ", room, ellipsis=theme.glyphs.ellipsis)
+            painted.append(theme.paint(kept, role))
+            break
+        return "".join(painted)
+
+
+def wrap(theme: Theme, head: Line, parts: Sequence[Line], width: int, *, gap: str) -> list[Line]:
+    """`parts` behind `head`, over as many lines as they need, all starting where `head` ends."""
+    indent = head.width
+    lines = [head]
+    for part in parts:
+        has_parts = lines[-1].width > indent
+        if has_parts and lines[-1].width + cell_width(gap) + part.width > width:
+            lines.append(Line(theme, " " * indent))
+            has_parts = False
+        if has_parts:
+            lines[-1].add(gap, "dim")
+        lines[-1].extend(part)
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table. Those with the highest `rank` go first when room is short."""
+
+    title: str
+    cells: tuple[str, ...]
+    roles: tuple[str, ...] = ()
+    rank: int = 0
+    right: bool = True
+    width_min: int = 0  # keeps a live table from shifting as its numbers grow
+    width_max: int = 1000
+
+    def width(self, theme: Theme) -> int:
+        widest = max(map(cell_width, map(theme.clean, (self.title, *self.cells))))
+        return min(max(widest, self.width_min), self.width_max)
+
+
+def table(
+    theme: Theme, columns: Sequence[Column], width: int, *, indent: int = 0, gap: int = 2
+) -> list[Line]:
+    """Title line and rows, in at most `width` cells: dropping columns, then narrowing the first."""
+    shown = list(columns)
+    widths = {id(column): column.width(theme) for column in shown}
+
+    def total() -> int:
+        return indent + sum(widths[id(column)] for column in shown) + gap * (len(shown) - 1)
+
+    while total() > width and any(column.rank for column in shown):
+        shown.remove(max(reversed(shown), key=lambda column: column.rank))
+    first = shown[0]
+    widths[id(first)] = max(4, widths[id(first)] - max(0, total() - width))
+
+    rows = []
+    for row in range(-1, len(first.cells)):
+        line = Line(theme, " " * indent)
+        for index, column in enumerate(shown):
+            if index:
+                line.add(" " * gap)
+            if row < 0:
+                text, role = column.title, "dim"
+            else:
+                text, role = column.cells[row], column.roles[row] if column.roles else ""
+            line.add_fit(text, widths[id(column)], role, right=column.right)
+        rows.append(line)
+    return rows

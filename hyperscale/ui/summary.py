@@ -1,0 +1,268 @@
+"""The last word of a run: what happened, in tables, with the verdict at the bottom. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from hyperscale.config import format_duration
+from hyperscale.reporting.results import (
+    MetricResult,
+    RunResult,
+    RunStatus,
+    StepResult,
+    ThresholdResult,
+    WorkflowResult,
+    failed_checks,
+)
+from hyperscale.ui.line import Column, Line, table, wrap
+from hyperscale.ui.panel import INDENT, Note, by_count, status_mark, step_label
+from hyperscale.ui.text import format_bytes, format_count, format_ms, format_rate, wrap_words
+from hyperscale.ui.theme import Theme
+
+_WIDTH_MIN = 40
+_TITLE_WIDTH = 9  # of what stands before errors, checks and the like; as wide as "all steps"
+_TOTAL_ROW = "all steps"
+
+
+def summary(result: RunResult, width: int, theme: Theme) -> list[str]:
+    """The summary as lines of at most `width` cells."""
+    width = max(_WIDTH_MIN, width)
+    lines = [Line(theme)]
+    for workflow in result.workflows:
+        lines += [*_workflow(workflow, width, theme), Line(theme)]
+    if result.thresholds:
+        lines += [*_thresholds(result.thresholds, width, theme), Line(theme)]
+    if result.warnings or result.saturated:
+        lines += [*_warnings(result, width, theme), Line(theme)]
+    rendered = [line.render(width).rstrip() for line in lines]
+    if result.outputs:
+        # Paths are for copying: better wrapped by the terminal than cut by us.
+        rendered += [line.render(line.width) for line in _outputs(result.outputs, theme)]
+        rendered.append("")
+    return rendered + [line.render(width) for line in _verdict(result, width, theme)]
+
+
+def _workflow(workflow: WorkflowResult, width: int, theme: Theme) -> list[Line]:
+    mark, role = status_mark(theme, workflow.status.value)
+    head = Line(theme, mark, role).add(" ").add(workflow.name, "title")
+    head.add("  ").add(workflow.status.value, role)
+    if not workflow.elapsed_seconds and not workflow.total:
+        return [head, *_error(workflow, width, theme)]
+    cores = f"{workflow.cores} core{'s' if workflow.cores != 1 else ''}"
+    head.add(f" in {format_duration(workflow.elapsed_seconds)}")
+    for fact in (
+        f"{format_count(workflow.vus)} vus on {cores}",
+        f"{format_count(workflow.total)} requests",
+        f"{format_rate(workflow.rate_per_second)}/s",
+    ):
+        if head.width + len(fact) + 3 <= width:
+            head.add(f" {theme.glyphs.separator} ", "dim").add(fact)
+    lines = [head, *_error(workflow, width, theme)]
+    if workflow.steps:
+        lines += _steps(workflow, width, theme)
+    for title, items in _notes(workflow):
+        lines += _block(title, [_item(theme, *item) for item in items], width, theme)
+    return [*lines, *_checks(workflow, width, theme)]
+
+
+def _block(title: str, parts: Sequence[Line], width: int, theme: Theme) -> list[Line]:
+    """`errors   timeout 12 · reset 3`, over as many lines as it takes: nothing is left out."""
+    head = Line(theme, " " * INDENT).add_fit(title, _TITLE_WIDTH, "dim").add("  ")
+    return wrap(theme, head, parts, width, gap=f" {theme.glyphs.separator} ")
+
+
+def _item(theme: Theme, name: str, value: str, role: str) -> Line:
+    return Line(theme, name, role).add(f" {value}")
+
+
+def _error(workflow: WorkflowResult, width: int, theme: Theme) -> list[Line]:
+    if not workflow.error:
+        return []
+    role = "warn" if workflow.status is RunStatus.CANCELLED else "failed"
+    parts = wrap_words(theme.clean(workflow.error), width - INDENT)
+    return [Line(theme, " " * INDENT).add(part, role) for part in parts]
+
+
+def _steps(workflow: WorkflowResult, width: int, theme: Theme) -> list[Line]:
+    rows: list[StepResult] = list(workflow.steps)
+    if sum(step.kind == "test" for step in rows) > 1:
+        rows.append(_total(workflow))
+    failed_roles = tuple("failed" if step.failed else "" for step in rows)
+    cut_roles = tuple("warn" if step.cut else "" for step in rows)
+    skipped_roles = tuple("warn" if step.skipped else "" for step in rows)
+
+    def counts(title: str, values: Sequence[int], rank: int, roles: tuple[str, ...] = ()) -> Column:
+        return Column(title, tuple(map(format_count, values)), roles, rank=rank)
+
+    def times(title: str, values: Sequence[float | None], rank: int) -> Column:
+        return Column(title, tuple(map(format_ms, values)), rank=rank)
+
+    columns = [
+        Column(
+            "step",
+            tuple(step_label(step.name, step.kind) for step in rows),
+            tuple("dim" if step.kind == "" else "" for step in rows),
+            right=False,
+            width_max=32,
+        ),
+        counts("ok", [step.ok for step in rows], 0),
+        counts("failed", [step.failed for step in rows], 0, failed_roles),
+        counts("cut", [step.cut for step in rows], 4, cut_roles),
+        counts("skipped", [step.skipped for step in rows], 9, skipped_roles),
+        counts("sent", [step.sent for step in rows], 8),
+        Column("rate/s", tuple(format_rate(step.rate_per_second) for step in rows), rank=3),
+        times("min", [step.latency_ms.min for step in rows], 11),
+        times("mean", [step.latency_ms.mean for step in rows], 10),
+        times("p50", [step.latency_ms.p50 for step in rows], 1),
+        times("p90", [step.latency_ms.p90 for step in rows], 6),
+        times("p95", [step.latency_ms.p95 for step in rows], 5),
+        times("p99", [step.latency_ms.p99 for step in rows], 0),
+        times("p99.9", [step.latency_ms.p999 for step in rows], 7),
+        times("max", [step.latency_ms.max for step in rows], 2),
+    ]
+    return table(theme, columns, width, indent=INDENT)
+
+
+def _total(workflow: WorkflowResult) -> StepResult:
+    """The workflow's own totals as the last row: merged histograms, not sums of percentiles."""
+    return StepResult(
+        name=_TOTAL_ROW,
+        kind="",
+        total=workflow.total,
+        ok=workflow.ok,
+        failed=workflow.failed,
+        cut=workflow.cut,
+        skipped=sum(step.skipped for step in workflow.steps if step.kind == "test"),
+        sent=workflow.sent,
+        rate_per_second=workflow.rate_per_second,
+        latency_ms=workflow.latency_ms,
+    )
+
+
+def _notes(workflow: WorkflowResult) -> list[Note]:
+    errors = _sum(step.errors for step in workflow.steps)
+    codes = _sum(step.status_codes for step in workflow.steps)
+    notes: list[Note] = []
+    if errors:
+        notes.append(("errors", [(e, format_count(n), "failed") for e, n in by_count(errors)]))
+    if codes:
+        items = [
+            (code, format_count(n), "ok" if code < "400" else "failed")
+            for code, n in by_count(codes)
+        ]
+        notes.append(("status", items))
+    received = sum(step.bytes_received for step in workflow.steps)
+    sent = sum(step.bytes_sent for step in workflow.steps)
+    if received or sent:
+        items = [("received", format_bytes(received), ""), ("sent", format_bytes(sent), "")]
+        notes.append(("bytes", items))
+    if workflow.metrics:
+        notes.append(("metrics", [(m.name, _metric(m), "") for m in workflow.metrics]))
+    return notes
+
+
+def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for one in counts:
+        for key, count in one.items():
+            total[key] = total.get(key, 0) + count
+    return total
+
+
+def _metric(metric: MetricResult) -> str:
+    if metric.value is None:
+        return "never recorded"
+    match metric.kind:
+        case "timer":
+            p99 = "" if metric.p99 is None else f", p99 {format_ms(metric.p99 * 1e3)}"
+            return f"mean {format_ms(metric.value * 1e3)}{p99}"
+        case "distribution":
+            p99 = "" if metric.p99 is None else f", p99 {metric.p99:.6g}"
+            return f"mean {metric.value:.6g}{p99}"
+        case "rate":
+            return f"{format_rate(metric.value)}/s"
+    return f"{metric.value:,.6g}" if abs(metric.value) < 1e6 else f"{metric.value:,.0f}"
+
+
+def _checks(workflow: WorkflowResult, width: int, theme: Theme) -> list[Line]:
+    glyphs = theme.glyphs
+    lines: list[Line] = []
+    passing = [check for check in workflow.checks if check.passed and not check.failed]
+    if passing:
+        parts = [
+            Line(theme, f"{glyphs.passed} ", "ok").add(f"{c.name} {format_count(c.passed)}")
+            for c in passing
+        ]
+        lines += _block("checks", parts, width, theme)
+    for check in workflow.checks:
+        if check.failed:
+            total = format_count(check.passed + check.failed)
+            part = Line(theme, f"{glyphs.failed} {check.name}", "failed")
+            part.add(f" {format_count(check.failed)} of {total} failed")
+            if check.first_failure:
+                part.add(f"  first: {check.first_failure}", "dim")
+            lines += _block("checks" if not lines else "", [part], width, theme)
+        elif not check.passed:
+            part = Line(theme, check.name).add(" never ran", "warn")
+            lines += _block("checks" if not lines else "", [part], width, theme)
+    return lines
+
+
+def _thresholds(thresholds: Sequence[ThresholdResult], width: int, theme: Theme) -> list[Line]:
+    glyphs = theme.glyphs
+    roles = tuple("ok" if threshold.passed else "failed" for threshold in thresholds)
+    columns = [
+        Column(
+            "threshold",
+            tuple(
+                f"{glyphs.passed if threshold.passed else glyphs.failed} {threshold.name}"
+                for threshold in thresholds
+            ),
+            roles,
+            right=False,
+        ),
+        Column("limit", tuple(threshold.limit for threshold in thresholds), right=False),
+        Column("was", tuple(map(_measured, thresholds)), roles),
+        Column("workflow", tuple(t.workflow for t in thresholds), rank=1, right=False),
+    ]
+    return table(theme, columns, width, indent=INDENT)
+
+
+def _measured(threshold: ThresholdResult) -> str:
+    if threshold.value is None:
+        return "no samples"
+    return f"{threshold.value:,.4g}{threshold.unit}"
+
+
+def _warnings(result: RunResult, width: int, theme: Theme) -> list[Line]:
+    warnings = result.warnings or [
+        "the load generator itself was saturated, so latencies are suspect"
+    ]
+    lines = []
+    for warning in warnings:
+        for index, part in enumerate(wrap_words(theme.clean(warning), width - 2)):
+            mark = theme.glyphs.warning if not index else " "
+            lines.append(Line(theme, f"{mark} ", "warn").add(part, "warn"))
+    return lines
+
+
+def _outputs(outputs: Mapping[str, str], theme: Theme) -> list[Line]:
+    widest = max(len(theme.clean(kind)) for kind in outputs)
+    return [
+        Line(theme).add_fit(kind, widest, "dim").add("  ").add(path, "title")
+        for kind, path in outputs.items()
+    ]
+
+
+def _verdict(result: RunResult, width: int, theme: Theme) -> list[Line]:
+    mark, role = status_mark(theme, result.status.value)
+    if result.status is not RunStatus.COMPLETED:
+        text = f"{result.status.value} after {format_duration(result.elapsed_seconds)}"
+        return [Line(theme, f"{mark} {text}", role)]
+    broken = [threshold for threshold in result.thresholds if not threshold.passed]
+    checks = [c for w in result.workflows for c in failed_checks(w, result.thresholds)]
+    if result.passed:
+        text = f"passed in {format_duration(result.elapsed_seconds)}"
+        return [Line(theme, f"{theme.glyphs.passed} {text}", "ok")]
+    parts = [f"{t.name} {t.limit} (was {_measured(t)})" for t in broken]
+    parts += [f"check {check.name}" for check in checks]
+    text = f"{theme.glyphs.failed} failed: {', '.join(parts)}"
+    return [Line(theme, part, "failed") for part in wrap_words(theme.clean(text), width)]

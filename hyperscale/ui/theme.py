@@ -1,0 +1,122 @@
+"""How things look: which colours and characters this terminal can show.
+
+Layout code names roles ("failed", "dim"); only this module turns a role into a control
+sequence. It reads no environment by itself: `detect` is given one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hyperscale.ui.text import clean
+
+# Role -> SGR parameters with 256 colours (middle tones: legible on dark and on light), with the
+# terminal's own 16, and without colour (NO_COLOR forbids colours, not weight).
+_ROLES: dict[str, tuple[str, str, str]] = {
+    "brand": ("1;38;5;39", "1;34", "1"),
+    "title": ("1", "1", "1"),
+    "dim": ("38;5;244", "2", "2"),
+    "ok": ("38;5;35", "32", ""),
+    "failed": ("1;38;5;203", "1;31", "1"),
+    "warn": ("38;5;178", "33", ""),
+    "running": ("38;5;39", "34", ""),
+    "banner": ("1;30;48;5;178", "1;30;43", "1;7"),
+    "bar": ("38;5;39", "34", ""),
+    "track": ("38;5;240", "2", "2"),
+    "rate": ("38;5;37", "36", ""),
+    "p50": ("38;5;35", "32", ""),
+    "p99": ("38;5;170", "35", "1"),
+    "key": ("1;38;5;39", "1;34", "1"),
+}
+
+
+@dataclass(frozen=True)
+class Glyphs:
+    """The characters that differ between a full and an ASCII terminal."""
+
+    ellipsis: str = "…"
+    running: str = "●"
+    waiting: str = "○"
+    passed: str = "✓"
+    failed: str = "✗"
+    cancelled: str = "⊘"
+    warning: str = "▲"
+    separator: str = "·"
+    rule: str = "─"
+    gutter: str = "│"
+    axis: str = "┤"
+    corner: str = "└"
+    swatch: str = "━"
+
+
+_ASCII_GLYPHS = Glyphs(
+    ellipsis="~",
+    running="*",
+    waiting="o",
+    passed="+",
+    failed="x",
+    cancelled="-",
+    warning="!",
+    separator="|",
+    rule="-",
+    gutter="|",
+    axis="|",
+    corner="+",
+    swatch="-",
+)
+
+
+@dataclass(frozen=True)
+class Theme:
+    """What one terminal can show. `colors` is 256, 16 or 0; None forbids every control code."""
+
+    unicode: bool = True
+    colors: int | None = 256
+    glyphs: Glyphs = field(init=False)
+    _sgr: Mapping[str, str] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "glyphs", Glyphs() if self.unicode else _ASCII_GLYPHS)
+        column = {256: 0, 16: 1, 0: 2}
+        sgr = (
+            {}
+            if self.colors is None
+            else {role: sgr[column[self.colors]] for role, sgr in _ROLES.items()}
+        )
+        object.__setattr__(self, "_sgr", sgr)
+
+    def clean(self, text: str) -> str:
+        """`text` as this terminal may see it: harmless, one line, in its character set."""
+        return clean(text, unicode=self.unicode)
+
+    def paint(self, text: str, role: str) -> str:
+        """Cleaned `text` in the look of `role`."""
+        sgr = self._sgr.get(role)
+        return f"\x1b[{sgr}m{text}\x1b[0m" if sgr and text else text
+
+
+PLAIN = Theme(unicode=True, colors=None)
+
+
+def detect(environ: Mapping[str, str], *, encoding: str | None, terminal: bool) -> Theme:
+    """The theme for a stream of that encoding under that environment."""
+    unicode = _shows_unicode(environ, encoding)
+    if not terminal:
+        return Theme(unicode=unicode, colors=None)
+    if environ.get("NO_COLOR"):
+        return Theme(unicode=unicode, colors=0)
+    term = environ.get("TERM", "")
+    many = "256" in term or environ.get("COLORTERM", "") in ("truecolor", "24bit")
+    return Theme(unicode=unicode, colors=256 if many else 16)
+
+
+def _shows_unicode(environ: Mapping[str, str], encoding: str | None) -> bool:
+    if (encoding or "").lower().replace("-", "").replace("_", "") != "utf8":
+        return False
+    if environ.get("TERM") == "linux":  # the kernel's console has no braille and few symbols
+        return False
+    everything, ctype, lang = (environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG"))
+    # Python coerces the C locale to UTF-8 for itself (PEP 538); the terminal was not asked.
+    if not everything and ctype == "C.UTF-8" and lang in ("C", "POSIX"):
+        return False
+    locale = everything or ctype or lang
+    return not locale or "utf8" in locale.lower().replace("-", "")
