@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hyperscale_core::engine::program::{self, ProgramStep};
+use hyperscale_core::engine::response::Keep;
 use hyperscale_core::engine::template::{self, Body, Limits};
 use hyperscale_core::engine::tls::{self, TlsProfile};
 use hyperscale_core::engine::{self, Caller, Mode, Options, RequestKey};
@@ -209,10 +210,11 @@ impl Engine {
         template: &Template,
         vu: u32,
         step: u32,
-        keep: bool,
+        sees_body: bool,
     ) -> PyResult<Bound<'py, Call>> {
         let this = slf.get();
         let call = Bound::new(slf.py(), Call::new(slf.clone().unbind()))?;
+        let keep = if sees_body { Keep::Body } else { Keep::Head };
         let caller = Caller { vu, step, keep };
         let token = call.clone().unbind();
         let mut core = this.core();

@@ -1,12 +1,19 @@
 use hyperscale_core::engine::exchange;
 use hyperscale_core::recorder::Phase;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyBytes, PyList};
 
 /// A finished call, read lazily: most are only counted.
 #[pyclass(frozen, module = "hyperscale._native")]
 pub struct Exchange {
     pub inner: exchange::Exchange,
+}
+
+impl Exchange {
+    fn phase(&self, wanted: Phase) -> Option<u64> {
+        let mut phases = Phase::ALL.into_iter().zip(self.inner.phases_ns);
+        phases.find(|(phase, _)| *phase == wanted).and_then(|(_, value_ns)| value_ns)
+    }
 }
 
 #[pymethods]
@@ -86,16 +93,24 @@ impl Exchange {
         self.inner.latency_ns
     }
 
-    /// Nanoseconds of each phase that happened.
     #[getter]
-    fn phases_ns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let phases = PyDict::new(py);
-        for (phase, value) in Phase::ALL.into_iter().zip(self.inner.phases_ns) {
-            if let Some(value_ns) = value {
-                phases.set_item(phase.name(), value_ns)?;
-            }
-        }
-        Ok(phases)
+    fn blocked_ns(&self) -> Option<u64> {
+        self.phase(Phase::Blocked)
+    }
+
+    #[getter]
+    fn connect_ns(&self) -> Option<u64> {
+        self.phase(Phase::Connect)
+    }
+
+    #[getter]
+    fn tls_ns(&self) -> Option<u64> {
+        self.phase(Phase::Tls)
+    }
+
+    #[getter]
+    fn first_byte_ns(&self) -> Option<u64> {
+        self.phase(Phase::FirstByte)
     }
 
     #[getter]
@@ -114,12 +129,12 @@ impl Exchange {
     }
 
     #[getter]
-    fn tls_version(&self) -> Option<&str> {
-        self.inner.tls.as_ref().map(|tls| tls.version.as_str())
+    fn tls_version(&self) -> Option<&'static str> {
+        self.inner.tls.and_then(|tls| tls.version)
     }
 
     #[getter]
-    fn tls_cipher(&self) -> Option<&str> {
-        self.inner.tls.as_ref().map(|tls| tls.cipher.as_str())
+    fn tls_cipher(&self) -> Option<&'static str> {
+        self.inner.tls.and_then(|tls| tls.cipher)
     }
 }

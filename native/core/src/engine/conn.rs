@@ -111,11 +111,8 @@ impl Conn {
     pub fn tls_info(&self) -> Option<TlsInfo> {
         let session = self.tls.as_ref()?;
         Some(TlsInfo {
-            version: session.protocol_version().map(|v| format!("{v:?}")).unwrap_or_default(),
-            cipher: session
-                .negotiated_cipher_suite()
-                .map(|suite| format!("{:?}", suite.suite()))
-                .unwrap_or_default(),
+            version: session.protocol_version().and_then(|version| version.as_str()),
+            cipher: session.negotiated_cipher_suite().and_then(|s| s.suite().as_str()),
         })
     }
 

@@ -7,10 +7,10 @@ use super::error::{ErrorClass, Failure};
 use super::template::Template;
 use crate::recorder::Outcome;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct TlsInfo {
-    pub version: String,
-    pub cipher: String,
+    pub version: Option<&'static str>,
+    pub cipher: Option<&'static str>,
 }
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct Exchange {
     /// 0 when no response arrived.
     pub status: u16,
     pub minor_version: u8,
-    /// Empty unless the caller can see the response.
+    /// Empty as far as the caller cannot see them.
     pub head: Vec<u8>,
     pub body: Vec<u8>,
     pub failure: Option<Failure>,

@@ -39,7 +39,7 @@ use conn::{Conn, Stage, Written};
 use error::{ErrorClass, Failure};
 use exchange::Exchange;
 use resolve::Resolver;
-use response::{Expect, Progress, Response};
+use response::{Expect, Keep, Progress, Response};
 use template::{Origin, Template};
 use timers::Timers;
 use tls::{TlsConfigs, TlsProfile};
@@ -96,7 +96,7 @@ pub struct Done<T> {
 pub struct Caller {
     pub vu: u32,
     pub step: u32,
-    pub keep: bool,
+    pub keep: Keep,
 }
 
 #[derive(Debug)]
@@ -898,10 +898,8 @@ impl<T> Engine<T> {
     fn finish(&mut self, slot: u32, failure: Option<Failure>, recorder: &mut Recorder) {
         let now = now_ns();
         let Some(request) = self.detach(slot, recorder) else { return };
-        let tls = match request.conn.and_then(|number| self.conns.get(number as usize)) {
-            Some(conn) if request.caller.keep => conn.tls_info(),
-            _ => None,
-        };
+        let conn = request.conn.and_then(|number| self.conns.get(number as usize));
+        let tls = conn.and_then(Conn::tls_info);
         if let Some(number) = request.conn {
             self.close_after(slot, number, recorder);
         }

@@ -8,6 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::response::Keep;
 use super::template::Template;
 use super::{Caller, Done, Engine, Options};
 use crate::clock::now_ns;
@@ -211,7 +212,7 @@ impl Program {
                     continue;
                 }
                 state.pending += 1;
-                let caller = Caller { vu: vu as u32, step: step.step, keep: false };
+                let caller = Caller { vu: vu as u32, step: step.step, keep: Keep::Nothing };
                 let ticket = Ticket { vu: vu as u32, position };
                 self.engine.send(step.template.clone(), caller, ticket, recorder);
             }

@@ -35,13 +35,20 @@ enum State {
     Done,
 }
 
+/// How much of a response its caller can see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Keep {
+    Nothing,
+    Head,
+    Body,
+}
+
 /// What the caller wants of a response.
 #[derive(Clone, Copy, Debug)]
 pub struct Expect {
     /// A response to HEAD has no body, whatever its headers say.
     pub is_head: bool,
-    /// Keep head and body; otherwise only what the engine itself needs.
-    pub keep: bool,
+    pub keep: Keep,
     pub body_bytes_max: u64,
 }
 
@@ -151,7 +158,7 @@ impl Response {
         if self.body_bytes > self.expect.body_bytes_max {
             return Err(too_large(self.expect.body_bytes_max));
         }
-        if self.expect.keep {
+        if self.expect.keep == Keep::Body {
             self.body.extend_from_slice(data);
         }
         Ok(())
@@ -214,7 +221,7 @@ impl Response {
         self.minor_version = parsed.version.unwrap_or(1);
         self.keep_alive = self.minor_version == 1;
         let framing = self.read_headers(parsed.headers)?;
-        if self.expect.keep {
+        if self.expect.keep >= Keep::Head {
             self.head = input.get(..used).unwrap_or_default().to_vec();
         }
         self.state = self.body_state(&framing)?;
@@ -245,7 +252,7 @@ impl Response {
                 8 if name.eq_ignore_ascii_case("location") => {
                     self.location = Some(String::from_utf8_lossy(value).into_owned());
                 }
-                16 if self.expect.keep && name.eq_ignore_ascii_case("content-encoding") => {
+                16 if self.expect.keep == Keep::Body && name.eq_ignore_ascii_case("content-encoding") => {
                     self.encoding = Some(String::from_utf8_lossy(value).trim().to_ascii_lowercase());
                 }
                 _ => {}
@@ -269,7 +276,7 @@ impl Response {
                 Err(too_large(self.expect.body_bytes_max))
             }
             (false, Some(length)) => {
-                if self.expect.keep {
+                if self.expect.keep == Keep::Body {
                     // At most 1 MiB on the server's word alone.
                     self.body.reserve(length.min(1 << 20) as usize);
                 }

@@ -1,9 +1,9 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 use super::super::error::ErrorClass;
-use super::{Expect, Progress, Response};
+use super::{Expect, Keep, Progress, Response};
 
-const KEEP: Expect = Expect { is_head: false, keep: true, body_bytes_max: 1 << 20 };
+const KEEP: Expect = Expect { is_head: false, keep: Keep::Body, body_bytes_max: 1 << 20 };
 
 /// Feeds `input` in pieces of `size`; the response and how much of the input it used.
 fn parse(input: &[u8], size: usize, expect: Expect) -> Result<(Response, Option<usize>), ErrorClass> {
@@ -120,7 +120,7 @@ fn an_early_close_is_a_reset() {
 fn headers_the_engine_needs_are_read() {
     let input = b"HTTP/1.1 302 Found\r\nLocation: /next\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\n\
                   Connection: Close\r\nContent-Length: 0\r\n\r\n";
-    let (response, _) = parse(input, 9, Expect { keep: false, ..KEEP }).unwrap();
+    let (response, _) = parse(input, 9, Expect { keep: Keep::Nothing, ..KEEP }).unwrap();
     assert_eq!(response.location.as_deref(), Some("/next"));
     assert_eq!(response.set_cookies, ["a=1", "b=2"]);
     assert!(!response.keep_alive);
