@@ -1,0 +1,55 @@
+"""`self.client.http`: HTTP/1.1 through the native engine.
+
+A method returns at once with something to await; nothing here runs per response.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Unpack
+
+from hyperscale.clients.templates import BodyCall, PlainCall, TemplateBook
+from hyperscale.testing.http import HTTPResponse
+
+if TYPE_CHECKING:
+    from hyperscale._native import Template
+
+Send = Callable[["Template", int], Awaitable[HTTPResponse]]
+
+
+class HTTPClient:
+    """The HTTP client of one virtual user.
+
+    Every argument may be a plain value or one of the request parts of `hyperscale.testing`.
+    `PlainCall` and `BodyCall` say what a call can be given.
+    """
+
+    __slots__ = ("_send", "_template", "_vu")
+
+    def __init__(self, book: TemplateBook, send: Send, vu: int) -> None:
+        self._template = book.template
+        self._send = send
+        self._vu = vu
+
+    def get(self, url: str, **call: Unpack[PlainCall]) -> Awaitable[HTTPResponse]:
+        return self._send(self._template("GET", url, call), self._vu)
+
+    def head(self, url: str, **call: Unpack[PlainCall]) -> Awaitable[HTTPResponse]:
+        return self._send(self._template("HEAD", url, call), self._vu)
+
+    def options(self, url: str, **call: Unpack[PlainCall]) -> Awaitable[HTTPResponse]:
+        return self._send(self._template("OPTIONS", url, call), self._vu)
+
+    def post(self, url: str, **call: Unpack[BodyCall]) -> Awaitable[HTTPResponse]:
+        return self._send(self._template("POST", url, call), self._vu)
+
+    def put(self, url: str, **call: Unpack[BodyCall]) -> Awaitable[HTTPResponse]:
+        return self._send(self._template("PUT", url, call), self._vu)
+
+    def patch(self, url: str, **call: Unpack[BodyCall]) -> Awaitable[HTTPResponse]:
+        return self._send(self._template("PATCH", url, call), self._vu)
+
+    def delete(self, url: str, **call: Unpack[BodyCall]) -> Awaitable[HTTPResponse]:
+        return self._send(self._template("DELETE", url, call), self._vu)
+
+    def request(self, method: str, url: str, **call: Unpack[BodyCall]) -> Awaitable[HTTPResponse]:
+        """Any method: `TRACE`, or one of the target's own."""
+        return self._send(self._template(method, url, call), self._vu)

@@ -1,0 +1,221 @@
+"""From the arguments of a call to the request the engine sends.
+
+A `TemplateBook` keeps what it rendered: a call on request parts that were prepared before
+the clock started, or on a URL alone, is rendered once and then only looked up.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypedDict, cast
+
+from hyperscale._native import Template, Tls
+from hyperscale.clients.bodies import (
+    Body,
+    encode_data,
+    encode_form,
+    encode_json,
+    encode_multipart,
+    encode_pairs,
+)
+from hyperscale.config import parse_duration_s
+from hyperscale.errors import InputError
+from hyperscale.testing.arguments import OptimizedArg, authorization
+
+CONNECT_TIMEOUT_S = 10.0
+REDIRECTS_MAX = 10
+BODY_BYTES_MAX = 64 * 1024 * 1024
+
+_KEPT_MAX = 4096
+"""Rendered requests kept; steps that build their URLs would otherwise grow this forever."""
+
+
+class PlainCall(TypedDict, total=False):
+    """What a call without a body may be given beside its URL."""
+
+    headers: Mapping[str, str] | None
+    params: Mapping[str, Any] | None
+    """Query parameters; a list repeats its name, None leaves it out."""
+    cookies: Mapping[str, str] | None
+    """Sent besides the virtual user's cookie jar, and before it where names clash."""
+    auth: tuple[str, str] | str | None
+    """("user", "password"), "user:password", a bearer token, or a whole header value."""
+    timeout: str | float
+    """Longest time for the whole call, redirects included."""
+    connect_timeout: str | float
+    read_timeout: str | float
+    """Longest silence of the server."""
+    redirects: int
+    """How many redirects to follow; 0 returns them as they are."""
+    body_limit: int
+    """Bytes of the largest response body taken."""
+    verify: bool
+    """False accepts any server certificate."""
+    ca: str
+    """Path of a PEM file of certificate authorities to trust instead of the system's."""
+    cert: str
+    """Path of a client certificate (PEM); its key may be in the same file or in `key`."""
+    key: str
+
+
+class BodyCall(PlainCall, total=False):
+    """What a call with a body may be given: one of these, or `files` with `form`."""
+
+    data: Any
+    """A dict or list (sent as JSON), text, bytes, a `File`, or an iterator (sent in chunks)."""
+    json: Any
+    form: Mapping[str, Any] | None
+    """Sent url-encoded; beside `files`, the other fields of the multipart body."""
+    files: Mapping[str, Any] | None
+    """A multipart body: name to bytes, `File`, or (file name, bytes, content type)."""
+
+
+_PARTS = frozenset(("headers", "params", "cookies", "auth", "data", "json", "form", "files"))
+_KNOWN = frozenset(PlainCall.__annotations__) | frozenset(BodyCall.__annotations__)
+_BODIES = ("data", "json", "form", "files")
+
+
+class TemplateBook:
+    """Renders requests for one workflow, whose `timeout_s` is the default of every call."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._plain: dict[tuple[str, str], Template] = {}
+        self._full: dict[tuple[object, ...], Template] = {}
+        self._tls: dict[tuple[object, ...], Tls] = {}
+
+    def template(self, method: str, url: str, call: Mapping[str, object]) -> Template:
+        if not call:
+            found = self._plain.get((method, url))
+            if found is None:
+                found = self._render(method, url, {})
+                _keep(self._plain, (method, url), found)
+            return found
+        key = _key(method, url, call)
+        if key is None:
+            return self._render(method, url, cast(BodyCall, call))
+        found = self._full.get(key)
+        if found is None:
+            found = self._render(method, url, cast(BodyCall, call))
+            _keep(self._full, key, found)
+        return found
+
+    def _render(self, method: str, url: str, call: BodyCall) -> Template:
+        where = f"{method} {url}"
+        for name in call:
+            if name not in _KNOWN:
+                hint = f"it takes {', '.join(sorted(_KNOWN))}"
+                raise InputError(f"{where}: unknown argument {name!r}", hint=hint)
+        total_s = self._seconds(call.get("timeout"), self._timeout_s, f"{where}: timeout")
+        connect_s = self._seconds(
+            call.get("connect_timeout"),
+            min(CONNECT_TIMEOUT_S, total_s),
+            f"{where}: connect_timeout",
+        )
+        read_s = self._seconds(call.get("read_timeout"), total_s, f"{where}: read_timeout")
+        body = _body(where, call)
+        params = call.get("params")
+        try:
+            return Template(
+                method,
+                _with_query(url, params) if params else url,
+                _headers(call),
+                body.content if body else None,
+                body.content_type if body else None,
+                chunked=body.chunked if body else False,
+                connect_timeout_s=connect_s,
+                read_timeout_s=read_s,
+                total_timeout_s=total_s,
+                redirects_max=call.get("redirects", REDIRECTS_MAX),
+                body_bytes_max=call.get("body_limit", BODY_BYTES_MAX),
+                tls=self._tls_of(call),
+            )
+        except (ValueError, OverflowError, TypeError) as error:
+            raise InputError(f"{where}: {error}") from error
+
+    @staticmethod
+    def _seconds(value: str | float | None, default_s: float, where: str) -> float:
+        return default_s if value is None else parse_duration_s(value, where=where)
+
+    def _tls_of(self, call: BodyCall) -> Tls | None:
+        chosen = (call.get("verify"), call.get("ca"), call.get("cert"), call.get("key"))
+        if all(value is None for value in chosen):
+            return None
+        if chosen not in self._tls:
+            verify, ca, cert, key = chosen
+            try:
+                self._tls[chosen] = Tls(
+                    verify is not False, _pem(ca), _pem(cert), _pem(key or cert)
+                )
+            except ValueError as error:
+                raise InputError(f"TLS options: {error}") from error
+        return self._tls[chosen]
+
+
+def _pem(path: object) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return Path(str(path)).read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+
+
+def _keep(book: dict[Any, Template], key: tuple[object, ...], template: Template) -> None:
+    if len(book) >= _KEPT_MAX:
+        book.clear()
+    book[key] = template
+
+
+def _key(method: str, url: str, call: Mapping[str, object]) -> tuple[object, ...] | None:
+    """Names the request if it is made of prepared parts only; they live as long as the book."""
+    key: list[object] = [method, url]
+    for name, value in call.items():
+        if name not in _PARTS:
+            key += (name, value)
+        elif value is not None:
+            if not isinstance(value, OptimizedArg) or value.optimized is None:
+                return None
+            key += (name, id(value))
+    found = tuple(key)
+    try:
+        hash(found)
+    except TypeError:  # an option of a wrong type: rendering says so
+        return None
+    return found
+
+
+def _headers(call: BodyCall) -> list[tuple[str, str]]:
+    headers = [(str(name), str(value)) for name, value in (call.get("headers") or {}).items()]
+    cookies = call.get("cookies")
+    if cookies:
+        headers.append(("Cookie", "; ".join(f"{name}={v}" for name, v in cookies.items())))
+    auth = call.get("auth")
+    if auth is not None:
+        headers.append(("Authorization", authorization(auth)))
+    return headers
+
+
+def _body(where: str, call: BodyCall) -> Body | None:
+    given = [name for name in _BODIES if call.get(name) is not None]
+    if len(given) > 1 and given != ["form", "files"]:
+        hint = "give one body, or files with form"
+        raise InputError(f"{where}: both {' and '.join(given)} are given", hint=hint)
+    files, form, data = call.get("files"), call.get("form"), call.get("data")
+    if files is not None:
+        return encode_multipart(files, form)
+    if form is not None:
+        return encode_form(form)
+    if call.get("json") is not None:
+        return encode_json(call.get("json"))
+    if data is None:
+        return None
+    prepared = getattr(data, "optimized", None)
+    return prepared if isinstance(prepared, Body) else encode_data(data)
+
+
+def _with_query(url: str, params: Mapping[str, Any]) -> str:
+    query = encode_pairs(params)
+    if not query:
+        return url
+    base, mark, fragment = url.partition("#")
+    return f"{base}{'&' if '?' in base else '?'}{query}{mark}{fragment}"
