@@ -41,7 +41,7 @@ from hyperscale.runner.run import (
     Stop,
     Tick,
 )
-from hyperscale.runner.source import Job, resolve_hosts
+from hyperscale.runner.source import Job
 from hyperscale.ui.api import Ui
 
 VIEW_EVERY_S = 0.1
@@ -76,7 +76,6 @@ class Ending:
 
 async def drive(job: Job, options: Options, ui: Ui) -> Ending:
     """Runs the job to its end. InputError: it is wrong and nothing ran."""
-    await resolve_hosts(job.plan)
     workers = options.workers or default_executors()
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="hyperscale-"))

@@ -13,9 +13,10 @@ from hyperscale.graph.planning import plan_workflow
 from hyperscale.graph.reading import read
 from hyperscale.graph.settings import ATTRIBUTES, parse_count
 from hyperscale.plan import Plan, WorkflowPlan
+from hyperscale.reporting.reporter import Sink, as_reporters, submit_all
 from hyperscale.reporting.results import RunResult
 from hyperscale.runner.drive import WORKERS_MAX, Options, drive
-from hyperscale.runner.source import job_from_classes
+from hyperscale.runner.source import job_from_classes, resolve_hosts
 from hyperscale.ui import open_ui
 
 Given: TypeAlias = type[Workflow] | Workflow
@@ -49,10 +50,12 @@ class LocalRunner:
         timeout: str | float | None = None,  # noqa: ASYNC109  the published signature
         *,
         log_level: str = "info",
+        reporters: Sequence[Sink] = (),
     ) -> RunResult:
         """Runs the workflows and returns their results, partial ones after an interrupt.
 
-        Each is a class or an instance, alone or with tags: `(["tag"], MyWorkflow())`.
+        Each is a class or an instance, alone or with tags: `(["tag"], MyWorkflow())`. A
+        reporter that fails leaves a warning on the result and changes nothing else.
         """
         classes, plan = _plan_of(test_name, workflows)
         options = Options(
@@ -60,11 +63,18 @@ class LocalRunner:
             timeout_s=None if timeout is None else parse_duration_s(timeout, where="timeout"),
             log_level=log_level,
         )
+        sinks = as_reporters(list(reporters), where="LocalRunner.run: reporters")
         job = await asyncio.to_thread(job_from_classes, classes, plan)
+        await resolve_hosts(plan)
         with open_ui(terminal_mode) as ui:
-            ending = await drive(job, options, ui)
-            ui.finish(ending.result)
-        return ending.result
+            result = (await drive(job, options, ui)).result
+            lost = [
+                f"{failure.reporter} failed to {failure.stage}: {failure.error}"
+                for failure in await submit_all(sinks, result)
+            ]
+            result = msgspec.structs.replace(result, warnings=[*result.warnings, *lost])
+            ui.finish(result)
+        return result
 
 
 def parse_workers(value: object, *, where: str) -> int | None:

@@ -16,6 +16,7 @@ from hyperscale.errors import InputError
 from hyperscale.execution.bundle import Bundle, bundle_classes, bundle_file
 from hyperscale.graph import Overrides, Workflow, build_plan, collect, load_module
 from hyperscale.plan import Plan
+from hyperscale.reporting.reporter import Sink, as_reporters
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Code:
 class Job:
     plan: Plan
     code: Mapping[str, Code]  # by workflow
+    reporters: tuple[Sink, ...] = ()
 
 
 def job_from_file(file: str | Path, overrides: Overrides | None = None) -> Job:
@@ -43,7 +45,8 @@ def job_from_file(file: str | Path, overrides: Overrides | None = None) -> Job:
     path = Path(file).resolve()
     bundle = bundle_file(path, loaded=loaded, files=_files(plan))
     code = Code(bundle, str(path))
-    return Job(plan, {workflow.name: code for workflow in plan.workflows})
+    reporters = as_reporters(getattr(module, "reporters", None), where=f"{file}: reporters")
+    return Job(plan, {workflow.name: code for workflow in plan.workflows}, reporters)
 
 
 def job_from_classes(classes: Sequence[type[Workflow]], plan: Plan) -> Job:

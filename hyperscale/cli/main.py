@@ -1,0 +1,143 @@
+"""`hyperscale`: finds the command, runs it, and turns what goes wrong into a message and a code.
+
+Only the module of the chosen command is imported. The one place that reads `sys.argv`,
+writes crash logs and decides how an error looks.
+"""
+
+import os
+import sys
+import tempfile
+import time
+import traceback
+from importlib import import_module
+from types import ModuleType
+
+from hyperscale.cli.parser import Parser, did_you_mean
+from hyperscale.errors import HyperscaleError, InputError, InvariantError
+
+EXIT_INTERNAL = 3
+EXIT_INTERRUPTED = 130
+
+# Each is a module here with `add_parser(subparsers)` and `run(args) -> exit code`.
+COMMANDS = {
+    "run": "run a test file and show its results",
+    "check": "run each workflow of a test file once and show every request and response",
+    "new": "write a commented test file to start from",
+    "ping": "send one request and show its timings",
+    "target": "serve the built-in target to test against",
+}
+
+_DESCRIPTION = """\
+Load tests written as Python classes, run at wire speed.
+"""
+_EPILOG = """\
+examples:
+  hyperscale target                      a server to test against, on port 8080
+  hyperscale new shop.py                 a test file to start from
+  hyperscale check shop.py               one careful pass: every request and response
+  hyperscale run shop.py                 the load, on every core, with a live view
+  hyperscale run shop.py --vus 50 --duration 10s --json results.json
+
+exit codes: 0 passed, 1 a threshold or check failed, 2 wrong input (nothing ran),
+3 the run failed, was partial or timed out, 130 interrupted (partial results are written)
+
+'hyperscale COMMAND --help' explains each command.
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command line; returns its exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = _main(arguments)
+        sys.stdout.flush()
+    except InvariantError as error:
+        return _crashed(error, arguments)
+    except HyperscaleError as error:
+        _complain(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("hyperscale: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output is gone; so is the reason to write the rest of it.
+        _silence_stdout()
+        return 0
+    except Exception as error:  # noqa: BLE001  a bug of ours: a message and a log, not a traceback
+        return _crashed(error, arguments)
+    return code
+
+
+def _main(arguments: list[str]) -> int:
+    command = next((word for word in arguments if not word.startswith("-")), None)
+    parser, commands, module = _build(command)
+    if command is not None and module is None and arguments[0] == command:
+        known = ", ".join(COMMANDS)
+        raise InputError(
+            f"hyperscale: unknown command {command!r}",
+            hint=did_you_mean(command, COMMANDS) or f"the commands are {known}",
+        )
+    try:
+        args, unknown = parser.parse_known_args(arguments)
+    except SystemExit as done:  # --help and --version have printed what was asked for
+        return done.code if isinstance(done.code, int) else 0
+    if unknown:
+        (commands.get(command or "") or parser).refuse_unknown(unknown)
+    if args.version:
+        from importlib.metadata import version  # noqa: PLC0415  slow, and rarely wanted
+
+        print(f"hyperscale {version('hyperscale')}")
+        return 0
+    if module is None:
+        parser.print_help()
+        return 0
+    code: int = module.run(args)
+    return code
+
+
+def _build(command: str | None) -> tuple[Parser, dict[str, Parser], ModuleType | None]:
+    """The parser, those of its commands, and the module of the one that was asked for."""
+    parser = Parser(prog="hyperscale", description=_DESCRIPTION, epilog=_EPILOG)
+    parser.add_argument("--version", action="store_true", help="show the version and exit")
+    subparsers = parser.add_subparsers(metavar="COMMAND", title="commands", parser_class=Parser)
+    module = None
+    for name, summary in COMMANDS.items():
+        if name == command:
+            module = import_module(f"hyperscale.cli.{name}")
+            module.add_parser(subparsers)
+        else:
+            subparsers.add_parser(name, help=summary, add_help=False)
+    return parser, dict(subparsers.choices), module
+
+
+def _complain(error: HyperscaleError) -> None:
+    text = error.message
+    if not text.startswith("hyperscale"):  # the parser's own name a command already
+        text = f"hyperscale: {text}"
+    if error.hint:
+        text += f"\n  hint: {error.hint}"
+    print(text, file=sys.stderr)
+
+
+def _crashed(error: BaseException, arguments: list[str]) -> int:
+    """A bug of ours: short for the user, whole for whoever mends it."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    head = f"arguments: {arguments}\npython: {sys.version}\n\n"
+    trace = "".join(traceback.format_exception(error))
+    try:
+        descriptor, path = tempfile.mkstemp(prefix=f"hyperscale-crash-{stamp}-", suffix=".log")
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as log:
+            log.write(head + trace)
+        where = f"the details are in {path}"
+    except OSError:
+        where = trace
+    text = f"hyperscale: internal error: {type(error).__name__}: {error}"
+    print(f"{text}\n  this is a bug in Hyperscale; {where}", file=sys.stderr)
+    return EXIT_INTERNAL
+
+
+def _silence_stdout() -> None:
+    """The interpreter flushes stdout when it ends; that must not complain again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

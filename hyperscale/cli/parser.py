@@ -1,0 +1,40 @@
+"""An argument parser that raises instead of exiting, and suggests what was meant."""
+
+import argparse
+import difflib
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from hyperscale.errors import InputError
+
+
+class Parser(argparse.ArgumentParser):
+    """`argparse` with our errors: one message, exit code 2, no usage dump."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        kwargs.setdefault("allow_abbrev", False)
+        super().__init__(*args, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{self.prog}: {message}", hint=f"see '{self.prog} --help'")
+
+    def refuse_unknown(self, arguments: Iterable[str]) -> None:
+        """Raises for the first argument nobody took, with the flag it may have meant."""
+        for argument in arguments:
+            flag = argument.partition("=")[0]
+            if not flag.startswith("-"):
+                raise InputError(
+                    f"{self.prog}: unexpected argument {argument!r}",
+                    hint=f"see '{self.prog} --help'",
+                )
+            raise InputError(
+                f"{self.prog}: unknown flag {flag}",
+                hint=did_you_mean(flag, self._option_string_actions) or f"see '{self.prog} --help'",
+            )
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`did you mean …?`, or nothing if nothing is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else ""
