@@ -1,0 +1,225 @@
+"""What a user's file can do wrong while being imported, and which classes of it run."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hyperscale.errors import InputError
+from hyperscale.graph import Workflow, build_plan, collect, load_module
+
+from .conftest import Files
+
+
+def refusal(path: Path | str) -> str:
+    with pytest.raises(InputError) as caught:
+        collect(load_module(path))
+    return str(caught.value)
+
+
+def test_a_missing_file_is_named(files: Files) -> None:
+    assert refusal("nowhere.py") == "nowhere.py: no such file"
+
+
+def test_a_directory_is_no_test(files: Files) -> None:
+    assert refusal(files.directory).startswith(".: is a directory")
+
+
+def test_a_syntax_error_is_told_with_file_and_line(files: Files) -> None:
+    path = files.write("x = 1\ndef broken(:\n", "shop.py")
+    assert refusal(path) == "shop.py:2: syntax error: invalid syntax"
+
+
+def test_a_syntax_error_in_a_local_module_names_that_module(files: Files) -> None:
+    files.write("def broken(:\n", "helpers_with_error.py")
+    path = files.write("import helpers_with_error\n", "shop.py")
+    assert refusal(path) == "helpers_with_error.py:1: syntax error: invalid syntax"
+
+
+@pytest.mark.parametrize("content", [b"\x00\x01", b"x = '\xff'", b"\xff\xfe"])
+def test_what_is_not_source_is_told(files: Files, content: bytes) -> None:
+    path = files.directory / "shop.py"
+    path.write_bytes(content)
+    assert refusal(path).startswith("shop.py:")
+
+
+def test_a_missing_module_is_named(files: Files) -> None:
+    path = files.write("import os\nimport nosuchmodule.sub\n", "shop.py")
+    assert refusal(path).startswith("shop.py:2: no module named 'nosuchmodule'")
+
+
+def test_a_missing_name_in_a_module_is_named(files: Files) -> None:
+    path = files.write("from hyperscale.testing import HTTPResponze\n", "shop.py")
+    message = refusal(path)
+    assert message.startswith("shop.py:1: cannot import: cannot import name 'HTTPResponze'")
+
+
+def test_a_relative_import_gets_a_hint(files: Files) -> None:
+    path = files.write("from .helpers import x\n", "shop.py")
+    assert "by their plain name" in refusal(path)
+
+
+def test_an_exception_at_import_shows_type_message_and_the_users_line(files: Files) -> None:
+    path = files.write(
+        """
+        import json
+        def load():
+            return json.loads("{")
+        load()
+        """,
+        "shop.py",
+    )
+    assert refusal(path).startswith("shop.py:4: importing the file raised JSONDecodeError: ")
+
+
+def test_an_exception_without_a_message_is_still_told(files: Files) -> None:
+    path = files.write("raise RuntimeError\n", "shop.py")
+    assert refusal(path) == "shop.py:1: importing the file raised RuntimeError"
+
+
+def test_a_file_that_exits_is_no_exit_of_ours(files: Files) -> None:
+    path = files.write("import sys\nsys.exit(0)\n", "shop.py")
+    assert refusal(path).startswith("shop.py:2: the file ends the process (exit code 0)")
+
+
+def test_an_interrupt_during_import_stays_one(files: Files) -> None:
+    path = files.write("raise KeyboardInterrupt\n", "shop.py")
+    with pytest.raises(KeyboardInterrupt):
+        load_module(path)
+
+
+@pytest.mark.parametrize("decorator", ["step", "action", "metric", "state"])
+def test_a_decorator_without_parentheses_is_told_where(files: Files, decorator: str) -> None:
+    path = files.write(
+        f"""
+        from hyperscale.graph import *
+        class Shop(Workflow):
+            @{decorator}
+            async def login(self): ...
+        """,
+        "shop.py",
+    )
+    assert refusal(path) == f"shop.py:4: Shop.login: write @{decorator}() with parentheses"
+
+
+def test_depends_on_a_class_instead_of_its_name_is_told(files: Files) -> None:
+    path = files.write(
+        """
+        from hyperscale.graph import *
+        class Seed(Workflow): ...
+        @depends(Seed)
+        class Shop(Workflow): ...
+        """,
+        "shop.py",
+    )
+    assert refusal(path).startswith("shop.py:4: @depends takes the names of workflows")
+
+
+def test_a_file_without_workflows_is_refused(files: Files) -> None:
+    path = files.write("from hyperscale.graph import Workflow\nx = 1\n", "shop.py")
+    assert refusal(path).startswith("shop.py: no workflow in the file")
+
+
+def test_only_what_the_file_defines_is_collected_in_its_order(files: Files) -> None:
+    files.write(
+        """
+        from hyperscale.graph import *
+        from hyperscale.testing import *
+        class Base(Workflow):
+            @step()
+            async def login(self) -> HTTPResponse: ...
+        class Imported(Workflow):
+            @step()
+            async def other(self) -> HTTPResponse: ...
+        """,
+        "shop_base.py",
+    )
+    classes = files.classes(
+        """
+        from shop_base import Base, Imported
+        class Second(Base):
+            @step("login")
+            async def pay(self) -> HTTPResponse: ...
+        class First(Workflow):
+            @step()
+            async def s(self) -> HTTPResponse: ...
+        Alias = First
+        """
+    )
+    assert [cls.__name__ for cls in classes] == ["Second", "First"]
+
+
+def test_bases_are_not_run(files: Files) -> None:
+    classes = files.classes(
+        """
+        import abc
+        class Settings(Workflow):
+            vus = 5
+        class _Private(Workflow):
+            @step()
+            async def s(self) -> HTTPResponse: ...
+        class Marked(Workflow):
+            abstract = True
+            @step()
+            async def s(self) -> HTTPResponse: ...
+        class Formal(Workflow, abc.ABC):
+            @step()
+            async def s(self) -> HTTPResponse: ...
+            @abc.abstractmethod
+            def path(self): ...
+        class Runs(Settings):
+            @step()
+            async def s(self) -> HTTPResponse: ...
+        class AlsoRuns(Marked):
+            pass
+        class Varies(Runs):
+            vus = 7
+        """
+    )
+    assert [cls.__name__ for cls in classes] == ["Runs", "AlsoRuns", "Varies"]
+
+
+def test_local_modules_are_importable_and_a_file_can_be_loaded_again(files: Files) -> None:
+    files.write("NAME = 'first'\n", "names_of_shop.py")
+    text = """
+        import names_of_shop
+        class Shop(Workflow):
+            tags = [names_of_shop.NAME]
+            @step()
+            async def s(self) -> HTTPResponse: ...
+    """
+    first, again = files.plan(text, "shop.py"), files.plan(text, "shop.py")
+    assert first == again
+    assert first.workflows[0].tags == ("first",)
+
+
+def test_a_failed_import_leaves_no_module_behind(files: Files) -> None:
+    path = files.write("1 / 0\n", "shop.py")
+    before = set(sys.modules)
+    refusal(path)
+    assert set(sys.modules) - before == set()
+
+
+def test_a_file_named_like_a_library_does_not_replace_it(files: Files) -> None:
+    import json
+
+    path = files.write("class Json: ...\n", "json.py")
+    load_module(path)
+    assert sys.modules["json"] is json
+
+
+def test_classes_made_here_can_be_planned_without_a_file(files: Files) -> None:
+    from hyperscale.graph import step
+    from hyperscale.testing import HTTPResponse
+
+    class Inline(Workflow):
+        @step()
+        async def s(self) -> HTTPResponse:
+            raise NotImplementedError
+
+    assert build_plan("inline", [Inline]).workflows[0].name == "Inline"
+
+
+def test_what_is_no_workflow_class_is_refused() -> None:
+    with pytest.raises(InputError, match="is not a workflow"):
+        build_plan("x", [dict])  # type: ignore[list-item]  # what a caller might hand us
