@@ -73,6 +73,13 @@ impl Exchange {
         String::from_utf8_lossy(&self.inner.template.head).into_owned()
     }
 
+    /// The last request's body, before it was cut into chunks.
+    #[getter]
+    fn request_body<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        let body = self.inner.template.body.as_ref();
+        PyBytes::new(py, body.map_or(&[], |body| &body.bytes))
+    }
+
     #[getter]
     fn redirects(&self) -> u32 {
         self.inner.redirects
