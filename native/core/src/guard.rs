@@ -36,7 +36,8 @@ pub fn guard_process(control_fd: RawFd, parent_pid: i32) -> Result<(), GuardErro
         return Err(GuardError::NotLeader);
     }
     // SAFETY: the handler only makes one async-signal-safe system call.
-    let previous = unsafe { libc::signal(libc::SIGHUP, on_parent_death as *const () as libc::sighandler_t) };
+    let previous =
+        unsafe { libc::signal(libc::SIGHUP, on_parent_death as *const () as libc::sighandler_t) };
     if previous == libc::SIG_ERR {
         return Err(std::io::Error::last_os_error().into());
     }

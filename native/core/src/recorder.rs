@@ -186,7 +186,12 @@ impl Recorder {
 
     /// Counts one finished step. A step the recorder does not know is not counted:
     /// calls made outside any step have no row.
-    pub fn record(&mut self, step: u32, outcome: &Outcome<'_>, now_ns: u64) -> Result<(), HistError> {
+    pub fn record(
+        &mut self,
+        step: u32,
+        outcome: &Outcome<'_>,
+        now_ns: u64,
+    ) -> Result<(), HistError> {
         let elapsed_s = now_ns.saturating_sub(self.began_ns) / 1_000_000_000;
         let index = u32::try_from(elapsed_s).unwrap_or(u32::MAX);
         if let Some(step) = self.steps.get_mut(step as usize) {
@@ -213,8 +218,14 @@ mod tests {
     fn each_second_is_its_own_point_and_the_totals_are_cumulative() {
         let mut recorder = Recorder::new(1);
         recorder.began_ns = 0;
-        let ok = Outcome { ok: true, latency_ns: Some(1_000_000), status: Some(200), ..Outcome::default() };
-        let failed = Outcome { error: Some("timeout"), latency_ns: Some(9_000_000), ..Outcome::default() };
+        let ok = Outcome {
+            ok: true,
+            latency_ns: Some(1_000_000),
+            status: Some(200),
+            ..Outcome::default()
+        };
+        let failed =
+            Outcome { error: Some("timeout"), latency_ns: Some(9_000_000), ..Outcome::default() };
         recorder.record(0, &ok, 10).unwrap();
         recorder.record(0, &ok, 1_500_000_000).unwrap();
         recorder.record(0, &failed, 1_600_000_000).unwrap();

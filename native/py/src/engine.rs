@@ -56,6 +56,7 @@ pub struct Template {
 #[pymethods]
 impl Template {
     #[new]
+    #[allow(clippy::too_many_arguments)] // keyword arguments on the Python side
     #[pyo3(signature = (
         method, url, headers, body = None, content_type = None, *, chunked = false,
         connect_timeout_s, read_timeout_s, total_timeout_s, redirects_max, body_bytes_max, tls = None,
@@ -552,4 +553,3 @@ pub fn resolve(py: Python<'_>, host: &str, port: u16) -> PyResult<Vec<String>> {
 pub fn url_error(url: &str) -> Option<String> {
     template::parse_url(url).err().map(|error| error.to_string())
 }
-

@@ -54,7 +54,11 @@ impl Exchange {
 
     #[getter]
     fn version(&self) -> &'static str {
-        if self.inner.minor_version == 0 { "HTTP/1.0" } else { "HTTP/1.1" }
+        if self.inner.minor_version == 0 {
+            "HTTP/1.0"
+        } else {
+            "HTTP/1.1"
+        }
     }
 
     #[getter]

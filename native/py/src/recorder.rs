@@ -89,9 +89,8 @@ impl Recorder {
         let rows = PyList::empty(py);
         for step in recorder.steps() {
             let c = &step.counts;
-            let counts = (
-                c.total, c.ok, c.failed, c.cut, c.skipped, c.sent, c.bytes_sent, c.bytes_received,
-            );
+            let counts =
+                (c.total, c.ok, c.failed, c.cut, c.skipped, c.sent, c.bytes_sent, c.bytes_received);
             let (latency, phases) = if histograms {
                 let phases = PyDict::new(py);
                 for (phase, histogram) in step.phases() {

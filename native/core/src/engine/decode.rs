@@ -15,7 +15,8 @@ pub fn decode(encoding: &str, body: Vec<u8>, bytes_max: u64) -> Result<Vec<u8>, 
             "deflate" => inflate(&body, bytes_max)?,
             "br" => read(brotli_decompressor::Decompressor::new(&body[..], 4096), bytes_max)?,
             "zstd" => {
-                let decoder = zstd::stream::read::Decoder::new(&body[..]).map_err(|e| broken(&e))?;
+                let decoder =
+                    zstd::stream::read::Decoder::new(&body[..]).map_err(|e| broken(&e))?;
                 read(decoder, bytes_max)?
             }
             // Unknown to us: the user gets what the server sent.
@@ -69,7 +70,8 @@ mod tests {
         let text = b"hello hello hello".to_vec();
         let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
         zlib.write_all(&text).unwrap();
-        let mut raw = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::default());
+        let mut raw =
+            flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::default());
         raw.write_all(&text).unwrap();
         assert_eq!(decode("gzip", gzip(&text), 100).unwrap(), text);
         assert_eq!(decode("deflate", zlib.finish().unwrap(), 100).unwrap(), text);

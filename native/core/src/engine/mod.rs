@@ -468,7 +468,13 @@ impl<T> Engine<T> {
     }
 
     /// A connection under way came to nothing.
-    fn connect_broke(&mut self, slot: u32, number: u32, error: &io::Error, recorder: &mut Recorder) {
+    fn connect_broke(
+        &mut self,
+        slot: u32,
+        number: u32,
+        error: &io::Error,
+        recorder: &mut Recorder,
+    ) {
         self.close_after(slot, number, recorder);
         if let Some(request) = self.requests.get_mut(slot as usize) {
             request.conn = None;
@@ -579,7 +585,8 @@ impl<T> Engine<T> {
             }
             let data = u64::from(conn.generation) << 32 | u64::from(number);
             // Fails only for a descriptor that is not in the set, which ours is.
-            let _ = epoll::modify(&self.epoll, &conn.socket, epoll::EventData::new_u64(data), flags);
+            let _ =
+                epoll::modify(&self.epoll, &conn.socket, epoll::EventData::new_u64(data), flags);
         }
     }
 

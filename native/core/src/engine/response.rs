@@ -132,7 +132,8 @@ impl Response {
                 State::Done => return Ok(Progress::Done(input.len() - rest.len())),
             }
             // Nothing used and nothing decided: the rest is buffered, wait for more.
-            if self.state != State::Done && rest.is_empty() && (before == 0 || self.state == state) {
+            if self.state != State::Done && rest.is_empty() && (before == 0 || self.state == state)
+            {
                 return Ok(Progress::More);
             }
         }
@@ -198,9 +199,11 @@ impl Response {
     fn parse_head(&mut self, input: &[u8]) -> Result<Option<usize>, Failure> {
         let mut slots = [const { MaybeUninit::<Header<'_>>::uninit() }; HEADERS_MAX];
         let mut parsed = httparse::Response::new(&mut []);
-        let used = match ParserConfig::default()
-            .parse_response_with_uninit_headers(&mut parsed, input, &mut slots)
-        {
+        let used = match ParserConfig::default().parse_response_with_uninit_headers(
+            &mut parsed,
+            input,
+            &mut slots,
+        ) {
             Ok(Status::Complete(used)) => used,
             Ok(Status::Partial) => return Ok(None),
             Err(httparse::Error::TooManyHeaders) => {
@@ -252,8 +255,11 @@ impl Response {
                 8 if name.eq_ignore_ascii_case("location") => {
                     self.location = Some(String::from_utf8_lossy(value).into_owned());
                 }
-                16 if self.expect.keep == Keep::Body && name.eq_ignore_ascii_case("content-encoding") => {
-                    self.encoding = Some(String::from_utf8_lossy(value).trim().to_ascii_lowercase());
+                16 if self.expect.keep == Keep::Body
+                    && name.eq_ignore_ascii_case("content-encoding") =>
+                {
+                    self.encoding =
+                        Some(String::from_utf8_lossy(value).trim().to_ascii_lowercase());
                 }
                 _ => {}
             }

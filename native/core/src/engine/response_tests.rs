@@ -6,7 +6,11 @@ use super::{Expect, Keep, Progress, Response};
 const KEEP: Expect = Expect { is_head: false, keep: Keep::Body, body_bytes_max: 1 << 20 };
 
 /// Feeds `input` in pieces of `size`; the response and how much of the input it used.
-fn parse(input: &[u8], size: usize, expect: Expect) -> Result<(Response, Option<usize>), ErrorClass> {
+fn parse(
+    input: &[u8],
+    size: usize,
+    expect: Expect,
+) -> Result<(Response, Option<usize>), ErrorClass> {
     let mut response = Response::new(expect);
     let mut offset = 0;
     for piece in input.chunks(size.max(1)) {
@@ -66,8 +70,7 @@ fn interim_responses_are_passed_over() {
 
 #[test]
 fn a_body_until_close_ends_with_the_connection() {
-    let (mut response, used) =
-        parse(b"HTTP/1.0 200 OK\r\n\r\nsome bytes", 4, KEEP).unwrap();
+    let (mut response, used) = parse(b"HTTP/1.0 200 OK\r\n\r\nsome bytes", 4, KEEP).unwrap();
     assert_eq!(used, None);
     assert!(!response.keep_alive);
     response.end().unwrap();
@@ -85,15 +88,21 @@ fn a_response_to_head_has_no_body() {
 fn broken_framing_is_a_protocol_error() {
     assert_fails(b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", ErrorClass::Protocol);
     assert_fails(b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", ErrorClass::Protocol);
-    assert_fails(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", ErrorClass::Protocol);
-    assert_fails(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", ErrorClass::Protocol);
+    assert_fails(
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        ErrorClass::Protocol,
+    );
+    assert_fails(
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        ErrorClass::Protocol,
+    );
     assert_fails(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", ErrorClass::Protocol);
     assert_fails(b"SSH-2.0-OpenSSH\r\n\r\n", ErrorClass::Protocol);
     let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
     for body in [&b"zz\r\n"[..], b"3\r\nabcdef\r\n", b"fffffffffffffffff\r\n", b"\r\n", b"-1\r\n"] {
         assert_fails(&[&head[..], body].concat(), ErrorClass::Protocol);
     }
-    assert_fails(&[&head[..], &b"1;".to_vec(), &vec![b'x'; 400]].concat(), ErrorClass::Protocol);
+    assert_fails(&[&head[..], b"1;".as_ref(), &vec![b'x'; 400]].concat(), ErrorClass::Protocol);
 }
 
 #[test]
@@ -104,7 +113,8 @@ fn what_is_too_large_is_refused_before_it_is_held() {
     let many = [&b"HTTP/1.1 200 OK\r\n"[..], &b"A: b\r\n".repeat(200), b"\r\n"].concat();
     assert_eq!(parse(&many, 4096, KEEP).map(|_| ()), Err(ErrorClass::TooLarge));
     let small = Expect { body_bytes_max: 10, ..KEEP };
-    let chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8\r\n12345678\r\n8\r\n12345678\r\n";
+    let chunked =
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8\r\n12345678\r\n8\r\n12345678\r\n";
     assert_eq!(parse(chunked, 5, small).map(|_| ()), Err(ErrorClass::TooLarge));
 }
 

@@ -281,13 +281,8 @@ mod tests {
     use super::{Body, Limits, Template};
     use crate::engine::tls::TlsProfile;
 
-    const LIMITS: Limits = Limits {
-        connect_ns: 1,
-        read_ns: 1,
-        total_ns: 1,
-        redirects_max: 10,
-        body_bytes_max: 1,
-    };
+    const LIMITS: Limits =
+        Limits { connect_ns: 1, read_ns: 1, total_ns: 1, redirects_max: 10, body_bytes_max: 1 };
 
     fn template(method: &str, url: &str, headers: &[(&str, &str)], body: Option<&str>) -> Template {
         let headers = headers.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
@@ -309,7 +304,8 @@ mod tests {
 
     #[test]
     fn headers_of_the_user_replace_the_defaults() {
-        let text = head(&template("GET", "http://h/", &[("user-agent", "me"), ("Host", "other")], None));
+        let text =
+            head(&template("GET", "http://h/", &[("user-agent", "me"), ("Host", "other")], None));
         assert!(text.contains("user-agent: me\r\n") && !text.contains("hyperscale/"));
         assert!(text.contains("Host: other\r\n") && !text.contains("Host: h\r\n"));
     }
@@ -337,7 +333,8 @@ mod tests {
 
     #[test]
     fn redirects_follow_the_rules_of_the_web() {
-        let post = template("POST", "http://h/a/b", &[("Authorization", "s"), ("X", "1")], Some("body"));
+        let post =
+            template("POST", "http://h/a/b", &[("Authorization", "s"), ("X", "1")], Some("body"));
         let tls = TlsProfile::default();
         let seen = post.redirected(302, "../c", &tls).unwrap();
         assert_eq!((seen.method.as_str(), seen.url.as_str()), ("GET", "http://h/c"));
