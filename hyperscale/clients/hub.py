@@ -2,10 +2,10 @@
 
 import asyncio
 import resource
-from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
-from hyperscale._native import Engine, Program, Recorder, Template, resolve
+from hyperscale._native import Engine, Exchange, Program, Recorder, Template, resolve
 from hyperscale.clients.bodies import encode_data
 from hyperscale.clients.errors import RequestError
 from hyperscale.clients.http import HTTPClient, Send
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # Calls made outside any step, such as in a Provide hook, belong to no row.
 _NO_STEP = StepScope(step=2**32 - 1, sees_body=True)
 
+_Made = TypeVar("_Made")
+
 ProgramLayer = Sequence[tuple[Template, int, Sequence[int], Sequence[int]]]
 
 
@@ -37,8 +39,16 @@ class Client:
 class ClientHub:
     """Makes the clients of virtual users and prepares request parts before the clock starts."""
 
-    def __init__(self, plan: WorkflowPlan, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        plan: WorkflowPlan,
+        recorder: Recorder,
+        *,
+        trace: Callable[[Exchange], object] | None = None,
+    ) -> None:
+        """`trace` is shown every finished exchange, body included."""
         self._connections = plan.connections.value
+        self._trace = trace
         self._recorder = recorder
         self._book = TemplateBook(plan.timeout_s)
         self._engine: Engine | None = None
@@ -51,17 +61,23 @@ class ClientHub:
         """Puts the engine into `loop`. Allows as many descriptors as the system permits."""
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        trace = self._trace
         engine = Engine(
-            self._recorder, loop, HTTPResponse, RequestError, connections=self._connections
+            self._recorder,
+            loop,
+            HTTPResponse if trace is None else _traced(trace, HTTPResponse),
+            RequestError if trace is None else _traced(trace, RequestError),
+            connections=self._connections,
         )
         loop.add_reader(engine.fileno(), engine.poll)
         self._engine, self._loop = engine, loop
         send_native = engine.send
         get_step = current_step.get
+        sees_all = trace is not None
 
         def send(template: Template, vu: int) -> Awaitable[HTTPResponse]:
             step, sees_body = get_step(_NO_STEP)
-            return send_native(template, vu, step, sees_body)
+            return send_native(template, vu, step, sees_body or sees_all)
 
         self._send = send
 
@@ -136,6 +152,16 @@ class ClientHub:
             self._loop.remove_reader(self._engine.fileno())
             self._engine = self._loop = None
             self._send = _unopened
+
+
+def _traced(
+    trace: Callable[[Exchange], object], make: Callable[[Exchange], _Made]
+) -> Callable[[Exchange], _Made]:
+    def show(exchange: Exchange) -> _Made:
+        trace(exchange)
+        return make(exchange)
+
+    return show
 
 
 def _unopened(_template: Template, _vu: int) -> NoReturn:

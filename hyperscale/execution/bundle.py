@@ -19,7 +19,6 @@ import uuid
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import import_module
 from importlib.abc import MetaPathFinder, SourceLoader
 from importlib.machinery import ModuleSpec
@@ -32,6 +31,7 @@ from msgspec import Struct, field
 
 from hyperscale.errors import InputError, InvariantError
 from hyperscale.execution.imports import decode_source, is_installed, scan
+from hyperscale.graph.workflow import forget_module
 
 BUNDLE_BYTES_MAX = 64 * 1024 * 1024
 _BIGGEST_SHOWN = 5
@@ -168,7 +168,7 @@ class OpenBundle:
     def source(self, module: str) -> bytes:
         return self._entries[self.manifest.sources[module]]
 
-    @cached_property
+    @property
     def files(self) -> dict[str, bytes]:
         """Content of the files the test names, by the path as written there."""
         return {name: self._entries[entry] for name, entry in self.manifest.files.items()}
@@ -251,6 +251,7 @@ class _Finder(MetaPathFinder):
         for module, name in self._loader.names.items():
             linecache.cache.pop(name, None)
             sys.modules.pop(module, None)
+            forget_module(module)
         for module in self._namespaces:
             sys.modules.pop(module, None)
 
@@ -260,6 +261,7 @@ class _Mounted:
     path: Path
     finder: _Finder
     module: ModuleType
+    files: dict[str, bytes]
 
 
 _mounted: _Mounted | None = None
@@ -285,8 +287,13 @@ def mount(path: Path, file: str) -> ModuleType:
     except BaseException:
         finder.remove()
         raise
-    _mounted = _Mounted(path, finder, module)
+    _mounted = _Mounted(path, finder, module, bundle.files)
     return module
+
+
+def mounted_files() -> Mapping[str, bytes]:
+    """Content of the files the mounted bundle brought, by their path as written."""
+    return {} if _mounted is None else _mounted.files
 
 
 def unmount() -> None:

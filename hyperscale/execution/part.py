@@ -14,12 +14,12 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from hyperscale._native import Recorder
+from hyperscale._native import Exchange, Recorder
 from hyperscale.clients import ClientHub
 from hyperscale.clients.scope import current_step
 from hyperscale.config import GRACE_S, format_duration
 from hyperscale.errors import HyperscaleError, InputError, InvariantError, RunError
-from hyperscale.execution.bundle import mount
+from hyperscale.execution.bundle import mount, mounted_files
 from hyperscale.execution.calls import Call, Program, compile_calls, is_once
 from hyperscale.execution.faults import FaultLog, describe_fault, format_fault
 from hyperscale.execution.limits import CUT_S, TEARDOWN_S
@@ -81,7 +81,7 @@ def load_blueprint(assignment: Prepare) -> Blueprint:
         ) from error
     for cls in collect(module):
         if cls.__name__ == assignment.workflow:
-            return blueprint(cls, assignment.plan)
+            return blueprint(cls, assignment.plan, files=mounted_files())
     raise InputError(f"{assignment.file}: has no workflow {assignment.workflow!r}")
 
 
@@ -98,7 +98,9 @@ class Part:
         self._program: Program = compile_calls(design)
         self._names = design.recorded
         self._recorder = Recorder(len(self._names))
-        self._hub = ClientHub(plan, self._recorder)
+        self._hub = ClientHub(
+            plan, self._recorder, trace=_print_exchange if assignment.trace else None
+        )
         self._hub.open(self._loop)
         received = decode_received(assignment.context)
         self._context = unpack_context(received)
@@ -486,3 +488,9 @@ class Part:
 
 
 _ABSENT = object()
+
+
+def _print_exchange(exchange: Exchange) -> None:
+    from hyperscale.clients.trace import format_exchange  # noqa: PLC0415 - only when asked for
+
+    sys.stdout.write(f"{format_exchange(exchange)}\n\n")

@@ -56,6 +56,7 @@ class Prepare(Struct, tag="prepare", frozen=True, kw_only=True):
     log_level: str = "info"
     attempt: int = 1
     static: bool = True  # False: steps that need no interpreter are run by it all the same
+    trace: bool = False  # print every request and response
 
 
 class Start(Struct, tag="start", frozen=True, kw_only=True):

@@ -59,6 +59,7 @@ class Options:
     log_dir: Path | None = None  # what each executor printed, one file per executor
     output_file: Path | None = None  # what all of them printed
     static: bool = True  # False: every step is run by the interpreter
+    trace: bool = False  # every request and response is printed as output of its workflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +208,7 @@ class _Driver:
                 context=effect.received,
                 log_level=self._options.log_level,
                 static=self._options.static,
+                trace=self._options.trace,
             )
             for slot in range(len(effect.executors))
         ]

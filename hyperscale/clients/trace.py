@@ -1,0 +1,80 @@
+"""One HTTP exchange as text, for people who want to see what went over the wire."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hyperscale._native import Exchange
+
+BODY_CHARS_MAX = 2000
+_SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie")
+
+
+def format_exchange(exchange: "Exchange", *, body_chars_max: int = BODY_CHARS_MAX) -> str:
+    """Request, response and timings; `>` sent, `<` received. Credentials are not shown."""
+    lines = [*_request(exchange, body_chars_max), "", *_response(exchange, body_chars_max)]
+    return "\n".join([*lines, "", f"* {format_timings(exchange)}"])
+
+
+def format_timings(exchange: "Exchange") -> str:
+    """Where the time went, and over what."""
+    parts = [f"{_ms(exchange.latency_ns)} in all"]
+    for name, value_ns in (
+        ("waiting for a connection", exchange.blocked_ns),
+        ("connect", exchange.connect_ns),
+        ("TLS", exchange.tls_ns),
+        ("first byte", exchange.first_byte_ns),
+    ):
+        if value_ns:
+            parts.append(f"{name} {_ms(value_ns)}")
+    if exchange.redirects:
+        hops = "redirect" if exchange.redirects == 1 else "redirects"
+        parts.append(f"after {exchange.redirects} {hops}")
+    if exchange.remote:
+        parts.append(f"from {exchange.remote}")
+    if exchange.tls_version:
+        parts.append(f"{exchange.tls_version} {exchange.tls_cipher or ''}".strip())
+    return ", ".join(parts)
+
+
+def format_body(body: bytes, *, chars_max: int) -> list[str]:
+    """A body's beginning as lines; bytes that are no text are described, not shown."""
+    if not body:
+        return []
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return [f"({len(body):,} bytes that are no text)"]
+    lines = text[:chars_max].splitlines() or [""]
+    shown = ["".join(c if c.isprintable() or c == "\t" else "·" for c in line) for line in lines]
+    if len(text) > chars_max:
+        shown.append(f"… {len(text) - chars_max:,} more characters")
+    return shown
+
+
+def _request(exchange: "Exchange", chars_max: int) -> "Iterator[str]":
+    for line in exchange.request_head.splitlines():
+        name, colon, _ = line.partition(":")
+        hidden = colon and name.lower() in _SECRET_HEADERS
+        if line:
+            yield f"> {name}: (not shown)" if hidden else f"> {line}"
+    for line in format_body(exchange.request_body, chars_max=chars_max):
+        yield f"> | {line}"
+
+
+def _response(exchange: "Exchange", chars_max: int) -> "Iterator[str]":
+    if exchange.error is not None and not exchange.status:
+        yield f"< no response: {exchange.error}: {exchange.error_detail or ''}".rstrip(": ")
+        return
+    yield f"< {exchange.version} {exchange.status} {exchange.reason}".rstrip()
+    for name, value in exchange.raw_headers:
+        yield f"< {name.decode('latin-1')}: {value.decode('latin-1')}"
+    for line in format_body(exchange.body, chars_max=chars_max):
+        yield f"< | {line}"
+    if exchange.error is not None:
+        yield f"< broken off: {exchange.error}: {exchange.error_detail or ''}".rstrip(": ")
+
+
+def _ms(value_ns: int) -> str:
+    return f"{value_ns / 1e6:.2f} ms"
