@@ -1,35 +1,144 @@
-"""The result of a run, and the forms and places it goes to."""
+"""The result of a run, and the forms and places it goes to.
 
-from hyperscale.reporting.build import WorkflowOutcome, build_result
-from hyperscale.reporting.files import OutputError, ensure_writable, write_file
-from hyperscale.reporting.json_report import decode_json, encode_json
-from hyperscale.reporting.results import (
-    CheckResult,
-    LatencyMs,
-    MetricResult,
-    RunResult,
-    RunStatus,
-    SeriesResult,
-    StepResult,
-    ThresholdResult,
-    WorkflowResult,
-)
+Names are imported when they are first used: whoever only needs the model of a result does
+not load every form it can be written in.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hyperscale.reporting.build import WorkflowOutcome, build_result
+    from hyperscale.reporting.files import OutputError, ensure_writable, write_file
+    from hyperscale.reporting.json_report import decode_json, encode_json
+    from hyperscale.reporting.metrics import (
+        CheckSet,
+        MetricsSet,
+        ResultSet,
+        StepMetricSet,
+        WorkflowMetric,
+        WorkflowMetricSet,
+        result_set,
+    )
+    from hyperscale.reporting.outputs import (
+        OutputFailure,
+        Outputs,
+        planned_outputs,
+        write_outputs,
+    )
+    from hyperscale.reporting.reporter import (
+        Reporter,
+        ReporterFailure,
+        ReporterTypes,
+        Sink,
+        as_reporters,
+        submit_all,
+    )
+    from hyperscale.reporting.results import (
+        CheckResult,
+        LatencyMs,
+        MetricResult,
+        RunResult,
+        RunStatus,
+        SeriesResult,
+        StepResult,
+        ThresholdResult,
+        WorkflowResult,
+        overall_status,
+    )
+    from hyperscale.reporting.sinks.csv_file import CSVConfig
+    from hyperscale.reporting.sinks.custom import CustomConfig, CustomReporter
+    from hyperscale.reporting.sinks.json_file import JSONConfig
+    from hyperscale.reporting.sinks.xml_file import XMLConfig
+
+_MODULES = {
+    "build": ("WorkflowOutcome", "build_result"),
+    "files": ("OutputError", "ensure_writable", "write_file"),
+    "json_report": ("decode_json", "encode_json"),
+    "metrics": (
+        "CheckSet",
+        "MetricsSet",
+        "ResultSet",
+        "StepMetricSet",
+        "WorkflowMetric",
+        "WorkflowMetricSet",
+        "result_set",
+    ),
+    "outputs": ("OutputFailure", "Outputs", "planned_outputs", "write_outputs"),
+    "reporter": (
+        "Reporter",
+        "ReporterFailure",
+        "ReporterTypes",
+        "Sink",
+        "as_reporters",
+        "submit_all",
+    ),
+    "results": (
+        "CheckResult",
+        "LatencyMs",
+        "MetricResult",
+        "RunResult",
+        "RunStatus",
+        "SeriesResult",
+        "StepResult",
+        "ThresholdResult",
+        "WorkflowResult",
+        "overall_status",
+    ),
+    "sinks.csv_file": ("CSVConfig",),
+    "sinks.custom": ("CustomConfig", "CustomReporter"),
+    "sinks.json_file": ("JSONConfig",),
+    "sinks.xml_file": ("XMLConfig",),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
+    "CSVConfig",
     "CheckResult",
+    "CheckSet",
+    "CustomConfig",
+    "CustomReporter",
+    "JSONConfig",
     "LatencyMs",
     "MetricResult",
+    "MetricsSet",
     "OutputError",
+    "OutputFailure",
+    "Outputs",
+    "Reporter",
+    "ReporterFailure",
+    "ReporterTypes",
+    "ResultSet",
     "RunResult",
     "RunStatus",
     "SeriesResult",
+    "Sink",
+    "StepMetricSet",
     "StepResult",
     "ThresholdResult",
+    "WorkflowMetric",
+    "WorkflowMetricSet",
     "WorkflowOutcome",
     "WorkflowResult",
+    "XMLConfig",
+    "as_reporters",
     "build_result",
     "decode_json",
     "encode_json",
     "ensure_writable",
+    "overall_status",
+    "planned_outputs",
+    "result_set",
+    "submit_all",
     "write_file",
+    "write_outputs",
 ]
+
+
+def __getattr__(name: str) -> object:
+    module = _HOME.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f"{__name__}.{module}"), name)
+    globals()[name] = value
+    return value

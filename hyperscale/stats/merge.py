@@ -22,9 +22,9 @@ from hyperscale.stats.series import TIERS_S, SeriesValue, StepSeries, tier_for, 
 
 PHASES = ("blocked", "connect", "tls", "first_byte")
 
-# A second is closed once every part is this far past it, so that the report which
-# completes it has come. A part that lags further behind than the second figure loses
-# seconds of its series (never counts): one stuck part must not keep it all in memory.
+# A second is closed, its parts folded into one, once every part is this far past it, so
+# that the report which completes it has come. One part that is stuck does not hold it open
+# for longer than the second figure; what that part still reports is then added late.
 SERIES_OPEN_S = 5
 SERIES_OPEN_S_MAX = 60
 

@@ -5,7 +5,7 @@ cell. Cells roll up into wider tiers as they complete, so a long run is shown in
 1 min cells without a pause to thin it. Knows no clock: the caller says what may be closed.
 """
 
-from collections import deque
+from bisect import bisect_left
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
@@ -57,19 +57,22 @@ class StepSeries:
 
     def __init__(self) -> None:
         self._open: dict[int, dict[Hashable, SeriesPoint]] = {}
-        self._tiers: tuple[deque[Cell], ...] = tuple(deque(maxlen=CELLS_MAX) for _ in TIERS_S)
+        self._tiers: tuple[list[Cell], ...] = tuple([] for _ in TIERS_S)
         # Cells of the tier below that have not filled a cell of this tier yet.
         self._pending: tuple[list[Cell], ...] = tuple([] for _ in TIERS_S)
         self._open_from_s = 0
+        self._folded_s: dict[Hashable, int] = {}  # the last second folded of each part
 
     def offer(self, part: Hashable, points: Iterable[SeriesPoint]) -> None:
         """Takes points of one part.
 
         A second only grows, so of two reports of it the larger is the later one, in
-        whatever order they come. A second that is closed is not opened again.
+        whatever order they come. A second that was closed without this part is taken late;
+        one that was closed with it is not counted again.
         """
+        folded_s = self._folded_s.get(part, -1)
         for point in points:
-            if point.second < self._open_from_s:
+            if point.second < self._open_from_s and point.second <= folded_s:
                 continue
             parts = self._open.setdefault(point.second, {})
             known = parts.get(part)
@@ -77,31 +80,52 @@ class StepSeries:
                 parts[part] = point
 
     def close(self, before_s: int) -> None:
-        """Folds every second below `before_s`; later reports of them are ignored."""
+        """Folds every second below `before_s`: what its parts reported is final."""
         if before_s <= self._open_from_s:
             return
         for second in sorted(second for second in self._open if second < before_s):
-            self._push(0, _gather(second, self._open.pop(second).values()).folded())
+            parts = self._open.pop(second)
+            for part in parts:
+                self._folded_s[part] = max(second, self._folded_s.get(part, -1))
+            self._push(0, _gather(second, parts.values()).folded())
         self._open_from_s = before_s
 
     def cells(self, tier: int) -> list[Cell]:
-        """All cells at a tier's width, in order; the youngest may still grow."""
+        """All cells at a tier's width; the youngest may still grow, and come in pieces."""
         loose = [cell for pending in self._pending[1 : tier + 1] for cell in pending]
         loose += (_gather(second, parts.values()) for second, parts in self._open.items())
         return [*self._tiers[tier], *_roll(loose, TIERS_S[tier])]
 
     def _push(self, tier: int, cell: Cell) -> None:
-        self._tiers[tier].append(cell)
+        """Adds a cell to a tier, and in time to the tiers above it."""
+        self._add(self._tiers[tier], cell)
         above = tier + 1
         if above == len(TIERS_S):
             return
         width_s = TIERS_S[above]
         pending = self._pending[above]
-        if pending and pending[0].at_s // width_s != cell.at_s // width_s:
+        start_s = _start(cell.at_s, width_s)
+        pending_s = _start(pending[0].at_s, width_s) if pending else start_s
+        if start_s < pending_s:  # late: its wider cell was completed without it
+            self._push(above, Cell(start_s, cell.total, cell.failed, cell.latencies))
+            return
+        if start_s > pending_s:
             (rolled,) = _roll(pending, width_s)
             pending.clear()
             self._push(above, rolled.folded())
         pending.append(cell)
+
+    @staticmethod
+    def _add(cells: list[Cell], cell: Cell) -> None:
+        place = len(cells)
+        if cells and cell.at_s <= cells[-1].at_s:
+            place = bisect_left(cells, cell.at_s, key=lambda kept: kept.at_s)
+            if cells[place].at_s == cell.at_s:
+                (merged,) = _roll([cells[place], cell], 1)
+                cells[place] = merged.folded()
+                return
+        cells.insert(place, cell)
+        del cells[: len(cells) - CELLS_MAX]
 
 
 def values(
@@ -154,7 +178,7 @@ def _gather(second: int, points: Iterable[SeriesPoint]) -> Cell:
 def _roll(cells: Iterable[Cell], width_s: int) -> list[Cell]:
     groups: dict[int, list[Cell]] = {}
     for cell in cells:
-        groups.setdefault(cell.at_s // width_s * width_s, []).append(cell)
+        groups.setdefault(_start(cell.at_s, width_s), []).append(cell)
     return [
         Cell(
             at_s=start_s,
@@ -164,3 +188,8 @@ def _roll(cells: Iterable[Cell], width_s: int) -> list[Cell]:
         )
         for start_s, group in sorted(groups.items())
     ]
+
+
+def _start(at_s: int, width_s: int) -> int:
+    """Where the interval of this width begins that holds `at_s`."""
+    return at_s // width_s * width_s

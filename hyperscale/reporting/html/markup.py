@@ -1,0 +1,129 @@
+"""Markup that is escaped by construction, and numbers as people read them.
+
+Only `h` and `raw` make `Html`; every other string that reaches a page is text and escaped.
+"""
+
+import html
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from hyperscale.reporting.xml_report import xml_text
+
+NOTHING = "\N{EN DASH}"  # shown where there is no number
+_VOID = frozenset({"meta", "br", "hr"})
+
+
+class Html(str):
+    """Markup, as opposed to text."""
+
+    __slots__ = ()
+
+
+Child: TypeAlias = "str | int | Iterable[Child] | None"
+Attribute: TypeAlias = str | int | float | bool | None
+
+
+def text(value: object) -> str:
+    """`value` escaped, for content and for quoted attributes alike."""
+    return html.escape(xml_text(str(value)), quote=True)
+
+
+def h(tag: str, attributes: dict[str, Attribute] | None = None, *children: Child) -> Html:
+    """An element. Attributes that are None or False are left out, True ones have no value."""
+    parts = [f"<{tag}"]
+    for name, value in (attributes or {}).items():
+        if value is True:
+            parts.append(f" {name}")
+        elif value is not None and value is not False:
+            parts.append(f' {name}="{text(value)}"')
+    parts.append(">")
+    if tag not in _VOID:
+        parts.append(join(children))
+        parts.append(f"</{tag}>")
+    return Html("".join(parts))
+
+
+def join(children: Child) -> Html:
+    """Children in order; what is not markup is escaped."""
+    if children is None:
+        return Html("")
+    if isinstance(children, Html):
+        return children
+    if isinstance(children, str | int):
+        return Html(text(children))
+    return Html("".join(join(child) for child in children))
+
+
+def raw(markup: str) -> Html:
+    """Our own style and script, which must not be escaped."""
+    return Html(markup)
+
+
+def count(value: float) -> str:
+    """`1234567` as `1,234,567`."""
+    return f"{value:,.0f}"
+
+
+def short(value: float) -> str:
+    """`1234567` as `1.23M`: for axes and tiles."""
+    for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= limit:
+            scale = 1e3 if suffix == "k" else limit
+            return f"{_digits(value / scale)}{suffix}"
+    return count(value) if float(value).is_integer() or abs(value) >= 1000 else _digits(value)
+
+
+def rate(value: float) -> str:
+    return f"{short(value) if value >= 10 else _digits(value)}/s"
+
+
+def millis(value: float | None) -> str:
+    """`0.25` as `250 µs`, `12.3` as `12.3 ms`, `1500` as `1.5 s`, None as a dash."""
+    if value is None:
+        return NOTHING
+    if value == 0:
+        return "0 ms"
+    if value < 1:
+        return f"{_digits(value * 1000)} µs"
+    if value < 1000:
+        return f"{_digits(value)} ms"
+    return f"{_digits(value / 1000)} s"
+
+
+def seconds(value: float) -> str:
+    """`75` as `1m 15s`."""
+    if value < 60:
+        return f"{_digits(value)} s"
+    whole = round(value)
+    parts = ((whole // 3600, "h"), (whole % 3600 // 60, "m"), (whole % 60, "s"))
+    return " ".join(f"{n}{unit}" for n, unit in parts if n)
+
+
+def size(value: float) -> str:
+    """Bytes, in powers of 1000."""
+    for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= limit:
+            return f"{_digits(value / limit)} {unit}"
+    return f"{value:.0f} B"
+
+
+def percent(part: float, whole: float) -> str:
+    """A share; small ones keep the digits that make them not zero."""
+    if not whole:
+        return NOTHING
+    value = 100 * part / whole
+    if value in {0, 100}:
+        return f"{value:.0f} %"
+    if value > 99:
+        return f"{min(value, 99.99):.2f} %"
+    return f"{value:.2g} %"
+
+
+def _digits(value: float) -> str:
+    """Three significant digits, without an exponent."""
+    if value == 0:
+        return "0"
+    magnitude = abs(value)
+    places = 0 if magnitude >= 100 else 1 if magnitude >= 10 else 2 if magnitude >= 1 else 3
+    shown = f"{value:,.{places}f}"
+    return shown.rstrip("0").rstrip(".") if places else shown

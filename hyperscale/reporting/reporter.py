@@ -1,0 +1,221 @@
+"""Reporters: a backend and its configuration behind one interface, and delivering to them.
+
+A reporter that fails, hangs or is badly written costs the run nothing but a line in the
+list of failures. Knows no backend: `BACKENDS` says where each one lives, and it is imported
+when it is first used.
+"""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from enum import Enum
+from importlib import import_module
+from typing import Generic, Protocol, TypeVar, runtime_checkable
+
+from msgspec import Struct
+
+from hyperscale.errors import InputError, RunError
+from hyperscale.reporting.results import RunResult
+
+DELIVERY_TIMEOUT_S = 30.0
+CLOSE_TIMEOUT_S = 5.0
+
+
+class ReporterTypes(Enum):
+    JSON = "json"
+    CSV = "csv"
+    XML = "xml"
+    Custom = "custom"
+
+
+# Module under hyperscale.reporting.sinks, and its configuration class.
+BACKENDS: dict[ReporterTypes, tuple[str, str]] = {
+    ReporterTypes.JSON: ("json_file", "JSONConfig"),
+    ReporterTypes.CSV: ("csv_file", "CSVConfig"),
+    ReporterTypes.XML: ("xml_file", "XMLConfig"),
+    ReporterTypes.Custom: ("custom", "CustomConfig"),
+}
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """What a run delivers its result to: a `Reporter` or a `CustomReporter`."""
+
+    async def connect(self) -> None: ...
+    async def submit(self, result: RunResult, /) -> None: ...
+    async def close(self) -> None: ...
+
+
+class ReporterFailure(Struct, frozen=True, kw_only=True):
+    reporter: str
+    stage: str  # connect, submit, close or timeout
+    error: str
+
+
+ConfigT = TypeVar("ConfigT", bound=Struct)
+
+
+class Reporter(Generic[ConfigT]):
+    """`Reporter[JSONConfig](reporter_type=ReporterTypes.JSON, config=JSONConfig("out.json"))`."""
+
+    def __init__(self, reporter_type: ReporterTypes | str, config: ConfigT) -> None:
+        self.reporter_type = _known_type(reporter_type)
+        self.config = config
+        self._sink = _open(self.reporter_type, config)
+        self._is_connected = False
+
+    async def connect(self) -> None:
+        await self._sink.connect()
+        self._is_connected = True
+
+    async def submit(self, result: RunResult) -> None:
+        if not self._is_connected:
+            raise RunError(f"{self!r} is not connected", hint="await connect() before submit()")
+        await self._sink.submit(result)
+
+    async def close(self) -> None:
+        self._is_connected = False
+        await self._sink.close()
+
+    def __repr__(self) -> str:
+        return f"Reporter[{type(self.config).__name__}]"
+
+
+def _known_type(reporter_type: ReporterTypes | str) -> ReporterTypes:
+    for known in ReporterTypes:
+        if reporter_type is known or (
+            isinstance(reporter_type, str) and reporter_type.lower() == known.value
+        ):
+            return known
+    raise InputError(
+        f"unknown reporter {reporter_type!r}",
+        hint=f"available are {', '.join(f'ReporterTypes.{known.name}' for known in ReporterTypes)}",
+    )
+
+
+def _open(reporter_type: ReporterTypes, config: Struct) -> Sink:
+    module_name, config_name = BACKENDS[reporter_type]
+    try:
+        module = import_module(f"hyperscale.reporting.sinks.{module_name}")
+    except ImportError as error:
+        raise InputError(
+            f"ReporterTypes.{reporter_type.name} is not available: {error}",
+            hint="install what it needs, or remove the reporter",
+        ) from error
+    if not isinstance(config, getattr(module, config_name)):
+        raise InputError(
+            f"ReporterTypes.{reporter_type.name} takes a {config_name}, "
+            f"not a {type(config).__name__}"
+        )
+    sink: Sink = module.open_sink(config)
+    return sink
+
+
+def as_reporters(value: object, *, where: str) -> tuple[Sink, ...]:
+    """What a user gave as `reporters`, checked. `where` is the file or the argument."""
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple):
+        raise InputError(
+            f"{where}: {value!r} is not a list of reporters",
+            hint="write reporters = [Reporter(...), ...]",
+        )
+    for item in value:
+        if isinstance(item, type) or not isinstance(item, Sink):
+            raise InputError(
+                f"{where}: {item!r} is not a reporter",
+                hint="use Reporter(reporter_type=..., config=...) or an instance of your "
+                "CustomReporter",
+            )
+    return tuple(value)
+
+
+async def submit_all(
+    reporters: Sequence[Sink],
+    result: RunResult,
+    *,
+    timeout_s: float = DELIVERY_TIMEOUT_S,
+) -> list[ReporterFailure]:
+    """Delivers `result` to every reporter at once; returns what went wrong, raises nothing.
+
+    Each reporter has a thread and an event loop of its own, so that one which blocks instead
+    of awaiting keeps neither the others nor the caller waiting beyond the timeout.
+    """
+    loop = asyncio.get_running_loop()
+    deliveries: list[tuple[Sink, asyncio.Future[ReporterFailure | None]]] = []
+    for reporter in reporters:
+        outcome: asyncio.Future[ReporterFailure | None] = loop.create_future()
+        deliveries.append((reporter, outcome))
+        threading.Thread(
+            target=_deliver_in_thread,
+            args=(reporter, result, timeout_s, loop, outcome),
+            name=f"reporter:{_name(reporter)}",
+            daemon=True,  # one that never returns must not keep the process alive
+        ).start()
+    if deliveries:
+        patience_s = timeout_s + CLOSE_TIMEOUT_S + 1.0
+        await asyncio.wait([outcome for _, outcome in deliveries], timeout=patience_s)
+    failures = []
+    for reporter, outcome in deliveries:
+        failure = outcome.result() if outcome.done() else _timed_out(reporter, timeout_s)
+        if failure is not None:
+            failures.append(failure)
+    return failures
+
+
+def _deliver_in_thread(
+    reporter: Sink,
+    result: RunResult,
+    timeout_s: float,
+    loop: asyncio.AbstractEventLoop,
+    outcome: "asyncio.Future[ReporterFailure | None]",
+) -> None:
+    try:
+        failure = asyncio.run(_deliver(reporter, result, timeout_s))
+    except BaseException as error:  # noqa: BLE001  even sys.exit() in user code is its failure only
+        failure = _failure(reporter, "submit", error)
+
+    def settle() -> None:
+        if not outcome.done():
+            outcome.set_result(failure)
+
+    try:
+        loop.call_soon_threadsafe(settle)
+    except RuntimeError:
+        return  # the caller's loop has closed: it stopped waiting long ago
+
+
+async def _deliver(reporter: Sink, result: RunResult, timeout_s: float) -> ReporterFailure | None:
+    stage, failure = "connect", None
+    try:
+        async with asyncio.timeout(timeout_s):
+            await reporter.connect()
+            stage = "submit"
+            await reporter.submit(result)
+    except TimeoutError as error:
+        # The reporter's own timeouts look the same and say more.
+        failure = (
+            _failure(reporter, stage, error) if str(error) else _timed_out(reporter, timeout_s)
+        )
+    except Exception as error:  # noqa: BLE001  whatever user code raises is its failure, not the run's
+        failure = _failure(reporter, stage, error)
+    try:
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await reporter.close()
+    except Exception as error:  # noqa: BLE001  as above
+        failure = failure or _failure(reporter, "close", error)
+    return failure
+
+
+def _failure(reporter: Sink, stage: str, error: BaseException) -> ReporterFailure:
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return ReporterFailure(reporter=_name(reporter), stage=stage, error=text)
+
+
+def _timed_out(reporter: Sink, timeout_s: float) -> ReporterFailure:
+    error = f"not done within {timeout_s:g} s"
+    return ReporterFailure(reporter=_name(reporter), stage="timeout", error=error)
+
+
+def _name(reporter: Sink) -> str:
+    return repr(reporter) if isinstance(reporter, Reporter) else type(reporter).__name__
