@@ -145,7 +145,12 @@ class HTTPResponse(CallResult):
         """The body as JSON; ValueError if it is not."""
         import msgspec  # noqa: PLC0415  annotating with this type should cost no import
 
-        return msgspec.json.decode(self.exchange.body)
+        try:
+            return msgspec.json.decode(self.exchange.body)
+        except msgspec.DecodeError as error:
+            raise ValueError(
+                f"the body of {self.method} {self.url} is not JSON: {error}"
+            ) from error
 
     @property
     def url(self) -> str:

@@ -1,12 +1,14 @@
 """What a user's file can do wrong while being imported, and which classes of it run."""
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
 from hyperscale.errors import InputError
-from hyperscale.graph import Workflow, build_plan, collect, load_module
+from hyperscale.graph import Workflow, build_plan, collect, load_module, step
+from hyperscale.testing import HTTPResponse
 
 from .conftest import Files
 
@@ -201,17 +203,12 @@ def test_a_failed_import_leaves_no_module_behind(files: Files) -> None:
 
 
 def test_a_file_named_like_a_library_does_not_replace_it(files: Files) -> None:
-    import json
-
     path = files.write("class Json: ...\n", "json.py")
     load_module(path)
     assert sys.modules["json"] is json
 
 
 def test_classes_made_here_can_be_planned_without_a_file(files: Files) -> None:
-    from hyperscale.graph import step
-    from hyperscale.testing import HTTPResponse
-
     class Inline(Workflow):
         @step()
         async def s(self) -> HTTPResponse:

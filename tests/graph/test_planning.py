@@ -316,7 +316,7 @@ def test_states_carry_both_sides_of_the_contract(files: Files) -> None:
     assert contract(seed, shop.states[0], "Other") == ["token"]
     assert [warning.partition(":")[2] for warning in plan.warnings] == [
         "7: Seed.token: provides 'token' to Other, which does not use it; it needs "
-        '@state("Seed") on a method with a parameter \'token\', -> Use[…]'
+        "@state(\"Seed\") on a method with a parameter 'token', -> Use[…]"
     ]
 
 

@@ -1,0 +1,21 @@
+"""The one rule by which totals are split."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperscale.plan import share
+
+
+@given(st.integers(0, 10**9), st.integers(1, 300))
+def test_shares_add_up_and_differ_by_at_most_one(total: int, slots: int) -> None:
+    parts = [share(total, slots, slot) for slot in range(slots)]
+    assert sum(parts) == total
+    assert max(parts) - min(parts) <= 1
+    assert parts == sorted(parts, reverse=True)
+
+
+@pytest.mark.parametrize(("total", "slots", "slot"), [(-1, 1, 0), (1, 0, 0), (1, 2, 2), (1, 2, -1)])
+def test_there_is_no_share_outside_of_the_slots(total: int, slots: int, slot: int) -> None:
+    with pytest.raises(ValueError, match="no share"):
+        share(total, slots, slot)
