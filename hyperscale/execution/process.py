@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from hyperscale.errors import RunError
 from hyperscale.execution.capture import PIPE_BYTES, RATE_BYTES_PER_S, LineReader, OutputLimit
@@ -53,6 +54,20 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:  # a real-time signal has no name
         return f"signal {number}"
+
+
+def _is_group_alive(group: int) -> bool:
+    """Whether a process of the group is more than an entry nobody has reaped yet."""
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        with contextlib.suppress(OSError):  # it ended while we looked
+            stat = Path("/proc", name, "stat").read_bytes()
+            # After the name, which may hold anything: state, parent, group.
+            state, _, owner = stat.rpartition(b")")[2].split()[:3]
+            if int(owner) == group and state not in (b"Z", b"X"):
+                return True
+    return False
 
 
 class ExecutorProcess:
@@ -175,7 +190,7 @@ class ExecutorProcess:
         await self._exited.wait()
         # Its children are killed too, but not ours to reap; whoever adopted them does that.
         for _ in range(round(_GROUP_WAIT_S / _GROUP_POLL_S)):
-            if not self._kill_group():
+            if not self._kill_group() or not _is_group_alive(self.pid):
                 return
             await asyncio.sleep(_GROUP_POLL_S)
 

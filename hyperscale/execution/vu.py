@@ -161,10 +161,7 @@ class Crew:
     def fail(self, call: Call, error: BaseException) -> None:
         """Records a step that raised."""
         if isinstance(error, RequestError):
-            if error.exchange is not None:
-                self.recorder.record_exchange(call.index, error.exchange, False)
-            else:
-                self.recorder.record(call.index, False, error=error.error)
+            self.recorder.record_exchange(call.index, error.exchange, False)
         else:
             self.recorder.record(call.index, False, error="exception")
             self.faults.note(call.name, error)

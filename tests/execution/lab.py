@@ -1,0 +1,197 @@
+"""Real executors for tests: write a workflow, run it, look at what came of it."""
+
+import asyncio
+import textwrap
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from hyperscale.execution.protocol import (
+    Died,
+    Event,
+    Finished,
+    Output,
+    Prepare,
+    Report,
+)
+from hyperscale.execution.supervisor import ExecutorPool
+from hyperscale.graph import build_plan, collect, load_module
+from hyperscale.plan import WorkflowPlan
+from hyperscale.stats.report import CheckReport, MetricReport, PartReport, StepReport
+
+HEADER = """
+import asyncio, os, sys, time
+from hyperscale.graph import (
+    Provide, Use, Workflow, action, check, depends, metric, setup, state, step, teardown,
+)
+from hyperscale.testing import CustomResult, HTTPResponse, URL
+
+class Result(CustomResult):
+    def __init__(self, value=None, ok=True):
+        self.value = value
+        self.ok = ok
+
+def log(*words):
+    with open(LOG, "a") as file:
+        file.write(" ".join(map(str, words)) + "\\n")
+"""
+
+
+class Outcome:
+    """Everything one executor said while it held a part."""
+
+    def __init__(self) -> None:
+        self.reports: list[PartReport] = []
+        self.finished: Finished | None = None
+        self.died: Died | None = None
+        self.output = ""
+        self.events: list[Event] = []
+
+    def take(self, event: Event) -> None:
+        self.events.append(event)
+        match event:
+            case Report():
+                self.reports.append(event.report)
+            case Finished():
+                self.finished = event
+            case Died():
+                self.died = event
+            case Output():
+                self.output += event.text
+
+    @property
+    def is_over(self) -> bool:
+        return self.finished is not None or self.died is not None
+
+    @property
+    def report(self) -> PartReport:
+        assert self.finished is not None, self.died
+        return self.finished.report
+
+    def step(self, name: str) -> StepReport:
+        return next(step for step in self.report.steps if step.name == name)
+
+    def check(self, name: str) -> CheckReport:
+        return next(check for check in self.report.checks if check.name == name)
+
+    def metric(self, name: str) -> MetricReport:
+        return next(metric for metric in self.report.metrics if metric.name == name)
+
+
+class Bench:
+    """A pool and what its executors said; `changed` wakes whoever waits for something."""
+
+    def __init__(self, lab: "Lab", pool: ExecutorPool, outcomes: list[Outcome]) -> None:
+        self.lab = lab
+        self.pool = pool
+        self.outcomes = outcomes
+        self.changed = asyncio.Condition()
+
+    @property
+    def ids(self) -> list[int]:
+        return list(range(self.pool.size))
+
+    async def prepare(self, workflow: str, *, context: bytes = b"") -> None:
+        for index in self.ids:
+            self.outcomes[index] = Outcome()
+        plan = self.lab.plan(workflow)
+        await self.pool.prepare(
+            self.ids,
+            [
+                Prepare(
+                    bundle="",
+                    file=str(self.lab.file),
+                    workflow=workflow,
+                    plan=plan,
+                    slot=index,
+                    slots=self.pool.size,
+                    context=context,
+                )
+                for index in self.ids
+            ],
+        )
+
+    async def run(self, workflow: str, *, context: bytes = b"") -> list[Outcome]:
+        await self.prepare(workflow, context=context)
+        self.pool.start(self.ids)
+        return await self.ended()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30), self.changed:
+            await self.changed.wait_for(condition)
+
+    async def ended(self) -> list[Outcome]:
+        await self.until(lambda: all(outcome.is_over for outcome in self.outcomes))
+        return self.outcomes
+
+
+class Lab:
+    """One test file and the executors that run it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.file = directory / "flows.py"
+        self.log_file = directory / "log.txt"
+        self._plans: dict[str, WorkflowPlan] = {}
+
+    def write(self, source: str) -> None:
+        """Makes `source` the test file; `log(...)` in it appends to `self.log()`."""
+        header = HEADER + f"LOG = {str(self.log_file)!r}\n"
+        self.file.write_text(header + textwrap.dedent(source))
+        classes = collect(load_module(self.file))
+        plan = build_plan(self.file, classes)
+        self._plans = {workflow.name: workflow for workflow in plan.workflows}
+
+    def plan(self, workflow: str) -> WorkflowPlan:
+        return self._plans[workflow]
+
+    def change_plan(self, workflow: str, **changes: object) -> None:
+        self._plans[workflow] = msgspec.structs.replace(self._plans[workflow], **changes)
+
+    def log(self) -> list[str]:
+        return self.log_file.read_text().splitlines() if self.log_file.exists() else []
+
+    def work(
+        self,
+        work: Callable[[Bench], Awaitable[None]],
+        *,
+        executors: int = 1,
+        log_dir: Path | None = None,
+        loop: str = "asyncio",
+    ) -> None:
+        """Runs `work` with a pool that is gone afterwards, whatever happens."""
+
+        async def main() -> None:
+            outcomes = [Outcome() for _ in range(executors)]
+            wakers: set[asyncio.Task[None]] = set()
+
+            async def wake() -> None:
+                async with bench.changed:
+                    bench.changed.notify_all()
+
+            def take(index: int, event: Event) -> None:
+                outcomes[index].take(event)
+                task = asyncio.ensure_future(wake())
+                wakers.add(task)
+                task.add_done_callback(wakers.discard)
+
+            async with ExecutorPool(executors, on_event=take, log_dir=log_dir) as pool:
+                bench = Bench(self, pool, outcomes)
+                await work(bench)
+
+        if loop == "uvloop":
+            uvloop.run(main())
+        else:
+            asyncio.run(main())
+
+    def run(self, workflow: str, *, executors: int = 1, context: bytes = b"") -> list[Outcome]:
+        """Runs one workflow to its end, split over `executors`."""
+        found: list[Outcome] = []
+
+        async def work(bench: Bench) -> None:
+            found.extend(await bench.run(workflow, context=context))
+
+        self.work(work, executors=executors)
+        return found

@@ -1,0 +1,68 @@
+"""Exceptions of user code: shown once, counted after, in the user's own terms."""
+
+from hyperscale.execution.faults import FaultLog, describe_fault, format_fault
+from hyperscale.testing.arguments import split_url
+
+
+def caught(function) -> BaseException:
+    try:
+        function()
+    except Exception as error:  # noqa: BLE001
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def fails_here() -> None:
+    raise ValueError("here")
+
+
+def fails_in_our_code() -> None:
+    split_url("nowhere")
+
+
+def fails_with_a_cause() -> None:
+    try:
+        fails_here()
+    except ValueError as error:
+        raise RuntimeError("outer") from error
+
+
+def test_the_first_of_a_kind_is_shown_and_the_rest_counted() -> None:
+    said: list[str] = []
+    log = FaultLog(said.append)
+    for _ in range(3):
+        log.note("login", caught(fails_here))
+    log.note("logout", caught(fails_here))
+    assert len(said) == 2
+    assert said[0].startswith("login raised (shown once):\nTraceback")
+    log.summarise()
+    assert len(said) == 3
+    assert "login raised ValueError at" in said[2]
+    assert "3 times in all" in said[2]
+
+
+def test_frames_of_ours_are_left_out() -> None:
+    text = format_fault(caught(fails_in_our_code))
+    assert "in fails_in_our_code" in text
+    assert "in split_url" not in text
+
+
+def test_causes_are_kept_and_trimmed_alike() -> None:
+    text = format_fault(caught(fails_with_a_cause))
+    assert "ValueError: here" in text
+    assert "RuntimeError: outer" in text
+    assert "direct cause" in text
+
+
+def test_a_description_names_the_error_and_the_users_line() -> None:
+    assert describe_fault(caught(fails_here)).startswith("ValueError: here (test_faults.py:")
+
+
+def test_only_so_many_kinds_are_told_apart() -> None:
+    said: list[str] = []
+    log = FaultLog(said.append)
+    for number in range(150):
+        log.note(f"step{number}", caught(fails_here))
+    assert len(said) == 100
+    log.summarise()
+    assert said[-1] == "… and 50 exceptions of other kinds, not shown\n"

@@ -1,0 +1,626 @@
+"""What virtual users do with the steps of a workflow: order, arguments, records, ends."""
+
+import itertools
+
+import pytest
+
+from hyperscale._native import Histogram
+from hyperscale.errors import RunError
+from hyperscale.execution.protocol import PartStatus
+from hyperscale.execution.values import pack_value
+from hyperscale.plan.context import Received, Value, decode_provided, encode_received
+from tests.execution.lab import Lab
+
+
+def test_a_diamond_runs_in_order_and_its_middle_overlaps(lab: Lab) -> None:
+    lab.write("""
+        class Diamond(Workflow):
+            vus = 5
+            duration = "30s"
+            iterations = 50
+
+            async def trace(self, name):
+                self.context.setdefault("trace", []).append(("begin", name))
+                await asyncio.sleep(0.001)
+                self.context["trace"].append(("end", name))
+                return Result()
+
+            @step()
+            async def a(self) -> Result:
+                self.context["trace"] = []
+                return await self.trace("a")
+
+            @step("a")
+            async def b(self) -> Result:
+                return await self.trace("b")
+
+            @step("a")
+            async def c(self) -> Result:
+                return await self.trace("c")
+
+            @step("b", "c")
+            async def d(self) -> Result:
+                result = await self.trace("d")
+                trace = self.context["trace"]
+                order = [name for what, name in trace if what == "begin"]
+                place = {item: place for place, item in enumerate(trace)}
+                assert order == ["a", "b", "c", "d"], order
+                assert place["end", "a"] < place["begin", "b"]
+                assert place["begin", "c"] < place["end", "b"]
+                assert place["begin", "b"] < place["end", "c"]
+                assert max(place["end", "b"], place["end", "c"]) < place["begin", "d"]
+                return result
+    """)
+    (outcome,) = lab.run("Diamond")
+    counts = outcome.step("d").counts
+    assert (counts.total, counts.ok, counts.failed) == (50, 50, 0), outcome.output
+    assert outcome.report.iterations == 50
+
+
+def test_results_never_cross_users_or_iterations(lab: Lab) -> None:
+    lab.write("""
+        class Islands(Workflow):
+            vus = 100
+            duration = "60s"
+            iterations = 10_000
+
+            @step()
+            async def give(self) -> Result:
+                self.count = getattr(self, "count", 0) + 1
+                await asyncio.sleep(0)
+                return Result((id(self), self.count))
+
+            @step("give")
+            async def take(self, give: Result | None = None, late=None) -> Result:
+                await asyncio.sleep(0)
+                return Result(ok=give.value == (id(self), self.count) and late is None)
+
+            @step("take")
+            async def late(self) -> Result:
+                return Result("only for whoever comes after me")
+    """)
+    (outcome,) = lab.run("Islands")
+    counts = outcome.step("take").counts
+    assert (counts.total, counts.ok, counts.failed) == (10_000, 10_000, 0), outcome.output
+
+
+def test_a_raising_step_fails_once_and_skips_what_depends_on_it(lab: Lab) -> None:
+    lab.write("""
+        class Raising(Workflow):
+            vus = 2
+            duration = "30s"
+            iterations = 10
+
+            @step()
+            async def bad(self) -> Result:
+                raise ValueError("no luck")
+
+            @step("bad")
+            async def after(self) -> Result:
+                return Result()
+
+            @step("after")
+            async def later(self) -> Result:
+                return Result()
+
+            @step()
+            async def other(self) -> Result:
+                return Result()
+    """)
+    (outcome,) = lab.run("Raising")
+    bad, after, later, other = (outcome.step(n).counts for n in ("bad", "after", "later", "other"))
+    assert (bad.total, bad.failed, bad.errors) == (10, 10, {"exception": 10})
+    assert (after.total, after.skipped) == (0, 10)
+    assert (later.total, later.skipped) == (0, 10)
+    assert (other.total, other.ok, other.skipped) == (10, 10, 0)
+    assert outcome.finished is not None
+    assert outcome.finished.status is PartStatus.COMPLETED
+    # Shown once, with the user's line and none of ours, then counted.
+    assert outcome.output.count("ValueError: no luck") == 1
+    assert 'raise ValueError("no luck")' in outcome.output
+    assert "hyperscale/execution" not in outcome.output
+    assert "bad raised ValueError" in outcome.output
+    assert "10 times in all" in outcome.output
+
+
+def test_a_raising_step_beside_another_in_its_layer_skips_only_its_own_dependents(
+    lab: Lab,
+) -> None:
+    lab.write("""
+        class Layer(Workflow):
+            vus = 1
+            duration = "30s"
+            iterations = 4
+
+            @step()
+            async def left(self) -> Result:
+                await asyncio.sleep(0)
+                raise RuntimeError
+
+            @step()
+            async def right(self) -> Result:
+                await asyncio.sleep(0)
+                return Result(7)
+
+            @step("left", "right")
+            async def both(self) -> Result:
+                return Result()
+
+            @step("right")
+            async def one(self, right=None) -> Result:
+                return Result(ok=right.value == 7)
+    """)
+    (outcome,) = lab.run("Layer")
+    assert outcome.step("left").counts.failed == 4
+    assert outcome.step("both").counts.skipped == 4
+    assert outcome.step("one").counts.ok == 4
+
+
+def test_a_custom_result_is_timed_and_its_verdict_and_error_class_count(lab: Lab) -> None:
+    lab.write("""
+        class Custom(Workflow):
+            vus = 1
+            duration = "30s"
+            iterations = 3
+
+            @step()
+            async def slow(self) -> Result:
+                await asyncio.sleep(0.02)
+                return Result()
+
+            @step()
+            async def poor(self) -> Result:
+                result = Result(ok=False)
+                result.error = "stale"
+                return result
+
+            @action()
+            async def quiet(self):
+                await asyncio.sleep(0.02)
+    """)
+    (outcome,) = lab.run("Custom")
+    slow, poor, quiet = (outcome.step(name) for name in ("slow", "poor", "quiet"))
+    latency = Histogram.decode(slow.latency or b"")
+    assert latency.count == 3
+    assert latency.min_ns >= 19_000_000
+    assert poor.counts.failed == 3
+    assert poor.counts.errors == {"stale": 3}
+    assert quiet.counts.ok == 3
+    assert Histogram.decode(quiet.latency or b"").count == 0
+
+
+def test_arguments_come_from_ancestors_then_context_then_defaults(lab: Lab) -> None:
+    lab.write("""
+        class Arguments(Workflow):
+            vus = 1
+            duration = "30s"
+            iterations = 2
+
+            @setup()
+            async def prepare(self):
+                self.context.update(token="t-1", first="from the context", url="http://wrong")
+
+            @step()
+            async def first(self) -> Result:
+                return Result("step")
+
+            @step("first")
+            async def second(
+                self,
+                url: URL = "http://localhost:1/right",
+                first=None,
+                token="default",
+                missing="default",
+                fresh: list = [],
+            ) -> Result:
+                fresh.append(1)
+                log(url, first.value, token, missing, len(fresh))
+                return Result()
+    """)
+    lab.run("Arguments")
+    assert lab.log() == ["http://localhost:1/right step t-1 default 1"] * 2
+
+
+def test_checks_and_metrics_see_the_results_of_their_iteration(lab: Lab) -> None:
+    lab.write("""
+        class Judged(Workflow):
+            vus = 2
+            duration = "30s"
+            iterations = 8
+
+            @step()
+            async def number(self) -> Result:
+                self.n = getattr(self, "n", 0) + 1
+                if self.n == 2:
+                    raise ValueError
+                return Result(self.n)
+
+            @check()
+            def is_small(self, number):
+                return number.value < 4
+
+            @check()
+            async def asserts(self, number):
+                assert number.value != 3, "three"
+
+            @metric("distribution")
+            def spread(self, number):
+                return number.value
+
+            @metric("count")
+            def none(self, number):
+                return None
+    """)
+    (outcome,) = lab.run("Judged")
+    # Two users, four iterations each unless one drew more; the second of each raised.
+    small, asserts = outcome.check("is_small"), outcome.check("asserts")
+    judged = outcome.step("number").counts.ok
+    assert small.passed + small.failed == judged
+    assert small.failed >= 1
+    assert small.first_failure == "returned False"
+    assert asserts.first_failure is not None
+    assert asserts.first_failure.startswith("AssertionError: three")
+    spread = outcome.metric("spread")
+    assert spread.count == judged
+    assert spread.min == 1.0
+    assert spread.distribution is not None
+    assert outcome.metric("none").count == 0
+
+
+def test_setup_and_teardown_run_once_around_the_users_and_share_the_context(lab: Lab) -> None:
+    lab.write("""
+        class Framed(Workflow):
+            vus = 4
+            duration = "30s"
+            iterations = 8
+
+            @setup()
+            async def open(self):
+                self.context["token"] = "t-1"
+                log("setup")
+
+            @step()
+            async def use(self, token=None) -> Result:
+                self.context["own"] = id(self)
+                return Result(ok=token == "t-1")
+
+            @teardown()
+            def close(self):
+                log("teardown", self.context["token"])
+    """)
+    (outcome,) = lab.run("Framed")
+    assert lab.log() == ["setup", "teardown t-1"]
+    assert outcome.step("use").counts.ok == 8
+    assert outcome.step("open").counts.ok == 1
+    assert outcome.step("close").counts.ok == 1
+
+
+def test_a_failing_setup_refuses_the_part_and_still_tears_down(lab: Lab) -> None:
+    lab.write("""
+        class Broken(Workflow):
+            vus = 1
+            duration = "30s"
+
+            @setup()
+            async def open(self):
+                raise ConnectionError("no database")
+
+            @step()
+            async def use(self) -> Result:
+                return Result()
+
+            @teardown()
+            async def close(self):
+                log("teardown")
+    """)
+    with pytest.raises(RunError, match=r"Broken\.open failed: ConnectionError: no database"):
+        lab.run("Broken")
+    assert lab.log() == ["teardown"]
+
+
+def test_an_action_workflow_goes_through_its_steps_once_per_user(lab: Lab) -> None:
+    lab.write("""
+        class Seed(Workflow):
+            vus = 3
+            duration = "30s"
+
+            @action()
+            async def make(self):
+                log("make")
+    """)
+    (outcome,) = lab.run("Seed")
+    assert lab.log() == ["make"] * 3
+    assert outcome.step("make").counts.total == 3
+
+
+def test_an_action_workflow_that_raises_has_failed(lab: Lab) -> None:
+    lab.write("""
+        class Seed(Workflow):
+            vus = 1
+            duration = "30s"
+
+            @action()
+            async def make(self):
+                raise OSError("disk is full")
+    """)
+    (outcome,) = lab.run("Seed")
+    assert outcome.finished is not None
+    assert outcome.finished.status is PartStatus.FAILED
+    assert outcome.finished.error is not None
+    assert outcome.finished.error.startswith("Seed.make: OSError: disk is full")
+
+
+@pytest.mark.parametrize(("executors", "iterations", "vus"), [(1, 7, 3), (2, 7, 3), (2, 1, 2)])
+def test_iterations_are_split_exactly(lab: Lab, executors: int, iterations: int, vus: int) -> None:
+    lab.write(f"""
+        class Counted(Workflow):
+            vus = {vus}
+            duration = "30s"
+            iterations = {iterations}
+
+            @step()
+            async def one(self) -> Result:
+                await asyncio.sleep(0)
+                return Result()
+    """)
+    outcomes = lab.run("Counted", executors=executors)
+    assert sum(outcome.report.iterations for outcome in outcomes) == iterations
+    assert sum(outcome.step("one").counts.total for outcome in outcomes) == iterations
+
+
+def test_an_interval_keeps_the_starts_of_iterations_apart(lab: Lab) -> None:
+    lab.write("""
+        class Paced(Workflow):
+            vus = 1
+            duration = "30s"
+            interval = "50ms"
+            iterations = 4
+
+            @step()
+            async def one(self) -> Result:
+                log(time.monotonic())
+                await asyncio.sleep(0.02)
+                return Result()
+    """)
+    lab.run("Paced")
+    times = [float(line) for line in lab.log()]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert all(gap >= 0.049 for gap in gaps), gaps
+
+
+def test_a_pause_ends_with_the_deadline(lab: Lab) -> None:
+    lab.write("""
+        class Patient(Workflow):
+            vus = 3
+            duration = "300ms"
+            interval = "1h"
+
+            @step()
+            async def one(self) -> Result:
+                return Result()
+    """)
+    (outcome,) = lab.run("Patient")
+    counts = outcome.step("one").counts
+    assert (counts.total, counts.cut) == (3, 0)
+
+
+def test_steps_in_flight_at_the_deadline_are_cut_once_and_never_failed(lab: Lab) -> None:
+    lab.write("""
+        class Long(Workflow):
+            vus = 4
+            duration = "200ms"
+
+            @step()
+            async def quick(self) -> Result:
+                return Result()
+
+            @step("quick")
+            async def left(self) -> Result:
+                await asyncio.sleep(60)
+
+            @step("quick")
+            async def right(self) -> Result:
+                try:
+                    await asyncio.sleep(60)
+                finally:
+                    log("let go")
+
+            @step("left", "right")
+            async def never(self) -> Result:
+                log("never")
+
+            @teardown()
+            async def close(self):
+                log("teardown")
+    """)
+    (outcome,) = lab.run("Long")
+    for name, expected in {"quick": 0, "left": 4, "right": 4, "never": 0}.items():
+        counts = outcome.step(name).counts
+        assert (counts.cut, counts.failed, counts.skipped) == (expected, 0, 0), name
+    assert lab.log() == ["let go"] * 4 + ["teardown"]
+    assert outcome.finished is not None
+    assert outcome.finished.status is PartStatus.COMPLETED
+
+
+def test_a_step_that_ends_within_the_grace_is_no_cut(lab: Lab) -> None:
+    lab.write("""
+        class Graceful(Workflow):
+            vus = 2
+            duration = "200ms"
+
+            @step()
+            async def one(self) -> Result:
+                await asyncio.sleep(0.6)
+                return Result()
+    """)
+    (outcome,) = lab.run("Graceful")
+    counts = outcome.step("one").counts
+    assert (counts.ok, counts.cut) == (2, 0)
+
+
+def test_steps_that_never_wait_do_not_outlive_the_deadline(lab: Lab) -> None:
+    lab.write("""
+        class Busy(Workflow):
+            vus = 1
+            duration = "300ms"
+
+            @step()
+            async def one(self) -> Result:
+                return Result()
+    """)
+    (outcome,) = lab.run("Busy")
+    assert outcome.finished is not None
+    assert outcome.finished.status is PartStatus.COMPLETED
+    assert outcome.report.iterations > 100
+
+
+def test_provided_values_and_the_context_leave_as_bytes_nobody_else_reads(lab: Lab) -> None:
+    lab.write("""
+        class Token:
+            def __init__(self, text):
+                self.text = text
+
+        class Seed(Workflow):
+            vus = 1
+            duration = "30s"
+
+            @action()
+            async def make(self):
+                self.context["plain"] = {"a": [1, 2.5, None, "x", b"y"]}
+                self.context["lock"] = __import__("threading").Lock()
+                return 41
+
+            @state("Shop")
+            def token(self) -> Provide[Token]:
+                return Token("t-1")
+
+            @state("Shop")
+            async def last(self) -> Provide[int]:
+                return self.make.response + 1
+
+            @state("Shop")
+            def nothing(self) -> Provide[str]:
+                return None
+
+        @depends("Seed")
+        class Shop(Workflow):
+            vus = 2
+            duration = "30s"
+            iterations = 2
+
+            @state("Seed")
+            def take(self, token: Token | None = None, last=0, nothing="-") -> Use[str]:
+                self.context["taken"] = (token.text, last, nothing)
+                return token.text
+
+            @step()
+            async def use(self, taken=None, plain=None) -> Result:
+                log(taken, plain, self.take(), "lock" in self.context)
+                return Result()
+    """)
+    (outcome,) = lab.run("Seed")
+    assert outcome.finished is not None
+    assert outcome.finished.status is PartStatus.COMPLETED
+    provided = decode_provided(outcome.finished.provided)
+    assert set(provided.states) == {"token", "last"}
+    assert set(provided.context) == {"plain"}
+    assert "lock" in outcome.output
+    values = {
+        key: Value(chunks=(data,)) for key, data in (provided.states | provided.context).items()
+    }
+    uses = {"take": {key: values[key] for key in ("token", "last")}}
+    received = encode_received(Received(context=values, uses=uses))
+    lab.run("Shop", context=received)
+    expected = "('t-1', 42, '-') {'a': [1, 2.5, None, 'x', b'y']} t-1 False"
+    assert lab.log() == [expected] * 2
+
+
+def test_a_provided_list_is_the_lists_of_all_parts(lab: Lab) -> None:
+    lab.write("""
+        class Seed(Workflow):
+            vus = 1
+            duration = "30s"
+            iterations = 1
+
+            @step()
+            async def make(self) -> Result:
+                return Result()
+
+            @state("Shop")
+            def ids(self) -> Provide[list[int]]:
+                return [1]
+
+        @depends("Seed")
+        class Shop(Workflow):
+            vus = 1
+            duration = "30s"
+            iterations = 1
+
+            @state("Seed")
+            def take(self, ids: list[int] = []) -> Use[list[int]]:
+                log(ids)
+
+            @step()
+            async def use(self) -> Result:
+                return Result()
+    """)
+    value = Value(chunks=(pack_value([1, 2], where=""), pack_value([3], where="")), is_list=True)
+    lab.run("Shop", context=encode_received(Received(uses={"take": {"ids": value}})))
+    assert lab.log() == ["[1, 2, 3]"]
+
+
+def test_one_executor_runs_one_part_after_another(lab: Lab) -> None:
+    lab.write("""
+        class First(Workflow):
+            vus = 2
+            duration = "30s"
+            iterations = 4
+
+            @step()
+            async def one(self) -> Result:
+                log("first", os.getpid())
+                return Result()
+
+        class Second(Workflow):
+            vus = 1
+            duration = "30s"
+            iterations = 3
+
+            @step()
+            async def two(self) -> Result:
+                log("second", os.getpid())
+                return Result()
+    """)
+
+    async def work(bench) -> None:
+        (first,) = await bench.run("First")
+        (second,) = await bench.run("Second")
+        assert first.report.iterations == 4
+        assert second.report.iterations == 3
+        assert [step.name for step in second.report.steps] == ["two"]
+
+    lab.work(work)
+    assert len({line.split()[1] for line in lab.log()}) == 1
+
+
+def test_reports_are_sequenced_cumulative_and_carry_the_executor_state(lab: Lab) -> None:
+    lab.write("""
+        class Steady(Workflow):
+            vus = 3
+            duration = "1200ms"
+
+            @step()
+            async def one(self) -> Result:
+                await asyncio.sleep(0.01)
+                return Result()
+    """)
+    (outcome,) = lab.run("Steady")
+    sequences = [report.sequence for report in outcome.reports] + [outcome.report.sequence]
+    totals = [report.steps[0].counts.total for report in [*outcome.reports, outcome.report]]
+    assert sequences == sorted(set(sequences))
+    assert totals == sorted(totals)
+    assert outcome.reports[0].vus == 3
+    assert outcome.report.rss_bytes > 1_000_000
+    assert outcome.report.cpu_s > 0
+    assert any(report.steps[0].latency is not None for report in outcome.reports)
+    assert sum(point.total for point in outcome.report.steps[0].series) == totals[-1]
