@@ -28,9 +28,10 @@ _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 # shell that noticed the death first has already set its own.
 _GUARD_SCRIPT = """
 trap '' HUP INT QUIT TERM TSTP TTIN TTOU
+exec 3<&1
 read -r word && exit 0
 printf '%s' "$1"
-[ "$(stty -g <&1)" = "$2" ] && stty "$3" <&1
+[ "$(stty -g <&3)" = "$2" ] && stty "$3" <&3
 """
 
 _Modes = list[Any]  # as termios gives and takes them

@@ -1,11 +1,12 @@
 """The UI on an imagined run: for looking at it, and what the terminal tests start.
 
-`python tests/ui/demo.py --ui full --seconds 20`
+`python tests/ui/demo.py --ui full --seconds 20`; SIGUSR1 ends it early.
 """
 
 import argparse
 import os
 import resource
+import signal
 import sys
 import time
 from pathlib import Path
@@ -27,13 +28,19 @@ def main() -> int:
     parser.add_argument("--end", choices=("finish", "raise", "return", "exit"), default="finish")
     parser.add_argument("--quiet", action="store_true")
     parser.add_argument("--hostile", action="store_true")
+    parser.add_argument("--report-updates", action="store_true")
+    parser.add_argument("--then", help="run this code instead of the demo")
     options = parser.parse_args()
+    if options.then:
+        exec(options.then, {})
+    ended: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, _: ended.append(number))
     started_s = time.monotonic()
     cpu_s = time.process_time()
     slowest_s = 0.0
     with open_ui(options.ui, quiet=options.quiet) as ui:
         shown = 0
-        while (elapsed_s := time.monotonic() - started_s) < options.seconds:
+        while (elapsed_s := time.monotonic() - started_s) < options.seconds and not ended:
             at_s = options.start + elapsed_s * options.speed
             view = scenes.shop(at_s, saturated=options.saturated)
             if options.scene == "one":
@@ -46,6 +53,9 @@ def main() -> int:
             slowest_s = max(slowest_s, time.perf_counter() - before_s)
             shown += 1
             time.sleep(0.1)
+        if options.report_updates:
+            sys.stderr.write(f"updates {shown}\n")
+            sys.stderr.flush()
         if options.end == "raise":
             raise RuntimeError("the run broke")
         if options.end == "return":

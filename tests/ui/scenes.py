@@ -137,7 +137,7 @@ def shop(now_s: float, *, saturated: bool = False) -> RunView:
         elapsed_s = min(elapsed_s, duration_s)
         return running(name, elapsed_s=elapsed_s, duration_s=duration_s, status=status, **more)
 
-    return run(
+    view = run(
         phase("Warmup", 0.0, 5.0, rate=900.0, failed=0, step_names=("ping",), seed=4),
         phase("Checkout", 2.0, 30.0),
         phase("SearchAndBrowse", 2.0, 45.0, rate=4300.0, p50_ms=48.0, failed=12, seed=3),
@@ -146,6 +146,7 @@ def shop(now_s: float, *, saturated: bool = False) -> RunView:
         idle("Cleanup", "cancelled", error="dependency failed: Reindex"),
         saturated=saturated,
     )
+    return replace(view, elapsed_s=now_s)
 
 
 HOSTILE = "a\x1b[2Jb\x1b]0;owned\x07c\r\n\x9b31m\u202ed\u200b\x00e"

@@ -1,0 +1,179 @@
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from wcwidth import wcswidth
+
+from hyperscale.stats.view import RunView
+from hyperscale.ui.frame import Pane, allot, preparing, render
+from hyperscale.ui.theme import Theme
+from tests.ui import scenes
+
+PLAIN = Theme(colors=None)
+SGR = re.compile(r"\x1b\[[0-9;]*m")
+THEMES = [Theme(), Theme(colors=16), Theme(colors=0), PLAIN, Theme(unicode=False, colors=None)]
+
+moments = st.floats(0, 60)
+sizes = st.tuples(st.integers(1, 220), st.integers(1, 70))
+
+
+def screen(view: RunView, width: int, height: int, pane: Pane | None = None) -> str:
+    return "\n".join(render(view, width, height, PLAIN, pane))
+
+
+@given(moments, sizes, st.sampled_from(THEMES), st.booleans(), st.booleans())
+def test_every_frame_fits_its_window(
+    now_s: float, size: tuple[int, int], theme: Theme, saturated: bool, shows_output: bool
+) -> None:
+    width, height = size
+    pane = Pane(output=["日本語 output", "x" * 500], output_total=2, shows_output=shows_output)
+    lines = render(scenes.shop(now_s, saturated=saturated), width, height, theme, pane)
+    assert len(lines) <= height
+    assert all(wcswidth(SGR.sub("", line)) <= width for line in lines)
+
+
+@given(sizes, st.sampled_from(THEMES))
+def test_hostile_names_reach_the_terminal_as_harmless_text(
+    size: tuple[int, int], theme: Theme
+) -> None:
+    width, height = size
+    view = scenes.hostile(scenes.shop(20.0))
+    pane = Pane(output=[scenes.HOSTILE] * 30, output_total=30, shows_output=True)
+    for line in render(view, width, height, theme, pane):
+        text = SGR.sub("", line)
+        assert text.isprintable()
+        assert "owned" not in text
+        assert wcswidth(text) <= width
+
+
+def test_an_ascii_terminal_gets_only_ascii() -> None:
+    view = scenes.run(scenes.running("日本語"), scenes.idle("Ünicode"))
+    for line in render(view, 120, 40, Theme(unicode=False, colors=None)):
+        assert line.isascii()
+
+
+def test_a_running_workflow_shows_all_that_matters_in_a_usual_window() -> None:
+    text = screen(scenes.run(scenes.running(elapsed_s=37.4, duration_s=60.0)), 119, 40)
+    for expected in (
+        "examples/checkout.py",
+        "Checkout",
+        "62%",
+        "00:37 / 01:00",
+        "00:23 left",
+        "/s now",
+        "/s mean",
+        "1,000 vus",
+        "2 cores",
+        "210 failed",
+        "requests per second",
+        "latency",
+        "login",
+        "browse",
+        "pay",
+        "timeout 105",
+        "200 ",
+        "503 105",
+        "1 passing",
+    ):
+        assert expected in text
+    header = next(line for line in text.splitlines() if line.lstrip().startswith("step"))
+    assert " ".join(header.split()) == "step ok failed cut rate/s p50 p90 p95 p99 max"
+
+
+def test_the_smallest_supported_window_still_says_what_is_going_on() -> None:
+    text = screen(scenes.shop(20.0, saturated=True), 40, 10)
+    assert "Checkout" in text
+    assert "60%" in text
+    assert "saturated" in text
+    assert "Reindex" in text
+
+
+def test_columns_are_given_up_before_names_and_failures_are() -> None:
+    text = screen(scenes.run(scenes.running()), 60, 24)
+    header = next(line for line in text.splitlines() if line.lstrip().startswith("step"))
+    assert {"ok", "failed", "p50", "p99"} <= set(header.split())
+    assert "p95" not in header
+
+
+def test_waiting_ended_and_cancelled_workflows_take_one_line_each() -> None:
+    lines = screen(scenes.shop(20.0), 119, 60).splitlines()
+    assert sum("Warmup" in line for line in lines) == 1
+    assert any("Warmup" in line and "completed" in line and "2,737 done" in line for line in lines)
+    assert any("Report" in line and "waiting" in line for line in lines)
+    assert any("Reindex" in line and "failed" in line and "SIGKILL" in line for line in lines)
+    assert any("Cleanup" in line and "dependency failed: Reindex" in line for line in lines)
+
+
+def test_saturation_is_announced_until_it_ends() -> None:
+    assert "saturated" in screen(scenes.shop(20.0, saturated=True), 100, 30)
+    assert "saturated" not in screen(scenes.shop(20.0), 100, 30)
+    warned = replace(scenes.shop(20.0), warnings=("Shop: " + "much to say " * 40,))
+    lines = screen(warned, 100, 30).splitlines()
+    assert sum("much to say" in line for line in lines) == 2  # not more of the window than that
+
+
+def test_user_output_is_shown_on_demand_newest_last() -> None:
+    pane = Pane(output=[f"line {i}" for i in range(100)], output_total=4321, shows_output=True)
+    lines = screen(scenes.shop(20.0), 100, 30, pane).splitlines()
+    assert any("output · 4,321 lines" in line for line in lines)
+    assert "line 99" in lines[-2]
+    hidden = screen(scenes.shop(20.0), 100, 30, replace(pane, shows_output=False))
+    assert "line 99" not in hidden
+    empty = screen(scenes.shop(20.0), 100, 30, Pane(shows_output=True))
+    assert "nothing printed yet" in empty
+
+
+def test_a_selected_workflow_takes_the_room() -> None:
+    view = scenes.shop(20.0)
+    text = screen(view, 119, 24, Pane(selected="SearchAndBrowse"))
+    assert text.count("requests per second") == 1
+    lines = text.splitlines()
+    checkout = next(i for i, line in enumerate(lines) if "Checkout" in line)
+    assert "SearchAndBrowse" in lines[checkout + 1]
+
+
+def test_more_workflows_than_rows_are_counted_not_dropped_silently() -> None:
+    view = scenes.run(*(scenes.idle(f"W{i}") for i in range(30)), scenes.running("Busy"))
+    text = screen(view, 80, 12)
+    assert "Busy" in text
+    shown = len(re.findall(r"\bW\d+", text))
+    assert f"{30 - shown} more workflows" in text
+
+
+def test_a_hundred_steps_keep_the_plots_and_say_how_many_are_hidden() -> None:
+    busy = scenes.running(step_names=tuple(f"step_{i}" for i in range(100)))
+    text = screen(scenes.run(busy), 119, 40)
+    assert "requests per second" in text
+    shown = len(re.findall(r"\bstep_\d+", text))
+    assert f"{100 - shown} more" in text
+
+
+@given(
+    st.lists(st.sampled_from(["running", "waiting", "completed", "failed"]), max_size=20),
+    st.integers(1, 60),
+)
+def test_rows_are_never_given_out_twice(statuses: list[str], rows: int) -> None:
+    workflows = [
+        scenes.running(f"W{i}", status=status)
+        if status == "running"
+        else scenes.idle(f"W{i}", status)
+        for i, status in enumerate(statuses)
+    ]
+    given_rows = allot(workflows, rows, None)
+    hidden = given_rows.count(0)
+    assert sum(given_rows) + (1 if hidden and rows > 1 else 0) <= rows
+
+
+def test_nothing_has_been_measured_yet() -> None:
+    text = screen(scenes.run(scenes.running(elapsed_s=0.3)), 100, 30)
+    assert "Checkout" in text
+    assert screen(scenes.run(), 100, 30)
+    assert "preparing" in preparing(40, PLAIN)[0]
+
+
+@pytest.mark.parametrize("elapsed_s", [3.0, 601.0, 86_000.0])
+def test_short_and_long_runs_are_plotted(elapsed_s: float) -> None:
+    view = scenes.run(scenes.running(elapsed_s=elapsed_s, duration_s=86_400.0))
+    assert "█" in screen(view, 119, 40)

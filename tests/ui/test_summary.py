@@ -1,0 +1,89 @@
+import re
+from pathlib import PurePosixPath
+
+import msgspec
+import pytest
+from wcwidth import wcswidth
+
+from hyperscale.reporting.results import RunResult, RunStatus
+from hyperscale.ui.summary import summary
+from hyperscale.ui.theme import Theme
+from tests.ui import scenes
+
+PLAIN = Theme(colors=None)
+SGR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def text_of(result: RunResult, width: int = 150) -> str:
+    return "\n".join(summary(result, width, PLAIN))
+
+
+def test_the_summary_has_every_figure_of_a_step() -> None:
+    lines = text_of(scenes.result()).splitlines()
+    header = next(line for line in lines if line.lstrip().startswith("step"))
+    counts, times = "ok failed cut skipped sent rate/s", "min mean p50 p90 p95 p99 p99.9 max"
+    assert " ".join(header.split()) == f"step {counts} {times}"
+    login = next(line for line in lines if line.lstrip().startswith("login"))
+    assert login.split()[1:4] == ["221,495", "105", "3"]
+    assert any(line.lstrip().startswith("all steps") for line in lines)
+
+
+def test_the_summary_names_what_went_wrong_and_ends_with_the_verdict() -> None:
+    text = text_of(scenes.result())
+    assert "status 105" in text
+    assert "has_price 105 of 221,580 failed  first: AssertionError" in text
+    assert re.search(r"✗ errors +<0.01% +0.0158%", text)
+    assert re.search(r"✓ login.p99 +<250ms +13.4ms", text)
+    assert "saturated on 1 of 2 cores" in text
+    assert "dependency failed: Reindex" in text
+    assert "reports/report.html" in text
+    assert text.splitlines()[-1] == "✗ failed: errors <0.01% (was 0.0158%), check has_price"
+
+
+def test_a_passing_run_ends_with_passed() -> None:
+    text = text_of(scenes.result(passed=True))
+    assert text.splitlines()[-1] == "✓ passed in 1m2s"
+    assert "saturated" not in text
+
+
+@pytest.mark.parametrize("status", [status for status in RunStatus if status.value != "completed"])
+def test_a_run_that_did_not_complete_says_how_it_ended(status: RunStatus) -> None:
+    result = msgspec.structs.replace(scenes.result(), status=status, passed=False)
+    assert f"{status.value} after 1m2s" in text_of(result).splitlines()[-1]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 119, 200])
+@pytest.mark.parametrize("theme", [Theme(), PLAIN, Theme(unicode=False, colors=None)])
+def test_no_line_but_a_path_is_wider_than_the_window(width: int, theme: Theme) -> None:
+    for line in summary(scenes.result(), width, theme):
+        assert wcswidth(SGR.sub("", line)) <= width
+        assert theme.unicode or line.isascii()
+
+
+def test_a_long_path_is_whole() -> None:
+    path = str(PurePosixPath("/", *["directory"] * 20, "report.html"))
+    result = msgspec.structs.replace(scenes.result(), outputs={"html": path})
+    assert path in text_of(result, 60)
+
+
+def test_a_threshold_without_samples_says_so() -> None:
+    result = scenes.result()
+    unmeasured = msgspec.structs.replace(result.thresholds[1], value=None)
+    assert "no samples" in text_of(msgspec.structs.replace(result, thresholds=[unmeasured]))
+
+
+def test_hostile_text_in_results_is_harmless() -> None:
+    result = scenes.result()
+    workflow = msgspec.structs.replace(
+        result.workflows[0], name=scenes.HOSTILE, error=scenes.HOSTILE
+    )
+    result = msgspec.structs.replace(
+        result, workflows=[workflow], warnings=[scenes.HOSTILE], outputs={"html": scenes.HOSTILE}
+    )
+    for line in summary(result, 100, Theme()):
+        assert SGR.sub("", line).isprintable()
+
+
+def test_metrics_are_never_left_out_for_width() -> None:
+    assert "revenue 1,234,568" in text_of(scenes.result(), 40)
+    assert "render mean 12.3ms, p99 34.0ms" in text_of(scenes.result(), 60)
