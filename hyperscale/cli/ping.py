@@ -1,0 +1,101 @@
+"""`hyperscale ping http URL`: one request, and everything there is to know about it."""
+
+import argparse
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any
+
+from hyperscale.cli.parser import Parser
+from hyperscale.errors import InputError
+
+if TYPE_CHECKING:
+    from hyperscale._native import Exchange
+
+BODY_CHARS_MAX = 1000
+
+_DESCRIPTION = """\
+Sends one request and shows its timings, TLS, headers and the beginning of its body.
+"""
+_EPILOG = """\
+examples:
+  hyperscale ping http http://localhost:8080/json
+  hyperscale ping http https://shop.test/ --insecure --timeout 2s
+  hyperscale ping http http://localhost:8080/echo --method POST --data '{"a": 1}' \\
+      --header "Content-Type: application/json"
+
+exit codes: 0 a response below 400, 1 a response of 400 or more, 3 no response
+"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
+    parser = subparsers.add_parser(
+        "ping",
+        help="send one request and show its timings",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+    )
+    parser.add_argument("protocol", metavar="PROTOCOL", choices=("http",), help="http")
+    parser.add_argument("url", metavar="URL", help="http:// or https:// address")
+    parser.add_argument("--method", "-X", metavar="M", default="GET", help="default: GET")
+    parser.add_argument(
+        "--header",
+        "-H",
+        metavar="'NAME: VALUE'",
+        action="append",
+        default=[],
+        help="send this header; may be repeated",
+    )
+    parser.add_argument("--data", "-d", metavar="TEXT", help="send this body")
+    parser.add_argument("--timeout", metavar="D", default="30s", help="default: 30s")
+    parser.add_argument("--redirects", metavar="N", default="10", help="follow at most N")
+    parser.add_argument("--insecure", "-k", action="store_true", help="accept any certificate")
+    parser.add_argument("--ca", metavar="FILE", help="trust these authorities (PEM)")
+
+
+def run(args: argparse.Namespace) -> int:
+    from hyperscale.clients.trace import format_exchange  # noqa: PLC0415  loads the engine
+
+    exchange = asyncio.run(_ping(args))
+    print(format_exchange(exchange, body_chars_max=BODY_CHARS_MAX))
+    sys.stdout.flush()
+    if exchange.error is not None:
+        return 3
+    return 1 if exchange.status >= 400 else 0
+
+
+async def _ping(args: argparse.Namespace) -> "Exchange":
+    from hyperscale._native import Recorder  # noqa: PLC0415  everything below loads the engine
+    from hyperscale.clients import ClientHub, RequestError  # noqa: PLC0415
+    from hyperscale.config import parse_duration_s  # noqa: PLC0415
+    from hyperscale.plan import WorkflowPlan  # noqa: PLC0415
+    from hyperscale.testing.arguments import split_url  # noqa: PLC0415
+
+    split_url(args.url)
+    timeout_s = parse_duration_s(args.timeout, where="--timeout")
+    if not args.redirects.isdecimal():
+        raise InputError(f"--redirects: {args.redirects!r} is not a whole number")
+    call: dict[str, Any] = {"redirects": int(args.redirects), "verify": not args.insecure}
+    if args.header:
+        call["headers"] = dict(map(_header, args.header))
+    if args.data is not None:
+        call["data"] = args.data
+    if args.ca is not None:
+        call["ca"] = args.ca
+    plan = WorkflowPlan(name="ping", vus=1, duration_s=timeout_s, timeout_s=timeout_s)
+    seen: list[Exchange] = []
+    hub = ClientHub(plan, Recorder(1), trace=seen.append)
+    hub.open(asyncio.get_running_loop())
+    try:
+        await hub.client(0).http.request(args.method, args.url, **call)
+    except RequestError as error:
+        return error.exchange
+    finally:
+        hub.close()
+    return seen[-1]
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise InputError(f"--header: {text!r} is not a header", hint='write "Name: value"')
+    return name.strip(), value.strip()

@@ -1,0 +1,224 @@
+"""`hyperscale target`: the built-in server that demos, tests and benchmarks send load to.
+
+Owns the command: flags, lines on the terminal, signals. The server itself is native and
+counts every request; it knows nothing of this module.
+"""
+
+import argparse
+import errno
+import ipaddress
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from hyperscale._native import Target, self_signed
+from hyperscale.errors import InputError
+
+_STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+_EXAMPLES = """\
+routes:
+  /  /json  /echo[?raw]  /headers  /cookies  /cookies/set?k=v
+  /delay/{ms}  /slow/{ms}/{n}  /status/{code}  /bytes/{n}[?chunked]
+  /redirect/{n}[?code=301|302|303|307|308]  /basic-auth/{user}/{password}
+  /gzip  /deflate  /brotli  /zstd  /close  /reset
+  /counts             what was received, as JSON (POST /counts/reset starts anew)
+  /broken/{fault}     bad-chunk bad-content-length chunk-overflow drip early-close
+                      endless-headers endless-interim garbage gzip-bomb huge-header
+                      interim no-response redirect-loop truncated-gzip two-content-lengths
+
+examples:
+  hyperscale target                          on http://127.0.0.1:8080
+  hyperscale target --port 0 --threads 2     on any free port, with two threads
+  hyperscale target --tls-self-signed ca.pem on https, its certificate written to ca.pem
+  curl -s http://127.0.0.1:8080/counts       what it has received so far
+"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser(
+        "target",
+        help="serve a built-in HTTP target that counts what it receives",
+        description="Serve a built-in HTTP target. It counts every request it has read, so "
+        "results can be compared with the truth.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on (default %(default)s; another machine can reach the "
+        "server only if you name an address it can reach)",
+    )
+    parser.add_argument(
+        "--port",
+        type=_port,
+        default=8080,
+        help="port to listen on, 0 for any free one (default %(default)s)",
+    )
+    parser.add_argument(
+        "--threads",
+        type=_threads,
+        default=1,
+        metavar="N",
+        help="threads that serve (default %(default)s)",
+    )
+    parser.add_argument(
+        "--tls-cert", type=Path, metavar="FILE", help="serve HTTPS with this certificate (PEM)"
+    )
+    parser.add_argument(
+        "--tls-key", type=Path, metavar="FILE", help="private key of the certificate (PEM)"
+    )
+    parser.add_argument(
+        "--tls-self-signed",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="serve HTTPS with a certificate made on the spot; written to FILE if given",
+    )
+    parser.add_argument(
+        "--tls-client-ca",
+        type=Path,
+        metavar="FILE",
+        help="demand client certificates signed by one of these (PEM)",
+    )
+    parser.add_argument("--quiet", action="store_true", help="print nothing but the address")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serves until SIGINT or SIGTERM."""
+    # Blocked before the server's threads exist, so that they inherit it and every signal
+    # waits for `sigwait` below.
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    try:
+        target, scheme = _start(args)
+        try:
+            _serve(target, scheme, quiet=args.quiet)
+        finally:
+            target.stop()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+    return 0
+
+
+def _serve(target: Target, scheme: str, *, quiet: bool) -> None:
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    _say(f"listening on {scheme}://{host}:{target.port}\n")
+    if not quiet and not ipaddress.ip_address(target.host).is_loopback:
+        sys.stderr.write("other machines can reach this server; it asks nobody for a password\n")
+    live = not quiet and sys.stdout.isatty()
+    shown = 0
+    while live:
+        if signal.sigtimedwait(_STOP_SIGNALS, 1.0) is not None:
+            break
+        counts = json.loads(target.counts())
+        total = counts["total"]
+        if total != shown:
+            rate, shown = max(total - shown, 0), total
+            open_now = counts["connections"]["current"]
+            _say(f"\r\x1b[K{total:,} requests, {rate:,}/s, {open_now:,} connections open")
+    else:
+        signal.sigwait(_STOP_SIGNALS)
+    if not quiet:
+        _say(("\r\x1b[K" if live else "") + _summary(target.counts()))
+
+
+def _summary(counts_json: str) -> str:
+    counts = json.loads(counts_json)
+    connections = counts["connections"]
+    return (
+        f"{counts['total']:,} requests on {connections['total']:,} connections "
+        f"(at most {connections['peak']:,} at once), {counts['bytes_in']:,} bytes in, "
+        f"{counts['bytes_out']:,} bytes out, {counts['malformed']:,} malformed\n"
+    )
+
+
+def _start(args: argparse.Namespace) -> tuple[Target, str]:
+    certificate, key = _identity(args)
+    client_ca = _read(args.tls_client_ca, "--tls-client-ca")
+    if client_ca is not None and certificate is None:
+        raise InputError(
+            "--tls-client-ca needs a server certificate",
+            hint="add --tls-cert and --tls-key, or --tls-self-signed",
+        )
+    try:
+        target = Target(args.host, args.port, args.threads, certificate, key, client_ca)
+    except OSError as error:
+        raise _listen_error(error, args.host, args.port) from error
+    except ValueError as error:
+        raise InputError(f"hyperscale target: {error}") from error
+    return target, "http" if certificate is None else "https"
+
+
+def _identity(args: argparse.Namespace) -> tuple[bytes | None, bytes | None]:
+    if (args.tls_cert is None) != (args.tls_key is None):
+        raise InputError("--tls-cert and --tls-key belong together")
+    if args.tls_self_signed is None:
+        return _read(args.tls_cert, "--tls-cert"), _read(args.tls_key, "--tls-key")
+    if args.tls_cert is not None:
+        raise InputError("--tls-self-signed and --tls-cert exclude each other")
+    names = dict.fromkeys([args.host.strip("[]"), "localhost", "127.0.0.1", "::1"])
+    certificate, key = self_signed(list(names))
+    if args.tls_self_signed:
+        try:
+            Path(args.tls_self_signed).write_text(certificate)
+        except OSError as error:
+            raise InputError(
+                f"--tls-self-signed: cannot write {args.tls_self_signed}: {error.strerror}"
+            ) from error
+    return certificate.encode(), key.encode()
+
+
+def _read(path: Path | None, flag: str) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{flag}: cannot read {path}: {error.strerror}") from error
+
+
+def _listen_error(error: OSError, host: str, port: int) -> InputError:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return InputError(
+                f"port {port} on {host} is in use",
+                hint="choose another with --port, or --port 0 for any free one",
+            )
+        case errno.EACCES | errno.EPERM:
+            return InputError(
+                f"port {port} on {host} may not be used without privileges",
+                hint="choose a port of 1024 or more with --port",
+            )
+        case errno.EADDRNOTAVAIL:
+            return InputError(
+                f"--host: {host} is no address of this machine",
+                hint="127.0.0.1 for this machine only, 0.0.0.0 for all its addresses",
+            )
+    return InputError(f"hyperscale target: {error.strerror or error}")
+
+
+def _port(text: str) -> int:
+    return _whole(text, 0, 65535)
+
+
+def _threads(text: str) -> int:
+    return _whole(text, 1, 256)
+
+
+def _whole(text: str, low: int, high: int) -> int:
+    if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low} to {high}")
+    return int(text)
+
+
+def _say(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the first line needs no more; the interpreter must not stumble over
+        # the same pipe when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
