@@ -222,3 +222,32 @@ def url_error(url: str) -> str | None:
 
 def guard_process(control_fd: int, parent_pid: int) -> None:
     """Ties this process group's life to its parent and to the peer of its control socket."""
+
+@final
+class Target:
+    """The built-in target server, on its own native threads from construction to `stop`.
+
+    Raises `OSError` when it cannot listen and `ValueError` for a host, certificate or number
+    of threads it cannot use.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        threads: int = 1,
+        tls_cert_pem: bytes | None = None,
+        tls_key_pem: bytes | None = None,
+        tls_client_ca_pem: bytes | None = None,
+    ) -> None: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    def counts(self) -> str:
+        """What `/counts` answers: JSON."""
+    def reset(self) -> None: ...
+    def stop(self) -> None: ...
+
+def self_signed(names: list[str]) -> tuple[str, str]:
+    """A certificate for these host names or addresses, and its key, in PEM."""

@@ -9,6 +9,7 @@ mod engine;
 mod exchange;
 mod hist;
 mod recorder;
+mod target;
 
 /// Ties the life of this process group to its parent and its control socket.
 #[pyfunction]
@@ -30,5 +31,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(engine::resolve, module)?)?;
     module.add_function(wrap_pyfunction!(engine::url_error, module)?)?;
     module.add_function(wrap_pyfunction!(guard_process, module)?)?;
+    module.add_class::<target::Target>()?;
+    module.add_function(wrap_pyfunction!(target::self_signed, module)?)?;
     Ok(())
 }

@@ -1,0 +1,22 @@
+//! The built-in target server: what demos, tests and benchmarks send load to.
+//!
+//! Its own counts are the truth that results are compared with, so it is exact first and fast
+//! second. Plain Rust; knows nothing of Python.
+
+mod answer;
+mod broken;
+mod clock;
+mod connection;
+pub mod counts;
+mod encoded;
+mod json;
+mod reply;
+pub mod request;
+mod routes;
+mod server;
+mod session;
+mod tls;
+mod worker;
+
+pub use server::{Options, StartError, Target};
+pub use tls::{self_signed, Identity, TlsError};

@@ -1,0 +1,145 @@
+//! Starting and stopping the server: the listening socket and its worker threads.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::counts::Totals;
+use crate::tls::{server_config, Identity, TlsError};
+use crate::worker::{Acceptor, Door, Worker};
+
+const BACKLOG: i32 = 16_384;
+const THREADS_MAX: usize = 256;
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub host: String,
+    /// 0 takes any free port.
+    pub port: u16,
+    pub threads: usize,
+    pub tls: Option<Identity>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("host {host:?} is not an address of this machine and cannot be resolved: {why}")]
+    Host { host: String, why: String },
+    #[error("cannot listen on {address}: {source}")]
+    Listen { address: SocketAddr, source: io::Error },
+    #[error("{0} threads: must be 1 to 256")]
+    Threads(usize),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error("the server could not be started: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// A running server; dropping it stops it.
+#[derive(Debug)]
+pub struct Target {
+    address: SocketAddr,
+    totals: Totals,
+    doors: Vec<Arc<Door>>,
+    threads: Mutex<Vec<JoinHandle<io::Result<()>>>>,
+}
+
+impl Target {
+    /// Listening, and served by its own threads, once this returns.
+    pub fn start(options: &Options) -> Result<Self, StartError> {
+        if !(1..=THREADS_MAX).contains(&options.threads) {
+            return Err(StartError::Threads(options.threads));
+        }
+        let tls = options.tls.as_ref().map(server_config).transpose()?;
+        raise_descriptor_limit();
+        let (listener, address) = listen(&options.host, options.port)?;
+        let totals = Totals::default();
+        let doors = (0..options.threads)
+            .map(|_| Door::new().map(Arc::new))
+            .collect::<io::Result<Vec<_>>>()?;
+        let mut acceptor = Some(Acceptor { listener, doors: doors.clone(), turn: 0 });
+        let target =
+            Self { address, totals: totals.clone(), doors, threads: Mutex::new(Vec::new()) };
+        for (index, door) in target.doors.iter().enumerate() {
+            let worker =
+                Worker::new(Arc::clone(door), acceptor.take(), tls.clone(), totals.tally())?;
+            let thread = std::thread::Builder::new()
+                .name(format!("target-{index}"))
+                .spawn(move || worker.run())?;
+            target.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+        }
+        Ok(target)
+    }
+
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    #[must_use]
+    pub fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// Closes every connection and ends the threads. Calling it again does nothing.
+    pub fn stop(&self) -> io::Result<()> {
+        for door in &self.doors {
+            door.stop();
+        }
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut outcome = Ok(());
+        for thread in threads {
+            match thread.join() {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => outcome = Err(error),
+                Err(_) => outcome = Err(io::Error::other("a target thread panicked")),
+            }
+        }
+        outcome
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // Whoever wants to know calls `stop`.
+        let _ = self.stop();
+    }
+}
+
+fn listen(host: &str, port: u16) -> Result<(TcpListener, SocketAddr), StartError> {
+    let unresolved = |why: String| StartError::Host { host: host.to_owned(), why };
+    // An IPv6 address may be written as in a URL.
+    let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    let address = (bare, port)
+        .to_socket_addrs()
+        .map_err(|error| unresolved(error.to_string()))?
+        .next()
+        .ok_or_else(|| unresolved("it has no address".to_owned()))?;
+    let open = || -> io::Result<TcpListener> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        // Accepted sockets inherit it.
+        socket.set_tcp_nodelay(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket.into())
+    };
+    let listener = open().map_err(|source| StartError::Listen { address, source })?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
+}
+
+/// Ten thousand connections need as many descriptors; the default limit is often 1,024.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        // Without the permission the old limit holds, and accepting rests when it is reached.
+        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        let _ = setrlimit(Resource::Nofile, raised);
+    }
+}

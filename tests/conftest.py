@@ -1,0 +1,56 @@
+"""The built-in target server as fixtures: what tests send to, and the truth to compare with."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from hyperscale._native import Target, self_signed
+
+
+@dataclass(frozen=True)
+class RunningTarget:
+    """A target server in this process, on threads of its own."""
+
+    server: Target
+    scheme: str
+    certificate_pem: str | None = None
+
+    @property
+    def port(self) -> int:
+        return self.server.port
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://127.0.0.1:{self.port}"
+
+    def counts(self) -> dict[str, Any]:
+        """What `/counts` answers."""
+        counts: dict[str, Any] = json.loads(self.server.counts())
+        return counts
+
+    def reset(self) -> None:
+        self.server.reset()
+
+
+@pytest.fixture
+def target() -> Iterator[RunningTarget]:
+    server = Target()
+    yield RunningTarget(server, "http")
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def target_identity() -> tuple[str, str]:
+    """Certificate and key of `tls_target`, in PEM; valid for localhost, 127.0.0.1 and ::1."""
+    return self_signed(["localhost", "127.0.0.1", "::1"])
+
+
+@pytest.fixture
+def tls_target(target_identity: tuple[str, str]) -> Iterator[RunningTarget]:
+    certificate_pem, key_pem = target_identity
+    server = Target(tls_cert_pem=certificate_pem.encode(), tls_key_pem=key_pem.encode())
+    yield RunningTarget(server, "https", certificate_pem)
+    server.stop()
