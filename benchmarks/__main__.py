@@ -1,0 +1,19 @@
+"""`python -m benchmarks [NAME …]`: runs the benchmarks named, or all of them."""
+
+import importlib
+import sys
+
+ALL = ("startup", "memory", "latency", "throughput")
+
+
+def main() -> None:
+    names = sys.argv[1:] or ALL
+    unknown = [name for name in names if name not in ALL]
+    if unknown:
+        raise SystemExit(f"no benchmark {unknown[0]!r}; there are {', '.join(ALL)}")
+    for name in names:
+        print(f"== {name}", flush=True)
+        importlib.import_module(f"benchmarks.{name}").main()
+
+
+main()

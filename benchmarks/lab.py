@@ -1,0 +1,162 @@
+"""What every benchmark needs: servers to load, tools to run, CPU seconds to count.
+
+Machines are noisy, so tools take turns (round by round) and are compared by the requests
+they got through for each CPU second they used themselves. Requests are counted by the
+server, not by the tool.
+"""
+
+import json
+import os
+import platform
+import re
+import resource
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+HYPERSCALE = Path(sys.executable).parent / "hyperscale"
+PEERS = ROOT / ".venv-bench" / "bin"
+
+SERVER_CPU, LOAD_CPU = (0, 0) if (os.cpu_count() or 1) < 2 else (1, 0)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one command took."""
+
+    seconds: float
+    cpu_s: float
+    rss_bytes_max: int
+    output: str
+
+
+def run(
+    command: Sequence[str | Path], *, cpu: int | None = LOAD_CPU, timeout_s: float = 300
+) -> Usage:
+    """Runs a command to its end, on one CPU, with everything it starts counted."""
+    words = [str(word) for word in command]
+    if cpu is not None:
+        words = ["taskset", "-c", str(cpu), *words]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    began_s = time.monotonic()
+    done = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=False)
+    seconds = time.monotonic() - began_s
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"{' '.join(words)} failed ({done.returncode}):\n{done.stderr[-2000:]}")
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Usage(seconds, cpu_s, after.ru_maxrss * 1024, done.stdout)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def nginx() -> Iterator[str]:
+    """A one-worker nginx that answers a few bytes; yields its base URL."""
+    with tempfile.TemporaryDirectory(prefix="bench-nginx-") as folder:
+        port = free_port()
+        config = Path(folder) / "nginx.conf"
+        config.write_text(f"""
+            worker_processes 1; daemon off; pid {folder}/pid; error_log {folder}/error.log;
+            worker_rlimit_nofile 65536;
+            events {{ worker_connections 32768; }}
+            http {{
+                access_log off; keepalive_requests 1000000000; keepalive_timeout 1h;
+                client_body_temp_path {folder}/b; proxy_temp_path {folder}/p;
+                fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
+                server {{
+                    listen 127.0.0.1:{port} backlog=16384;
+                    location / {{ return 200 "hello, world"; }}
+                    location /status {{ stub_status; }}
+                }}
+            }}""")
+        command = ["taskset", "-c", str(SERVER_CPU), "nginx", "-p", folder, "-c", str(config)]
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            wait_for_port(port)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+            server.wait()
+
+
+@contextmanager
+def target() -> Iterator[str]:
+    """The built-in target; yields its base URL."""
+    command = ["taskset", "-c", str(SERVER_CPU), str(HYPERSCALE), "target", "--port", "0"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        found = re.search(r"http://\S+", line)
+        if not found:
+            raise SystemExit(f"the target did not start: {line!r}")
+        yield found.group().rstrip("/")
+    finally:
+        server.terminate()
+        server.communicate()
+
+
+def wait_for_port(port: int, *, within_s: float = 10) -> None:
+    until_s = time.monotonic() + within_s
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError as error:
+            if time.monotonic() > until_s:
+                raise SystemExit(f"nothing listens on port {port}") from error
+            time.sleep(0.02)
+        else:
+            return
+
+
+def nginx_requests(base: str) -> int:
+    """Requests nginx has served so far, this question included."""
+    text = fetch(f"{base}/status").decode()
+    return int(text.split()[9])
+
+
+def fetch(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        body: bytes = answer.read()
+        return body
+
+
+def interleave(rounds: int, tools: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """Each tool once a round, in turn; what each yielded, round by round."""
+    seen: dict[str, list[float]] = {name: [] for name in tools}
+    for number in range(rounds):
+        for name, tool in tools.items():
+            value = tool()
+            seen[name].append(value)
+            print(f"  round {number + 1}/{rounds}  {name:<24} {value:,.0f}", flush=True)
+    return seen
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def save(name: str, text: str, data: object) -> None:
+    """Writes `results/<name>.md` and `.json`, and shows the first."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    machine = f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}"
+    body = f"{text.rstrip()}\n\nMachine: {machine}. Reproduce: `make bench ONLY={name}`.\n"
+    (RESULTS / f"{name}.md").write_text(body)
+    (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
+    print(f"\n{body}")

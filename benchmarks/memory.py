@@ -1,0 +1,74 @@
+"""Memory of a virtual user with a kept-alive connection: 10,000 of them in one executor."""
+
+import json
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.lab import HYPERSCALE, save, target
+from benchmarks.throughput import PYTHON_WORKFLOW, WORKFLOW
+
+COUNTS = (100, 10_000)
+DURATION_S = 8
+
+
+def executor_rss_peak(vus: int, text: str, base: str) -> int:
+    """Largest resident size of the one executor while `vus` users loop over a slow route."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "memory.py"
+        # Every user has a request under way most of the time, and keeps its connection.
+        file.write_text(text.format(base=f"{base}/delay/1000?", vus=vus, seconds=DURATION_S))
+        out = Path(folder) / "results.json"
+        command = [str(HYPERSCALE), "run", str(file), "--workers", "1", "--ui", "none"]
+        command += ["--json", str(out), "--out", folder]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        peak = 0
+        while process.poll() is None:
+            for child in _children(process.pid):
+                peak = max(peak, _rss_bytes(child))
+            time.sleep(0.1)
+        step = json.loads(out.read_text())["workflows"][0]["steps"][0]
+        if step["ok"] < vus or step["failed"]:
+            raise SystemExit(
+                f"{vus} users: {step['ok']} ok, {step['failed']} failed: {step['errors']}"
+            )
+        return peak
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:
+        return []
+    return [int(word) for word in text.split()]
+
+
+def _rss_bytes(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+    except (OSError, IndexError):
+        return 0
+
+
+def main() -> None:
+    rows = {}
+    with target() as base:
+        for name, text in (("static", WORKFLOW), ("Python", PYTHON_WORKFLOW)):
+            few, many = (executor_rss_peak(vus, text, base) for vus in COUNTS)
+            rows[name] = (few, many, (many - few) / (COUNTS[1] - COUNTS[0]))
+            print(f"  {name}: {rows[name][2]:,.0f} bytes a user", flush=True)
+    lines = [
+        "# Memory per virtual user",
+        "",
+        f"Peak resident size of one executor with {COUNTS[0]:,} and with {COUNTS[1]:,} users, each "
+        "with its kept-alive connection; the difference, per user. The goal: at most 20 KB.",
+        "",
+        f"| steps | {COUNTS[0]:,} users | {COUNTS[1]:,} users | per user |",
+        "|---|---|---|---|",
+    ]
+    for name, (few, many, each) in rows.items():
+        lines.append(
+            f"| {name} | {few / 1e6:.1f} MB | {many / 1e6:.1f} MB | {each / 1000:.2f} KB |"
+        )
+    save("memory", "\n".join(lines), rows)
