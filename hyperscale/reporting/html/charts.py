@@ -199,13 +199,11 @@ def _grid_line(y: float, label: str) -> Html:
 
 
 def _x_tick(x: float, label: str) -> Html:
-    at: dict[str, Attribute] = {
-        "class": "tick",
-        "x": _px(x),
-        "y": HEIGHT - 8,
-        "text-anchor": "middle",
-    }
-    return h("text", at, label)
+    is_last = x > WIDTH - RIGHT - 20  # centred there, it would be cut off
+    anchor = "end" if is_last else "middle"
+    x = min(x + 10, WIDTH - 2) if is_last else x
+    at: dict[str, Attribute] = {"class": "tick", "x": _px(x), "y": HEIGHT - 8}
+    return h("text", {**at, "text-anchor": anchor}, label)
 
 
 def nice_ticks(highest: float, wanted: int = 4) -> list[float]:

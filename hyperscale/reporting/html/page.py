@@ -36,6 +36,7 @@ from hyperscale.reporting.results import (
     StepResult,
     ThresholdResult,
     WorkflowResult,
+    verdict,
 )
 from hyperscale.stats.histograms import merge_encoded, percentile_curve
 
@@ -133,9 +134,8 @@ def _main(result: RunResult) -> Html:
 
 
 def _dot(workflow: WorkflowResult, thresholds: Sequence[ThresholdResult]) -> Html:
-    is_good = workflow.status is RunStatus.COMPLETED and all(
-        threshold.passed for threshold in thresholds if threshold.workflow == workflow.name
-    )
+    own = [threshold for threshold in thresholds if threshold.workflow == workflow.name]
+    is_good = verdict(workflow.status, own, [workflow])
     return h("i", {"class": f"dot-mark {'ok' if is_good else 'bad'}"})
 
 
@@ -163,7 +163,7 @@ def _workflow(anchor: str, workflow: WorkflowResult, thresholds: Sequence[Thresh
         h("p", {"class": "muted"}, " · ".join(facts)),
         h("p", {"class": "callout bad"}, workflow.error) if workflow.error else None,
         _tiles(workflow),
-        h("div", {"class": "columns"}, _thresholds(own), _checks(workflow.checks)),
+        h("div", {"class": "columns"}, _thresholds(own), _checks(workflow.checks, own)),
         _workflow_charts(workflow),
         _steps_table(workflow.steps),
         _metrics(workflow.metrics),
@@ -317,16 +317,25 @@ def _thresholds(thresholds: Sequence[ThresholdResult]) -> Html | None:
     return _table("Thresholds", ("name", "limit", "measured", ""), rows, css="words-1")
 
 
-def _checks(checks: Sequence[CheckResult]) -> Html | None:
+def _checks(checks: Sequence[CheckResult], thresholds: Sequence[ThresholdResult]) -> Html | None:
     rows: list[list[Child]] = []
     for check in checks:
         name: Child = check.name
         if check.first_failure:
             name = [check.name, h("small", {"class": "muted block"}, check.first_failure)]
-        never = not check.passed and not check.failed
-        mark = h("span", {"class": "muted"}, "never ran") if never else _mark(not check.failed)
-        rows.append([name, count(check.passed), count(check.failed), mark])
+        rows.append(
+            [name, count(check.passed), count(check.failed), _check_mark(check, thresholds)]
+        )
     return _table("Checks", ("name", "held", "did not", ""), rows, css="words-1")
+
+
+def _check_mark(check: CheckResult, thresholds: Sequence[ThresholdResult]) -> Html:
+    if not check.passed and not check.failed:
+        return h("span", {"class": "muted"}, "never ran")
+    judged = [threshold.passed for threshold in thresholds if threshold.name == "checks"]
+    if check.failed and judged and all(judged):
+        return h("span", {"class": "mark warn"}, "within its threshold")
+    return _mark(not check.failed)
 
 
 def _steps_table(steps: Sequence[StepResult]) -> Html | None:
@@ -415,7 +424,8 @@ def _step_details(step: StepResult, elapsed_s: float) -> Html:
             ),
             bars("Outcomes", _outcomes([step]), empty="Nothing ended."),
         ),
-        h("div", {"class": "columns"}, _phases(step), _distribution(latency)),
+        _distribution(latency),
+        _phases(step),
     )
 
 
@@ -435,7 +445,6 @@ def _phases(step: StepResult) -> Html | None:
 
 
 def _distribution(latency: LatencyMs) -> Html | None:
-    rows: list[list[Child]] = [
-        [name, millis(getattr(latency, name))] for name in LatencyMs.__struct_fields__
-    ]
-    return _table("Latency", ("", ""), rows if latency.max is not None else [], css="words-1")
+    names = LatencyMs.__struct_fields__
+    row: list[Child] = [millis(getattr(latency, name)) for name in names]
+    return _table("Latency", names, [row] if latency.max is not None else [])
