@@ -4,6 +4,7 @@ Annotations are read as `typing.get_type_hints` reads them, one at a time, so th
 that exists only for type checkers does not hide the others.
 """
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace, UnionType
@@ -45,13 +46,14 @@ class Meaning:
 
 def resolve(function: Callable[..., Any], owner: type) -> dict[str, Any]:
     """The annotations of `function` as types, each `Unresolved` where it cannot be."""
+    written = inspect.unwrap(function)  # a wrapper carries annotations, not their module
     # A method's own module comes before the class around it, where steps have names too.
     namespace = {
         **_KNOWN_NAMES,
         **{name: value for name, value in vars(owner).items() if isinstance(value, type)},
         owner.__name__: owner,
-        **getattr(function, "__globals__", {}),
-        **_closure(function),
+        **getattr(written, "__globals__", {}),
+        **closure_of(written),
     }
     resolved = {}
     for name, annotation in getattr(function, "__annotations__", {}).items():
@@ -65,7 +67,8 @@ def resolve(function: Callable[..., Any], owner: type) -> dict[str, Any]:
     return resolved
 
 
-def _closure(function: Callable[..., Any]) -> dict[str, Any]:
+def closure_of(function: object) -> dict[str, Any]:
+    """The variables of the scopes around a function that it uses, as far as they are set."""
     names = getattr(getattr(function, "__code__", None), "co_freevars", ())
     cells = getattr(function, "__closure__", None) or ()
     found = {}

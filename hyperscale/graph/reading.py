@@ -189,13 +189,14 @@ def _collect(cls: type[Workflow]) -> tuple[dict[str, Declared], tuple[str, ...]]
 def _read_hook(cls: type[Workflow], file: str, name: str, declared: Declared) -> ReadHook:
     function = declared.function
     decorator = f"@{declared.decorator}"
-    code = getattr(function, "__code__", None)
+    written = inspect.unwrap(function)
+    code = getattr(written, "__code__", None)
     line = f":{code.co_firstlineno}" if code else ""
     where = f"{file}{line}: {cls.__name__}.{name}"
     if not isinstance(function, FunctionType):
         raise InputError(
             f"{where}: {decorator}() must decorate a plain method, not a {type(function).__name__}",
-            hint=f"make {decorator}() the outermost decorator of a method",
+            hint="write it as a method that takes self",
         )
     hints = resolve(function, cls)
     said = meaning(hints.get("return"))
@@ -217,7 +218,8 @@ def _read_hook(cls: type[Workflow], file: str, name: str, declared: Declared) ->
         where=where,
         declared=declared,
         function=function,
-        is_async=inspect.iscoroutinefunction(function),
+        # A wrapper may be a plain function that hands on the coroutine it wraps.
+        is_async=any(inspect.iscoroutinefunction(layer) for layer in (function, written)),
         parameters=_parameters(function, hints, where),
         after=_names(declared.after, where=f"{where}: {decorator}"),
         workflows=_names(declared.workflows, where=f"{where}: {decorator}"),

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError
+from hyperscale.graph.annotations import closure_of
 from hyperscale.graph.hooks import Declared
 from hyperscale.graph.reading import Reading
 from hyperscale.graph.workflow import COMING_ATTRIBUTES, Workflow
@@ -20,6 +21,7 @@ E_ = TypeVar("E_", bound=Enum)
 VUS_MAX = 10_000_000
 ITERATIONS_MAX = 2**53
 
+_TAKEN = frozenset(dir(Workflow)) | frozenset(Workflow.__annotations__)
 ATTRIBUTES = (
     "vus",
     "duration",
@@ -119,13 +121,23 @@ def _parse_tags(value: object, *, where: str) -> tuple[str, ...]:
 
 def _refuse_unknown(reading: Reading) -> None:
     for name, value in _own_attributes(reading).items():
+        if name in ("client", "context"):
+            raise InputError(
+                f"{reading.where}.{name}: {name!r} is what a run gives to every virtual user",
+                hint="use another name",
+            )
         if isinstance(value, Declared):
-            if hasattr(Workflow, name):
+            if name in _TAKEN:
                 raise InputError(
                     f"{reading.where}.{name}: a @{value.decorator}() cannot be called {name!r}, "
                     "which every workflow has already",
                     hint="rename the method",
                 )
+        elif hidden := _hidden_hook(value):
+            raise InputError(
+                f"{reading.where}.{name}: another decorator hides its @{hidden.decorator}()",
+                hint=f"put @{hidden.decorator}() above it",
+            )
         elif name in COMING_ATTRIBUTES and not _is_method(value):
             raise InputError(
                 f"{reading.where}.{name}: {name!r} is not supported yet",
@@ -133,12 +145,18 @@ def _refuse_unknown(reading: Reading) -> None:
             )
 
 
+def _hidden_hook(value: object) -> Declared | None:
+    """The hook a function was wrapped around by a decorator written above ours."""
+    inner = (getattr(value, "__wrapped__", None), *closure_of(value).values())
+    return next((one for one in inner if isinstance(one, Declared)), None)
+
+
 def misspelt(reading: Reading) -> list[str]:
     """Warnings for attributes that look like a slip of a known one."""
     known = (*ATTRIBUTES, "abstract")
     found = []
     for name, value in _own_attributes(reading).items():
-        if name.startswith("_") or hasattr(Workflow, name) or _is_method(value):
+        if name.startswith("_") or name in _TAKEN or _is_method(value):
             continue
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
         if near and not isinstance(value, Declared):

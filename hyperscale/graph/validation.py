@@ -50,6 +50,7 @@ def _validate_class(reading: Reading, by_name: Mapping[str, Reading]) -> list[st
             hint="mark an async method with @step()",
         )
     read_settings(reading)
+    _validate_constructor(reading)
     for hook in reading.hooks:
         _validate_hook(hook)
         _validate_after(reading, hook, by_name)
@@ -73,6 +74,17 @@ def _validate_class(reading: Reading, by_name: Mapping[str, Reading]) -> list[st
                 "mark it @action())"
             )
     return warnings
+
+
+def _validate_constructor(reading: Reading) -> None:
+    try:
+        inspect.signature(reading.cls).bind()
+    except TypeError as error:
+        raise InputError(
+            f"{reading.where}.__init__: {error}",
+            hint=f"a virtual user is made by calling {reading.name}(): give every parameter a "
+            "default",
+        ) from error
 
 
 def _validate_hook(hook: ReadHook) -> None:

@@ -6,7 +6,7 @@ its client; the rest of what an instance carries is the user's own.
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from hyperscale.plan import Connections, Priority
 
@@ -69,13 +69,14 @@ class Workflow:
     _responses: dict[str, Any]  # last result by step, for `self.<step>.response`
     _received: Mapping[str, Mapping[str, Any]]  # what `@state` uses were given, by method
 
-    # In __new__, so that a subclass with its own __init__ need not call ours.
-    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
-        instance = super().__new__(cls)
-        instance.context = {}
-        instance._responses = {}
-        instance._received = {}
-        return instance
+    if not TYPE_CHECKING:  # how a class is called is for its own __init__ to say
+        # In __new__, so that a subclass with its own __init__ need not call ours.
+        def __new__(cls, *_args, **_kwargs):
+            instance = super().__new__(cls)
+            instance.context = {}
+            instance._responses = {}
+            instance._received = {}
+            return instance
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -370,3 +370,44 @@ def test_accept_is_a_rule_on_the_status(files: Files) -> None:
     ]
     assert passed == [[404], [409], [404, 409]]
     assert d.accept is None
+
+
+@pytest.mark.parametrize("wrapper", ["async def", "def"])
+def test_a_wrapped_method_is_read_as_it_was_written(files: Files, wrapper: str) -> None:
+    files.write(
+        f"""
+        import functools
+        def retried(function):
+            @functools.wraps(function)
+            {wrapper} wrapper(*args, **kwargs):
+                return {"await " if "async" in wrapper else ""}function(*args, **kwargs)
+            return wrapper
+        """,
+        "wrappers_for_shop.py",
+    )
+    design = files.blueprint(
+        """
+        import wrappers_for_shop
+        class Page(HTTPResponse): ...
+        class Shop(Workflow):
+            @step()
+            @wrappers_for_shop.retried
+            async def a(self, url: "URL" = "http://a.test/") -> "Page": ...
+        """
+    )
+    hook = design.layers[0][0]
+    assert hook.kind is StepKind.TEST
+    assert hook.is_async
+    assert dict(hook.optimized) == {"url": "http://a.test/"}
+
+
+def test_a_class_with_its_own_constructor_runs(files: Files) -> None:
+    files.plan(
+        """
+        class Shop(Workflow):
+            def __init__(self, size=3, *more, key=None):
+                self.size = size
+            @step()
+            async def a(self) -> HTTPResponse: ...
+        """
+    )

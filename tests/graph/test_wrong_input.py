@@ -164,7 +164,7 @@ def test_a_bad_override_is_refused_by_its_flag(
             @staticmethod
             async def a() -> HTTPResponse: ...
             """,
-            "shop.py: Shop.a: @step() must decorate a plain method, not a staticmethod",
+            "shop.py:5: Shop.a: @step() must decorate a plain method, not a staticmethod",
         ),
         (
             """
@@ -187,6 +187,41 @@ def test_a_bad_override_is_refused_by_its_flag(
             async def timeout(self) -> HTTPResponse: ...
             """,
             "shop.py: Shop.timeout: a @step() cannot be called 'timeout'",
+        ),
+        (
+            """
+            @step()
+            async def client(self) -> HTTPResponse: ...
+            """,
+            "shop.py: Shop.client: 'client' is what a run gives to every virtual user",
+        ),
+        (
+            """
+            def retried(inner):
+                return lambda *args: inner(*args)
+            @retried
+            @step()
+            async def a(self) -> HTTPResponse: ...
+            @step()
+            async def b(self) -> HTTPResponse: ...
+            """,
+            "shop.py: Shop.a: another decorator hides its @step() (hint: put @step() above it)",
+        ),
+        (
+            """
+            context = {}
+            @step()
+            async def a(self) -> HTTPResponse: ...
+            """,
+            "shop.py: Shop.context: 'context' is what a run gives to every virtual user",
+        ),
+        (
+            """
+            def __init__(self, path): ...
+            @step()
+            async def a(self) -> HTTPResponse: ...
+            """,
+            "shop.py: Shop.__init__: missing a required argument: 'path'",
         ),
         (
             """
