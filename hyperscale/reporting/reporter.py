@@ -48,7 +48,7 @@ class Sink(Protocol):
 
 class ReporterFailure(Struct, frozen=True, kw_only=True):
     reporter: str
-    stage: str  # connect, submit, close or timeout
+    stage: str  # connect, submit or close
     error: str
 
 
@@ -157,7 +157,7 @@ async def submit_all(
         await asyncio.wait([outcome for _, outcome in deliveries], timeout=patience_s)
     failures = []
     for reporter, outcome in deliveries:
-        failure = outcome.result() if outcome.done() else _timed_out(reporter, timeout_s)
+        failure = outcome.result() if outcome.done() else _late(reporter, "submit", timeout_s)
         if failure is not None:
             failures.append(failure)
     return failures
@@ -195,7 +195,7 @@ async def _deliver(reporter: Sink, result: RunResult, timeout_s: float) -> Repor
     except TimeoutError as error:
         # The reporter's own timeouts look the same and say more.
         failure = (
-            _failure(reporter, stage, error) if str(error) else _timed_out(reporter, timeout_s)
+            _failure(reporter, stage, error) if str(error) else _late(reporter, stage, timeout_s)
         )
     except Exception as error:  # noqa: BLE001  whatever user code raises is its failure, not the run's
         failure = _failure(reporter, stage, error)
@@ -212,9 +212,9 @@ def _failure(reporter: Sink, stage: str, error: BaseException) -> ReporterFailur
     return ReporterFailure(reporter=_name(reporter), stage=stage, error=text)
 
 
-def _timed_out(reporter: Sink, timeout_s: float) -> ReporterFailure:
+def _late(reporter: Sink, stage: str, timeout_s: float) -> ReporterFailure:
     error = f"not done within {timeout_s:g} s"
-    return ReporterFailure(reporter=_name(reporter), stage="timeout", error=error)
+    return ReporterFailure(reporter=_name(reporter), stage=stage, error=error)
 
 
 def _name(reporter: Sink) -> str:
