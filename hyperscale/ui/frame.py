@@ -31,7 +31,6 @@ class Pane:
     shows_output: bool = False
     selected: str | None = None  # the workflow that gets all the room
     is_stopping: bool = False
-    has_keys: bool = True
 
 
 def render(
@@ -40,7 +39,8 @@ def render(
     """At most `height` lines of at most `width` cells."""
     pane = pane or Pane()
     head = [_header(view, width, theme), *_banner(view, width, height // 5, theme)]
-    foot = [_footer(width, theme, pane)] if height >= 8 else []
+    is_stopping = pane.is_stopping or any(w.status == "stopping" for w in view.workflows)
+    foot = [_footer(width, theme, pane, is_stopping=is_stopping)] if height >= 8 else []
     if height >= 16:
         head.append(Line(theme))
     output = _output(pane, width, height, theme) if pane.shows_output else []
@@ -167,12 +167,10 @@ def _output(pane: Pane, width: int, height: int, theme: Theme) -> list[Line]:
     return lines + [Line(theme)] * (rows + 1 - len(lines))
 
 
-def _footer(width: int, theme: Theme, pane: Pane) -> Line:
-    if pane.is_stopping:
+def _footer(width: int, theme: Theme, pane: Pane, *, is_stopping: bool) -> Line:
+    if is_stopping:
         return Line(theme, "stopping: waiting for requests in flight", "warn")
     line = Line(theme)
-    if not pane.has_keys:
-        return line
     output = "hide output" if pane.shows_output else "output"
     for key, meaning in (("q", "stop"), ("o", output), ("tab", "next workflow"), ("esc", "all")):
         if line.width + len(key) + len(meaning) + 4 > width:

@@ -24,18 +24,25 @@ class Line:
             self.add(text, role)
 
     def add(self, text: str, role: str = "") -> "Line":
-        text = self._theme.clean(text)
+        if text.isascii() and text.isprintable():  # nearly always: worth not asking further
+            self.width += len(text)
+        else:
+            text = self._theme.clean(text)
+            self.width += cell_width(text)
         self._parts.append((text, role))
-        self.width += cell_width(text)
         return self
 
     def add_fit(self, text: str, width: int, role: str = "", *, right: bool = False) -> "Line":
         """`text` in exactly `width` cells: clipped or padded."""
-        text = clip(self._theme.clean(text), width, ellipsis=self._theme.glyphs.ellipsis)
-        space = " " * (width - cell_width(text))
-        if right:
-            return self.add(space).add(text, role)
-        return self.add(text, role).add(space)
+        if text.isascii() and text.isprintable() and len(text) <= width:
+            fitted = text.rjust(width) if right else text.ljust(width)
+        else:
+            text = clip(self._theme.clean(text), width, ellipsis=self._theme.glyphs.ellipsis)
+            space = " " * (width - cell_width(text))
+            fitted = space + text if right else text + space
+        self._parts.append((fitted, role))
+        self.width += width
+        return self
 
     def pad_to(self, column: int) -> "Line":
         if column > self.width:

@@ -20,6 +20,7 @@ from hyperscale.ui.theme import Theme
 _WIDTH_MIN = 40
 _TITLE_WIDTH = 9  # of what stands before errors, checks and the like; as wide as "all steps"
 _TOTAL_ROW = "all steps"
+_OUTPUT_ORDER = {"html": 0, "json": 1}  # what people open comes first
 
 
 def summary(result: RunResult, width: int, theme: Theme) -> list[str]:
@@ -248,7 +249,7 @@ def _outputs(outputs: Mapping[str, str], theme: Theme) -> list[Line]:
     widest = max(len(theme.clean(kind)) for kind in outputs)
     return [
         Line(theme).add_fit(kind, widest, "dim").add("  ").add(path, "title")
-        for kind, path in outputs.items()
+        for kind, path in sorted(outputs.items(), key=lambda item: _OUTPUT_ORDER.get(item[0], 9))
     ]
 
 

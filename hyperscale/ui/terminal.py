@@ -30,7 +30,7 @@ _GUARD_SCRIPT = """
 trap '' HUP INT QUIT TERM TSTP TTIN TTOU
 exec 3<&1
 read -r word && exit 0
-printf '%s' "$1"
+for attempt in 1 2 3 4 5; do printf '%s' "$1" && break; sleep 0.2; done
 [ "$(stty -g <&3)" = "$2" ] && stty "$3" <&3
 """
 
