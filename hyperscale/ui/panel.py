@@ -85,8 +85,6 @@ def panel(
     if plot_rows < PLOT_ROWS_MIN:
         # A long table may not push the plots out while it keeps half of the room itself.
         plot_rows = PLOT_ROWS_MIN if left - PLOT_ROWS_MIN >= max(3, left // 2) else 0
-    if not workflow.rate_series:
-        plot_rows = 0
     if plot_rows:
         lines += plots(workflow, width, plot_rows, theme)
     lines += steps(workflow.steps, width, left - plot_rows, theme)
@@ -111,6 +109,8 @@ def _time_line(workflow: "WorkflowView", theme: Theme, *, room: int) -> Line:
     """Percent done, elapsed of duration, remaining; less of it where room is short."""
     line = Line(theme).add(f"  {workflow.progress:4.0%}", "title")
     left_s = max(0.0, workflow.duration_s - workflow.elapsed_s)
+    if workflow.progress > 0.01:  # a count of iterations may be reached before the time is
+        left_s = min(left_s, workflow.elapsed_s * (1 - workflow.progress) / workflow.progress)
     elapsed, duration = format_clock(workflow.elapsed_s), format_clock(workflow.duration_s)
     if room >= 50:
         line.add(f"  {elapsed}").add(f" / {duration}", "dim")
@@ -337,7 +337,7 @@ def _span(workflow: "WorkflowView") -> tuple[float, float]:
 def _rate_plot(workflow: "WorkflowView", width: int, rows: int, theme: Theme) -> list[Line]:
     span_s, span_points = _span(workflow)
     curve_rows = rows - 1 - _has_time_axis(rows)
-    top = plot.nice_ceiling(max(workflow.rate_series))
+    top = plot.nice_ceiling(max(workflow.rate_series, default=0.0))
     curve_width = width - _LABEL_WIDTH - 2
     body = plot.area(
         workflow.rate_series,

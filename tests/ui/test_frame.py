@@ -166,9 +166,20 @@ def test_rows_are_never_given_out_twice(statuses: list[str], rows: int) -> None:
     assert sum(given_rows) + (1 if hidden and rows > 1 else 0) <= rows
 
 
+def test_a_window_does_not_shift_when_the_first_figures_come() -> None:
+    before = screen(scenes.run(scenes.running(elapsed_s=0.3, failed=0)), 100, 30).splitlines()
+    after = screen(scenes.run(scenes.running(elapsed_s=3.0, failed=0)), 100, 30).splitlines()
+    for title in ("requests per second", "step "):
+        rows = [[title in line for line in lines].index(True) for lines in (before, after)]
+        assert rows[0] == rows[1]
+
+
+def test_the_time_left_follows_whatever_ends_the_workflow_first() -> None:
+    counted = replace(scenes.running(elapsed_s=20.0, duration_s=600.0), progress=0.5)
+    assert "00:20 left" in screen(scenes.run(counted), 119, 40)
+
+
 def test_nothing_has_been_measured_yet() -> None:
-    text = screen(scenes.run(scenes.running(elapsed_s=0.3)), 100, 30)
-    assert "Checkout" in text
     assert screen(scenes.run(), 100, 30)
     assert "preparing" in preparing(40, PLAIN)[0]
 
