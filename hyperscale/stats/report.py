@@ -71,3 +71,5 @@ class PartReport(Struct, kw_only=True):
     cpu_s: float = 0.0  # CPU time of the executor since the workflow began
     loop_lag_s: float = 0.0  # worst delay of the executor's loop since the last report
     rss_bytes: int = 0
+    # Time it was ready to run and had to wait for a core, since the workflow began.
+    cpu_wait_s: float = 0.0

@@ -1,8 +1,8 @@
 """Noticing that the load generator itself is the bottleneck.
 
-An executor without CPU to spare, or whose loop runs late, handles responses late, and the
-latencies it reports then contain its own delay. Works on what the reports say of their own
-time; reads no clock.
+An executor that is never idle, because it uses its whole core or has to share it, or whose
+loop runs late, handles responses late, and the latencies it reports then contain its own
+delay. Works on what the reports say of their own time; reads no clock.
 """
 
 from collections import deque
@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from hyperscale.stats.report import PartReport
 
 CPU_WINDOW_S = 2.0
-CPU_SHARE_HIGH = 0.90
-CPU_SHARE_CALM = 0.80  # lower than HIGH, or the warning would flicker
+# Share of time spent running or waiting for a core: what is left is idle.
+BUSY_SHARE_HIGH = 0.90
+BUSY_SHARE_CALM = 0.80  # lower than HIGH, or the warning would flicker
+WAIT_SHARE_TOLD = 0.10
 LAG_S_HIGH = 0.100
 LAG_S_CALM = 0.050
 # One late tick is a garbage collection; this many within the window are not. The window
@@ -26,7 +28,26 @@ LAG_REPEATS = 3
 class _Sample:
     elapsed_s: float
     cpu_s: float
+    cpu_wait_s: float
     loop_lag_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    cpu_share: float = 0.0
+    wait_share: float = 0.0
+    loop_lag_s: float = 0.0
+
+    @property
+    def busy_share(self) -> float:
+        return self.cpu_share + self.wait_share
+
+    def or_worse(self, other: "_Load") -> "_Load":
+        return _Load(
+            max(self.cpu_share, other.cpu_share),
+            max(self.wait_share, other.wait_share),
+            max(self.loop_lag_s, other.loop_lag_s),
+        )
 
 
 @dataclass
@@ -35,10 +56,8 @@ class _Executor:
     samples: deque[_Sample] = field(default_factory=deque)
     is_saturated: bool = False
     was_saturated: bool = False
-    cpu_share: float = 0.0
-    loop_lag_s: float = 0.0
-    cpu_share_worst: float = 0.0  # while saturated
-    loop_lag_s_worst: float = 0.0
+    now: _Load = _Load()
+    worst: _Load = _Load()  # while saturated
     saturated_s: float = 0.0
 
 
@@ -56,15 +75,16 @@ class SaturationWatch:
         executor.sequence = report.sequence
         samples = executor.samples
         since_s = report.elapsed_s - samples[-1].elapsed_s if samples else report.elapsed_s
-        samples.append(_Sample(report.elapsed_s, report.cpu_s, report.loop_lag_s))
+        samples.append(
+            _Sample(report.elapsed_s, report.cpu_s, report.cpu_wait_s, report.loop_lag_s)
+        )
         while samples[0].elapsed_s <= report.elapsed_s - LAG_WINDOW_S:
             samples.popleft()
         self._judge(executor)
         if executor.is_saturated:
             executor.was_saturated = True
             executor.saturated_s += max(0.0, since_s)
-            executor.cpu_share_worst = max(executor.cpu_share_worst, executor.cpu_share)
-            executor.loop_lag_s_worst = max(executor.loop_lag_s_worst, executor.loop_lag_s)
+            executor.worst = executor.worst.or_worse(executor.now)
 
     @property
     def is_saturated(self) -> bool:
@@ -81,19 +101,16 @@ class SaturationWatch:
         now = [executor for executor in self._executors.values() if executor.is_saturated]
         if not now:
             return None
-        cpu = max(executor.cpu_share for executor in now)
-        lag_s = max(executor.loop_lag_s for executor in now)
-        return self._text(len(now), "is", cpu, lag_s, "")
+        return self._text([executor.now for executor in now], "is", "")
 
     def final_warning(self) -> str | None:
         """For the results, if it ever was."""
         past = [executor for executor in self._executors.values() if executor.was_saturated]
         if not past:
             return None
-        cpu = max(executor.cpu_share_worst for executor in past)
-        lag_s = max(executor.loop_lag_s_worst for executor in past)
         longest_s = max(executor.saturated_s for executor in past)
-        return self._text(len(past), "was", cpu, lag_s, f" for up to {longest_s:.0f} s")
+        how_long = f" for up to {longest_s:.0f} s"
+        return self._text([executor.worst for executor in past], "was", how_long)
 
     def _judge(self, executor: _Executor) -> None:
         samples = executor.samples
@@ -102,20 +119,30 @@ class SaturationWatch:
         edge_s = last.elapsed_s - CPU_WINDOW_S
         first = next((s for s in reversed(samples) if s.elapsed_s <= edge_s), samples[0])
         span_s = last.elapsed_s - first.elapsed_s
-        executor.cpu_share = (last.cpu_s - first.cpu_s) / span_s if span_s > 0 else 0.0
-        executor.loop_lag_s = max(sample.loop_lag_s for sample in samples)
-        is_busy = span_s >= CPU_WINDOW_S and executor.cpu_share > CPU_SHARE_HIGH
+        now = executor.now = _Load(
+            cpu_share=(last.cpu_s - first.cpu_s) / span_s if span_s > 0 else 0.0,
+            wait_share=(last.cpu_wait_s - first.cpu_wait_s) / span_s if span_s > 0 else 0.0,
+            loop_lag_s=max(sample.loop_lag_s for sample in samples),
+        )
+        is_busy = span_s >= CPU_WINDOW_S and now.busy_share > BUSY_SHARE_HIGH
         is_late = sum(sample.loop_lag_s > LAG_S_HIGH for sample in samples) >= LAG_REPEATS
         if is_busy or is_late:
             executor.is_saturated = True
-        elif executor.cpu_share < CPU_SHARE_CALM and executor.loop_lag_s < LAG_S_CALM:
+        elif now.busy_share < BUSY_SHARE_CALM and now.loop_lag_s < LAG_S_CALM:
             executor.is_saturated = False
 
-    def _text(self, busy: int, verb: str, cpu_share: float, lag_s: float, how_long: str) -> str:
-        cores = f"{busy} of {len(self._executors)} core{'s' if len(self._executors) > 1 else ''}"
+    def _text(self, loads: list[_Load], verb: str, how_long: str) -> str:
+        cores = f"{len(loads)} of {len(self._executors)} core"
+        cores += "s" if len(self._executors) > 1 else ""
+        worst = _Load()
+        for load in loads:
+            worst = worst.or_worse(load)
+        facts = f"CPU {worst.cpu_share:.0%}, loop lag {worst.loop_lag_s * 1000:.0f} ms"
+        advice = "Use fewer vus, add an interval between iterations, or give it more cores."
+        if worst.wait_share > WAIT_SHARE_TOLD:
+            facts = f"waited for a core {worst.wait_share:.0%} of the time, {facts}"
+            advice = f"Other processes take its cores: stop or move them. {advice}"
         return (
             f"{self._workflow}: the load generator itself {verb} saturated on {cores}{how_long} "
-            f"(CPU {cpu_share:.0%}, loop lag {lag_s * 1000:.0f} ms), so latencies are suspect: "
-            "they contain its own delay. Use fewer vus, add an interval between iterations, "
-            "or give it more cores."
+            f"({facts}), so latencies are suspect: they contain its own delay. {advice}"
         )

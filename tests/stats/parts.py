@@ -64,6 +64,7 @@ class Part:
     sequence: int = 0
     elapsed_s: float = 0.0
     cpu_s: float = 0.0
+    cpu_wait_s: float = 0.0
 
     def request(
         self, step: str, latency_ns: int | None, *, ok: bool = True, at_s: float | None = None
@@ -142,6 +143,7 @@ class Part:
             ],
             metrics=metrics,
             cpu_s=self.cpu_s,
+            cpu_wait_s=self.cpu_wait_s,
             loop_lag_s=loop_lag_s,
         )
 

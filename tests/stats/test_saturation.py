@@ -8,12 +8,14 @@ def run(
     seconds: float,
     *,
     cpu_share: float = 0.3,
+    wait_share: float = 0.0,
     lag_s: float = 0.0,
     every_s: float = 0.1,
 ) -> None:
     for _ in range(round(seconds / every_s)):
         part.elapsed_s += every_s
         part.cpu_s += every_s * cpu_share
+        part.cpu_wait_s += every_s * wait_share
         watch.observe(part.report(histograms=False, loop_lag_s=lag_s))
 
 
@@ -89,3 +91,14 @@ def test_a_repeated_or_late_report_changes_nothing() -> None:
     for _ in range(5):
         watch.observe(late)
     assert not watch.was_saturated
+
+
+def test_a_core_shared_with_others_is_saturated_when_nothing_is_idle() -> None:
+    watch, part = SaturationWatch("Shop"), Part()
+    run(watch, part, 4, cpu_share=0.6, wait_share=0.2)
+    assert not watch.is_saturated
+    run(watch, part, 4, cpu_share=0.6, wait_share=0.35)
+    text = watch.live_warning()
+    assert text is not None
+    assert "waited for a core 35% of the time, CPU 60%" in text
+    assert "Other processes take its cores" in text
