@@ -13,7 +13,7 @@ from hyperscale.graph.hooks import (
     step,
     teardown,
 )
-from hyperscale.graph.loading import collect, load_module
+from hyperscale.graph.loading import collect, find, load_module
 from hyperscale.graph.planning import Overrides, build_plan
 from hyperscale.graph.workflow import Workflow, attach, remember
 
@@ -32,6 +32,7 @@ __all__ = [
     "check",
     "collect",
     "depends",
+    "find",
     "load_module",
     "metric",
     "remember",

@@ -73,6 +73,17 @@ def collect(module: ModuleType) -> list[type[Workflow]]:
     return found
 
 
+def find(module: ModuleType, name: str) -> type[Workflow]:
+    """The workflow of that name, also one that `collect` would take for a base."""
+    value = vars(module).get(name)
+    if isinstance(value, type) and issubclass(value, Workflow):
+        return value
+    raise InputError(
+        f"{display_path(getattr(module, '__file__', None) or module.__name__)}: has no workflow "
+        f"{name!r}"
+    )
+
+
 def _refuse_duplicates(named: list[type[Workflow]], module: ModuleType, file: str) -> None:
     for cls in named:
         replaced = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hyperscale.errors import InputError
-from hyperscale.graph import Workflow, build_plan, collect, load_module, step
+from hyperscale.graph import Workflow, build_plan, collect, find, load_module, step
 from hyperscale.testing import HTTPResponse
 
 from .conftest import Files
@@ -179,6 +179,15 @@ def test_bases_are_not_run(files: Files) -> None:
         """
     )
     assert [cls.__name__ for cls in classes] == ["Runs", "AlsoRuns", "Varies"]
+
+
+def test_any_class_of_a_file_is_found_by_name(files: Files) -> None:
+    path = files.write("from hyperscale.graph import Workflow\nclass _Base(Workflow): ...\nx = 1\n")
+    module = load_module(path)
+    assert find(module, "_Base").__name__ == "_Base"
+    for name in ("Absent", "x"):
+        with pytest.raises(InputError, match=f"has no workflow '{name}'"):
+            find(module, name)
 
 
 def test_local_modules_are_importable_and_a_file_can_be_loaded_again(files: Files) -> None:
