@@ -69,8 +69,14 @@ endef
 test-deps:
 	$(call apt_install,$(TEST_PACKAGES))
 
-bench-deps:
+bench-deps: .venv-bench/stamp
 	$(call apt_install,$(BENCH_PACKAGES))
+
+# The tools we are compared with live apart: what they need must not mix with ours.
+.venv-bench/stamp: requirements/bench.txt $(STAMPS)/venv
+	$(BIN)/python -m venv --without-pip --clear .venv-bench
+	$(BIN)/python -m pip --python .venv-bench/bin/python install -q -r requirements/bench.txt
+	@touch $@
 
 test: test-deps build
 	cargo test $(CARGO_FLAGS) --quiet --package hyperscale-core
@@ -102,9 +108,10 @@ lock: $(STAMPS)/packages
 	$(LOCK) --upgrade --output-file requirements/runtime.txt pyproject.toml
 	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' \
 		| $(LOCK) --upgrade --constraint requirements/runtime.txt --output-file requirements/dev.txt -
+	$(LOCK) --upgrade --output-file requirements/bench.txt requirements/bench.in
 	cargo update --quiet
 
 clean:
-	rm -rf $(VENV) target dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bench target dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find hyperscale tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -f hyperscale/_native*.so
