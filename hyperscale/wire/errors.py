@@ -1,0 +1,103 @@
+"""What goes wrong between nodes, typed by who must act.
+
+`PeerProtocolError`: the other side broke the rules or is not one of ours; drop it, count its
+`Reason`. `CallError` and below: a call of ours did not succeed; `is_definite` says whether the
+peer certainly did *not* carry it out, which decides if it may be repeated elsewhere.
+"""
+
+from enum import StrEnum
+from typing import ClassVar
+
+from hyperscale.errors import HyperscaleError
+
+
+class Reason(StrEnum):
+    """Why a peer, frame or datagram was refused: the label it is counted under."""
+
+    SECRET = "secret"  # opens under none of our secrets  # noqa: S105  a label, not a secret
+    UNSEALED = "unsealed"  # no secret where one is required
+    SEALED = "sealed"  # a secret where this node has none
+    CERTIFICATE = "certificate"  # TLS refused it: expired, unknown authority, none at all
+    IDENTITY = "identity"  # the certificate does not vouch for what the peer says it is
+    ROLE = "role"  # this role may not connect here, or not send this message
+    CLUSTER = "cluster"
+    ENVIRONMENT = "environment"
+    VERSION = "version"
+    LOOPED = "looped"  # the peer is this node itself
+    INCARNATION = "incarnation"  # an earlier life of a node we know a later one of
+    REPLAYED = "replayed"
+    TAMPERED = "tampered"  # a sealed frame that does not open: altered, replayed or reordered
+    TRUNCATED = "truncated"
+    OVERSIZED = "oversized"
+    MALFORMED = "malformed"
+    UNEXPECTED = "unexpected"  # well formed, but not what may come now
+    UNKNOWN = "unknown"  # a message kind this version does not know
+    CROWDED = "crowded"  # over a limit of connections or handshakes
+    SLOW = "slow"  # the handshake took too long
+
+
+class PeerProtocolError(HyperscaleError):
+    """The peer broke the protocol or is not allowed here. Drop it; count `reason`."""
+
+    def __init__(self, message: str, *, reason: Reason, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+
+
+class PeerRefusedError(PeerProtocolError):
+    """The other side refused this node, and said why."""
+
+
+class CallError(HyperscaleError):
+    """A call to a peer did not succeed."""
+
+    is_definite: ClassVar[bool] = False
+    """True where the peer certainly did not carry the call out."""
+
+
+class UnreachableError(CallError):
+    """No connection to the peer was there before the deadline; nothing was sent."""
+
+    is_definite = True
+
+
+class CircuitOpenError(CallError):
+    """Recent calls to this peer failed; it is left alone for `retry_after_s`."""
+
+    is_definite = True
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class QueueFullError(CallError):
+    """More is waiting for this peer than the outgoing queue takes; nothing was sent."""
+
+    is_definite = True
+
+
+class OverloadedError(CallError):
+    """The peer did not take the call on; it may be repeated after `retry_after_s`."""
+
+    is_definite = True
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class ConnectionLostError(CallError):
+    """The connection ended while the call was out: it may or may not have been carried out."""
+
+
+class DeadlineError(CallError):
+    """The deadline passed while the call was out: it may or may not have been carried out."""
+
+
+class RemoteError(CallError):
+    """The peer's handler failed or would not serve the call. `code` says which."""
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code

@@ -1,0 +1,102 @@
+"""What the wire itself says: handshake, answers that are not results, stream control.
+
+Bodies of calls and their results are registered by the packages they belong to.
+"""
+
+from msgspec import Struct
+
+from hyperscale.wire.registry import Priority, SizeClass, message
+from hyperscale.wire.roles import EVERYONE, Role
+
+SALT_BYTES = 32
+
+
+@message(kind=1, priority=Priority.CRITICAL, size=SizeClass.DATAGRAM, senders=EVERYONE)
+class Hello(Struct, frozen=True):
+    """The first frame each way, in the clear: enough to agree on how to go on."""
+
+    major: int
+    minor: int
+    security: str
+    salt: bytes
+
+
+@message(kind=2, priority=Priority.CRITICAL, size=SizeClass.SMALL, senders=EVERYONE)
+class Introduction(Struct, frozen=True):
+    """Who a node is. The second frame each way, sealed where there is a secret."""
+
+    cluster: str
+    environment: str
+    role: Role
+    node_id: str
+    incarnation: int
+    version: str
+    capabilities: list[str] = []
+    datacenter: str = ""
+    tcp_address: str = ""
+    udp_address: str = ""
+
+
+@message(kind=3, priority=Priority.CRITICAL, size=SizeClass.SMALL, senders=EVERYONE)
+class Refused(Struct, frozen=True):
+    """Instead of either: why not. The last frame."""
+
+    reason: str
+    message: str
+
+
+@message(kind=10, priority=Priority.CRITICAL, size=SizeClass.DATAGRAM, senders=EVERYONE)
+class Ping(Struct, frozen=True):
+    """Are you there? Any frame is an answer; a Pong if there is nothing else to say."""
+
+
+@message(kind=11, priority=Priority.CRITICAL, size=SizeClass.DATAGRAM, senders=EVERYONE)
+class Pong(Struct, frozen=True):
+    pass
+
+
+@message(kind=12, priority=Priority.CRITICAL, size=SizeClass.DATAGRAM, senders=EVERYONE)
+class Goodbye(Struct, frozen=True):
+    """No new request will come from this side; what is in flight is finished."""
+
+    why: str = ""
+
+
+@message(kind=13, priority=Priority.CRITICAL, size=SizeClass.DATAGRAM, senders=EVERYONE)
+class Cancel(Struct, frozen=True):
+    """The caller no longer wants the answer to the request in the header."""
+
+
+@message(kind=14, priority=Priority.CRITICAL, size=SizeClass.DATAGRAM, senders=EVERYONE)
+class Overloaded(Struct, frozen=True):
+    """Answer: not taken on, nothing was done. Ask again after `retry_after_s`."""
+
+    retry_after_s: float
+    operation: str = ""
+
+
+@message(kind=15, priority=Priority.CRITICAL, size=SizeClass.SMALL, senders=EVERYONE)
+class Failed(Struct, frozen=True):
+    """Answer: the call failed. `code` for programs, `message` for people; never a traceback."""
+
+    code: str
+    message: str = ""
+
+
+@message(kind=16, priority=Priority.NORMAL, size=SizeClass.DATAGRAM, senders=EVERYONE)
+class StreamEnd(Struct, frozen=True):
+    """The answer in parts is complete."""
+
+
+@message(kind=17, priority=Priority.CRITICAL, size=SizeClass.DATAGRAM, senders=EVERYONE)
+class StreamCredit(Struct, frozen=True):
+    """The reader of a stream has consumed this many bytes; as many more may be sent."""
+
+    consumed_bytes: int
+
+
+@message(kind=18, priority=Priority.NORMAL, size=SizeClass.MEDIUM, senders=EVERYONE)
+class Chunk(Struct, frozen=True):
+    """A piece of something large."""
+
+    data: bytes

@@ -1,0 +1,190 @@
+"""The one registry of message types: number, priority, size class, who may send it, how often.
+
+A message is a `msgspec` Struct, encoded by field name so that unknown fields are ignored and
+missing ones take their default: nodes one version apart understand each other. Its number
+(`kind`) travels in the header of the frame or at the head of the datagram. This module knows
+no socket and no key.
+
+    @message(kind=110, priority=Priority.CRITICAL, size=SizeClass.DATAGRAM)
+    class Probe(Struct, frozen=True):
+        sequence: int
+
+Numbers: 1-99 wire, 100-199 membership, 200-299 nodes, 300-399 ledger, 400 and up jobs. A number
+is never used again for something else.
+"""
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from hyperscale.errors import InvariantError
+from hyperscale.wire.errors import PeerProtocolError, Reason
+from hyperscale.wire.roles import NODES, Role
+
+_S = TypeVar("_S", bound=Struct)
+
+KIND_MAX = 0xFFFF
+KIND_BYTES = 2
+
+
+class Priority(IntEnum):
+    """What is shed last (0) to first (3), and what leaves a queue first to last."""
+
+    CRITICAL = 0  # probes, leadership, cancels, final results, leases: never shed
+    HIGH = 1  # submit, dispatch, registration, state sync
+    NORMAL = 2  # progress, heartbeats, queries
+    LOW = 3  # detailed statistics, debugging
+
+
+class SizeClass(IntEnum):
+    """How many bytes an encoded message may have; refused before it is read."""
+
+    DATAGRAM = 1_200
+    SMALL = 64 * 1024
+    MEDIUM = 1024 * 1024
+    LARGE = 16 * 1024 * 1024 - 64  # the frame around it is bounded by 16 MiB
+
+
+UNKNOWN_KIND_BYTES_MAX = int(SizeClass.MEDIUM)
+"""A newer peer may send kinds we do not know: they are read, answered "unknown", forgotten."""
+
+RATE_PER_10S = 100
+"""What one guest may send of a message in 10 s unless its registration says otherwise."""
+
+
+class Spec(Struct, frozen=True):
+    """One registered message type."""
+
+    type: type[Struct]
+    kind: int
+    priority: Priority
+    size: SizeClass
+    senders: frozenset[Role]
+    rate_per_10s: int
+    decode: Callable[[bytes], Any]
+
+    @property
+    def name(self) -> str:
+        return self.type.__name__
+
+
+class Registry:
+    """Message types by number and by class. Filled while modules are imported, then only read."""
+
+    def __init__(self) -> None:
+        self.by_kind: dict[int, Spec] = {}
+        self.by_type: dict[type[Struct], Spec] = {}
+        self.limits: dict[int, int] = {}
+        self.parts: set[type[Struct]] = set()
+        self._encode = msgspec.msgpack.Encoder().encode
+
+    def add(self, spec: Spec) -> None:
+        if not 0 < spec.kind <= KIND_MAX:
+            raise InvariantError(f"{spec.name}: kind {spec.kind} is not within 1..{KIND_MAX}")
+        taken = self.by_kind.get(spec.kind)
+        # A module imported a second time (a reload, a test) brings the same class again.
+        if taken is not None and _path(taken.type) != _path(spec.type):
+            raise InvariantError(f"{spec.name}: kind {spec.kind} is {taken.name}'s already")
+        self.by_kind[spec.kind] = spec
+        self.by_type[spec.type] = spec
+        self.limits[spec.kind] = int(spec.size)
+
+    def spec_of(self, message: Struct) -> Spec:
+        try:
+            return self.by_type[type(message)]
+        except KeyError:
+            raise InvariantError(
+                f"{type(message).__name__} is not a registered message",
+                hint="decorate it with @message(kind=..., priority=..., size=...)",
+            ) from None
+
+    def encode(self, message: Struct) -> bytes:
+        """The body of a message; raises if it outgrew its size class."""
+        spec = self.spec_of(message)
+        body = self._encode(message)
+        if len(body) > spec.size:
+            raise InvariantError(
+                f"{spec.name} of {len(body)} bytes is over its class {spec.size.name} "
+                f"({spec.size} bytes)",
+                hint="send less, or stream it in chunks",
+            )
+        return body
+
+    def decode(self, kind: int, body: bytes) -> Any:
+        """The message in `body`; typed errors for everything a peer can get wrong."""
+        spec = self.by_kind.get(kind)
+        if spec is None:
+            raise PeerProtocolError(f"unknown message kind {kind}", reason=Reason.UNKNOWN)
+        try:
+            return spec.decode(body)
+        except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+            raise PeerProtocolError(
+                f"{spec.name} does not decode: {error}", reason=Reason.MALFORMED
+            ) from error
+
+    def pack(self, message: Struct) -> bytes:
+        """A message with its number in front, for datagrams."""
+        return self.spec_of(message).kind.to_bytes(KIND_BYTES, "big") + self.encode(message)
+
+    def unpack(self, data: bytes) -> Any:
+        """What `pack` made."""
+        if len(data) < KIND_BYTES:
+            raise PeerProtocolError(
+                f"a datagram of {len(data)} bytes holds no message", reason=Reason.TRUNCATED
+            )
+        kind = int.from_bytes(data[:KIND_BYTES], "big")
+        limit = self.limits.get(kind, int(SizeClass.DATAGRAM))
+        if len(data) - KIND_BYTES > limit:
+            raise PeerProtocolError(
+                f"kind {kind} with {len(data) - KIND_BYTES} bytes, at most {limit}",
+                reason=Reason.OVERSIZED,
+            )
+        return self.decode(kind, data[KIND_BYTES:])
+
+
+REGISTRY = Registry()
+
+
+def message(
+    *,
+    kind: int,
+    priority: Priority,
+    size: SizeClass,
+    senders: frozenset[Role] = NODES,
+    rate_per_10s: int = RATE_PER_10S,
+    registry: Registry = REGISTRY,
+) -> Callable[[type[_S]], type[_S]]:
+    """Registers a Struct as a message.
+
+    `senders` are the roles whose messages of this type are accepted: members only, unless
+    guests (client, operator) are named. `rate_per_10s` bounds one guest; members are exempt.
+    """
+
+    def register(struct: type[_S]) -> type[_S]:
+        registry.add(
+            Spec(
+                type=struct,
+                kind=kind,
+                priority=priority,
+                size=size,
+                senders=senders,
+                rate_per_10s=rate_per_10s,
+                decode=msgspec.msgpack.Decoder(struct).decode,
+            )
+        )
+        return struct
+
+    return register
+
+
+def part(struct: type[_S]) -> type[_S]:
+    """Marks a Struct that is only ever a field of messages and has no number of its own."""
+    REGISTRY.parts.add(struct)
+    return struct
+
+
+def _path(struct: type[Struct]) -> tuple[str, str]:
+    return struct.__module__, struct.__qualname__
