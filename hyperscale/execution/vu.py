@@ -10,21 +10,17 @@ is counted as cut there and then, and nothing it does afterwards counts.
 
 import asyncio
 from asyncio import CancelledError
-from collections.abc import Callable
 from time import monotonic, perf_counter_ns
 from typing import Any
 
-from hyperscale._native import Recorder
-from hyperscale.clients.errors import RequestError
 from hyperscale.clients.scope import current_step
 from hyperscale.execution.calls import Call, Program
-from hyperscale.execution.faults import FaultLog, describe_fault
+from hyperscale.execution.faults import describe_fault
+from hyperscale.execution.outcomes import Outcomes
 from hyperscale.execution.tally import CheckTally, MetricTally
 from hyperscale.graph import Workflow
 from hyperscale.graph.workflow import remember
-from hyperscale.testing import CallResult, CustomResult, HTTPResponse
-
-_RecordResult = Callable[[Call, Any, int], None]
+from hyperscale.testing import HTTPResponse
 
 
 class VirtualUser:
@@ -47,8 +43,7 @@ class Crew:
     def __init__(
         self,
         program: Program,
-        recorder: Recorder,
-        faults: FaultLog,
+        outcomes: Outcomes,
         *,
         checks: list[CheckTally],
         metrics: list[MetricTally],
@@ -58,8 +53,8 @@ class Crew:
         is_once: bool = False,
     ) -> None:
         self.program = program
-        self.recorder = recorder
-        self.faults = faults
+        self.outcomes = outcomes
+        self.recorder = outcomes.recorder
         self.checks = checks
         self.metrics = metrics
         self.users = users
@@ -70,11 +65,9 @@ class Crew:
         self.looping = 0
         self.is_stopping = False
         self.is_cut = False
-        self.first_fault: str | None = None
         self.breakage: BaseException | None = None  # a bug of ours
         self._last_turn: VirtualUser | None = None
         self._all_done: asyncio.Future[None] | None = None
-        self._record_by_type: dict[type, _RecordResult] = {}
 
     # --- life -----------------------------------------------------------------------------
 
@@ -89,12 +82,14 @@ class Crew:
         if not self.users:
             self._all_done.set_result(None)
 
-    async def wait(self, timeout_s: float | None) -> bool:
-        """Whether all users ended within the time."""
-        if self._all_done is None:
-            return True
-        await asyncio.wait((self._all_done,), timeout=timeout_s)
-        return self._all_done.done()
+    @property
+    def size(self) -> int:
+        return len(self.users)
+
+    async def wait(self) -> None:
+        """Returns when every user's loop is over."""
+        if self._all_done is not None:
+            await asyncio.shield(self._all_done)
 
     def stop(self) -> None:
         """No step starts from here on; users that only wait for their next turn end."""
@@ -123,50 +118,6 @@ class Crew:
         self.looping -= 1
         if not self.looping and self._all_done is not None and not self._all_done.done():
             self._all_done.set_result(None)
-
-    # --- what became of a step ------------------------------------------------------------
-
-    def settle(self, call: Call, result: Any, took_ns: int) -> None:
-        """Records the result of a step that returned."""
-        kind = type(result)
-        record = self._record_by_type.get(kind)
-        if record is None:
-            record = self._record_by_type[kind] = self._recording(kind)
-        try:
-            record(call, result, took_ns)
-        except Exception as error:  # noqa: BLE001 - `accept` and `ok` may be the user's own code
-            self.fail(call, error)
-
-    def _recording(self, kind: type) -> _RecordResult:
-        if issubclass(kind, CallResult) and hasattr(kind, "exchange"):
-            return self._record_exchange
-        if issubclass(kind, CustomResult):
-            return self._record_custom
-        return self._record_return
-
-    def _record_exchange(self, call: Call, result: Any, _took_ns: int) -> None:
-        accept = call.accept
-        accepted = accept is not None and bool(accept(result.exchange.status))
-        self.recorder.record_exchange(call.index, result.exchange, accepted)
-
-    def _record_custom(self, call: Call, result: CustomResult, took_ns: int) -> None:
-        is_ok = bool(result.ok)
-        error = None if is_ok else str(result.error or "result")
-        self.recorder.record(call.index, is_ok, latency_ns=took_ns, error=error)
-
-    def _record_return(self, call: Call, _result: Any, _took_ns: int) -> None:
-        # Not a measured call: an action, or a test step that had nothing to do this time.
-        self.recorder.record(call.index, True)
-
-    def fail(self, call: Call, error: BaseException) -> None:
-        """Records a step that raised."""
-        if isinstance(error, RequestError):
-            self.recorder.record_exchange(call.index, error.exchange, False)
-        else:
-            self.recorder.record(call.index, False, error="exception")
-            self.faults.note(call.name, error)
-        if self.first_fault is None:
-            self.first_fault = f"{call.name}: {describe_fault(error)}"
 
 
 async def run_user(crew: Crew, user: VirtualUser) -> None:
@@ -237,7 +188,7 @@ async def _loop(crew: Crew, user: VirtualUser) -> None:  # noqa: PLR0912, PLR091
                 if crew.is_cut:
                     return
                 user.running = 0
-                crew.fail(call, error)
+                crew.outcomes.fail(call, error)
                 _forgive(error)
                 continue
             if crew.is_cut:
@@ -248,7 +199,7 @@ async def _loop(crew: Crew, user: VirtualUser) -> None:  # noqa: PLR0912, PLR091
             if type(result) is HTTPResponse and call.accept is None:
                 record_exchange(call.index, result.exchange, False)  # type: ignore[arg-type]
             else:
-                crew.settle(call, result, perf_counter_ns() - began_ns)
+                crew.outcomes.settle(call, result, perf_counter_ns() - began_ns)
             if user.remembers:
                 remember(instance, call.name, result)
         else:
@@ -324,14 +275,14 @@ async def _run_call(crew: Crew, user: VirtualUser, call: Call, results: list[Any
     except BaseException as error:  # noqa: BLE001 - a step may raise anything
         if not crew.is_cut:
             user.running &= ~call.bit
-            crew.fail(call, error)
+            crew.outcomes.fail(call, error)
             _forgive(error)
         return False
     if crew.is_cut:
         return False
     user.running &= ~call.bit
     results[call.index] = result
-    crew.settle(call, result, perf_counter_ns() - began_ns)
+    crew.outcomes.settle(call, result, perf_counter_ns() - began_ns)
     if user.remembers:
         remember(user.instance, call.name, result)
     return True
@@ -371,7 +322,7 @@ async def _judge(crew: Crew, user: VirtualUser, results: list[Any], done: int) -
         except BaseException as error:  # noqa: BLE001 - a step may raise anything
             if crew.is_cut:
                 return
-            crew.faults.note(call.name, error)
+            crew.outcomes.faults.note(call.name, error)
             _forgive(error)
 
 

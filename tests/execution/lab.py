@@ -93,7 +93,7 @@ class Bench:
     def ids(self) -> list[int]:
         return list(range(self.pool.size))
 
-    async def prepare(self, workflow: str, *, context: bytes = b"") -> None:
+    async def prepare(self, workflow: str, *, context: bytes = b"", static: bool = True) -> None:
         for index in self.ids:
             self.outcomes[index] = Outcome()
         plan = self.lab.plan(workflow)
@@ -108,13 +108,16 @@ class Bench:
                     slot=index,
                     slots=self.pool.size,
                     context=context,
+                    static=static,
                 )
                 for index in self.ids
             ],
         )
 
-    async def run(self, workflow: str, *, context: bytes = b"") -> list[Outcome]:
-        await self.prepare(workflow, context=context)
+    async def run(
+        self, workflow: str, *, context: bytes = b"", static: bool = True
+    ) -> list[Outcome]:
+        await self.prepare(workflow, context=context, static=static)
         self.pool.start(self.ids)
         return await self.ended()
 
@@ -186,12 +189,14 @@ class Lab:
         else:
             asyncio.run(main())
 
-    def run(self, workflow: str, *, executors: int = 1, context: bytes = b"") -> list[Outcome]:
+    def run(
+        self, workflow: str, *, executors: int = 1, context: bytes = b"", static: bool = True
+    ) -> list[Outcome]:
         """Runs one workflow to its end, split over `executors`."""
         found: list[Outcome] = []
 
         async def work(bench: Bench) -> None:
-            found.extend(await bench.run(workflow, context=context))
+            found.extend(await bench.run(workflow, context=context, static=static))
 
         self.work(work, executors=executors)
         return found

@@ -556,8 +556,8 @@ def test_a_cancelled_preparation_leaves_no_part_behind(lab: Lab) -> None:
 
 def test_a_teardown_that_takes_for_ever_is_given_up(lab: Lab) -> None:
     lab.write("""
-        from hyperscale.execution import part
-        part.TEARDOWN_S = 0.2
+        from hyperscale.execution import host
+        host.TEARDOWN_S = 0.2
 
         class Endless(Workflow):
             vus = 1

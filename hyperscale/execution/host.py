@@ -1,0 +1,160 @@
+"""The hooks around the loop: Use and setup before it, Provide and teardown after it.
+
+They run once per part, on the instance of its first virtual user; what they leave in its
+context every user begins with. All of it is user code that may fail, hang or refuse to be
+cancelled, and none of that may keep the part from ending.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from hyperscale.clients.scope import current_step
+from hyperscale.config import format_duration
+from hyperscale.errors import RunError
+from hyperscale.execution.calls import Call, Program
+from hyperscale.execution.faults import describe_fault, format_fault
+from hyperscale.execution.limits import CUT_S, TEARDOWN_S
+from hyperscale.execution.outcomes import Outcomes
+from hyperscale.execution.values import pack_value
+from hyperscale.graph import Blueprint, Workflow
+from hyperscale.plan import StateKind
+from hyperscale.plan.context import CONTEXT_BYTES_MAX, Provided
+
+T = TypeVar("T")
+_ABSENT = object()
+
+
+class Host:
+    """The first user's instance as the place where a part's hooks run."""
+
+    def __init__(
+        self,
+        design: Blueprint,
+        program: Program,
+        outcomes: Outcomes,
+        instance: Workflow,
+        received: dict[str, dict[str, Any]],
+    ) -> None:
+        self._design = design
+        self._program = program
+        self._outcomes = outcomes
+        self._received = received
+        self._inherited = dict(instance.context)
+        self._name = design.plan.name
+        self.instance = instance
+        self.is_set_up = False  # teardown hooks are due
+        self.is_tainted = False  # a hook runs on after it was cancelled
+
+    async def use(self) -> None:
+        """Gives the Use hooks what was provided. RunError if one raises."""
+        for hook in self._design.states:
+            if hook.kind is StateKind.USE:
+                try:
+                    value = hook.function(self.instance, **self._received.get(hook.name, {}))
+                    if hook.is_async:
+                        await value
+                except Exception as error:
+                    raise self._blame(hook.name, error) from error
+
+    async def set_up(self) -> None:
+        """Runs the setup hooks in order. RunError if one raises; teardown hooks are due then."""
+        self.is_set_up = True
+        for call in self._program.setups:
+            self._outcomes.recorder.begin()  # what comes before the clock is its second 0
+            error = await self._run(call)
+            if error is not None:
+                raise self._blame(call.name, error) from error
+
+    async def tear_down(self) -> None:
+        """Runs the teardown hooks if they are due. What they raise is shown and counted."""
+        if not self.is_set_up:
+            return
+        self.is_set_up = False
+        try:
+            await self._bounded(self._run_teardowns(), "teardown hooks")
+        except RunError as error:
+            sys.stderr.write(f"{error}\n")
+
+    async def provide(self, slot: int) -> Provided:
+        """What the part leaves to other workflows. RunError if a hook fails."""
+        return await self._bounded(self._provide(slot), "Provide hooks")
+
+    # --- one by one -----------------------------------------------------------------------
+
+    async def _run(self, call: Call) -> Exception | None:
+        """Runs a setup or teardown hook and records it; what it raised, if it did."""
+        current_step.set(call.scope)
+        began_ns = time.perf_counter_ns()
+        try:
+            result = call.function(self.instance, **call.arguments(self.instance, []))
+            if call.is_async:
+                result = await result
+        except Exception as error:  # noqa: BLE001 - recorded, and handed to the caller
+            self._outcomes.fail(call, error)
+            return error
+        self._outcomes.settle(call, result, time.perf_counter_ns() - began_ns)
+        return None
+
+    async def _run_teardowns(self) -> None:
+        for call in self._program.teardowns:
+            await self._run(call)
+
+    async def _provide(self, slot: int) -> Provided:
+        states: dict[str, bytes] = {}
+        for hook in self._design.states:
+            if hook.kind is not StateKind.PROVIDE:
+                continue
+            try:
+                value = hook.function(self.instance)
+                if hook.is_async:
+                    value = await value
+            except Exception as error:
+                raise self._blame(hook.name, error) from error
+            if value is not None:
+                states[hook.name] = pack_value(value, where=f"{self._name}.{hook.name}")
+        context = {} if self._design.plan.is_test else self._own_context()
+        return Provided(slot=slot, states=states, context=context)
+
+    def _own_context(self) -> dict[str, bytes]:
+        """What this workflow itself put into `self.context`, as far as it can travel.
+
+        It is offered to dependents unasked, so what cannot travel is left out with a note.
+        """
+        packed: dict[str, bytes] = {}
+        room = CONTEXT_BYTES_MAX // 2  # the rest is for what is provided on purpose
+        for key, value in self.instance.context.items():
+            if not isinstance(key, str) or self._inherited.get(key, _ABSENT) is value:
+                continue
+            try:
+                one = pack_value(value, where=f"self.context[{key!r}]")
+            except RunError as error:
+                sys.stderr.write(f"not passed on: {error}\n")
+                continue
+            room -= len(one)
+            if room < 0:
+                sys.stderr.write(f"not passed on: self.context[{key!r}]: too much context\n")
+                break
+            packed[key] = one
+        return packed
+
+    async def _bounded(self, work: Coroutine[Any, Any, T], what: str) -> T:
+        """The result of hooks that get TEARDOWN_S and are left behind after it."""
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait((task,), timeout=TEARDOWN_S)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if task.done():
+            return task.result()
+        task.cancel()
+        await asyncio.wait((task,), timeout=CUT_S)
+        self.is_tainted = self.is_tainted or not task.done()
+        raise RunError(f"{self._name}: its {what} took longer than {format_duration(TEARDOWN_S)}")
+
+    def _blame(self, hook: str, error: BaseException) -> RunError:
+        sys.stderr.write(f"{hook} raised:\n{format_fault(error)}")
+        return RunError(f"{self._name}.{hook} failed: {describe_fault(error)}")

@@ -1,0 +1,64 @@
+"""What became of steps: one record for each that ended, by what it returned or raised."""
+
+from collections.abc import Callable
+from typing import Any
+
+from hyperscale._native import Recorder
+from hyperscale.clients.errors import RequestError
+from hyperscale.execution.calls import Call
+from hyperscale.execution.faults import FaultLog, describe_fault
+from hyperscale.testing import CallResult, CustomResult
+
+_RecordResult = Callable[[Call, Any, int], None]
+
+
+class Outcomes:
+    """Records what steps, setup and teardown hooks of a part came to."""
+
+    def __init__(self, recorder: Recorder, faults: FaultLog) -> None:
+        self.recorder = recorder
+        self.faults = faults
+        self.first_fault: str | None = None
+        self._record_by_type: dict[type, _RecordResult] = {}
+
+    def settle(self, call: Call, result: Any, took_ns: int) -> None:
+        """Records a hook that returned."""
+        kind = type(result)
+        record = self._record_by_type.get(kind)
+        if record is None:
+            record = self._record_by_type[kind] = self._recording(kind)
+        try:
+            record(call, result, took_ns)
+        except Exception as error:  # noqa: BLE001 - `accept` and `ok` may be the user's own code
+            self.fail(call, error)
+
+    def fail(self, call: Call, error: BaseException) -> None:
+        """Records a hook that raised."""
+        if isinstance(error, RequestError):
+            self.recorder.record_exchange(call.index, error.exchange, False)
+        else:
+            self.recorder.record(call.index, False, error="exception")
+            self.faults.note(call.name, error)
+        if self.first_fault is None:
+            self.first_fault = f"{call.name}: {describe_fault(error)}"
+
+    def _recording(self, kind: type) -> _RecordResult:
+        if issubclass(kind, CallResult) and hasattr(kind, "exchange"):
+            return self._record_exchange
+        if issubclass(kind, CustomResult):
+            return self._record_custom
+        return self._record_return
+
+    def _record_exchange(self, call: Call, result: Any, _took_ns: int) -> None:
+        accept = call.accept
+        accepted = accept is not None and bool(accept(result.exchange.status))
+        self.recorder.record_exchange(call.index, result.exchange, accepted)
+
+    def _record_custom(self, call: Call, result: CustomResult, took_ns: int) -> None:
+        is_ok = bool(result.ok)
+        error = None if is_ok else str(result.error or "result")
+        self.recorder.record(call.index, is_ok, latency_ns=took_ns, error=error)
+
+    def _record_return(self, call: Call, _result: Any, _took_ns: int) -> None:
+        # Not a measured call: an action, or a test step that had nothing to do this time.
+        self.recorder.record(call.index, True)

@@ -1,0 +1,136 @@
+"""Workflows that need no interpreter: their steps looped natively, in slices.
+
+Which steps are static is the graph's judgement; here a workflow of only such steps becomes
+a native program, with the same records as the Python loop would make. In everything else
+`StaticCrew` stands in for `vu.Crew`.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from types import BuiltinMethodType
+from typing import Any, cast
+
+from hyperscale._native import Program as NativeProgram
+from hyperscale.clients import ClientHub
+from hyperscale.clients.hub import ProgramLayer
+from hyperscale.execution.calls import is_once
+from hyperscale.execution.tally import CheckTally, MetricTally
+from hyperscale.graph import Blueprint, Hook
+from hyperscale.graph.analysis import FromParameter
+
+# Between slices the loop turns: reports, stops and leases wait for one at most.
+_SLICE_S = 0.02
+
+
+class StaticCrew:
+    """The virtual users of a native program."""
+
+    def __init__(self, program: NativeProgram, *, vus: int, duration_s: float) -> None:
+        self._program = program
+        self._vus = vus
+        self._duration_s = duration_s
+        self._driver: asyncio.Task[None] | None = None
+        self._is_cut = False
+        self.breakage: BaseException | None = None
+        self.checks: list[CheckTally] = []
+        self.metrics: list[MetricTally] = []
+
+    @property
+    def size(self) -> int:
+        return self._vus
+
+    @property
+    def looping(self) -> int:
+        return self._program.active if self._driver is not None else 0
+
+    @property
+    def iterations(self) -> int:
+        return self._program.iterations
+
+    def start(self) -> None:
+        self._program.stop_in(self._duration_s)  # kept natively, to the instant
+        self._driver = asyncio.get_running_loop().create_task(self._drive(), name="program")
+
+    async def wait(self) -> None:
+        if self._driver is not None:
+            await asyncio.wait((self._driver,))
+
+    def stop(self) -> None:
+        self._program.stop_in(0.0)
+
+    def cut(self) -> None:
+        if not self._is_cut:
+            self._is_cut = True
+            self._program.cut()
+
+    async def _drive(self) -> None:
+        try:
+            # noqa below: it is the program that waits, this only lets the loop turn
+            while not self._is_cut and self._program.run(_SLICE_S):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        except Exception as error:  # noqa: BLE001 - the part fails with it
+            self.breakage = error
+
+
+def compile_static(
+    design: Blueprint, hub: ClientHub, *, vus: int, iterations: int | None
+) -> StaticCrew | None:
+    """The crew of a workflow of only static steps; None if it has to run in Python."""
+    if not _is_static(design):
+        return None
+    index = {name: place for place, name in enumerate(design.recorded)}
+    hooks = [hook for layer in design.layers for hook in layer]
+    position = {hook.name: place for place, hook in enumerate(hooks)}
+    layers: list[ProgramLayer] = [
+        [
+            (
+                hub.compile(*_call(hook)),
+                index[hook.name],
+                [position[name] for name in hook.after],
+                _accepted(hook) or (),
+            )
+            for hook in layer
+        ]
+        for layer in design.layers
+    ]
+    program = hub.program(layers, vus, iterations)
+    return StaticCrew(program, vus=vus, duration_s=design.plan.duration_s)
+
+
+def _is_static(design: Blueprint) -> bool:
+    hooks = [hook for layer in design.layers for hook in layer]
+    return (
+        bool(hooks)
+        and all(hook.static is not None and _accepted(hook) is not None for hook in hooks)
+        # Judged by the interpreter, every iteration.
+        and not design.checks
+        and not design.metrics
+        and design.plan.interval_s is None
+        and not is_once(design)
+        # What a setup hook does through its client (cookies, say) the first user keeps.
+        and not any("client" in hook.function.__code__.co_names for hook in design.setups)
+    )
+
+
+def _call(hook: Hook) -> tuple[str, list[Any], dict[str, Any]]:
+    call = hook.static
+    assert call is not None
+
+    def value(argument: object) -> object:
+        return hook.optimized[argument.name] if isinstance(argument, FromParameter) else argument
+
+    return (
+        call.method,
+        [value(argument) for argument in call.args],
+        {name: value(argument) for name, argument in call.kwargs.items()},
+    )
+
+
+def _accepted(hook: Hook) -> Sequence[int] | None:
+    """The statuses a step accepts; None if only a function of the user's can tell."""
+    if hook.accept is None:
+        return ()
+    owner = getattr(hook.accept, "__self__", None)
+    if isinstance(hook.accept, BuiltinMethodType) and isinstance(owner, frozenset):
+        return sorted(cast(frozenset[int], owner))
+    return None
