@@ -50,7 +50,7 @@ $(STAMPS)/native: $(NATIVE) $(STAMPS)/packages
 	@touch $@
 
 demo: build
-	$(BIN)/python examples/demo/run.py
+	$(BIN)/python examples/demo.py
 
 # Installs Debian packages that are missing: as root, with sudo, or says what to do.
 define apt_install

@@ -49,8 +49,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.graph import Overrides  # noqa: PLC0415  everything below takes time to load
-    from hyperscale.runner.source import Job, job_from_file  # noqa: PLC0415
+    from hyperscale.graph import Overrides
+    from hyperscale.runner.source import Job, job_from_file
 
     job = job_from_file(args.file, Overrides(vus=1, only=args.only))
     for warning in job.plan.warnings:
@@ -63,8 +63,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _check(job: "Job") -> "Ending":
-    from hyperscale.runner.drive import Options, drive  # noqa: PLC0415
-    from hyperscale.runner.source import resolve_hosts  # noqa: PLC0415
+    from hyperscale.runner.drive import Options, drive
+    from hyperscale.runner.source import resolve_hosts
 
     await resolve_hosts(job.plan)
     # One executor: workflows come one after the other, so what they show does not mix.
@@ -72,7 +72,7 @@ async def _check(job: "Job") -> "Ending":
 
 
 def _once(plan: "Plan") -> "Plan":
-    import msgspec  # noqa: PLC0415
+    import msgspec
 
     replace = msgspec.structs.replace
     return replace(

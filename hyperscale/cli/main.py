@@ -84,7 +84,7 @@ def _main(arguments: list[str]) -> int:
     if unknown:
         (commands.get(command or "") or parser).refuse_unknown(unknown)
     if args.version:
-        from importlib.metadata import version  # noqa: PLC0415  slow, and rarely wanted
+        from importlib.metadata import version
 
         print(f"hyperscale {version('hyperscale')}")
         return 0
@@ -141,3 +141,7 @@ def _silence_stdout() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -96,7 +96,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.testing.arguments import split_url  # noqa: PLC0415  only here
+    from hyperscale.testing.arguments import split_url
 
     path = Path(args.file if args.file.endswith(".py") else f"{args.file}.py")
     split_url(args.url)

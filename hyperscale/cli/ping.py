@@ -53,7 +53,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.clients.trace import format_exchange  # noqa: PLC0415  loads the engine
+    from hyperscale.clients.trace import format_exchange
 
     exchange = asyncio.run(_ping(args))
     print(format_exchange(exchange, body_chars_max=BODY_CHARS_MAX))
@@ -64,11 +64,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _ping(args: argparse.Namespace) -> "Exchange":
-    from hyperscale._native import Recorder  # noqa: PLC0415  everything below loads the engine
-    from hyperscale.clients import ClientHub, RequestError  # noqa: PLC0415
-    from hyperscale.config import parse_duration_s  # noqa: PLC0415
-    from hyperscale.plan import WorkflowPlan  # noqa: PLC0415
-    from hyperscale.testing.arguments import split_url  # noqa: PLC0415
+    from hyperscale._native import Recorder
+    from hyperscale.clients import ClientHub, RequestError
+    from hyperscale.config import parse_duration_s
+    from hyperscale.plan import WorkflowPlan
+    from hyperscale.testing.arguments import split_url
 
     split_url(args.url)
     timeout_s = parse_duration_s(args.timeout, where="--timeout")

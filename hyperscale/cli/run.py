@@ -82,11 +82,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.config import parse_duration_s  # noqa: PLC0415
-    from hyperscale.graph import Overrides  # noqa: PLC0415  everything below takes time to load
-    from hyperscale.runner.drive import Options  # noqa: PLC0415
-    from hyperscale.runner.local import parse_workers  # noqa: PLC0415
-    from hyperscale.runner.source import job_from_file  # noqa: PLC0415
+    from hyperscale.config import parse_duration_s
+    from hyperscale.graph import Overrides
+    from hyperscale.runner.drive import Options
+    from hyperscale.runner.local import parse_workers
+    from hyperscale.runner.source import job_from_file
 
     timeout = args.timeout
     out_dir = Path(args.out) if args.out else default_out_dir(args.file)
@@ -104,13 +104,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _run(job: "Job", options: "Options", args: argparse.Namespace, out_dir: Path) -> "Ending":
-    from hyperscale.reporting.files import ensure_writable  # noqa: PLC0415
-    from hyperscale.reporting.json_report import encode_json  # noqa: PLC0415
-    from hyperscale.reporting.outputs import planned_outputs, write_outputs  # noqa: PLC0415
-    from hyperscale.reporting.reporter import submit_all  # noqa: PLC0415
-    from hyperscale.runner.drive import drive  # noqa: PLC0415
-    from hyperscale.runner.source import resolve_hosts  # noqa: PLC0415
-    from hyperscale.ui import open_ui  # noqa: PLC0415
+    from hyperscale.reporting.files import ensure_writable
+    from hyperscale.reporting.json_report import encode_json
+    from hyperscale.reporting.outputs import planned_outputs, write_outputs
+    from hyperscale.reporting.reporter import submit_all
+    from hyperscale.runner.drive import drive
+    from hyperscale.runner.source import resolve_hosts
+    from hyperscale.ui import open_ui
 
     await resolve_hosts(job.plan)
     is_piped = args.json == "-"

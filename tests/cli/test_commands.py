@@ -1,0 +1,347 @@
+"""Every command as a user meets it: help, output, files, exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.cli.command import finish, results, run, start, write
+from tests.conftest import RunningTarget
+
+SHOP = """
+    class Shop(Workflow):
+        vus = 4
+        duration = "30s"
+        iterations = 40
+
+        @step()
+        async def home(self, url: URL = "{url}/json") -> HTTPResponse:
+            return await self.client.http.get(url)
+
+        @step("home")
+        async def order(self, url: URL = "{url}/echo", body: Data = {{"n": 1}}) -> HTTPResponse:
+            return await self.client.http.post(url, data=body)
+"""
+
+
+def shop(tmp_path: Path, target: RunningTarget, extra: str = "") -> Path:
+    return write(tmp_path / "shop.py", SHOP.format(url=target.url) + extra)
+
+
+@pytest.mark.parametrize("command", ["run", "check", "new", "ping", "target"])
+def test_every_command_teaches_itself_with_examples(command: str, tmp_path: Path) -> None:
+    done = run(command, "--help", cwd=tmp_path)
+    assert (done.code, done.stderr) == (0, "")
+    assert "examples:" in done.stdout
+    assert f"hyperscale {command} " in done.stdout
+
+
+def test_the_program_alone_teaches_its_commands(tmp_path: Path) -> None:
+    alone, helped = run(cwd=tmp_path), run("--help", cwd=tmp_path)
+    assert (alone.code, helped.code) == (0, 0)
+    assert alone.stdout == helped.stdout
+    assert "examples:" in alone.stdout
+    assert run("--version", cwd=tmp_path).stdout.startswith("hyperscale ")
+
+
+def test_a_run_writes_all_its_files_and_the_summary_names_the_report(
+    tmp_path: Path, target: RunningTarget
+) -> None:
+    shop(tmp_path, target)
+    done = run("run", "shop.py", cwd=tmp_path)
+    assert (done.code, done.stderr) == (0, "")
+    [directory] = (tmp_path / "hyperscale-results").iterdir()
+    assert directory.name.startswith("shop-")
+    names = {path.name for path in directory.iterdir()}
+    assert names == {"results.json", "report.html", "steps.csv", "junit.xml"}
+    assert str(Path("hyperscale-results") / directory.name / "report.html") in done.stdout
+    result = results(directory / "results.json")
+    assert result["status"] == "completed"
+    assert [step["total"] for step in result["workflows"][0]["steps"]] == [40, 40]
+    assert "\x1b" not in done.stdout
+
+
+def test_json_on_stdout_is_all_there_is_on_stdout(tmp_path: Path, target: RunningTarget) -> None:
+    shop(tmp_path, target)
+    done = run("run", "shop.py", "--json", "-", cwd=tmp_path)
+    result = json.loads(done.stdout)
+    schema = json.loads(Path("hyperscale/reporting/schema.json").read_text())
+    jsonschema.validate(result, schema)
+    assert "Shop" in done.stderr
+
+
+@pytest.mark.parametrize("silence", [["--ui", "none"], ["--quiet"]])
+def test_a_silent_run_prints_nothing_and_writes_everything(
+    tmp_path: Path, target: RunningTarget, silence: list[str]
+) -> None:
+    shop(tmp_path, target)
+    done = run("run", "shop.py", "--out", "out", "--json", "r.json", *silence, cwd=tmp_path)
+    assert (done.code, done.stdout, done.stderr) == (0, "", "")
+    assert results(tmp_path / "r.json") == results(tmp_path / "out" / "results.json")
+
+
+def test_flags_replace_what_the_file_says(tmp_path: Path, target: RunningTarget) -> None:
+    extra = """
+    class Other(Workflow):
+        @step()
+        async def go(self, url: URL = "{url}/") -> HTTPResponse:
+            return await self.client.http.get(url)
+    """
+    shop(tmp_path, target, extra.format(url=target.url))
+    flags = ["--only", "Other", "--vus", "3", "--duration", "300ms", "--workers", "1"]
+    done = run("run", "shop.py", "--json", "r.json", "--quiet", *flags, cwd=tmp_path)
+    assert done.code == 0, done.stderr
+    [workflow] = results(tmp_path / "r.json")["workflows"]
+    assert (workflow["name"], workflow["vus"], workflow["cores"]) == ("Other", 3, 1)
+    assert workflow["duration_seconds"] == 0.3
+
+
+def test_what_user_code_prints_is_shown_and_kept(tmp_path: Path, target: RunningTarget) -> None:
+    extra = """
+        @check()
+        def talk(self, home: HTTPResponse) -> bool:
+            import logging
+            print("said out loud")
+            logging.getLogger("shop").warning("logged")
+            logging.getLogger("shop").debug("not this")
+            return True
+    """
+    shop(tmp_path, target, extra)
+    done = run("run", "shop.py", "--out", "out", "--log-dir", "logs", cwd=tmp_path)
+    assert done.code == 0, done.stderr
+    assert "said out loud" in done.stdout
+    kept = (tmp_path / "out" / "output.log").read_text()
+    assert "[Shop 0] said out loud" in kept
+    assert "WARNING shop: logged" in kept
+    assert "not this" not in kept
+    assert "said out loud" in (tmp_path / "logs" / "executor-0.log").read_text()
+
+
+def exit_of(tmp_path: Path, body: str, *flags: str) -> tuple[int, Any]:
+    write(tmp_path / "t.py", body)
+    done = run("run", "t.py", "--json", "r.json", "--quiet", *flags, cwd=tmp_path)
+    assert "Traceback" not in done.stderr
+    return done.code, results(tmp_path / "r.json")
+
+
+def test_a_failed_threshold_exits_with_1(tmp_path: Path, target: RunningTarget) -> None:
+    line = 'iterations = 40\n        thresholds = {"home.p50": "<1ns"}'
+    code, result = exit_of(tmp_path, SHOP.format(url=target.url).replace("iterations = 40", line))
+    assert (code, result["status"], result["passed"]) == (1, "completed", False)
+    [threshold] = result["thresholds"]
+    assert (threshold["name"], threshold["limit"], threshold["passed"]) == (
+        "home.p50",
+        "<1ns",
+        False,
+    )
+
+
+def test_a_failed_check_exits_with_1(tmp_path: Path, target: RunningTarget) -> None:
+    extra = """
+        @check()
+        def never(self, home: HTTPResponse) -> bool:
+            return False
+    """
+    code, result = exit_of(tmp_path, SHOP.format(url=target.url) + extra)
+    assert (code, result["passed"]) == (1, False)
+    assert result["workflows"][0]["checks"][0]["failed"] == 40
+
+
+def test_a_threshold_that_aborts_ends_the_run_early_with_1(
+    tmp_path: Path, target: RunningTarget
+) -> None:
+    body = """
+    class Shop(Workflow):
+        vus = 2
+        duration = "2m"
+        thresholds = {{"errors": {{"limit": "<1%", "abort_on_fail": True}}}}
+
+        @step()
+        async def go(self, url: URL = "{url}/status/500") -> HTTPResponse:
+            return await self.client.http.get(url)
+    """
+    code, result = exit_of(tmp_path, body.format(url=target.url))
+    assert (code, result["status"]) == (1, "failed")
+    assert result["elapsed_seconds"] < 60
+    assert "errors <1%, was 100%" in result["workflows"][0]["error"]
+
+
+def test_a_run_over_its_timeout_exits_with_3_and_keeps_what_there_is(
+    tmp_path: Path, target: RunningTarget
+) -> None:
+    endless = SHOP.format(url=target.url).replace("iterations = 40", "")
+    code, result = exit_of(tmp_path, endless, "--timeout", "2s")
+    assert (code, result["status"]) == (3, "timeout")
+    assert result["elapsed_seconds"] < 7
+    [workflow] = result["workflows"]
+    assert workflow["status"] == "timeout"
+    assert workflow["total"] > 0
+
+
+def test_an_unreachable_target_runs_and_counts_every_request_as_failed_by_class(
+    tmp_path: Path,
+) -> None:
+    code, result = exit_of(tmp_path, SHOP.format(url="http://127.0.0.1:1"))
+    home, order = result["workflows"][0]["steps"]
+    assert (home["total"], home["ok"], home["failed"]) == (40, 0, 40)
+    assert home["errors"] == {"connect": 40}
+    assert (order["total"], order["skipped"]) == (0, 40)
+    assert code == 0, "nothing was said about failures: see thresholds"
+
+
+def test_a_workflow_that_fails_leaves_the_others_their_results(
+    tmp_path: Path, target: RunningTarget
+) -> None:
+    extra = """
+    class Broken(Workflow):
+        vus = 1
+        duration = "5s"
+
+        @action()
+        async def go(self) -> None:
+            raise RuntimeError("no data today")
+
+    @depends("Broken")
+    class After(Broken):
+        pass
+    """
+    code, result = exit_of(tmp_path, SHOP.format(url=target.url) + extra)
+    assert (code, result["status"]) == (3, "partial")
+    status = {w["name"]: (w["status"], w["error"]) for w in result["workflows"]}
+    assert status["Shop"] == ("completed", None)
+    assert status["Broken"][0] == "failed"
+    assert "no data today" in status["Broken"][1]
+    assert status["After"] == ("cancelled", "dependency failed: Broken")
+
+
+def test_a_reporter_that_fails_is_told_and_changes_nothing(
+    tmp_path: Path, target: RunningTarget
+) -> None:
+    extra = """
+    from hyperscale.reporting import CustomReporter
+
+    class Away(CustomReporter):
+        async def submit(self, result):
+            raise ConnectionError("nobody home")
+
+    reporters = [Away()]
+    """
+    shop(tmp_path, target, extra)
+    done = run("run", "shop.py", "--quiet", cwd=tmp_path)
+    assert done.code == 0
+    assert "Away failed to submit: ConnectionError: nobody home" in done.stderr
+
+
+def test_a_reader_that_goes_away_ends_neither_the_run_nor_its_results(
+    tmp_path: Path, target: RunningTarget
+) -> None:
+    shop(tmp_path, target)
+    reader, writer = os.pipe()
+    process = start("run", "shop.py", "--out", "out", cwd=tmp_path, stdout=writer)
+    os.close(writer)
+    os.close(reader)
+    done = finish(process)
+    assert (done.code, done.stderr) == (0, "")
+    assert results(tmp_path / "out" / "results.json")["status"] == "completed"
+
+
+def test_help_into_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = start("--help", cwd=tmp_path, stdout=writer)
+    os.close(writer)
+    done = finish(process)
+    assert (done.code, done.stderr) == (0, "")
+
+
+def test_check_shows_every_request_and_response_once(tmp_path: Path, target: RunningTarget) -> None:
+    shop(tmp_path, target)
+    done = run("check", "shop.py", cwd=tmp_path)
+    assert (done.code, done.stderr) == (0, "")
+    shown = done.stdout.splitlines()
+    assert [line for line in shown if line.startswith("> ") and "HTTP/1.1" in line] == [
+        "> GET /json HTTP/1.1",
+        "> POST /echo HTTP/1.1",
+    ]
+    assert shown.count("< HTTP/1.1 200 OK") == 2
+    assert any(line.startswith('> | {"n"') for line in shown)
+    assert "   home: ok" in shown
+    routes = target.counts()["routes"]
+    assert sum(count for methods in routes.values() for count in methods.values()) == 2
+    assert not (tmp_path / "hyperscale-results").exists()
+
+
+def test_check_says_which_step_failed_and_how(tmp_path: Path, target: RunningTarget) -> None:
+    write(tmp_path / "t.py", SHOP.format(url=target.url).replace("/json", "/status/503"))
+    done = run("check", "t.py", cwd=tmp_path)
+    assert done.code == 1
+    assert "< HTTP/1.1 503" in done.stdout
+    assert "home: failed: status" in done.stdout
+
+
+def test_ping_shows_the_response_and_where_the_time_went(
+    tmp_path: Path, target: RunningTarget
+) -> None:
+    done = run("ping", "http", f"{target.url}/json", cwd=tmp_path)
+    assert (done.code, done.stderr) == (0, "")
+    assert "< HTTP/1.1 200 OK" in done.stdout
+    assert "connect " in done.stdout.splitlines()[-1]
+    assert "first byte " in done.stdout.splitlines()[-1]
+    assert run("ping", "http", f"{target.url}/status/404", cwd=tmp_path).code == 1
+    refused = run("ping", "http", "http://127.0.0.1:1/", cwd=tmp_path)
+    assert refused.code == 3
+    assert "< no response: connect" in refused.stdout
+
+
+def test_ping_shows_tls_and_refuses_what_it_cannot_verify(
+    tmp_path: Path, tls_target: RunningTarget
+) -> None:
+    distrusted = run("ping", "http", tls_target.url, cwd=tmp_path)
+    assert distrusted.code == 3
+    assert "no response: tls" in distrusted.stdout
+    trusted = run("ping", "http", tls_target.url, "--insecure", cwd=tmp_path)
+    assert trusted.code == 0
+    assert "TLS" in trusted.stdout.splitlines()[-1]
+
+
+def test_a_new_file_checks_and_runs_as_it_is(tmp_path: Path, target: RunningTarget) -> None:
+    made = run("new", "load-test", "--url", target.url, cwd=tmp_path)
+    assert made.code == 0
+    assert "load-test.py" in made.stdout
+    assert "class LoadTest(Workflow):" in (tmp_path / "load-test.py").read_text()
+    assert run("check", "load-test.py", cwd=tmp_path).code == 0
+    done = run("run", "load-test.py", "--duration", "1s", "--json", "r.json", "-q", cwd=tmp_path)
+    assert done.code == 0, done.stderr
+    result = results(tmp_path / "r.json")
+    assert all(step["failed"] == 0 for step in result["workflows"][0]["steps"])
+    (tmp_path / "load-test.py").write_text("")
+    assert run("new", "load-test.py", "--force", cwd=tmp_path).code == 0
+    assert (tmp_path / "load-test.py").read_text()
+
+
+def test_a_bug_of_ours_is_a_short_message_and_a_log(tmp_path: Path) -> None:
+    script = (
+        "import sys, hyperscale.cli.main as main\n"
+        "def fail(arguments): raise ZeroDivisionError('ours')\n"
+        "main._main = fail\n"
+        "sys.exit(main.main([]))\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert "internal error: ZeroDivisionError: ours" in done.stderr
+    assert "Traceback" not in done.stderr
+    [log] = tmp_path.glob("hyperscale-crash-*.log")
+    assert str(log) in done.stderr
+    assert "Traceback" in log.read_text()
