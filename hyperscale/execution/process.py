@@ -168,6 +168,10 @@ class ExecutorProcess:
     def send(self, message: ToExecutor) -> None:
         self._channel.send(message)
 
+    def drain(self) -> None:
+        """Hands over every message that has arrived."""
+        self._channel.drain()
+
     def terminate(self) -> None:
         """Asks it to leave: teardown hooks run."""
         if not self.has_exited:

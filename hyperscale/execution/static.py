@@ -65,7 +65,7 @@ class StaticCrew:
 
     async def _drive(self) -> None:
         try:
-            # noqa below: it is the program that waits, this only lets the loop turn
+            # It is the program that waits; the sleep only lets the loop turn.
             while not self._is_cut and self._program.run(_SLICE_S):  # noqa: ASYNC110
                 await asyncio.sleep(0)
         except Exception as error:  # noqa: BLE001 - the part fails with it

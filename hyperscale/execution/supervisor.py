@@ -178,13 +178,19 @@ class _Executor:
         self.kill(f"it broke the executor protocol: {reason}")
 
     def _on_output(self, output: Output) -> None:
-        if self._log_file is not None:
+        self._on_event(output)
+        if self._log_file is None:
+            return
+        try:
             if self._log is None:
                 self._log_file.parent.mkdir(parents=True, exist_ok=True)
                 self._log = self._log_file.open("a", encoding="utf-8")
             self._log.write(output.text)
             self._log.flush()
-        self._on_event(output)
+        except OSError as error:  # the run goes on without it
+            text = f"{self._log_file}: not written any more: {error.strerror}\n"
+            self._log_file = None
+            self._on_event(Output(stream="stderr", text=text))
 
     def _on_exit(self, info: ExitInfo) -> None:
         phase, self.phase = self.phase, _Phase.GONE
@@ -243,6 +249,10 @@ class _Executor:
             self._watch = None
 
     def _check_overdue(self) -> None:
+        # Perhaps it was this process that stood still, and what it missed is waiting.
+        self.process.drain()
+        if self._watch is None:  # the end was among it
+            return
         now_s = self._loop.time()
         silent_s = now_s - self._heard_s
         # Hooks that tear down may block on purpose; looping users may not.

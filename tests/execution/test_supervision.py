@@ -592,3 +592,65 @@ def test_no_descriptor_and_no_child_outlives_a_pool(lab: Lab) -> None:
     assert set(os.listdir("/proc/self/fd")) == before
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_pool_can_kill_a_part_and_says_why(lab: Lab) -> None:
+    lab.write(SLEEPER)
+
+    async def work(bench: Bench) -> None:
+        await bench.prepare("Sleeper")
+        bench.pool.start(bench.ids)
+        await logged(lab, "napping")
+        bench.pool.kill(bench.ids, "interrupted twice")
+        (outcome,) = await bench.ended()
+        assert outcome.died is not None
+        assert outcome.died.reason == "interrupted twice"
+
+    lab.work(work)
+    assert "teardown" not in lab.log()
+
+
+def test_a_parent_that_stood_still_does_not_blame_the_executor(lab: Lab) -> None:
+    lab.write("""
+        class Short(Workflow):
+            vus = 1
+            duration = "100ms"
+
+            @step()
+            async def one(self) -> Result:
+                await asyncio.sleep(0.01)
+                return Result()
+    """)
+
+    async def work(bench: Bench) -> None:
+        await bench.prepare("Short")
+        bench.pool.start(bench.ids)
+        time.sleep(4)  # longer than any executor may be silent after its end
+        (outcome,) = await bench.ended()
+        assert outcome.finished is not None
+        assert outcome.finished.status is PartStatus.COMPLETED
+
+    lab.work(work)
+
+
+def test_a_log_that_cannot_be_written_does_not_stop_the_run(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("a file where a directory should be")
+    lab.write("""
+        class Loud(Workflow):
+            vus = 1
+            duration = "30s"
+            iterations = 1
+
+            @step()
+            async def speak(self) -> Result:
+                print("hello")
+                return Result()
+    """)
+
+    async def work(bench: Bench) -> None:
+        (outcome,) = await bench.run("Loud")
+        assert outcome.step("speak").counts.ok == 1
+        assert "hello" in outcome.output
+        assert "not written any more" in outcome.output
+
+    lab.work(work, log_dir=tmp_path / "logs")
