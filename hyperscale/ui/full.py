@@ -188,7 +188,7 @@ class FullUi:
 
     def _press(self, typed: bytes) -> bool:
         """Acts on keys; true if the screen should show it at once."""
-        for key in _keys(typed):
+        for key in read_keys(typed):
             match key:
                 case "q" | "Q":
                     if not self._is_stopping:
@@ -223,7 +223,7 @@ _SEQUENCES = {
 }
 
 
-def _keys(typed: bytes) -> list[str]:
+def read_keys(typed: bytes) -> list[str]:
     """Names of the keys in what a terminal sent. What is not known is ignored."""
     keys = []
     while typed:

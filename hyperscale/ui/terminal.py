@@ -24,13 +24,14 @@ _LEAVE_WITHIN_S = 1.0  # a terminal that takes nothing (stopped with Ctrl-S) can
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 # The guard waits for a word from us. End of file instead of a word means that we were killed, so
-# it does what `leave` would have done. The modes are put back only if they are still ours: a
-# shell that noticed the death first has already set its own.
+# it does what `leave` would have done. The modes are put back only if they are still ours a
+# moment later: a shell sets its own when a job of its dies, and those are not to be undone.
 _GUARD_SCRIPT = """
 trap '' HUP INT QUIT TERM TSTP TTIN TTOU
 exec 3<&1
 read -r word && exit 0
 for attempt in 1 2 3 4 5; do printf '%s' "$1" && break; sleep 0.2; done
+sleep 0.3
 [ "$(stty -g <&3)" = "$2" ] && stty "$3" <&3
 """
 

@@ -98,6 +98,19 @@ def test_keys_show_output_choose_a_workflow_and_stop_the_run() -> None:
         assert "KeyboardInterrupt" in console.errors()
 
 
+def test_a_stopped_run_takes_the_terminal_again_when_it_goes_on() -> None:
+    with Console(*SHOWING) as console:
+        console.wait_for("Checkout")
+        console.signal(signal.SIGSTOP)
+        termios.tcsetattr(console.master, termios.TCSANOW, console.before)  # as a shell does
+        console.signal(signal.SIGCONT)
+        console.wait_until(lambda: console.raw.count(b"\x1b[?1049h") == 2)
+        console.wait_until(lambda: not has_echo(console))
+        console.signal(signal.SIGUSR1)
+        assert console.wait_for_end() == 0
+        console.assert_restored()
+
+
 def test_hostile_names_and_output_cannot_touch_the_terminal() -> None:
     with Console(*SHOWING, "--hostile", rows=50) as console:
         console.wait_for("requests per second")
