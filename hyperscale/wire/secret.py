@@ -1,0 +1,93 @@
+"""The cluster secret: what it must be, where it comes from, how it is made.
+
+There is no default. During a rotation a node accepts two: it seals with `current` and opens
+with `current` or `previous`. Rotating without losing a message takes three rounds through the
+cluster: add the new secret as `previous`, swap the two, drop the old one.
+"""
+
+import os
+import secrets
+from pathlib import Path
+
+from hyperscale.errors import InputError
+
+SECRET_CHARS_MIN = 16
+SECRET_FILE_BYTES_MAX = 4096
+_MADE_BYTES = 32
+
+
+class Secrets:
+    """The current secret and, during a rotation, the previous one. Never shown."""
+
+    __slots__ = ("_current", "_previous")
+
+    def __init__(self, current: str, previous: str | None = None) -> None:
+        self._current = _checked(current, "the cluster secret")
+        self._previous = None if previous is None else _checked(previous, "the previous secret")
+
+    @property
+    def current(self) -> bytes:
+        return self._current
+
+    @property
+    def accepted(self) -> tuple[bytes, ...]:
+        """The current one first."""
+        if self._previous is None or self._previous == self._current:
+            return (self._current,)
+        return (self._current, self._previous)
+
+    def __repr__(self) -> str:
+        return f"<Secrets: {len(self.accepted)}>"
+
+    def __reduce__(self) -> str:
+        raise TypeError("secrets are not copied into other processes")
+
+
+def make_secret() -> str:
+    """A strong secret: 256 bits from the system, in letters, digits, - and _."""
+    return secrets.token_urlsafe(_MADE_BYTES)
+
+
+def read_secret_file(path: Path) -> str:
+    """The secret in a file, without the line end an editor put there."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(SECRET_FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise InputError(
+            f"the secret file {path} cannot be read: {error.strerror}",
+            hint=f"make one with 'hyperscale secret --out {path}'",
+        ) from error
+    if len(data) > SECRET_FILE_BYTES_MAX:
+        raise InputError(
+            f"the secret file {path} has more than {SECRET_FILE_BYTES_MAX} bytes",
+            hint="it must hold the secret and nothing else",
+        )
+    try:
+        return data.decode().strip()
+    except UnicodeDecodeError as error:
+        raise InputError(f"the secret file {path} is not text") from error
+
+
+def write_secret_file(path: Path, secret: str) -> None:
+    """Writes a secret only its owner can read. An existing file is never overwritten."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError as error:
+        raise InputError(
+            f"{path} exists already", hint="choose another name, or remove the file first"
+        ) from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from error
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        os.fchmod(file.fileno(), 0o600)  # whatever the umask says
+        file.write(secret + "\n")
+
+
+def _checked(secret: str, what: str) -> bytes:
+    if len(secret) < SECRET_CHARS_MIN:
+        raise InputError(
+            f"{what} has {len(secret)} characters, at least {SECRET_CHARS_MIN} are needed",
+            hint="make a strong one with 'hyperscale secret'",
+        )
+    return secret.encode()
