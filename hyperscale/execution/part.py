@@ -265,6 +265,8 @@ class Part:
         self._cpu_began_s = time.process_time()
         deadline_s = self._began_s + self._assignment.plan.duration_s
         crew.start()
+        await asyncio.sleep(0)  # every user is in its first step now,
+        gc.freeze()  # and no collection needs to walk their tasks and frames
         over = asyncio.ensure_future(crew.wait())
         try:
             await self._either(over, until_s=deadline_s)

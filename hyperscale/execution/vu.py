@@ -79,6 +79,8 @@ class Crew:
         for user in self.users:
             # One name for all: a name of its own would cost each user a string.
             user.task = loop.create_task(run_user(self, user), name="virtual user")
+            # Not a wrapper around the loop: every suspension would be one frame deeper.
+            user.task.add_done_callback(self._leave)
         if not self.users:
             self._all_done.set_result(None)
 
@@ -113,27 +115,20 @@ class Crew:
             if user.task is not None:
                 user.task.cancel()
 
-    def leave(self) -> None:
+    def _leave(self, task: "asyncio.Task[None]") -> None:
         """A user's loop is over."""
+        if task.cancelled():
+            if not self.is_stopping:
+                self.breakage = self.breakage or RuntimeError("a virtual user was cancelled")
+        elif (error := task.exception()) is not None:
+            self.breakage = self.breakage or error
         self.looping -= 1
         if not self.looping and self._all_done is not None and not self._all_done.done():
             self._all_done.set_result(None)
 
 
-async def run_user(crew: Crew, user: VirtualUser) -> None:
+async def run_user(crew: Crew, user: VirtualUser) -> None:  # noqa: PLR0912, PLR0915
     """Loops the steps until the crew stops or no iteration is left."""
-    try:
-        await _loop(crew, user)
-    except CancelledError:
-        if not crew.is_stopping:
-            crew.breakage = crew.breakage or RuntimeError("a virtual user was cancelled")
-    except BaseException as error:  # noqa: BLE001 - kept for the part, which fails with it
-        crew.breakage = crew.breakage or error
-    finally:
-        crew.leave()
-
-
-async def _loop(crew: Crew, user: VirtualUser) -> None:  # noqa: PLR0912, PLR0915
     # One function on purpose: a coroutine per step or per layer would double the cost of
     # an iteration, and every suspension would be one frame deeper.
     instance = user.instance
@@ -148,6 +143,7 @@ async def _loop(crew: Crew, user: VirtualUser) -> None:  # noqa: PLR0912, PLR091
     set_step = current_step.set
     clock_s = monotonic
     began_s = 0.0
+    scope = None  # of the step that ran last: most workflows never change it
 
     while not crew.is_stopping:
         if is_counted:
@@ -164,6 +160,7 @@ async def _loop(crew: Crew, user: VirtualUser) -> None:  # noqa: PLR0912, PLR091
             if crew.is_stopping:
                 break
             if layer.__class__ is tuple:
+                scope = None
                 done |= await _run_layer(crew, user, layer, results, done)
                 if crew.is_cut:
                     return
@@ -172,7 +169,9 @@ async def _loop(crew: Crew, user: VirtualUser) -> None:  # noqa: PLR0912, PLR091
             if done & call.needs != call.needs:
                 crew.recorder.add_skipped(call.index)
                 continue
-            set_step(call.scope)
+            if call.scope is not scope:
+                scope = call.scope
+                set_step(scope)
             user.running = call.bit
             began_ns = perf_counter_ns()
             try:
@@ -206,6 +205,7 @@ async def _loop(crew: Crew, user: VirtualUser) -> None:  # noqa: PLR0912, PLR091
             crew.iterations += 1
 
         if checks or metrics:
+            scope = None
             await _judge(crew, user, results, done)
         if crew.is_once:
             return
