@@ -1,0 +1,310 @@
+"""However a run ends, nothing of it is left: no process, no broken terminal, no lost results."""
+
+import os
+import pty
+import signal
+import subprocess
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import (
+    WAIT_S,
+    executors_of,
+    finish,
+    is_alive,
+    results,
+    start,
+    until,
+    write,
+)
+from tests.conftest import RunningTarget
+
+LONG = """
+    class Long(Workflow):
+        vus = 4
+        duration = "5m"
+        interval = "5ms"
+
+        @step()
+        async def go(self, url: URL = "{url}/") -> HTTPResponse:
+            return await self.client.http.get(url)
+"""
+
+FLAGS = ("--workers", "2", "--json", "r.json")
+
+
+class Running:
+    """A long run under way: its command, its executors, and what the target has seen."""
+
+    def __init__(self, process: "subprocess.Popen[str]", target: RunningTarget) -> None:
+        self.process = process
+        until(lambda: target.counts()["total"] > 20, what="load at the target")
+        self.executors = executors_of(process.pid)
+        assert len(self.executors) == 2
+
+    def assert_gone(self) -> None:
+        for pid in self.executors:
+            until(lambda pid=pid: not is_alive(pid), what=f"the end of executor {pid}")  # type: ignore[misc]
+        assert executors_of(self.process.pid) == []
+
+
+@pytest.fixture
+def running(tmp_path: Path, target: RunningTarget) -> Iterator[Running]:
+    write(tmp_path / "long.py", LONG.format(url=target.url))
+    process = start("run", "long.py", *FLAGS, cwd=tmp_path)
+    try:
+        yield Running(process, target)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_the_run_and_its_partial_results_are_written(
+    running: Running, tmp_path: Path, number: signal.Signals, target: RunningTarget
+) -> None:
+    running.process.send_signal(number)
+    done = finish(running.process)
+    assert done.code == 130, done.stderr
+    assert "Traceback" not in done.stderr
+    running.assert_gone()
+    result = results(tmp_path / "r.json")
+    assert result["status"] == "cancelled"
+    [workflow] = result["workflows"]
+    assert workflow["error"] == f"interrupted by {number.name}"
+    [step] = workflow["steps"]
+    assert step["total"] > 0
+    [(_, methods)] = [(r, m) for r, m in target.counts()["routes"].items() if r == "/"]
+    assert step["sent"] - step["cut"] <= methods["GET"] <= step["sent"]
+    assert "cancelled" in done.stdout
+
+
+def test_a_second_interrupt_ends_at_once_a_run_that_does_not_stop(
+    tmp_path: Path, target: RunningTarget
+) -> None:
+    body = """
+    import time
+
+    class Stubborn(Workflow):
+        vus = 1
+        duration = "5m"
+
+        @step()
+        async def go(self, url: URL = "{url}/") -> HTTPResponse:
+            response = await self.client.http.get(url)
+            while True:
+                time.sleep(1)
+    """
+    write(tmp_path / "t.py", body.format(url=target.url))
+    process = start("run", "t.py", "--workers", "1", "--json", "r.json", cwd=tmp_path)
+    until(lambda: target.counts()["total"] > 0, what="the first request")
+    executors = executors_of(process.pid)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    done = finish(process)
+    assert done.code == 130, done.stderr
+    assert not any(map(is_alive, executors))
+    assert results(tmp_path / "r.json")["status"] == "cancelled"
+
+
+def test_a_killed_parent_takes_its_executors_along(running: Running) -> None:
+    running.process.kill()
+    running.process.wait(WAIT_S)
+    running.assert_gone()
+
+
+def test_a_killed_executor_fails_the_run_with_its_reason_and_the_other_core_s_results_are_kept(
+    tmp_path: Path, target: RunningTarget
+) -> None:
+    write(tmp_path / "long.py", LONG.format(url=target.url).replace('"5m"', '"4s"'))
+    process = start("run", "long.py", *FLAGS, cwd=tmp_path)
+    running = Running(process, target)
+    os.kill(running.executors[0], signal.SIGKILL)
+    done = finish(process)
+    assert done.code == 3, done.stderr
+    result = results(tmp_path / "r.json")
+    assert result["status"] == "failed"
+    [workflow] = result["workflows"]
+    assert workflow["status"] == "failed"
+    assert "an executor died" in workflow["error"]
+    assert "SIGKILL" in workflow["error"]
+    assert workflow["elapsed_seconds"] >= 3.9, "the other core ran on to the end"
+    assert workflow["total"] > 100
+    running.assert_gone()
+
+
+FORKING = """
+    import os, subprocess, sys, threading
+
+    CHILDREN = {children!r}
+
+    def note(pid):
+        with open(CHILDREN, "a") as file:
+            file.write(f"{{pid}}\\n")
+
+    class Forking(Workflow):
+        vus = 1
+        duration = "5m"
+
+        @step()
+        async def go(self, url: URL = "{url}/") -> HTTPResponse:
+            if not os.path.exists(CHILDREN):
+                pid = os.fork()
+                if pid == 0:
+                    while True:
+                        signal_free_sleep()
+                note(pid)
+                note(subprocess.Popen(["sleep", "600"]).pid)
+            return await self.client.http.get(url)
+
+    def signal_free_sleep():
+        import signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("ending", ["interrupt", "kill the parent", "kill the executor"])
+def test_what_user_code_forked_is_gone_with_its_executor(
+    tmp_path: Path, target: RunningTarget, ending: str
+) -> None:
+    children = tmp_path / "children"
+    write(tmp_path / "t.py", FORKING.format(url=target.url, children=str(children)))
+    process = start("run", "t.py", "--workers", "1", "--quiet", cwd=tmp_path)
+    until(lambda: children.exists() and target.counts()["total"] > 3, what="children and load")
+    pids = [int(line) for line in children.read_text().split()]
+    executors = executors_of(process.pid)
+    assert len(pids) == 2
+    assert all(map(is_alive, pids))
+    match ending:
+        case "interrupt":
+            process.send_signal(signal.SIGINT)
+        case "kill the parent":
+            process.kill()
+        case _:
+            os.kill(executors[0], signal.SIGKILL)
+    finish(process)
+    for pid in (*pids, *executors):
+        until(lambda pid=pid: not is_alive(pid), what=f"the end of {pid}")  # type: ignore[misc]
+
+
+def test_an_interrupt_while_the_file_is_being_imported_is_no_traceback(tmp_path: Path) -> None:
+    sign = tmp_path / "importing"
+    body = f"open({str(sign)!r}, 'w').close()\nimport time\ntime.sleep(600)\n"
+    (tmp_path / "slow.py").write_text(body)
+    process = start("run", "slow.py", cwd=tmp_path)
+    until(sign.exists, what="the import")
+    process.send_signal(signal.SIGINT)
+    done = finish(process)
+    assert (done.code, done.stdout) == (130, "")
+    assert done.stderr == "hyperscale: interrupted\n"
+
+
+# --- on a terminal -----------------------------------------------------------------------
+
+
+class Terminal:
+    """A pseudo-terminal with a run on it, and what it looked like before."""
+
+    def __init__(self) -> None:
+        self.main, self.other = pty.openpty()
+        self.before = termios.tcgetattr(self.other)
+        self.shown = b""
+
+    def read(self) -> None:
+        """What has been written so far; never waits."""
+        os.set_blocking(self.main, False)
+        try:
+            while chunk := os.read(self.main, 65536):
+                self.shown += chunk
+        except (BlockingIOError, OSError):
+            return
+
+    def assert_sane(self) -> None:
+        self.read()
+        assert termios.tcgetattr(self.other) == self.before
+        assert self.shown.rfind(b"\x1b[?25h") >= self.shown.rfind(b"\x1b[?25l"), "cursor hidden"
+        assert self.shown.rfind(b"\x1b[?1049l") >= self.shown.rfind(b"\x1b[?1049h"), "other screen"
+
+
+@pytest.mark.parametrize(
+    "ending", ["end", "SIGINT", "SIGTERM", "kill the parent", "kill executors"]
+)
+def test_the_terminal_is_given_back_however_the_run_ends(
+    tmp_path: Path, target: RunningTarget, ending: str
+) -> None:
+    duration = "2s" if ending in ("end", "kill executors") else "5m"
+    write(tmp_path / "t.py", LONG.format(url=target.url).replace('"5m"', f'"{duration}"'))
+    terminal = Terminal()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "", "LINES": ""}
+    process = subprocess.Popen(
+        [*_on_terminal(), "run", "t.py", *FLAGS],
+        cwd=tmp_path,
+        env=environment,
+        stdin=terminal.other,
+        stdout=terminal.other,
+        stderr=terminal.other,
+        start_new_session=True,
+    )
+    try:
+        _drain_until(terminal, lambda: target.counts()["total"] > 20, "load at the target")
+        _drain_until(terminal, lambda: b"\x1b[" in terminal.shown, "the live view")
+        executors = _hyperscale_executors(process.pid)
+        match ending:
+            case "SIGINT" | "SIGTERM":
+                process.send_signal(getattr(signal, ending))
+            case "kill the parent":
+                process.kill()
+            case "kill executors":
+                for pid in executors:
+                    os.kill(pid, signal.SIGKILL)
+        _drain_until(terminal, lambda: process.poll() is not None, "the end of the run")
+        for pid in executors:
+            _drain_until(terminal, lambda pid=pid: not is_alive(pid), "the end of executors")
+        if ending == "kill the parent":
+            _drain_until(
+                terminal,
+                lambda: termios.tcgetattr(terminal.other) == terminal.before,
+                "the terminal's settings",
+            )
+        terminal.assert_sane()
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        os.close(terminal.main)
+        os.close(terminal.other)
+    expected = {"end": 0, "SIGINT": 130, "SIGTERM": 130, "kill executors": 3}
+    assert process.returncode == expected.get(ending, -signal.SIGKILL)
+
+
+def _on_terminal() -> list[str]:
+    """The command in the foreground of its terminal, as a shell would put it there."""
+    from tests.cli.command import HYPERSCALE  # noqa: PLC0415
+
+    code = (
+        "import fcntl, os, sys, termios\n"
+        "fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+        "os.execv(sys.argv[1], sys.argv[1:])\n"
+    )
+    return [HYPERSCALE[0], "-c", code, *HYPERSCALE]
+
+
+def _hyperscale_executors(pid: int) -> list[int]:
+    found = executors_of(pid)
+    assert found
+    return found
+
+
+def _drain_until(terminal: Terminal, condition: object, what: str) -> None:
+    assert callable(condition)
+
+    def look() -> object:
+        terminal.read()  # a terminal nobody reads stops its writers
+        return condition()
+
+    until(look, what=what)
