@@ -1,9 +1,12 @@
 """Each route of the target answers as its help says."""
 
+import base64
+import gzip
 import http.client
 import json
+import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -26,7 +29,6 @@ class Answer:
 @dataclass
 class Client:
     connection: http.client.HTTPConnection
-    answers: list[Answer] = field(default_factory=list)
 
     def __call__(self, method: str, path: str, **options: Any) -> Answer:
         self.connection.request(method, path, **options)
@@ -138,3 +140,53 @@ def test_a_bad_parameter_is_a_400_that_says_why(ask: Client, path: str) -> None:
 def test_an_unknown_path_is_a_404(ask: Client, target: RunningTarget) -> None:
     assert ask("GET", "/nowhere").status == 404
     assert target.counts()["routes"] == {"*": {"GET": 1}}
+
+
+def test_cookies_are_set_and_shown(ask: Client) -> None:
+    answer = ask("GET", "/cookies/set?a=1&b=two")
+    assert answer.headers.get_all("Set-Cookie") == ["a=1; Path=/", "b=two; Path=/"]
+    shown = ask("GET", "/cookies", headers={"Cookie": "a=1; b=two; c=x=y"})
+    assert shown.json() == {"cookies": {"a": "1", "b": "two", "c": "x=y"}}
+    assert ask("GET", "/cookies").json() == {"cookies": {}}
+    assert ask("GET", "/cookies/set").status == 400
+
+
+def test_gzip_and_deflate_decode_to_the_same_document(ask: Client) -> None:
+    zipped, deflated = ask("GET", "/gzip"), ask("GET", "/deflate")
+    assert (zipped.headers["Content-Encoding"], deflated.headers["Content-Encoding"]) == (
+        "gzip",
+        "deflate",
+    )
+    assert gzip.decompress(zipped.body) == zlib.decompress(deflated.body)
+    assert len(json.loads(gzip.decompress(zipped.body))["items"]) == 32
+
+
+@pytest.mark.parametrize(("path", "name"), [("/brotli", "br"), ("/zstd", "zstd")])
+def test_the_other_encodings_are_named(ask: Client, path: str, name: str) -> None:
+    assert ask("GET", path).headers["Content-Encoding"] == name
+
+
+def test_basic_auth_wants_this_user_and_password(ask: Client) -> None:
+    path = "/basic-auth/me/p%3Ass"
+    right = {"Authorization": "Basic " + base64.b64encode(b"me:p:ss").decode()}
+    wrong = {"Authorization": "Basic " + base64.b64encode(b"me:p").decode()}
+    assert ask("GET", path, headers=right).json() == {"authenticated": True, "user": "me"}
+    for headers in ({}, wrong, {"Authorization": "Bearer x"}):
+        answer = ask("GET", path, headers=headers)
+        assert (answer.status, answer.headers["WWW-Authenticate"][:5]) == (401, "Basic")
+
+
+def test_headers_are_shown_in_order_with_repetitions(ask: Client) -> None:
+    ask.connection.putrequest("GET", "/headers", skip_host=True, skip_accept_encoding=True)
+    for name, value in [("Host", "x"), ("X-A", "1"), ("X-a", "2")]:
+        ask.connection.putheader(name, value)
+    ask.connection.endheaders()
+    shown = json.loads(ask.connection.getresponse().read())
+    assert shown == {"headers": [["Host", "x"], ["X-A", "1"], ["X-a", "2"]]}
+
+
+def test_slow_bytes_take_their_time(ask: Client, target: RunningTarget) -> None:
+    assert ask("GET", "/slow/30/100").body == (LINE * 2)[:100]
+    assert ask("GET", "/slow/0/5").body == LINE[:5]
+    assert ask("GET", "/slow/5/0").body == b""
+    assert target.counts()["residence"]["max_ns"] >= 30_000_000

@@ -40,7 +40,8 @@ pub fn write(
         }
         Action::Bytes { count, chunked } => {
             let total = *count;
-            let writer = Writer::new(out, manner, 200).header("Content-Type", "application/octet-stream");
+            let writer =
+                Writer::new(out, manner, 200).header("Content-Type", "application/octet-stream");
             // HTTP/1.0 knows no chunks.
             if *chunked && manner.version == 1 {
                 writer.chunked(Source::Chunks { sent: 0, total })

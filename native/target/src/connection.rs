@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use rustls::server::{ServerConfig, ServerConnection};
 
-use crate::counts::Tally;
 use crate::clock::Clock;
+use crate::counts::Tally;
 use crate::session::{Next, Session};
 
 /// Input kept while a reply is on its way; beyond it nothing is read.
@@ -260,10 +260,8 @@ impl Connection {
                 }
                 Next::Reset => {
                     // Lingering for no time makes the close a reset; a failure only makes it tame.
-                    let _ = rustix::net::sockopt::set_socket_linger(
-                        &self.stream,
-                        Some(Duration::ZERO),
-                    );
+                    let _ =
+                        rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO));
                     return Outcome::Closed;
                 }
             }

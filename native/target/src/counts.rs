@@ -402,7 +402,10 @@ impl Totals {
             field(&mut inner, &mut out, name, value);
         }
         inner.key(&mut out, "histogram");
-        json::string(&mut out, &residence.encode().map(|raw| STANDARD.encode(raw)).unwrap_or_default());
+        json::string(
+            &mut out,
+            &residence.encode().map(|raw| STANDARD.encode(raw)).unwrap_or_default(),
+        );
         out.push(b'}');
 
         for (name, value) in [
@@ -456,7 +459,10 @@ mod tests {
         let text = String::from_utf8(totals.to_json()).unwrap();
         assert!(text.contains(r#""routes":{"/delay/{ms}":{"GET":2}}"#), "{text}");
         assert!(text.contains(r#""seconds":{"1000":2}"#), "{text}");
-        assert!(text.contains(r#""connections":{"current":0,"peak":1,"silent":0,"total":2}"#), "{text}");
+        assert!(
+            text.contains(r#""connections":{"current":0,"peak":1,"silent":0,"total":2}"#),
+            "{text}"
+        );
         assert!(text.contains(r#""bytes_in":20,"bytes_out":40"#), "{text}");
         totals.reset();
         let text = String::from_utf8(totals.to_json()).unwrap();

@@ -3,6 +3,8 @@
 //! Its own counts are the truth that results are compared with, so it is exact first and fast
 //! second. Plain Rust; knows nothing of Python.
 
+#![forbid(unsafe_code)]
+
 mod answer;
 mod broken;
 mod clock;

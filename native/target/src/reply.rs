@@ -24,14 +24,29 @@ pub enum End {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     Done,
-    Fill { sent: u64, total: u64 },
-    Chunks { sent: u64, total: u64 },
+    Fill {
+        sent: u64,
+        total: u64,
+    },
+    Chunks {
+        sent: u64,
+        total: u64,
+    },
     /// `total` bytes, spread evenly from `start_ns` over `over_ns`.
-    Spread { sent: u64, total: u64, start_ns: u64, over_ns: u64 },
+    Spread {
+        sent: u64,
+        total: u64,
+        start_ns: u64,
+        over_ns: u64,
+    },
     /// The same bytes again and again, without end.
     Endless(&'static [u8]),
     /// The same bytes every `every_ns`, without end.
-    Drip { piece: &'static [u8], every_ns: u64, due_ns: u64 },
+    Drip {
+        piece: &'static [u8],
+        every_ns: u64,
+        due_ns: u64,
+    },
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -331,3 +331,8 @@ fn take(input: &[u8], limit: u64) -> (&[u8], &[u8]) {
     let count = usize::try_from(limit).map_or(input.len(), |limit| limit.min(input.len()));
     input.split_at_checked(count).unwrap_or((input, &[]))
 }
+
+#[cfg(test)]
+#[allow(clippy::indexing_slicing)]
+#[path = "request_tests.rs"]
+mod tests;

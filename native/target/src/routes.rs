@@ -20,13 +20,23 @@ const REDIRECTS_MAX: u64 = 1000;
 pub enum Action {
     Text,
     Json,
-    Delay { ms: u64 },
+    Delay {
+        ms: u64,
+    },
     Status(u16),
-    Bytes { count: u64, chunked: bool },
-    Redirect { status: u16, location: String },
+    Bytes {
+        count: u64,
+        chunked: bool,
+    },
+    Redirect {
+        status: u16,
+        location: String,
+    },
     /// The echo document up to where the body belongs.
     Echo(Vec<u8>),
-    EchoRaw { content_type: Vec<u8> },
+    EchoRaw {
+        content_type: Vec<u8>,
+    },
     /// A JSON document that needs nothing but the head.
     Document(Vec<u8>),
     SetCookies(Vec<String>),
@@ -34,7 +44,10 @@ pub enum Action {
     Unauthorized,
     Close,
     Reset,
-    Slow { ms: u64, count: u64 },
+    Slow {
+        ms: u64,
+        count: u64,
+    },
     Broken(Fault),
     Counts,
     CountsReset,
@@ -239,7 +252,9 @@ fn set_cookies(query: &str) -> Action {
     if pairs.is_empty() || pairs.iter().any(|(name, value)| name.is_empty() || !safe(value)) {
         return Action::BadParameter("give the cookies as ?name=value, without ';' or spaces");
     }
-    Action::SetCookies(pairs.iter().map(|(name, value)| format!("{name}={value}; Path=/")).collect())
+    Action::SetCookies(
+        pairs.iter().map(|(name, value)| format!("{name}={value}; Path=/")).collect(),
+    )
 }
 
 fn basic_auth(head: &Head<'_>, user: &str, password: &str) -> Action {

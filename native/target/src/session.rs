@@ -38,10 +38,21 @@ pub struct Session {
 #[derive(Debug)]
 enum State {
     Head,
-    Body { exchange: Exchange, reader: BodyReader },
+    Body {
+        exchange: Exchange,
+        reader: BodyReader,
+    },
     /// Read completely; answered once `due_ns` has come.
-    Due { exchange: Exchange, body: Vec<u8>, due_ns: u64 },
-    Sending { open: Option<OpenExchange>, source: Source, end: After },
+    Due {
+        exchange: Exchange,
+        body: Vec<u8>,
+        due_ns: u64,
+    },
+    Sending {
+        open: Option<OpenExchange>,
+        source: Source,
+        end: After,
+    },
     Ended(After),
 }
 
@@ -267,7 +278,9 @@ impl Session {
             Refill::Done if end == After::Reply(End::Hold) => Next::Hold,
             Refill::Done => {
                 match open {
-                    Some(open) if end == After::Reply(End::Reset) => tally.abandoned(open.bytes_out),
+                    Some(open) if end == After::Reply(End::Reset) => {
+                        tally.abandoned(open.bytes_out)
+                    }
                     Some(open) => tally.answered(now.ns - open.read_ns, open.bytes_out),
                     None => {}
                 }
@@ -304,3 +317,8 @@ impl Default for Session {
         Self::new()
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::indexing_slicing)]
+#[path = "session_tests.rs"]
+mod tests;

@@ -227,11 +227,7 @@ impl Worker {
         });
     }
 
-    fn drive(
-        &mut self,
-        key: usize,
-        act: impl FnOnce(&mut Connection, &mut Shared<'_>) -> Outcome,
-    ) {
+    fn drive(&mut self, key: usize, act: impl FnOnce(&mut Connection, &mut Shared<'_>) -> Outcome) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let mut shared = Shared {
             input: &mut self.input,
