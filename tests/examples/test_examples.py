@@ -1,0 +1,85 @@
+"""Every example runs as it is, against the built-in target on another port."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import results, run
+from tests.conftest import RunningTarget
+
+EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
+SCRIPTS = {"demo.py", "local_runner.py"}  # run by Python, not by `hyperscale run`
+TESTS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in SCRIPTS)
+
+
+def placed(tmp_path: Path, name: str, target: RunningTarget) -> None:
+    """The example with the target's address in place of the one it is written for."""
+    text = (EXAMPLES / name).read_text()
+    assert target.scheme == "http" or "https://localhost:8443" in text
+    text = re.sub(r"https?://localhost:\d+", target.url, text)
+    (tmp_path / name).write_text(text)
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_an_example_passes(
+    name: str, tmp_path: Path, target: RunningTarget, tls_target: RunningTarget
+) -> None:
+    server = tls_target if name == "tls.py" else target
+    placed(tmp_path, name, server)
+    if server.certificate_pem:
+        (tmp_path / "ca.pem").write_text(server.certificate_pem)
+    done = run("run", name, "--duration", "1s", "--json", "r.json", cwd=tmp_path)
+    assert done.code == 0, done.stdout + done.stderr
+    result = results(tmp_path / "r.json")
+    assert result["status"] == "completed"
+    for workflow in result["workflows"]:
+        assert workflow["status"] == "completed"
+        assert not any(step["failed"] for step in workflow["steps"]), workflow["steps"]
+        assert all(step["ok"] for step in workflow["steps"])
+        assert not any(check["failed"] for check in workflow["checks"])
+    meant = [text for text in result["warnings"] if "saturated" not in text]
+    assert not meant, meant  # a busy machine says nothing about the example
+
+
+def test_the_published_style_is_run_unchanged(tmp_path: Path) -> None:
+    text = (EXAMPLES / "published_style.py").read_text()
+    assert "class Test(Workflow):" in text
+    assert '@step()\n    async def login(self, url: URL = "http://localhost:8080/' in text
+
+
+def test_the_local_runner_is_run_by_python(tmp_path: Path, target: RunningTarget) -> None:
+    placed(tmp_path, "local_runner.py", target)
+    done = subprocess.run(
+        [sys.executable, "local_runner.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^\d+ ok, 0 failed, p99 [\d.]+ ms$", done.stdout, re.MULTILINE)
+
+
+def test_the_demo_needs_no_terminal_and_ends_with_a_report(tmp_path: Path) -> None:
+    for name in ("demo.py", "quickstart.py"):
+        shutil.copy(EXAMPLES / name, tmp_path)
+    done = subprocess.run(
+        [sys.executable, "demo.py", "--duration", "1s", "--json", "r.json"],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "CI": "true"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "report.html" in done.stdout
+    assert json.loads((tmp_path / "r.json").read_text())["passed"]
