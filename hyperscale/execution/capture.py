@@ -6,6 +6,7 @@ interpreter's own streams are limited here, before the pipe, so that a print in 
 costs the supervisor nothing; the supervisor limits once more what came past them.
 """
 
+import contextlib
 import io
 import os
 import sys
@@ -91,9 +92,7 @@ class Capture:
     def __init__(self) -> None:
         limit = OutputLimit(RATE_BYTES_PER_S, BURST_BYTES, now_s=time.monotonic())
         self._raws = [_LimitedRaw(descriptor, limit, time.monotonic) for descriptor in (1, 2)]
-
-    def install(self) -> None:
-        sys.stdout, sys.stderr = (
+        self._streams = [
             io.TextIOWrapper(
                 io.BufferedWriter(raw),
                 encoding="utf-8",
@@ -101,14 +100,32 @@ class Capture:
                 line_buffering=True,
             )
             for raw in self._raws
-        )
+        ]
+
+    def install(self) -> None:
+        """Makes them the process's streams.
+
+        What the executor itself has to say goes to `complain`, also after user code closed
+        or replaced `sys.stderr`.
+        """
+        sys.stdout, sys.stderr = self._streams
 
     def flush(self) -> None:
         """Everything printed so far is in the pipes, with a note of what was dropped."""
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+        for stream in self._streams:
+            with contextlib.suppress(ValueError):  # closed by the code it was for
+                stream.flush()
         for raw in self._raws:
             raw.put_note()
+
+
+def complain(text: str) -> None:
+    """What the executor has to say, beside what user code prints."""
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # a stream taken away
+        sys.stderr.write(text)
+        return
+    with contextlib.suppress(OSError):
+        os.write(2, text.encode("utf-8", "backslashreplace"))
 
 
 class LineReader:

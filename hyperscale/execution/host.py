@@ -6,7 +6,6 @@ cancelled, and none of that may keep the part from ending.
 """
 
 import asyncio
-import sys
 import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ from hyperscale.clients.scope import current_step
 from hyperscale.config import format_duration
 from hyperscale.errors import RunError
 from hyperscale.execution.calls import Call, Program
+from hyperscale.execution.capture import complain
 from hyperscale.execution.faults import describe_fault, format_fault
 from hyperscale.execution.limits import CUT_S, TEARDOWN_S
 from hyperscale.execution.outcomes import Outcomes
@@ -76,7 +76,7 @@ class Host:
         try:
             await self._bounded(self._run_teardowns(), "teardown hooks")
         except RunError as error:
-            sys.stderr.write(f"{error}\n")
+            complain(f"{error}\n")
 
     async def provide(self, slot: int) -> Provided:
         """What the part leaves to other workflows. RunError if a hook fails."""
@@ -131,11 +131,11 @@ class Host:
             try:
                 one = pack_value(value, where=f"self.context[{key!r}]")
             except RunError as error:
-                sys.stderr.write(f"not passed on: {error}\n")
+                complain(f"not passed on: {error}\n")
                 continue
             room -= len(one)
             if room < 0:
-                sys.stderr.write(f"not passed on: self.context[{key!r}]: too much context\n")
+                complain(f"not passed on: self.context[{key!r}]: too much context\n")
                 break
             packed[key] = one
         return packed
@@ -156,5 +156,5 @@ class Host:
         raise RunError(f"{self._name}: its {what} took longer than {format_duration(TEARDOWN_S)}")
 
     def _blame(self, hook: str, error: BaseException) -> RunError:
-        sys.stderr.write(f"{hook} raised:\n{format_fault(error)}")
+        complain(f"{hook} raised:\n{format_fault(error)}")
         return RunError(f"{self._name}.{hook} failed: {describe_fault(error)}")

@@ -20,6 +20,7 @@ from hyperscale.config import GRACE_S, format_duration
 from hyperscale.errors import HyperscaleError, InputError, InvariantError, RunError
 from hyperscale.execution.bundle import mount, mounted_files
 from hyperscale.execution.calls import compile_calls, is_once
+from hyperscale.execution.capture import complain
 from hyperscale.execution.faults import FaultLog, describe_fault, format_fault
 from hyperscale.execution.host import Host
 from hyperscale.execution.limits import CUT_S
@@ -55,7 +56,7 @@ async def prepare_part(assignment: Prepare, send: Send) -> "Part":
     """
     design = load_blueprint(assignment)
     recorder = Recorder(len(design.recorded))
-    outcomes = Outcomes(recorder, FaultLog(sys.stderr.write))
+    outcomes = Outcomes(recorder, FaultLog(complain))
     trace = _print_exchange if assignment.trace else None
     hub = ClientHub(assignment.plan, recorder, trace=trace)
     hub.open(asyncio.get_running_loop())
@@ -298,7 +299,7 @@ class Part:
         while not over.done():
             if time.monotonic() >= give_up_s:
                 self._is_tainted = True
-                sys.stderr.write(
+                complain(
                     f"{self._crew.looping} virtual users ignore their cancellation and are left "
                     "behind\n"
                 )
@@ -333,7 +334,7 @@ class Part:
     def _outcome(self) -> tuple[PartStatus, str | None]:
         plan, breakage = self._assignment.plan, self._crew.breakage
         if breakage is not None:
-            sys.stderr.write(format_fault(breakage))
+            complain(format_fault(breakage))
             return PartStatus.FAILED, f"internal error: {describe_fault(breakage)}"
         if self._stop is not None:
             return PartStatus.STOPPED, self._stop[0]

@@ -21,6 +21,7 @@ from hyperscale.config import GRACE_S
 from hyperscale.errors import HyperscaleError, InputError, InvariantError
 from hyperscale.execution.capture import Capture
 from hyperscale.execution.channel import Channel
+from hyperscale.execution.faults import describe_fault
 from hyperscale.execution.limits import CUT_S, TEARDOWN_S
 from hyperscale.execution.part import Part, prepare_part
 from hyperscale.execution.protocol import (
@@ -66,6 +67,15 @@ def serve(control_fd: int) -> None:
 async def _serve(control_fd: int, capture: Capture) -> int:
     service = Service(control_fd, capture)
     return await service.left
+
+
+def _configure_logging(level: str) -> None:
+    logging.basicConfig(
+        level=level.upper(),
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        force=True,
+    )
 
 
 class Service:
@@ -133,16 +143,11 @@ class Service:
         if self._part is not None or self._work is not None:
             self.left.set_exception(InvariantError("given a part while holding another"))
             return
-        logging.basicConfig(
-            level=assignment.log_level.upper(),
-            stream=sys.stderr,
-            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-            force=True,
-        )
         self._begin(self._try_prepare(assignment))
 
     async def _try_prepare(self, assignment: Prepare) -> None:
         try:
+            _configure_logging(assignment.log_level)
             part = await prepare_part(assignment, self._send)
         except InputError as error:
             self._refuse(error.message, RefusalKind.INPUT, error.hint)
@@ -150,6 +155,9 @@ class Service:
             self._refuse(error.message, RefusalKind.FAILED, error.hint)
         except asyncio.CancelledError:
             self._refuse("stopped while preparing", RefusalKind.STOPPED)
+        except Exception as error:  # noqa: BLE001 - a bug of ours: told, not left unanswered
+            traceback.print_exc()
+            self._refuse(f"internal error: {describe_fault(error)}", RefusalKind.FAILED)
         else:
             self._capture.flush()
             self._part, self._work = part, None

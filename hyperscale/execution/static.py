@@ -13,6 +13,7 @@ from typing import Any, cast
 from hyperscale._native import Program as NativeProgram
 from hyperscale.clients import ClientHub
 from hyperscale.clients.hub import ProgramLayer
+from hyperscale.errors import InputError
 from hyperscale.execution.calls import is_once
 from hyperscale.execution.tally import CheckTally, MetricTally
 from hyperscale.graph import Blueprint, Hook
@@ -81,10 +82,15 @@ def compile_static(
     index = {name: place for place, name in enumerate(design.recorded)}
     hooks = [hook for layer in design.layers for hook in layer]
     position = {hook.name: place for place, hook in enumerate(hooks)}
+    try:
+        requests = {hook.name: hub.compile(*_call(hook)) for hook in hooks}
+    except (InputError, AttributeError, TypeError, ValueError):
+        # A call that cannot be made. The Python loop makes it and fails where the user sees.
+        return None
     layers: list[ProgramLayer] = [
         [
             (
-                hub.compile(*_call(hook)),
+                requests[hook.name],
                 index[hook.name],
                 [position[name] for name in hook.after],
                 _accepted(hook) or (),

@@ -96,22 +96,23 @@ class Bench:
     async def prepare(self, workflow: str, *, context: bytes = b"", static: bool = True) -> None:
         for index in self.ids:
             self.outcomes[index] = Outcome()
-        plan = self.lab.plan(workflow)
-        await self.pool.prepare(
-            self.ids,
-            [
-                Prepare(
-                    bundle="",
-                    file=str(self.lab.file),
-                    workflow=workflow,
-                    plan=plan,
-                    slot=index,
-                    slots=self.pool.size,
-                    context=context,
-                    static=static,
-                )
-                for index in self.ids
-            ],
+        assignments = [
+            self.assignment(workflow, index, context=context, static=static) for index in self.ids
+        ]
+        await self.pool.prepare(self.ids, assignments)
+
+    def assignment(
+        self, workflow: str, index: int, *, context: bytes = b"", static: bool = True
+    ) -> Prepare:
+        return Prepare(
+            bundle="",
+            file=str(self.lab.file),
+            workflow=workflow,
+            plan=self.lab.plan(workflow),
+            slot=index,
+            slots=self.pool.size,
+            context=context,
+            static=static,
         )
 
     async def run(

@@ -268,3 +268,28 @@ def test_a_host_without_an_address_refuses_the_part_before_anything_runs(lab: La
     with pytest.raises(InputError, match="no-such-host"):
         lab.run("Lost")
     assert lab.log() == []
+
+
+@pytest.mark.parametrize("call", ["fetch(url)", "get(url, colour='blue')", "get(url, 1, 2)"])
+def test_a_call_that_cannot_be_made_fails_its_step_whichever_loop_runs_it(
+    lab: Lab, server: CountingServer, call: str
+) -> None:
+    write(
+        lab,
+        server,
+        f"""
+        class Wrong(Workflow):
+            vus = 1
+            duration = "30s"
+            iterations = 3
+
+            @step()
+            async def get(self, url: URL = "URL_OF_SERVER/") -> HTTPResponse:
+                return await self.client.http.{call}
+        """,
+    )
+    for static in (False, True):
+        (outcome,) = lab.run("Wrong", static=static)
+        counts = outcome.step("get").counts
+        assert (counts.failed, counts.errors) == (3, {"exception": 3})
+        assert call in outcome.output

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hyperscale.errors import InputError, RunError
@@ -654,3 +655,40 @@ def test_a_log_that_cannot_be_written_does_not_stop_the_run(lab: Lab, tmp_path: 
         assert "not written any more" in outcome.output
 
     lab.work(work, log_dir=tmp_path / "logs")
+
+
+def test_code_that_closes_or_replaces_its_streams_does_no_harm(lab: Lab) -> None:
+    lab.write("""
+        class Mute(Workflow):
+            vus = 1
+            duration = "30s"
+            iterations = 1
+
+            @step()
+            async def mute(self) -> Result:
+                sys.stdout.close()
+                sys.stderr = None
+                os.write(1, b"still here\\n")
+                return Result()
+
+            @teardown()
+            async def fail(self):
+                raise ValueError("told nobody")
+    """)
+    (outcome,) = lab.run("Mute")
+    assert outcome.step("mute").counts.ok == 1
+    assert outcome.step("fail").counts.failed == 1
+    assert "still here" in outcome.output
+    assert "ValueError: told nobody" in outcome.output
+
+
+def test_a_failure_of_our_own_while_preparing_is_answered(lab: Lab) -> None:
+    lab.write(SLEEPER)
+
+    async def work(bench: Bench) -> None:
+        assignment = msgspec.structs.replace(bench.assignment("Sleeper", 0), log_level="nonsense")
+        with pytest.raises(RunError, match="internal error: ValueError: Unknown level"):
+            await bench.pool.prepare([0], [assignment])
+        await bench.prepare("Sleeper")
+
+    lab.work(work)
