@@ -245,7 +245,7 @@ impl Engine {
     fn abort_all(&self, py: Python<'_>) -> PyResult<usize> {
         let calls = self.core().abort_all(&mut lock(&self.recorder));
         for call in &calls {
-            Call::end(call.bind(py), State::Cancelled, self)?;
+            Call::give_up(call.bind(py))?;
         }
         Ok(calls.len())
     }
@@ -284,6 +284,40 @@ impl Call {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Marks it cancelled. Whoever waits is told from the loop, never from here: the
+    /// caller may itself be a task, and tasks do not nest.
+    fn give_up(slf: &Bound<'_, Self>) -> PyResult<bool> {
+        let this = slf.get();
+        let mut inner = this.lock();
+        if !matches!(inner.state, State::Pending) {
+            return Ok(false);
+        }
+        inner.state = State::Cancelled;
+        let callbacks = std::mem::take(&mut inner.callbacks);
+        drop(inner);
+        for (callback, context) in callbacks {
+            this.call_soon(slf, callback, context)?;
+        }
+        Ok(true)
+    }
+
+    fn call_soon(
+        &self,
+        slf: &Bound<'_, Self>,
+        callback: Py<PyAny>,
+        context: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
+        let kwargs = PyDict::new(slf.py());
+        if let Some(context) = context {
+            kwargs.set_item("context", context)?;
+        }
+        let event_loop = self.engine.get().event_loop.bind(slf.py());
+        event_loop.call_method("call_soon", (callback, slf), Some(&kwargs))?;
+        Ok(())
+    }
+
+    /// Ends it from within a callback of the loop, where no task runs: a task that
+    /// waits goes on at once, without another round of the loop.
     fn end(slf: &Bound<'_, Self>, state: State, engine: &Engine) -> PyResult<()> {
         let mut inner = slf.get().lock();
         if !matches!(inner.state, State::Pending) {
@@ -367,13 +401,7 @@ impl Call {
             return Ok(());
         }
         drop(inner);
-        let kwargs = PyDict::new(slf.py());
-        if let Some(context) = context {
-            kwargs.set_item("context", context)?;
-        }
-        let event_loop = this.engine.get().event_loop.bind(slf.py());
-        event_loop.call_method("call_soon", (callback, slf), Some(&kwargs))?;
-        Ok(())
+        this.call_soon(slf, callback, context)
     }
 
     fn remove_done_callback(&self, py: Python<'_>, callback: &Bound<'_, PyAny>) -> PyResult<usize> {
@@ -393,27 +421,13 @@ impl Call {
     #[pyo3(signature = (msg = None))]
     fn cancel(slf: &Bound<'_, Self>, msg: Option<Py<PyAny>>) -> PyResult<bool> {
         let _ = msg; // asyncio passes it; a request has no use for it
-        let py = slf.py();
-        let this = slf.get();
-        let mut inner = this.lock();
-        if !matches!(inner.state, State::Pending) {
+        let key = slf.get().lock().key;
+        if !Self::give_up(slf)? {
             return Ok(false);
         }
-        inner.state = State::Cancelled;
-        let (key, callbacks) = (inner.key.take(), std::mem::take(&mut inner.callbacks));
-        drop(inner);
-        let engine = this.engine.get();
+        let engine = slf.get().engine.get();
         if let Some(key) = key {
-            let dropped = engine.core().abort(key, &mut lock(&engine.recorder));
-            drop(dropped);
-        }
-        for (callback, context) in callbacks {
-            let kwargs = PyDict::new(py);
-            if let Some(context) = context {
-                kwargs.set_item("context", context)?;
-            }
-            let event_loop = engine.event_loop.bind(py);
-            event_loop.call_method("call_soon", (callback, slf), Some(&kwargs))?;
+            let _dropped = engine.core().abort(key, &mut lock(&engine.recorder));
         }
         Ok(true)
     }
