@@ -40,6 +40,15 @@ def test_requests_behind_a_delayed_one_wait_their_turn(target: RunningTarget) ->
         assert [wire.response()[0], wire.response()[0]] == [200, 404]
 
 
+def test_more_than_is_read_ahead_waits_in_the_network(target: RunningTarget) -> None:
+    bodies = [b"%d" % number * 20_000 for number in range(10)]
+    with Wire(target.port) as wire:
+        wire.send(request("GET", "/delay/30"))
+        wire.send(b"".join(request("POST", "/echo?raw", body) for body in bodies))
+        wire.response()
+        assert [wire.response()[2] for _ in bodies] == bodies
+
+
 @pytest.mark.parametrize(
     "head",
     [

@@ -194,9 +194,12 @@ impl Connection {
         let kept = std::mem::take(&mut self.input);
         let mut input: &[u8] = if kept.is_empty() { fresh } else { &kept };
         let outcome = self.run_over(&mut input, shared);
-        if outcome != Outcome::Closed && !input.is_empty() {
-            self.input = input.to_vec();
+        if outcome == Outcome::Closed || input.is_empty() {
+            return outcome;
         }
+        let left = input.len();
+        // A head that comes byte by byte is kept where it is, not copied for each of them.
+        self.input = if left == kept.len() { kept } else { input.to_vec() };
         outcome
     }
 

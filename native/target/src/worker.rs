@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::event::{eventfd, EventfdFlags, Timespec};
 use rustix::io::Errno;
+use rustix::net::{accept_with, SocketFlags};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 use rustls::server::ServerConfig;
 use slab::Slab;
@@ -159,19 +160,15 @@ impl Worker {
     fn accept(&mut self) -> io::Result<()> {
         for _ in 0..ACCEPTS_MAX {
             let Some(acceptor) = &mut self.acceptor else { return Ok(()) };
-            let stream = match acceptor.listener.accept() {
-                Ok((stream, _)) => stream,
-                Err(error) => match Errno::from_io_error(&error) {
-                    Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                        return self.rest_accepting();
-                    }
-                    // Nothing there, or a connection that was gone before it was accepted.
-                    _ => return Ok(()),
-                },
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let stream = match accept_with(&acceptor.listener, flags) {
+                Ok(socket) => TcpStream::from(socket),
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    return self.rest_accepting();
+                }
+                // Nothing there, or a connection that was gone before it was accepted.
+                Err(_) => return Ok(()),
             };
-            if stream.set_nonblocking(true).is_err() {
-                continue;
-            }
             let turn = acceptor.turn;
             acceptor.turn = (turn + 1) % acceptor.doors.len();
             match acceptor.doors.get(turn) {
