@@ -4,6 +4,7 @@ Made from a test file (the command line) or from classes at hand (`LocalRunner`)
 that can be wrong with what a user wrote is found here, before any process starts.
 """
 
+import ast
 import asyncio
 import socket
 import sys
@@ -14,9 +15,13 @@ from types import ModuleType
 
 from hyperscale.errors import InputError
 from hyperscale.execution.bundle import Bundle, bundle_classes, bundle_file
+from hyperscale.execution.imports import read_source
 from hyperscale.graph import Overrides, Workflow, build_plan, collect, load_module
+from hyperscale.graph.loading import module_name
 from hyperscale.plan import Plan
 from hyperscale.reporting.reporter import Sink, as_reporters
+
+_STARTERS = ("asyncio.run", "uvloop.run", "anyio.run", "loop.run_until_complete")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +74,28 @@ def _code_of(classes: Sequence[type[Workflow]], plan: Plan) -> Code:
         return Code(bundle_classes(classes), "")
     file = _file_of(module)
     assert file is not None  # an importable class has one
-    # A script's module is called __main__ only here; in executors it is not what is run.
-    name = None if module.__name__ == "__main__" else module.__name__
-    if name is not None and name.startswith("hyperscale_file_"):
+    name: str | None = module.__name__
+    if name == "__main__":
+        # Only here is it what is run; in executors it is imported, by a name of its own.
+        name = None
+        _refuse_unguarded(file)
+    elif name == module_name(file):
         name = None
     return Code(bundle_file(file, module=name, files=_files(plan)), str(file))
+
+
+def _refuse_unguarded(script: Path) -> None:
+    """A script that starts a run when it is imported would start one in every executor."""
+    for statement in ast.parse(read_source(script), str(script)).body:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.If):
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in _STARTERS:
+                raise InputError(
+                    f"{script}:{node.lineno}: the script starts a run when it is imported, "
+                    "and executors import it",
+                    hint='put it below `if __name__ == "__main__":`',
+                )
 
 
 def _is_importable(cls: type) -> bool:

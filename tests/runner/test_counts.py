@@ -137,6 +137,7 @@ def check_counts(tmp_path: Path, target: RunningTarget, workers: int, seed: int)
     assert set(routes) <= known
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_target_received_what_was_reported_as_sent(
     tmp_path: Path, target: RunningTarget, workers: int

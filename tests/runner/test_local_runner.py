@@ -1,0 +1,345 @@
+"""`LocalRunner`, and whole runs through the driver, on real executors."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+from hyperscale import LocalRunner, Workflow, step
+from hyperscale.config import GRACE_S
+from hyperscale.errors import InputError
+from hyperscale.reporting.results import RunResult, RunStatus
+from hyperscale.runner.drive import Options, drive, executors_needed
+from hyperscale.runner.source import job_from_file
+from hyperscale.ui.api import SilentUi
+from tests.cli.command import executors_of, until
+from tests.conftest import RunningTarget
+from tests.runner.workflows import Endless, Quick, Tick
+
+HEADER = """
+import os, time
+from hyperscale import Provide, Use, Workflow, action, depends, state, step
+from hyperscale.testing import CustomResult, HTTPResponse, URL
+
+LOG = os.path.join(os.path.dirname(__file__), "log")
+
+def log(*words):
+    with open(LOG, "a") as file:
+        file.write(" ".join(map(str, words)) + "\\n")
+
+class Tick(CustomResult):
+    pass
+"""
+
+
+def write(tmp_path: Path, body: str) -> Path:
+    path = tmp_path / "test.py"
+    path.write_text(HEADER + textwrap.dedent(body))
+    return path
+
+
+def run_file(path: Path, *, workers: int = 2) -> RunResult:
+    options = Options(workers=workers)
+    return asyncio.run(drive(job_from_file(path), options, SilentUi())).result
+
+
+def logged(path: Path) -> list[list[str]]:
+    return [line.split() for line in (path.parent / "log").read_text().splitlines()]
+
+
+def run_given(*workflows: object, workers: int = 1, timeout: str | None = None) -> RunResult:
+    runner = LocalRunner(workers=workers)
+    return asyncio.run(
+        runner.run(
+            test_name="given",
+            workflows=workflows,  # type: ignore[arg-type]  # wrong ones are tested too
+            terminal_mode="none",
+            timeout=timeout,
+        )
+    )
+
+
+# --- what LocalRunner takes --------------------------------------------------------------
+
+
+def test_classes_instances_and_tagged_pairs_are_all_workflows() -> None:
+    for given in (Quick, Quick(), (["nightly", "own"], Quick()), (["nightly"], Quick)):
+        result = run_given(given)
+        assert result.status is RunStatus.COMPLETED
+        assert result.file == "given"
+        [workflow] = result.workflows
+        assert (workflow.name, workflow.total) == ("Quick", 10)
+        assert workflow.tags == (["own", "nightly"] if isinstance(given, tuple) else ["own"])
+    assert executors_of(os.getpid()) == []
+
+
+def test_an_instance_may_set_its_own_vus_and_duration_and_nothing_else() -> None:
+    mine = Quick()
+    mine.vus = 3
+    [workflow] = run_given(mine).workflows
+    assert workflow.vus == 3
+    mine.priority = "low"
+    with pytest.raises(InputError, match=r"Quick\.priority: is set on the instance"):
+        run_given(mine)
+
+
+def test_what_is_no_workflow_is_refused() -> None:
+    for wrong in (object, "Quick", (["tag"], object()), ("a", "b", "c")):
+        with pytest.raises(InputError, match="is not a workflow"):
+            run_given(wrong)
+    with pytest.raises(InputError, match="no workflows"):
+        run_given()
+    with pytest.raises(InputError, match="workers"):
+        LocalRunner(workers=0)
+    with pytest.raises(InputError, match="timeout"):
+        run_given(Quick, timeout="soon")
+
+
+def test_the_published_signature_is_accepted() -> None:
+    runner = LocalRunner(host="localhost", port=8080, workers=4)
+    assert (runner.host, runner.port, runner.workers) == ("localhost", 8080, 4)
+
+
+def test_a_class_that_exists_only_here_travels_by_value() -> None:
+    class Nowhere(Workflow):
+        vus = 2
+        duration = "30s"
+        iterations = 6
+
+        @step()
+        async def go(self) -> Tick:
+            return Tick()
+
+    [workflow] = run_given(Nowhere, workers=2).workflows
+    assert (workflow.status, workflow.total) == (RunStatus.COMPLETED, 6)
+
+
+def test_a_notebook_s_classes_have_no_file_and_run(tmp_path: Path) -> None:
+    cells = textwrap.dedent(
+        """
+        import asyncio
+        from hyperscale import LocalRunner, Workflow, step
+        from hyperscale.testing import CustomResult
+
+        class Tick(CustomResult):
+            pass
+
+        class Cell(Workflow):
+            vus = 1
+            duration = "30s"
+            iterations = 3
+
+            @step()
+            async def go(self) -> Tick:
+                return Tick()
+
+        run = LocalRunner(workers=1).run("cells", [Cell], terminal_mode="none")
+        print(asyncio.run(run).workflows[0].total)
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-"], input=cells, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout == "3\n", done.stderr
+
+
+def test_a_script_that_runs_when_it_is_imported_is_told_so(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    text = textwrap.dedent(
+        """
+        import asyncio
+        from hyperscale import LocalRunner
+        from hyperscale.graph import Workflow, action
+
+        class Once(Workflow):
+            @action()
+            async def go(self) -> None:
+                pass
+
+        asyncio.run(LocalRunner(workers=1).run("once", [Once], terminal_mode="none"))
+        """
+    )
+    script.write_text(text)
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert "script.py:11: the script starts a run when it is imported" in done.stderr
+    guarded = text.replace("asyncio.run(", 'if __name__ == "__main__":\n    asyncio.run(')
+    script.write_text(guarded)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+# --- how it ends -------------------------------------------------------------------------
+
+
+def test_an_endless_workflow_ends_with_the_run_s_timeout_and_leaves_no_process() -> None:
+    result = run_given(Endless, timeout="1s")
+    assert result.status is RunStatus.TIMEOUT
+    assert result.elapsed_seconds < 7
+    assert result.workflows[0].total > 0
+    assert executors_of(os.getpid()) == []
+
+
+def test_a_cancelled_run_leaves_no_process() -> None:
+    async def cancel() -> None:
+        run = LocalRunner(workers=2).run("x", [Endless], terminal_mode="none")
+        task = asyncio.create_task(run)
+        await asyncio.to_thread(until, lambda: executors_of(os.getpid()), what="executors")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert executors_of(os.getpid()) == []
+
+
+def test_a_run_works_on_any_thread() -> None:
+    results: list[RunResult] = []
+    thread = threading.Thread(target=lambda: results.append(run_given(Quick)))
+    thread.start()
+    thread.join()
+    assert results[0].status is RunStatus.COMPLETED
+
+
+def test_no_more_executors_are_started_than_can_be_busy(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        """
+        class Few(Workflow):
+            vus = 3
+            @step()
+            async def go(self) -> Tick:
+                return Tick()
+
+        class Seed(Workflow):
+            vus = 100
+            @action()
+            async def go(self) -> None:
+                pass
+        """,
+    )
+    plan = job_from_file(file).plan
+    assert executors_needed(plan, 64) == 4
+    assert executors_needed(plan, 2) == 2
+
+
+# --- claims of the specification ---------------------------------------------------------
+
+
+def test_fifty_users_are_fifty_at_once_and_end_within_duration_and_grace(
+    tmp_path: Path, target: RunningTarget
+) -> None:
+    """Claim 10."""
+    file = write(
+        tmp_path,
+        f"""
+        class Load(Workflow):
+            vus = 50
+            duration = "3s"
+
+            @step()
+            async def go(self, url: URL = "{target.url}/delay/50") -> HTTPResponse:
+                return await self.client.http.get(url)
+        """,
+    )
+    [workflow] = run_file(file).workflows
+    counts = target.counts()
+    assert counts["in_flight"]["peak"] == 50
+    assert counts["connections"]["peak"] == 50
+    assert len(counts["seconds"]) <= 3 + GRACE_S + 1  # it may begin in the middle of a second
+    assert workflow.failed == 0
+
+
+def test_a_dependent_begins_after_all_it_depends_on_have_ended(tmp_path: Path) -> None:
+    """Claim 20."""
+    file = write(
+        tmp_path,
+        """
+        class Base(Workflow):
+            abstract = True
+            vus = 4
+            duration = "300ms"
+            interval = "5ms"
+
+            @step()
+            async def go(self) -> Tick:
+                log(type(self).__name__, time.monotonic())
+                return Tick()
+
+        class A(Base):
+            pass
+
+        class B(Base):
+            duration = "600ms"
+
+        @depends("A", "B")
+        class C(Base):
+            pass
+        """,
+    )
+    assert run_file(file).status is RunStatus.COMPLETED
+    at: dict[str, list[float]] = {}
+    for name, when in logged(file):
+        at.setdefault(name, []).append(float(when))
+    assert min(at["C"]) > max(at["A"])
+    assert min(at["C"]) > max(at["B"])
+
+
+PROVIDER = """
+        class Provider(Workflow):
+            vus = 1
+            duration = "5s"
+
+            @action()
+            async def make(self) -> None:
+                self.made = {{"id": [1, 2.5, "three"], "nested": {{"deep": True}}}}
+
+            @state({to})
+            def token(self) -> Provide[dict]:
+                return {{"id": [1, 2.5, "three"], "nested": {{"deep": True}}}}
+"""
+CONSUMER = """
+        @depends("Provider")
+        class Consumer(Workflow):
+            vus = 2
+            duration = "200ms"
+
+            @state({of})
+            def take(self, {parameter}="the default") -> Use[object]:
+                log("took", repr({parameter}).replace(" ", ""))
+                return {parameter}
+
+            @step()
+            async def go(self) -> Tick:
+                log("saw", repr(self.take()).replace(" ", ""))
+                return Tick()
+"""
+VALUE = "{'id':[1,2.5,'three'],'nested':{'deep':True}}"
+DEFAULT = "'thedefault'"
+
+
+@pytest.mark.parametrize(
+    ("to", "of", "parameter", "expected"),
+    [
+        ('"Consumer"', '"Provider"', "token", VALUE),
+        ('"Consumer"', '"Provider"', "another", DEFAULT),  # claim 22: the key is the method's name
+        ("", '"Provider"', "token", DEFAULT),
+        ('"Consumer"', "", "token", DEFAULT),
+    ],
+    ids=["both sides", "another key", "no reader named", "no provider named"],
+)
+def test_a_value_flows_only_between_workflows_that_name_each_other(
+    tmp_path: Path, to: str, of: str, parameter: str, expected: str
+) -> None:
+    """Claims 21 and 22."""
+    body = PROVIDER.format(to=to) + CONSUMER.format(of=of, parameter=parameter)
+    file = write(tmp_path, body)
+    result = run_file(file, workers=1)
+    assert result.status is RunStatus.COMPLETED, result.workflows
+    seen = {value for kind, value in logged(file) if kind == "saw"}
+    assert seen == {expected}
