@@ -11,6 +11,7 @@ use hyperscale_core::engine::template::{self, Body, Limits};
 use hyperscale_core::engine::tls::{self, TlsProfile};
 use hyperscale_core::engine::{self, Caller, Mode, Options, RequestKey};
 use pyo3::exceptions::{PyRuntimeError, PyStopIteration, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -328,7 +329,9 @@ impl Call {
         drop(inner);
         for (callback, context) in callbacks {
             let ran = match context {
-                Some(context) => context.bind(slf.py()).call_method1("run", (callback, slf)),
+                Some(context) => {
+                    context.bind(slf.py()).call_method1(intern!(slf.py(), "run"), (callback, slf))
+                }
                 None => callback.bind(slf.py()).call1((slf,)),
             };
             if let Err(error) = ran {

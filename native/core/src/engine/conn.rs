@@ -48,6 +48,7 @@ impl Outgoing {
 #[derive(Debug)]
 pub struct Conn {
     pub socket: TcpStream,
+    pub remote: SocketAddr,
     tls: Option<Box<ClientConnection>>,
     outgoing: Outgoing,
     pub stage: Stage,
@@ -90,6 +91,7 @@ impl Conn {
         };
         Ok(Self {
             socket: socket.into(),
+            remote: address,
             tls,
             outgoing: Outgoing::default(),
             stage: Stage::Connecting,

@@ -537,7 +537,7 @@ impl<T> Engine<T> {
         let now = now_ns();
         if conn.uses > 0 {
             add(&mut request.phases_ns, BLOCKED, now - request.waiting_since_ns);
-            request.remote = request.remote.or_else(|| conn.socket.peer_addr().ok());
+            request.remote = Some(conn.remote);
         }
         request.hop_started_ns = now;
         request.started_ns.get_or_insert(now);
