@@ -4,6 +4,7 @@
 #   make demo    the built-in target, a ten second run against it, a report
 #   make test    Rust and Python tests          make lint    what CI refuses
 #   make bench   beside wrk, k6 and Locust      make soak    the long tests
+#                (ONLY=startup: that one)
 #   make lock    new lock files                 make fmt     format everything
 
 PYTHON ?= python3
@@ -86,6 +87,7 @@ lint: build
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --strict examples
 	$(BIN)/lint-imports
 	cargo fmt --all --check
 	cargo clippy $(CARGO_FLAGS) --quiet --workspace --all-targets -- -D warnings
@@ -96,7 +98,7 @@ fmt: build
 	cargo fmt --all
 
 bench: bench-deps build
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(ONLY)
 
 soak: test-deps build
 	$(BIN)/python -m pytest -m soak --timeout=3600

@@ -17,7 +17,7 @@ def main() -> int:
     target = Target()
     try:
         environment = {**os.environ, "TARGET": f"http://127.0.0.1:{target.port}"}
-        command = [sys.executable, "-m", "hyperscale.cli.main", "run", str(QUICKSTART)]
+        command = [sys.executable, "-m", "hyperscale.cli.main", "run", os.path.relpath(QUICKSTART)]
         with subprocess.Popen([*command, *sys.argv[1:]], env=environment) as run:
             while True:
                 try:

@@ -2,8 +2,11 @@
 
 import argparse
 import asyncio
+import contextlib
+import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -123,9 +126,8 @@ async def _run(job: "Job", options: "Options", args: argparse.Namespace, out_dir
     stream = sys.stderr if is_piped else sys.stdout
     with open_ui(args.ui, stream=stream, quiet=args.quiet) as ui:
         ending = await drive(job, options, ui)
-        outputs = await asyncio.to_thread(
-            write_outputs, ending.result, out_dir=out_dir, json_path=json_path
-        )
+        with _uninterrupted():
+            outputs = write_outputs(ending.result, out_dir=out_dir, json_path=json_path)
         lost = await submit_all(job.reporters, outputs.result)
         ui.finish(outputs.result)
     for failure in outputs.failures:
@@ -139,6 +141,18 @@ async def _run(job: "Job", options: "Options", args: argparse.Namespace, out_dir
         sys.stdout.buffer.write(encode_json(outputs.result))
         sys.stdout.flush()
     return ending
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Somebody who presses Ctrl-C once more does not lose what was measured."""
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    )
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def default_out_dir(file: str) -> Path:

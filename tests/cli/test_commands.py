@@ -101,6 +101,26 @@ def test_flags_replace_what_the_file_says(tmp_path: Path, target: RunningTarget)
     assert workflow["duration_seconds"] == 0.3
 
 
+@pytest.mark.parametrize("flags", [[], ["--no-compile"]])
+def test_a_workflow_gives_the_same_results_compiled_and_interpreted(
+    tmp_path: Path, target: RunningTarget, flags: list[str]
+) -> None:
+    body = """
+    class Static(Workflow):
+        vus = 3
+        duration = "30s"
+        iterations = 30
+
+        @step()
+        async def go(self, url: URL = "{url}/redirect/1") -> HTTPResponse:
+            return await self.client.http.get(url)
+    """
+    code, result = exit_of(tmp_path, body.format(url=target.url), *flags)
+    [step] = result["workflows"][0]["steps"]
+    assert (code, step["total"], step["ok"], step["sent"]) == (0, 30, 30, 60)
+    assert step["status_codes"] == {"200": 30}
+
+
 def test_what_user_code_prints_is_shown_and_kept(tmp_path: Path, target: RunningTarget) -> None:
     extra = """
         @check()

@@ -174,6 +174,64 @@ def test_a_script_that_runs_when_it_is_imported_is_told_so(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
 
 
+def test_a_test_may_import_modules_and_read_files_that_lie_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "__init__.py").write_text("from .deep import answer\n")
+    (tmp_path / "beside" / "deep.py").write_text("def answer():\n    return 42\n")
+    (tmp_path / "rows.csv").write_text("a,b\n")
+    file = write(
+        tmp_path,
+        """
+        from pathlib import Path
+        from beside import answer
+
+        ROWS = (Path(__file__).parent / "rows.csv").read_text()
+
+        class Import(Workflow):
+            vus = 1
+            duration = "30s"
+            iterations = 1
+
+            @step()
+            async def go(self) -> Tick:
+                import beside.deep
+                log(answer(), ROWS.strip(), beside.deep.__file__)
+                return Tick()
+        """,
+    )
+    assert run_file(file, workers=1).status is RunStatus.COMPLETED
+    assert logged(file) == [["42", "a,b", str(tmp_path / "beside" / "deep.py")]]
+
+
+def test_the_code_that_runs_is_the_code_that_was_planned(tmp_path: Path) -> None:
+    """An edit between two workflows of a run changes neither."""
+    file = write(
+        tmp_path,
+        """
+        class First(Workflow):
+            vus = 1
+            duration = "30s"
+
+            @action()
+            async def edit(self) -> None:
+                with open(__file__, "a") as file:
+                    file.write("raise SystemError('edited')")
+
+        @depends("First")
+        class Second(First):
+            vus = 1
+
+            @action()
+            async def edit(self) -> None:
+                log("ran")
+        """,
+    )
+    result = run_file(file)
+    assert result.status is RunStatus.COMPLETED, result.workflows
+    assert logged(file) == [["ran"]]
+    assert "edited" in file.read_text()
+
+
 # --- how it ends -------------------------------------------------------------------------
 
 
