@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.lab import HYPERSCALE, PEERS, interleave, median, nginx, nginx_requests, run, save
 
 VUS = 100
-DURATION_S = 5
+DURATION_S = 8
 ROUNDS = 3
 
 WORKFLOW = """

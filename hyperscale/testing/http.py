@@ -21,6 +21,7 @@ class Exchange(Protocol):
     def raw_headers(self) -> list[tuple[bytes, bytes]]: ...
     @property
     def body(self) -> bytes: ...
+    def header(self, name: str) -> str | None: ...
     @property
     def url(self) -> str: ...
     @property
@@ -220,7 +221,7 @@ class HTTPResponse(CallResult):
         return [value.decode("latin-1") for name, value in raw if name.lower() == b"set-cookie"]
 
     def _charset(self) -> str:
-        content_type = self.headers.get("content-type", "")
+        content_type = self.exchange.header("content-type") or ""
         for parameter in content_type.split(";")[1:]:
             name, _, value = parameter.partition("=")
             if name.strip().lower() == "charset":

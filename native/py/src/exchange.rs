@@ -47,6 +47,16 @@ impl Exchange {
         Ok(pairs)
     }
 
+    /// The first header of this name, in any case.
+    fn header(&self, name: &str) -> Option<String> {
+        let mut headers = [httparse::EMPTY_HEADER; 128];
+        let mut parsed = httparse::Response::new(&mut headers);
+        parsed.parse(&self.inner.head).ok()?;
+        let found = parsed.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
+        // Latin-1, as HTTP has it.
+        Some(found.value.iter().map(|&byte| char::from(byte)).collect())
+    }
+
     #[getter]
     fn body<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.inner.body)
