@@ -1,0 +1,231 @@
+"""Which requests a node takes on: nested watermarks, limits per guest, fair share under stress.
+
+Watermarks count what is in flight below CRITICAL: LOW is taken below half of the total, NORMAL
+below four fifths, HIGH below all of it; so while a HIGH is refused no NORMAL or LOW is taken.
+Members are bounded by the watermarks only; guests (clients, operators) also by a rate per
+message type, which shrinks to an equal share when the node is stressed. Nothing is counted for
+what is refused. Time is an argument; the numbers a refusal carries are for the peer to obey.
+"""
+
+from collections import OrderedDict
+from enum import IntEnum
+from random import Random
+
+from msgspec import Struct
+
+from hyperscale.wire.registry import Priority, Spec
+from hyperscale.wire.roles import NODES, Role
+
+WINDOW_S = 10.0
+GUESTS_MAX = 10_000
+GUEST_IDLE_S = 300.0
+CRITICAL_MAX = 10_000
+"""Beyond it something is broken: still no probe is lost, for those are answered in place."""
+
+_LOW_MARK = 0.5
+_NORMAL_MARK = 0.8
+_RETRY_S = {  # a refused LOW stays away longest
+    Priority.CRITICAL: (0.1, 0.3),
+    Priority.HIGH: (0.1, 0.5),
+    Priority.NORMAL: (0.25, 1.0),
+    Priority.LOW: (0.5, 2.0),
+}
+
+
+class Load(IntEnum):
+    """How loaded this node is, as judged by its overload detector."""
+
+    HEALTHY = 0
+    BUSY = 1
+    STRESSED = 2
+    OVERLOADED = 3
+
+
+class Watermarks(Struct, frozen=True):
+    """How many requests below CRITICAL may be in flight, in all and of the lower priorities."""
+
+    total: int = 1000
+    normal: int = 300
+    low: int = 200
+
+
+WATERMARKS: dict[Role, Watermarks] = {
+    Role.GATE: Watermarks(total=2000, normal=600, low=400),
+    Role.MANAGER: Watermarks(total=5000, normal=1500, low=1000),
+    Role.WORKER: Watermarks(total=500, normal=150, low=100),
+    Role.CLIENT: Watermarks(),
+    Role.OPERATOR: Watermarks(),
+}
+
+
+class SlidingWindow:
+    """Events of about the last `window_s`: the current window and what is left of the one before.
+
+    `effective = current + previous x (1 - progress of the current window)`.
+    """
+
+    __slots__ = ("_current", "_previous", "_started_s", "_window_s")
+
+    def __init__(self, window_s: float, *, now_s: float) -> None:
+        self._window_s = window_s
+        self._started_s = now_s
+        self._current = 0
+        self._previous = 0
+
+    def effective(self, *, now_s: float) -> float:
+        return self._current + self._previous * (1 - self._roll(now_s))
+
+    def try_take(self, limit: int, *, now_s: float) -> float:
+        """0.0 and counted; or not counted, and the seconds until it would be."""
+        progress = self._roll(now_s)
+        if self._current + self._previous * (1 - progress) + 1 <= limit:
+            self._current += 1
+            return 0.0
+        room = limit - 1
+        if self._current <= room:
+            # What is left of the previous window shrinks to the room there is.
+            needed = 1 - (room - self._current) / self._previous
+            return max((needed - progress) * self._window_s, 0.001)
+        needed = 1 - room / self._current
+        return (1 - progress + needed) * self._window_s
+
+    def _roll(self, now_s: float) -> float:
+        """Moves on to the window `now_s` is in; returns how far into it."""
+        passed = int((now_s - self._started_s) / self._window_s)
+        if passed >= 1:
+            self._previous = self._current if passed == 1 else 0
+            self._current = 0
+            self._started_s += passed * self._window_s
+        return min(max((now_s - self._started_s) / self._window_s, 0.0), 1.0)
+
+
+class _Guest:
+    __slots__ = ("seen_s", "windows")
+
+    def __init__(self) -> None:
+        self.windows: dict[int, SlidingWindow] = {}
+        self.seen_s = 0.0
+
+
+class Admission:
+    """One node's door. Every `admit` that returns 0.0 is followed by one `release`."""
+
+    def __init__(self, watermarks: Watermarks, rng: Random) -> None:
+        self._rng = rng
+        self._total_max = watermarks.total
+        self._mark_low = watermarks.total * _LOW_MARK
+        self._mark_normal = watermarks.total * _NORMAL_MARK
+        self._normal_max = watermarks.normal
+        self._low_max = watermarks.low
+        self._guests: OrderedDict[str, _Guest] = OrderedDict()
+        self._in_flight = 0  # below CRITICAL
+        self.load = Load.HEALTHY
+        self.in_flight = [0, 0, 0, 0]
+        self.admitted = [0, 0, 0, 0]
+        self.shed = [0, 0, 0, 0]
+
+    def admit(self, spec: Spec, role: Role, sender: str, *, now_s: float) -> float:
+        """0.0: taken on. Else the `retry_after_s` to answer with; nothing was counted."""
+        priority = spec.priority
+        if not self._has_room(priority):
+            self.shed[priority] += 1
+            return self._rng.uniform(*_RETRY_S[priority])
+        if role not in NODES:
+            wait_s = self._take_of_guest(spec, sender, now_s)
+            if wait_s > 0:
+                self.shed[priority] += 1
+                return wait_s
+        self.in_flight[priority] += 1
+        self.admitted[priority] += 1
+        if priority:
+            self._in_flight += 1
+        return 0.0
+
+    def release(self, priority: Priority) -> None:
+        self.in_flight[priority] -= 1
+        if priority:
+            self._in_flight -= 1
+
+    def _has_room(self, priority: Priority) -> bool:
+        if priority is Priority.CRITICAL:
+            return self.in_flight[0] < CRITICAL_MAX
+        in_flight, load = self._in_flight, self.load
+        if in_flight >= self._total_max or load is Load.OVERLOADED:
+            return False
+        if priority is Priority.HIGH:
+            return True
+        if priority is Priority.NORMAL:
+            return in_flight < self._mark_normal and self.in_flight[priority] < self._normal_max
+        return (
+            load is Load.HEALTHY
+            and in_flight < self._mark_low
+            and self.in_flight[priority] < self._low_max
+        )
+
+    def _take_of_guest(self, spec: Spec, sender: str, now_s: float) -> float:
+        guest = self._guests.get(sender)
+        if guest is None:
+            self._forget_idle(now_s)
+            guest = self._guests[sender] = _Guest()
+        guest.seen_s = now_s
+        self._guests.move_to_end(sender)
+        limit = spec.rate_per_10s
+        if self.load >= Load.STRESSED:
+            limit = max(1, limit // self._active_guests(now_s))
+        window = guest.windows.get(spec.kind)
+        if window is None:
+            window = guest.windows[spec.kind] = SlidingWindow(WINDOW_S, now_s=now_s)
+        return window.try_take(limit, now_s=now_s)
+
+    def _active_guests(self, now_s: float) -> int:
+        """Guests heard of within the window, this one included; the most recent come last."""
+        active = 0
+        for guest in reversed(self._guests.values()):
+            if now_s - guest.seen_s > WINDOW_S:
+                break
+            active += 1
+        return max(active, 1)
+
+    def _forget_idle(self, now_s: float) -> None:
+        while self._guests:
+            oldest = next(iter(self._guests.values()))
+            if len(self._guests) < GUESTS_MAX and now_s - oldest.seen_s < GUEST_IDLE_S:
+                return
+            self._guests.popitem(last=False)
+
+
+class Courtesy:
+    """The caller's side: stays away for as long as it was told, longer if told again.
+
+    Keyed by peer and message type; a refusal of one operation delays no other.
+    """
+
+    def __init__(self, *, factor: float = 1.5, cap_s: float = 60.0) -> None:
+        self._factor = factor
+        self._cap_s = cap_s
+        self._until_s: dict[object, float] = {}
+        self._refusals: dict[object, int] = {}
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether any operation may have to wait."""
+        return bool(self._until_s)
+
+    def wait_s(self, operation: object, *, now_s: float) -> float:
+        """How long a call of this operation has to wait before it is sent."""
+        return max(self._until_s.get(operation, 0.0) - now_s, 0.0)
+
+    def refused(self, operation: object, retry_after_s: float, *, now_s: float) -> float:
+        """Records a refusal; returns the wait."""
+        count = self._refusals.get(operation, 0)
+        self._refusals[operation] = count + 1
+        wait_s = min(max(retry_after_s, 0.001) * self._factor**count, self._cap_s)
+        # A hostile or broken peer may say years, or nothing at all; both are bounded.
+        until_s = now_s + (wait_s if wait_s == wait_s else 1.0)  # noqa: PLR0124  NaN
+        self._until_s[operation] = max(self._until_s.get(operation, 0.0), until_s)
+        return self._until_s[operation] - now_s
+
+    def accepted(self, operation: object) -> None:
+        if self._refusals:
+            self._refusals.pop(operation, None)
+            self._until_s.pop(operation, None)

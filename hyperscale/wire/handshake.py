@@ -1,0 +1,293 @@
+"""The first four frames of a connection, as a state machine without a socket.
+
+    dialer    Hello         version, security, salt          in the clear
+    acceptor  Hello         likewise
+    dialer    Introduction  cluster, environment, who        sealed where there is a secret
+    acceptor  Introduction  likewise                         (or Refused, at either step)
+
+Within TLS nothing is sealed again: the certificate has vouched for who the peer may be. Whoever
+finds the other wanting sends `Refused`, naming both values, and closes. Versions with the same
+major number understand each other at the older's minor; capabilities are what both have.
+"""
+
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from hyperscale.errors import InvariantError
+from hyperscale.wire.errors import PeerProtocolError, PeerRefusedError, Reason
+from hyperscale.wire.frames import Frame, FrameDecoder, encode_head
+from hyperscale.wire.identity import Vouched, check_vouched, is_name
+from hyperscale.wire.messages import SALT_BYTES, Hello, Introduction, Refused
+from hyperscale.wire.registry import REGISTRY
+from hyperscale.wire.roles import check_may_connect
+from hyperscale.wire.sealing import TAG_BYTES, FrameOpener, FrameSealer, session_keys
+from hyperscale.wire.secret import Secrets
+from hyperscale.wire.security import Mode
+
+PROTOCOL = (1, 0)
+"""Major: both must have the same. Minor: the older one's features are used."""
+
+HANDSHAKE_BYTES_MAX = 16 * 1024
+CAPABILITIES_MAX = 64
+_VERSION_CHARS_MAX = 64
+_REFUSAL_CHARS_MAX = 500
+_U64_MAX = 2**64 - 1
+
+_HELLO = REGISTRY.by_type[Hello].kind
+_INTRODUCTION = REGISTRY.by_type[Introduction].kind
+_REFUSED = REGISTRY.by_type[Refused].kind
+_REASONS = frozenset(str(reason) for reason in Reason)
+_MODE_REASON = {
+    Mode.SECRET: Reason.UNSEALED,
+    Mode.TLS: Reason.CERTIFICATE,
+    Mode.NONE: Reason.SEALED,
+}
+_LIMITS = dict.fromkeys((_HELLO, _INTRODUCTION, _REFUSED), HANDSHAKE_BYTES_MAX)
+
+
+class Agreement(Struct, frozen=True):
+    """What both sides know once the handshake is done."""
+
+    peer: Introduction
+    protocol: tuple[int, int]
+    capabilities: frozenset[str]
+    sealer: FrameSealer | None
+    opener: FrameOpener | None
+
+
+class _Isolation(Struct):
+    """The two fields that are judged before any other is looked at."""
+
+    cluster: str
+    environment: str
+
+
+class _Step(Enum):
+    HELLO = auto()
+    INTRODUCTION = auto()
+    DONE = auto()
+    REFUSED = auto()
+
+
+def handshake_decoder() -> FrameDecoder:
+    """A decoder with the limits that hold until the peer is known."""
+    return FrameDecoder(_LIMITS, limit_other=0, overhead=TAG_BYTES)
+
+
+class Handshake:
+    """One side of a handshake: frames in, bytes out, an `agreement` in the end.
+
+    `vet` may refuse a peer for reasons only the caller knows (it is us, it is too many); it runs
+    before this side introduces itself. After an error, send what `refusal()` returns and close.
+    """
+
+    def __init__(
+        self,
+        local: Introduction,
+        mode: Mode,
+        secrets: Secrets | None,
+        *,
+        is_dialer: bool,
+        salt: bytes,
+        vouched: Vouched | None = None,
+        vet: Callable[[Introduction], None] = lambda _: None,
+        protocol: tuple[int, int] = PROTOCOL,
+    ) -> None:
+        if (mode is Mode.SECRET and secrets is None) or (mode is Mode.TLS and vouched is None):
+            raise InvariantError(f"a handshake in mode {mode} without what proves it")
+        self.agreement: Agreement | None = None
+        self._local = local
+        self._mode = mode
+        self._secrets = secrets
+        self._is_dialer = is_dialer
+        self._us, self._them = ("dialer", "acceptor") if is_dialer else ("acceptor", "dialer")
+        self._vouched = vouched
+        self._vet = vet
+        self._protocol = protocol
+        self._step = _Step.HELLO
+        self._hello = REGISTRY.encode(Hello(*protocol, security=mode, salt=salt))
+        self._salt = salt
+        self._transcript = b""
+        self._salts = b""
+        self._agreed_protocol = protocol
+        self._sealer: FrameSealer | None = None
+        self._opener: FrameOpener | None = None
+
+    def begin(self) -> bytes:
+        """What the dialer sends first; the acceptor waits."""
+        return _frame(_HELLO, self._hello) if self._is_dialer else b""
+
+    def receive(self, frame: Frame) -> bytes:
+        """Takes the peer's next frame; returns what to send."""
+        if frame.kind == _REFUSED:
+            raise self._refused_by_peer(frame)
+        match self._step, frame.kind:
+            case _Step.HELLO, kind if kind == _HELLO:
+                return self._on_hello(frame)
+            case _Step.INTRODUCTION, kind if kind == _INTRODUCTION:
+                return self._on_introduction(frame)
+        raise PeerProtocolError(
+            f"kind {frame.kind} during the handshake, step {self._step.name.lower()}",
+            reason=Reason.UNEXPECTED,
+        )
+
+    def refusal(self, error: PeerProtocolError) -> bytes:
+        """Tells the peer why; nothing if it was the peer who refused."""
+        if isinstance(error, PeerRefusedError) or self._step is _Step.REFUSED:
+            return b""
+        self._step = _Step.REFUSED
+        return refusal_frame(error, self._sealer)
+
+    def _on_hello(self, frame: Frame) -> bytes:
+        hello: Hello = _decode(Hello, frame.body)
+        if len(hello.salt) != SALT_BYTES:
+            raise PeerProtocolError(
+                f"a salt of {len(hello.salt)} bytes, {SALT_BYTES} are needed",
+                reason=Reason.MALFORMED,
+            )
+        if hello.major != self._protocol[0]:
+            raise PeerProtocolError(
+                f"the {self._them} speaks protocol {hello.major}.{hello.minor}, "
+                f"the {self._us} {self._protocol[0]}.{self._protocol[1]}",
+                reason=Reason.VERSION,
+                hint="nodes of one cluster must share the major version",
+            )
+        self._check_mode(hello.security)
+        self._agreed_protocol = min(self._protocol, (hello.major, hello.minor))
+        said = (self._hello, frame.body) if self._is_dialer else (frame.body, self._hello)
+        salts = (self._salt, hello.salt) if self._is_dialer else (hello.salt, self._salt)
+        self._transcript, self._salts = b"".join(said), b"".join(salts)
+        self._step = _Step.INTRODUCTION
+        if not self._is_dialer:
+            return _frame(_HELLO, self._hello)
+        if self._mode is Mode.SECRET and self._secrets is not None:
+            self._use(self._secrets.current)
+        return _frame(_INTRODUCTION, REGISTRY.encode(self._local), self._sealer)
+
+    def _on_introduction(self, frame: Frame) -> bytes:
+        body = frame.body if self._mode is not Mode.SECRET else self._open(frame)
+        isolation: _Isolation = _decode(_Isolation, body)
+        self._check_isolation("cluster", isolation.cluster, self._local.cluster, Reason.CLUSTER)
+        self._check_isolation(
+            "environment", isolation.environment, self._local.environment, Reason.ENVIRONMENT
+        )
+        peer: Introduction = _decode(Introduction, body)
+        _check_fields(peer)
+        if self._vouched is not None:
+            check_vouched(peer, self._vouched)
+        if self._is_dialer:
+            check_may_connect(self._local.role, peer.role)
+        else:
+            check_may_connect(peer.role, self._local.role)
+        self._vet(peer)
+        self._step = _Step.DONE
+        self.agreement = Agreement(
+            peer=peer,
+            protocol=self._agreed_protocol,
+            capabilities=frozenset(self._local.capabilities) & frozenset(peer.capabilities),
+            sealer=self._sealer,
+            opener=self._opener,
+        )
+        if self._is_dialer:
+            return b""
+        return _frame(_INTRODUCTION, REGISTRY.encode(self._local), self._sealer)
+
+    def _open(self, frame: Frame) -> bytes:
+        """The acceptor finds out which of its secrets the dialer uses; the dialer knows."""
+        if self._secrets is None:
+            raise InvariantError("sealed handshake without secrets")
+        for secret in (None,) if self._is_dialer else self._secrets.accepted:
+            if secret is not None:
+                self._use(secret)
+            try:
+                if self._opener is not None:
+                    return self._opener.open(frame.head, frame.body)
+            except PeerProtocolError:
+                continue
+        self._sealer = self._opener = None  # a refusal must be readable to whoever has another
+        raise PeerProtocolError(
+            "the introduction opens with none of this node's secrets",
+            reason=Reason.SECRET,
+            hint="both nodes need the same cluster secret, or one of them the other's as previous",
+        )
+
+    def _use(self, secret: bytes) -> None:
+        keys = session_keys(secret, salts=self._salts, transcript=self._transcript)
+        own, other = keys if self._is_dialer else (keys.from_acceptor, keys.from_dialer)
+        self._sealer, self._opener = FrameSealer(own), FrameOpener(other)
+
+    def _check_mode(self, theirs: str) -> None:
+        if theirs == self._mode:
+            return
+        raise PeerProtocolError(
+            f"the {self._them} secures the connection by {_shown(theirs)}, "
+            f"the {self._us} by '{self._mode}'",
+            reason=_MODE_REASON[self._mode],
+            hint="every node of a cluster needs the secret, or every node certificates",
+        )
+
+    def _check_isolation(self, what: str, theirs: str, ours: str, reason: Reason) -> None:
+        if theirs == ours:
+            return
+        raise PeerProtocolError(
+            f"wrong {what}: the {self._them} is of {_shown(theirs)}, the {self._us} of '{ours}'",
+            reason=reason,
+            hint=f"check the {what} in both nodes' configuration",
+        )
+
+    def _refused_by_peer(self, frame: Frame) -> PeerRefusedError:
+        body, how = frame.body, "refused by the peer"
+        if self._opener is not None:
+            try:
+                body = self._opener.open(frame.head, frame.body)
+            except PeerProtocolError:
+                how = "refused by the peer (unsealed, so not proven to be its word)"
+        refused: Refused = _decode(Refused, body)
+        reason = Reason(refused.reason) if refused.reason in _REASONS else Reason.UNEXPECTED
+        self._step = _Step.REFUSED
+        return PeerRefusedError(f"{how}: {_shown(refused.message)}", reason=reason)
+
+
+def refusal_frame(error: PeerProtocolError, sealer: FrameSealer | None = None) -> bytes:
+    """The frame that tells a peer why it is not wanted."""
+    said = Refused(reason=error.reason, message=str(error)[:_REFUSAL_CHARS_MAX])
+    return _frame(_REFUSED, REGISTRY.encode(said), sealer)
+
+
+def _frame(kind: int, body: bytes, sealer: FrameSealer | None = None) -> bytes:
+    overhead = 0 if sealer is None else TAG_BYTES
+    head = encode_head(kind, 0, 0, 0, len(body) + overhead)
+    return head + (body if sealer is None else sealer.seal(head, body))
+
+
+def _decode(struct: type[Struct], body: bytes) -> Any:
+    try:
+        return msgspec.msgpack.decode(body, type=struct)
+    except (ValueError, RecursionError) as error:
+        raise PeerProtocolError(
+            f"{struct.__name__.strip('_')} does not decode: {error}", reason=Reason.MALFORMED
+        ) from error
+
+
+def _check_fields(peer: Introduction) -> None:
+    """Bounds on what is kept of a peer for as long as it is connected."""
+    names = (peer.cluster, peer.environment, peer.node_id, peer.datacenter or "none")
+    bounded = (peer.version, peer.tcp_address, peer.udp_address, *peer.capabilities)
+    if (
+        not all(is_name(name) for name in names)
+        or not 0 <= peer.incarnation <= _U64_MAX
+        or len(peer.capabilities) > CAPABILITIES_MAX
+        or any(len(text) > _VERSION_CHARS_MAX for text in bounded)
+    ):
+        raise PeerProtocolError(
+            "an introduction with a name, number or list out of bounds", reason=Reason.MALFORMED
+        )
+
+
+def _shown(text: str) -> str:
+    """What a stranger wrote, fit for a log line."""
+    return ascii(text if len(text) <= _REFUSAL_CHARS_MAX else text[:_REFUSAL_CHARS_MAX] + "...")

@@ -1,0 +1,46 @@
+"""Refused peers: counted by reason, logged once per peer and reason.
+
+The log line is for whoever runs the node; the count is for the graphs. Both are bounded: what
+strangers send must not fill a disk, whatever addresses they forge.
+"""
+
+import logging
+from collections import Counter, OrderedDict
+
+from hyperscale.wire.errors import PeerProtocolError, Reason
+
+PEERS_REMEMBERED = 4096
+LINES_PER_MINUTE = 60
+
+_log = logging.getLogger("hyperscale.wire")
+
+
+class Refusals:
+    def __init__(self) -> None:
+        self.counts: Counter[Reason] = Counter()
+        self._logged: OrderedDict[tuple[str, Reason], None] = OrderedDict()
+        self._minute = -1
+        self._lines = 0
+
+    def add(self, peer: str, error: PeerProtocolError, *, now_s: float) -> None:
+        """`peer` is as much of its address as stays the same when it tries again."""
+        self.counts[error.reason] += 1
+        key = (peer, error.reason)
+        if key in self._logged:
+            self._logged.move_to_end(key)
+            return
+        minute = int(now_s // 60)
+        if minute != self._minute:
+            self._minute, self._lines = minute, 0
+        if self._lines >= LINES_PER_MINUTE:
+            return
+        self._lines += 1
+        self._logged[key] = None
+        if len(self._logged) > PEERS_REMEMBERED:
+            self._logged.popitem(last=False)
+        _log.warning(
+            "peer.refused: %s: %s",
+            peer,
+            error,
+            extra={"peer": peer, "reason": str(error.reason), "detail": str(error)},
+        )

@@ -1,0 +1,90 @@
+"""Handlers by message type, and what becomes of what they return or raise.
+
+A handler is a plain function (answers at once, inside the read: for probes and the like), a
+coroutine function, or an async generator function (an answer in parts). It gets the call and
+the message. Raise `OverloadedError` to refuse for now, `RemoteError` to fail with a code of
+one's own; other errors of ours travel as text, unexpected ones do not leave the node.
+"""
+
+import inspect
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from enum import Enum, auto
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from hyperscale.errors import HyperscaleError, InvariantError
+from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.errors import OverloadedError, RemoteError
+from hyperscale.wire.registry import REGISTRY
+
+_log = logging.getLogger("hyperscale.wire")
+
+_M = TypeVar("_M", bound=Struct)
+Answer = (
+    Callable[[InboundCall, _M], Struct | None]
+    | Callable[[InboundCall, _M], Awaitable[Struct | None]]
+    | Callable[[InboundCall, _M], AsyncGenerator[Struct, None]]
+)
+
+
+class Shape(Enum):
+    PLAIN = auto()
+    ASYNC = auto()
+    STREAM = auto()
+
+
+class Handler(Struct, frozen=True):
+    function: Callable[..., Any]
+    shape: Shape
+    name: str
+
+
+class Handlers:
+    """What a node answers. Complete before the node listens."""
+
+    def __init__(self) -> None:
+        self._by_kind: dict[int, Handler] = {}
+        self.get = self._by_kind.get
+
+    def add(self, message: type[_M], function: Answer[_M]) -> None:
+        spec = REGISTRY.by_type.get(message)
+        if spec is None:
+            raise InvariantError(f"{message.__name__} is not a registered message")
+        if spec.kind in self._by_kind:
+            raise InvariantError(f"{spec.name} has a handler already")
+        shape = Shape.PLAIN
+        if inspect.isasyncgenfunction(function):
+            shape = Shape.STREAM
+        elif inspect.iscoroutinefunction(function):
+            shape = Shape.ASYNC
+        self._by_kind[spec.kind] = Handler(function, shape, spec.name)
+
+
+def finish(call: InboundCall, result: Struct | None) -> None:
+    """Sends what a handler returned."""
+    if not call.request_id:
+        call.abandon()
+    elif result is None:
+        call.fail("internal", f"{call.spec.name} has no answer here; it is a one-way message")
+    else:
+        call.reply(result)
+
+
+def fail(call: InboundCall, error: Exception) -> None:
+    """Sends what a handler raised, as far as it concerns the peer."""
+    if isinstance(error, OverloadedError):
+        call.refuse(error.retry_after_s)
+    elif isinstance(error, RemoteError):
+        call.fail(error.code, error.message)
+    elif isinstance(error, HyperscaleError) and not isinstance(error, InvariantError):
+        call.fail("failed", str(error))
+    else:
+        _log.error(
+            "handler.failed: %s",
+            call.spec.name,
+            exc_info=error,
+            extra={"message_type": call.spec.name, "peer": call.peer.node_id},
+        )
+        call.fail("internal", f"{type(error).__name__} in the handler; the node's log has it")
