@@ -30,6 +30,10 @@ class Recorded:
     tls_version: str | None = None
     tls_cipher: str | None = None
 
+    def header(self, name: str) -> str | None:
+        wanted = name.encode()
+        return next((v.decode("latin-1") for k, v in self.raw_headers if k.lower() == wanted), None)
+
 
 def test_status_has_both_names_and_is_ok_below_400() -> None:
     response = HTTPResponse(Recorded(status=204))
