@@ -1,6 +1,8 @@
 """Values people write, with units and bounds: durations and rates.
 
 Everything is parsed once, where the user is, into plain numbers whose names carry the unit.
+What a node can be told is in `schema`, where it may be told from in `loading`; only nodes and
+their commands import those two.
 """
 
 import math

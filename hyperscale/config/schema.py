@@ -1,0 +1,284 @@
+"""The one schema of a node: what can be set, within which bounds, by which names.
+
+Each setting is `section.key` in a TOML file, `HYPERSCALE_SECTION_KEY` in the environment and a
+flag of the node commands. Units are the last part of a name: `_s` seconds, `_bytes` bytes.
+Values are checked by `loading`, never by these constructors alone: build configurations there.
+Secrets have no place in a file of settings: they come from files of their own or from the
+environment, and are never shown.
+"""
+
+import typing
+from functools import cache
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+from msgspec.structs import fields
+
+from hyperscale.errors import InputError
+
+ENVIRONMENT_PREFIX = "HYPERSCALE_"
+SECRET_VARIABLE = "HYPERSCALE_SECRET"  # noqa: S105  a name, not a secret
+PREVIOUS_SECRET_VARIABLE = "HYPERSCALE_PREVIOUS_SECRET"  # noqa: S105  a name, not a secret
+FILE_VARIABLE = "HYPERSCALE_CONFIG"
+
+NodeRole = Literal["manager", "worker"]
+ROLES: tuple[NodeRole, ...] = typing.get_args(NodeRole)
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
+_NAME = Meta(pattern=NAME_PATTERN)
+_NAME_OR_NONE = Meta(pattern=rf"^$|{NAME_PATTERN}")
+_PORT = Meta(ge=0, le=65535)
+_SECONDS = Meta(gt=0, le=3600)
+
+
+class _Text(Struct, frozen=True):
+    """What a setting means, and the flag it has if that is not made of its name."""
+
+    about: str
+    flag: str = ""
+
+
+def _about(text: str, *, flag: str = "") -> _Text:
+    return _Text(text, flag)
+
+
+class _Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class NodeSection(_Section, frozen=True, kw_only=True):
+    id: Annotated[
+        str,
+        _NAME_OR_NONE,
+        _about("name of this node, the same after a restart; made at start if empty"),
+    ] = ""
+    cluster: Annotated[
+        str, _NAME, _about("cluster this node belongs to; others are refused", flag="--cluster")
+    ] = "hyperscale"
+    environment: Annotated[
+        str,
+        _NAME,
+        _about("environment within the cluster; others are refused", flag="--environment"),
+    ] = "default"
+    datacenter: Annotated[
+        str, _NAME, _about("datacenter this node stands in", flag="--datacenter")
+    ] = "default"
+    cores: Annotated[
+        int,
+        Meta(ge=0, le=4096),
+        _about("cores a worker offers; 0 for all it may use", flag="--cores"),
+    ] = 0
+    stop_s: Annotated[
+        float, _SECONDS, _about("how long a graceful stop may take", flag="--stop-s")
+    ] = 10.0
+
+
+class ListenSection(_Section, frozen=True, kw_only=True):
+    host: Annotated[str, _about("address to listen on, TCP and UDP", flag="--host")] = "127.0.0.1"
+    port: Annotated[
+        int, _PORT, _about("port to listen on, TCP and UDP; 0 for any free one", flag="--port")
+    ] = 9000
+    advertise: Annotated[
+        str,
+        _about(
+            "HOST or HOST:PORT at which others reach this node; found out if empty",
+            flag="--advertise",
+        ),
+    ] = ""
+    http_host: Annotated[
+        str,
+        _about("address of /metrics, /healthz and /readyz; as host if empty", flag="--http-host"),
+    ] = ""
+    http_port: Annotated[
+        int, _PORT, _about("port of /metrics, /healthz and /readyz", flag="--http-port")
+    ] = 9001
+
+
+class DiscoverySection(_Section, frozen=True, kw_only=True):
+    seeds: Annotated[
+        tuple[str, ...],
+        _about("HOST[:PORT] of nodes to join; any that is up will do", flag="--seed"),
+    ] = ()
+    dns: Annotated[
+        tuple[str, ...],
+        _about("DNS names of nodes to join: A, AAAA, or SRV if it begins with _", flag="--dns"),
+    ] = ()
+    default_port: Annotated[int, Meta(ge=1, le=65535), _about("port of seeds without one")] = 9000
+    dns_timeout_s: Annotated[float, _SECONDS, _about("how long a DNS lookup may take")] = 2.0
+    probe_timeout_s: Annotated[float, _SECONDS, _about("how long one seed may take to answer")] = (
+        0.5
+    )
+    retry_first_s: Annotated[float, _SECONDS, _about("wait before seeds are tried again")] = 0.5
+    retry_most_s: Annotated[float, _SECONDS, _about("the same wait, after it has doubled")] = 15.0
+
+    def __post_init__(self) -> None:
+        if self.retry_first_s > self.retry_most_s:
+            raise InputError(
+                f"discovery.retry_first_s = {self.retry_first_s} must not be above "
+                f"discovery.retry_most_s = {self.retry_most_s}"
+            )
+
+
+class SecuritySection(_Section, frozen=True, kw_only=True):
+    secret_file: Annotated[
+        str,
+        _about(
+            f"file with the cluster secret (or the secret in {SECRET_VARIABLE})",
+            flag="--secret-file",
+        ),
+    ] = ""
+    previous_secret_file: Annotated[
+        str,
+        _about(
+            f"file with a second secret to accept while one is replaced (or "
+            f"{PREVIOUS_SECRET_VARIABLE})",
+            flag="--previous-secret-file",
+        ),
+    ] = ""
+    certificate: Annotated[
+        str, _about("this node's certificate and its chain, PEM", flag="--certificate")
+    ] = ""
+    key: Annotated[str, _about("private key of the certificate, PEM", flag="--key")] = ""
+    authority: Annotated[
+        str, _about("authority whose certificates are trusted, PEM", flag="--authority")
+    ] = ""
+    verify_hostname: Annotated[
+        bool, _about("whether certificates must name the host", flag="--verify-hostname")
+    ] = True
+
+    def __post_init__(self) -> None:
+        files = {"certificate": self.certificate, "key": self.key, "authority": self.authority}
+        missing = [name for name, path in files.items() if not path]
+        if 0 < len(missing) < len(files):
+            raise InputError(
+                f"security: {' and '.join(missing)} missing: certificate, key and authority "
+                f"belong together",
+                hint="'hyperscale certs' makes all three",
+            )
+
+
+class MembershipSection(_Section, frozen=True, kw_only=True):
+    probe_interval_s: Annotated[float, _SECONDS, _about("how often members are probed")] = 1.0
+    probe_timeout_s: Annotated[float, _SECONDS, _about("how long a probe waits")] = 0.5
+    suspicion_min_s: Annotated[
+        float, _SECONDS, _about("a suspicion with enough witnesses lasts this long")
+    ] = 6.0
+    suspicion_max_s: Annotated[
+        float, _SECONDS, _about("a suspicion without witnesses lasts this long")
+    ] = 12.0
+    push_pull_s: Annotated[float, _SECONDS, _about("between exchanges of whole views")] = 30.0
+    leave_s: Annotated[float, _SECONDS, _about("how long a farewell is told")] = 1.0
+
+    def __post_init__(self) -> None:
+        if self.probe_timeout_s >= self.probe_interval_s:
+            raise InputError(
+                f"membership.probe_timeout_s = {self.probe_timeout_s} must be below "
+                f"membership.probe_interval_s = {self.probe_interval_s}",
+                hint="set it near the p99 round trip between members",
+            )
+        if self.suspicion_min_s > self.suspicion_max_s:
+            raise InputError(
+                f"membership.suspicion_min_s = {self.suspicion_min_s} must not be above "
+                f"membership.suspicion_max_s = {self.suspicion_max_s}"
+            )
+
+
+class LogSection(_Section, frozen=True, kw_only=True):
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        _about("least severe event that is logged", flag="--log-level"),
+    ] = "info"
+
+
+class Hidden:
+    """A secret on its way from the environment to the wire. Never shown, never compared."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return "<hidden>"
+
+
+class NodeConfig(Struct, frozen=True, kw_only=True):
+    """Everything a node is told. `loading` makes it."""
+
+    role: NodeRole
+    node: NodeSection = NodeSection()
+    listen: ListenSection = ListenSection()
+    discovery: DiscoverySection = DiscoverySection()
+    security: SecuritySection = SecuritySection()
+    membership: MembershipSection = MembershipSection()
+    log: LogSection = LogSection()
+    secret: Hidden | None = None
+    previous_secret: Hidden | None = None
+
+
+SECTIONS: dict[str, type[_Section]] = {
+    "node": NodeSection,
+    "listen": ListenSection,
+    "discovery": DiscoverySection,
+    "security": SecuritySection,
+    "membership": MembershipSection,
+    "log": LogSection,
+}
+
+# Where the roles differ, so that one of each runs on a machine without being told anything.
+ROLE_DEFAULTS: dict[str, dict[tuple[str, str], Any]] = {
+    "manager": {},
+    "worker": {("listen", "port"): 9100, ("listen", "http_port"): 9101},
+}
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """One thing that can be set, and the names it has."""
+
+    section: str
+    key: str
+    type: Any
+    default: Any
+    about: str
+    flag: str
+    variable: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.section}.{self.key}"
+
+    @property
+    def is_list(self) -> bool:
+        return isinstance(self.default, tuple)
+
+    def default_for(self, role: str) -> Any:
+        return ROLE_DEFAULTS.get(role, {}).get((self.section, self.key), self.default)
+
+
+@cache
+def settings() -> tuple[Setting, ...]:
+    """All of them, in the order they are shown."""
+    return tuple(
+        _setting(section, field.name, hints[field.name], field.default)
+        for section, struct in SECTIONS.items()
+        for hints in (typing.get_type_hints(struct, include_extras=True),)
+        for field in fields(struct)
+    )
+
+
+def _setting(section: str, key: str, annotated: Any, default: Any) -> Setting:
+    text = next(meta for meta in annotated.__metadata__ if isinstance(meta, _Text))
+    metas = tuple(meta for meta in annotated.__metadata__ if isinstance(meta, Meta))
+    kind = annotated.__origin__
+    return Setting(
+        section=section,
+        key=key,
+        type=Annotated[(kind, *metas)] if metas else kind,
+        default=default,
+        about=text.about,
+        flag=text.flag or f"--{section}-{key}".replace("_", "-"),
+        variable=f"{ENVIRONMENT_PREFIX}{section}_{key}".upper(),
+    )
