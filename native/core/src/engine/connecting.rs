@@ -1,0 +1,208 @@
+//! From a request to a connection: names, idle connections, new ones and queues.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+
+use rustix::event::epoll;
+
+use super::conn::Conn;
+use super::error::{ErrorClass, Failure};
+use super::template::Template;
+use super::{add, Engine, Mode, Names, OriginState, Request, RequestKey, BLOCKED, DNS_FAILURE_NS};
+use crate::clock::now_ns;
+use crate::recorder::Recorder;
+
+impl<T> Engine<T> {
+    pub(super) fn origin_number(&mut self, template: &Template) -> u32 {
+        if let Some(number) = template.origin_in(self.id) {
+            return number;
+        }
+        let number = match self.origin_numbers.get(&template.origin) {
+            Some(&number) => number,
+            None => {
+                let number = self.origins.len() as u32;
+                let names = match template.origin.host.parse() {
+                    Ok(address) => {
+                        Names::Known(vec![SocketAddr::new(address, template.origin.port)])
+                    }
+                    Err(_) => Names::Unknown,
+                };
+                self.origins.push(OriginState {
+                    origin: template.origin.clone(),
+                    names,
+                    next_address: 0,
+                    waiting: VecDeque::new(),
+                    idle: Vec::new(),
+                    open: 0,
+                });
+                self.origin_numbers.insert(template.origin.clone(), number);
+                number
+            }
+        };
+        template.remember_origin(self.id, number);
+        number
+    }
+
+    pub(super) fn on_names(&mut self, recorder: &mut Recorder) {
+        for (number, answer) in self.resolver.take() {
+            let Some(origin) = self.origins.get_mut(number as usize) else { continue };
+            origin.names = match answer {
+                Ok(addresses) => Names::Known(addresses),
+                Err(reason) => Names::Failed { reason, until_ns: now_ns() + DNS_FAILURE_NS },
+            };
+            let waiting = std::mem::take(&mut origin.waiting);
+            for key in waiting {
+                if self.is_live(key) {
+                    self.dispatch(key.slot, recorder);
+                }
+            }
+        }
+    }
+
+    /// Brings a request to a connection: an idle one, a new one, or a queue for one.
+    pub(super) fn dispatch(&mut self, slot: u32, recorder: &mut Recorder) {
+        let Some(request) = self.requests.get(slot as usize) else { return };
+        let key = RequestKey { slot, generation: request.generation };
+        let (number, vu, fresh) = (request.origin, request.caller.vu, request.retried);
+        let Some(origin) = self.origins.get_mut(number as usize) else { return };
+        match &origin.names {
+            Names::Known(_) => {}
+            Names::Failed { reason, until_ns } if *until_ns > now_ns() => {
+                let failure = Failure::new(ErrorClass::Dns, reason.clone());
+                return self.finish(slot, Some(failure), recorder);
+            }
+            Names::Asking => return origin.waiting.push_back(key),
+            Names::Unknown | Names::Failed { .. } => {
+                origin.waiting.push_back(key);
+                origin.names = Names::Asking;
+                let (host, port) = (origin.origin.host.clone(), origin.origin.port);
+                if let Err(error) = self.resolver.start(number, &host, port) {
+                    if let Some(origin) = self.origins.get_mut(number as usize) {
+                        origin.names = Names::Unknown;
+                        origin.waiting.pop_back();
+                    }
+                    let failure = Failure::new(ErrorClass::Dns, error.to_string());
+                    self.finish(slot, Some(failure), recorder);
+                }
+                return;
+            }
+        }
+        let idle = match self.options.mode {
+            _ if fresh => None,
+            Mode::PerRequest => None,
+            Mode::Shared => origin.idle.pop(),
+            Mode::PerVu => self.vus.get_mut(vu as usize).and_then(|vu| {
+                let at = vu.idle.iter().rposition(|&(origin, _)| origin == number)?;
+                Some(vu.idle.swap_remove(at).1)
+            }),
+        };
+        match idle {
+            Some(conn) => self.start(slot, conn, recorder),
+            None if self.options.mode == Mode::Shared && origin.open >= self.options.shared_max => {
+                origin.waiting.push_back(key);
+            }
+            None => self.connect(key, recorder),
+        }
+    }
+
+    pub(super) fn connect(&mut self, key: RequestKey, recorder: &mut Recorder) {
+        if self.connecting >= self.options.connecting_max {
+            self.connect_queue.push_back(key);
+            return;
+        }
+        let Some(request) = self.requests.get_mut(key.slot as usize) else { return };
+        let now = now_ns();
+        if request.addresses_tried == 0 {
+            add(&mut request.phases_ns, BLOCKED, now - request.waiting_since_ns);
+            request.phase_since_ns = now;
+        }
+        let Some(origin) = self.origins.get_mut(request.origin as usize) else { return };
+        let Names::Known(addresses) = &origin.names else { return };
+        // Every record in turn, so that load spreads as the target's DNS intends.
+        let Some(&address) = addresses.get(origin.next_address % addresses.len().max(1)) else {
+            let failure = Failure::new(ErrorClass::Dns, "no address");
+            return self.finish(key.slot, Some(failure), recorder);
+        };
+        origin.next_address = origin.next_address.wrapping_add(1);
+        request.addresses_tried += 1;
+        request.remote = Some(address);
+        let deadline = now.saturating_add(request.template.limits.connect_ns);
+        request.deadline_ns = deadline.min(request.total_deadline_ns);
+        self.timers.arm(key.slot, request.deadline_ns);
+        let tls = match &origin.origin.tls {
+            None => None,
+            Some(profile) => match self.tls.get(profile) {
+                Ok(config) => Some((config, origin.origin.host.as_str())),
+                Err(error) => {
+                    let failure = Failure::new(ErrorClass::Tls, error.to_string());
+                    return self.finish(key.slot, Some(failure), recorder);
+                }
+            },
+        };
+        self.generation = self.generation.wrapping_add(1).max(1);
+        let generation = self.generation;
+        let (number, vu) = (request.origin, request.caller.vu);
+        let opened = Conn::open(address, tls, number, vu, key.slot, generation);
+        let opened = opened.and_then(|conn| {
+            let slot = self.conns.vacant_key() as u32;
+            let data = epoll::EventData::new_u64(u64::from(generation) << 32 | u64::from(slot));
+            epoll::add(&self.epoll, &conn.socket, data, epoll::EventFlags::OUT)?;
+            Ok(conn)
+        });
+        match opened {
+            Ok(conn) => {
+                origin.open += 1;
+                self.connecting += 1;
+                let number = self.conns.insert(conn) as u32;
+                request.conn = Some(number);
+            }
+            Err(error) => self.connect_failed(key.slot, &error, recorder),
+        }
+    }
+
+    /// A connection under way came to nothing.
+    pub(super) fn connect_broke(
+        &mut self,
+        slot: u32,
+        number: u32,
+        error: &io::Error,
+        recorder: &mut Recorder,
+    ) {
+        self.close_after(slot, number, recorder);
+        if let Some(request) = self.requests.get_mut(slot as usize) {
+            request.conn = None;
+        }
+        self.connect_failed(slot, error, recorder);
+    }
+
+    pub(super) fn has_untried_address(&self, request: &Request<T>) -> bool {
+        match self.origins.get(request.origin as usize).map(|o| &o.names) {
+            Some(Names::Known(addresses)) => request.addresses_tried < addresses.len(),
+            _ => false,
+        }
+    }
+
+    /// The next address, if there is one left; else the request has failed.
+    pub(super) fn connect_failed(&mut self, slot: u32, error: &io::Error, recorder: &mut Recorder) {
+        let Some(request) = self.requests.get(slot as usize) else { return };
+        let key = RequestKey { slot, generation: request.generation };
+        if self.has_untried_address(request) {
+            return self.connect(key, recorder);
+        }
+        let address = request.remote.map(|a| a.to_string()).unwrap_or_default();
+        let failure = Failure::new(ErrorClass::Connect, format!("{address}: {error}"));
+        self.finish(slot, Some(failure), recorder);
+    }
+
+    /// A connect ended, well or not: the next in the queue may begin.
+    pub(super) fn connect_ended(&mut self, recorder: &mut Recorder) {
+        self.connecting -= 1;
+        while self.connecting < self.options.connecting_max {
+            let Some(key) = self.connect_queue.pop_front() else { return };
+            if self.is_live(key) {
+                self.connect(key, recorder);
+            }
+        }
+    }
+}
