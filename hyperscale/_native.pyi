@@ -29,7 +29,8 @@ class Histogram:
     def decode(payload: bytes) -> Histogram: ...
 
 StepSnapshot = tuple[
-    tuple[int, int, int, int, int, int, int, int],  # total ok failed cut skipped sent bytes_sent bytes_received
+    # total ok failed cut skipped sent bytes_sent bytes_received
+    tuple[int, int, int, int, int, int, int, int],
     dict[int, int],  # status codes
     dict[str, int],  # error classes
     bytes | None,  # latency histogram, with histograms=True
@@ -57,7 +58,9 @@ class Recorder:
     def add_cut(self, step: int, count: int = 1) -> None: ...
     def add_skipped(self, step: int, count: int = 1) -> None: ...
     def add_sent(self, step: int, requests: int, bytes_sent: int, bytes_received: int) -> None: ...
-    def snapshot(self, histograms: bool = False, series_from: int | None = None) -> list[StepSnapshot]:
+    def snapshot(
+        self, histograms: bool = False, series_from: int | None = None
+    ) -> list[StepSnapshot]:
         """Cumulative state. `series_from` limits the series to seconds from there on."""
 
 @final

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from hyperscale._native import Target
 from hyperscale.clients import RequestError
 from hyperscale.errors import InputError
 from hyperscale.testing import HTTPResponse
@@ -399,8 +400,6 @@ def test_every_address_of_a_name_is_used_in_turn(target: RunningTarget) -> None:
 
 
 def test_ipv6_targets_work() -> None:
-    from hyperscale._native import Target
-
     try:
         server = Target(host="::1")
     except OSError:
