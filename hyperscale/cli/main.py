@@ -25,6 +25,8 @@ COMMANDS = {
     "new": "write a commented test file to start from",
     "ping": "send one request and show its timings",
     "target": "serve the built-in target to test against",
+    "certs": "make a certificate authority and certificates",
+    "secret": "make a strong cluster secret",
 }
 
 _DESCRIPTION = """\

@@ -1,0 +1,156 @@
+"""`hyperscale certs`: an authority and certificates, for clusters without a PKI."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hyperscale.cli.parser import Parser
+from hyperscale.errors import InputError
+
+if TYPE_CHECKING:
+    from hyperscale.wire.certificates import Made
+
+_ROLES = ("manager", "worker", "gate", "client", "operator")
+_DAYS_MAX = 36_500
+
+_DESCRIPTION = """\
+Makes a certificate authority and certificates for nodes, clients and operators, with role,
+cluster and environment where the nodes look for them (subject alternative names). With
+certificates, connections are mutual TLS 1.3 and a node is what its certificate says.
+
+The authority (ca.pem, ca-key.pem) is made once and used again when it is there. Nothing is
+ever overwritten. Keep ca-key.pem away from the nodes; they need ca.pem and their own pair.
+Datagrams are sealed with the cluster secret also beside certificates: see 'hyperscale secret'.
+"""
+_EPILOG = """\
+examples:
+  hyperscale certs --cluster acme --environment prod --out certs
+        the authority and one certificate for each role
+  hyperscale certs --cluster acme --environment prod --out certs \\
+      --role worker --name worker-7 --host 10.0.0.7 --host worker-7.internal
+        one more, for that worker; the authority in certs/ signs it
+  hyperscale certs --cluster acme --environment prod --out certs --role operator --name alice
+        an operator's, for 'hyperscale members --connect HOST:PORT'
+"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
+    parser = subparsers.add_parser(
+        "certs",
+        help="make a certificate authority and certificates",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+    )
+    parser.add_argument("--cluster", required=True, metavar="NAME", help="the cluster's name")
+    parser.add_argument(
+        "--environment", required=True, metavar="NAME", help='the environment, such as "prod"'
+    )
+    parser.add_argument("--datacenter", default="", metavar="NAME", help="binds it to a datacenter")
+    parser.add_argument("--out", default="certs", metavar="DIR", help="directory; default: certs")
+    parser.add_argument(
+        "--role",
+        action="append",
+        choices=_ROLES,
+        metavar="ROLE",
+        help=f"{', '.join(_ROLES)}; may be repeated (with --name: in one); default: each",
+    )
+    parser.add_argument(
+        "--name", metavar="NAME", help="file and subject name; default: the role. Needs --role"
+    )
+    parser.add_argument(
+        "--node-id", default="", metavar="ID", help="binds it to one node id; default: any"
+    )
+    parser.add_argument(
+        "--host",
+        action="append",
+        metavar="HOST",
+        help="name or address it is reached at; may be repeated; default: the loopback ones",
+    )
+    parser.add_argument("--days", default="825", metavar="N", help="validity; default: 825")
+    parser.add_argument(
+        "--ca-days", default="3650", metavar="N", help="validity of a new authority; default: 3650"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from hyperscale.wire.certificates import make_authority, make_certificate
+    from hyperscale.wire.identity import Vouched, check_name
+    from hyperscale.wire.roles import Role
+
+    for flag in ("cluster", "environment"):
+        check_name(getattr(args, flag), where=f"--{flag}")
+    for flag in ("datacenter", "name", "node_id"):
+        if getattr(args, flag):
+            check_name(getattr(args, flag), where=f"--{flag.replace('_', '-')}")
+    days, ca_days = _days(args.days, "--days"), _days(args.ca_days, "--ca-days")
+    if args.name and not args.role:
+        raise InputError("hyperscale certs: --name needs --role", hint="say whose name it is")
+    chosen = [args.role] if args.name else [[role] for role in args.role or _ROLES]
+    names = [args.name or roles[0] for roles in chosen]
+    folder = Path(args.out)
+    paths = [(folder / f"{name}.pem", folder / f"{name}-key.pem") for name in names]
+    ca_paths = (folder / "ca.pem", folder / "ca-key.pem")
+    taken = [path for pair in paths for path in pair if path.exists()]
+    if taken:
+        raise InputError(
+            f"{taken[0]} exists already", hint="certificates are never overwritten; use --name"
+        )
+    _make_folder(folder)
+    is_new = not any(path.exists() for path in ca_paths)
+    if is_new:
+        authority = make_authority(args.cluster, days=ca_days)
+        _write(ca_paths, authority)
+    else:
+        authority = _read_authority(ca_paths)
+    hosts = args.host or ["localhost", "127.0.0.1", "::1"]
+    for roles, name, pair in zip(chosen, names, paths, strict=True):
+        vouched = Vouched(
+            roles=frozenset(Role(role) for role in roles),
+            cluster=args.cluster,
+            environment=args.environment,
+            datacenter=args.datacenter,
+            node_id=args.node_id,
+        )
+        _write(pair, make_certificate(authority, vouched, name=name, hosts=hosts, days=days))
+    print(f"{'made' if is_new else 'used'} {ca_paths[0]}  (its key: {ca_paths[1]}, keep it safe)")
+    for roles, pair in zip(chosen, paths, strict=True):
+        print(f"made {pair[0]}  {', '.join(roles)}  (its key: {pair[1]})")
+    return 0
+
+
+def _days(text: str, flag: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= _DAYS_MAX:
+        raise InputError(f"{flag}: {text!r} is not a number of days from 1 to {_DAYS_MAX}")
+    return int(text)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out: {folder} cannot be made: {error.strerror}") from error
+
+
+def _read_authority(paths: tuple[Path, Path]) -> "Made":
+    from hyperscale.wire.certificates import Made
+
+    try:
+        return Made(certificate=paths[0].read_bytes(), key=paths[1].read_bytes())
+    except OSError as error:
+        raise InputError(
+            f"the authority needs both {paths[0]} and {paths[1]}: {error.strerror}",
+            hint="bring the other file, or choose another --out for a new authority",
+        ) from error
+
+
+def _write(paths: tuple[Path, Path], made: "Made") -> None:
+    """The key first: a certificate without its key would be no use to anyone."""
+    for path, data, mode in ((paths[1], made.key, 0o600), (paths[0], made.certificate, 0o644)):
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        except OSError as error:
+            raise InputError(f"{path} cannot be written: {error.strerror}") from error
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(data)

@@ -1,0 +1,242 @@
+"""Admission: nested watermarks, limits per guest, fair share, and the caller who obeys."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperscale.wire.admission import (
+    CRITICAL_MAX,
+    GUEST_IDLE_S,
+    GUESTS_MAX,
+    Admission,
+    Courtesy,
+    Load,
+    SlidingWindow,
+    Watermarks,
+)
+from hyperscale.wire.registry import Priority, SizeClass, Spec
+from hyperscale.wire.roles import EVERYONE, Role
+from tests.wire.lab import Question
+
+
+def spec(priority: Priority, rate_per_10s: int = 100, kind: int = 1) -> Spec:
+    return Spec(
+        type=Question,
+        kind=kind,
+        priority=priority,
+        size=SizeClass.SMALL,
+        senders=EVERYONE,
+        rate_per_10s=rate_per_10s,
+        decode=bytes,
+    )
+
+
+def door(**marks: int) -> Admission:
+    return Admission(Watermarks(**marks), Random(1))
+
+
+def admit(door: Admission, priority: Priority, role: Role = Role.WORKER) -> bool:
+    return door.admit(spec(priority), role, "someone", now_s=0.0) == 0.0
+
+
+def fill(door: Admission, priority: Priority, count: int) -> None:
+    for _ in range(count):
+        assert admit(door, priority)
+
+
+LOW, NORMAL, HIGH, CRITICAL = Priority.LOW, Priority.NORMAL, Priority.HIGH, Priority.CRITICAL
+
+
+class TestWatermarks:
+    def test_each_lower_priority_has_its_own_cap(self) -> None:
+        admission = door()
+        fill(admission, LOW, 200)
+        assert not admit(admission, LOW)
+        fill(admission, NORMAL, 300)
+        assert not admit(admission, NORMAL)
+        fill(admission, HIGH, 500)
+        assert not admit(admission, HIGH)
+
+    def test_high_may_use_all_the_room_there_is(self) -> None:
+        admission = door()
+        fill(admission, HIGH, 1000)
+        assert not admit(admission, HIGH)
+
+    def test_low_goes_at_half_and_normal_at_four_fifths(self) -> None:
+        admission = door()
+        fill(admission, HIGH, 499)
+        assert admit(admission, LOW)
+        assert not admit(admission, LOW)
+        fill(admission, HIGH, 299)
+        assert admit(admission, NORMAL)
+        assert not admit(admission, NORMAL)
+        assert admit(admission, HIGH)
+
+    def test_critical_is_taken_when_everything_else_is_refused(self) -> None:
+        admission = door(total=10, normal=3, low=2)
+        fill(admission, HIGH, 10)
+        fill(admission, CRITICAL, 5000)
+        assert admission.shed[CRITICAL] == 0
+        fill(admission, CRITICAL, CRITICAL_MAX - 5000)
+        assert not admit(admission, CRITICAL)
+
+    def test_critical_in_flight_takes_no_room_from_the_others(self) -> None:
+        admission = door(total=10, normal=3, low=2)
+        fill(admission, CRITICAL, 50)
+        fill(admission, HIGH, 10)
+
+    def test_a_release_makes_room(self) -> None:
+        admission = door(total=2, normal=1, low=1)
+        fill(admission, HIGH, 2)
+        admission.release(HIGH)
+        assert admit(admission, HIGH)
+
+    @given(st.lists(st.tuples(st.sampled_from(list(Priority)), st.booleans()), max_size=200))
+    def test_while_a_high_is_refused_no_normal_or_low_is_taken(
+        self, script: list[tuple[Priority, bool]]
+    ) -> None:
+        admission = door(total=20, normal=6, low=4)
+        held: list[Priority] = []
+        for priority, is_release in script:
+            if is_release and held:
+                admission.release(held.pop())
+                continue
+            is_high_refused = sum(admission.in_flight[1:]) >= 20
+            if admit(admission, priority):
+                held.append(priority)
+                assert priority is CRITICAL or not is_high_refused
+        for priority in held:
+            admission.release(priority)
+        assert admission.in_flight == [0, 0, 0, 0]
+
+    def test_a_refusal_says_when_to_come_back_and_the_humble_later(self) -> None:
+        admission = door(total=1, normal=1, low=1)
+        fill(admission, HIGH, 1)
+        for priority, least_s, most_s in ((HIGH, 0.1, 0.5), (NORMAL, 0.25, 1), (LOW, 0.5, 2)):
+            wait_s = admission.admit(spec(priority), Role.WORKER, "w", now_s=0.0)
+            assert least_s <= wait_s <= most_s
+
+
+class TestLoad:
+    @pytest.mark.parametrize(
+        ("load", "taken"),
+        [
+            (Load.HEALTHY, {CRITICAL, HIGH, NORMAL, LOW}),
+            (Load.BUSY, {CRITICAL, HIGH, NORMAL}),
+            (Load.STRESSED, {CRITICAL, HIGH, NORMAL}),
+            (Load.OVERLOADED, {CRITICAL}),
+        ],
+    )
+    def test_what_is_taken_shrinks_with_the_load(self, load: Load, taken: set[Priority]) -> None:
+        admission = door()
+        admission.load = load
+        assert {p for p in Priority if admit(admission, p)} == taken
+
+
+class TestGuests:
+    def ask(self, admission: Admission, who: str, now_s: float, rate: int = 50) -> float:
+        return admission.admit(spec(HIGH, rate), Role.CLIENT, who, now_s=now_s)
+
+    def test_a_guest_is_limited_and_another_is_not(self) -> None:
+        admission = door(total=10_000)
+        assert [self.ask(admission, "a", 0.0) for _ in range(50)] == [0.0] * 50
+        assert self.ask(admission, "a", 0.0) > 0
+        assert self.ask(admission, "b", 0.0) == 0.0
+
+    def test_members_are_not_limited_by_rate(self) -> None:
+        admission = door(total=10_000)
+        for _ in range(500):
+            assert admission.admit(spec(HIGH, 1), Role.WORKER, "w", now_s=0.0) == 0.0
+
+    def test_what_a_refusal_says_is_enough_and_not_much_more(self) -> None:
+        admission = door(total=10_000)
+        now_s = 0.0
+        for _ in range(300):
+            wait_s = self.ask(admission, "a", now_s)
+            if wait_s:
+                assert self.ask(admission, "a", now_s + wait_s * 0.9) > 0
+                now_s += wait_s + 1e-6
+                assert self.ask(admission, "a", now_s) == 0.0
+
+    def test_under_stress_each_active_guest_has_an_equal_share(self) -> None:
+        admission = door(total=10_000)
+        for number in range(5):
+            self.ask(admission, f"g{number}", 0.0)
+        admission.load = Load.STRESSED
+        taken = {
+            f"g{number}": sum(self.ask(admission, f"g{number}", 1.0) == 0.0 for _ in range(60))
+            for number in range(5)
+        }
+        assert set(taken.values()) == {9}  # a fifth of 50, less the one taken before
+
+    def test_a_greedy_guest_does_not_starve_a_modest_one_under_stress(self) -> None:
+        admission = door(total=10_000)
+        admission.load = Load.STRESSED
+        modest = 0
+        for step in range(1000):
+            now_s = step / 100
+            self.ask(admission, "greedy", now_s)
+            if step % 100 == 0:
+                modest += self.ask(admission, "modest", now_s) == 0.0
+        assert modest == 10
+
+    def test_idle_guests_are_forgotten_and_their_number_is_bounded(self) -> None:
+        admission = door(total=10**9)
+        for number in range(GUESTS_MAX + 50):
+            self.ask(admission, f"g{number}", 0.0)
+        assert len(admission._guests) <= GUESTS_MAX
+        self.ask(admission, "late", GUEST_IDLE_S + 1)
+        assert list(admission._guests) == ["late"]
+
+    def test_nothing_is_counted_for_what_is_refused(self) -> None:
+        admission = door(total=10_000)
+        for _ in range(500):
+            self.ask(admission, "a", 0.0)
+        assert admission.in_flight[HIGH] == 50
+        assert self.ask(admission, "a", 20.0) == 0.0
+
+
+class TestSlidingWindow:
+    def test_the_documented_example(self) -> None:
+        window = SlidingWindow(60.0, now_s=0.0)
+        for _ in range(100):
+            window.try_take(1000, now_s=0.0)
+        for _ in range(30):
+            window.try_take(1000, now_s=60.0)
+        assert window.effective(now_s=75.0) == 105.0
+
+    @given(
+        st.integers(1, 20),
+        st.lists(st.floats(0, 8, allow_nan=False), min_size=1, max_size=120),
+    )
+    def test_no_window_of_its_length_holds_twice_the_limit_and_waiting_helps(
+        self, limit: int, steps_s: list[float]
+    ) -> None:
+        window, now_s, taken = SlidingWindow(10.0, now_s=0.0), 0.0, list[float]()
+        for step_s in steps_s:
+            now_s += step_s
+            wait_s = window.try_take(limit, now_s=now_s)
+            if wait_s == 0.0:
+                taken.append(now_s)
+                assert sum(at > now_s - 10.0 for at in taken) < 2 * limit
+            else:
+                assert 0 < wait_s <= 20.0
+
+
+class TestCourtesy:
+    def test_a_refusal_is_obeyed_and_repeated_refusals_more_so(self) -> None:
+        courtesy = Courtesy()
+        assert courtesy.wait_s("op", now_s=0.0) == 0.0
+        assert courtesy.refused("op", 1.0, now_s=0.0) == 1.0
+        assert courtesy.wait_s("op", now_s=0.4) == pytest.approx(0.6)
+        assert courtesy.wait_s("other", now_s=0.0) == 0.0
+        assert courtesy.refused("op", 1.0, now_s=1.0) == pytest.approx(1.5)
+        courtesy.accepted("op")
+        assert courtesy.refused("op", 1.0, now_s=5.0) == pytest.approx(1.0)
+
+    @pytest.mark.parametrize("said_s", [float("inf"), float("nan"), -5.0, 1e300])
+    def test_what_a_broken_peer_says_is_bounded(self, said_s: float) -> None:
+        courtesy = Courtesy()
+        assert 0.0 < courtesy.refused("op", said_s, now_s=100.0) <= 60.0

@@ -1,0 +1,376 @@
+"""The handshake as a state machine: agreements, and refusals that name both values."""
+
+import os
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperscale.errors import InvariantError
+from hyperscale.wire.errors import PeerProtocolError, PeerRefusedError, Reason
+from hyperscale.wire.frames import Frame, encode_head
+from hyperscale.wire.handshake import PROTOCOL, Handshake, handshake_decoder
+from hyperscale.wire.identity import Vouched
+from hyperscale.wire.messages import SALT_BYTES, Hello, Introduction
+from hyperscale.wire.registry import REGISTRY
+from hyperscale.wire.roles import MAY_CONNECT, Role
+from hyperscale.wire.secret import Secrets
+from hyperscale.wire.security import Mode
+from tests.wire.lab import SECRET, introduction
+
+OTHER = "another secret, long enough"
+MANAGER = Vouched(frozenset({Role.MANAGER}), "acme", "test")
+
+
+def side(
+    *,
+    is_dialer: bool,
+    secret: str | None = SECRET,
+    previous: str | None = None,
+    mode: Mode | None = None,
+    protocol: tuple[int, int] = PROTOCOL,
+    vouched: Vouched | None = None,
+    vet: Any = lambda _: None,
+    **intro: Any,
+) -> Handshake:
+    secrets = None if secret is None else Secrets(secret, previous)
+    chosen = mode or (Mode.NONE if secrets is None else Mode.SECRET)
+    local = introduction(**{"node_id": "dialer" if is_dialer else "acceptor", **intro})
+    return Handshake(
+        local,
+        chosen,
+        secrets,
+        is_dialer=is_dialer,
+        salt=os.urandom(SALT_BYTES),
+        vouched=vouched,
+        vet=vet,
+        protocol=protocol,
+    )
+
+
+def frames(data: bytes) -> list[Frame]:
+    return list(handshake_decoder().feed(data))
+
+
+def shake(dialer: Handshake, acceptor: Handshake) -> dict[str, PeerProtocolError]:
+    """Lets both talk until nobody has anything to say; who refused or was refused, and why."""
+    errors: dict[str, PeerProtocolError] = {}
+    sides = {"dialer": dialer, "acceptor": acceptor}
+    mail = [("acceptor", dialer.begin())]
+    while mail:
+        whose, data = mail.pop(0)
+        other = "dialer" if whose == "acceptor" else "acceptor"
+        for frame in frames(data):
+            try:
+                answer = sides[whose].receive(frame)
+            except PeerProtocolError as error:
+                errors[whose] = error
+                answer = sides[whose].refusal(error)
+            if answer:
+                mail.append((other, answer))
+    return errors
+
+
+def agreed(dialer: Handshake, acceptor: Handshake) -> None:
+    assert shake(dialer, acceptor) == {}
+    assert dialer.agreement is not None
+    assert acceptor.agreement is not None
+
+
+def test_two_nodes_with_the_same_secret_agree_and_can_talk() -> None:
+    dialer, acceptor = side(is_dialer=True), side(is_dialer=False)
+    agreed(dialer, acceptor)
+    one, two = dialer.agreement, acceptor.agreement
+    assert one is not None
+    assert two is not None
+    assert (one.peer.node_id, two.peer.node_id) == ("acceptor", "dialer")
+    assert one.sealer
+    assert two.opener
+    assert two.sealer
+    assert one.opener
+    head = bytes(16)
+    assert two.opener.open(head, one.sealer.seal(head, b"to acceptor")) == b"to acceptor"
+    assert one.opener.open(head, two.sealer.seal(head, b"to dialer")) == b"to dialer"
+
+
+def test_nothing_but_the_hello_is_readable_on_the_wire() -> None:
+    dialer, acceptor = side(is_dialer=True), side(is_dialer=False)
+    hello = dialer.begin()
+    answer = acceptor.receive(frames(hello)[0])
+    named = dialer.receive(frames(answer)[0])
+    assert b"acme" not in hello + answer + named
+    assert b"manager" not in hello + answer + named
+
+
+def test_without_secrets_both_agree_in_the_clear() -> None:
+    agreed(side(is_dialer=True, secret=None), side(is_dialer=False, secret=None))
+
+
+def test_capabilities_are_what_both_have() -> None:
+    dialer = side(is_dialer=True, capabilities=["a", "b"])
+    acceptor = side(is_dialer=False, capabilities=["b", "c"])
+    agreed(dialer, acceptor)
+    assert dialer.agreement is not None
+    assert dialer.agreement.capabilities == {"b"}
+
+
+@pytest.mark.parametrize("theirs", [(1, 0), (1, 1), (1, 2), (1, 3), (1, 9)])
+def test_minor_versions_meet_at_the_older(theirs: tuple[int, int]) -> None:
+    dialer = side(is_dialer=True, protocol=(1, 2))
+    acceptor = side(is_dialer=False, protocol=theirs)
+    agreed(dialer, acceptor)
+    for each in (dialer, acceptor):
+        assert each.agreement is not None
+        assert each.agreement.protocol == min((1, 2), theirs)
+
+
+def test_a_newer_minor_may_say_more_than_we_know() -> None:
+    acceptor = side(is_dialer=False, secret=None)
+    newer = {"major": 1, "minor": 7, "security": "none", "salt": bytes(32), "colour": "red"}
+    said = msgspec.to_builtins(introduction("dialer")) | {"shoe_size": 44}
+    for kind, body in ((1, newer), (2, said)):
+        encoded = msgspec.msgpack.encode(body)
+        acceptor.receive(frames(encode_head(kind, 0, 0, 0, len(encoded)) + encoded)[0])
+    assert acceptor.agreement is not None
+    assert acceptor.agreement.protocol == PROTOCOL
+
+
+def refused(
+    dialer: Handshake, acceptor: Handshake, reason: Reason, *values: str, by: str = "acceptor"
+) -> None:
+    """One side refuses for `reason`, naming `values`; the other is told the same."""
+    errors = shake(dialer, acceptor)
+    told = "dialer" if by == "acceptor" else "acceptor"
+    assert errors[by].reason is reason
+    assert not isinstance(errors[by], PeerRefusedError)
+    assert isinstance(errors[told], PeerRefusedError)
+    assert errors[told].reason is reason
+    for value in values:
+        assert value in str(errors[by])
+        assert value in str(errors[told])
+    refuser = acceptor if by == "acceptor" else dialer
+    assert refuser.agreement is None
+
+
+def test_another_major_version_is_refused_with_both() -> None:
+    refused(
+        side(is_dialer=True, protocol=(2, 1)),
+        side(is_dialer=False, protocol=(1, 4)),
+        Reason.VERSION,
+        "2.1",
+        "1.4",
+    )
+
+
+def test_another_secret_is_refused_and_the_dialer_can_read_why() -> None:
+    refused(side(is_dialer=True, secret=OTHER), side(is_dialer=False), Reason.SECRET)
+
+
+def test_no_secret_where_one_is_needed_is_refused_with_both() -> None:
+    refused(
+        side(is_dialer=True, secret=None),
+        side(is_dialer=False),
+        Reason.UNSEALED,
+        "'none'",
+        "'secret'",
+    )
+
+
+def test_a_secret_where_there_is_none_is_refused_with_both() -> None:
+    refused(
+        side(is_dialer=True),
+        side(is_dialer=False, secret=None),
+        Reason.SEALED,
+        "'none'",
+        "'secret'",
+    )
+
+
+def test_another_cluster_is_refused_with_both() -> None:
+    refused(
+        side(is_dialer=True, cluster="mine"),
+        side(is_dialer=False, cluster="theirs"),
+        Reason.CLUSTER,
+        "'mine'",
+        "'theirs'",
+    )
+
+
+def test_another_environment_is_refused_with_both() -> None:
+    refused(
+        side(is_dialer=True, environment="staging"),
+        side(is_dialer=False, environment="prod"),
+        Reason.ENVIRONMENT,
+        "'staging'",
+        "'prod'",
+    )
+
+
+def test_cluster_and_environment_are_judged_before_any_other_field_is_read() -> None:
+    acceptor = side(is_dialer=False, secret=None, cluster="theirs")
+    hello = REGISTRY.encode(Hello(*PROTOCOL, security="none", salt=bytes(32)))
+    acceptor.receive(frames(encode_head(1, 0, 0, 0, len(hello)) + hello)[0])
+    body = msgspec.msgpack.encode({"cluster": "mine", "environment": "x", "role": 17})
+    with pytest.raises(PeerProtocolError) as caught:
+        acceptor.receive(frames(encode_head(2, 0, 0, 0, len(body)) + body)[0])
+    assert caught.value.reason is Reason.CLUSTER
+
+
+@pytest.mark.parametrize("initiator", list(Role))
+@pytest.mark.parametrize("target", list(Role))
+def test_the_whole_role_matrix(initiator: Role, target: Role) -> None:
+    allowed = {
+        Role.CLIENT: {Role.GATE, Role.MANAGER},
+        Role.GATE: {Role.MANAGER, Role.GATE, Role.CLIENT},
+        Role.MANAGER: {Role.WORKER, Role.MANAGER, Role.GATE, Role.CLIENT},
+        Role.WORKER: {Role.MANAGER},
+        Role.OPERATOR: {Role.GATE, Role.MANAGER, Role.WORKER},
+    }
+    assert allowed == MAY_CONNECT
+    dialer, acceptor = side(is_dialer=True, role=initiator), side(is_dialer=False, role=target)
+    if target in allowed[initiator]:
+        agreed(dialer, acceptor)
+    else:
+        text = f"Connection denied: role '{initiator}' cannot connect to '{target}'"
+        refused(dialer, acceptor, Reason.ROLE, text)
+
+
+def test_a_secret_being_rotated_out_is_accepted_by_the_acceptor() -> None:
+    agreed(side(is_dialer=True, secret=OTHER), side(is_dialer=False, previous=OTHER))
+    refused(side(is_dialer=True, secret=OTHER), side(is_dialer=False), Reason.SECRET)
+
+
+def test_a_rotation_in_three_rounds_refuses_nobody() -> None:
+    rounds = [(OTHER, None), (OTHER, SECRET), (SECRET, OTHER), (SECRET, None)]
+    for before, behind in zip(rounds, rounds[1:], strict=False):  # noqa: RUF007  pairs both ways
+        for one, two in ((before, behind), (behind, before)):
+            agreed(
+                side(is_dialer=True, secret=one[0], previous=one[1]),
+                side(is_dialer=False, secret=two[0], previous=two[1]),
+            )
+
+
+def test_the_caller_may_refuse_for_reasons_of_its_own() -> None:
+    def vet(peer: Introduction) -> None:
+        raise PeerProtocolError(f"no room for {peer.node_id}", reason=Reason.CROWDED)
+
+    refused(side(is_dialer=True), side(is_dialer=False, vet=vet), Reason.CROWDED, "no room")
+
+
+def test_the_dialer_may_refuse_too() -> None:
+    def vet(peer: Introduction) -> None:
+        raise PeerProtocolError(f"{peer.node_id} is me", reason=Reason.LOOPED)
+
+    errors = shake(side(is_dialer=True, vet=vet), side(is_dialer=False))
+    assert errors["dialer"].reason is Reason.LOOPED
+
+
+class TestCertificates:
+    def test_a_certificate_must_vouch_for_what_the_peer_says(self) -> None:
+        def dial(vouched: Vouched, **intro: Any) -> dict[str, PeerProtocolError]:
+            acceptor = side(is_dialer=False, mode=Mode.TLS, vouched=vouched)
+            return shake(side(is_dialer=True, mode=Mode.TLS, vouched=MANAGER, **intro), acceptor)
+
+        assert dial(MANAGER) == {}
+        worker = Vouched(frozenset({Role.WORKER}), "acme", "test")
+        lies = {
+            "role": dial(worker),
+            "cluster": dial(Vouched(frozenset({Role.MANAGER}), "other", "test")),
+            "environment": dial(Vouched(frozenset({Role.MANAGER}), "acme", "prod")),
+            "datacenter": dial(
+                Vouched(frozenset({Role.MANAGER}), "acme", "test", datacenter="eu"),
+                datacenter="us",
+            ),
+            "node": dial(Vouched(frozenset({Role.MANAGER}), "acme", "test", node_id="somebody")),
+        }
+        assert {what: errors["acceptor"].reason for what, errors in lies.items()} == dict.fromkeys(
+            lies, Reason.IDENTITY
+        )
+        assert "says it is a manager, its certificate says worker" in str(lies["role"]["dialer"])
+
+    def test_tls_without_a_certificate_is_our_bug(self) -> None:
+        with pytest.raises(InvariantError):
+            side(is_dialer=True, mode=Mode.TLS)
+
+
+class TestAttacks:
+    def test_a_recorded_dialer_does_not_get_in_again(self) -> None:
+        dialer, first, second = side(is_dialer=True), side(is_dialer=False), side(is_dialer=False)
+        hello = dialer.begin()
+        named = dialer.receive(frames(first.receive(frames(hello)[0]))[0])
+        first.receive(frames(named)[0])
+        assert first.agreement is not None
+
+        second.receive(frames(hello)[0])
+        with pytest.raises(PeerProtocolError) as caught:
+            second.receive(frames(named)[0])
+        assert caught.value.reason is Reason.SECRET
+
+    def test_a_dialers_own_words_sent_back_to_it_do_not_open(self) -> None:
+        dialer = side(is_dialer=True)
+        hello = dialer.begin()
+        named = dialer.receive(frames(hello)[0])
+        with pytest.raises(PeerProtocolError) as caught:
+            dialer.receive(frames(named)[0])
+        assert caught.value.reason is Reason.SECRET
+
+    def test_altering_the_clear_hello_breaks_the_keys(self) -> None:
+        dialer, acceptor = side(is_dialer=True, protocol=(1, 5)), side(is_dialer=False)
+        hello = frames(dialer.begin())[0]
+        honest = msgspec.msgpack.decode(hello.body, type=Hello)
+        downgraded = REGISTRY.encode(msgspec.structs.replace(honest, minor=0))
+        answer = acceptor.receive(Frame(1, 0, 0, 0, hello.head, downgraded))
+        named = dialer.receive(frames(answer)[0])
+        with pytest.raises(PeerProtocolError) as caught:
+            acceptor.receive(frames(named)[0])
+        assert caught.value.reason is Reason.SECRET
+
+    def test_frames_out_of_turn_are_refused(self) -> None:
+        for kind in (2, 4, 10, 200):
+            with pytest.raises(PeerProtocolError) as caught:
+                side(is_dialer=False).receive(Frame(kind, 0, 0, 0, bytes(16), b""))
+            assert caught.value.reason is Reason.UNEXPECTED
+
+    def test_a_short_salt_is_refused(self) -> None:
+        hello = REGISTRY.encode(Hello(*PROTOCOL, security="secret", salt=b"short"))
+        with pytest.raises(PeerProtocolError) as caught:
+            side(is_dialer=False).receive(Frame(1, 0, 0, 0, bytes(16), hello))
+        assert caught.value.reason is Reason.MALFORMED
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"node_id": "new\nline"},
+            {"node_id": ""},
+            {"node_id": "x" * 65},
+            {"incarnation": -1},
+            {"capabilities": ["c"] * 65},
+            {"capabilities": ["c" * 65]},
+            {"version": "v" * 65},
+            {"datacenter": "no spaces"},
+        ],
+    )
+    def test_an_introduction_out_of_bounds_is_refused(self, change: dict[str, Any]) -> None:
+        errors = shake(side(is_dialer=True, **change), side(is_dialer=False))
+        assert errors["acceptor"].reason is Reason.MALFORMED
+
+    @given(st.integers(0, 300), st.binary(max_size=200), st.booleans(), st.integers(0, 1))
+    def test_any_frame_is_answered_by_a_reason_or_accepted(
+        self, kind: int, body: bytes, is_dialer: bool, after: int
+    ) -> None:
+        machine, other = side(is_dialer=is_dialer), side(is_dialer=not is_dialer)
+        if after:
+            hello = other.begin() or other.receive(frames(machine.begin())[0])
+            machine.receive(frames(hello)[0])
+        try:
+            machine.receive(Frame(kind, 0, 0, 0, bytes(16), body))
+        except PeerProtocolError as error:
+            machine.refusal(error)
+        assert machine.agreement is None
+
+    def test_what_a_stranger_writes_is_fit_for_a_log(self) -> None:
+        errors = shake(side(is_dialer=True, cluster="a\x1b[31m\n"), side(is_dialer=False))
+        assert "\x1b" not in str(errors["acceptor"])
+        assert "\n" not in str(errors["acceptor"])
