@@ -117,10 +117,6 @@ class Connection(asyncio.Protocol):
         return self._session is not None
 
     @property
-    def has_transport(self) -> bool:
-        return self._transport is not None
-
-    @property
     def is_usable(self) -> bool:
         """Whether something new may be asked here."""
         session = self._session

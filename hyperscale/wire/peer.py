@@ -36,6 +36,7 @@ from hyperscale.wire.serving import Handlers
 LEAVE_GRACE_S = 5.0
 ABANDON_GRACE_S = 2.0
 _ACCEPT_PAUSE_S = 0.1
+_ACCEPT_BATCH = 64
 _BACKLOG = 512
 
 _log = logging.getLogger("hyperscale.wire")
@@ -99,6 +100,8 @@ class PeerServer:
         self._handshakes = 0
         self._links: set[PeerLink] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._listeners: set[socket.socket] = set()
+        self._arriving: set[socket.socket] = set()  # accepted, and their task has not begun
         self._services: set[asyncio.Task[None]] = set()
         self._group = asyncio.TaskGroup()
         self._is_closing = False
@@ -140,8 +143,9 @@ class PeerServer:
                 hint="is another node running there?",
             ) from error
         listener.setblocking(False)
+        self._listeners.add(listener)
+        self._watch(listener)
         bound: tuple[str, int] = listener.getsockname()[:2]
-        self._spawn(self._accept(listener), name=f"accept:{host}:{bound[1]}")
         return bound
 
     def link(self, host: str, port: int, *, node_id: str | None = None) -> PeerLink:
@@ -274,23 +278,33 @@ class PeerServer:
         finally:
             self._links.discard(link)
 
-    async def _accept(self, listener: socket.socket) -> None:
+    def _watch(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            loop = asyncio.get_running_loop()
+            loop.add_reader(listener.fileno(), self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Takes what waits at a listener. Synchronous: no accepted socket can get lost."""
         loop = asyncio.get_running_loop()
-        with listener:
-            while True:
-                try:
-                    accepted, address = await loop.sock_accept(listener)
-                except OSError as error:  # out of descriptors: others may give some back
-                    _log.warning("accept.failed: %s", error, extra={"detail": str(error)})
-                    await asyncio.sleep(_ACCEPT_PAUSE_S)
-                    continue
-                host, port = str(address[0]), int(address[1])
-                if self._is_crowded(host):
-                    accepted.close()
-                    crowded = PeerProtocolError("too many connections", reason=Reason.CROWDED)
-                    self._count(host, crowded)
-                    continue
-                self._spawn(self._receive(accepted, host, port), name=f"handshake:{host}:{port}")
+        for _ in range(_ACCEPT_BATCH):
+            try:
+                accepted, address = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:  # out of descriptors: others may give some back
+                _log.warning("accept.failed: %s", error, extra={"detail": str(error)})
+                loop.remove_reader(listener.fileno())
+                loop.call_later(_ACCEPT_PAUSE_S, self._watch, listener)
+                return
+            host, port = str(address[0]), int(address[1])
+            if self._is_crowded(host):
+                accepted.close()
+                crowded = PeerProtocolError("too many connections", reason=Reason.CROWDED)
+                self._count(host, crowded)
+                continue
+            accepted.setblocking(False)
+            self._arriving.add(accepted)
+            self._spawn(self._receive(accepted, host, port), name=f"handshake:{host}:{port}")
 
     def _is_crowded(self, host: str) -> bool:
         limits = self._limits
@@ -302,6 +316,7 @@ class PeerServer:
 
     async def _receive(self, accepted: socket.socket, host: str, port: int) -> None:
         """Takes an accepted socket through TLS and the handshake, then lets it run."""
+        self._arriving.discard(accepted)
         loop = asyncio.get_running_loop()
         connection = Connection(self, is_dialer=False, host=host, port=port)
         tls = self.security.tls
@@ -324,9 +339,7 @@ class PeerServer:
         finally:
             self._handshakes -= 1
             if not connection.is_established:
-                connection.give_up("the handshake failed")
-                if not connection.has_transport:
-                    accepted.close()
+                connection.give_up("the handshake failed")  # the socket is its transport's
 
     def _count(self, host: str, error: PeerProtocolError) -> None:
         if isinstance(error, PeerRefusedError):
@@ -339,6 +352,7 @@ class PeerServer:
         self._is_closing = True
         for link in list(self._links):
             link.close()
+        self._close_listeners()
         for task in self._services:
             task.cancel()
         for connection in list(self._all):
@@ -363,6 +377,16 @@ class PeerServer:
             connection.abort("the node stops")
         for task in self._tasks | self._services:
             task.cancel()
+        self._close_listeners()
+        while self._arriving:
+            self._arriving.pop().close()
+
+    def _close_listeners(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._listeners:
+            listener = self._listeners.pop()
+            loop.remove_reader(listener.fileno())
+            listener.close()
 
 
 async def _handshaken(connection: Connection) -> None:

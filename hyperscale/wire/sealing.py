@@ -171,6 +171,18 @@ class DatagramSealer:
         )
         self._senders: OrderedDict[str, _Sender] = OrderedDict()
 
+    def renew(self, incarnation: int) -> None:
+        """This node goes on as a later incarnation; what it knows of the others stays."""
+        if incarnation <= self._incarnation:
+            raise InvariantError(
+                f"incarnation {incarnation} does not follow {self._incarnation}",
+                hint="under the same key nonces would repeat",
+            )
+        self._incarnation = incarnation
+        if self._secrets is not None:
+            raw_id = self._node_id.encode()
+            self._cipher = self._cipher_of(self._secrets.current, raw_id, incarnation)
+
     @property
     def overhead_bytes(self) -> int:
         """What sealing adds to every datagram of this node."""

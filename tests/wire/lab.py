@@ -1,7 +1,9 @@
 """Messages, nodes and loops for the tests of the wire."""
 
 import asyncio
+import contextlib
 import itertools
+import os
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, TypeVar
@@ -103,7 +105,7 @@ def echoing() -> Handlers:
 
 
 def run(main: Callable[[], Awaitable[_T]]) -> _T:
-    """Runs on uvloop in debug mode, and fails if a task or an exception is left behind."""
+    """Runs on uvloop, and fails if a task, a socket or an exception is left behind."""
 
     async def checked() -> _T:
         loop = asyncio.get_running_loop()
@@ -116,8 +118,20 @@ def run(main: Callable[[], Awaitable[_T]]) -> _T:
         assert not problems, f"the loop heard of: {problems}"
         return result
 
+    before = open_sockets()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(checked())
+        result = runner.run(checked())
+    assert open_sockets() == before, "sockets left behind"
+    return result
+
+
+def open_sockets() -> int:
+    """How many sockets this process has open."""
+    found = 0
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found += os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:")
+    return found
 
 
 async def until(condition: Callable[[], object], *, within_s: float = 10.0) -> None:
