@@ -3,8 +3,8 @@
 A method returns at once with something to await; nothing here runs per response.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Unpack
 
 from hyperscale.clients.templates import BodyCall, PlainCall, TemplateBook
 from hyperscale.testing.http import HTTPResponse
@@ -12,7 +12,10 @@ from hyperscale.testing.http import HTTPResponse
 if TYPE_CHECKING:
     from hyperscale._native import Template
 
-Send = Callable[["Template", int], Awaitable[HTTPResponse]]
+Response = Coroutine[Any, Any, HTTPResponse]
+"""A request under way, to be awaited or made a task; it was sent when it was made."""
+
+Send = Callable[["Template", int], Response]
 
 
 class HTTPClient:
@@ -29,27 +32,27 @@ class HTTPClient:
         self._send = send
         self._vu = vu
 
-    def get(self, url: str, **call: Unpack[PlainCall]) -> Awaitable[HTTPResponse]:
+    def get(self, url: str, **call: Unpack[PlainCall]) -> Response:
         return self._send(self._template("GET", url, call), self._vu)
 
-    def head(self, url: str, **call: Unpack[PlainCall]) -> Awaitable[HTTPResponse]:
+    def head(self, url: str, **call: Unpack[PlainCall]) -> Response:
         return self._send(self._template("HEAD", url, call), self._vu)
 
-    def options(self, url: str, **call: Unpack[PlainCall]) -> Awaitable[HTTPResponse]:
+    def options(self, url: str, **call: Unpack[PlainCall]) -> Response:
         return self._send(self._template("OPTIONS", url, call), self._vu)
 
-    def post(self, url: str, **call: Unpack[BodyCall]) -> Awaitable[HTTPResponse]:
+    def post(self, url: str, **call: Unpack[BodyCall]) -> Response:
         return self._send(self._template("POST", url, call), self._vu)
 
-    def put(self, url: str, **call: Unpack[BodyCall]) -> Awaitable[HTTPResponse]:
+    def put(self, url: str, **call: Unpack[BodyCall]) -> Response:
         return self._send(self._template("PUT", url, call), self._vu)
 
-    def patch(self, url: str, **call: Unpack[BodyCall]) -> Awaitable[HTTPResponse]:
+    def patch(self, url: str, **call: Unpack[BodyCall]) -> Response:
         return self._send(self._template("PATCH", url, call), self._vu)
 
-    def delete(self, url: str, **call: Unpack[BodyCall]) -> Awaitable[HTTPResponse]:
+    def delete(self, url: str, **call: Unpack[BodyCall]) -> Response:
         return self._send(self._template("DELETE", url, call), self._vu)
 
-    def request(self, method: str, url: str, **call: Unpack[BodyCall]) -> Awaitable[HTTPResponse]:
+    def request(self, method: str, url: str, **call: Unpack[BodyCall]) -> Response:
         """Any method: `TRACE`, or one of the target's own."""
         return self._send(self._template(method, url, call), self._vu)

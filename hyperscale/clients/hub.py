@@ -2,13 +2,13 @@
 
 import asyncio
 import resource
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from hyperscale._native import Engine, Exchange, Program, Recorder, Template, resolve
 from hyperscale.clients.bodies import encode_data
 from hyperscale.clients.errors import RequestError
-from hyperscale.clients.http import HTTPClient, Send
+from hyperscale.clients.http import HTTPClient, Response, Send
 from hyperscale.clients.scope import StepScope, current_step
 from hyperscale.clients.templates import TemplateBook
 from hyperscale.errors import InputError, InvariantError
@@ -75,7 +75,7 @@ class ClientHub:
         get_step = current_step.get
         sees_all = trace is not None
 
-        def send(template: Template, vu: int) -> Awaitable[HTTPResponse]:
+        def send(template: Template, vu: int) -> Response:
             step, sees_body = get_step(_NO_STEP)
             return send_native(template, vu, step, sees_body or sees_all)
 

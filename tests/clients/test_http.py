@@ -373,6 +373,30 @@ def test_a_cancelled_call_lets_go_of_its_connection(target: RunningTarget) -> No
     assert in_lab(work) == (0, 200)
 
 
+def test_a_call_can_be_made_a_task_gathered_and_bounded(target: RunningTarget) -> None:
+    async def work(lab: Lab) -> list[int]:
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(lab.http.get(f"{target.url}/status/201"))
+        both = await asyncio.gather(
+            lab.http.get(f"{target.url}/status/202"), lab.http.get(f"{target.url}/status/203")
+        )
+        bounded = await asyncio.wait_for(lab.http.get(f"{target.url}/"), 5)
+        return [task.result().status, *(response.status for response in both), bounded.status]
+
+    assert in_lab(work) == [201, 202, 203, 200]
+
+
+def test_a_cancelled_task_of_a_call_lets_go_of_its_connection(target: RunningTarget) -> None:
+    async def work(lab: Lab) -> tuple[bool, int]:
+        task = asyncio.create_task(lab.http.get(f"{target.url}/delay/5000"))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait((task,))
+        return task.cancelled(), lab.hub.in_flight()
+
+    assert in_lab(work) == (True, 0)
+
+
 def test_cutting_cancels_whoever_waits(target: RunningTarget) -> None:
     async def work(lab: Lab) -> list[bool]:
         calls = [asyncio.ensure_future(_wait(lab, target.url)) for _ in range(5)]

@@ -365,6 +365,30 @@ impl Call {
         slf
     }
 
+    /// With `throw` and `close`, what `asyncio.create_task` asks of a coroutine.
+    fn send<'py>(
+        slf: Bound<'py, Self>,
+        _value: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, Self>>> {
+        Self::__next__(slf)
+    }
+
+    #[pyo3(signature = (error, value = None, traceback = None))]
+    fn throw(
+        slf: &Bound<'_, Self>,
+        error: Bound<'_, PyAny>,
+        value: Option<Bound<'_, PyAny>>,
+        traceback: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let _ = traceback; // it is the raised error's own already
+        Self::cancel(slf, None)?;
+        Err(PyErr::from_value(value.unwrap_or(error)))
+    }
+
+    fn close(slf: &Bound<'_, Self>) -> PyResult<()> {
+        Self::cancel(slf, None).map(|_| ())
+    }
+
     fn __next__(slf: Bound<'_, Self>) -> PyResult<Option<Bound<'_, Self>>> {
         let mut inner = slf.get().lock();
         if matches!(inner.state, State::Pending) {

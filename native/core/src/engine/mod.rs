@@ -288,6 +288,11 @@ impl<T> Engine<T> {
 
     /// Forgets every request.
     pub fn abort_all(&mut self, recorder: &mut Recorder) -> Vec<T> {
+        // Nobody is left to be served by what becomes free.
+        self.connect_queue.clear();
+        for origin in &mut self.origins {
+            origin.waiting.clear();
+        }
         let slots: Vec<u32> = self.requests.iter().map(|(slot, _)| slot as u32).collect();
         slots.into_iter().filter_map(|slot| self.drop_request(slot, recorder)).collect()
     }
