@@ -1,0 +1,547 @@
+"""Everything a stranger, a misconfigured node or an attacker can send to real sockets.
+
+Each is refused under its reason, counted, logged once per peer, and harms nobody: a friend is
+served before, during and after. Certificates have a file of their own.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from hyperscale.errors import InputError
+from hyperscale.wire.datagrams import DatagramPort, Received
+from hyperscale.wire.errors import PeerProtocolError, PeerRefusedError, Reason
+from hyperscale.wire.frames import FRAME_BYTES_MAX, encode_head
+from hyperscale.wire.handshake import Handshake, handshake_decoder
+from hyperscale.wire.messages import SALT_BYTES
+from hyperscale.wire.peer import Limits, PeerServer
+from hyperscale.wire.refusals import Refusals
+from hyperscale.wire.registry import REGISTRY, SizeClass
+from hyperscale.wire.roles import Role
+from hyperscale.wire.sealing import DATAGRAM_BYTES_MAX, DatagramSealer
+from hyperscale.wire.secret import Secrets
+from hyperscale.wire.security import Mode
+from tests.wire.lab import (
+    SECRET,
+    Answer,
+    Question,
+    echoing,
+    introduction,
+    run,
+    secured,
+    server,
+    soon,
+    until,
+)
+
+OTHER = "another secret, long enough"
+Attack = Callable[["Target"], Awaitable[None]]
+
+
+class Raw:
+    """A socket that says what it likes, before, during and after the handshake."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.sealer: Any = None
+
+    @classmethod
+    async def dial(cls, address: tuple[str, int]) -> "Raw":
+        return cls(*await asyncio.open_connection(*address))
+
+    async def shake(self) -> "Raw":
+        """An honest handshake, by hand; the connection is then as good as any."""
+        intro = introduction("raw")
+        machine = Handshake(
+            intro, Mode.SECRET, Secrets(SECRET), is_dialer=True, salt=os.urandom(SALT_BYTES)
+        )
+        decoder = handshake_decoder()
+        self.writer.write(machine.begin())
+        while machine.agreement is None:
+            for frame in decoder.feed(await self.reader.read(65536)):
+                self.writer.write(machine.receive(frame))
+        self.sealer = machine.agreement.sealer
+        return self
+
+    def frame(self, kind: int, body: bytes, request_id: int = 1) -> bytes:
+        head = encode_head(kind, request_id, 0, 2, len(body) + 16)
+        return head + bytes(self.sealer.seal(head, body))
+
+    async def until_closed(self) -> bytes:
+        """Everything the other side still says."""
+        try:
+            return await self.reader.read()
+        except ConnectionResetError:
+            return b""
+
+    async def close(self) -> None:
+        self.writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+
+class Target:
+    """A node under attack and a friend of it."""
+
+    def __init__(self, node: PeerServer, address: tuple[str, int]) -> None:
+        self.node, self.address = node, address
+
+
+def attacked(
+    attack: Attack, reason: Reason, caplog: pytest.LogCaptureFixture, **options: Any
+) -> None:
+    """Three times the same attack: three counts, one log line, and a friend unharmed."""
+
+    async def main() -> None:
+        async with (
+            server("target", handlers=echoing(), **options) as node,
+            server("friend") as friend,
+        ):
+            address = await node.listen("127.0.0.1", 0)
+            link = friend.link(*address)
+            await link.call(Question("before"), Answer, deadline_s=soon())
+            with caplog.at_level(logging.WARNING, "hyperscale.wire"):
+                for count in range(1, 4):
+                    await attack(Target(node, address))
+                    await until(lambda count=count: node.refusals.counts[reason] == count)
+                    await link.call(Question("between"), Answer, deadline_s=soon())
+            assert node.refusals.counts.keys() == {reason}
+            lines = [r for r in caplog.records if r.message.startswith("peer.refused")]
+            assert [line.__dict__["reason"] for line in lines] == [str(reason)]
+            await until(lambda: len(node.connections) == 1)
+            assert node.admission.in_flight == [0, 0, 0, 0]
+
+    run(main)
+
+
+def dialling(node_id: str = "stranger", role: Role = Role.MANAGER, **options: Any) -> Attack:
+    """A node of ours, configured differently, that tries to join."""
+
+    async def attack(target: Target) -> None:
+        async with server(node_id, role, **options) as stranger:
+            with pytest.raises(PeerRefusedError):
+                await stranger.dial(*target.address)
+
+    return attack
+
+
+def saying(data: bytes, *, is_half: bool = False) -> Attack:
+    """Bytes on a fresh connection; `is_half` ends it there."""
+
+    async def attack(target: Target) -> None:
+        raw = await Raw.dial(target.address)
+        raw.writer.write(data)
+        if is_half:
+            raw.writer.write_eof()
+        await raw.until_closed()
+        await raw.close()
+
+    return attack
+
+
+def after_handshake(build: Callable[[Raw], bytes], *, is_half: bool = False) -> Attack:
+    """Bytes on a connection whose handshake was honest."""
+
+    async def attack(target: Target) -> None:
+        raw = await (await Raw.dial(target.address)).shake()
+        raw.writer.write(build(raw))
+        if is_half:
+            raw.writer.write_eof()
+        await raw.until_closed()
+        await raw.close()
+
+    return attack
+
+
+QUESTION = REGISTRY.by_type[Question].kind
+ASKED = REGISTRY.encode(Question("hi"))
+
+
+def _replayed(raw: Raw) -> bytes:
+    return raw.frame(QUESTION, ASKED) * 2
+
+
+def _reordered(raw: Raw) -> bytes:
+    first, second = raw.frame(QUESTION, ASKED, 1), raw.frame(QUESTION, ASKED, 3)
+    return second + first
+
+
+def _altered(raw: Raw) -> bytes:
+    frame = bytearray(raw.frame(QUESTION, ASKED))
+    frame[-1] ^= 1
+    return bytes(frame)
+
+
+def _altered_head(raw: Raw) -> bytes:
+    frame = bytearray(raw.frame(QUESTION, ASKED))
+    frame[11] ^= 4  # another request id
+    return bytes(frame)
+
+
+TCP: dict[str, tuple[Attack, Reason]] = {
+    "a wrong secret": (dialling(secret=OTHER), Reason.SECRET),
+    "no secret": (dialling(secret=None), Reason.UNSEALED),
+    "another cluster": (dialling(intro={"cluster": "other"}), Reason.CLUSTER),
+    "another environment": (dialling(intro={"environment": "other"}), Reason.ENVIRONMENT),
+    "another major version": (dialling(protocol=(2, 0)), Reason.VERSION),
+    "our own node id": (dialling("target"), Reason.LOOPED),
+    "another protocol": (saying(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"), Reason.OVERSIZED),
+    "a frame over every limit": (
+        saying((FRAME_BYTES_MAX + 1).to_bytes(4, "big")),
+        Reason.OVERSIZED,
+    ),
+    "a handshake frame over its limit": (saying(encode_head(1, 0, 0, 0, 20_000)), Reason.OVERSIZED),
+    "a call instead of a handshake": (
+        saying(encode_head(QUESTION, 1, 0, 2, len(ASKED)) + ASKED),
+        Reason.UNEXPECTED,
+    ),
+    "an introduction before the hello": (
+        saying(encode_head(2, 0, 0, 0, 4) + b"\x81\xa1ab"),
+        Reason.UNEXPECTED,
+    ),
+    "a hello that is not one": (saying(encode_head(1, 0, 0, 0, 4) + b"junk"), Reason.MALFORMED),
+    "a truncated hello": (
+        saying(encode_head(1, 0, 0, 0, 50) + b"x", is_half=True),
+        Reason.TRUNCATED,
+    ),
+    "nothing at all": (saying(b"", is_half=True), Reason.TRUNCATED),
+    "another frame version": (saying(b"\0\0\0\x0c\x09" + bytes(11)), Reason.VERSION),
+    "a replayed frame": (after_handshake(_replayed), Reason.TAMPERED),
+    "reordered frames": (after_handshake(_reordered), Reason.TAMPERED),
+    "an altered frame": (after_handshake(_altered), Reason.TAMPERED),
+    "an altered header": (after_handshake(_altered_head), Reason.TAMPERED),
+    "an unsealed frame": (
+        after_handshake(lambda _: encode_head(QUESTION, 1, 0, 2, len(ASKED)) + ASKED),
+        Reason.TAMPERED,
+    ),
+    "a frame over its class": (
+        after_handshake(lambda _: encode_head(QUESTION, 1, 0, 2, SizeClass.SMALL + 17)),
+        Reason.OVERSIZED,
+    ),
+    "a truncated frame": (
+        after_handshake(lambda raw: raw.frame(QUESTION, ASKED)[:-3], is_half=True),
+        Reason.TRUNCATED,
+    ),
+    "a handshake within a session": (
+        after_handshake(lambda raw: raw.frame(1, b"", 0)),
+        Reason.UNEXPECTED,
+    ),
+    "a request twice": (
+        # The first is still being carried out when the second comes: both are in one read.
+        after_handshake(lambda raw: raw.frame(QUESTION, ASKED, 5) + raw.frame(QUESTION, ASKED, 5)),
+        Reason.UNEXPECTED,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", TCP)
+def test_refused_on_tcp(what: str, caplog: pytest.LogCaptureFixture) -> None:
+    attack, reason = TCP[what]
+    attacked(attack, reason, caplog)
+
+
+def test_a_role_that_may_not_connect_here_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    attacked(dialling(role=Role.WORKER), Reason.ROLE, caplog, role=Role.GATE)
+
+
+def test_the_old_secret_is_refused_once_the_rotation_is_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def during() -> None:
+        async with server("target", previous=OTHER) as node, server("late", secret=OTHER) as late:
+            assert (await late.dial(*await node.listen("127.0.0.1", 0))).is_usable
+
+    run(during)
+    attacked(dialling(secret=OTHER), Reason.SECRET, caplog)
+
+
+def test_a_sealed_stranger_is_refused_by_a_node_without_secret(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with server("target", secret=None) as node, server("stranger") as stranger:
+            address = await node.listen("127.0.0.1", 0)
+            with pytest.raises(PeerRefusedError, match="'secret', the acceptor by 'none'"):
+                await stranger.dial(*address)
+            assert node.refusals.counts == {Reason.SEALED: 1}
+
+    run(main)
+
+
+def test_the_refused_are_told_both_values() -> None:
+    async def main() -> None:
+        async with (
+            server("target", intro={"cluster": "theirs"}) as node,
+            server("stranger", intro={"cluster": "mine"}) as stranger,
+        ):
+            address = await node.listen("127.0.0.1", 0)
+            link = stranger.link(*address)
+            await until(lambda: "'mine'" in link.last_error and "'theirs'" in link.last_error)
+            assert stranger.rejections[Reason.CLUSTER] >= 1
+            assert not stranger.refusals.counts
+
+    run(main)
+
+
+def test_whoever_is_slow_to_introduce_itself_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    attacked(saying(b"\0"), Reason.SLOW, caplog, limits=Limits(handshake_s=0.1))
+
+
+def test_too_many_handshakes_are_turned_away_and_friends_get_in_afterwards() -> None:
+    async def main() -> None:
+        async with (
+            server("target", handlers=echoing(), limits=Limits(handshakes_max=5)) as node,
+            server("friend") as friend,
+        ):
+            address = await node.listen("127.0.0.1", 0)
+            crowd = [await Raw.dial(address) for _ in range(20)]
+            await until(lambda: node.refusals.counts[Reason.CROWDED] == 15)
+            for raw in crowd:
+                await raw.close()
+            assert await friend.link(*address).call(Question("x"), Answer, deadline_s=soon())
+
+    run(main)
+
+
+def test_connections_of_one_host_are_bounded() -> None:
+    async def main() -> None:
+        async with server("target", limits=Limits(connections_per_host_max=3)) as node:
+            address = await node.listen("127.0.0.1", 0)
+            crowd = [await (await Raw.dial(address)).shake() for _ in range(1)]
+            more = [await Raw.dial(address) for _ in range(5)]
+            await until(lambda: node.refusals.counts[Reason.CROWDED] == 3)
+            for raw in crowd + more:
+                await raw.close()
+            await until(lambda: not node._per_host)
+
+    run(main)
+
+
+def test_random_bytes_never_crash_a_node() -> None:
+    async def main() -> None:
+        rng = random.Random(7)
+        async with server("target", handlers=echoing()) as node, server("friend") as friend:
+            address = await node.listen("127.0.0.1", 0)
+            link = friend.link(*address)
+            for turn in range(150):
+                raw = await Raw.dial(address)
+                if turn % 2:
+                    await raw.shake()
+                data = rng.randbytes(rng.randrange(1, 3000))
+                if turn % 3:  # a plausible head, so that more of the decoder is reached
+                    head = encode_head(
+                        rng.choice([1, 2, 3, 10, 12, 13, 14, 17, QUESTION, 999]),
+                        rng.randrange(8),
+                        rng.randrange(1000),
+                        rng.randrange(4),
+                        len(data),
+                    )
+                    data = head + data
+                raw.writer.write(data)
+                raw.writer.write_eof()
+                await raw.until_closed()
+                await raw.close()
+            assert sum(node.refusals.counts.values()) >= 140
+            assert await link.call(Question("well"), Answer, deadline_s=soon()) == Answer("WELL")
+
+    run(main)
+
+
+class TestDatagrams:
+    """The same for UDP: refused under a reason, counted, logged once, and never answered."""
+
+    def attacked(
+        self,
+        build: Callable[[], list[bytes]],
+        reason: Reason,
+        caplog: pytest.LogCaptureFixture,
+        *,
+        secret: str | None = SECRET,
+    ) -> None:
+        async def main() -> None:
+            heard: list[Received] = []
+            refusals = Refusals()
+            port = await DatagramPort.open(
+                "127.0.0.1",
+                0,
+                local=introduction("target"),
+                security=secured(secret),
+                refusals=refusals,
+                on_message=heard.append,
+            )
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+                end.bind(("127.0.0.1", 0))
+                end.setblocking(False)
+                datagrams = build()
+                for datagram in datagrams:
+                    end.sendto(datagram, port.address)
+                await until(lambda: port.received == len(datagrams))
+                assert refusals.counts.keys() == {reason}
+                friend = sealer(secret, "friend")
+                end.sendto(friend.seal(REGISTRY.pack(Question("hi"))), port.address)
+                await until(lambda: heard and heard[-1].node_id == "friend")
+                with pytest.raises(BlockingIOError):
+                    end.recv(100)  # not a word to anyone
+            port.close()
+            lines = [r for r in caplog.records if r.message.startswith("peer.refused")]
+            assert [line.__dict__["reason"] for line in lines] == [str(reason)]
+
+        run(main)
+
+    def test_a_wrong_secret(self, caplog: pytest.LogCaptureFixture) -> None:
+        self.attacked(lambda: [said(OTHER, "a")] * 3, Reason.SECRET, caplog)
+
+    def test_no_secret(self, caplog: pytest.LogCaptureFixture) -> None:
+        self.attacked(lambda: [said(None, "a")] * 3, Reason.UNSEALED, caplog)
+
+    def test_a_secret_where_there_is_none(self, caplog: pytest.LogCaptureFixture) -> None:
+        self.attacked(lambda: [said(SECRET, "a")] * 3, Reason.SEALED, caplog, secret=None)
+
+    def test_another_cluster(self, caplog: pytest.LogCaptureFixture) -> None:
+        self.attacked(lambda: [said(SECRET, "a", "other")] * 3, Reason.CLUSTER, caplog)
+
+    def test_a_replay(self, caplog: pytest.LogCaptureFixture) -> None:
+        self.attacked(lambda: [said(SECRET, "a")] * 4, Reason.REPLAYED, caplog)
+
+    def test_a_truncated_one(self, caplog: pytest.LogCaptureFixture) -> None:
+        self.attacked(lambda: [said(SECRET, "a")[:10]] * 3, Reason.TRUNCATED, caplog)
+
+    def test_an_empty_one(self, caplog: pytest.LogCaptureFixture) -> None:
+        self.attacked(lambda: [b""] * 3, Reason.TRUNCATED, caplog)
+
+    def test_an_oversized_one(self, caplog: pytest.LogCaptureFixture) -> None:
+        self.attacked(lambda: [bytes(9000)] * 3, Reason.OVERSIZED, caplog)
+
+    def test_an_altered_one(self, caplog: pytest.LogCaptureFixture) -> None:
+        def build() -> list[bytes]:
+            datagram = bytearray(said(SECRET, "a"))
+            datagram[-1] ^= 1
+            return [bytes(datagram)] * 3
+
+        self.attacked(build, Reason.SECRET, caplog)
+
+    def test_an_earlier_life(self, caplog: pytest.LogCaptureFixture) -> None:
+        def build() -> list[bytes]:
+            now, before = sealer(SECRET, "a", incarnation=2), sealer(SECRET, "a", incarnation=1)
+            packed = REGISTRY.pack(Question("hi"))
+            return [now.seal(packed), before.seal(packed), before.seal(packed)]
+
+        self.attacked(build, Reason.INCARNATION, caplog)
+
+    def test_a_message_that_is_none(self, caplog: pytest.LogCaptureFixture) -> None:
+        def build() -> list[bytes]:
+            one = sealer(SECRET, "a")
+            return [one.seal(QUESTION.to_bytes(2, "big") + b"\xc1"), one.seal(b"\xea\x61junk")]
+
+        self.attacked(build, Reason.MALFORMED, caplog)
+
+    def test_a_kind_nobody_knows(self, caplog: pytest.LogCaptureFixture) -> None:
+        self.attacked(lambda: [sealer(SECRET, "a").seal(b"\xff\xfe\x80")], Reason.UNKNOWN, caplog)
+
+    def test_reordered_ones_are_heard_and_random_ones_are_not(self) -> None:
+        async def main() -> None:
+            heard: list[Received] = []
+            refusals = Refusals()
+            port = await DatagramPort.open(
+                "127.0.0.1",
+                0,
+                local=introduction("target"),
+                security=secured(),
+                refusals=refusals,
+                on_message=heard.append,
+            )
+            rng = random.Random(5)
+            one = sealer(SECRET, "a")
+            good = [one.seal(REGISTRY.pack(Question(str(n)))) for n in range(50)]
+            bad = [rng.randbytes(rng.randrange(DATAGRAM_BYTES_MAX + 100)) for _ in range(200)]
+            mixed = good + bad
+            rng.shuffle(mixed)
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+                for datagram in mixed:
+                    end.sendto(datagram, port.address)
+                assert port.drain() == 250  # at once, without a turn of the loop
+            assert {received.message.text for received in heard} == {str(n) for n in range(50)}
+            assert sum(refusals.counts.values()) == 200
+            port.close()
+
+        run(main)
+
+    def test_two_ports_talk(self) -> None:
+        async def main() -> None:
+            heard: list[Received] = []
+            ports = [
+                await DatagramPort.open(
+                    "127.0.0.1",
+                    0,
+                    local=introduction(name, incarnation=7),
+                    security=secured(),
+                    refusals=Refusals(),
+                    on_message=heard.append,
+                )
+                for name in ("a", "b")
+            ]
+            ports[0].send(Question("hello"), ports[1].address)
+            await until(lambda: heard)
+            assert heard == [Received(Question("hello"), "a", 7, ports[0].address)]
+            for port in ports:
+                port.close()
+                port.close()
+
+        run(main)
+
+    def test_where_a_node_may_bind(self) -> None:
+        async def main() -> None:
+            with pytest.raises(InputError, match="loopback only"):
+                await self._open("0.0.0.0", 0, secured(None))
+            port = await self._open("127.0.0.1", 0, secured())
+            with pytest.raises(InputError, match="cannot bind"):
+                await self._open("127.0.0.1", port.address[1], secured())
+            port.close()
+
+        run(main)
+
+    async def _open(self, host: str, number: int, security: Any) -> DatagramPort:
+        return await DatagramPort.open(
+            host,
+            number,
+            local=introduction("x"),
+            security=security,
+            refusals=Refusals(),
+            on_message=lambda _: None,
+        )
+
+
+def sealer(
+    secret: str | None, node: str, cluster: str = "acme", incarnation: int = 1
+) -> DatagramSealer:
+    secrets = None if secret is None else Secrets(secret)
+    return DatagramSealer(secrets, node, incarnation, cluster=cluster, environment="test")
+
+
+def said(secret: str | None, node: str, cluster: str = "acme") -> bytes:
+    return sealer(secret, node, cluster).seal(REGISTRY.pack(Question("hi")))
+
+
+def test_a_breach_is_typed_for_whoever_dials() -> None:
+    async def main() -> None:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"220 smtp.example.org ready\r\n")
+            await reader.read()
+            writer.close()
+
+        smtp = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with smtp, server("a") as a:
+            with pytest.raises(PeerProtocolError) as caught:
+                await a.dial(*smtp.sockets[0].getsockname())
+            assert caught.value.reason is Reason.OVERSIZED
+            assert a.refusals.counts == {Reason.OVERSIZED: 1}
+        await smtp.wait_closed()
+
+    run(main)
