@@ -67,6 +67,7 @@ class _Executor:
         self._on_event = on_event
         self._log_file = log_file
         self._log: TextIO | None = None
+        self._is_called_off = False  # told to stop while its part is still on its way here
         self._spawn()
 
     def _spawn(self) -> None:
@@ -91,21 +92,27 @@ class _Executor:
 
     # --- what the pool asks of it ---------------------------------------------------------
 
-    async def prepare(self, assignment: Prepare) -> Prepared | Refused:
+    def prepare(self, assignment: Prepare) -> "asyncio.Future[Prepared | Refused]":
         """The executor's answer; RunError if it dies instead of answering."""
+        self._is_called_off = False  # now, not in the task: a stop may come before that begins
+        return asyncio.ensure_future(self._prepare(assignment))
+
+    async def _prepare(self, assignment: Prepare) -> Prepared | Refused:
         if self._is_leaving or self.phase is _Phase.GONE:
             self.process.kill()
             await self.process.wait_gone()
             self._spawn()
         await asyncio.shield(self._greeted)
+        if self._is_called_off:
+            return Refused(error="stopped while preparing", kind=RefusalKind.STOPPED)
         if self.phase is not _Phase.IDLE:
             raise InvariantError(f"an executor in phase {self.phase.name} was given a part")
+        self.process.send(assignment)  # first: what cannot be sent is not being prepared
         self._answer = self._loop.create_future()
         self._plan_duration_s = assignment.plan.duration_s
         self._is_discarded = False
         self._idle.clear()
         self.phase = _Phase.PREPARING
-        self.process.send(assignment)
         return await self._answer
 
     def start(self, start_in_ms: float) -> None:
@@ -122,6 +129,8 @@ class _Executor:
         if self.phase in _HOLDS_PART:
             self.process.send(Stop(reason=reason, grace_s=grace_s))
             self._expect_end(in_s=grace_s)
+        else:
+            self._is_called_off = True
 
     def discard(self) -> None:
         """Ends a part that will not run after all; its end is no event."""
@@ -330,7 +339,7 @@ class ExecutorPool:
         """
         executors = [self._executors[index] for index in ids]
         tasks = [
-            asyncio.ensure_future(executor.prepare(assignment))
+            executor.prepare(assignment)
             for executor, assignment in zip(executors, assignments, strict=True)
         ]
         try:

@@ -310,8 +310,9 @@ class Run:
             return []  # stopped, or all its executors died, before this was heard
         workflow.become(Phase.RUNNING)
         if workflow.stop is not None:
-            # Told to stop while it was being prepared; its parts end without having begun.
-            return []
+            # Told to stop while it was being prepared; a part that had not reached its
+            # executor by then has not heard of it. None of them begins.
+            return [Stop(tuple(workflow.holds), workflow.stop.reason)]
         self._has_started = True
         if any(threshold.abort_on_fail for threshold in workflow.thresholds):
             self._abort_check_s = min(self._abort_check_s, now_s + ABORT_CHECK_EVERY_S)

@@ -86,6 +86,39 @@ def test_a_part_stopped_before_its_start_only_tears_down(lab: Lab) -> None:
     assert lab.log() == ["teardown"]
 
 
+@pytest.mark.parametrize("when", ["before the task begins", "while executors start"])
+def test_a_stop_reaches_a_part_that_is_still_on_its_way_to_its_executor(
+    lab: Lab, when: str
+) -> None:
+    lab.write(SLEEPER)
+
+    async def work(bench: Bench) -> None:
+        preparing = asyncio.ensure_future(bench.prepare("Sleeper"))
+        await asyncio.sleep(0)
+        if when == "while executors start":
+            await asyncio.sleep(0)
+        bench.pool.stop(bench.ids, "interrupted", 1.0)
+        with pytest.raises(RunError, match="stopped while preparing"):
+            await preparing
+        await bench.prepare("Sleeper")  # and they are there for another
+
+    lab.work(work, executors=2)
+    assert lab.log() == ["teardown", "teardown"]
+
+
+def test_a_part_too_large_to_be_sent_is_told_at_once_and_leaves_the_executor_usable(
+    lab: Lab,
+) -> None:
+    lab.write(SLEEPER)
+
+    async def work(bench: Bench) -> None:
+        with pytest.raises(RunError, match="over the limit"):
+            await bench.prepare("Sleeper", context=bytes(17 * 1024 * 1024))
+        await bench.prepare("Sleeper")
+
+    lab.work(work)
+
+
 def test_a_start_in_the_future_can_still_be_stopped(lab: Lab) -> None:
     lab.write(SLEEPER)
 
