@@ -25,6 +25,10 @@ COMMANDS = {
     "new": "write a commented test file to start from",
     "ping": "send one request and show its timings",
     "target": "serve the built-in target to test against",
+    "manager": "run a manager node (a member only, for now)",
+    "worker": "run a worker node (a member only, for now)",
+    "members": "show every member of a cluster",
+    "config": "look at a node's configuration",
     "certs": "make a certificate authority and certificates",
     "secret": "make a strong cluster secret",
 }

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import fields
 
+from hyperscale.config.addresses import parse_address
 from hyperscale.errors import InputError
 
 ENVIRONMENT_PREFIX = "HYPERSCALE_"
@@ -93,6 +94,10 @@ class ListenSection(_Section, frozen=True, kw_only=True):
         int, _PORT, _about("port of /metrics, /healthz and /readyz", flag="--http-port")
     ] = 9001
 
+    def __post_init__(self) -> None:
+        if self.advertise:
+            parse_address(self.advertise, default_port=1, where="listen.advertise")
+
 
 class DiscoverySection(_Section, frozen=True, kw_only=True):
     seeds: Annotated[
@@ -112,6 +117,8 @@ class DiscoverySection(_Section, frozen=True, kw_only=True):
     retry_most_s: Annotated[float, _SECONDS, _about("the same wait, after it has doubled")] = 15.0
 
     def __post_init__(self) -> None:
+        for seed in self.seeds:
+            parse_address(seed, default_port=self.default_port, where="discovery.seeds")
         if self.retry_first_s > self.retry_most_s:
             raise InputError(
                 f"discovery.retry_first_s = {self.retry_first_s} must not be above "

@@ -1,0 +1,102 @@
+"""`hyperscale config check`: the configuration a node would start with, and all its mistakes."""
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from hyperscale.cli.parser import Parser
+from hyperscale.errors import InputError
+
+_DESCRIPTION = """\
+Looks at a node's configuration without starting it.
+"""
+_CHECK_DESCRIPTION = """\
+Shows every setting a node would start with, and where it comes from: a flag, the environment,
+a file or the default, in this order of precedence. What it prints is a valid configuration
+file. Every mistake is told, not only the first; secrets are never shown.
+"""
+_CHECK_EPILOG = """\
+examples:
+  hyperscale config check                                all defaults of a manager
+  hyperscale config check --role worker --file node.toml
+  hyperscale config check --port 9500 > node.toml        a file to start from
+
+exit codes: 0 a node would start with it, 2 it would not
+"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
+    from hyperscale.cli.node_flags import add_node_flags
+    from hyperscale.config.schema import ROLES
+
+    parser = subparsers.add_parser(
+        "config", help="look at a node's configuration", description=_DESCRIPTION
+    )
+    actions = parser.add_subparsers(metavar="ACTION", title="actions", dest="action")
+    check = actions.add_parser(
+        "check",
+        help="show the effective configuration and everything wrong with it",
+        description=_CHECK_DESCRIPTION,
+        epilog=_CHECK_EPILOG,
+    )
+    check.add_argument("--role", choices=ROLES, default="manager", help="whose configuration")
+    add_node_flags(check)
+    parser.set_defaults(parser=parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.action is None:
+        args.parser.print_help()
+        return 0
+    return _check(args)
+
+
+def _check(args: argparse.Namespace) -> int:
+    from hyperscale.cli.node_flags import load_node
+    from hyperscale.config.loading import describe
+
+    loaded = load_node(args, args.role)
+    problems = list(loaded.problems)
+    if loaded.config is not None:
+        from hyperscale.nodes.identity import check_security
+
+        problems += check_security(loaded.config)
+    _show(loaded, sys.stdout)
+    for problem in problems:
+        print(f"hyperscale: {describe(problem)}", file=sys.stderr)
+    return InputError.exit_code if problems else 0
+
+
+def _show(loaded: Any, out: Any) -> None:
+    from hyperscale.config.schema import (
+        PREVIOUS_SECRET_VARIABLE,
+        SECRET_VARIABLE,
+        SECTIONS,
+        settings,
+    )
+
+    lines = [f"# settings of a {loaded.role}"]
+    for section in SECTIONS:
+        lines += ["", f"[{section}]"]
+        for setting in settings():
+            if setting.section != section:
+                continue
+            found = loaded.values.get(setting.name)
+            if found is None:
+                lines.append(f"# {setting.key} is wrong")
+            else:
+                lines.append(f"{f'{setting.key} = {_toml(found.value)}':<40} # {found.source}")
+        if section == "security":
+            for has, variable in (
+                (loaded.has_secret, SECRET_VARIABLE),
+                (loaded.has_previous_secret, PREVIOUS_SECRET_VARIABLE),
+            ):
+                if has:
+                    lines.append(f"{f'# {variable} is set':<40} # environment")
+    print("\n".join(lines), file=out)
+
+
+def _toml(value: object) -> str:
+    """JSON's strings, numbers, lists and truths are TOML's too."""
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)

@@ -1,0 +1,97 @@
+"""`hyperscale members`: every member of a cluster, as one of its nodes sees them."""
+
+import argparse
+from typing import Any
+
+from hyperscale.cli.parser import Parser
+
+DEFAULT_PORT = 9000
+
+_DESCRIPTION = """\
+Asks one node who is in its cluster and shows every member: its state, role, address, round
+trip, since when it is in that state, and what it says about itself.
+"""
+_EPILOG = """\
+States: alive; suspect (silent, being looked for); dead; left (said farewell); unconfirmed (heard
+of, never met). With a cluster secret or certificates give the same flags as to a node; the
+certificate must be of role operator.
+
+examples:
+  hyperscale members --connect 127.0.0.1:9000
+  hyperscale members --connect 10.0.0.5:9000 --secret-file cluster.secret --json
+"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
+    from hyperscale.cli.node_flags import CONNECTION_SETTINGS, add_node_flags
+
+    parser = subparsers.add_parser(
+        "members",
+        help="show every member of a cluster",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+    )
+    parser.add_argument(
+        "--connect",
+        metavar="HOST:PORT",
+        default=f"127.0.0.1:{DEFAULT_PORT}",
+        help="a node to ask (default %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--timeout", metavar="DURATION", default="5s", help="how long to wait (default %(default)s)"
+    )
+    add_node_flags(parser, only=CONNECTION_SETTINGS)
+
+
+def run(args: argparse.Namespace) -> int:
+    import asyncio
+    import logging
+
+    from hyperscale.cli.node_flags import load_node
+    from hyperscale.config import parse_duration_s
+    from hyperscale.config.addresses import parse_address
+    from hyperscale.nodes.ask import ask_members
+
+    # What the wire would log is what this command says itself, as its error.
+    logging.getLogger("hyperscale").addHandler(logging.NullHandler())
+    config = load_node(args, "manager").require()
+    host, port = parse_address(args.connect, default_port=DEFAULT_PORT, where="--connect")
+    timeout_s = parse_duration_s(args.timeout, where="--timeout")
+    told = asyncio.run(ask_members(config, host, port, timeout_s=timeout_s))
+    if args.json:
+        import msgspec
+
+        print(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
+    else:
+        print(_table(told))
+    return 0
+
+
+_HEAD = ("NODE", "ROLE", "STATE", "ADDRESS", "RTT", "FOR", "DATACENTER", "CORES", "READY", "LOAD")
+
+
+def _table(told: Any) -> str:
+    members = sorted(told.members, key=lambda row: (row.role, row.node))
+    lines = [_HEAD, *(_cells(row) for row in members)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
+    body = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+    alive = sum(row.state == "alive" for row in members)
+    summary = f"{alive} of {len(members)} alive in {told.cluster}/{told.environment}"
+    return "\n".join([*body, "", summary])
+
+
+def _cells(row: Any) -> tuple[str, ...]:
+    from hyperscale.config import format_duration
+
+    about = row.metadata
+    rtt = "self" if row.is_self else "-" if row.rtt_s is None else f"{row.rtt_s * 1000:.1f}ms"
+    said = ("-", "-", "-", "-")
+    if about is not None:
+        ready = "yes" if about.is_ready else "no"
+        said = (about.datacenter, str(about.cores or "-"), ready, about.overload)
+    since = format_duration(row.since_s)
+    return (row.node, row.role, row.state, row.address, rtt, since, *said)

@@ -1,0 +1,99 @@
+"""Flags of the node commands, made from the one schema, and the configuration they lead to.
+
+The one place that reads the environment for a node.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Container
+from pathlib import Path
+from typing import Any, get_args
+
+from hyperscale.config.loading import Loaded, load
+from hyperscale.config.schema import FILE_VARIABLE, NodeRole, Setting, settings
+
+CONNECTION_SETTINGS = frozenset(
+    setting.name
+    for setting in settings()
+    if setting.section == "security" or setting.name in ("node.cluster", "node.environment")
+)
+"""What it takes to be let in by a node."""
+
+
+def add_node_flags(
+    parser: argparse.ArgumentParser,
+    *,
+    role: str = "manager",
+    only: Container[str] | None = None,
+    groups: bool = True,
+) -> None:
+    """One flag per setting, in groups by section."""
+    parser.add_argument(
+        "--config",
+        "--file",
+        metavar="FILE",
+        type=Path,
+        help=f"TOML file with settings (or its name in {FILE_VARIABLE})",
+    )
+    by_section: dict[str, Any] = {}
+    for setting in settings():
+        if only is not None and setting.name not in only:
+            continue
+        if setting.section not in by_section:
+            title = f"[{setting.section}]"
+            by_section[setting.section] = parser.add_argument_group(title) if groups else parser
+        _add(by_section[setting.section], setting, role)
+
+
+def load_node(args: argparse.Namespace, role: NodeRole) -> Loaded:
+    """The settings of this command line, this environment, and the file either names."""
+    given = vars(args)
+    flags = {setting.name: given.get(setting.name) for setting in settings()}
+    file = args.config
+    if file is None and os.environ.get(FILE_VARIABLE):
+        file = Path(os.environ[FILE_VARIABLE])
+    return load(role, flags=flags, environment=os.environ, file=file)
+
+
+def announce(member: Any) -> None:
+    """The one line a node command prints: where it is, for people and scripts."""
+    line = f"{member.node_id} listening on {member.address}, http://{member.http_address}"
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:  # nobody reads it, and a node does not stop for that
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _add(group: Any, setting: Setting, role: str) -> None:
+    default = setting.default_for(role)
+    shown = f" (default {_shown(default)})" if default not in ("", ()) else ""
+    group.add_argument(
+        setting.flag,
+        dest=setting.name,
+        metavar=_metavar(setting),
+        action="append" if setting.is_list else "store",
+        default=None,
+        help=(setting.about + ("; repeat it for more" if setting.is_list else "") + shown).replace(
+            "%", "%%"
+        ),
+    )
+
+
+def _metavar(setting: Setting) -> str:
+    choices = get_args(setting.type)
+    if choices and all(isinstance(choice, str) for choice in choices):
+        return "|".join(choices)
+    if isinstance(setting.default, bool):
+        return "true|false"
+    if setting.key.endswith("_s"):
+        return "SECONDS"
+    if isinstance(setting.default, int):
+        return "N"
+    return {"file": "FILE", "host": "HOST", "seeds": "HOST:PORT"}.get(
+        setting.key.rpartition("_")[2], "TEXT" if setting.section != "security" else "FILE"
+    )
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

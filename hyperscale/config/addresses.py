@@ -1,0 +1,53 @@
+"""Hosts and ports as people write them: `host`, `host:9000`, `[::1]:9000`, `::1`."""
+
+import ipaddress
+import re
+
+from hyperscale.errors import InputError
+
+_HINT = "write it as host:9000 or [::1]:9000"
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\.?")
+
+
+def parse_address(text: str, *, default_port: int | None, where: str) -> tuple[str, int]:
+    """Host and port; the port may be left out if there is a default."""
+    host, port_text = _split(text.strip())
+    is_ip = _is_ip(host)
+    if not is_ip and not _HOST.fullmatch(host):
+        raise InputError(f"{where}: {text!r} is not an address", hint=_HINT)
+    if not port_text:
+        if default_port is None:
+            raise InputError(f"{where}: {text!r} has no port", hint=_HINT)
+        return host, default_port
+    if not (port_text.isascii() and port_text.isdecimal() and 0 < int(port_text) < 65536):
+        raise InputError(f"{where}: {port_text!r} is not a port of 1 to 65535", hint=_HINT)
+    return host, int(port_text)
+
+
+def format_address(host: str, port: int) -> str:
+    """Host and port in one: IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """What `format_address` made."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _split(text: str) -> tuple[str, str]:
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        return host, rest.removeprefix(":")
+    if text.count(":") > 1:  # an IPv6 address without brackets has no port
+        return text, ""
+    host, _, port = text.partition(":")
+    return host, port
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True

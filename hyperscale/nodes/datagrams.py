@@ -1,0 +1,144 @@
+"""The UDP socket of a node: sealed messages out, opened messages in, never waiting.
+
+Reads by itself instead of through a transport, because after a stall everything that waits in
+the socket must be heard before anyone is judged (`drain`). What cannot be sent now is dropped:
+every protocol above expects loss.
+"""
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from msgspec import Struct
+
+from hyperscale.config.addresses import format_address, split_address
+from hyperscale.errors import InputError
+from hyperscale.wire.errors import PeerProtocolError
+from hyperscale.wire.refusals import Refusals
+from hyperscale.wire.registry import REGISTRY
+from hyperscale.wire.sealing import DATAGRAM_BYTES_MAX, DatagramSealer
+
+_BATCH = 64
+_DRAIN_MAX = 16_384
+_BUFFER_BYTES = 4 * 1024 * 1024
+_ADDRESSES_MAX = 65_536
+
+_log = logging.getLogger("hyperscale.nodes")
+
+Receiver = Callable[[str, str, int, Any], None]
+"""Source address, node id, incarnation, message."""
+
+
+def bind_datagrams(host: str, port: int) -> socket.socket:
+    """A bound socket; port 0 chooses one."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        bound = socket.socket(family, socket.SOCK_DGRAM)
+    except OSError as error:
+        raise InputError(f"listen.host: {host} is no address: {error.strerror or error}") from error
+    try:
+        # Room for what arrives while this process does not run; the kernel may give less.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+        bound.setblocking(False)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise InputError(
+            f"cannot listen on {host}:{port} (UDP): {error.strerror or error}",
+            hint="choose another port with --port, or 0 for any free one",
+        ) from error
+    return bound
+
+
+class Datagrams:
+    """Sends while the context lasts, and receives once somebody listens."""
+
+    def __init__(self, bound: socket.socket, sealer: DatagramSealer) -> None:
+        self.sealer = sealer
+        self.refusals = Refusals()
+        self.counts: Counter[str] = Counter()
+        self._socket = bound
+        self._receive: Receiver | None = None
+        self._loop = asyncio.get_running_loop()
+        self._targets: dict[str, tuple[Any, ...]] = {}
+
+    def send(self, address: str, message: Struct) -> None:
+        """Now or never."""
+        data = self.sealer.seal(REGISTRY.pack(message))
+        try:
+            self._socket.sendto(data, self._target(address))
+        except (BlockingIOError, InterruptedError):
+            self.counts["dropped"] += 1
+        except (OSError, ValueError) as error:
+            # No route, a forged address, a full table: the peer will look silent, which is so.
+            self.counts["failed"] += 1
+            _log.debug("datagram.failed: %s", error, extra={"address": address})
+        else:
+            self.counts["sent"] += 1
+            self.counts["sent_bytes"] += len(data)
+
+    def listen(self, receive: Receiver) -> None:
+        """Hands over what comes, from here on."""
+        self._receive = receive
+        self._loop.add_reader(self._socket.fileno(), self._read, _BATCH)
+
+    def drain(self) -> None:
+        """Hands over everything that waits in the socket."""
+        self._read(_DRAIN_MAX)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._loop.remove_reader(self._socket.fileno())
+        self._socket.close()
+
+    def _read(self, most: int) -> None:
+        receive_from = self._socket.recvfrom
+        for _ in range(most):
+            try:
+                data, source = receive_from(DATAGRAM_BYTES_MAX + 1)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self.counts["failed"] += 1
+                _log.debug("datagram.failed: %s", error)
+                return
+            self.counts["received"] += 1
+            self.counts["received_bytes"] += len(data)
+            self._take(data, str(source[0]), int(source[1]))
+
+    def _take(self, data: bytes, host: str, port: int) -> None:
+        try:
+            node_id, incarnation, plain = self.sealer.open(data)
+            message = REGISTRY.unpack(plain)
+        except PeerProtocolError as error:
+            self.refusals.add(host, error, now_s=self._loop.time())
+            return
+        if self._receive is not None:
+            self._receive(format_address(host, port), node_id, incarnation, message)
+
+    def _target(self, address: str) -> tuple[Any, ...]:
+        target = self._targets.get(address)
+        if target is None:
+            if len(self._targets) >= _ADDRESSES_MAX:
+                self._targets.clear()
+            target = self._targets[address] = _numeric(address, self._socket.family)
+        return target
+
+
+def _numeric(address: str, family: int) -> tuple[Any, ...]:
+    """What the kernel wants. Addresses come from peers: names are not looked up."""
+    host, port = split_address(address)
+    flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+    found = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_DGRAM, flags=flags)
+    return found[0][4]

@@ -1,0 +1,443 @@
+"""The membership and discovery cores on real sockets: events in, effects performed in order.
+
+Owns the one timer of the cores, the sessions membership wants kept, and the short tasks that
+dial, exchange views and ask DNS. Decides nothing: what an outcome means is the cores' to say.
+
+Refused evidence is made here: a session that ends is dialled again at once, and only the
+kernel's own refusal of the connection (or another, later life at the same address) counts.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, get_args
+
+import msgspec
+
+from hyperscale.config.addresses import split_address
+from hyperscale.errors import InvariantError
+from hyperscale.membership.core import Membership
+from hyperscale.membership.discovery import (
+    Discovery,
+    DiscoveryEvent,
+    DiscoveryTick,
+    Join,
+    Met,
+    Missed,
+    PeerDown,
+    PeerUp,
+    Probe,
+    Resolve,
+    Resolved,
+    Unresolved,
+    Warn,
+)
+from hyperscale.membership.events import (
+    Answered,
+    Changed,
+    Contact,
+    Dial,
+    Died,
+    Drain,
+    Event,
+    Gone,
+    Leave,
+    Reborn,
+    Received,
+    Refused,
+    Send,
+    State,
+    Sync,
+    SyncAnswer,
+    SyncAsked,
+    Synced,
+    SyncFailed,
+    Tick,
+    Unwatch,
+    Watch,
+)
+from hyperscale.membership.messages import Datagram, View
+from hyperscale.nodes.datagrams import Datagrams
+from hyperscale.nodes.metrics import Histogram
+from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.connection import Connection
+from hyperscale.wire.errors import CallError, PeerProtocolError, Reason
+from hyperscale.wire.peer import PeerServer
+
+DIAL_S = 2.0
+SYNC_S = 5.0
+_WATCH_AGAIN_S = 2.0
+_SETTLE_S = 0.1
+_DATAGRAMS = frozenset(get_args(Datagram))
+_LIVING = (State.ALIVE, State.SUSPECT)
+_DNS_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+Resolver = Callable[[str, float], Awaitable[Resolved | Unresolved]]
+"""Looks a name up, within so many seconds."""
+
+_log = logging.getLogger("hyperscale.membership")
+
+
+class MembershipDriver:
+    """Runs the two cores of one node."""
+
+    def __init__(
+        self,
+        core: Membership,
+        discovery: Discovery,
+        *,
+        server: PeerServer,
+        datagrams: Datagrams,
+        resolver: Resolver | None,
+        on_change: Callable[[Changed], None],
+    ) -> None:
+        self.core = core
+        self.discovery = discovery
+        self.counts: Counter[str] = Counter()
+        self.deaths: Counter[str] = Counter()
+        self.dns_lookups: Counter[str] = Counter()
+        self.dns_duration = Histogram(
+            "hyperscale_discovery_dns_resolution_duration_seconds",
+            "How long DNS lookups took",
+            _DNS_BOUNDS_S,
+        )
+        self._server = server
+        self._resolver = resolver
+        # Not a task group: that would wrap the errors of whoever embeds the node. A failure
+        # of any of these is the node's, by `failed`; `close` leaves none of them.
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._on_change = on_change
+        self._loop = asyncio.get_running_loop()
+        self.gone: asyncio.Future[None] = self._loop.create_future()
+        """Done when the farewell has been told."""
+        self.failed: asyncio.Future[None] = self._loop.create_future()
+        """Fails with what must not happen: a node does not go on with half a core."""
+        self.datagrams = datagrams
+        self._events: deque[Event] = deque()
+        self._is_handling = False
+        self._is_leaving = False
+        self._is_stopped = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = float("inf")
+        self._discovery_timer: asyncio.TimerHandle | None = None
+        self._watches: dict[str, asyncio.Task[None]] = {}
+        self._dialling: set[str] = set()
+        self._met: dict[str, str] = {}  # who answered at an address
+        self._perform: dict[type, Callable[[Any], None]] = {
+            Send: self._sent,
+            Changed: self._changed,
+            Died: self._died,
+            Sync: self._sync_wanted,
+            SyncAnswer: self._sync_answered,
+            Dial: self._dial_wanted,
+            Watch: self._watch_wanted,
+            Unwatch: self._unwatched,
+            Drain: self._drained,
+            Reborn: self._reborn,
+            Gone: self._went,
+        }
+
+    # -- lifetime -------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """From here on there is a member. The sockets are open."""
+        self.datagrams.listen(self._received)
+        self._arm()
+        self._find(DiscoveryTick())
+
+    def leave(self) -> None:
+        """Tells the others; `gone` follows."""
+        self._is_leaving = True
+        self._cancel_discovery()
+        self.feed(Leave())
+
+    def stop(self) -> None:
+        """Nothing happens any more, but tasks may still be ending."""
+        self._is_stopped = True
+        self._cancel_discovery()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Stops, and waits until nothing is left."""
+        self.stop()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        self.failed.cancel()
+
+    def spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        """A task that ends with the node, and the node with it if it fails."""
+        task = self._loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            error = task.exception()
+            if error is not None:
+                self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self.stop()
+        if not self.failed.done():
+            self.failed.set_exception(error)
+
+    # -- events ---------------------------------------------------------------------------
+
+    def feed(self, event: Event) -> None:
+        """Hands one event to the core and performs what follows, in order."""
+        if self._is_stopped:
+            return
+        self._events.append(event)
+        if self._is_handling:
+            return  # whoever is at it goes on with this one
+        self._is_handling = True
+        try:
+            while self._events:
+                effects = self.core.handle(self._events.popleft(), now_s=time.monotonic())
+                for effect in effects:
+                    self._perform[type(effect)](effect)
+        except Exception as error:  # noqa: BLE001  a bug of ours: told to whoever runs the node
+            self._fail(error)
+        finally:
+            self._is_handling = False
+        self._arm()
+
+    def _received(self, source: str, node: str, incarnation: int, message: Any) -> None:
+        """A datagram that opened."""
+        if type(message) in _DATAGRAMS:
+            self.feed(Received(source, node, incarnation, message))
+        else:
+            self.counts["datagrams_unexpected"] += 1
+
+    def asked(self, call: InboundCall, view: View) -> None:
+        """Another member wants to exchange views; the core answers by `SyncAnswer`."""
+        peer = call.peer
+        self.feed(SyncAsked(peer.node_id, peer.incarnation, view, call))
+
+    def _arm(self) -> None:
+        wake_at_s = self.core.wake_at_s()
+        if self._is_stopped or wake_at_s == self._timer_s:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_s = wake_at_s
+        delay_s = max(0.0, wake_at_s - time.monotonic())
+        self._timer = self._loop.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer, self._timer_s = None, float("inf")
+        # Whatever waits in the socket was sent before now: nobody is judged before it is heard.
+        self.datagrams.drain()
+        self.feed(Tick())
+
+    # -- effects --------------------------------------------------------------------------
+
+    def _sent(self, effect: Send) -> None:
+        self.datagrams.send(effect.address, effect.datagram)
+
+    def _sync_wanted(self, effect: Sync) -> None:
+        self.spawn(self._sync(effect), f"sync:{effect.address}")
+
+    def _sync_answered(self, effect: SyncAnswer) -> None:
+        assert isinstance(effect.token, InboundCall)
+        effect.token.reply(effect.view)
+
+    def _dial_wanted(self, effect: Dial) -> None:
+        if effect.node not in self._dialling:
+            self._dialling.add(effect.node)
+            self.spawn(self._dial(effect), f"dial:{effect.address}")
+
+    def _watch_wanted(self, effect: Watch) -> None:
+        self._unwatched(effect)
+        self._watches[effect.node] = self.spawn(self._watch(effect), f"watch:{effect.address}")
+
+    def _unwatched(self, effect: Watch | Unwatch) -> None:
+        task = self._watches.pop(effect.node, None)
+        if task is not None:
+            task.cancel()
+
+    def _drained(self, effect: Drain) -> None:
+        self.counts["stalls"] += 1
+        _log.info("node.stalled", extra={"late_s": round(effect.late_s, 3)})
+        self.datagrams.drain()
+
+    def _went(self, _: Gone) -> None:
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+    def _changed(self, changed: Changed) -> None:
+        member, before = changed.member, changed.before
+        if member.state is not before and member.state is not State.DEAD:
+            _log.info(
+                _EVENT_OF_STATE[member.state, before in _LIVING],
+                extra={
+                    "member": member.node,
+                    "member_role": str(member.role),
+                    "address": member.address,
+                    "incarnation": member.incarnation,
+                    "was": "" if before is None else str(before),
+                },
+            )
+        if member.state is State.LEFT and before in _LIVING:
+            self.counts["leaves"] += 1
+        if member.state is State.ALIVE and before is not State.SUSPECT:
+            self._find(PeerUp(member.node, member.stream_address))
+        elif member.state not in _LIVING and before in _LIVING:
+            self._find(PeerDown(member.node))
+        self._on_change(changed)
+
+    def _died(self, died: Died) -> None:
+        self.deaths[died.evidence.name.lower()] += 1
+        if died.is_from_gossip:
+            self.counts["gossip_informed_deaths"] += 1
+        _log.warning(
+            "member.died",
+            extra={
+                "member": died.member.node,
+                "incarnation": died.member.incarnation,
+                "evidence": died.evidence.name.lower(),
+                "source": "gossip" if died.is_from_gossip else "own",
+            },
+        )
+
+    def _reborn(self, effect: Reborn) -> None:
+        incarnation = effect.incarnation
+        why = self.core.audit.entries[-1].detail
+        _log.warning("node.reborn", extra={"incarnation": incarnation, "detail": why})
+        self.datagrams.sealer.renew(incarnation)
+        self._server.local = msgspec.structs.replace(self._server.local, incarnation=incarnation)
+
+    # -- streams --------------------------------------------------------------------------
+
+    async def _sync(self, effect: Sync) -> None:
+        try:
+            async with asyncio.timeout(SYNC_S):
+                connection = await self._connection(effect.node, effect.address)
+                deadline_s = self._loop.time() + SYNC_S
+                view = await connection.call(effect.view, View, deadline_s=deadline_s)
+        except (PeerProtocolError, CallError, OSError) as error:
+            self.counts["syncs_failed"] += 1
+            _log.debug("sync.failed: %s", error, extra={"address": effect.address})
+            self.feed(SyncFailed(effect.node))
+            return
+        self.counts["syncs"] += 1
+        peer = connection.peer
+        self.feed(Synced(peer.node_id, peer.incarnation, view))
+
+    async def _connection(self, node: str, address: str) -> Connection:
+        """The connection there is, or a new one."""
+        found = self._server.connection_to(node or self._met.get(address, ""))
+        return found or await self._server.dial(*split_address(address))
+
+    async def _dial(self, effect: Dial) -> None:
+        try:
+            await self._try_dial(effect.node, effect.incarnation, effect.address)
+        finally:
+            self._dialling.discard(effect.node)
+
+    async def _try_dial(self, node: str, incarnation: int, address: str) -> Connection | None:
+        """Connects and tells the core what it found; the connection if it is to that life."""
+        try:
+            async with asyncio.timeout(DIAL_S):
+                connection = await self._server.dial(*split_address(address))
+        except ConnectionRefusedError:
+            self.feed(Refused(node, incarnation, address))
+            return None
+        except (PeerProtocolError, CallError, OSError) as error:
+            _log.debug("dial.failed: %s", error, extra={"address": address, "member": node})
+            return None
+        peer = connection.peer
+        if (peer.node_id, peer.incarnation) == (node, incarnation):
+            self.feed(Answered(node, incarnation))
+            return connection
+        if peer.incarnation > incarnation:
+            self.feed(Refused(node, incarnation, address))
+        return None
+
+    async def _watch(self, watch: Watch) -> None:
+        """Keeps a session; as soon as it ends, looks whether the process is still there."""
+        node, incarnation = watch.node, watch.incarnation
+        while True:
+            connection = self._server.connection_to(node)
+            if connection is None or connection.peer.incarnation != incarnation:
+                connection = await self._try_dial(node, incarnation, watch.address)
+            if connection is None:
+                await asyncio.sleep(_WATCH_AGAIN_S)
+                continue
+            began_s = self._loop.time()
+            await asyncio.wait([connection.gone])
+            if self._loop.time() - began_s < _WATCH_AGAIN_S:
+                await asyncio.sleep(_SETTLE_S)  # two dialled at once, or something is wrong there
+
+    # -- discovery ------------------------------------------------------------------------
+
+    def _find(self, event: DiscoveryEvent) -> None:
+        """One step of discovery."""
+        if self._is_stopped or self._is_leaving:
+            return
+        for effect in self.discovery.handle(event, now_s=time.monotonic()):
+            match effect:
+                case Probe(address, timeout_s):
+                    self.spawn(self._probe(address, timeout_s), f"probe:{address}")
+                case Resolve(name, timeout_s):
+                    self.spawn(self._resolve(name, timeout_s), f"resolve:{name}")
+                case Join(address):
+                    self.feed(Contact(address))
+                case Warn(text):
+                    _log.warning("discovery.warned", extra={"detail": text})
+        self._cancel_discovery()
+        wake_at_s = self.discovery.wake_at_s()
+        if wake_at_s < float("inf"):
+            delay_s = max(0.0, wake_at_s - time.monotonic())
+            self._discovery_timer = self._loop.call_later(delay_s, self._find, DiscoveryTick())
+
+    async def _probe(self, address: str, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection = await self._server.dial(*split_address(address))
+        except PeerProtocolError as error:
+            if error.reason is Reason.LOOPED:
+                local = self._server.local
+                self._find(Met(address, local.node_id, local.cluster, local.environment))
+            else:
+                self._find(Missed(address, str(error)))
+        except (CallError, OSError) as error:
+            _log.debug("probe.failed: %s", error, extra={"address": address})
+            self._find(Missed(address))
+        else:
+            peer = connection.peer
+            self._met[address] = peer.node_id
+            self._find(Met(address, peer.node_id, peer.cluster, peer.environment))
+
+    async def _resolve(self, name: str, timeout_s: float) -> None:
+        began_s = time.monotonic()
+        if self._resolver is None:
+            raise InvariantError(f"{name} is to be looked up, but there is no resolver")
+        outcome = await self._resolver(name, timeout_s)
+        self.dns_duration.observe(time.monotonic() - began_s)
+        self.dns_lookups["error" if isinstance(outcome, Unresolved) else "success"] += 1
+        self._find(outcome)
+
+    def _cancel_discovery(self) -> None:
+        if self._discovery_timer is not None:
+            self._discovery_timer.cancel()
+            self._discovery_timer = None
+
+
+_EVENT_OF_STATE: dict[tuple[State, bool], str] = {
+    (State.UNCONFIRMED, False): "member.heard_of",
+    (State.UNCONFIRMED, True): "member.restarted",
+    (State.ALIVE, False): "member.confirmed",
+    (State.ALIVE, True): "suspicion.cleared",
+    (State.SUSPECT, True): "member.suspected",
+    (State.SUSPECT, False): "member.suspected",
+    (State.LEFT, True): "member.left",
+    (State.LEFT, False): "member.left",
+}

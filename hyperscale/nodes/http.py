@@ -1,0 +1,143 @@
+"""The small HTTP endpoint of a node: a few GET routes for probes and scrapers.
+
+One request per connection, bounded in size, time and number. It asks nobody for a password and
+answers only what anyone who can reach the port may know.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from http import HTTPStatus
+from types import TracebackType
+from typing import Self, cast
+
+from msgspec import Struct
+
+from hyperscale.errors import InputError
+
+HEAD_BYTES_MAX = 8 * 1024
+CONNECTIONS_MAX = 64
+REQUEST_S = 5.0
+_BACKLOG = 64
+
+
+class Response(Struct, frozen=True):
+    status: HTTPStatus
+    content_type: str
+    body: bytes
+
+
+Routes = dict[str, Callable[[], Response]]
+
+
+class _Exchange(asyncio.Protocol):
+    """One request and its answer."""
+
+    def __init__(self, endpoint: "HttpEndpoint") -> None:
+        self._endpoint = endpoint
+        self._head = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)  # uvloop's are not registered as such
+        if len(self._endpoint.open) >= CONNECTIONS_MAX:
+            transport.abort()
+            return
+        self._transport = transport
+        self._endpoint.open.add(transport)
+        self._timer = asyncio.get_running_loop().call_later(REQUEST_S, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self._head += data
+        if b"\r\n\r\n" in self._head or b"\n\n" in self._head:
+            self._answer(transport, *self._endpoint.respond(bytes(self._head)))
+        elif len(self._head) > HEAD_BYTES_MAX:
+            too_large = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            self._answer(transport, plain(too_large, "the request is too large"), True)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  asyncio's name
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            self._endpoint.open.discard(self._transport)
+
+    def _answer(self, transport: asyncio.Transport, response: Response, has_body: bool) -> None:
+        status = response.status
+        head = (
+            f"HTTP/1.1 {status.value} {status.phrase}\r\n"
+            f"Content-Type: {response.content_type}\r\n"
+            f"Content-Length: {len(response.body)}\r\n"
+            "Cache-Control: no-store\r\n"
+            "Connection: close\r\n\r\n"
+        )
+        transport.write(head.encode() + (response.body if has_body else b""))
+        transport.close()
+
+
+def bind_http(host: str, port: int) -> socket.socket:
+    """A bound socket; port 0 chooses one."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, _, _, _, address = found[0]
+        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise InputError(
+            f"cannot listen on {host}:{port} for HTTP: {error.strerror or error}",
+            hint="choose another port with --http-port, or 0 for any free one",
+        ) from error
+
+
+class HttpEndpoint:
+    """Serves while the context lasts."""
+
+    def __init__(self, bound: socket.socket, routes: Routes) -> None:
+        self.open: set[asyncio.Transport] = set()
+        self._socket = bound
+        self._routes = routes
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Exchange(self), sock=self._socket)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+            for transport in list(self.open):
+                transport.abort()
+            await self._server.wait_closed()
+
+    def respond(self, head: bytes) -> tuple[Response, bool]:
+        """The answer to a request, and whether its body is wanted."""
+        line = head.split(b"\n", 1)[0].rstrip(b"\r").split(b" ")
+        if len(line) != 3 or not line[2].startswith(b"HTTP/1."):
+            return plain(HTTPStatus.BAD_REQUEST, "this is not an HTTP/1 request"), True
+        method, target = line[0], line[1]
+        if method not in (b"GET", b"HEAD"):
+            return plain(HTTPStatus.METHOD_NOT_ALLOWED, "only GET is served here"), True
+        path = target.split(b"?", 1)[0].decode("latin-1")
+        route = self._routes.get(path)
+        if route is None:
+            known = ", ".join(self._routes)
+            response = plain(HTTPStatus.NOT_FOUND, f"there is {known}")
+        else:
+            response = route()
+        return response, method == b"GET"
+
+
+def plain(status: HTTPStatus, text: str) -> Response:
+    return Response(status, "text/plain; charset=utf-8", text.encode() + b"\n")
+
+
+def json_response(status: HTTPStatus, body: bytes) -> Response:
+    return Response(status, "application/json", body + b"\n")

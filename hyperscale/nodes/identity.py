@@ -1,0 +1,109 @@
+"""Who a node is, from what it was told: name, life, addresses, and what proves it."""
+
+import secrets
+import socket
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+from hyperscale.config.addresses import format_address, parse_address
+from hyperscale.config.schema import Hidden, NodeConfig
+from hyperscale.errors import InputError
+from hyperscale.wire.secret import Secrets, read_secret_file
+from hyperscale.wire.security import Security, TlsFiles
+
+VERSION = version("hyperscale")
+
+_WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104  recognised, not bound
+# Nothing is sent there: asking for a route to it tells which address of ours faces outwards.
+_ELSEWHERE = {socket.AF_INET: ("192.0.2.1", 9), socket.AF_INET6: ("2001:db8::1", 9)}
+
+
+def node_id_of(config: NodeConfig) -> str:
+    """The configured name, or one made now: a node without a name is another after a restart."""
+    return config.node.id or f"{config.role}-{secrets.token_hex(4)}"
+
+
+def incarnation_now() -> int:
+    """This life of a node: the wall clock in milliseconds, so that it outranks all earlier ones."""
+    return time.time_ns() // 1_000_000
+
+
+def security_of(config: NodeConfig) -> Security:
+    """Reads secrets and certificates; raises what is wrong with them."""
+    section = config.security
+    current = _secret(config.secret, section.secret_file)
+    previous = _secret(config.previous_secret, section.previous_secret_file)
+    found = None if current is None else Secrets(current, previous)
+    tls = None
+    if section.certificate:
+        tls = TlsFiles(
+            certificate=Path(section.certificate),
+            key=Path(section.key),
+            authority=Path(section.authority),
+            verify_hostname=section.verify_hostname,
+        )
+    return Security(secrets=found, tls=tls)
+
+
+def check_security(config: NodeConfig) -> list[InputError]:
+    """Everything that would keep this node from starting, as far as files can tell."""
+    try:
+        security = security_of(config)
+        security.check_bind(config.listen.host)
+        security.check_datagrams(config.listen.host)
+    except InputError as problem:
+        return [problem]
+    return []
+
+
+def advertised_address(config: NodeConfig, bound_host: str, bound_port: int) -> str:
+    """`ip:port` at which others reach this node, TCP and UDP."""
+    if config.listen.advertise:
+        host, port = parse_address(
+            config.listen.advertise, default_port=bound_port, where="listen.advertise"
+        )
+        return format_address(_resolved(host), port)
+    host = bound_host if bound_host not in _WILDCARDS else _outward_host(bound_host)
+    return format_address(host, bound_port)
+
+
+def seeds_of(config: NodeConfig) -> tuple[str, ...]:
+    """The seeds, each with its port."""
+    default_port = config.discovery.default_port
+    return tuple(
+        format_address(*parse_address(seed, default_port=default_port, where="discovery.seeds"))
+        for seed in config.discovery.seeds
+    )
+
+
+def _secret(hidden: Hidden | None, file: str) -> str | None:
+    if hidden is not None:
+        return hidden.reveal()
+    return read_secret_file(Path(file)) if file else None
+
+
+def _resolved(host: str) -> str:
+    """Names are looked up once: a datagram cannot wait for DNS."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
+    except OSError as error:
+        raise InputError(
+            f"listen.advertise: {host} does not resolve: {error.strerror or error}",
+            hint="give the IP address at which the other nodes reach this one",
+        ) from error
+    return str(found[0][4][0])
+
+
+def _outward_host(bound_host: str) -> str:
+    family = socket.AF_INET6 if ":" in bound_host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_ELSEWHERE[family])
+            host: str = probe.getsockname()[0]
+        except OSError as error:
+            raise InputError(
+                f"listening on {bound_host}, but no address of this machine faces outwards",
+                hint="say with --advertise at which address the other nodes reach this one",
+            ) from error
+    return host

@@ -1,0 +1,131 @@
+"""Events of a node as JSON, one line each, written by a thread of its own.
+
+    {"time": "2026-01-02T03:04:05.678Z", "level": "warning", "event": "peer.refused", "node": ...}
+
+Whoever reads our output may stop reading; a node that waited for them would look dead to its
+peers. So lines wait in a bounded queue, and what does not fit is dropped and counted.
+"""
+
+import logging
+import queue
+import re
+import threading
+import time
+from contextlib import suppress
+from types import TracebackType
+from typing import IO, Any, Self
+
+import msgspec
+
+LINES_WAITING_MAX = 10_000
+_TEXT_CHARS_MAX = 4_000
+_FLUSH_S = 2.0
+
+_EVENT = re.compile(r"[a-z_]+\.[a-z_]+")
+_encode = msgspec.json.Encoder(enc_hook=str).encode
+# What every record has; the rest came from `extra`.
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+class JsonLines(logging.Formatter):
+    """A record as one JSON object. `bound` is in every line."""
+
+    def __init__(self, bound: dict[str, Any]) -> None:
+        super().__init__()
+        self._bound = bound
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = str(record.msg)
+        event, _, rest = text.partition(": ")
+        if not _EVENT.fullmatch(event):  # not of ours: asyncio, a library
+            event, rest = f"{record.name.partition('.')[0]}.reported", text
+        line: dict[str, Any] = {
+            "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}"
+            f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "event": event,
+            **self._bound,
+        }
+        for key, value in record.__dict__.items():
+            if key not in _STANDARD:
+                line[key] = _short(value)
+        if rest and "detail" not in line:
+            line["detail"] = _short(record.getMessage().removeprefix(f"{event}: "))
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)[-_TEXT_CHARS_MAX:]
+        return _encode(line).decode()
+
+
+class LineWriter(logging.Handler):
+    """Hands lines to a thread; never waits. A context manager: the last lines are written."""
+
+    def __init__(self, stream: IO[str], bound: dict[str, Any]) -> None:
+        super().__init__()
+        self.setFormatter(JsonLines(bound))
+        self.dropped = 0
+        self._stream = stream
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        # A daemon: a reader that never comes back must not keep the process from ending.
+        self._thread = threading.Thread(target=self._write, name="log-writer", daemon=True)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._lines.qsize() >= LINES_WAITING_MAX:
+            self.dropped += 1
+            return
+        self._lines.put(self.format(record))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._lines.put(None)
+        self._thread.join(_FLUSH_S)
+
+    def _write(self) -> None:
+        while (line := self._lines.get()) is not None:
+            # Whoever reads our events is gone, or the disk is full: the node goes on.
+            with suppress(OSError, ValueError):
+                self._stream.write(line + "\n")
+                if self._lines.empty():
+                    self._stream.flush()
+
+
+class Logging:
+    """The `hyperscale` loggers on one writer, for as long as the context lasts."""
+
+    def __init__(self, stream: IO[str], level: str, bound: dict[str, Any]) -> None:
+        self.writer = LineWriter(stream, bound)
+        self._level = level.upper()
+        self._logger = logging.getLogger("hyperscale")
+
+    def __enter__(self) -> Self:
+        self.writer.__enter__()
+        self._before = (self._logger.level, self._logger.propagate)
+        self._logger.setLevel(self._level)
+        self._logger.propagate = False
+        self._logger.addHandler(self.writer)
+        logging.getLogger("asyncio").addHandler(self.writer)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._logger.removeHandler(self.writer)
+        logging.getLogger("asyncio").removeHandler(self.writer)
+        self._logger.level, self._logger.propagate = self._before
+        self.writer.__exit__(kind, error, trace)
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > _TEXT_CHARS_MAX:
+        return value[:_TEXT_CHARS_MAX] + "..."
+    return value

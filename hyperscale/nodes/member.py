@@ -1,0 +1,353 @@
+"""One node as a member of its cluster: sockets, cores and endpoint, in their order of life.
+
+    async with open_member(config, duties) as member:
+        await member.wait_ready()
+        ...
+        await member.leave()
+
+Listens before it looks for others, looks for others in the background (any start order works),
+and closes in the opposite order. Nothing of it is left afterwards. What a manager or a worker
+adds comes through `Duties`; nothing here knows which role it serves.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from http import HTTPStatus
+from random import Random
+
+import msgspec
+from msgspec import Struct
+
+from hyperscale.config.addresses import format_address
+from hyperscale.config.schema import NodeConfig
+from hyperscale.errors import InputError, InvariantError, RunError
+from hyperscale.health.overload import Overload, OverloadDetector
+from hyperscale.health.progress import Progress
+from hyperscale.membership.core import Identity, Membership
+from hyperscale.membership.discovery import Discovery, DiscoveryConfig
+from hyperscale.membership.events import Changed, Describe, Member, State
+from hyperscale.membership.messages import View
+from hyperscale.membership.settings import MembershipConfig
+from hyperscale.nodes.datagrams import Datagrams, bind_datagrams
+from hyperscale.nodes.driver import MembershipDriver, Resolver
+from hyperscale.nodes.http import HttpEndpoint, Response, Routes, bind_http, json_response
+from hyperscale.nodes.identity import (
+    VERSION,
+    advertised_address,
+    incarnation_now,
+    node_id_of,
+    security_of,
+    seeds_of,
+)
+from hyperscale.nodes.messages import MemberRow, MembersAsked, MembersTold, NodeMetadata
+from hyperscale.nodes.metrics import CONTENT_TYPE, render
+from hyperscale.nodes.observing import MemberMetrics
+from hyperscale.nodes.vitals import Vitals
+from hyperscale.wire.admission import WATERMARKS, Admission, Load
+from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.messages import Introduction
+from hyperscale.wire.outbox import OUTBOX_BYTES_MAX
+from hyperscale.wire.peer import PeerServer
+from hyperscale.wire.roles import Role
+from hyperscale.wire.sealing import DatagramSealer
+from hyperscale.wire.serving import Handlers
+
+_BIND_TRIES = 20
+_metadata_decoder = msgspec.msgpack.Decoder(NodeMetadata)
+
+
+class Duties(Struct, frozen=True, kw_only=True):
+    """What a role adds to a member."""
+
+    role: Role
+    counts_cpu: bool
+    cores: int = 0
+    needs: frozenset[Role] = frozenset()
+    """Ready only while a living member of one of these roles is known; empty for no such need."""
+
+
+class MemberNode:
+    """A running member. Made by `open_member`, complete and with its sockets bound."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        duties: Duties,
+        *,
+        server: PeerServer,
+        datagrams: Datagrams,
+        address: str,
+        http_address: str,
+        rng: Random,
+    ) -> None:
+        now_s = time.monotonic()
+        local = server.local
+        core = Membership(
+            Identity(
+                node=local.node_id,
+                incarnation=local.incarnation,
+                role=local.role,
+                address=address,
+            ),
+            _membership_config(config),
+            rng=rng,
+            now_s=now_s,
+        )
+        discovery = Discovery(
+            local.node_id, address, _discovery_config(config), rng=rng, now_s=now_s
+        )
+        self.config = config
+        self.address = address
+        self.http_address = http_address
+        self.server = server
+        self.driver = MembershipDriver(
+            core,
+            discovery,
+            server=server,
+            datagrams=datagrams,
+            resolver=_resolver(config),
+            on_change=self._member_changed,
+        )
+        self.vitals = Vitals(
+            OverloadDetector(counts_cpu=duties.counts_cpu),
+            in_flight_share=lambda: _in_flight_share(server),
+            queue_share=lambda: _queue_share(server),
+            on_level=self._overload_changed,
+        )
+        self._duties = duties
+        self._started_s = now_s
+        self._is_leaving = False
+        self._changed = asyncio.Event()
+
+    @property
+    def node_id(self) -> str:
+        return self.driver.core.node
+
+    def members(self) -> list[Member]:
+        """Every member this node knows, itself first."""
+        return self.driver.core.members()
+
+    def why_not_ready(self) -> tuple[str, ...]:
+        """Why this node should get no work now; empty if it should."""
+        reasons = []
+        if self._is_leaving:
+            reasons.append("leaving")
+        if self.vitals.level is Overload.OVERLOADED:
+            reasons.append("overloaded")
+        needs = self._duties.needs
+        if needs and not any(
+            peer.role in needs and peer.state is State.ALIVE
+            for peer in self.driver.core.roster.living
+        ):
+            reasons.append(f"no {' or '.join(sorted(needs))} is known")
+        return tuple(reasons)
+
+    async def wait_ready(self, timeout_s: float | None = None) -> None:
+        """Returns when the node is ready; raises `RunError` if it is not in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.why_not_ready():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            why = ", ".join(self.why_not_ready())
+            raise RunError(
+                f"{self.node_id} is not ready after {timeout_s:g} s: {why}",
+                hint="its log says what was refused, or which seeds do not answer",
+            ) from None
+
+    async def leave(self) -> None:
+        """Tells the others that this node goes, and waits until it is told."""
+        if self._is_leaving:
+            return
+        self._is_leaving = True
+        self.describe()
+        self.driver.leave()
+        await asyncio.wait(
+            [self.driver.gone, self.driver.failed], return_when=asyncio.FIRST_COMPLETED
+        )
+
+    def describe(self) -> None:
+        """Lets the others know how this node does now."""
+        metadata = NodeMetadata(
+            version=VERSION,
+            datacenter=self.config.node.datacenter,
+            cores=self._duties.cores,
+            is_ready=not self.why_not_ready(),
+            overload=self.vitals.level.name.lower(),
+            progress=str(Progress.IDLE),
+            http=self.http_address,
+        )
+        self.driver.feed(Describe(msgspec.msgpack.encode(metadata)))
+        self._changed.set()
+
+    def members_told(self, _call: InboundCall, _asked: MembersAsked) -> MembersTold:
+        """Answers an operator."""
+        own, *others = self.members()
+        now_s = time.monotonic()
+        rows = [_row(msgspec.structs.replace(own, since_s=self._started_s), now_s, is_self=True)]
+        rows += [_row(member, now_s) for member in others]
+        node = self.config.node
+        return MembersTold(cluster=node.cluster, environment=node.environment, members=tuple(rows))
+
+    def _overload_changed(self, level: Overload) -> None:
+        self.server.admission.load = Load(level)
+        self.describe()
+
+    def _member_changed(self, changed: Changed) -> None:
+        if changed.member.role in self._duties.needs:
+            self.describe()  # whether this node is ready may depend on it
+        self._changed.set()
+
+    def healthz(self) -> Response:
+        status = {"status": "ok", "node": self.node_id, "role": str(self._duties.role)}
+        return json_response(HTTPStatus.OK, msgspec.json.encode(status))
+
+    def readyz(self) -> Response:
+        why_not = self.why_not_ready()
+        body = msgspec.json.encode({"ready": not why_not, "why_not": list(why_not)})
+        return json_response(HTTPStatus.SERVICE_UNAVAILABLE if why_not else HTTPStatus.OK, body)
+
+
+@asynccontextmanager
+async def open_member(config: NodeConfig, duties: Duties) -> AsyncIterator[MemberNode]:
+    """A member, until the context ends."""
+    security = security_of(config)
+    security.check_bind(config.listen.host)
+    security.check_datagrams(config.listen.host)
+    rng = Random()  # noqa: S311  for jitter and choices, not for keys
+    handlers = Handlers()
+    local = Introduction(
+        cluster=config.node.cluster,
+        environment=config.node.environment,
+        role=duties.role,
+        node_id=node_id_of(config),
+        incarnation=incarnation_now(),
+        version=VERSION,
+        datacenter=config.node.datacenter,
+    )
+    admission = Admission(WATERMARKS[duties.role], rng)
+    server = PeerServer(local, security, handlers, admission=admission, rng=rng)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(server)
+        bound, address = await _bind(config, server)
+        # Nothing is awaited from here until the handlers are complete: nobody is answered before.
+        sealer = DatagramSealer(
+            security.secrets,
+            local.node_id,
+            local.incarnation,
+            cluster=local.cluster,
+            environment=local.environment,
+        )
+        datagrams = stack.enter_context(Datagrams(bound, sealer))
+        listen = config.listen
+        http_socket = stack.enter_context(
+            bind_http(listen.http_host or listen.host, listen.http_port)
+        )
+        member = MemberNode(
+            config,
+            duties,
+            server=server,
+            datagrams=datagrams,
+            address=address,
+            http_address=format_address(*http_socket.getsockname()[:2]),
+            rng=rng,
+        )
+        handlers.add(View, member.vitals.timed(member.driver.asked))
+        handlers.add(MembersAsked, member.vitals.timed(member.members_told))
+        metrics = MemberMetrics(member.driver, server, datagrams)
+        routes: Routes = {
+            "/metrics": lambda: Response(
+                HTTPStatus.OK, CONTENT_TYPE, render((metrics.collect, member.vitals.collect))
+            ),
+            "/healthz": member.healthz,
+            "/readyz": member.readyz,
+        }
+        await stack.enter_async_context(HttpEndpoint(http_socket, routes))
+        stack.push_async_callback(member.driver.close)
+        member.driver.start()
+        member.driver.spawn(member.vitals.run(), "vitals")
+        member.describe()
+        yield member
+
+
+async def _bind(config: NodeConfig, server: PeerServer) -> tuple[socket.socket, str]:
+    """The UDP socket, with the TCP listener on the same port, and the address others use."""
+    host, port = config.listen.host, config.listen.port
+    for tries_left in reversed(range(_BIND_TRIES if port == 0 else 1)):
+        bound = bind_datagrams(host, port)
+        try:
+            address = advertised_address(config, *bound.getsockname()[:2])
+            await server.listen(host, bound.getsockname()[1])
+        except BaseException as error:
+            bound.close()
+            # A port that is free for UDP may be taken for TCP: then another is chosen.
+            if not isinstance(error, InputError) or not tries_left:
+                raise
+        else:
+            return bound, address
+    raise InvariantError("no port was tried")
+
+
+def _membership_config(config: NodeConfig) -> MembershipConfig:
+    return MembershipConfig(**msgspec.structs.asdict(config.membership))
+
+
+def _discovery_config(config: NodeConfig) -> DiscoveryConfig:
+    section = config.discovery
+    return DiscoveryConfig(
+        cluster=config.node.cluster,
+        environment=config.node.environment,
+        seeds=seeds_of(config),
+        dns_names=section.dns,
+        default_port=section.default_port,
+        probe_timeout_s=section.probe_timeout_s,
+        backoff_first_s=section.retry_first_s,
+        backoff_most_s=section.retry_most_s,
+        dns_timeout_s=section.dns_timeout_s,
+    )
+
+
+def _resolver(config: NodeConfig) -> Resolver | None:
+    """Only where names are to be looked up: it costs a tenth of a second and wants resolv.conf."""
+    if not config.discovery.dns:
+        return None
+    from hyperscale.membership.dns import DnsResolver  # noqa: PLC0415  see above
+
+    return DnsResolver(default_port=config.discovery.default_port).resolve
+
+
+def _in_flight_share(server: PeerServer) -> float:
+    """Requests below CRITICAL being carried out, of the most this role takes on."""
+    return sum(server.admission.in_flight[1:]) / WATERMARKS[server.local.role].total
+
+
+def _queue_share(server: PeerServer) -> float:
+    """The longest queue to a peer, of what a queue may hold."""
+    held = (each.session.outbox.held_bytes for each in server.connections)
+    return max(held, default=0) / OUTBOX_BYTES_MAX
+
+
+def _row(member: Member, now_s: float, *, is_self: bool = False) -> MemberRow:
+    return MemberRow(
+        node=member.node,
+        role=str(member.role),
+        state=str(member.state),
+        address=member.address,
+        incarnation=member.incarnation,
+        since_s=max(0.0, now_s - member.since_s),
+        rtt_s=member.rtt_s,
+        metadata=_metadata(member.metadata),
+        is_self=is_self,
+    )
+
+
+def _metadata(encoded: bytes) -> NodeMetadata | None:
+    """None for what a node of another version says in a way this one does not understand."""
+    try:
+        return _metadata_decoder.decode(encoded) if encoded else None
+    except (ValueError, RecursionError):
+        return None

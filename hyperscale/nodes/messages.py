@@ -1,0 +1,46 @@
+"""What operators ask of a node, and what nodes tell each other about themselves."""
+
+from msgspec import Struct
+
+from hyperscale.wire.registry import Priority, SizeClass, message, part
+from hyperscale.wire.roles import EVERYONE
+
+
+@part
+class NodeMetadata(Struct, frozen=True, omit_defaults=True):
+    """What rides on acks: others see it within a probe or two. Small, and never a secret."""
+
+    version: str = ""
+    datacenter: str = ""
+    cores: int = 0
+    is_ready: bool = False
+    overload: str = "healthy"
+    progress: str = "idle"
+    http: str = ""
+
+
+@part
+class MemberRow(Struct, frozen=True):
+    """One member as the node that was asked sees it."""
+
+    node: str
+    role: str
+    state: str
+    address: str
+    incarnation: int
+    since_s: float
+    rtt_s: float | None = None
+    metadata: NodeMetadata | None = None
+    is_self: bool = False
+
+
+@message(kind=200, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=EVERYONE)
+class MembersAsked(Struct, frozen=True):
+    """Who is there?"""
+
+
+@message(kind=201, priority=Priority.NORMAL, size=SizeClass.LARGE, senders=EVERYONE)
+class MembersTold(Struct, frozen=True):
+    cluster: str
+    environment: str
+    members: tuple[MemberRow, ...]

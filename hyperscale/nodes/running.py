@@ -1,0 +1,150 @@
+"""Starting and stopping a node: in a task of its own for programs, or as a whole process.
+
+The same life in both: open, run until told to stop (or until something that must not happen),
+say farewell within `node.stop_s`, close.
+"""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from hyperscale.config.loading import node_config
+from hyperscale.config.schema import NodeConfig, NodeRole
+from hyperscale.errors import InvariantError
+from hyperscale.nodes.identity import node_id_of
+from hyperscale.nodes.logs import Logging
+from hyperscale.nodes.member import Duties, MemberNode, open_member
+
+_log = logging.getLogger("hyperscale.nodes")
+
+Settings = NodeConfig | Mapping[str, Any] | None
+"""A configuration, or the tables a configuration file would hold."""
+
+
+def as_config(role: NodeRole, given: Settings) -> NodeConfig:
+    """A complete configuration; the node has its name from here on."""
+    config = given if isinstance(given, NodeConfig) else node_config(role, given)
+    named = msgspec.structs.replace(config.node, id=node_id_of(config))
+    return msgspec.structs.replace(config, node=named)
+
+
+async def live(
+    config: NodeConfig,
+    duties: Duties,
+    stop: asyncio.Event,
+    on_open: Callable[[MemberNode], None],
+) -> None:
+    """One node from its first socket to its last."""
+    async with open_member(config, duties) as member:
+        _log.info(
+            "node.started",
+            extra={"address": member.address, "http": member.http_address},
+        )
+        on_open(member)
+        await _until(stop, member)
+        _log.info("node.leaving")
+        try:
+            async with asyncio.timeout(config.node.stop_s):
+                await member.leave()
+        except TimeoutError:
+            _log.warning("farewell.cut_short", extra={"stop_s": config.node.stop_s})
+    _log.info("node.stopped")
+
+
+async def _until(stop: asyncio.Event, member: MemberNode) -> None:
+    """Waits for the stop; raises what made the node fail."""
+    stopping: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
+    either: list[asyncio.Future[Any]] = [stopping, member.driver.failed]
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+    if member.driver.failed.done():
+        member.driver.failed.result()
+
+
+class EmbeddedNode:
+    """A node inside another program's event loop."""
+
+    def __init__(self, config: NodeConfig, duties: Duties) -> None:
+        self._config = config
+        self._duties = duties
+        self._stop = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._member: MemberNode | None = None
+
+    @property
+    def member(self) -> MemberNode:
+        if self._member is None:
+            raise InvariantError("the node is not started", hint="await start() first")
+        return self._member
+
+    async def start(self, timeout_s: float | None = None) -> None:
+        """Returns when the node listens; with a timeout, when it is ready, or raises."""
+        if self._task is not None:
+            raise InvariantError("a node is started once", hint="make another for another life")
+        opened: asyncio.Future[MemberNode] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(
+            live(self._config, self._duties, self._stop, opened.set_result),
+            name=f"node:{self._config.node.id}",
+        )
+        either: list[asyncio.Future[Any]] = [self._task, opened]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not opened.done():
+            opened.cancel()
+            await self._task  # raises why it did not open
+            return
+        self._member = opened.result()
+        if timeout_s is not None:
+            try:
+                await self._member.wait_ready(timeout_s)
+            except BaseException:
+                await self.graceful_shutdown()
+                raise
+
+    async def graceful_shutdown(self) -> None:
+        """Says farewell and closes; raises what made the node fail before, if it did."""
+        self._stop.set()
+        if self._task is not None:
+            await self._task
+
+
+def run_process(config: NodeConfig, duties: Duties, announce: Callable[[MemberNode], None]) -> None:
+    """A node as this process's only purpose, until SIGTERM or SIGINT; a second one hurries it."""
+    import uvloop  # noqa: PLC0415  only whoever runs a node needs it
+
+    bound = {"node": config.node.id, "role": config.role, "cluster": config.node.cluster}
+    with (
+        Logging(sys.stderr, config.log.level, bound),
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(_run_until_signal(config, duties, announce))
+
+
+async def _run_until_signal(
+    config: NodeConfig, duties: Duties, announce: Callable[[MemberNode], None]
+) -> None:
+    stop = asyncio.Event()
+    node = asyncio.create_task(live(config, duties, stop, announce), name="node")
+
+    def on_signal(name: str) -> None:
+        if stop.is_set():
+            node.cancel()
+        _log.info("signal.received", extra={"signal": name})
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number.name)
+    try:
+        await node
+    except asyncio.CancelledError:
+        _log.warning("node.hurried")
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
