@@ -206,6 +206,11 @@ class Connection(asyncio.Protocol):
         else:
             self._lose(why)
 
+    def drop(self, why: str) -> None:
+        """For a transport that never came to be, or that nobody will report the end of."""
+        self.abort(why)
+        self._lose(why)
+
     def give_up(self, why: str) -> None:
         """`abort`, unless it is ending already: then what it has to say may still be sent."""
         if not self._is_closing or self._transport is None:

@@ -14,7 +14,7 @@ import logging
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
 from types import TracebackType
 from typing import Self
@@ -24,13 +24,18 @@ from msgspec import Struct
 from hyperscale.errors import HyperscaleError, InputError
 from hyperscale.wire.admission import WATERMARKS, Admission
 from hyperscale.wire.connection import Connection, certificate_error
-from hyperscale.wire.errors import PeerProtocolError, PeerRefusedError, Reason
+from hyperscale.wire.errors import (
+    ConnectionLostError,
+    PeerProtocolError,
+    PeerRefusedError,
+    Reason,
+)
 from hyperscale.wire.handshake import PROTOCOL
 from hyperscale.wire.link import PeerLink
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.outbox import Entry
 from hyperscale.wire.refusals import Refusals
-from hyperscale.wire.security import Security
+from hyperscale.wire.security import Mode, Security
 from hyperscale.wire.serving import Handlers
 
 LEAVE_GRACE_S = 5.0
@@ -38,6 +43,9 @@ ABANDON_GRACE_S = 2.0
 _ACCEPT_PAUSE_S = 0.1
 _ACCEPT_BATCH = 64
 _BACKLOG = 512
+
+# A refused connect is something else: nobody is there.
+_CUT_OFF = (ConnectionLostError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
 
 _log = logging.getLogger("hyperscale.wire")
 
@@ -176,17 +184,19 @@ class PeerServer:
         self._all.add(connection)
         try:
             async with asyncio.timeout(self._limits.handshake_s):
-                await loop.create_connection(
+                opening = loop.create_connection(
                     lambda: connection,
                     host,
                     port,
                     ssl=None if tls is None else tls.client,
                     server_hostname=None if tls is None else host,
                 )
-                await _handshaken(connection)
+                await _open(connection, opening)
         except BaseException as error:
             connection.give_up("the handshake failed")
             refusal = _refusal_in(error)
+            if isinstance(error, _CUT_OFF):
+                refusal = self._cut_off(error)
             if refusal is None:
                 raise
             self._count(host, refusal)
@@ -325,10 +335,10 @@ class PeerServer:
         self._handshakes += 1
         try:
             async with asyncio.timeout(self._limits.handshake_s):
-                await loop.connect_accepted_socket(
+                opening = loop.connect_accepted_socket(
                     lambda: connection, accepted, ssl=None if tls is None else tls.server
                 )
-                await _handshaken(connection)
+                await _open(connection, opening)
         except TimeoutError:
             text = f"no handshake within {self._limits.handshake_s:g} s"
             self._count(host, PeerProtocolError(text, reason=Reason.SLOW))
@@ -340,6 +350,16 @@ class PeerServer:
             self._handshakes -= 1
             if not connection.is_established:
                 connection.give_up("the handshake failed")  # the socket is its transport's
+
+    def _cut_off(self, error: Exception) -> PeerRefusedError:
+        """The acceptor ended it without a word, as TLS does and as strangers do."""
+        if self.security.mode is Mode.TLS:
+            reason, hint = Reason.CERTIFICATE, "it may not accept this node's certificate"
+        else:
+            reason, hint = Reason.TRUNCATED, "it may need certificates, or not be one of our nodes"
+        return PeerRefusedError(
+            f"cut off within the handshake: {error or 'reset'}", reason=reason, hint=hint
+        )
 
     def _count(self, host: str, error: PeerProtocolError) -> None:
         if isinstance(error, PeerRefusedError):
@@ -389,7 +409,13 @@ class PeerServer:
             listener.close()
 
 
-async def _handshaken(connection: Connection) -> None:
+async def _open(connection: Connection, opening: Awaitable[object]) -> None:
+    """Waits for the transport, then for the handshake."""
+    try:
+        await opening
+    except BaseException:
+        connection.drop("no connection")  # the loop closes the socket, and tells nobody
+        raise
     error = await asyncio.shield(connection.handshaken)
     if error is not None:
         raise error
