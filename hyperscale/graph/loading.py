@@ -3,12 +3,14 @@
 Whatever goes wrong in the file is told as one message with the file and line it happened in.
 """
 
+import contextlib
 import importlib.util
 import inspect
 import re
 import sys
 import sysconfig
 import traceback
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -26,6 +28,7 @@ def module_name(path: str | Path) -> str:
 def load_module(path: str | Path) -> ModuleType:
     """The module of a test file, with the file's directory importable. InputError if not."""
     file = Path(path).absolute()
+    _refuse_unspeakable(file)
     source = _read(file)
     name = module_name(file)
     code = _compile(source, file)
@@ -33,13 +36,11 @@ def load_module(path: str | Path) -> ModuleType:
     if spec is None:
         raise InputError(f"{display_path(file)}: not a Python file", hint="name it something.py")
     module = importlib.util.module_from_spec(spec)
-    directory = str(file.resolve().parent)
-    if directory not in sys.path:
-        sys.path.insert(0, directory)
     forget_module(name)
     sys.modules[name] = module
     try:
-        exec(code, module.__dict__)  # noqa: S102  running the user's file is what we are for
+        with _importable(str(file.resolve().parent)):
+            exec(code, module.__dict__)  # noqa: S102  running the user's file is what we are for
     except KeyboardInterrupt:
         sys.modules.pop(name, None)
         raise
@@ -48,6 +49,25 @@ def load_module(path: str | Path) -> ModuleType:
         sys.modules.pop(name, None)
         raise _translated(error, file) from error
     return module
+
+
+@contextlib.contextmanager
+def _importable(directory: str) -> Iterator[None]:
+    """The modules of a directory come first while this is open, and last from then on.
+
+    Last, because imports go on after the file's own: a file beside the test that is named
+    like a module of the standard library must not be imported in its place.
+    """
+    if directory in sys.path:
+        yield
+        return
+    sys.path.insert(0, directory)
+    try:
+        yield
+    finally:
+        if directory in sys.path:  # else the file has taken it out
+            sys.path.remove(directory)
+        sys.path.append(directory)
 
 
 def collect(module: ModuleType) -> list[type[Workflow]]:
@@ -113,9 +133,23 @@ def _is_base(cls: type[Workflow], named: list[type[Workflow]]) -> bool:
     return is_built_on and not has_steps(cls)
 
 
+def _refuse_unspeakable(file: Path) -> None:
+    """A path that is no text can be opened, but not sent, shown or written into results."""
+    try:
+        str(file.resolve()).encode()
+    except UnicodeEncodeError:
+        shown = display_path(file).encode("utf-8", "backslashreplace").decode()
+        raise InputError(
+            f"{shown}: its path is not UTF-8",
+            hint="rename the file or its directory; in another locale, set LC_ALL=C.UTF-8",
+        ) from None
+
+
 def _read(file: Path) -> bytes:
     shown = display_path(file)
     try:
+        if not file.is_file() and file.exists() and not file.is_dir():
+            raise InputError(f"{shown}: is a pipe or a device, not a file")
         return file.read_bytes()
     except FileNotFoundError:
         raise InputError(f"{shown}: no such file") from None

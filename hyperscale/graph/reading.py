@@ -189,10 +189,17 @@ def _collect(cls: type[Workflow]) -> tuple[dict[str, Declared], tuple[str, ...]]
 def _read_hook(cls: type[Workflow], file: str, name: str, declared: Declared) -> ReadHook:
     function = declared.function
     decorator = f"@{declared.decorator}"
-    written = inspect.unwrap(function)
+    innermost = function
+    while isinstance(innermost, Declared):
+        innermost = innermost.function
+    written = inspect.unwrap(innermost)
     code = getattr(written, "__code__", None)
     line = f":{code.co_firstlineno}" if code else ""
     where = f"{file}{line}: {cls.__name__}.{name}"
+    if isinstance(function, Declared):
+        raise InputError(
+            f"{where}: is both @{function.decorator}() and {decorator}()", hint="keep one of them"
+        )
     if not isinstance(function, FunctionType):
         raise InputError(
             f"{where}: {decorator}() must decorate a plain method, not a {type(function).__name__}",

@@ -1,6 +1,7 @@
 """The attributes of a workflow class, read into numbers and enums with units in their names."""
 
 import difflib
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
@@ -20,6 +21,8 @@ E_ = TypeVar("E_", bound=Enum)
 # Far beyond what any fleet runs, near enough to catch a slip of the hand.
 VUS_MAX = 10_000_000
 ITERATIONS_MAX = 2**53
+# As a command line gives it. Bounded: Python reads no number of thousands of digits.
+_WHOLE = re.compile(r"[+-]?[0-9]{1,1000}")
 
 _TAKEN = frozenset(dir(Workflow)) | frozenset(Workflow.__annotations__)
 ATTRIBUTES = (
@@ -89,10 +92,10 @@ def read_settings(reading: Reading, *, vus: object = None, duration: object = No
 def parse_count(value: object, *, where: str, most: int) -> int:
     """A whole number of at least 1, also as text from a command line."""
     number = value
-    if isinstance(value, str) and value.strip().isdecimal():
+    if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
         number = int(value)
     if isinstance(number, bool) or not isinstance(number, int):
-        raise InputError(f"{where}: {value!r} is not a whole number", hint="write it as 1000")
+        raise InputError(f"{where}: {value!r} is not a whole number", hint="write it as 10")
     if not 1 <= number <= most:
         raise InputError(f"{where}: {value!r} must be at least 1 and at most {most}")
     return number

@@ -131,6 +131,12 @@ def _validate_after(reading: Reading, hook: ReadHook, by_name: Mapping[str, Read
                 f"{hook.where}: waits for {name!r}, which is no step of the iteration",
                 hint=f"steps are {_listed(steps)}",
             )
+        if name in reading.dropped:
+            raise InputError(
+                f"{hook.where}: waits for {name!r}, which {reading.name} or a base of it replaces "
+                "by a method that is no step",
+                hint=f"put @step() above the new {name} too",
+            )
         owners = [other.name for other in by_name.values() if name in other.step_order()]
         if owners:
             raise InputError(

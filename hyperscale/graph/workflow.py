@@ -42,7 +42,7 @@ class Workflow:
     timeout: str | float = "30s"
     """Longest time for one request."""
     interval: str | float | None = None
-    """Think time of a virtual user between two iterations."""
+    """Think time: iterations of a virtual user start at least this far apart."""
     iterations: int | None = None
     """Stop after this many iterations of all virtual users together, if before `duration`."""
     thresholds: Mapping[str, str | Mapping[str, object]] = MappingProxyType({})
@@ -106,7 +106,7 @@ def attach(
     context: dict[str, Any],
     received: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Make `instance` a virtual user: its client, the part's context, what it was provided."""
+    """Make `instance` a virtual user: its client, its own context, what it was provided."""
     instance.client = client
     instance.context = context
     instance._received = received

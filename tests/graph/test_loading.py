@@ -1,6 +1,9 @@
 """What a user's file can do wrong while being imported, and which classes of it run."""
 
+import importlib
+import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -25,6 +28,18 @@ def test_a_missing_file_is_named(files: Files) -> None:
 
 def test_a_directory_is_no_test(files: Files) -> None:
     assert refusal(files.directory).startswith(".: is a directory")
+
+
+def test_a_pipe_is_no_test(files: Files) -> None:
+    os.mkfifo("shop.py")
+    assert refusal("shop.py") == "shop.py: is a pipe or a device, not a file"
+
+
+def test_a_path_that_is_no_text_is_refused_before_it_has_to_be_sent(files: Files) -> None:
+    os.mkdir(b"caf\xe9")
+    place = os.fsdecode(b"caf\xe9/shop.py")
+    Path(place).write_text("x = 1\n")
+    assert refusal(place).startswith("caf\\udce9/shop.py: its path is not UTF-8")
 
 
 def test_a_syntax_error_is_told_with_file_and_line(files: Files) -> None:
@@ -202,6 +217,18 @@ def test_local_modules_are_importable_and_a_file_can_be_loaded_again(files: File
     first, again = files.plan(text, "shop.py"), files.plan(text, "shop.py")
     assert first == again
     assert first.workflows[0].tags == ("first",)
+
+
+def test_a_module_beside_the_file_comes_last_once_the_file_is_loaded(files: Files) -> None:
+    files.write("hidden = True\n", "this.py")  # the standard library has one, seldom imported
+    files.write("name = 'mine'\n", "own_helper.py")
+    path = files.write("import sys\nfirst = sys.path[0]\n", "shop.py")
+    assert load_module(path).first == str(files.directory)
+    assert sys.path[-1] == str(files.directory)
+    found = importlib.util.find_spec("this")
+    assert found is not None
+    assert found.origin != str(files.directory / "this.py")
+    assert importlib.import_module("own_helper").name == "mine"  # in a reporter, say
 
 
 def test_a_failed_import_leaves_no_module_behind(files: Files) -> None:

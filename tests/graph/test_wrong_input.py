@@ -71,6 +71,9 @@ def test_a_bad_attribute_is_refused_by_name(files: Files, attribute: str, said: 
     [
         ({"vus": 0}, "--vus: 0 must be at least 1"),
         ({"vus": "x"}, "--vus: 'x' is not a whole number"),
+        ({"vus": "-1"}, "--vus: '-1' must be at least 1"),
+        ({"vus": "1.5"}, "--vus: '1.5' is not a whole number"),
+        ({"vus": "9" * 5000}, "--vus: '999"),
         ({"duration": "x"}, "--duration: 'x' is not a duration"),
         ({"only": ["Shops"]}, "--only Shops: no workflow of that name (hint: there is Shop)"),
     ],
@@ -119,6 +122,14 @@ def test_a_bad_override_is_refused_by_its_flag(
             """,
             "shop.py:5: Shop.a: waits for 'fetch', a step of Other; steps know only their own "
             "class (hint: pass values between workflows with @state and @depends)",
+        ),
+        (
+            """
+            @step()
+            @check()
+            async def a(self) -> HTTPResponse: ...
+            """,
+            "shop.py:5: Shop.a: is both @check() and @step() (hint: keep one of them)",
         ),
         (
             """
@@ -414,6 +425,26 @@ def test_a_required_value_nobody_can_provide_is_refused(files: Files) -> None:
     assert message == (
         "shop.py:13: Shop.take: Seed provides no 'key' to Shop "
         "(hint: it is offered token; or give the parameter a default)"
+    )
+
+
+def test_a_step_overridden_by_a_plain_method_is_missed_by_name(files: Files) -> None:
+    message = refusal(
+        files,
+        """
+        class Base(Workflow):
+            @step()
+            async def a(self) -> HTTPResponse: ...
+            @step("a")
+            async def b(self) -> HTTPResponse: ...
+
+        class Shop(Base):
+            async def a(self) -> HTTPResponse: ...
+        """,
+    )
+    assert message == (
+        "shop.py:7: Shop.b: waits for 'a', which Shop or a base of it replaces by a method that "
+        "is no step (hint: put @step() above the new a too)"
     )
 
 
