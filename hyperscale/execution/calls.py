@@ -40,6 +40,7 @@ class Call:
         "is_plain",
         "name",
         "needs",
+        "owes",
         "scope",
     )
 
@@ -59,6 +60,7 @@ class Call:
         self.scope = scope
         self.is_async = hook.is_async
         self.accept = hook.accept
+        self.owes = hook.owes
         self.from_results = tuple(from_results.items())
         self.from_context = tuple(name for name in hook.injected if name not in from_results)
         self.fresh = _changeable_defaults(hook)

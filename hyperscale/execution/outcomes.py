@@ -1,5 +1,6 @@
 """What became of steps: one record for each that ended, by what it returned or raised."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +60,23 @@ class Outcomes:
         error = None if is_ok else str(result.error or "result")
         self.recorder.record(call.index, is_ok, latency_ns=took_ns, error=error)
 
-    def _record_return(self, call: Call, _result: Any, _took_ns: int) -> None:
-        # Not a measured call: an action, or a test step that had nothing to do this time.
-        self.recorder.record(call.index, True)
+    def _record_return(self, call: Call, result: Any, _took_ns: int) -> None:
+        if call.owes is None:
+            # Not a measured call: an action, or a test step that may have nothing to do.
+            self.recorder.record(call.index, True)
+        else:
+            self.fail(call, TypeError(_reproach(result, call.owes)))
+
+
+def _reproach(result: Any, owed: str) -> str:
+    """Why a test step that returned something else is no success: nothing was measured."""
+    if inspect.iscoroutine(result):
+        result.close()  # said here; Python need not warn of it too
+    if inspect.isawaitable(result):
+        return f"it returned something to wait for, not its {owed}: is an `await` missing?"
+    if result is None:
+        return (
+            f"it returned None, not its {owed}: is a `return` missing? "
+            f"(a step that may return nothing is annotated -> {owed} | None)"
+        )
+    return f"it returned {type(result).__name__}, not its {owed}"

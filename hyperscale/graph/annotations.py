@@ -37,6 +37,7 @@ class Meaning:
     """What a return annotation says about its method."""
 
     result: type[CallResult] | type[CustomResult] | None = None
+    is_always_result: bool = False  # nothing else may be returned, None neither
     check: bool = False
     metric: bool = False
     metric_kind: object = None
@@ -83,6 +84,7 @@ def closure_of(function: object) -> dict[str, Any]:
 def meaning(annotation: Any) -> Meaning:
     """What a resolved return annotation says."""
     result: type[CallResult] | type[CustomResult] | None = None
+    is_always_result = True
     for part in _parts(annotation):
         if isinstance(part, StateMark):
             return Meaning(state=part, is_list=_is_list(annotation))
@@ -94,7 +96,9 @@ def meaning(annotation: Any) -> Meaning:
             return Meaning(metric=True)
         if isinstance(part, type) and issubclass(part, CallResult | CustomResult):
             result = result or part
-    return Meaning(result=result)
+        else:
+            is_always_result = False
+    return Meaning(result=result, is_always_result=is_always_result and result is not None)
 
 
 def optimized_kind(annotation: Any) -> type[OptimizedArg] | None:

@@ -34,6 +34,7 @@ class Hook:
     metric_kind: MetricKind | None
     static: StaticCall | None
     protocol: str | None  # the client its results come from, by name; None if not a call
+    owes: str | None = None  # of a test step: the type of result that each call must return
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,7 @@ def blueprint(
             metric_kind=hook.metric_kind,
             static=seen.static,
             protocol=getattr(hook.result, "protocol", None),
+            owes=_owes(hook),
         )
     return Blueprint(
         workflow=cls,
@@ -115,6 +117,12 @@ def blueprint(
         teardowns=_of(hooks, StepKind.TEARDOWN),
         states=tuple(_state_hook(hook, state_plan(hook)) for hook in reading.states),
     )
+
+
+def _owes(hook: ReadHook) -> str | None:
+    if hook.kind is not StepKind.TEST or hook.result is None or not hook.is_always_result:
+        return None
+    return hook.result.__name__
 
 
 def _of(hooks: Mapping[str, Hook], kind: StepKind) -> tuple[Hook, ...]:

@@ -61,6 +61,7 @@ class ReadHook:
     state: StateKind | None
     is_list: bool  # of a state: its type is a list
     result: type[CallResult] | type[CustomResult] | None
+    is_always_result: bool  # by its annotation it returns nothing else
     accept: Callable[[int], bool] | None
     metric_kind: MetricKind | None
 
@@ -234,6 +235,7 @@ def _read_hook(cls: type[Workflow], file: str, name: str, declared: Declared) ->
         state=_STATES[said.state.action] if kind is None and said.state else None,
         is_list=said.is_list,
         result=said.result,
+        is_always_result=said.is_always_result,
         accept=_acceptance(declared.accept, where=where),
         metric_kind=_metric_kind(declared, said, where) if kind is StepKind.METRIC else None,
     )

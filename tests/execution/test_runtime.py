@@ -624,3 +624,39 @@ def test_reports_are_sequenced_cumulative_and_carry_the_executor_state(lab: Lab)
     assert outcome.report.cpu_s > 0
     assert any(report.steps[0].latency is not None for report in outcome.reports)
     assert sum(point.total for point in outcome.report.steps[0].series) == totals[-1]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "body", "said"),
+    [
+        ("Result", "return asyncio.sleep(0)", "is an `await` missing?"),
+        ("Result", "return asyncio.ensure_future(asyncio.sleep(0))", "is an `await` missing?"),
+        ("Result", "await asyncio.sleep(0)", "is a `return` missing?"),
+        ("Result", "return 5", "it returned int, not its Result"),
+        ("Result | None", "await asyncio.sleep(0)", None),
+        ("Result | dict", "return {}", None),
+        ("dict", "return {}", None),
+    ],
+)
+def test_a_step_that_does_not_return_the_result_it_announces_has_failed(
+    lab: Lab, annotation: str, body: str, said: str | None
+) -> None:
+    lab.write(f"""
+        class Forgetful(Workflow):
+            vus = 1
+            duration = "30s"
+            iterations = 2
+
+            @step()
+            async def forget(self) -> {annotation}:
+                {body}
+    """)
+    (outcome,) = lab.run("Forgetful")
+    counts = outcome.step("forget").counts
+    if said is None:
+        assert counts.failed == 0
+        assert counts.ok > 0
+    else:
+        assert (counts.ok, counts.failed, counts.errors) == (0, 2, {"exception": 2})
+        assert said in outcome.output
+        assert "never awaited" not in outcome.output
