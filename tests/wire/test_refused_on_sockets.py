@@ -1,7 +1,7 @@
 """Everything a stranger, a misconfigured node or an attacker can send to real sockets.
 
 Each is refused under its reason, counted, logged once per peer, and harms nobody: a friend is
-served before, during and after. Certificates have a file of their own.
+served before, during and after. Datagrams and certificates have files of their own.
 """
 
 import asyncio
@@ -9,23 +9,18 @@ import contextlib
 import logging
 import os
 import random
-import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from hyperscale.errors import InputError
-from hyperscale.wire.datagrams import DatagramPort, Received
 from hyperscale.wire.errors import PeerProtocolError, PeerRefusedError, Reason
 from hyperscale.wire.frames import FRAME_BYTES_MAX, encode_head
 from hyperscale.wire.handshake import Handshake, handshake_decoder
 from hyperscale.wire.messages import SALT_BYTES
 from hyperscale.wire.peer import Limits, PeerServer
-from hyperscale.wire.refusals import Refusals
 from hyperscale.wire.registry import REGISTRY, SizeClass
 from hyperscale.wire.roles import Role
-from hyperscale.wire.sealing import DATAGRAM_BYTES_MAX, DatagramSealer
 from hyperscale.wire.secret import Secrets
 from hyperscale.wire.security import Mode
 from tests.wire.lab import (
@@ -35,7 +30,6 @@ from tests.wire.lab import (
     echoing,
     introduction,
     run,
-    secured,
     server,
     soon,
     until,
@@ -352,181 +346,6 @@ def test_random_bytes_never_crash_a_node() -> None:
             assert await link.call(Question("well"), Answer, deadline_s=soon()) == Answer("WELL")
 
     run(main)
-
-
-class TestDatagrams:
-    """The same for UDP: refused under a reason, counted, logged once, and never answered."""
-
-    def attacked(
-        self,
-        build: Callable[[], list[bytes]],
-        reason: Reason,
-        caplog: pytest.LogCaptureFixture,
-        *,
-        secret: str | None = SECRET,
-    ) -> None:
-        async def main() -> None:
-            heard: list[Received] = []
-            refusals = Refusals()
-            port = await DatagramPort.open(
-                "127.0.0.1",
-                0,
-                local=introduction("target"),
-                security=secured(secret),
-                refusals=refusals,
-                on_message=heard.append,
-            )
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
-                end.bind(("127.0.0.1", 0))
-                end.setblocking(False)
-                datagrams = build()
-                for datagram in datagrams:
-                    end.sendto(datagram, port.address)
-                await until(lambda: port.received == len(datagrams))
-                assert refusals.counts.keys() == {reason}
-                friend = sealer(secret, "friend")
-                end.sendto(friend.seal(REGISTRY.pack(Question("hi"))), port.address)
-                await until(lambda: heard and heard[-1].node_id == "friend")
-                with pytest.raises(BlockingIOError):
-                    end.recv(100)  # not a word to anyone
-            port.close()
-            lines = [r for r in caplog.records if r.message.startswith("peer.refused")]
-            assert [line.__dict__["reason"] for line in lines] == [str(reason)]
-
-        run(main)
-
-    def test_a_wrong_secret(self, caplog: pytest.LogCaptureFixture) -> None:
-        self.attacked(lambda: [said(OTHER, "a")] * 3, Reason.SECRET, caplog)
-
-    def test_no_secret(self, caplog: pytest.LogCaptureFixture) -> None:
-        self.attacked(lambda: [said(None, "a")] * 3, Reason.UNSEALED, caplog)
-
-    def test_a_secret_where_there_is_none(self, caplog: pytest.LogCaptureFixture) -> None:
-        self.attacked(lambda: [said(SECRET, "a")] * 3, Reason.SEALED, caplog, secret=None)
-
-    def test_another_cluster(self, caplog: pytest.LogCaptureFixture) -> None:
-        self.attacked(lambda: [said(SECRET, "a", "other")] * 3, Reason.CLUSTER, caplog)
-
-    def test_a_replay(self, caplog: pytest.LogCaptureFixture) -> None:
-        self.attacked(lambda: [said(SECRET, "a")] * 4, Reason.REPLAYED, caplog)
-
-    def test_a_truncated_one(self, caplog: pytest.LogCaptureFixture) -> None:
-        self.attacked(lambda: [said(SECRET, "a")[:10]] * 3, Reason.TRUNCATED, caplog)
-
-    def test_an_empty_one(self, caplog: pytest.LogCaptureFixture) -> None:
-        self.attacked(lambda: [b""] * 3, Reason.TRUNCATED, caplog)
-
-    def test_an_oversized_one(self, caplog: pytest.LogCaptureFixture) -> None:
-        self.attacked(lambda: [bytes(9000)] * 3, Reason.OVERSIZED, caplog)
-
-    def test_an_altered_one(self, caplog: pytest.LogCaptureFixture) -> None:
-        def build() -> list[bytes]:
-            datagram = bytearray(said(SECRET, "a"))
-            datagram[-1] ^= 1
-            return [bytes(datagram)] * 3
-
-        self.attacked(build, Reason.SECRET, caplog)
-
-    def test_an_earlier_life(self, caplog: pytest.LogCaptureFixture) -> None:
-        def build() -> list[bytes]:
-            now, before = sealer(SECRET, "a", incarnation=2), sealer(SECRET, "a", incarnation=1)
-            packed = REGISTRY.pack(Question("hi"))
-            return [now.seal(packed), before.seal(packed), before.seal(packed)]
-
-        self.attacked(build, Reason.INCARNATION, caplog)
-
-    def test_a_message_that_is_none(self, caplog: pytest.LogCaptureFixture) -> None:
-        def build() -> list[bytes]:
-            one = sealer(SECRET, "a")
-            return [one.seal(QUESTION.to_bytes(2, "big") + b"\xc1"), one.seal(b"\xea\x61junk")]
-
-        self.attacked(build, Reason.MALFORMED, caplog)
-
-    def test_a_kind_nobody_knows(self, caplog: pytest.LogCaptureFixture) -> None:
-        self.attacked(lambda: [sealer(SECRET, "a").seal(b"\xff\xfe\x80")], Reason.UNKNOWN, caplog)
-
-    def test_reordered_ones_are_heard_and_random_ones_are_not(self) -> None:
-        async def main() -> None:
-            heard: list[Received] = []
-            refusals = Refusals()
-            port = await DatagramPort.open(
-                "127.0.0.1",
-                0,
-                local=introduction("target"),
-                security=secured(),
-                refusals=refusals,
-                on_message=heard.append,
-            )
-            rng = random.Random(5)
-            one = sealer(SECRET, "a")
-            good = [one.seal(REGISTRY.pack(Question(str(n)))) for n in range(50)]
-            bad = [rng.randbytes(rng.randrange(DATAGRAM_BYTES_MAX + 100)) for _ in range(200)]
-            mixed = good + bad
-            rng.shuffle(mixed)
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
-                for datagram in mixed:
-                    end.sendto(datagram, port.address)
-                assert port.drain() == 250  # at once, without a turn of the loop
-            assert {received.message.text for received in heard} == {str(n) for n in range(50)}
-            assert sum(refusals.counts.values()) == 200
-            port.close()
-
-        run(main)
-
-    def test_two_ports_talk(self) -> None:
-        async def main() -> None:
-            heard: list[Received] = []
-            ports = [
-                await DatagramPort.open(
-                    "127.0.0.1",
-                    0,
-                    local=introduction(name, incarnation=7),
-                    security=secured(),
-                    refusals=Refusals(),
-                    on_message=heard.append,
-                )
-                for name in ("a", "b")
-            ]
-            ports[0].send(Question("hello"), ports[1].address)
-            await until(lambda: heard)
-            assert heard == [Received(Question("hello"), "a", 7, ports[0].address)]
-            for port in ports:
-                port.close()
-                port.close()
-
-        run(main)
-
-    def test_where_a_node_may_bind(self) -> None:
-        async def main() -> None:
-            with pytest.raises(InputError, match="loopback only"):
-                await self._open("0.0.0.0", 0, secured(None))
-            port = await self._open("127.0.0.1", 0, secured())
-            with pytest.raises(InputError, match="cannot bind"):
-                await self._open("127.0.0.1", port.address[1], secured())
-            port.close()
-
-        run(main)
-
-    async def _open(self, host: str, number: int, security: Any) -> DatagramPort:
-        return await DatagramPort.open(
-            host,
-            number,
-            local=introduction("x"),
-            security=security,
-            refusals=Refusals(),
-            on_message=lambda _: None,
-        )
-
-
-def sealer(
-    secret: str | None, node: str, cluster: str = "acme", incarnation: int = 1
-) -> DatagramSealer:
-    secrets = None if secret is None else Secrets(secret)
-    return DatagramSealer(secrets, node, incarnation, cluster=cluster, environment="test")
-
-
-def said(secret: str | None, node: str, cluster: str = "acme") -> bytes:
-    return sealer(secret, node, cluster).seal(REGISTRY.pack(Question("hi")))
 
 
 def test_a_breach_is_typed_for_whoever_dials() -> None:

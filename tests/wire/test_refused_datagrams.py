@@ -1,0 +1,135 @@
+"""Everything a stranger, a misconfigured node or an attacker can send to a node's UDP socket.
+
+Each is refused under its reason, counted, logged once per peer and never answered; a friend is
+heard all the while.
+"""
+
+import random
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hyperscale.nodes.datagrams import Datagrams, bind_datagrams
+from hyperscale.wire.errors import Reason
+from hyperscale.wire.registry import REGISTRY
+from hyperscale.wire.sealing import DATAGRAM_BYTES_MAX, DatagramSealer
+from hyperscale.wire.secret import Secrets
+from tests.wire.lab import SECRET, Question, run, until
+
+OTHER = "another secret, long enough"
+QUESTION = REGISTRY.by_type[Question].kind
+
+
+def sealer(
+    secret: str | None, node: str, cluster: str = "acme", incarnation: int = 1
+) -> DatagramSealer:
+    secrets = None if secret is None else Secrets(secret)
+    return DatagramSealer(secrets, node, incarnation, cluster=cluster, environment="test")
+
+
+def said(secret: str | None, node: str, cluster: str = "acme") -> bytes:
+    return sealer(secret, node, cluster).seal(REGISTRY.pack(Question("hi")))
+
+
+def altered() -> bytes:
+    datagram = bytearray(said(SECRET, "a"))
+    datagram[-1] ^= 1
+    return bytes(datagram)
+
+
+def of_an_earlier_life() -> list[bytes]:
+    now, before = sealer(SECRET, "a", incarnation=2), sealer(SECRET, "a", incarnation=1)
+    packed = REGISTRY.pack(Question("hi"))
+    return [now.seal(packed), before.seal(packed), before.seal(packed)]
+
+
+def not_messages() -> list[bytes]:
+    one = sealer(SECRET, "a")
+    return [one.seal(QUESTION.to_bytes(2, "big") + junk) for junk in (b"\xc1", b"", b"\x80")]
+
+
+UDP: dict[str, tuple[Callable[[], list[bytes]], Reason]] = {
+    "a wrong secret": (lambda: [said(OTHER, "a")] * 3, Reason.SECRET),
+    "no secret": (lambda: [said(None, "a")] * 3, Reason.UNSEALED),
+    "another cluster": (lambda: [said(SECRET, "a", "other")] * 3, Reason.CLUSTER),
+    "a replay": (lambda: [said(SECRET, "a")] * 4, Reason.REPLAYED),
+    "a truncated one": (lambda: [said(SECRET, "a")[:10]] * 3, Reason.TRUNCATED),
+    "an empty one": (lambda: [b""] * 3, Reason.TRUNCATED),
+    "an oversized one": (lambda: [bytes(9000)] * 3, Reason.OVERSIZED),
+    "an altered one": (lambda: [altered()] * 3, Reason.SECRET),
+    "another version": (lambda: [b"\x07" + said(SECRET, "a")[1:]] * 3, Reason.VERSION),
+    "our own": (lambda: [said(SECRET, "target")] * 3, Reason.LOOPED),
+    "an earlier life": (of_an_earlier_life, Reason.INCARNATION),
+    "no message": (not_messages, Reason.MALFORMED),
+    "an unknown kind": (lambda: [sealer(SECRET, "a").seal(b"\xff\xfe\x80")], Reason.UNKNOWN),
+}
+
+
+def attacked(
+    build: Callable[[], list[bytes]],
+    reason: Reason,
+    caplog: pytest.LogCaptureFixture,
+    secret: str | None = SECRET,
+) -> None:
+    async def main() -> None:
+        heard: list[str] = []
+        bound = bind_datagrams("127.0.0.1", 0)
+        with (
+            Datagrams(bound, sealer(secret, "target")) as port,
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end,
+        ):
+            port.listen(lambda _address, node_id, _incarnation, _message: heard.append(node_id))
+            end.bind(("127.0.0.1", 0))
+            end.setblocking(False)
+            datagrams = build()
+            for datagram in datagrams:
+                end.sendto(datagram, bound.getsockname())
+            await until(lambda: port.counts["received"] == len(datagrams))
+            assert port.refusals.counts.keys() == {reason}
+            friend = sealer(secret, "friend")
+            end.sendto(friend.seal(REGISTRY.pack(Question("hi"))), bound.getsockname())
+            await until(lambda: heard and heard[-1] == "friend")
+            with pytest.raises(BlockingIOError):
+                end.recv(100)  # not a word to anyone
+        lines = [r for r in caplog.records if r.message.startswith("peer.refused")]
+        assert [line.__dict__["reason"] for line in lines] == [str(reason)]
+
+    run(main)
+
+
+@pytest.mark.parametrize("what", UDP)
+def test_refused_on_udp(what: str, caplog: pytest.LogCaptureFixture) -> None:
+    build, reason = UDP[what]
+    attacked(build, reason, caplog)
+
+
+def test_a_sealed_one_is_refused_by_a_node_without_secret(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    attacked(lambda: [said(SECRET, "a")] * 3, Reason.SEALED, caplog, secret=None)
+
+
+def test_reordered_ones_are_heard_and_random_ones_are_not() -> None:
+    async def main() -> None:
+        heard: list[Any] = []
+        rng = random.Random(5)
+        one = sealer(SECRET, "a")
+        good = [one.seal(REGISTRY.pack(Question(str(n)))) for n in range(50)]
+        bad = [rng.randbytes(rng.randrange(DATAGRAM_BYTES_MAX + 100)) for _ in range(200)]
+        mixed = good + bad
+        rng.shuffle(mixed)
+        bound = bind_datagrams("127.0.0.1", 0)
+        with (
+            Datagrams(bound, sealer(SECRET, "target")) as port,
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end,
+        ):
+            port.listen(lambda _address, _node, _incarnation, message: heard.append(message.text))
+            for datagram in mixed:
+                end.sendto(datagram, bound.getsockname())
+            port.drain()  # at once, without a turn of the loop
+            assert sorted(heard, key=int) == [str(n) for n in range(50)]
+            assert port.refusals.counts.total() == 200
+
+    run(main)
