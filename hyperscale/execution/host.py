@@ -65,8 +65,8 @@ class Host:
         for call in self._program.setups:
             self._outcomes.recorder.begin()  # what comes before the clock is its second 0
             error = await self._run(call)
-            if error is not None:
-                raise self._blame(call.name, error) from error
+            if error is not None:  # shown already, as a step's would be
+                raise self._refusal(call.name, error) from error
 
     async def tear_down(self) -> None:
         """Runs the teardown hooks if they are due. What they raise is shown and counted."""
@@ -84,7 +84,7 @@ class Host:
 
     # --- one by one -----------------------------------------------------------------------
 
-    async def _run(self, call: Call) -> Exception | None:
+    async def _run(self, call: Call) -> BaseException | None:
         """Runs a setup or teardown hook and records it; what it raised, if it did."""
         current_step.set(call.scope)
         began_ns = time.perf_counter_ns()
@@ -92,6 +92,13 @@ class Host:
             result = call.function(self.instance, **call.arguments(self.instance, []))
             if call.is_async:
                 result = await result
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():  # told to stop, or out of time
+                self._outcomes.recorder.add_cut(call.index)
+                raise
+            self._outcomes.fail(call, error)  # something the hook waited for was cancelled
+            return error
         except Exception as error:  # noqa: BLE001 - recorded, and handed to the caller
             self._outcomes.fail(call, error)
             return error
@@ -148,6 +155,8 @@ class Host:
         except asyncio.CancelledError:
             task.cancel()
             raise
+        if task.cancelled():
+            raise RunError(f"{self._name}: its {what} cancelled themselves")
         if task.done():
             return task.result()
         task.cancel()
@@ -157,4 +166,7 @@ class Host:
 
     def _blame(self, hook: str, error: BaseException) -> RunError:
         complain(f"{hook} raised:\n{format_fault(error)}")
+        return self._refusal(hook, error)
+
+    def _refusal(self, hook: str, error: BaseException) -> RunError:
         return RunError(f"{self._name}.{hook} failed: {describe_fault(error)}")

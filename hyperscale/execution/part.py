@@ -35,13 +35,13 @@ from hyperscale.execution.protocol import (
     TearingDown,
     encode_frame,
 )
-from hyperscale.execution.pulse import Pulse, resident_bytes
+from hyperscale.execution.pulse import Memory, Pulse
 from hyperscale.execution.reports import SERIES_POINTS, step_reports
 from hyperscale.execution.static import StaticCrew, compile_static
 from hyperscale.execution.tally import CheckTally, MetricTally
 from hyperscale.execution.values import unpack_context, unpack_uses
 from hyperscale.execution.vu import Crew, VirtualUser
-from hyperscale.graph import Blueprint, Workflow, attach, blueprint, collect, load_module
+from hyperscale.graph import Blueprint, Workflow, attach, blueprint, find, load_module
 from hyperscale.plan import MetricKind, share
 from hyperscale.plan.context import Provided, decode_received, encode_provided
 from hyperscale.stats.report import PartReport
@@ -52,7 +52,8 @@ Send = Callable[[FromExecutor], None]
 async def prepare_part(assignment: Prepare, send: Send) -> "Part":
     """The part, ready to run. InputError: the user's file; RunError: code of theirs failed.
 
-    When it raises, teardown hooks have run if setup hooks had begun.
+    When it raises, teardown hooks have run if setup hooks had begun, and what those sent has
+    been reported.
     """
     design = load_blueprint(assignment)
     recorder = Recorder(len(design.recorded))
@@ -75,6 +76,7 @@ async def prepare_part(assignment: Prepare, send: Send) -> "Part":
         if host is not None and host.is_set_up:
             send(TearingDown())
             await host.tear_down()
+            send(Report(report=_report_of_hooks(assignment, design, recorder)))
         hub.close()
         raise
     # What lives as long as the part need not be walked by every collection: with thousands
@@ -97,10 +99,21 @@ def load_blueprint(assignment: Prepare) -> Blueprint:
         raise InputError(
             f"{assignment.file}: cannot be imported in an executor: {describe_fault(error)}"
         ) from error
-    for cls in collect(module):
-        if cls.__name__ == assignment.workflow:
-            return blueprint(cls, assignment.plan, files=mounted_files())
-    raise InputError(f"{assignment.file}: has no workflow {assignment.workflow!r}")
+    cls = find(module, assignment.workflow)
+    return blueprint(cls, assignment.plan, files=mounted_files())
+
+
+def _report_of_hooks(assignment: Prepare, design: Blueprint, recorder: Recorder) -> PartReport:
+    """What setup and teardown hooks did in a part that never came to be."""
+    return PartReport(
+        workflow=assignment.workflow,
+        slot=assignment.slot,
+        sequence=1,
+        elapsed_s=0.0,
+        vus=0,
+        iterations=0,
+        steps=step_reports(design.recorded, recorder, histograms=True),
+    )
 
 
 async def _prepare_arguments(design: Blueprint, hub: ClientHub) -> None:
@@ -196,6 +209,7 @@ class Part:
             on_report=self._report,
             on_lease_over=lambda: self._cut("lease expired"),
         )
+        self._memory = Memory()
         self._sequence = 0
         self._began_s: float | None = None
         self._ended_s: float | None = None
@@ -248,6 +262,7 @@ class Part:
 
     def _close(self) -> None:
         self._pulse.stop()
+        self._memory.close()
         self._hub.close()
         gc.unfreeze()
 
@@ -313,6 +328,7 @@ class Part:
 
     async def _finish(self) -> Finished:
         self._send(TearingDown())
+        self._report(histograms=True)  # hooks may hang, and be killed: what was measured stays
         status, error = self._outcome()
         provided = Provided(slot=self._assignment.slot)
         if status is PartStatus.COMPLETED:
@@ -377,7 +393,7 @@ class Part:
             metrics=[tally.report(histograms=histograms) for tally in crew.metrics],
             cpu_s=time.process_time() - self._cpu_began_s,
             loop_lag_s=self._pulse.take_lag_s(),
-            rss_bytes=resident_bytes(),
+            rss_bytes=self._memory.resident_bytes(),
         )
 
 

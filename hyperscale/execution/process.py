@@ -46,6 +46,8 @@ class ExitInfo:
             if self.signal == signal.SIGKILL:
                 how += " (by hand, or out of memory)"
         lines = [line for line in self.last_words.splitlines() if line.strip()]
+        # Of a crash the first line tells what it was; where, and with what loaded, follows.
+        lines = [line for line in lines if line.startswith("Fatal Python error")] or lines
         return f"{how}; last output: {lines[-1].strip()}" if lines else how
 
 

@@ -71,6 +71,15 @@ class Pulse:
             self._on_report(self._beats % _BEATS_PER_HISTOGRAMS == 0)
 
 
-def resident_bytes() -> int:
-    with open("/proc/self/statm", encoding="ascii") as statm:
-        return int(statm.read().split()[1]) * _PAGE_BYTES
+class Memory:
+    """How much of the process is in memory. Opened once: descriptors may run out later."""
+
+    def __init__(self) -> None:
+        self._statm = open("/proc/self/statm", "rb", buffering=0)  # noqa: SIM115 - see close
+
+    def resident_bytes(self) -> int:
+        self._statm.seek(0)
+        return int(self._statm.read().split()[1]) * _PAGE_BYTES
+
+    def close(self) -> None:
+        self._statm.close()

@@ -176,12 +176,13 @@ class _Executor:
                     self._emit(message)
                 self.phase = _Phase.TEARING_DOWN
             case Report():
-                self._emit(message)
+                self._on_event(message)
             case Finished():
                 # What the part printed comes before its end.
                 self.process.flush_output()
                 self._become_idle(is_leaving=message.tainted)
-                self._emit(message)
+                # The end of a discarded part is no event, but what its setup sent was sent.
+                self._on_event(Report(report=message.report) if self._is_discarded else message)
 
     def _on_garbage(self, reason: str) -> None:
         self.kill(f"it broke the executor protocol: {reason}")

@@ -9,7 +9,7 @@ from hyperscale.errors import RunError
 from hyperscale.execution.protocol import PartStatus
 from hyperscale.execution.values import pack_value
 from hyperscale.plan.context import Received, Value, decode_provided, encode_received
-from tests.execution.lab import Lab
+from tests.execution.lab import Bench, Lab
 
 
 def test_a_diamond_runs_in_order_and_its_middle_overlaps(lab: Lab) -> None:
@@ -313,9 +313,106 @@ def test_a_failing_setup_refuses_the_part_and_still_tears_down(lab: Lab) -> None
             async def close(self):
                 log("teardown")
     """)
-    with pytest.raises(RunError, match=r"Broken\.open failed: ConnectionError: no database"):
-        lab.run("Broken")
+
+    async def work(bench: Bench) -> None:
+        with pytest.raises(RunError, match=r"Broken\.open failed: ConnectionError: no database"):
+            await bench.prepare("Broken")
+        (outcome,) = bench.outcomes
+        assert outcome.output.count("ConnectionError: no database") == 1
+        # What the hooks did is not lost with the part.
+        (report,) = outcome.reports
+        counts = {step.name: step.counts for step in report.steps}
+        assert (counts["open"].failed, counts["use"].total, counts["close"].ok) == (1, 0, 1)
+
+    lab.work(work)
     assert lab.log() == ["teardown"]
+
+
+def test_what_a_setup_did_is_reported_when_another_part_could_not_be_prepared(lab: Lab) -> None:
+    lab.write("""
+        class Picky(Workflow):
+            vus = 2
+            duration = "30s"
+
+            @setup()
+            async def open(self):
+                try:
+                    os.mkdir(LOG + ".first")
+                    return
+                except FileExistsError:
+                    raise RuntimeError("second")
+
+            @step()
+            async def one(self) -> Result:
+                return Result()
+    """)
+
+    async def work(bench: Bench) -> None:
+        with pytest.raises(RunError, match="second"):
+            await bench.prepare("Picky")
+        last = [outcome.reports[-1].steps[0].counts for outcome in bench.outcomes]
+        assert sorted((counts.ok, counts.failed) for counts in last) == [(0, 1), (1, 0)]
+        assert not any(outcome.is_over for outcome in bench.outcomes)
+
+    lab.work(work, executors=2)
+
+
+@pytest.mark.parametrize(
+    ("body", "counted", "said"),
+    [
+        ("asyncio.current_task().cancel(); await asyncio.sleep(9)", (0, 1), "cancelled themselves"),
+        ("t = asyncio.ensure_future(asyncio.sleep(9)); t.cancel(); await t", (1, 0), "Cancelled"),
+    ],
+)
+def test_a_teardown_that_cancels_itself_does_not_keep_the_part_from_ending(
+    lab: Lab, body: str, counted: tuple[int, int], said: str
+) -> None:
+    lab.write(f"""
+        class Fickle(Workflow):
+            vus = 1
+            duration = "30s"
+            iterations = 1
+
+            @step()
+            async def one(self) -> Result:
+                return Result()
+
+            @teardown()
+            async def close(self):
+                {body}
+    """)
+    (outcome,) = lab.run("Fickle")
+    counts = outcome.step("close").counts
+    assert (counts.failed, counts.cut) == counted
+    assert said in outcome.output
+
+
+def test_an_executor_without_a_free_descriptor_goes_on_reporting(lab: Lab) -> None:
+    lab.write("""
+        import resource
+
+        class Starved(Workflow):
+            vus = 1
+            duration = "30s"
+            iterations = 20
+
+            @step()
+            async def one(self) -> Result:
+                if not hasattr(self, "held"):
+                    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+                    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+                    self.held = []
+                    try:
+                        while True:
+                            self.held.append(os.open("/dev/null", os.O_RDONLY))
+                    except OSError:
+                        pass
+                await asyncio.sleep(0.02)
+                return Result()
+    """)
+    (outcome,) = lab.run("Starved")
+    assert outcome.step("one").counts.ok == 20
+    assert len(outcome.reports) > 2
 
 
 def test_an_action_workflow_goes_through_its_steps_once_per_user(lab: Lab) -> None:
