@@ -41,10 +41,11 @@ class PartKey(NamedTuple):
 class PartState:
     """What is known of one part: its latest report, and its latest histograms."""
 
-    __slots__ = ("_distributions", "_latencies", "_phases", "report")
+    __slots__ = ("_distributions", "_latencies", "_phases", "report", "series_until_s")
 
     def __init__(self, report: PartReport) -> None:
         self.report = report
+        self.series_until_s = 0.0  # how far into the run its seconds are known
         # Each with the sequence of the report that carried it: a report without
         # histograms means "as last reported".
         self._latencies: dict[str, tuple[int, bytes]] = {}
@@ -56,6 +57,10 @@ class PartState:
         sequence = report.sequence
         if sequence > self.report.sequence:
             self.report = report
+        # Most reports leave histograms and series out: between two that have them, the
+        # counts run ahead.
+        if any(step.latency is not None or step.series for step in report.steps):
+            self.series_until_s = max(self.series_until_s, report.elapsed_s)
         for step in report.steps:
             if step.latency is not None:
                 _keep_latest(self._latencies, step.name, sequence, step.latency)
@@ -190,9 +195,9 @@ class WorkflowStats:
 
     @property
     def finished_s(self) -> int:
-        """Seconds that every part is past; at most two behind the foremost part."""
-        elapsed_s = [part.report.elapsed_s for part in self._parts.values()] or [0.0]
-        return max(int(min(elapsed_s)), int(max(elapsed_s)) - 2)
+        """Seconds that every part has reported whole; at most two behind the foremost part."""
+        until_s = [part.series_until_s for part in self._parts.values()] or [0.0]
+        return max(int(min(until_s)), int(max(until_s)) - 2)
 
     @property
     def vus(self) -> int:

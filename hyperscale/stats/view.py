@@ -6,7 +6,7 @@
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hyperscale.stats.histograms import quantile_ms
 from hyperscale.stats.merge import WorkflowStats
@@ -108,6 +108,7 @@ class LiveMeter:
     def __init__(self, stats: WorkflowStats) -> None:
         self._stats = stats
         self._samples: deque[_Sample] = deque()
+        self._has_begun = False
         self._percentiles: dict[str, _Percentiles] = {}
         self._percentiles_at_s: float | None = None
         self._series: list[SeriesValue] = []
@@ -168,6 +169,14 @@ class LiveMeter:
         """Notes the totals now; returns the oldest sample in the window and this one."""
         steps = {name: self._stats.counts(name).total for name, _ in self._stats.steps}
         last = _Sample(now_s, headline, steps)
+        if not self._has_begun and self._stats.elapsed_s > 0:
+            self._has_begun = True
+            # The rate is counted from the beginning, not from while it was waited for.
+            before = (
+                self._samples[-1] if self._samples else _Sample(0.0, 0, dict.fromkeys(steps, 0))
+            )
+            self._samples.clear()
+            self._samples.append(replace(before, now_s=now_s - self._stats.elapsed_s))
         self._samples.append(last)
         # One sample at or beyond the window's edge stays, or the window would shrink.
         while len(self._samples) > 2 and self._samples[1].now_s <= now_s - RATE_WINDOW_S:

@@ -21,6 +21,20 @@ def test_the_current_rate_is_that_of_the_last_two_seconds() -> None:
     assert view.steps[1].rate_now == 0
 
 
+def test_the_current_rate_is_right_from_the_start_however_long_the_start_was_waited_for() -> None:
+    stats = WorkflowStats(make_plan())
+    meter, part = LiveMeter(stats), Part()
+    for tick in range(30):
+        view = meter.view(now_s=tick / 10, status="preparing", cores=1)
+    for tick in range(1, 4):
+        for _ in range(10):
+            part.request("login", 5 * MS, at_s=tick / 10)
+        stats.apply(part.report(histograms=False))
+        view = meter.view(now_s=3 + tick / 10, status="running", cores=1)
+        assert view.rate_now == pytest.approx(100, rel=0.01)
+        assert view.steps[0].rate_now == pytest.approx(100, rel=0.01)
+
+
 def test_a_stall_shows_as_a_rate_of_zero() -> None:
     stats = WorkflowStats(make_plan())
     meter, part = LiveMeter(stats), Part()
@@ -50,6 +64,20 @@ def test_plots_hold_finished_seconds_only() -> None:
     assert view.failed_series == (1, 0, 1)
     assert view.latency_series[1] == (0, 0)
     assert view.latency_series[0][1] == pytest.approx(5, rel=0.001)
+
+
+def test_a_second_is_finished_when_its_series_has_come_not_when_its_counts_have() -> None:
+    stats = WorkflowStats(make_plan())
+    meter, part = LiveMeter(stats), Part()
+    part.request("login", 5 * MS, at_s=0.5)
+    stats.apply(part.report())
+    part.request("login", 5 * MS, at_s=0.9)
+    part.elapsed_s = 1.1
+    counts_only = part.report(histograms=False, series_from=99)
+    stats.apply(counts_only)
+    assert meter.view(now_s=1.1, status="running", cores=1).rate_series == ()
+    stats.apply(part.report())
+    assert meter.view(now_s=1.2, status="running", cores=1).rate_series == (2,)
 
 
 def test_percentiles_are_refreshed_twice_a_second_and_at_the_end() -> None:
