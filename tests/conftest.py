@@ -1,6 +1,7 @@
 """The built-in target server as fixtures: what tests send to, and the truth to compare with."""
 
 import json
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +9,14 @@ from typing import Any
 import pytest
 
 from hyperscale._native import Target, self_signed
+
+
+def pytest_configure() -> None:
+    # A shell starts jobs in the background with these ignored, and what tests start would
+    # inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @dataclass(frozen=True)

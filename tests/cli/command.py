@@ -21,6 +21,9 @@ from hyperscale.testing import Data, HTTPResponse, URL
 """
 
 
+_started: "list[subprocess.Popen[str]]" = []
+
+
 @dataclass(frozen=True)
 class Done:
     code: int
@@ -31,7 +34,7 @@ class Done:
 def start(*arguments: str, cwd: Path, **options: Any) -> "subprocess.Popen[str]":
     """The command, running. It leads its own session, so `leftovers` can find what it left."""
     environment = {**os.environ, "COLUMNS": "120", "CI": "true"}
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [*HYPERSCALE, *arguments],
         cwd=cwd,
         env=environment,
@@ -42,6 +45,18 @@ def start(*arguments: str, cwd: Path, **options: Any) -> "subprocess.Popen[str]"
         start_new_session=True,
         **options,
     )
+    _started.append(process)
+    return process
+
+
+def end_all() -> None:
+    """Whatever a failed test left running or unread."""
+    while _started:
+        process = _started.pop()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        with process:  # closes its pipes and waits
+            pass
 
 
 def run(*arguments: str, cwd: Path) -> Done:

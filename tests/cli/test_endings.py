@@ -5,7 +5,6 @@ import pty
 import signal
 import subprocess
 import termios
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,15 +51,9 @@ class Running:
 
 
 @pytest.fixture
-def running(tmp_path: Path, target: RunningTarget) -> Iterator[Running]:
+def running(tmp_path: Path, target: RunningTarget) -> Running:
     write(tmp_path / "long.py", LONG.format(url=target.url))
-    process = start("run", "long.py", *FLAGS, cwd=tmp_path)
-    try:
-        yield Running(process, target)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    return Running(start("run", "long.py", *FLAGS, cwd=tmp_path), target)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
