@@ -127,7 +127,7 @@ class Crew:
             self._all_done.set_result(None)
 
 
-async def run_user(crew: Crew, user: VirtualUser) -> None:  # noqa: PLR0912, PLR0915
+async def run_user(crew: Crew, user: VirtualUser) -> None:  # noqa: PLR0912, PLR0915 - see below
     """Loops the steps until the crew stops or no iteration is left."""
     # One function on purpose: a coroutine per step or per layer would double the cost of
     # an iteration, and every suspension would be one frame deeper.
@@ -196,7 +196,7 @@ async def run_user(crew: Crew, user: VirtualUser) -> None:  # noqa: PLR0912, PLR
             done |= call.bit
             results[call.index] = result
             if type(result) is HTTPResponse and call.accept is None:
-                record_exchange(call.index, result.exchange, False)  # type: ignore[arg-type]
+                record_exchange(call.index, result.exchange, False)  # type: ignore[arg-type]  # it is native
             else:
                 crew.outcomes.settle(call, result, perf_counter_ns() - began_ns)
             if user.remembers:
