@@ -19,7 +19,7 @@ from hyperscale.errors import InputError
 from hyperscale.graph.loading import module_name
 
 # Ours and what executors stand on: a local file of that name would break them, not the test.
-RESERVED = frozenset({"hyperscale", "msgspec", "uvloop", "cloudpickle", "rich"})
+RESERVED = frozenset({"hyperscale", "msgspec", "uvloop", "cloudpickle"})
 
 
 @dataclass(frozen=True, slots=True)
