@@ -12,10 +12,9 @@ _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\.?")
 def parse_address(text: str, *, default_port: int | None, where: str) -> tuple[str, int]:
     """Host and port; the port may be left out if there is a default."""
     host, port_text = _split(text.strip())
-    is_ip = _is_ip(host)
-    if not is_ip and not _HOST.fullmatch(host):
+    if not _is_ip(host) and (text.lstrip().startswith("[") or not _HOST.fullmatch(host)):
         raise InputError(f"{where}: {text!r} is not an address", hint=_HINT)
-    if not port_text:
+    if port_text is None:
         if default_port is None:
             raise InputError(f"{where}: {text!r} has no port", hint=_HINT)
         return host, default_port
@@ -35,12 +34,13 @@ def split_address(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _split(text: str) -> tuple[str, str]:
+def _split(text: str) -> tuple[str, str | None]:
+    """Host and what stands where the port should, if anything does."""
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")
-        return host, rest.removeprefix(":")
-    if text.count(":") > 1:  # an IPv6 address without brackets has no port
-        return text, ""
+        return host, rest.removeprefix(":") if rest else None
+    if text.count(":") != 1:  # an IPv6 address without brackets has no port
+        return text, None
     host, _, port = text.partition(":")
     return host, port
 

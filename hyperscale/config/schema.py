@@ -25,9 +25,9 @@ FILE_VARIABLE = "HYPERSCALE_CONFIG"
 NodeRole = Literal["manager", "worker"]
 ROLES: tuple[NodeRole, ...] = typing.get_args(NodeRole)
 
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}\Z"  # `$` would let a line end through
 _NAME = Meta(pattern=NAME_PATTERN)
-_NAME_OR_NONE = Meta(pattern=rf"^$|{NAME_PATTERN}")
+_NAME_OR_NONE = Meta(pattern=rf"^\Z|{NAME_PATTERN}")
 _PORT = Meta(ge=0, le=65535)
 _SECONDS = Meta(gt=0, le=3600)
 

@@ -1,0 +1,350 @@
+"""Real node processes on loopback: how tests start them, watch them and look behind them.
+
+What a node thinks of the others is read from its own log, so watching costs it nothing.
+"""
+
+import asyncio
+import calendar
+import ctypes
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+from hyperscale.config.addresses import split_address
+from hyperscale.config.loading import node_config
+from hyperscale.nodes.ask import ask_members
+from hyperscale.nodes.messages import MembersTold
+
+HYPERSCALE = (sys.executable, "-m", "hyperscale.cli.main")
+WAIT_S = 60.0
+
+_LISTENING = re.compile(r"(\S+) listening on (\S+), (http://\S+)")
+_STATE_OF_EVENT = {
+    "member.heard_of": "unconfirmed",
+    "member.restarted": "unconfirmed",
+    "member.confirmed": "alive",
+    "suspicion.cleared": "alive",
+    "member.suspected": "suspect",
+    "member.died": "dead",
+    "member.left": "left",
+}
+
+
+_prctl = ctypes.CDLL(None).prctl
+_PR_SET_PDEATHSIG = 1
+
+
+def _die_with_parent() -> None:
+    """Whatever happens to the tests, nothing of theirs stays."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def until(condition: Callable[[], object], *, what: str, within_s: float = WAIT_S) -> None:
+    """Waits for a condition of other processes, which can only be looked at again and again."""
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise AssertionError(f"in vain for {within_s:.0f} s: {what}")
+        time.sleep(0.02)
+
+
+class Node:
+    """One node process and its log."""
+
+    def __init__(
+        self,
+        directory: Path,
+        role: str,
+        name: str,
+        arguments: Sequence[str] = (),
+        *,
+        environment: dict[str, str] | None = None,
+        wrap: Sequence[str] = (),
+    ) -> None:
+        self.role = role
+        self.name = name
+        self._log_path = directory / f"{name}-{time.monotonic_ns()}.log"
+        self._log = self._log_path.open("w+")
+        self._out_path = self._log_path.with_suffix(".out")
+        self._out = self._out_path.open("w+")
+        self._read = self._log_path.open()
+        self._partial = ""
+        self.events: list[dict[str, Any]] = []
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("HYPERSCALE_")}
+        ports = [] if "--port" in arguments else ["--port", "0"]
+        self.process = subprocess.Popen(
+            [
+                *(*wrap, *HYPERSCALE, role, "--node-id", name),
+                *(*ports, "--http-port", "0", *arguments),
+            ],
+            env={**clean, **(environment or {})},
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=self._log,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509  one system call, no lock
+        )
+
+    # -- where it is ----------------------------------------------------------------------
+
+    def wait_listening(self) -> Self:
+        until(self._is_listening, what=f"{self.name} listens; it said {self.output()}")
+        return self
+
+    def _is_listening(self) -> bool:
+        if self.process.poll() is not None:
+            raise AssertionError(f"{self.name} ended with {self.process.poll()}: {self.output()}")
+        return _LISTENING.match(self._out_path.read_text()) is not None
+
+    @property
+    def address(self) -> str:
+        return self._announced(2)
+
+    @property
+    def http(self) -> str:
+        return self._announced(3)
+
+    def _announced(self, group: int) -> str:
+        found = _LISTENING.match(self._out_path.read_text())
+        assert found, f"{self.name} is not listening: {self.output()}"
+        return found[group]
+
+    @property
+    def port(self) -> int:
+        return split_address(self.address)[1]
+
+    def output(self) -> str:
+        return self._out_path.read_text() + self._log_path.read_text()
+
+    # -- what it says ---------------------------------------------------------------------
+
+    def read(self) -> list[dict[str, Any]]:
+        """All events so far."""
+        *lines, self._partial = (self._partial + self._read.read()).split("\n")
+        self.events += [json.loads(line) for line in lines]
+        return self.events
+
+    def seen(self, event: str, **fields: object) -> list[dict[str, Any]]:
+        return [
+            each
+            for each in self.read()
+            if each["event"] == event and all(each.get(k) == v for k, v in fields.items())
+        ]
+
+    def states(self) -> dict[str, str]:
+        """What it thinks of every other member now."""
+        states: dict[str, str] = {}
+        for event in self.read():
+            state = _STATE_OF_EVENT.get(event["event"])
+            if state is not None:
+                states[event["member"]] = state
+        return states
+
+    def living(self) -> set[str]:
+        return {name for name, state in self.states().items() if state == "alive"}
+
+    def warnings(self) -> list[dict[str, Any]]:
+        return [each for each in self.read() if each["level"] in ("warning", "error")]
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urlopen(self.http + path, timeout=WAIT_S) as answer:
+                return answer.status, answer.read().decode()
+        except HTTPError as error:
+            return error.code, error.read().decode()
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of all samples of a metric with these labels."""
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        total, found = 0.0, False
+        for line in self.get("/metrics")[1].splitlines():
+            if re.match(rf"{re.escape(name)}[ {{]", line) and all(each in line for each in wanted):
+                total, found = total + float(line.rpartition(" ")[2]), True
+        assert found, f"no metric {name} with {labels}"
+        return total
+
+    # -- what is done to it ---------------------------------------------------------------
+
+    def signal(self, number: int) -> float:
+        """Sends a signal; the wall clock when it was sent."""
+        at_s = time.time()
+        os.killpg(self.process.pid, number)
+        return at_s
+
+    def kill(self) -> float:
+        at_s = self.signal(signal.SIGKILL)
+        self.process.wait(WAIT_S)
+        return at_s
+
+    def stop(self) -> int:
+        """Asks it to stop, and waits until it has."""
+        self.signal(signal.SIGTERM)
+        return self.process.wait(WAIT_S)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(WAIT_S)
+        for file in (self._log, self._out, self._read):
+            file.close()
+
+
+class Cluster:
+    """Nodes that end with the test, whatever happens."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.nodes: list[Node] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for node in self.nodes:
+            node.close()
+        if error is not None:
+            for node in self.nodes:
+                sys.stderr.write(f"--- {node.name}\n{node.output()[-6000:]}\n")
+
+    def start(self, role: str, name: str, *arguments: str, **options: Any) -> Node:
+        node = Node(self.directory, role, name, arguments, **options)
+        self.nodes.append(node)
+        return node
+
+    def form(self, managers: int, workers: int, *arguments: str, **options: Any) -> list[Node]:
+        """Nodes that all know each other."""
+        first = self.start("manager", "m0", *arguments, **options).wait_listening()
+        seed = ("--seed", first.address)
+        nodes = [first]
+        nodes += [
+            self.start("manager", f"m{n}", *seed, *arguments, **options) for n in range(1, managers)
+        ]
+        nodes += [
+            self.start("worker", f"w{n}", *seed, *arguments, **options) for n in range(workers)
+        ]
+        for node in nodes:
+            node.wait_listening()
+        wait_for_view(nodes)
+        return nodes
+
+
+def wait_for_view(nodes: Iterable[Node], *, within_s: float = WAIT_S) -> None:
+    """Until each of them has exactly the others alive."""
+    everyone = list(nodes)
+    names = {node.name for node in everyone}
+    until(
+        lambda: all(node.living() == names - {node.name} for node in everyone),
+        what="one view; "
+        + "; ".join(f"{node.name} sees {sorted(node.living())}" for node in everyone),
+        within_s=within_s,
+    )
+
+
+def wait_for_death(name: str, observers: Iterable[Node], *, within_s: float = WAIT_S) -> None:
+    watching = list(observers)
+    until(
+        lambda: all(node.states().get(name) == "dead" for node in watching),
+        what=f"{name} is dead to {[node.name for node in watching]}",
+        within_s=within_s,
+    )
+
+
+def detection_s(name: str, killed_at_s: float, observers: Iterable[Node]) -> list[float]:
+    """How long after the kill each observer wrote down the death."""
+    return [
+        wall_s(node.seen("member.died", member=name)[-1]["time"]) - killed_at_s
+        for node in observers
+    ]
+
+
+def wall_s(stamp: str) -> float:
+    whole, _, milliseconds = stamp.removesuffix("Z").partition(".")
+    parsed = time.strptime(whole + " UTC", "%Y-%m-%dT%H:%M:%S %Z")
+
+    return calendar.timegm(parsed) + int(milliseconds) / 1000
+
+
+def deaths(nodes: Iterable[Node]) -> list[str]:
+    """Every death anyone wrote down."""
+    return [
+        f"{node.name}: {event['member']} ({event['evidence']}) at {event['time']}"
+        for node in nodes
+        for event in node.seen("member.died")
+    ]
+
+
+def members_of(node: Node) -> MembersTold:
+    """What the node answers an operator."""
+    host, port = split_address(node.address)
+    config = node_config("manager")
+    return asyncio.run(ask_members(config, host, port, timeout_s=WAIT_S))
+
+
+@contextmanager
+def busy_cores(hogs: int) -> Iterator[None]:
+    """Busy loops that want every core, for as long as the context lasts."""
+    loop = [sys.executable, "-c", "while True: pass"]
+    running = [
+        subprocess.Popen(loop, preexec_fn=_die_with_parent)  # noqa: PLW1509  as above
+        for _ in range(hogs)
+    ]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+        for process in running:
+            process.wait()
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def descriptors(pid: int) -> list[str]:
+    """Sockets a process holds."""
+    found = []
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            target = os.readlink(f"/proc/{pid}/fd/{name}")
+        except FileNotFoundError:
+            continue
+        if target.startswith("socket:"):
+            found.append(target)
+    return found
+
+
+def group_members(group: int) -> list[int]:
+    """Processes of a process group that are not zombies."""
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdecimal():
+            continue
+        try:
+            stat = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(stat[2]) == group and stat[0] not in "ZX":
+            found.append(int(name))
+    return found

@@ -1,0 +1,154 @@
+"""Clusters of real processes on loopback: forming, dying, standing still, leaving, moving.
+
+No time is asserted here; the soak tests print the times.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.nodes.lab import (
+    Cluster,
+    busy_cores,
+    deaths,
+    descriptors,
+    free_port,
+    group_members,
+    members_of,
+    until,
+    wait_for_death,
+    wait_for_view,
+)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path) as running:
+        yield running
+
+
+def test_a_cluster_forms_whoever_starts_first(cluster: Cluster) -> None:
+    """The worker first, then a manager that names the other, which comes last."""
+    port = free_port()
+    seed = ("--seed", f"127.0.0.1:{port}")
+    worker = cluster.start("worker", "w0", *seed).wait_listening()
+    assert worker.get("/readyz")[0] == 503
+    early = cluster.start("manager", "m1", *seed).wait_listening()
+    assert early.get("/readyz")[0] == 200  # a lone manager serves
+    late = cluster.start("manager", "m0", "--port", str(port)).wait_listening()
+    wait_for_view([worker, early, late])
+    until(lambda: worker.get("/readyz")[0] == 200, what="the worker is ready")
+    assert worker.get("/healthz")[0] == 200
+    assert not deaths([worker, early, late])
+
+
+def test_a_killed_node_is_dead_to_all_and_fires_once(cluster: Cluster) -> None:
+    nodes = cluster.form(2, 1)
+    victim, *others = reversed(nodes)
+    victim.kill()
+    wait_for_death(victim.name, others)
+    wait_for_view(others)
+    for node in others:
+        assert len(node.seen("member.died", member=victim.name)) == 1
+        assert node.seen("member.died")[0]["evidence"] == "refused"
+    told = sum(node.metric("hyperscale_gossip_informed_deaths_total") for node in others)
+    found = sum(node.metric("hyperscale_deaths_total") for node in others)
+    assert (found, told <= 1) == (2, True)  # at least one found out by itself
+
+
+def test_a_killed_node_comes_back_in_another_life(cluster: Cluster) -> None:
+    first, second, worker = cluster.form(2, 1)
+    address = worker.address
+    worker.kill()
+    wait_for_death("w0", [first, second])
+    again = cluster.start("worker", "w0", "--seed", first.address, "--port", str(worker.port))
+    again.wait_listening()
+    assert again.address == address
+    wait_for_view([first, second, again])
+
+
+def test_a_node_that_stands_still_for_four_seconds_is_not_dead(cluster: Cluster) -> None:
+    nodes = cluster.form(2, 1)
+    still = nodes[-1]
+    still.signal(signal.SIGSTOP)
+    try:
+        time.sleep(4)  # the fault itself, not a wait for something to happen
+    finally:
+        still.signal(signal.SIGCONT)
+    until(lambda: still.seen("node.stalled"), what="it noticed")
+    wait_for_view(nodes)
+    assert not deaths(nodes)
+
+
+def test_a_node_that_is_asked_to_stop_says_farewell_and_leaves_nothing(cluster: Cluster) -> None:
+    last = cluster.start("manager", "m0").wait_listening()
+    alone = len(descriptors(last.process.pid))
+    seed = ("--seed", last.address)
+    nodes = [last, cluster.start("manager", "m1", *seed), cluster.start("worker", "w0", *seed)]
+    for node in nodes:
+        node.wait_listening()
+    wait_for_view(nodes)
+    for leaver in (nodes[2], nodes[1]):
+        assert leaver.stop() == 0
+        others = [node for node in nodes if node.process.poll() is None]
+        until(
+            lambda who=leaver, rest=others: all(n.states()[who.name] == "left" for n in rest),
+            what=f"{leaver.name} has left for all",
+        )
+        assert not group_members(leaver.process.pid)
+        assert not leaver.warnings()
+        assert leaver.read()[-1]["event"] == "node.stopped"
+    assert not deaths(nodes)
+    until(lambda: len(descriptors(last.process.pid)) <= alone, what="connections are closed")
+    assert last.stop() == 0
+    assert not last.warnings()
+
+
+def test_a_second_signal_hurries_a_node(cluster: Cluster) -> None:
+    node = cluster.start("manager", "m0", "--membership-leave-s", "50s", "--stop-s", "60s")
+    node.wait_listening()
+    node.signal(signal.SIGINT)
+    until(lambda: node.seen("node.leaving"), what="it says farewell")
+    node.signal(signal.SIGINT)
+    assert node.process.wait(30) == 0
+
+
+def test_a_node_may_come_back_at_another_address(cluster: Cluster) -> None:
+    first, second, worker = cluster.form(2, 1)
+    before = worker.address
+    worker.kill()
+    moved = cluster.start("worker", "w0", "--seed", first.address).wait_listening()
+    assert moved.address != before
+    wait_for_view([first, second, moved])
+    for node in (first, second):
+        until(
+            lambda node=node: (
+                [m.address for m in members_of(node).members if m.node == "w0"] == [moved.address]
+            ),
+            what=f"{node.name} knows the new address",
+        )
+
+
+def test_a_busy_machine_kills_nobody(cluster: Cluster) -> None:
+    nodes = cluster.form(2, 1)
+    with busy_cores(2 * (os.cpu_count() or 1)):
+        time.sleep(8)  # the fault itself
+    wait_for_view(nodes)
+    assert not deaths(nodes)
+
+
+def test_metrics_are_served(cluster: Cluster) -> None:
+    nodes = cluster.form(1, 1)
+    node = nodes[0]
+    status, text = node.get("/metrics")
+    assert status == 200
+    assert node.metric("hyperscale_members", state="alive") == 2
+    assert node.metric("hyperscale_peers_unconfirmed") == 0
+    assert node.metric("hyperscale_datagrams_total", direction="received") > 0
+    assert 'hyperscale_node_info{version="' in text
+    until(lambda: "hyperscale_peer_rtt_seconds{" in node.get("/metrics")[1], what="a round trip")
+    assert node.get("/nothing")[0] == 404

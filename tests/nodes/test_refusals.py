@@ -1,0 +1,191 @@
+"""Who is not let in, and what both sides are told; secrets and certificates on real processes."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hyperscale.wire.secret import make_secret
+from tests.nodes.lab import HYPERSCALE, Cluster, Node, until, wait_for_view
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path) as running:
+        yield running
+
+
+def secret_file(directory: Path, name: str = "cluster.secret") -> tuple[str, ...]:
+    path = directory / name
+    if not path.exists():
+        path.write_text(make_secret() + "\n")
+    return ("--secret-file", str(path))
+
+
+def told(node: Node) -> str:
+    """What a node said about others that it, or that they, would not have."""
+    refused = [*node.seen("discovery.warned"), *node.seen("peer.refused")]
+    return "\n".join(str(event["detail"]) for event in refused)
+
+
+def run(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [*HYPERSCALE, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **(environment or {})},
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flag", "what"), [("--cluster", "cluster"), ("--environment", "environment")]
+)
+def test_another_cluster_or_environment_is_refused_naming_both(
+    cluster: Cluster, flag: str, what: str
+) -> None:
+    home = cluster.start("manager", "m0", flag, "ours").wait_listening()
+    retry = ("--discovery-retry-most-s", "500ms")
+    stray = cluster.start("manager", "m1", flag, "theirs", "--seed", home.address, *retry)
+    stray.wait_listening()
+    for node in (home, stray):
+        until(lambda node=node: told(node), what=f"{node.name} says so")
+        assert f"wrong {what}" in told(node)
+        assert "ours" in told(node)
+        assert "theirs" in told(node)
+    assert not home.living()
+    assert not stray.living()
+    name = f"hyperscale_discovery_{what}_id_rejections_total"
+    assert home.metric(name, expected="ours") >= 1
+    # Told once per peer, however often it tries.
+    tries = home.metric("hyperscale_peers_refused_total", reason=what)
+    until(
+        lambda: home.metric("hyperscale_peers_refused_total", reason=what) > tries,
+        what="it tries again",
+    )
+    assert len(home.seen("peer.refused")) == 1
+
+
+def test_another_secret_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    home = cluster.start("manager", "m0", *secret_file(tmp_path)).wait_listening()
+    stray = cluster.start(
+        "worker", "w0", *secret_file(tmp_path, "other.secret"), "--seed", home.address
+    ).wait_listening()
+    for node in (home, stray):
+        until(lambda node=node: "secrets" in told(node), what=f"{node.name} says so")
+    assert not home.living()
+    assert not stray.living()
+    assert home.metric("hyperscale_peers_refused_total", reason="secret") >= 1
+
+
+def test_no_secret_where_one_is_needed_is_refused_on_both_sides(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    home = cluster.start("manager", "m0", *secret_file(tmp_path)).wait_listening()
+    stray = cluster.start("worker", "w0", "--seed", home.address).wait_listening()
+    for node in (home, stray):
+        until(lambda node=node: "secret" in told(node), what=f"{node.name} says so")
+    assert home.metric("hyperscale_peers_refused_total", reason="unsealed") >= 1
+
+
+def test_nodes_with_one_secret_form_a_cluster_and_keep_it_to_themselves(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    secret = make_secret()
+    nodes = cluster.form(1, 1, environment={"HYPERSCALE_SECRET": secret})
+    assert not [node.name for node in nodes if secret in node.output()]
+    code, out, err = run(
+        "members", "--connect", nodes[0].address, environment={"HYPERSCALE_SECRET": secret}
+    )
+    assert (code, "2 of 2 alive" in out) == (0, True), err
+    code, _, err = run("members", "--connect", nodes[0].address)
+    assert code == 3
+    assert "secret" in err
+
+
+def test_a_secret_is_replaced_without_losing_anyone(cluster: Cluster, tmp_path: Path) -> None:
+    """While both are accepted, nodes with either are one cluster."""
+    old, new = secret_file(tmp_path, "old"), secret_file(tmp_path, "new")
+    old_previous = ("--previous-secret-file", old[1])
+    new_previous = ("--previous-secret-file", new[1])
+    first = cluster.start("manager", "m0", *old, *new_previous).wait_listening()
+    second = cluster.start("manager", "m1", *new, *old_previous, "--seed", first.address)
+    second.wait_listening()
+    wait_for_view([first, second])
+    late = cluster.start("worker", "w0", *old, "--seed", second.address).wait_listening()
+    wait_for_view([first, second, late])
+    # Once the old one is dropped it opens nothing.
+    done = cluster.start("manager", "m2", *new).wait_listening()
+    stray = cluster.start("worker", "w1", *old, "--seed", done.address).wait_listening()
+    until(lambda: "secrets" in told(stray), what="the old secret is refused")
+
+
+def test_certificates_alone_do_not_replace_the_secret_off_loopback(tmp_path: Path) -> None:
+    code, _, err = run("manager", "--host", "0.0.0.0", "--port", "0", "--http-port", "0")
+    assert code == 2
+    assert "loopback" in err
+    assert "hyperscale secret" in err
+
+
+def certificates(directory: Path) -> Path:
+    path = directory / "certs"
+    code, _, err = run(
+        "certs", "--out", str(path), "--cluster", "acme", "--environment", "test",
+        "--host", "127.0.0.1",
+    )  # fmt: skip
+    assert code == 0, err
+    return path
+
+
+def tls_flags(directory: Path, role: str) -> tuple[str, ...]:
+    return (
+        "--cluster", "acme", "--environment", "test",
+        "--certificate", str(directory / f"{role}.pem"),
+        "--key", str(directory / f"{role}-key.pem"),
+        "--authority", str(directory / "ca.pem"),
+    )  # fmt: skip
+
+
+def test_nodes_with_certificates_form_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
+    certs = certificates(tmp_path)
+    secret = secret_file(tmp_path)
+    manager = cluster.start("manager", "m0", *tls_flags(certs, "manager"), *secret)
+    manager.wait_listening()
+    seed = ("--seed", manager.address)
+    worker = cluster.start("worker", "w0", *tls_flags(certs, "worker"), *secret, *seed)
+    worker.wait_listening()
+    wait_for_view([manager, worker])
+    operator = (*tls_flags(certs, "operator"), *secret)
+    code, out, err = run("members", "--connect", manager.address, *operator)
+    assert (code, "2 of 2 alive" in out) == (0, True), err
+    # A worker's certificate does not make a manager.
+    stray = cluster.start("manager", "m1", *tls_flags(certs, "worker"), *secret, *seed)
+    stray.wait_listening()
+    for node in (manager, stray):
+        until(
+            lambda node=node: "certificate says worker" in told(node), what=f"{node.name} says so"
+        )
+    # Without a certificate nobody is let in.
+    plain = cluster.start(
+        "manager", "m2", "--cluster", "acme", "--environment", "test", *secret, *seed
+    ).wait_listening()
+    until(lambda: told(plain), what="it is refused")
+    assert manager.living() == {"w0"}
+
+
+def test_the_operator_is_told_which_cluster_it_asked(cluster: Cluster) -> None:
+    node = cluster.start("manager", "m0", "--cluster", "ours").wait_listening()
+    code, _, err = run("members", "--connect", node.address)
+    assert code == 3
+    assert "'hyperscale'" in err
+    assert "'ours'" in err
+
+
+def test_nobody_there_is_said(tmp_path: Path) -> None:
+    code, _, err = run("members", "--connect", "127.0.0.1:1")
+    assert code == 3
+    assert "is a node running there?" in err
