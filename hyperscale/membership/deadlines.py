@@ -1,0 +1,88 @@
+"""Every timer of the core, in one heap of absolute deadlines.
+
+A deadline is set, moved or cancelled by its key; the heap keeps stale entries until they come
+up. Nothing here reads a clock.
+"""
+
+from enum import IntEnum
+from heapq import heapify, heappop, heappush
+
+
+class Timer(IntEnum):
+    """What a deadline is for. The last three judge others, and wait out this node's stalls."""
+
+    PROBE_ROUND = 0
+    GOSSIP_ROUND = 1
+    SYNC_ROUND = 2
+    DEAD_ROUND = 3
+    GONE_ROUND = 4
+    DEAD_SYNC_ROUND = 5
+    GREET = 6
+    FORGET = 7
+    LEAVE = 8
+    RELAY = 9
+    PROBE = 10
+    SUSPICION = 11
+    LOOK = 12
+
+
+_STALE_ENTRIES_MAX = 256
+
+Key = tuple[Timer, object]
+
+
+class Deadlines:
+    """Keys and when they are due."""
+
+    def __init__(self) -> None:
+        self._at_s: dict[Key, float] = {}
+        self._heap: list[tuple[float, int, Key]] = []
+        self._sequence = 0
+
+    def __len__(self) -> int:
+        return len(self._at_s)
+
+    def set(self, timer: Timer, ident: object, at_s: float) -> None:
+        """(Re)places a deadline."""
+        key = (timer, ident)
+        self._at_s[key] = at_s
+        self._sequence += 1
+        heappush(self._heap, (at_s, self._sequence, key))
+        if len(self._heap) > 4 * len(self._at_s) + _STALE_ENTRIES_MAX:
+            self._rebuild()
+
+    def cancel(self, timer: Timer, ident: object) -> None:
+        self._at_s.pop((timer, ident), None)
+
+    def at_s(self, timer: Timer, ident: object) -> float | None:
+        return self._at_s.get((timer, ident))
+
+    def next_at_s(self) -> float:
+        """The earliest deadline; infinity if there is none."""
+        heap, at_s = self._heap, self._at_s
+        while heap:
+            first = heap[0]
+            if at_s.get(first[2]) == first[0]:
+                return first[0]
+            heappop(heap)
+        return float("inf")
+
+    def pop_due(self, now_s: float) -> Key | None:
+        """Takes out the earliest deadline that is due."""
+        if self.next_at_s() > now_s:
+            return None
+        key = heappop(self._heap)[2]
+        del self._at_s[key]
+        return key
+
+    def shift(self, timer: Timer, by_s: float, *, not_before_s: float) -> None:
+        """Moves every deadline of one kind later."""
+        for key, at_s in self._at_s.items():
+            if key[0] is timer:
+                self._at_s[key] = max(at_s + by_s, not_before_s)
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        self._heap = [(at_s, n, key) for n, (key, at_s) in enumerate(self._at_s.items())]
+        self._sequence = len(self._heap)
+        heapify(self._heap)

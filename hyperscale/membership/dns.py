@@ -1,0 +1,82 @@
+"""DNS for discovery: the one module of membership that does I/O.
+
+A name beginning with an underscore is looked up as SRV, ports included; any other as A and AAAA,
+with the default port. The records of one name are asked for at once, under one deadline.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+from dns.asyncresolver import Resolver
+from dns.exception import DNSException
+from dns.resolver import Answer
+
+from hyperscale.membership.discovery import Resolved, Unresolved
+
+
+def stream_address(host: str, port: int) -> str:
+    """Host and port as they are written everywhere: IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class DnsResolver:
+    """Asks the system's name servers, or those given."""
+
+    def __init__(
+        self, *, default_port: int, name_servers: Iterable[str] = (), port: int = 53
+    ) -> None:
+        servers = list(name_servers)
+        self._resolver = Resolver(configure=not servers)
+        if servers:
+            self._resolver.nameservers = servers
+            self._resolver.port = port
+        self._default_port = default_port
+
+    async def resolve(self, name: str, timeout_s: float) -> Resolved | Unresolved:
+        """Every address behind `name`. Never raises for what DNS can get wrong."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                if name.startswith("_"):
+                    return await self._services(name, timeout_s)
+                return await self._hosts(name, self._default_port, timeout_s)
+        except TimeoutError:
+            return Unresolved(name, f"no answer within {timeout_s:g} s")
+
+    async def _services(self, name: str, timeout_s: float) -> Resolved | Unresolved:
+        answer = await self._ask(name, "SRV", timeout_s)
+        if isinstance(answer, str):
+            return Unresolved(name, answer)
+        services = sorted(
+            (r.priority, -r.weight, r.target.to_text(omit_final_dot=True), r.port) for r in answer
+        )
+        found = await asyncio.gather(
+            *(self._hosts(target, port, timeout_s) for _, _, target, port in services)
+        )
+        resolved = [result for result in found if isinstance(result, Resolved)]
+        if not resolved:
+            return Unresolved(name, "none of its targets resolves")
+        addresses = tuple(address for result in resolved for address in result.addresses)
+        return Resolved(name, addresses, min(_ttl_s(answer), *(r.ttl_s for r in resolved)))
+
+    async def _hosts(self, name: str, port: int, timeout_s: float) -> Resolved | Unresolved:
+        answers = await asyncio.gather(
+            self._ask(name, "A", timeout_s), self._ask(name, "AAAA", timeout_s)
+        )
+        found = [answer for answer in answers if isinstance(answer, Answer)]
+        addresses = tuple(stream_address(r.address, port) for answer in found for r in answer)
+        if not addresses:
+            return Unresolved(name, "; ".join(sorted({a for a in answers if isinstance(a, str)})))
+        return Resolved(name, addresses, min(_ttl_s(answer) for answer in found))
+
+    async def _ask(self, name: str, kind: str, timeout_s: float) -> Answer | str:
+        """The records, or why there are none."""
+        try:
+            return await self._resolver.resolve(
+                name, kind, lifetime=timeout_s, raise_on_no_answer=True
+            )
+        except (DNSException, OSError) as error:
+            return f"{type(error).__name__}: {error}"
+
+
+def _ttl_s(answer: Answer) -> float:
+    return float(answer.rrset.ttl) if answer.rrset is not None else 0.0

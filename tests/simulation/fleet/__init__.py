@@ -1,0 +1,1 @@
+"""Membership in the simulator: the shell around its core, its invariants, its schedules."""

@@ -1,0 +1,306 @@
+"""The invariants of membership, checked after every event, and what is measured on the way.
+
+Safety, at any time:
+ 1. no live node that was reachable is declared dead (loss up to 20 %, stalls up to 5 s)
+ 2. each death fires once at each member: between two deaths of a node there is a return
+ 3. nobody is judged by timers while the judge's own packets wait unread
+ 4. who died of silence had been suspected for as long as its independent witnesses warrant
+ 5. a process outranks every earlier life of its node from its first moment
+Bounds:
+ 6. refused evidence: dead everywhere within 3 s; silence: within 15 s
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hyperscale.membership.core import Membership
+from hyperscale.membership.events import Changed, Died, State
+from hyperscale.membership.formulas import suspicion_s
+from hyperscale.membership.messages import Claim
+from hyperscale.wire.roles import MAY_CONNECT
+from tests.simulation.kernel import Host, Monitor, World
+
+REFUSED_WITHIN_S = 3.0
+SILENT_WITHIN_S = 15.0
+STALL_MAX_S = 5.0
+SETTLED_S = 20.0
+"""After a cut or a long stall a suspicion may be old; this long later nothing of it is left."""
+
+Life = tuple[str, int]
+
+
+@dataclass
+class Findings:
+    """What was measured."""
+
+    false_deaths: int = 0
+    false_deaths_at_healthy: int = 0
+    deaths: int = 0
+    suspicions: int = 0
+    refused_s: list[float] = field(default_factory=list)
+    silent_s: list[float] = field(default_factory=list)
+    first_s: list[float] = field(default_factory=list)
+
+
+class FleetMonitor(Monitor):
+    """Watches a fleet. `strict` raises at a violation; else false deaths are only counted."""
+
+    def __init__(self, *, strict: bool = True, bounds: bool = True) -> None:
+        self.world: World
+        self.strict = strict
+        self.bounds = bounds
+        self.findings = Findings()
+        self.unhealthy: set[str] = set()
+        self._living: dict[tuple[str, str], int] = {}
+        self._suspected_s: dict[tuple[str, Life], tuple[float, int]] = {}
+        self._accusers: dict[Life, dict[str, float]] = {}
+        self._condemned: dict[Life, str] = {}
+        self._ended: dict[Life, tuple[float, str]] = {}
+        self._incarnations: dict[str, int] = {}
+        self._disturbed_s: dict[str, float] = {}
+        self._stood_still_s: dict[str, float] = {}
+        self.calm_s = float("-inf")
+
+    # What the kernel says.
+
+    def started(self, host: Host) -> None:
+        core: Membership = host.program.core
+        last = self._incarnations.get(core.node, -1)
+        if core.incarnation <= last and not host.clock_was_off:
+            self.world.fail(
+                f"{core.node} starts as incarnation {core.incarnation}, it was {last} before"
+            )
+        self._incarnations[core.node] = max(last, core.incarnation)
+        self._disturbed_s[host.address] = self.world.now_s
+        _observe_accusations(core, self._accused)
+
+    def stopping(self, host: Host, how: str) -> None:
+        core: Membership = host.program.core
+        life = (core.node, core.incarnation)
+        self._incarnations[core.node] = max(self._incarnations[core.node], core.incarnation)
+        self._ended[life] = (self.world.now_s, how)
+        for key in [key for key in self._living if key[0] == host.address]:
+            del self._living[key]
+        for key in [key for key in self._suspected_s if key[0] == host.address]:
+            del self._suspected_s[key]
+        if how != "exit" and self.bounds:
+            observers = [
+                (other, other.life)
+                for other in self.world.hosts.values()
+                if other is not host
+                and other.is_up
+                and other.program.core.state_of(core.node) in (State.ALIVE, State.SUSPECT)
+            ]
+            holders = [
+                (other, other.life)
+                for other, _ in observers
+                if other.is_running and core.role in MAY_CONNECT[other.program.role]
+            ]
+            if how == "crash" and holders and not self._cut_lately():
+                self._expect(life, how, observers, holders, REFUSED_WITHIN_S)
+            self._expect(life, "silence", observers, [], SILENT_WITHIN_S)
+
+    def paused(self, host: Host) -> None:
+        self._disturbed_s[host.address] = float("inf")
+
+    def resumed(self, host: Host, stood_s: float) -> None:
+        now_s = self.world.now_s
+        self._disturbed_s[host.address] = now_s
+        if stood_s > STALL_MAX_S + 1e-6:
+            self._stood_still_s[host.address] = now_s
+
+    def disturb(self) -> None:
+        """Something touched everyone (a cut, a burst of loss): bounds count from here on."""
+        self.calm_s = self.world.now_s
+
+    # Invariants.
+
+    def after(self, host: Host) -> None:
+        program = host.program
+        if program is None or not program.changes:
+            return
+        changes, program.changes = program.changes, []
+        for change in changes:
+            if type(change) is Died:
+                self._died(host, change)
+            else:
+                self._changed(host, change)
+
+    def _changed(self, host: Host, change: Changed) -> None:
+        member = change.member
+        life = (member.node, member.incarnation)
+        if member.state is State.SUSPECT and change.before is not State.SUSPECT:
+            self.findings.suspicions += 1
+            suspicion = host.program.core.roster.get(member.node).suspicion
+            wanted = 0 if suspicion is None else suspicion._wanted
+            self._suspected_s[host.address, life] = (self.world.now_s, wanted)
+            self._check_drained(host, change)
+        elif member.state is State.ALIVE and change.before is not State.ALIVE:
+            self._suspected_s.pop((host.address, life), None)
+            if change.before is not State.SUSPECT:
+                self._living[host.address, member.node] = member.incarnation
+
+    def _died(self, host: Host, died: Died) -> None:
+        member = died.member
+        life = (member.node, member.incarnation)
+        self.findings.deaths += 1
+        if self._living.pop((host.address, member.node), None) is None:
+            self.world.fail(f"{host.address}: {member.node} died twice")
+        self._check_drained(host, died)
+        if died.evidence is Claim.SILENT:
+            self._check_patience(host, life)
+            self._condemned.setdefault(life, host.address)
+        ended = self._ended.get(life)
+        if ended is None:
+            self._check_reachable(host, died)
+        else:
+            took_s = self.world.now_s - ended[0]
+            times = self.findings.refused_s if ended[1] == "crash" else self.findings.silent_s
+            times.append(took_s)
+
+    def _check_reachable(self, host: Host, died: Died) -> None:
+        """Invariant 1."""
+        world, now_s, member = self.world, self.world.now_s, died.member
+        target = world.hosts[member.address]
+        if not target.is_up or target.program.core.incarnation != member.incarnation:
+            return
+        clear_s = world.network.clear_since_s(host.address, target.address)
+        still_s = self._stood_still_s.get(target.address, float("-inf"))
+        if target.paused and now_s - target.paused_at_s > STALL_MAX_S:
+            return
+        if now_s - max(clear_s, still_s) < SETTLED_S:
+            return
+        self.findings.false_deaths += 1
+        if not {host.address, target.address} & self.unhealthy:
+            self.findings.false_deaths_at_healthy += 1
+        if self.strict:
+            world.fail(
+                f"{host.address} declared {member.node} dead ({died.evidence.name}, "
+                f"{'gossip' if died.is_from_gossip else 'own evidence'}); it lives and is reachable"
+            )
+
+    def _check_drained(self, host: Host, change: Changed | Died) -> None:
+        """Invariant 3."""
+        if host.program.last == "wake" and host.inbox and self.strict:
+            self.world.fail(
+                f"{host.address} judged {change.member.node} {change.member.state} "
+                f"while {len(host.inbox)} packets waited unread"
+            )
+
+    def _check_patience(self, host: Host, life: Life) -> None:
+        """Invariant 4."""
+        config = host.program.config.membership
+        suspected = self._suspected_s.pop((host.address, life), None)
+        if suspected is None:
+            self.world.fail(f"{host.address}: {life[0]} died of silence without being suspected")
+            return
+        began_s, wanted = suspected
+        if self._condemned.get(life, host.address) != host.address:
+            due_s = config.suspicion_min_s
+        else:
+            accusers = self._accusers.get(life, {})
+            known = sum(1 for at_s in accusers.values() if at_s >= began_s - SETTLED_S)
+            most_s = config.suspicion_max_s - config.last_look_s
+            due_s = suspicion_s(config.suspicion_min_s, most_s, max(0, known - 1), wanted)
+        lasted_s = self.world.now_s - began_s - config.last_look_s
+        if lasted_s < due_s - 0.01 and self.strict:
+            self.world.fail(
+                f"{host.address} suspected {life[0]} for {lasted_s:.2f} s only; "
+                f"its witnesses warrant {due_s:.2f} s"
+            )
+
+    def _accused(self, accuser: str, life: Life) -> None:
+        self._accusers.setdefault(life, {})[accuser] = self.world.now_s
+
+    # Bounds.
+
+    def _expect(
+        self,
+        life: Life,
+        how: str,
+        observers: list[tuple[Host, int]],
+        holders: list[tuple[Host, int]],
+        bound_s: float,
+        at_s: float | None = None,
+    ) -> None:
+        """Invariant 6: everyone who knew it says so, a bound after the last disturbance.
+
+        Refused evidence needs a holder: a node that lived on and may connect to the dead one."""
+
+        def check() -> None:
+            if holders and not any(h.is_up and h.life == lived for h, lived in holders):
+                return
+            waiting: list[tuple[Host, int]] = []
+            next_s = float("inf")
+            for host, host_life in observers:
+                if not host.is_up or host.life != host_life:
+                    continue
+                core: Membership = host.program.core
+                peer = core.roster.get(life[0])
+                if peer is None or not peer.is_living or peer.incarnation != life[1]:
+                    continue
+                due_s = self._calm_for(host, how) + bound_s
+                if due_s <= self.world.now_s + 1e-9:
+                    self.world.fail(
+                        f"{host.address} still has {life[0]} as {peer.state} "
+                        f"{self.world.now_s - self._ended[life][0]:.2f} s after its {how}"
+                    )
+                waiting.append((host, host_life))
+                next_s = min(next_s, due_s)
+            if waiting:
+                later_s = max(self.world.now_s + 0.1, min(next_s, self.world.now_s + 5.0))
+                self._expect(life, how, waiting, holders, bound_s, later_s)
+
+        self.world.at(self.world.now_s + bound_s if at_s is None else at_s, check)
+
+    def _cut_lately(self) -> bool:
+        """Views may differ for a while after a cut: who is not thought alive is not watched."""
+        return self.world.network.has_cuts or self.world.now_s - self.calm_s < SETTLED_S
+
+    def _calm_for(self, host: Host, how: str) -> float:
+        """Since when nothing disturbed the observer (refused: or whoever holds the evidence)."""
+        if self.world.network.has_cuts:
+            return float("inf")
+        if how == "crash":
+            disturbed_s = max(
+                (self._disturbed_s[h.address] for h in self.world.hosts.values() if h.is_up),
+                default=0.0,
+            )
+        else:
+            disturbed_s = self._disturbed_s[host.address]
+        return max(self.calm_s, disturbed_s)
+
+
+def _observe_accusations(core: Membership, note: Any) -> None:
+    """Hears every accusation a core makes of its own (not those it repeats)."""
+    suspect = core._suspect
+
+    def observed(peer: Any, by: str) -> None:
+        if by == core.node:
+            note(by, (peer.node, peer.incarnation))
+        suspect(peer, by)
+
+    core._suspect = observed  # type: ignore[method-assign]  # a spy, not a stub
+
+
+def views_agree(world: World, *, suspects: bool = False) -> str:
+    """Empty if every running member sees exactly the running members alive (or, under heavy loss,
+    `suspects` them for the moment); else who does not."""
+    fine = (State.ALIVE, State.SUSPECT) if suspects else (State.ALIVE,)
+    running = {
+        host.program.core.node: host.program.core
+        for host in world.hosts.values()
+        if host.is_running and not host.program.core.is_leaving
+    }
+    for node, core in running.items():
+        for other, theirs in running.items():
+            if other == node:
+                continue
+            peer = core.roster.get(other)
+            if peer is None or peer.state not in fine or peer.incarnation != theirs.incarnation:
+                seen = "unknown" if peer is None else f"{peer.state} {peer.incarnation}"
+                return f"{node} sees {other} as {seen}"
+        if len(core.roster.living) != len(running) - 1:
+            extra = [p.node for p in core.roster.living if p.node not in running]
+            return f"{node} still has {', '.join(extra)} among the living"
+    return ""

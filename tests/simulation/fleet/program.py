@@ -1,0 +1,269 @@
+"""A node that does nothing but be a member: the shell around the membership and discovery cores.
+
+It does in the simulator what `hyperscale.nodes` does with sockets: seals (here: names the
+sender), dials, keeps sessions, exchanges views. Decisions are all the cores'.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from hyperscale.membership.core import Identity, Membership
+from hyperscale.membership.discovery import (
+    Discovery,
+    DiscoveryConfig,
+    DiscoveryEffect,
+    DiscoveryTick,
+    Join,
+    Met,
+    Missed,
+    PeerDown,
+    PeerUp,
+    Phase,
+    Probe,
+)
+from hyperscale.membership.events import (
+    Answered,
+    Changed,
+    Contact,
+    Dial,
+    Died,
+    Effect,
+    Gone,
+    Leave,
+    Received,
+    Refused,
+    Send,
+    State,
+    Sync,
+    SyncAnswer,
+    SyncAsked,
+    Synced,
+    SyncFailed,
+    Tick,
+    Unwatch,
+    Watch,
+)
+from hyperscale.membership.settings import MembershipConfig
+from hyperscale.wire.roles import Role
+from tests.simulation import network
+from tests.simulation.kernel import Host
+
+_DIAL_WITHIN_S = 2.0
+_RETRY_S = 2.0
+_DISCOVERED_S = 12.0
+
+CoreFactory = Callable[..., Membership]
+
+
+@dataclass
+class FleetConfig:
+    """What all nodes of a fleet have in common."""
+
+    membership: MembershipConfig = field(default_factory=MembershipConfig)
+    core: CoreFactory = Membership
+    roles: dict[str, Role] = field(default_factory=dict)
+    seeds: list[str] = field(default_factory=list)
+    rejoin: bool = True
+    """False: discovery stands still once it has found members, so that only membership itself
+    heals cuts."""
+    isolation: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Cluster and environment of hosts that are not of ("sim", "test")."""
+
+
+class MemberProgram:
+    """One process of a fleet."""
+
+    def __init__(self, host: Host, config: FleetConfig) -> None:
+        self.host = host
+        self.config = config
+        name = host.disk.read("node")
+        if name is None:
+            name = f"{host.address}.{host.life}"
+            host.disk.write("node", name)
+            host.disk.sync()
+        self.node: str = name
+        self.role = config.roles[host.address]
+        self.changes: list[Changed | Died] = []
+        self.last = "start"
+        self.core = config.core(
+            Identity(
+                node=self.node,
+                incarnation=host.wall_ms(),
+                role=self.role,
+                address=host.address,
+            ),
+            config.membership,
+            rng=Random(host.world.rng.getrandbits(64)),
+            now_s=host.world.now_s,
+        )
+        self.cluster, self.environment = config.isolation.get(host.address, ("sim", "test"))
+        self.discovery = Discovery(
+            self.node,
+            host.address,
+            DiscoveryConfig(
+                cluster=self.cluster, environment=self.environment, seeds=tuple(config.seeds)
+            ),
+            rng=Random(host.world.rng.getrandbits(64)),
+            now_s=host.world.now_s,
+        )
+        self._discover_at_s = host.world.now_s
+        self._started_s = host.world.now_s
+        self._retries: dict[str, float] = {}
+        self._watched: dict[str, Watch] = {}
+        self._sessions: set[Any] = set()
+        self._handle = self.core.handle
+
+    # Kernel side.
+
+    def start(self, now_s: float) -> None:
+        self._find(DiscoveryTick(), now_s)
+
+    def datagram(self, source: str, payload: Any, now_s: float) -> None:
+        self.last = "datagram"
+        node, incarnation, datagram = payload
+        self._perform(self._handle(Received(source, node, incarnation, datagram), now_s=now_s))
+
+    def stream(self, event: Any, now_s: float) -> None:
+        self.last = "stream"
+        match event:
+            case network.Asked(_, ("hello",), handle):
+                own = (self.node, self.core.incarnation, self.cluster, self.environment)
+                self.host.answer(handle, own)
+            case network.Asked(_, ("sync", node, incarnation, view), handle):
+                asked = SyncAsked(node, incarnation, view, handle)
+                self._perform(self._handle(asked, now_s=now_s))
+            case network.Answered(("sync", _, _), _, (node, incarnation, view)):
+                self._perform(self._handle(Synced(node, incarnation, view), now_s=now_s))
+            case network.Answered(("probe",), source, (node, _, cluster, environment)):
+                self._find(Met(source, node, cluster, environment), now_s)
+            case network.Failed(("probe",), source, _):
+                self._find(Missed(source), now_s)
+            case network.Answered(("dial", node, incarnation), source, (found, life, _, _)):
+                self._dialled(node, incarnation, source, found, life, now_s)
+            case network.Failed(("sync", node, incarnation), source, refused):
+                self._perform(self._handle(SyncFailed(node), now_s=now_s))
+                if refused and node:
+                    self._perform(self._handle(Refused(node, incarnation, source), now_s=now_s))
+            case network.Failed((("dial" | "watch"), node, incarnation), source, refused):
+                if refused:
+                    self._perform(self._handle(Refused(node, incarnation, source), now_s=now_s))
+                if node in self._watched and event.token not in self._sessions:
+                    self._retries[node] = now_s + _RETRY_S
+            case network.Closed(("watch", node, incarnation) as session, source):
+                self._sessions.discard(session)
+                self.host.ask(
+                    source, ("hello",), ("dial", node, incarnation), within_s=_DIAL_WITHIN_S
+                )
+            case network.Opened(session, _):
+                self._sessions.add(session)
+            case _:
+                raise AssertionError(f"what is {event!r}?")
+
+    def _dialled(
+        self, node: str, incarnation: int, source: str, found: str, life: int, now_s: float
+    ) -> None:
+        if found == node and life == incarnation:
+            self._perform(self._handle(Answered(node, incarnation), now_s=now_s))
+            if node in self._watched and ("watch", node, incarnation) not in self._sessions:
+                self._retries[node] = now_s + _RETRY_S
+        elif life > incarnation:
+            self._perform(self._handle(Refused(node, incarnation, source), now_s=now_s))
+
+    def disk(self, token: Any, now_s: float) -> None:
+        raise AssertionError("membership writes nothing that must be durable before it acts")
+
+    def wake(self, now_s: float) -> None:
+        self.last = "wake"
+        if self.core.wake_at_s() <= now_s:
+            self._perform(self._handle(Tick(), now_s=now_s))
+        if self._discover_at_s <= now_s:
+            self._find(DiscoveryTick(), now_s)
+        for node in [node for node, at_s in self._retries.items() if at_s <= now_s]:
+            del self._retries[node]
+            watch = self._watched.get(node)
+            if watch is not None:
+                self.host.open(watch.address, ("watch", node, watch.incarnation))
+
+    def wake_at_s(self) -> float:
+        wake_at_s = min(self.core.wake_at_s(), self._discover_at_s)
+        return min(wake_at_s, *self._retries.values()) if self._retries else wake_at_s
+
+    # What tests do to it.
+
+    def leave(self) -> None:
+        self._perform(self._handle(Leave(), now_s=self.host.world.now_s))
+        self.host.world.monitor.after(self.host)
+        self.host.settle()
+
+    # Core side.
+
+    def _find(self, event: Any, now_s: float) -> None:
+        """One step of discovery, unless it stands still by now."""
+        is_found = self.core.roster.living or self.discovery.phase is Phase.JOINED
+        if not self.config.rejoin and is_found and now_s > self._started_s + _DISCOVERED_S:
+            self._discover_at_s = float("inf")
+            return
+        effects: list[DiscoveryEffect] = self.discovery.handle(event, now_s=now_s)
+        for effect in effects:
+            if type(effect) is Probe:
+                self.host.ask(effect.address, ("hello",), ("probe",), within_s=effect.timeout_s)
+            elif type(effect) is Join:
+                self._perform(self._handle(Contact(effect.address), now_s=now_s))
+            else:
+                self.host.note("WARN", effect)
+        self._discover_at_s = self.discovery.wake_at_s()
+
+    def _follow(self, change: Changed) -> None:
+        """Tells discovery who lives."""
+        member, now_s = change.member, self.host.world.now_s
+        if member.state is State.ALIVE and change.before is not State.SUSPECT:
+            self._find(PeerUp(member.node, member.stream_address), now_s)
+        elif member.state not in (State.ALIVE, State.SUSPECT) and change.before in (
+            State.ALIVE,
+            State.SUSPECT,
+        ):
+            self._find(PeerDown(member.node), now_s)
+
+    def _perform(self, effects: list[Effect]) -> None:
+        host = self.host
+        core = self.core
+        for effect in effects:
+            kind = type(effect)
+            if kind is Send:
+                host.send(effect.address, (self.node, core.incarnation, effect.datagram))
+            elif kind is Changed or kind is Died:
+                self.changes.append(effect)
+                if kind is Changed:
+                    self._follow(effect)
+                if host.world.trace is not None:
+                    self._note(effect)
+            elif kind is Sync:
+                request = ("sync", self.node, core.incarnation, effect.view)
+                host.ask(effect.address, request, ("sync", effect.node, effect.incarnation))
+            elif kind is SyncAnswer:
+                host.answer(effect.token, (self.node, core.incarnation, effect.view))
+            elif kind is Dial:
+                token = ("dial", effect.node, effect.incarnation)
+                host.ask(effect.address, ("hello",), token, within_s=_DIAL_WITHIN_S)
+            elif kind is Watch:
+                self._watched[effect.node] = effect
+                host.open(effect.address, ("watch", effect.node, effect.incarnation))
+            elif kind is Unwatch:
+                watch = self._watched.pop(effect.node, None)
+                self._retries.pop(effect.node, None)
+                if watch is not None:
+                    self._sessions.discard(("watch", watch.node, watch.incarnation))
+                    host.close(("watch", watch.node, watch.incarnation))
+            elif kind is Gone:
+                host.world.after(0.0, lambda: host.stop("exit"))
+
+    def _note(self, effect: Changed | Died) -> None:
+        member = effect.member
+        about = f"{member.node} {member.incarnation}+{member.refutation}"
+        if isinstance(effect, Died):
+            how = "gossip" if effect.is_from_gossip else "own"
+            self.host.note("DIED", f"{about} {effect.evidence.name} ({how})")
+        else:
+            self.host.note("CHANGED", f"{about} {effect.before} -> {member.state}")
