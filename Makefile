@@ -6,6 +6,7 @@
 #   make bench   beside wrk, k6 and Locust      make soak    the long tests
 #                (ONLY=startup: that one)
 #   make lock    new lock files                 make fmt     format everything
+#   make fuzz    every decoder that faces the network (FUZZ_SECONDS=660)
 
 PYTHON ?= python3
 VENV := .venv
@@ -29,7 +30,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-deps bench-deps lint fmt bench soak lock clean
+.PHONY: build demo test test-deps bench-deps lint fmt bench soak fuzz lock clean
 
 build: $(STAMPS)/native
 
@@ -103,6 +104,16 @@ bench: bench-deps build
 soak: test-deps build
 	$(BIN)/python -m pytest -m soak --timeout=3600
 
+# Where the coverage-guided fuzzer has no wheel, the one in tests/fuzz does what it can.
+FUZZ_SECONDS ?= 660
+fuzz: build .fuzz-packages/stamp
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m tests.fuzz $(ONLY)
+
+.fuzz-packages/stamp: requirements/fuzz.txt $(STAMPS)/packages
+	rm -rf .fuzz-packages && mkdir .fuzz-packages
+	-$(BIN)/python -m pip install -q --no-deps --target .fuzz-packages -r requirements/fuzz.txt
+	@touch $@
+
 # Hashes pin what is installed, and neither hosts nor paths get into the files.
 LOCK := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile -q --strip-extras --generate-hashes --allow-unsafe \
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options
@@ -111,9 +122,10 @@ lock: $(STAMPS)/packages
 	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' \
 		| $(LOCK) --upgrade --constraint requirements/runtime.txt --output-file requirements/dev.txt -
 	$(LOCK) --upgrade --output-file requirements/bench.txt requirements/bench.in
+	$(LOCK) --upgrade --output-file requirements/fuzz.txt requirements/fuzz.in
 	cargo update --quiet
 
 clean:
-	rm -rf $(VENV) .venv-bench target dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bench .fuzz-packages target dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find hyperscale tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -f hyperscale/_native*.so

@@ -1,0 +1,387 @@
+"""Every decoder that faces the network, as functions from bytes to nothing.
+
+A target raises only if something is wrong: an exception that is not a refusal, or an oracle
+that does not hold (two ways of reading the same bytes differ, a forgery is accepted, something
+is left behind). `seeds` gives each fuzzer valid input to start from.
+"""
+
+import importlib
+import os
+import pkgutil
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from random import Random
+
+import msgspec
+
+import hyperscale
+from hyperscale.nodes.http import HttpEndpoint, Response, plain
+from hyperscale.wire.admission import Admission, Watermarks
+from hyperscale.wire.calls import InboundCall, Inflow
+from hyperscale.wire.errors import PeerProtocolError, QueueFullError, Reason
+from hyperscale.wire.frames import Frame, FrameDecoder, encode_head
+from hyperscale.wire.handshake import PROTOCOL, Agreement, Handshake, handshake_decoder
+from hyperscale.wire.identity import vouched_by
+from hyperscale.wire.messages import (
+    SALT_BYTES,
+    Chunk,
+    Introduction,
+    Overloaded,
+    Ping,
+    Pong,
+    StreamCredit,
+)
+from hyperscale.wire.registry import REGISTRY, UNKNOWN_KIND_BYTES_MAX
+from hyperscale.wire.roles import Role
+from hyperscale.wire.sealing import (
+    DATAGRAM_BYTES_MAX,
+    DatagramSealer,
+    FrameOpener,
+    FrameSealer,
+    session_keys,
+)
+from hyperscale.wire.secret import Secrets
+from hyperscale.wire.security import Mode
+from hyperscale.wire.session import Session
+
+Target = Callable[[bytes], None]
+
+SECRETS = Secrets("a secret for fuzzing", "and the one before it")
+LOCAL = Introduction(
+    cluster="acme",
+    environment="test",
+    role=Role.MANAGER,
+    node_id="local",
+    incarnation=5,
+    version="0",
+    capabilities=["a"],
+)
+REMOTE = msgspec.structs.replace(LOCAL, node_id="remote")
+
+for _found in pkgutil.walk_packages(hyperscale.__path__, "hyperscale."):
+    if _found.name.rpartition(".")[2] == "messages":
+        importlib.import_module(_found.name)
+KINDS = sorted(kind for kind in REGISTRY.by_kind if kind < 50_000)
+
+
+class Broken(AssertionError):
+    """An oracle did not hold."""
+
+
+def check(holds: object, what: str) -> None:
+    if not holds:
+        raise Broken(what)
+
+
+class Reader:
+    """Takes choices off the front of the fuzzer's bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def number(self, below: int) -> int:
+        size = 1 if below <= 256 else 2
+        taken = self._data[self._at : self._at + size]
+        self._at += size
+        return int.from_bytes(taken, "big") % below if taken else 0
+
+    def piece(self) -> bytes:
+        return self.take(self.number(65_536))
+
+    def take(self, size: int) -> bytes:
+        taken = self._data[self._at : self._at + size]
+        self._at += size
+        return taken
+
+    def rest(self) -> bytes:
+        return self._data[self._at :]
+
+    @property
+    def has_more(self) -> bool:
+        return self._at < len(self._data)
+
+
+# -- frames ---------------------------------------------------------------------------------
+
+
+def frames(data: bytes) -> None:
+    """However a stream is cut, it yields the same frames and the same breach."""
+    reader = Reader(data)
+    cuts = [reader.number(40) + 1 for _ in range(reader.number(12))]
+    stream = reader.rest()
+    pieces, rest = [], stream
+    for cut in cuts:
+        pieces.append(rest[:cut])
+        rest = rest[cut:]
+    whole = _collect([stream])
+    check(whole == _collect([*pieces, rest]), "cut in pieces it reads differently")
+    single = [stream[i : i + 1] for i in range(min(len(stream), 300))]
+    check(whole == _collect([*single, stream[300:]]), "byte by byte it reads differently")
+
+
+def _collect(pieces: list[bytes]) -> tuple[list[tuple[int, int, int, bytes]], Reason | None]:
+    decoder = FrameDecoder({1: 100, 2: 5000}, limit_other=300)
+    found = []
+    for piece in pieces:
+        try:
+            for frame in decoder.feed(piece):
+                found.append((frame.kind, frame.request_id, frame.deadline_ms, frame.body))
+                check(len(frame.body) <= 5000, "over every limit")
+        except PeerProtocolError as error:
+            return found, error.reason
+        check(decoder.held_bytes <= 5000 + 16, "more is held than one frame")
+    return found, None
+
+
+# -- handshake ------------------------------------------------------------------------------
+
+
+def _side(*, is_dialer: bool, secrets: Secrets = SECRETS) -> Handshake:
+    local = LOCAL if is_dialer else REMOTE
+    return Handshake(local, Mode.SECRET, secrets, is_dialer=is_dialer, salt=os.urandom(SALT_BYTES))
+
+
+def handshake(data: bytes) -> None:
+    """Nobody without the secret gets through, whatever is said and whenever."""
+    reader = Reader(data)
+    is_dialer, is_late = reader.number(2) == 1, reader.number(2) == 1
+    machine, other = _side(is_dialer=is_dialer), _side(is_dialer=not is_dialer)
+    try:
+        if is_late:  # past an honest hello
+            said = machine.begin()
+            hello = other.begin() or other.receive(_one(said))
+            machine.receive(_one(hello))
+        for frame in handshake_decoder().feed(reader.rest()):
+            machine.receive(frame)
+    except PeerProtocolError as error:
+        machine.refusal(error)
+    check(machine.agreement is None, "an agreement without the secret")
+
+
+def introduction(data: bytes) -> None:
+    """What a peer with the secret may say about itself: agreed within bounds, or refused."""
+    machine = Handshake(LOCAL, Mode.NONE, None, is_dialer=False, salt=bytes(SALT_BYTES))
+    stranger = Handshake(REMOTE, Mode.NONE, None, is_dialer=True, salt=bytes(SALT_BYTES))
+    machine.receive(_one(stranger.begin()))
+    try:
+        machine.receive(Frame(2, 0, 0, 0, bytes(16), data))
+    except PeerProtocolError as error:
+        machine.refusal(error)
+        return
+    agreement = machine.agreement
+    check(agreement is not None, "neither agreed nor refused")
+    if agreement is not None:
+        check(agreement.peer.cluster == "acme", "another cluster")
+        check(len(agreement.peer.node_id) <= 64, "a long node id")
+
+
+def _one(data: bytes) -> Frame:
+    return next(iter(handshake_decoder().feed(data)))
+
+
+# -- sessions -------------------------------------------------------------------------------
+
+
+def session(data: bytes) -> None:
+    """A peer with the right key that says anything at all: nothing is left behind."""
+    reader = Reader(data)
+    is_dialer = reader.number(2) == 1
+    role = (Role.MANAGER, Role.WORKER, Role.CLIENT)[reader.number(3)]
+    keys = session_keys(b"s" * 16, salts=bytes(64), transcript=b"")
+    own, theirs = keys if is_dialer else (keys.from_acceptor, keys.from_dialer)
+    sealer = FrameSealer(theirs)
+    admission = Admission(Watermarks(total=20, normal=6, low=4), Random(1))
+    calls: list[InboundCall] = []
+    machine = Session(
+        Agreement(
+            peer=msgspec.structs.replace(REMOTE, role=role),
+            protocol=PROTOCOL,
+            capabilities=frozenset(),
+            sealer=FrameSealer(own),
+            opener=FrameOpener(theirs),
+        ),
+        is_dialer=is_dialer,
+        admission=admission,
+        on_call=calls.append,
+        on_refused=lambda _: None,
+        now_s=0.0,
+    )
+    inflow = Inflow(lambda: None)
+    machine.request(Ping(), Pong, None, deadline_s=3.0, inflow=None)
+    machine.request(Ping(), Chunk, None, deadline_s=0.0, inflow=inflow)
+    now_s = 0.0
+    decoder = FrameDecoder(REGISTRY.limits, limit_other=UNKNOWN_KIND_BYTES_MAX, overhead=16)
+    try:
+        while reader.has_more:
+            now_s += reader.number(4)
+            action = reader.number(8)
+            if action == 0:
+                machine.wake_at_s()
+                if not machine.tick(now_s=now_s):
+                    break
+            elif action == 1:
+                machine.outgoing(now_s=now_s, bytes_max=2000)
+            elif action == 2 and calls:
+                calls.pop().reply(Pong())
+            elif action == 3 and inflow.items:
+                inflow.take()
+            else:
+                kind = (*KINDS, 777)[reader.number(len(KINDS) + 1)]
+                request_id, body = reader.number(8), reader.piece()
+                head = encode_head(kind, request_id, reader.number(100), 0, len(body) + 16)
+                for frame in decoder.feed(head + sealer.seal(head, body)):
+                    machine.take(frame, now_s=now_s)
+    except (PeerProtocolError, QueueFullError):
+        pass  # the connection ends, which is an answer
+    machine.close("done")
+    check(admission.in_flight == [0, 0, 0, 0], f"in flight after the end: {admission.in_flight}")
+    check(not machine.calls, "calls after the end")
+    check(machine.pending_count == 0, "pending after the end")
+
+
+# -- messages -------------------------------------------------------------------------------
+
+
+def messages(data: bytes) -> None:
+    """Every registered message: what decodes encodes again to the same message."""
+    try:
+        message = REGISTRY.unpack(data)
+    except PeerProtocolError:
+        return
+    again = REGISTRY.by_type[type(message)].decode(msgspec.msgpack.encode(message))
+    # NaN is not equal to itself, so equality is asked of the bytes.
+    same = msgspec.msgpack.encode(again) == msgspec.msgpack.encode(message)
+    check(same, f"{message} is not {again}")
+
+
+# -- datagrams ------------------------------------------------------------------------------
+
+_SENDER = DatagramSealer(SECRETS, "sender", 7, cluster="acme", environment="test")
+_SENDER._draw = b"fuzz"  # the same datagrams in every process, so that findings can be replayed
+_GENUINE = [_SENDER.seal(bytes([n]) * n) for n in range(20)]
+
+
+def datagrams(data: bytes) -> None:
+    """Altered or invented datagrams do not open; genuine ones open once."""
+    reader = Reader(data)
+    receiver = DatagramSealer(SECRETS, "receiver", 9, cluster="acme", environment="test")
+    heard: set[bytes] = set()
+    while reader.has_more:
+        choice = reader.number(3)
+        datagram = _GENUINE[reader.number(len(_GENUINE))]
+        if choice == 1:
+            altered = bytearray(datagram)
+            for _ in range(reader.number(5) + 1):
+                altered[reader.number(len(altered))] = reader.number(256)
+            datagram = bytes(altered)
+        elif choice == 2:
+            datagram = reader.piece()[: DATAGRAM_BYTES_MAX + 5]
+        try:
+            opened = receiver.open(datagram)
+        except PeerProtocolError as error:
+            if error.reason is Reason.REPLAYED:
+                check(datagram in heard or datagram not in _GENUINE, "refused the first time")
+            continue
+        check(datagram in _GENUINE, "a forgery was opened")
+        check(datagram not in heard, "a replay was opened")
+        check(opened.node_id == "sender", "of somebody else")
+        heard.add(datagram)
+
+
+def open_datagrams(data: bytes) -> None:
+    """Without a secret anything well formed may be heard; nothing may go wrong."""
+    receiver = DatagramSealer(None, "receiver", 9, cluster="acme", environment="test")
+    reader = Reader(data)
+    while reader.has_more:
+        try:
+            opened = receiver.open(reader.piece())
+            REGISTRY.unpack(opened.plain)
+        except PeerProtocolError:
+            continue
+
+
+# -- the rest -------------------------------------------------------------------------------
+
+
+def certificates(data: bytes) -> None:
+    """The names in a certificate someone else signed for."""
+    try:
+        vouched = vouched_by(data.decode("latin-1").split("\n"))
+    except PeerProtocolError:
+        return
+    check(vouched.roles and vouched.cluster and vouched.environment, "vouched for nothing")
+
+
+def _nothing() -> Response:
+    return plain(HTTPStatus.OK, "fine")
+
+
+_HTTP = HttpEndpoint.__new__(HttpEndpoint)
+_HTTP._routes = {"/metrics": _nothing, "/healthz": _nothing}  # respond() needs no socket
+
+
+def http(data: bytes) -> None:
+    """The head of a request to a node's HTTP endpoint."""
+    response, _ = _HTTP.respond(data)
+    check(100 <= response.status < 600, "no status")
+
+
+TARGETS: dict[str, Target] = {
+    target.__name__: target
+    for target in (
+        frames,
+        handshake,
+        introduction,
+        session,
+        messages,
+        datagrams,
+        open_datagrams,
+        certificates,
+        http,
+    )
+}
+
+
+def seeds(name: str) -> Iterator[bytes]:
+    """Valid input, for fuzzers to bend."""
+    bodies = [
+        REGISTRY.encode(LOCAL),
+        REGISTRY.encode(Overloaded(1.0, "x")),
+        REGISTRY.encode(StreamCredit(5)),
+        b"\x80",
+    ]
+    match name:
+        case "frames":
+            for kind, size in ((1, 0), (1, 100), (2, 300), (9, 200)):
+                yield b"\x02\x05\x09" + encode_head(kind, 1, 0, 1, size) + bytes(size)
+        case "handshake":
+            yield b"\0\0" + _side(is_dialer=True).begin()
+            for body in bodies:
+                yield b"\x01\x01" + encode_head(2, 0, 0, 0, len(body)) + body
+        case "introduction":
+            yield from bodies
+        case "session":
+            for index, kind in enumerate(KINDS):
+                body = b"\x80" if kind % 2 else bodies[kind % len(bodies)]
+                step = bytes((1, 7, index, kind % 8)) + len(body).to_bytes(2, "big") + body
+                yield b"\0\0" + step + b"\x05" + step
+        case "messages":
+            for kind in KINDS:
+                yield kind.to_bytes(2, "big") + b"\x80"
+            yield REGISTRY.pack(LOCAL)
+            yield REGISTRY.pack(Overloaded(1.5, "x"))
+        case "datagrams":
+            yield bytes(range(40))
+            for genuine in _GENUINE[:5]:
+                yield b"\x02\0" + len(genuine).to_bytes(2, "big") + genuine
+        case "open_datagrams":
+            speaker = DatagramSealer(None, "s", 1, cluster="acme", environment="test")
+            for body in bodies:
+                said = speaker.seal(b"\0\x02" + body)
+                yield len(said).to_bytes(2, "big") + said
+        case "certificates":
+            yield b"hyperscale://role/worker\nhyperscale://cluster/c\nhyperscale://env/e"
+        case "http":
+            yield b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+            yield b"POST /healthz?x=1 HTTP/1.0\r\n\r\n"

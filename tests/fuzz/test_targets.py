@@ -1,0 +1,21 @@
+"""A short run of every fuzz target, and everything a long one ever found."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.mutate import fuzz
+from tests.fuzz.targets import TARGETS, seeds
+
+FOUND = Path(__file__).parent / "found"
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_short_run_finds_nothing(name: str) -> None:
+    assert list(seeds(name)), "a target without valid input to start from"
+    assert fuzz(name, seconds=5, seed=1, runs_max=400) == 400
+
+
+def test_what_was_found_once_stays_mended() -> None:
+    for path in sorted(FOUND.glob("*.bin")):
+        TARGETS[path.name.partition("-")[0]](path.read_bytes())
