@@ -127,7 +127,12 @@ async def _run(job: "Job", options: "Options", args: argparse.Namespace, out_dir
     with open_ui(args.ui, stream=stream, quiet=args.quiet) as ui:
         ending = await drive(job, options, ui)
         with _uninterrupted():
-            outputs = write_outputs(ending.result, out_dir=out_dir, json_path=json_path)
+            outputs = write_outputs(
+                ending.result,
+                out_dir=out_dir,
+                json_path=json_path,
+                output_file=options.output_file,
+            )
         lost = await submit_all(job.reporters, outputs.result)
         ui.finish(outputs.result)
     for failure in outputs.failures:

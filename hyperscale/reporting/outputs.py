@@ -48,23 +48,31 @@ def planned_outputs(out_dir: Path | None, json_path: Path | None) -> list[tuple[
 
 
 def write_outputs(
-    result: RunResult, *, out_dir: Path | None = None, json_path: Path | None = None
+    result: RunResult,
+    *,
+    out_dir: Path | None = None,
+    json_path: Path | None = None,
+    output_file: Path | None = None,
 ) -> Outputs:
-    """Writes what was asked for: all files into `out_dir`, and the JSON to `json_path` too."""
+    """Writes what was asked for: all files into `out_dir`, and the JSON to `json_path` too.
+
+    `output_file` holds what user code printed; it is named with the others if it is there.
+    """
     planned = planned_outputs(out_dir, json_path)
+    there = [("output", output_file)] if output_file is not None and output_file.exists() else []
     # Named before they are written, so that the JSON can come first and still name them.
-    result = _naming(result, planned)
+    result = _naming(result, planned + there)
     failures = [
         failure for kind, path in planned if (failure := _write(kind, path, result)) is not None
     ]
     failed = {failure.path for failure in failures}
     written = [(kind, path) for kind, path in planned if path not in failed]
     if failures:
-        result = _naming(result, written)
+        result = _naming(result, written + there)
         for kind, path in written:
             if kind == "json":
                 _write(kind, path, result)
-    return Outputs(result=result, written=_by_kind(written), failures=failures)
+    return Outputs(result=result, written=_by_kind(written + there), failures=failures)
 
 
 def _by_kind(paths: list[tuple[str, Path]]) -> dict[str, Path]:

@@ -81,7 +81,9 @@ async def drive(job: Job, options: Options, ui: Ui) -> Ending:
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="hyperscale-"))
         bundles = {name: str(code.bundle.write(Path(directory))) for name, code in job.code.items()}
-        output = stack.enter_context(_OutputLog(options.output_file))
+        output = stack.enter_context(
+            _OutputLog(options.output_file, lambda text: ui.log(text, source="hyperscale"))
+        )
         driver = _Driver(job, options, ui=ui, output=output, bundles=bundles, workers=workers)
         stack.enter_context(_signals(driver.interrupt))
         return await driver.run()
@@ -223,24 +225,36 @@ class _Driver:
 class _OutputLog:
     """What user code printed, each line with who printed it. Opened when there is something."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, complain: Callable[[str], None]) -> None:
         self._path = path
+        self._complain = complain
         self._file: TextIO | None = None
         self._left_bytes = OUTPUT_BYTES_MAX
 
     def __enter__(self) -> "_OutputLog":
+        if self._path is not None:
+            with contextlib.suppress(OSError):  # told when there is something to write
+                self._path.unlink(missing_ok=True)  # of an earlier run into the same directory
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # said when it could not be written
+                self._file.close()
 
     def write(self, source: str, executor: int, text: str) -> None:
         if self._path is None or self._left_bytes <= 0:
             return
+        try:
+            self._write(self._path, source, executor, text)
+        except OSError as error:  # the run goes on without it
+            self._complain(f"{self._path}: not written any more: {error.strerror}\n")
+            self._path = None
+
+    def _write(self, path: Path, source: str, executor: int, text: str) -> None:
         if self._file is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("a", encoding="utf-8", errors="backslashreplace")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("w", encoding="utf-8", errors="backslashreplace")
         lines = "".join(f"[{source} {executor}] {line}\n" for line in text.rstrip("\n").split("\n"))
         self._left_bytes -= len(lines)
         self._file.write(lines)

@@ -20,7 +20,7 @@ from hyperscale.ui.theme import Theme
 _WIDTH_MIN = 40
 _TITLE_WIDTH = 9  # of what stands before errors, checks and the like; as wide as "all steps"
 _TOTAL_ROW = "all steps"
-_OUTPUT_ORDER = {"html": 0, "json": 1}  # what people open comes first
+_OUTPUT_ORDER = {"html": 0, "json": 1, "output": 2}  # what people open comes first
 
 
 def summary(result: RunResult, width: int, theme: Theme) -> list[str]:

@@ -132,13 +132,17 @@ def test_what_user_code_prints_is_shown_and_kept(tmp_path: Path, target: Running
             return True
     """
     shop(tmp_path, target, extra)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "output.log").write_text("of an earlier run")
     done = run("run", "shop.py", "--out", "out", "--log-dir", "logs", cwd=tmp_path)
     assert done.code == 0, done.stderr
+    assert "out/output.log" in done.stdout
     assert "said out loud" in done.stdout
     kept = (tmp_path / "out" / "output.log").read_text()
     assert "[Shop 0] said out loud" in kept
     assert "WARNING shop: logged" in kept
     assert "not this" not in kept
+    assert "of an earlier run" not in kept
     assert "said out loud" in (tmp_path / "logs" / "executor-0.log").read_text()
 
 

@@ -102,6 +102,16 @@ def test_all_files_of_a_run_are_written(tmp_path: Path) -> None:
     assert outputs.result.outputs == document["outputs"]
 
 
+def test_what_user_code_printed_is_named_where_there_is_any(tmp_path: Path) -> None:
+    printed = tmp_path / "output.log"
+    assert "output" not in write_outputs(shop_result(), output_file=printed).written
+    printed.write_text("said\n")
+    outputs = write_outputs(shop_result(), out_dir=tmp_path, output_file=printed)
+    assert outputs.written["output"] == printed
+    document = json.loads((tmp_path / "results.json").read_bytes())
+    assert document["outputs"]["output"] == str(printed)
+
+
 def test_nothing_asked_for_writes_nothing() -> None:
     outputs = write_outputs(shop_result())
     assert (outputs.written, outputs.failures, outputs.result.outputs) == ({}, [], {})
