@@ -9,12 +9,19 @@ import importlib
 import os
 import pkgutil
 from collections.abc import Callable, Iterator
+from enum import Enum
 from http import HTTPStatus
 from random import Random
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 import msgspec
 
 import hyperscale
+from hyperscale.membership.core import Identity, Membership
+from hyperscale.membership.events import Received, SyncAsked, Tick
+from hyperscale.membership.messages import View
+from hyperscale.membership.settings import MembershipConfig
 from hyperscale.nodes.http import HttpEndpoint, Response, plain
 from hyperscale.wire.admission import Admission, Watermarks
 from hyperscale.wire.calls import InboundCall, Inflow
@@ -26,10 +33,8 @@ from hyperscale.wire.messages import (
     SALT_BYTES,
     Chunk,
     Introduction,
-    Overloaded,
     Ping,
     Pong,
-    StreamCredit,
 )
 from hyperscale.wire.registry import REGISTRY, UNKNOWN_KIND_BYTES_MAX
 from hyperscale.wire.roles import Role
@@ -62,6 +67,7 @@ for _found in pkgutil.walk_packages(hyperscale.__path__, "hyperscale."):
     if _found.name.rpartition(".")[2] == "messages":
         importlib.import_module(_found.name)
 KINDS = sorted(kind for kind in REGISTRY.by_kind if kind < 50_000)
+MEMBERSHIP_KINDS = [kind for kind in KINDS if 100 <= kind < 200]
 
 
 class Broken(AssertionError):
@@ -313,6 +319,28 @@ def certificates(data: bytes) -> None:
     check(vouched.roles and vouched.cluster and vouched.environment, "vouched for nothing")
 
 
+def membership(data: bytes) -> None:
+    """A member with the secret that says anything at all: the core stands it."""
+    reader = Reader(data)
+    identity = Identity(node="local", incarnation=5, role=Role.MANAGER, address="127.0.0.1:1")
+    core = Membership(identity, MembershipConfig(), rng=Random(1), now_s=0.0)
+    now_s = 0.0
+    while reader.has_more:
+        now_s += reader.number(64) / 8
+        sender, incarnation = f"n{reader.number(4)}", reader.number(8)
+        kind = MEMBERSHIP_KINDS[reader.number(len(MEMBERSHIP_KINDS))]
+        try:
+            message = REGISTRY.unpack(kind.to_bytes(2, "big") + reader.piece())
+        except PeerProtocolError:
+            core.handle(Tick(), now_s=now_s)
+            continue
+        if isinstance(message, View):
+            core.handle(SyncAsked(sender, incarnation, message, 0), now_s=now_s)
+        else:
+            core.handle(Received("127.0.0.1:2", sender, incarnation, message), now_s=now_s)
+    check(core.wake_at_s() >= 0, "no time to wake at")
+
+
 def _nothing() -> Response:
     return plain(HTTPStatus.OK, "fine")
 
@@ -337,49 +365,73 @@ TARGETS: dict[str, Target] = {
         messages,
         datagrams,
         open_datagrams,
+        membership,
         certificates,
         http,
     )
 }
 
 
+def example(wanted: Any) -> Any:
+    """Some valid value of a message type or of one of its fields' types."""
+    if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
+        required = [field for field in msgspec.structs.fields(wanted) if field.required]
+        return wanted(**{field.name: example(field.type) for field in required})
+    origin = get_origin(wanted) or wanted
+    if origin in (list, tuple):
+        return origin([example(get_args(wanted)[0])])
+    if origin is dict:
+        return {example(key): example(value) for key, value in [get_args(wanted)]}
+    if origin in (Union, UnionType):
+        return example(get_args(wanted)[0])
+    if isinstance(origin, type) and issubclass(origin, Enum):
+        return next(iter(origin))
+    simple: dict[Any, Any] = {str: "n1", bytes: b"b", int: 1, float: 1.0, bool: True}
+    return simple[origin]
+
+
+EXAMPLES = {kind: REGISTRY.encode(example(REGISTRY.by_kind[kind].type)) for kind in KINDS}
+
+
+def _sized(body: bytes) -> bytes:
+    return len(body).to_bytes(2, "big") + body
+
+
 def seeds(name: str) -> Iterator[bytes]:
     """Valid input, for fuzzers to bend."""
-    bodies = [
-        REGISTRY.encode(LOCAL),
-        REGISTRY.encode(Overloaded(1.0, "x")),
-        REGISTRY.encode(StreamCredit(5)),
-        b"\x80",
-    ]
     match name:
         case "frames":
             for kind, size in ((1, 0), (1, 100), (2, 300), (9, 200)):
                 yield b"\x02\x05\x09" + encode_head(kind, 1, 0, 1, size) + bytes(size)
         case "handshake":
             yield b"\0\0" + _side(is_dialer=True).begin()
-            for body in bodies:
-                yield b"\x01\x01" + encode_head(2, 0, 0, 0, len(body)) + body
+            for kind in (1, 2, 3):
+                body = EXAMPLES[kind]
+                yield b"\x01\x01" + encode_head(kind, 0, 0, 0, len(body)) + body
         case "introduction":
-            yield from bodies
+            yield REGISTRY.encode(LOCAL)
+            yield REGISTRY.encode(REMOTE)
         case "session":
             for index, kind in enumerate(KINDS):
-                body = b"\x80" if kind % 2 else bodies[kind % len(bodies)]
-                step = bytes((1, 7, index, kind % 8)) + len(body).to_bytes(2, "big") + body
-                yield b"\0\0" + step + b"\x05" + step
+                for request_id in (0, 1, 2, 4):
+                    step = bytes((1, 7, index, request_id)) + _sized(EXAMPLES[kind]) + b"\x05"
+                    yield b"\0\0" + step + b"\x01\x02" + step
         case "messages":
             for kind in KINDS:
-                yield kind.to_bytes(2, "big") + b"\x80"
-            yield REGISTRY.pack(LOCAL)
-            yield REGISTRY.pack(Overloaded(1.5, "x"))
+                yield kind.to_bytes(2, "big") + EXAMPLES[kind]
         case "datagrams":
             yield bytes(range(40))
             for genuine in _GENUINE[:5]:
-                yield b"\x02\0" + len(genuine).to_bytes(2, "big") + genuine
+                yield b"\x02\0" + _sized(genuine)
         case "open_datagrams":
             speaker = DatagramSealer(None, "s", 1, cluster="acme", environment="test")
-            for body in bodies:
-                said = speaker.seal(b"\0\x02" + body)
-                yield len(said).to_bytes(2, "big") + said
+            for kind in KINDS:
+                yield _sized(speaker.seal(kind.to_bytes(2, "big") + EXAMPLES[kind])[:1400])
+        case "membership":
+            for index, kind in enumerate(MEMBERSHIP_KINDS):
+                step = bytes((1, index % 4, 7, index)) + _sized(EXAMPLES[kind])
+                yield step
+                yield step * 3
         case "certificates":
             yield b"hyperscale://role/worker\nhyperscale://cluster/c\nhyperscale://env/e"
         case "http":
