@@ -4,6 +4,8 @@ Only the module of the chosen command is imported. The one place that reads `sys
 writes crash logs and decides how an error looks.
 """
 
+import contextlib
+import errno
 import os
 import sys
 import tempfile
@@ -17,6 +19,9 @@ from hyperscale.errors import HyperscaleError, InputError, InvariantError
 
 EXIT_INTERNAL = 3
 EXIT_INTERRUPTED = 130
+_EXHAUSTED = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EAGAIN}
+)
 
 # Each is a module here with `add_parser(subparsers)` and `run(args) -> exit code`.
 COMMANDS = {
@@ -54,6 +59,7 @@ exit codes: 0 passed, 1 a threshold or check failed, 2 wrong input (nothing ran)
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command line; returns its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    _open_missing_streams()
     try:
         code = _main(arguments)
         sys.stdout.flush()
@@ -63,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
         _complain(error)
         return error.exit_code
     except KeyboardInterrupt:
-        print("hyperscale: interrupted", file=sys.stderr)
+        _say("hyperscale: interrupted")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output is gone; so is the reason to write the rest of it.
@@ -122,11 +128,14 @@ def _complain(error: HyperscaleError) -> None:
         text = f"hyperscale: {text}"
     if error.hint:
         text += f"\n  hint: {error.hint}"
-    print(text, file=sys.stderr)
+    _say(text)
 
 
 def _crashed(error: BaseException, arguments: list[str]) -> int:
     """A bug of ours: short for the user, whole for whoever mends it."""
+    if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+        _say(f"hyperscale: this machine has no more to give: {error}")
+        return EXIT_INTERNAL
     stamp = time.strftime("%Y%m%d-%H%M%S")
     head = f"arguments: {arguments}\npython: {sys.version}\n\n"
     trace = "".join(traceback.format_exception(error))
@@ -138,8 +147,29 @@ def _crashed(error: BaseException, arguments: list[str]) -> int:
     except OSError:
         where = trace
     text = f"hyperscale: internal error: {type(error).__name__}: {error}"
-    print(f"{text}\n  this is a bug in Hyperscale; {where}", file=sys.stderr)
+    _say(f"{text}\n  this is a bug in Hyperscale; {where}")
     return EXIT_INTERNAL
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # nobody hears it; the exit code still tells
+        print(text, file=sys.stderr)
+
+
+def _open_missing_streams() -> None:
+    """Standard streams that were closed become /dev/null.
+
+    Else the next file or socket to be opened takes the number of one, and gets what was
+    meant for it; and Python has None where a stream is expected.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
+        if getattr(sys, name) is None:
+            mode = "w" if number else "r"
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _silence_stdout() -> None:

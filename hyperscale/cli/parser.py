@@ -36,5 +36,8 @@ class Parser(argparse.ArgumentParser):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`did you mean …?`, or nothing if nothing is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"did you mean {near[0]}?" if near else ""
+    bare = {name.lstrip("-"): name for name in known}  # dashes make any two flags look alike
+    word = word.lstrip("-")
+    near = [name for name in bare if word and name.startswith(word)]
+    near = near or difflib.get_close_matches(word, list(bare), n=1, cutoff=0.6)
+    return f"did you mean {bare[near[0]]}?" if near else ""

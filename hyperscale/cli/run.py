@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hyperscale.cli.parser import Parser
+from hyperscale.errors import InputError, RunError
 
 if TYPE_CHECKING:
     from hyperscale.runner.drive import Ending, Options
@@ -118,6 +120,8 @@ async def _run(job: "Job", options: "Options", args: argparse.Namespace, out_dir
     await resolve_hosts(job.plan)
     is_piped = args.json == "-"
     json_path = Path(args.json) if args.json and not is_piped else None
+    if json_path is not None and json_path.exists() and json_path.samefile(args.file):
+        raise InputError(f"--json: {json_path} is the test file itself", hint="name another file")
     for kind, path in planned_outputs(out_dir, json_path):
         ensure_writable(path, where="--json" if kind == "json" and path == json_path else "--out")
     if options.log_dir is not None:
@@ -143,9 +147,21 @@ async def _run(job: "Job", options: "Options", args: argparse.Namespace, out_dir
             file=sys.stderr,
         )
     if is_piped:
-        sys.stdout.buffer.write(encode_json(outputs.result))
-        sys.stdout.flush()
+        _write_stdout(encode_json(outputs.result))
     return ending
+
+
+def _write_stdout(payload: bytes) -> None:
+    """Past the stream's buffer, which would try again at exit what failed here."""
+    sys.stdout.flush()
+    left = memoryview(payload)
+    try:
+        while left:
+            left = left[os.write(sys.stdout.fileno(), left) :]
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise RunError(f"--json -: cannot write the results: {error.strerror}") from error
 
 
 @contextlib.contextmanager

@@ -67,14 +67,15 @@ class RunLog:
         name = workflow.name
         if name in self._ended:
             return
-        if is_active(workflow) and name not in self._started:
+        is_begun = is_active(workflow) and workflow.status != "preparing"
+        if is_begun and name not in self._started:
             self._started.add(name)
             self._next_at_s[name] = FIRST_LINE_AT_S
             yield self._start_line(workflow)
         if is_ended(workflow):
             self._ended.add(name)
             yield self._end_line(workflow)
-        elif is_active(workflow) and workflow.elapsed_s >= self._next_at_s[name]:
+        elif is_begun and workflow.elapsed_s >= self._next_at_s[name]:
             steps = int(workflow.elapsed_s / self._interval_s) + 1
             self._next_at_s[name] = steps * self._interval_s
             yield self._progress_line(workflow)

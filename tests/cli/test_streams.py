@@ -1,0 +1,69 @@
+"""Whatever becomes of stdin, stdout and stderr, the run is made and its exit code tells."""
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import HYPERSCALE, WAIT_S, results, write
+from tests.conftest import RunningTarget
+
+SHOP = """
+    class Shop(Workflow):
+        vus = 2
+        duration = "30s"
+        iterations = 6
+
+        @step()
+        async def go(self, url: URL = "{url}/") -> HTTPResponse:
+            return await self.client.http.get(url)
+"""
+
+
+def in_shell(arguments: str, redirections: str, *, cwd: Path) -> tuple[int, str, str]:
+    line = f"{shlex.join(HYPERSCALE)} {arguments} {redirections}"
+    done = subprocess.run(
+        ["bash", "-c", line],
+        cwd=cwd,
+        env={**os.environ, "CI": "true"},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    "redirections",
+    ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full", ">/dev/full 2>/dev/full", "| true"],
+)
+def test_a_run_does_not_depend_on_its_streams(
+    tmp_path: Path, target: RunningTarget, redirections: str
+) -> None:
+    write(tmp_path / "shop.py", SHOP.format(url=target.url))
+    code, _, stderr = in_shell("run shop.py --ui ci --json r.json", redirections, cwd=tmp_path)
+    assert (code, stderr) == (0, "")
+    assert results(tmp_path / "r.json")["status"] == "completed"
+    assert target.counts()["routes"] == {"/": {"GET": 6}}
+
+
+@pytest.mark.parametrize("redirections", ["2>/dev/full", "2>&-", "<&- >&- 2>&-"])
+def test_a_message_nobody_can_hear_does_not_change_the_exit_code(
+    tmp_path: Path, redirections: str
+) -> None:
+    assert in_shell("run nowhere.py", redirections, cwd=tmp_path) == (2, "", "")
+
+
+def test_results_that_cannot_be_written_to_stdout_are_a_message_not_a_bug(
+    tmp_path: Path, target: RunningTarget
+) -> None:
+    write(tmp_path / "shop.py", SHOP.format(url=target.url))
+    arguments = "run shop.py --ui none --out out --json -"
+    code, _, stderr = in_shell(arguments, ">/dev/full", cwd=tmp_path)
+    said = "hyperscale: --json -: cannot write the results: No space left on device\n"
+    assert (code, stderr) == (3, said)
+    assert results(tmp_path / "out" / "results.json")["status"] == "completed"
+    assert in_shell(arguments, "| true", cwd=tmp_path)[0::2] == (0, "")
