@@ -23,12 +23,16 @@ if TYPE_CHECKING:
         step,
         teardown,
     )
+    from hyperscale.nodes.manager import ManagerServer
+    from hyperscale.nodes.worker import WorkerServer
     from hyperscale.runner import LocalRunner
 
 __all__ = [
     "LocalRunner",
+    "ManagerServer",
     "Provide",
     "Use",
+    "WorkerServer",
     "Workflow",
     "action",
     "check",
@@ -40,11 +44,17 @@ __all__ = [
     "teardown",
 ]
 
+_HOMES = {
+    "LocalRunner": "hyperscale.runner",
+    "ManagerServer": "hyperscale.nodes.manager",
+    "WorkerServer": "hyperscale.nodes.worker",
+}
+
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'hyperscale' has no attribute {name!r}")
-    home = "hyperscale.runner" if name == "LocalRunner" else "hyperscale.graph"
+    home = _HOMES.get(name, "hyperscale.graph")
     value = globals()[name] = getattr(import_module(home), name)
     return value
 

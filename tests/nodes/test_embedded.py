@@ -1,0 +1,190 @@
+"""Nodes inside a program: started, waited for and stopped from Python, leaving nothing."""
+
+import asyncio
+import gc
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import uvloop
+
+from hyperscale import ManagerServer, WorkerServer
+from hyperscale.errors import InputError, InvariantError, RunError
+from hyperscale.membership.events import State
+from hyperscale.nodes.member import Duties, open_member
+from hyperscale.nodes.running import as_config
+from hyperscale.wire.roles import Role
+
+ANY_PORT = {"port": 0, "http_port": 0}
+
+
+def manager(**tables: Any) -> ManagerServer:
+    return ManagerServer({"listen": ANY_PORT, **tables})
+
+
+def worker(*seeds: str, **tables: Any) -> WorkerServer:
+    return WorkerServer({"listen": ANY_PORT, "discovery": {"seeds": list(seeds)}, **tables})
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop, debug=True) as runner:
+
+        async def main() -> None:
+            before = asyncio.all_tasks()
+            await work()
+            # Nothing of theirs is left but what is ending this very moment.
+            await asyncio.sleep(0)
+            assert asyncio.all_tasks() == before
+
+        runner.run(main())
+
+
+def sockets() -> int:
+    gc.collect()
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
+        except FileNotFoundError:
+            continue
+    return found
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def test_a_manager_and_a_worker_meet_and_part() -> None:
+    async def work() -> None:
+        first, second = manager(), worker("127.0.0.1:1")
+        await first.start(timeout_s=60)
+        await second.start()  # its seed is nobody: it listens all the same
+        with pytest.raises(RunError, match="no manager is known"):
+            await second.wait_ready(timeout_s=0.01)
+        third = worker(first.address)
+        await third.start(timeout_s=60)
+        await until(lambda: len(first.members()) == 2)
+        assert {member.node for member in third.members()} == {first.node_id, third.node_id}
+        await third.graceful_shutdown()
+        await until(lambda: {m.state for m in first.members()} == {State.ALIVE, State.LEFT})
+        await second.graceful_shutdown()
+        await first.graceful_shutdown()
+
+    before = sockets()
+    run(work)
+    assert sockets() == before
+
+
+def test_a_worker_that_is_not_ready_in_time_says_why_and_is_gone() -> None:
+    async def work() -> None:
+        lonely = worker("127.0.0.1:1")
+        with pytest.raises(RunError, match="no manager is known"):
+            await lonely.start(timeout_s=0.2)
+
+    before = sockets()
+    run(work)
+    assert sockets() == before
+
+
+def test_a_port_in_use_is_said_and_nothing_is_left() -> None:
+    async def work() -> None:
+        first = manager()
+        await first.start()
+        taken = int(first.address.rpartition(":")[2])
+        again = ManagerServer({"listen": {"port": taken, "http_port": 0}})
+        with pytest.raises(InputError, match="cannot listen"):
+            await again.start()
+        http = int(first.http_address.rpartition(":")[2])
+        third = ManagerServer({"listen": {"port": 0, "http_port": http}})
+        with pytest.raises(InputError, match="--http-port"):
+            await third.start()
+        await first.graceful_shutdown()
+
+    before = sockets()
+    run(work)
+    assert sockets() == before
+
+
+def test_a_node_is_started_once_and_asked_only_then() -> None:
+    async def work() -> None:
+        node = manager()
+        with pytest.raises(InvariantError, match="not started"):
+            node.members()
+        await node.start()
+        with pytest.raises(InvariantError, match="once"):
+            await node.start()
+        await node.graceful_shutdown()
+        await node.graceful_shutdown()  # again changes nothing
+
+    run(work)
+
+
+def test_settings_are_checked_where_they_are_given() -> None:
+    with pytest.raises(InputError, match="did you mean"):
+        ManagerServer({"listn": {}})
+    with pytest.raises(InputError, match="where a manager is"):
+        WorkerServer()
+
+
+def test_a_bug_in_a_core_stops_the_node_with_its_error() -> None:
+    async def work() -> None:
+        node = manager()
+        await node.start()
+        core = node._node.member.driver.core
+
+        def broken(*_: object, **__: object) -> list[Any]:
+            raise InvariantError("this cannot be")
+
+        core.handle = broken  # type: ignore[method-assign]  # the bug
+        await until(lambda: node._node._task is not None and node._node._task.done())
+        with pytest.raises(InvariantError, match="this cannot be"):
+            await node.graceful_shutdown()
+
+    before = sockets()
+    run(work)
+    assert sockets() == before
+
+
+def test_a_node_that_is_cancelled_leaves_nothing() -> None:
+    async def work() -> None:
+        config = as_config("manager", {"listen": ANY_PORT})
+
+        async def live() -> None:
+            async with open_member(config, Duties(role=Role.MANAGER, counts_cpu=True)):
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(live())
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    before = sockets()
+    run(work)
+    assert sockets() == before
+
+
+def test_the_earlier_of_two_processes_with_one_name_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The later one outranks it: it may be the same node, restarted."""
+
+    def told() -> list[str]:
+        events = [r for r in caplog.records if r.msg == "discovery.warned"]
+        return [str(vars(event)["detail"]) for event in events]
+
+    async def work() -> None:
+        home = manager()
+        await home.start()
+        seeds = {"discovery": {"seeds": [home.address]}, "node": {"id": "twin"}}
+        twins = [manager(**seeds), manager(**seeds)]
+        for twin in twins:
+            await twin.start()
+        await until(lambda: any("twin in incarnation" in text for text in told()))
+        for node in (*twins, home):
+            await node.graceful_shutdown()
+
+    run(work)

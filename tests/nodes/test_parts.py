@@ -1,0 +1,374 @@
+"""The small parts of a node: events, numbers, the endpoint, the datagram socket, measuring."""
+
+import asyncio
+import io
+import json
+import logging
+import os
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperscale.errors import InputError, InvariantError
+from hyperscale.health.overload import Overload, OverloadDetector
+from hyperscale.membership.messages import Gossip, Sender
+from hyperscale.nodes import vitals as vitals_module
+from hyperscale.nodes.datagrams import Datagrams, bind_datagrams
+from hyperscale.nodes.http import (
+    CONNECTIONS_MAX,
+    HEAD_BYTES_MAX,
+    HttpEndpoint,
+    bind_http,
+    plain,
+)
+from hyperscale.nodes.logs import LINES_WAITING_MAX, JsonLines, LineWriter, Logging
+from hyperscale.nodes.metrics import Family, Histogram, counter, gauge, render
+from hyperscale.nodes.vitals import Vitals, memory_share, resident_bytes
+from hyperscale.wire.sealing import DatagramSealer
+from hyperscale.wire.secret import Secrets, make_secret
+
+# Events.
+
+
+def line_of(message: object, *args: object, **extra: object) -> dict[str, Any]:
+    record = logging.LogRecord("hyperscale.x", logging.INFO, "f", 1, message, args, None)
+    record.__dict__.update(extra)
+    formatted = JsonLines({"node": "m0"}).format(record)
+    assert "\n" not in formatted
+    line: dict[str, Any] = json.loads(formatted)
+    return line
+
+
+def test_an_event_is_one_line_with_its_fields() -> None:
+    line = line_of("member.died", member="w1", evidence="refused")
+    assert line["event"] == "member.died"
+    assert (line["node"], line["member"], line["evidence"]) == ("m0", "w1", "refused")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])
+
+
+def test_what_follows_the_name_of_an_event_is_its_detail() -> None:
+    assert line_of("accept.failed: %s", "no room")["detail"] == "no room"
+    assert line_of("peer.refused: %s", "x", detail="the rest")["detail"] == "the rest"
+
+
+def test_what_others_log_is_told_apart() -> None:
+    line = line_of("Task %s was destroyed\nbut it is pending", "t")
+    assert line["event"] == "hyperscale.reported"
+    assert line["detail"] == "Task t was destroyed\nbut it is pending"
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z]{1,8}_x", fullmatch=True), st.text() | st.binary()))
+def test_any_field_fits_a_line(fields: dict[str, object]) -> None:
+    line_of("member.moved", **fields)
+
+
+def test_long_fields_are_cut() -> None:
+    assert len(line_of("a.b", member="x" * 100_000)["member"]) < 5_000
+
+
+def test_a_reader_that_does_not_read_holds_nobody_up() -> None:
+    reading, writing = os.pipe()
+    stream = os.fdopen(writing, "w")
+    with LineWriter(stream, {}) as writer:
+        for _ in range(LINES_WAITING_MAX + 5_000):
+            writer.emit(logging.LogRecord("hyperscale", 20, "f", 1, "a.b", (), None))
+        assert writer.dropped > 0
+        os.close(reading)  # what is still written goes nowhere, without an error
+    with suppress(BrokenPipeError):
+        stream.close()
+
+
+def test_loggers_are_as_before_when_a_node_has_ended() -> None:
+    logger = logging.getLogger("hyperscale")
+    before = (logger.level, logger.propagate, list(logger.handlers))
+    stream = io.StringIO()
+    with Logging(stream, "info", {"node": "m0"}):
+        logging.getLogger("hyperscale.nodes").info("node.started", extra={"address": "a"})
+        logging.getLogger("hyperscale.nodes").debug("node.guessed")
+    assert (logger.level, logger.propagate, logger.handlers) == before
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["event"] for line in lines] == ["node.started"]
+
+
+# Numbers.
+
+
+def text_of(*families: Family) -> str:
+    return render([lambda: families]).decode()
+
+
+def test_counters_and_gauges_are_rendered_with_help_and_type() -> None:
+    text = text_of(
+        counter("hits_total", "Hits", ({"way": "in"}, 3), ({"way": "out"}, 4)),
+        gauge("share", "A share", ({}, 0.25)),
+    )
+    assert text == (
+        "# HELP hits_total Hits\n# TYPE hits_total counter\n"
+        'hits_total{way="in"} 3\nhits_total{way="out"} 4\n'
+        "# HELP share A share\n# TYPE share gauge\nshare 0.25\n"
+    )
+
+
+def test_histograms_count_upwards() -> None:
+    histogram = Histogram("lag_seconds", "Lag", (0.1, 1.0))
+    for value in (0.05, 0.1, 0.5, 7.0):
+        histogram.observe(value)
+    lines = text_of(histogram.family()).splitlines()
+    assert 'lag_seconds_bucket{le="0.1"} 2' in lines
+    assert 'lag_seconds_bucket{le="1"} 3' in lines
+    assert 'lag_seconds_bucket{le="+Inf"} 4' in lines
+    assert "lag_seconds_count 4" in lines
+
+
+@given(st.text())
+def test_no_label_breaks_out_of_its_line(value: str) -> None:
+    text = text_of(gauge("g", "G", ({"l": value}, 1)))
+    assert text.count("\n") == 3
+    sample = text.split("\n")[2]
+    assert re.fullmatch(r'g\{l="(?:[^"\\\n]|\\["\\n])*"\} 1', sample, re.DOTALL)
+
+
+# The endpoint.
+
+
+@asynccontextmanager
+async def endpoint() -> AsyncIterator[tuple[str, int]]:
+    bound = bind_http("127.0.0.1", 0)
+    with bound:
+        async with HttpEndpoint(bound, {"/healthz": lambda: plain(HTTPStatus.OK, "well")}):
+            yield bound.getsockname()[:2]
+
+
+async def exchange(address: tuple[str, int], request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(request)
+    try:
+        return await asyncio.wait_for(reader.read(), 30)
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status", "body"),
+    [
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 200, b"well\n"),
+        (b"GET /healthz?verbose=1 HTTP/1.0\r\n\r\n", 200, b"well\n"),
+        (b"HEAD /healthz HTTP/1.1\r\n\r\n", 200, b""),
+        (b"GET /nothing HTTP/1.1\r\n\r\n", 404, b"there is /healthz\n"),
+        (b"POST /healthz HTTP/1.1\r\n\r\n", 405, b"only GET is served here\n"),
+        (b"\x16\x03\x01\n\n", 400, b"this is not an HTTP/1 request\n"),
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * HEAD_BYTES_MAX, 431, b"the request is too large\n"),
+    ],
+)
+def test_requests_are_answered_or_refused(request_bytes: bytes, status: int, body: bytes) -> None:
+    async def ask() -> bytes:
+        async with endpoint() as address:
+            return await exchange(address, request_bytes)
+
+    head, _, got = asyncio.run(ask()).partition(b"\r\n\r\n")
+    assert head.startswith(f"HTTP/1.1 {status} ".encode())
+    assert b"Connection: close" in head
+    assert got == body
+
+
+def test_a_request_may_come_byte_by_byte() -> None:
+    async def ask() -> bytes:
+        async with endpoint() as address:
+            reader, writer = await asyncio.open_connection(*address)
+            for byte in b"GET /healthz HTTP/1.1\r\n\r\n":
+                writer.write(bytes([byte]))
+                await writer.drain()
+            answer = await asyncio.wait_for(reader.read(), 30)
+            writer.close()
+            return answer
+
+    assert asyncio.run(ask()).endswith(b"well\n")
+
+
+def test_whoever_says_nothing_takes_no_more_than_their_share() -> None:
+    async def crowd() -> tuple[bytes, bytes]:
+        async with endpoint() as address:
+            idle = [await asyncio.open_connection(*address) for _ in range(CONNECTIONS_MAX)]
+            refused = await exchange(address, b"GET /healthz HTTP/1.1\r\n\r\n")
+            for _, writer in idle:
+                writer.close()
+                await writer.wait_closed()
+            deadline_s = asyncio.get_running_loop().time() + 30
+            served = b""
+            while not served and asyncio.get_running_loop().time() < deadline_s:
+                served = await exchange(address, b"GET /healthz HTTP/1.1\r\n\r\n")
+            return refused, served
+
+    refused, served = asyncio.run(crowd())
+    assert refused == b""
+    assert served.endswith(b"well\n")
+
+
+def test_a_port_in_use_is_said() -> None:
+    with bind_http("127.0.0.1", 0) as taken, pytest.raises(InputError, match="--http-port"):
+        bind_http("127.0.0.1", taken.getsockname()[1])
+
+
+# Datagrams.
+
+HELLO = Gossip(Sender("127.0.0.1:1"))
+
+
+class Post:
+    """Two nodes' datagram sockets and what the second has received."""
+
+    def __init__(self, secrets: Secrets | None = None, other: Secrets | None = None) -> None:
+        self.sockets = [bind_datagrams("127.0.0.1", 0) for _ in range(2)]
+        given = (secrets, other or secrets)
+        self.ends = [
+            Datagrams(bound, DatagramSealer(each, name, 7))
+            for bound, each, name in zip(self.sockets, given, "ab", strict=True)
+        ]
+        self.address = f"127.0.0.1:{self.sockets[1].getsockname()[1]}"
+        self.received: list[tuple[str, str, int, Any]] = []
+
+    def __enter__(self) -> "Post":
+        self.ends[1].listen(lambda *item: self.received.append(item))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for end in self.ends:
+            end.__exit__(None, None, None)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(30):
+            while not condition():
+                await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("secrets", [None, Secrets(make_secret())])
+def test_a_datagram_arrives_with_its_sender(secrets: Secrets | None) -> None:
+    async def send() -> tuple[str, str, int, Any]:
+        with Post(secrets) as post:
+            post.ends[0].send(post.address, HELLO)
+            await post.until(lambda: post.received)
+            return post.received[0]
+
+    source, node, incarnation, message = asyncio.run(send())
+    assert (node, incarnation, message) == ("a", 7, HELLO)
+    assert source.startswith("127.0.0.1:")
+
+
+def test_what_does_not_open_is_counted_and_forgotten() -> None:
+    async def send() -> tuple[list[Any], int, int]:
+        with Post(Secrets(make_secret()), Secrets(make_secret())) as post:
+            post.ends[0].send(post.address, HELLO)
+            for junk in (b"", b"\x01", b"x" * 1400, os.urandom(9000)):
+                post.sockets[0].sendto(junk, post.sockets[1].getsockname())
+            await post.until(lambda: post.ends[1].counts["received"] == 5)
+            return post.received, sum(post.ends[1].refusals.counts.values()), 5
+
+    received, refused, sent = asyncio.run(send())
+    assert received == []
+    assert refused == sent
+
+
+def test_everything_that_waits_is_heard_at_once() -> None:
+    async def drain() -> int:
+        with Post() as post:
+            for _ in range(300):
+                post.ends[0].send(post.address, HELLO)
+            post.ends[1].drain()  # without a turn of the loop in between
+            return len(post.received)
+
+    assert asyncio.run(drain()) == 300
+
+
+@pytest.mark.parametrize("address", ["nowhere.invalid:1", "[::1]:1", "127.0.0.1:x", "x", ""])
+def test_an_address_that_cannot_be_is_no_error(address: str) -> None:
+    async def send() -> int:
+        with Post() as post:
+            post.ends[0].send(address, HELLO)
+            return post.ends[0].counts["failed"]
+
+    assert asyncio.run(send()) == 1
+
+
+def test_a_later_life_seals_under_its_own_key_and_still_knows_the_others() -> None:
+    secrets = Secrets(make_secret())
+    one, other = (DatagramSealer(secrets, name, 7) for name in "ab")
+    early = one.seal(b"early")
+    assert other.open(early).plain == b"early"
+    other.renew(8)
+    one.renew(9)
+    assert other.open(one.seal(b"late")) == ("a", 9, b"late")
+    assert one.open(other.seal(b"hi")) == ("b", 8, b"hi")
+    with pytest.raises(Exception, match="known is 9"):
+        other.open(early)  # the windows have survived
+    with pytest.raises(InvariantError):
+        one.renew(9)
+
+
+def test_a_datagram_port_in_use_is_said() -> None:
+    with bind_datagrams("127.0.0.1", 0) as taken, pytest.raises(InputError, match="--port"):
+        bind_datagrams("127.0.0.1", taken.getsockname()[1])
+
+
+# Measuring.
+
+
+def test_memory_is_a_share_and_the_process_has_some() -> None:
+    assert 0.0 < memory_share() <= 1.0
+    assert resident_bytes() > 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("limit", "current", "idle", "share"),
+    [("max", 5, 0, None), ("100", 80, 0, 0.8), ("100", 80, 30, 0.5), ("0", 1, 0, None)],
+)
+def test_the_limit_of_the_control_group_counts(
+    tmp_path: Path, limit: str, current: int, idle: int, share: float | None
+) -> None:
+    (tmp_path / "memory.max").write_text(f"{limit}\n")
+    (tmp_path / "memory.current").write_text(f"{current}\n")
+    (tmp_path / "memory.stat").write_text(f"anon 1\ninactive_file {idle}\n")
+    assert vitals_module._cgroup_share(tmp_path) == share
+
+
+def test_a_machine_without_these_files_is_no_error(tmp_path: Path) -> None:
+    assert vitals_module._cgroup_share(tmp_path) is None
+    assert vitals_module._machine_share(tmp_path / "meminfo") is None
+
+
+def test_a_full_queue_is_noticed_and_told() -> None:
+    levels: list[Overload] = []
+    vitals = Vitals(
+        OverloadDetector(counts_cpu=False),
+        in_flight_share=lambda: 0.0,
+        queue_share=lambda: 0.99,
+        on_level=levels.append,
+    )
+
+    async def measure() -> None:
+        task = asyncio.create_task(vitals.run())
+        async with asyncio.timeout(60):
+            while not levels:
+                await asyncio.sleep(0.01)
+        task.cancel()
+
+    asyncio.run(measure())
+    assert levels[0] is Overload.OVERLOADED
+    assert "hyperscale_overload_level 3" in render([vitals.collect]).decode()
+
+
+def test_what_is_served_slowly_counts() -> None:
+    detector = OverloadDetector(counts_cpu=False)
+    vitals = Vitals(
+        detector, in_flight_share=lambda: 0.0, queue_share=lambda: 0.0, on_level=lambda _: None
+    )
+    assert vitals.timed(lambda a, b: a + b)(1, 2) == 3
+    assert detector._latencies.count(now_s=0.0) == 1
