@@ -1,0 +1,144 @@
+"""The node commands: what they show, what they refuse."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from hyperscale.config.schema import settings
+from tests.cli.command import run
+from tests.nodes.lab import Cluster
+
+
+def test_config_check_shows_every_setting_with_its_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "node.toml").write_text('[node]\ncluster = "acme"\n')
+    monkeypatch.setenv("HYPERSCALE_LISTEN_PORT", "9500")
+    monkeypatch.setenv("HYPERSCALE_SECRET", "correct horse battery staple")
+    done = run("config", "check", "--file", "node.toml", "--log-level", "debug", cwd=tmp_path)
+    assert (done.code, done.stderr) == (0, "")
+    shown = tomllib.loads(done.stdout)
+    assert {f"{section}.{key}" for section in shown for key in shown[section]} == {
+        setting.name for setting in settings()
+    }
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert 'cluster = "acme" # node.toml' in lines
+    assert "port = 9500 # HYPERSCALE_LISTEN_PORT" in lines
+    assert 'level = "debug" # --log-level' in lines
+    assert 'host = "127.0.0.1" # default' in lines
+    assert "# HYPERSCALE_SECRET is set # environment" in lines
+    assert "horse" not in done.stdout
+
+
+def test_what_config_check_prints_is_a_configuration_file(tmp_path: Path) -> None:
+    first = run("config", "check", "--role", "worker", "--seed", "a:1", "--dns", "é", cwd=tmp_path)
+    (tmp_path / "node.toml").write_text(first.stdout)
+    second = run("config", "check", "--role", "worker", "--file", "node.toml", cwd=tmp_path)
+    assert second.code == 0
+    assert tomllib.loads(second.stdout) == tomllib.loads(first.stdout)
+
+
+def test_config_check_tells_every_mistake_and_the_file_may_come_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "node.toml").write_text("[listen]\nport = 99999\nprot = 1\n")
+    monkeypatch.setenv("HYPERSCALE_CONFIG", "node.toml")
+    done = run("config", "check", "--role", "worker", cwd=tmp_path)
+    assert done.code == 2
+    assert len(done.stderr.splitlines()) == 3
+    assert "did you mean listen.port?" in done.stderr
+    assert "# port is wrong" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--secret-file", "nothing"), "cannot be read"),
+        (("--host", "0.0.0.0"), "loopback only"),
+        (
+            ("--certificate", "a", "--key", "b", "--authority", "c"),
+            "the certificate file a does not exist",
+        ),
+    ],
+)
+def test_config_check_looks_at_the_files_too(
+    tmp_path: Path, flags: tuple[str, ...], words: str
+) -> None:
+    done = run("config", "check", *flags, cwd=tmp_path)
+    assert done.code == 2
+    assert words in done.stderr
+
+
+def test_a_short_secret_is_refused_without_being_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HYPERSCALE_SECRET", "swordfish")
+    for command in (("config", "check"), ("manager", "--port", "0", "--http-port", "0")):
+        done = run(*command, cwd=tmp_path)
+        assert done.code == 2
+        assert "at least 16" in done.stderr
+        assert "swordfish" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("worker",), "--seed HOST:PORT"),
+        (("manager", "--prot", "1"), "did you mean --port?"),
+        (("manager", "--port", "x"), "listen.port (--port)"),
+        (("manager", "--config", "nothing.toml"), "nothing.toml cannot be read"),
+        (("members", "--connect", "a:b"), "--connect"),
+        (("members", "--timeout", "soon"), "--timeout"),
+        (("config", "chekc"), "invalid choice"),
+    ],
+)
+def test_wrong_flags_are_refused_before_anything_starts(
+    tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    done = run(*arguments, cwd=tmp_path)
+    assert done.code == 2
+    assert words in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("command", ["manager", "worker", "members", "config"])
+def test_help_says_what_it_is_for(tmp_path: Path, command: str) -> None:
+    done = run(command, "--help", cwd=tmp_path)
+    assert (done.code, done.stderr) == (0, "")
+    if command in ("manager", "worker"):
+        assert "comes with the datacenter release" in " ".join(done.stdout.split())
+        assert all(setting.flag in done.stdout for setting in settings())
+
+
+def test_config_without_an_action_shows_its_help(tmp_path: Path) -> None:
+    done = run("config", cwd=tmp_path)
+    assert done.code == 0
+    assert "check" in done.stdout
+
+
+def test_members_shows_everyone_to_people_and_programs(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        nodes = cluster.form(1, 1)
+        for node in nodes:
+            table = run("members", "--connect", node.address, cwd=tmp_path)
+            assert (table.code, table.stderr) == (0, "")
+            rows = {line.split()[0]: line.split() for line in table.stdout.splitlines() if line}
+            assert rows["m0"][1:4] == ["manager", "alive", nodes[0].address]
+            assert rows["w0"][1:4] == ["worker", "alive", nodes[1].address]
+            assert rows[node.name][4] == "self"
+            assert "2 of 2 alive in hyperscale/default" in table.stdout
+        told = run("members", "--connect", nodes[0].address, "--json", cwd=tmp_path)
+        members = {row["node"]: row for row in json.loads(told.stdout)["members"]}
+        assert members["w0"]["metadata"]["cores"] >= 1
+        assert members["w0"]["metadata"]["http"] == nodes[1].http.removeprefix("http://")
+        assert members["m0"]["is_self"]
+
+
+def test_a_port_in_use_is_said_and_the_node_does_not_start(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        node = cluster.start("manager", "m0").wait_listening()
+        done = run("manager", "--port", str(node.port), "--http-port", "0", cwd=tmp_path)
+        assert done.code == 2
+        assert "cannot listen" in done.stderr
