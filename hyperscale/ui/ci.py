@@ -67,7 +67,7 @@ class RunLog:
         name = workflow.name
         if name in self._ended:
             return
-        is_begun = is_active(workflow) and workflow.status != "preparing"
+        is_begun = workflow.status == "running" or (is_active(workflow) and workflow.elapsed_s > 0)
         if is_begun and name not in self._started:
             self._started.add(name)
             self._next_at_s[name] = FIRST_LINE_AT_S
