@@ -8,6 +8,8 @@ order of things; how users loop is for `vu` and `static`, hooks around the loop 
 
 import asyncio
 import gc
+import os
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -41,10 +43,12 @@ from hyperscale.execution.static import StaticCrew, compile_static
 from hyperscale.execution.tally import CheckTally, MetricTally
 from hyperscale.execution.values import unpack_context, unpack_uses
 from hyperscale.execution.vu import Crew, VirtualUser
-from hyperscale.graph import Blueprint, Workflow, attach, blueprint, find, load_module
-from hyperscale.plan import MetricKind, share
+from hyperscale.graph import Blueprint, Hook, Workflow, attach, blueprint, find, load_module
+from hyperscale.graph.reading import display_path
+from hyperscale.plan import Connections, MetricKind, share
 from hyperscale.plan.context import Provided, decode_received, encode_provided
 from hyperscale.stats.report import PartReport
+from hyperscale.testing import OptimizedArg
 
 Send = Callable[[FromExecutor], None]
 
@@ -63,7 +67,7 @@ async def prepare_part(assignment: Prepare, send: Send) -> "Part":
     hub.open(asyncio.get_running_loop())
     host: Host | None = None
     try:
-        await _prepare_arguments(design, hub)
+        await _prepare_arguments(assignment, design, hub)
         received = decode_received(assignment.context)
         uses = unpack_uses(received)
         program = compile_calls(design)
@@ -116,15 +120,24 @@ def _report_of_hooks(assignment: Prepare, design: Blueprint, recorder: Recorder)
     )
 
 
-async def _prepare_arguments(design: Blueprint, hub: ClientHub) -> None:
+async def _prepare_arguments(assignment: Prepare, design: Blueprint, hub: ClientHub) -> None:
     """Each request part is resolved and encoded once, before anything is measured."""
+
+    async def prepare(hook: Hook, parameter: str, argument: OptimizedArg) -> None:
+        try:
+            await hub.prepare(hook.name, argument, hook.protocol or "http")
+        except InputError as error:
+            where = f"{display_path(assignment.file)}: {design.plan.name}.{hook.name}: {parameter}"
+            reason = error.message.removeprefix(f"{hook.name}: ")
+            raise InputError(f"{where}: {reason}", hint=error.hint) from error
+
     hooks = [hook for layer in design.layers for hook in layer]
     hooks += [*design.setups, *design.teardowns, *design.checks, *design.metrics]
     try:
         async with asyncio.TaskGroup() as tasks:
             for hook in hooks:
-                for argument in hook.optimized.values():
-                    work = hub.prepare(hook.name, argument, hook.protocol or "http")
+                for parameter, argument in hook.optimized.items():
+                    work = prepare(hook, parameter, argument)
                     tasks.create_task(work, name=f"prepare {hook.name}")
     except BaseExceptionGroup as group:
         raise group.exceptions[0] from None
@@ -156,6 +169,8 @@ def _make_crew(
 ) -> Crew | StaticCrew:
     plan, slots, slot = assignment.plan, assignment.slots, assignment.slot
     vus = share(plan.vus, slots, slot)
+    if any(hook.protocol is not None for layer in design.layers for hook in layer):
+        _warn_of_descriptors(assignment, vus)
     iterations = None if plan.iterations is None else share(plan.iterations, slots, slot)
     if assignment.static and not assignment.trace:
         static = compile_static(design, hub, vus=vus, iterations=iterations)
@@ -181,6 +196,17 @@ def _make_crew(
         iterations=iterations,
         is_once=is_once(design),
     )
+
+
+def _warn_of_descriptors(assignment: Prepare, vus: int) -> None:
+    """Connections that cannot be opened look like a target that cannot be reached."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    spare = allowed - len(os.listdir("/proc/self/fd"))
+    if assignment.plan.connections is not Connections.SHARED and vus > spare:
+        complain(
+            f"{assignment.workflow}: {vus:,} virtual users here, each with a connection, but "
+            f"only {spare:,} may be open at once (ulimit -n): the others will fail to connect\n"
+        )
 
 
 class Part:

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from hyperscale._native import Histogram
-from hyperscale.errors import RunError
+from hyperscale.errors import InputError, RunError
 from hyperscale.execution.protocol import PartStatus
 from hyperscale.execution.values import pack_value
 from hyperscale.plan.context import Received, Value, decode_provided, encode_received
@@ -757,3 +757,40 @@ def test_a_step_that_does_not_return_the_result_it_announces_has_failed(
         assert (counts.ok, counts.failed, counts.errors) == (0, 2, {"exception": 2})
         assert said in outcome.output
         assert "never awaited" not in outcome.output
+
+
+def test_more_users_than_descriptors_is_told_before_they_fail_to_connect(lab: Lab) -> None:
+    lab.write("""
+        class Many(Workflow):
+            vus = 50
+            duration = "30s"
+            iterations = 1
+
+            @setup()
+            async def tighten(self):
+                import resource
+                _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (48, hard))
+
+            @step()
+            async def one(self) -> HTTPResponse:
+                return await self.client.http.get("http://127.0.0.1:1/")
+    """)
+    (outcome,) = lab.run("Many")
+    assert "Many: 50 virtual users here" in outcome.output
+    assert "ulimit -n" in outcome.output
+
+
+def test_a_request_part_that_cannot_be_encoded_is_told_with_its_place(lab: Lab) -> None:
+    lab.write("""
+        from hyperscale.testing import Data
+
+        class Odd(Workflow):
+            vus = 1
+
+            @step()
+            async def send(self, body: Data = {"a": object()}) -> HTTPResponse:
+                return await self.client.http.post("http://127.0.0.1:1/", data=body)
+    """)
+    with pytest.raises(InputError, match=r"flows\.py: Odd\.send: body: .* cannot be sent as JSON"):
+        lab.run("Odd")
