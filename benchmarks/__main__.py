@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-ALL = ("startup", "memory", "latency", "throughput")
+ALL = ("startup", "memory", "latency", "throughput", "rpc")
 
 
 def main() -> None:
