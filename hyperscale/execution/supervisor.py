@@ -154,7 +154,8 @@ class _Executor:
 
     def close_log(self) -> None:
         if self._log is not None:
-            self._log.close()
+            with contextlib.suppress(OSError):  # what did not fit was told when it was written
+                self._log.close()
 
     # --- what the process says ------------------------------------------------------------
 

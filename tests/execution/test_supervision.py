@@ -725,3 +725,27 @@ def test_a_failure_of_our_own_while_preparing_is_answered(lab: Lab) -> None:
         await bench.prepare("Sleeper")
 
     lab.work(work)
+
+
+def test_a_log_on_a_full_disk_costs_its_lines_and_nothing_else(lab: Lab, tmp_path: Path) -> None:
+    lab.write("""
+        class Loud(Workflow):
+            vus = 1
+            duration = "30s"
+            iterations = 3
+
+            @step()
+            async def speak(self) -> Result:
+                print("said")
+                return Result()
+    """)
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "executor-0.log").symlink_to("/dev/full")
+
+    async def work(bench: Bench) -> None:
+        (outcome,) = await bench.run("Loud")
+        assert outcome.step("speak").counts.ok == 3
+        assert "No space left on device" in outcome.output
+
+    lab.work(work, log_dir=logs)  # closing the pool closes the log
