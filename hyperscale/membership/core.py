@@ -90,6 +90,10 @@ _TELL_EVERY_S = 0.3
 _EAGER_GREETINGS = 8
 """Before the wait between greetings grows: datagrams get lost, most newcomers are real."""
 _SYNC_AGAIN_S = 5.0
+_SYNC_RETRY_S = 2.0
+_SYNC_AWAY_S = 0.5
+_AWAY_S = 3.0
+"""Whoever stood still for this long has missed news that nobody tells any more."""
 _REBORN_AGAIN_S = 5.0
 _DRAIN_S = 0.1
 _WATCH_MOST = 16
@@ -147,7 +151,7 @@ class Membership:
             Contact: self._on_contact,
             Synced: self._on_synced,
             SyncAsked: self._on_sync_asked,
-            SyncFailed: lambda _: None,
+            SyncFailed: self._on_sync_failed,
             Refused: self._on_refused,
             Answered: self._on_answered,
             Describe: self._on_describe,
@@ -238,6 +242,8 @@ class Membership:
                 at_s = self._deadlines.at_s(timer, peer.node)
                 if at_s is not None:
                     self._deadlines.set(timer, peer.node, max(at_s + late_s, not_before_s))
+        if late_s > _AWAY_S:
+            self._sync_soon(_SYNC_AWAY_S)
         self._effects.append(Drain(late_s))
 
     # Rounds.
@@ -286,6 +292,12 @@ class Membership:
         partners = [peer for peer in self.roster.living if peer.role in allowed]
         if partners and not self.is_leaving:
             self._sync_with(self._rng.choice(partners))
+
+    def _sync_soon(self, within_s: float) -> None:
+        """Something was missed, or an exchange failed: exchange views before it is due."""
+        at_s = self._deadlines.at_s(Timer.SYNC_ROUND, None)
+        if at_s is None or at_s > self._now_s + within_s:
+            self._set(Timer.SYNC_ROUND, None, within_s * self._rng.random())
 
     def _dead_round(self, _: None) -> None:
         """A silent member may only have been behind a cut: ask one of them, in turn."""
@@ -697,6 +709,8 @@ class Membership:
             self._now_s, "suspicion.refuted", self.node, self.incarnation, f"by {news.by}"
         )
         self._announce()
+        if news.claim is Claim.SILENT:
+            self._sync_soon(_SYNC_AWAY_S)  # thought dead: this node has been cut off
         accuser = self.roster.get(news.by)
         if accuser is not None and accuser.is_living:
             self._effects.append(Send(accuser.address, Gossip(self._sender, (self._own_news(),))))
@@ -929,6 +943,11 @@ class Membership:
 
     def _on_synced(self, event: Synced) -> None:
         self._merge(event.node, event.incarnation, event.view)
+
+    def _on_sync_failed(self, event: SyncFailed) -> None:
+        peer = self.roster.get(event.node)
+        if peer is not None and peer.is_living:
+            self._sync_soon(_SYNC_RETRY_S)
 
     def _on_sync_asked(self, event: SyncAsked) -> None:
         answer = self._view()

@@ -7,7 +7,8 @@ Safety, at any time:
  4. who died of silence had been suspected for as long as its independent witnesses warrant
  5. a process outranks every earlier life of its node from its first moment
 Bounds:
- 6. refused evidence: dead everywhere within 3 s; silence: within 15 s
+ 6. refused: dead everywhere within 3 s of the evidence, with little loss within 3 s of the crash;
+    silence: within 15 s
 """
 
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ from tests.simulation.kernel import Host, Monitor, World
 REFUSED_WITHIN_S = 3.0
 SILENT_WITHIN_S = 15.0
 STALL_MAX_S = 5.0
+LITTLE_LOSS = 0.05
+"""Up to this, evidence of a crash is there so soon that the bound holds from the crash itself."""
 SETTLED_S = 20.0
 """After a cut or a long stall a suspicion may be old; this long later nothing of it is left."""
 
@@ -56,6 +59,7 @@ class FleetMonitor(Monitor):
         self._accusers: dict[Life, dict[str, float]] = {}
         self._condemned: dict[Life, str] = {}
         self._ended: dict[Life, tuple[float, str]] = {}
+        self._evidence_s: dict[Life, float] = {}
         self._incarnations: dict[str, int] = {}
         self._disturbed_s: dict[str, float] = {}
         self._stood_still_s: dict[str, float] = {}
@@ -96,7 +100,8 @@ class FleetMonitor(Monitor):
                 for other, _ in observers
                 if other.is_running and core.role in MAY_CONNECT[other.program.role]
             ]
-            if how == "crash" and holders and not self._cut_lately():
+            little_loss = self.world.network.link.loss <= LITTLE_LOSS
+            if how == "crash" and holders and little_loss and not self._cut_lately():
                 self._expect(life, how, observers, holders, REFUSED_WITHIN_S)
             self._expect(life, "silence", observers, [], SILENT_WITHIN_S)
 
@@ -147,6 +152,8 @@ class FleetMonitor(Monitor):
         if self._living.pop((host.address, member.node), None) is None:
             self.world.fail(f"{host.address}: {member.node} died twice")
         self._check_drained(host, died)
+        if died.evidence is Claim.REFUSED and not died.is_from_gossip and self.bounds:
+            self._evidenced(life)
         if died.evidence is Claim.SILENT:
             self._check_patience(host, life)
             self._condemned.setdefault(life, host.address)
@@ -157,6 +164,14 @@ class FleetMonitor(Monitor):
             took_s = self.world.now_s - ended[0]
             times = self.findings.refused_s if ended[1] == "crash" else self.findings.silent_s
             times.append(took_s)
+
+    def _evidenced(self, life: Life) -> None:
+        """The first evidence of a crash is there: from here on everyone shall know soon."""
+        if life not in self._evidence_s and life in self._ended:
+            self._evidence_s[life] = self.world.now_s
+            observers = [(h, h.life) for h in self.world.hosts.values() if h.is_up]
+            if not self._cut_lately():
+                self._expect(life, "evidence", observers, [], REFUSED_WITHIN_S)
 
     def _check_reachable(self, host: Host, died: Died) -> None:
         """Invariant 1."""
@@ -261,7 +276,7 @@ class FleetMonitor(Monitor):
         """Since when nothing disturbed the observer (refused: or whoever holds the evidence)."""
         if self.world.network.has_cuts:
             return float("inf")
-        if how == "crash":
+        if how == "crash":  # whoever holds the evidence must be awake to see it
             disturbed_s = max(
                 (self._disturbed_s[h.address] for h in self.world.hosts.values() if h.is_up),
                 default=0.0,

@@ -51,6 +51,10 @@ from tests.simulation import network
 from tests.simulation.kernel import Host
 
 _DIAL_WITHIN_S = 2.0
+_REDIAL_WITHIN_S = 0.5
+_REDIALS = 8
+"""A session that ended is dialled again at once, in short tries: a lost SYN costs a try, not
+the second the kernel would wait."""
 _RETRY_S = 2.0
 _DISCOVERED_S = 12.0
 
@@ -160,6 +164,10 @@ class MemberProgram:
                 self._sessions.add(session)
             case _:
                 raise AssertionError(f"what is {event!r}?")
+
+    def _redial(self, node: str, incarnation: int, address: str, left: int) -> None:
+        token = ("redial", node, incarnation, left)
+        self.host.ask(address, ("hello",), token, within_s=_REDIAL_WITHIN_S)
 
     def _dialled(
         self, node: str, incarnation: int, source: str, found: str, life: int, now_s: float

@@ -21,6 +21,8 @@ from tests.simulation.trace import Trace
 
 JOIN_LOSS_MAX = 0.05
 CONVERGED_WITHIN_S = 15.0
+_NEXT_TRY_S = 15.0 * 1.25
+"""The longest wait of discovery between two tries of a seed."""
 AWAKE_MIN_S = 5.0
 """Between two stalls of a node: one that never wakes for longer is not stalled, it is down."""
 
