@@ -4,6 +4,7 @@ Each is refused under its reason, counted, logged once per peer and never answer
 heard all the while.
 """
 
+import logging
 import random
 import socket
 from collections.abc import Callable
@@ -73,6 +74,8 @@ def attacked(
     caplog: pytest.LogCaptureFixture,
     secret: str | None = SECRET,
 ) -> None:
+    caplog.set_level(logging.INFO, "hyperscale.wire")
+
     async def main() -> None:
         heard: list[str] = []
         bound = bind_datagrams("127.0.0.1", 0)

@@ -101,7 +101,7 @@ def attacked(
             address = await node.listen("127.0.0.1", 0)
             link = friend.link(*address)
             await link.call(Question("before"), Answer, deadline_s=soon())
-            with caplog.at_level(logging.WARNING, "hyperscale.wire"):
+            with caplog.at_level(logging.INFO, "hyperscale.wire"):
                 for count in range(1, 4):
                     await attack(Target(node, address))
                     await until(lambda count=count: node.refusals.counts[reason] == count)
