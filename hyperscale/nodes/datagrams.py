@@ -115,7 +115,8 @@ class Datagrams:
                 return
             self.counts["received"] += 1
             self.counts["received_bytes"] += len(data)
-            self._take(data, str(source[0]), int(source[1]))
+            # A socket for both families shows IPv4 peers by their mapped addresses.
+            self._take(data, str(source[0]).removeprefix("::ffff:"), int(source[1]))
 
     def _take(self, data: bytes, host: str, port: int) -> None:
         try:
@@ -139,6 +140,6 @@ class Datagrams:
 def _numeric(address: str, family: int) -> tuple[Any, ...]:
     """What the kernel wants. Addresses come from peers: names are not looked up."""
     host, port = split_address(address)
-    flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+    flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV | socket.AI_V4MAPPED
     found = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_DGRAM, flags=flags)
     return found[0][4]

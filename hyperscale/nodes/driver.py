@@ -9,6 +9,7 @@ kernel's own refusal of the connection (or another, later life at the same addre
 
 import asyncio
 import logging
+import socket
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine
@@ -16,7 +17,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from hyperscale.config.addresses import split_address
+from hyperscale.config.addresses import format_address, split_address
 from hyperscale.errors import InvariantError
 from hyperscale.membership.core import Membership
 from hyperscale.membership.discovery import (
@@ -88,6 +89,7 @@ class MembershipDriver:
         core: Membership,
         discovery: Discovery,
         *,
+        address: str,
         server: PeerServer,
         datagrams: Datagrams,
         resolver: Resolver | None,
@@ -103,6 +105,7 @@ class MembershipDriver:
             "How long DNS lookups took",
             _DNS_BOUNDS_S,
         )
+        self._address = address
         self._server = server
         self._resolver = resolver
         # Not a task group: that would wrap the errors of whoever embeds the node. A failure
@@ -399,13 +402,16 @@ class MembershipDriver:
             self._discovery_timer = self._loop.call_later(delay_s, self._find, DiscoveryTick())
 
     async def _probe(self, address: str, timeout_s: float) -> None:
+        host, port = split_address(address)
         try:
             async with asyncio.timeout(timeout_s):
-                connection = await self._server.dial(*split_address(address))
+                if await self._is_self(host, port):
+                    self._met_self(address)
+                    return
+                connection = await self._server.dial(host, port)
         except PeerProtocolError as error:
-            if error.reason is Reason.LOOPED:
-                local = self._server.local
-                self._find(Met(address, local.node_id, local.cluster, local.environment))
+            if error.reason is Reason.LOOPED:  # by an address this node does not know it has
+                self._met_self(address)
             else:
                 self._find(Missed(address, str(error)))
         except (CallError, OSError) as error:
@@ -415,6 +421,15 @@ class MembershipDriver:
             peer = connection.peer
             self._met[address] = peer.node_id
             self._find(Met(address, peer.node_id, peer.cluster, peer.environment))
+
+    async def _is_self(self, host: str, port: int) -> bool:
+        """Whether a seed is this node, by whatever name."""
+        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return any(format_address(*place[:2]) == self._address for *_, place in found)
+
+    def _met_self(self, address: str) -> None:
+        local = self._server.local
+        self._find(Met(address, local.node_id, local.cluster, local.environment))
 
     async def _resolve(self, name: str, timeout_s: float) -> None:
         began_s = time.monotonic()

@@ -6,7 +6,7 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from hyperscale.config.addresses import format_address, parse_address
+from hyperscale.config.addresses import format_address, parse_address, split_address
 from hyperscale.config.schema import Hidden, NodeConfig
 from hyperscale.errors import InputError
 from hyperscale.wire.secret import Secrets, read_secret_file
@@ -65,6 +65,12 @@ def advertised_address(config: NodeConfig, bound_host: str, bound_port: int) -> 
         )
         return format_address(_resolved(host), port)
     host = bound_host if bound_host not in _WILDCARDS else _outward_host(bound_host)
+    return format_address(host, bound_port)
+
+
+def http_address_of(bound_host: str, bound_port: int, address: str) -> str:
+    """`ip:port` of the endpoint as others see it: by the node's own address if it is on all."""
+    host = split_address(address)[0] if bound_host in _WILDCARDS else bound_host
     return format_address(host, bound_port)
 
 

@@ -21,7 +21,6 @@ from random import Random
 import msgspec
 from msgspec import Struct
 
-from hyperscale.config.addresses import format_address
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.health.overload import Overload, OverloadDetector
@@ -37,6 +36,7 @@ from hyperscale.nodes.http import HttpEndpoint, Response, Routes, bind_http, jso
 from hyperscale.nodes.identity import (
     VERSION,
     advertised_address,
+    http_address_of,
     incarnation_now,
     node_id_of,
     security_of,
@@ -106,6 +106,7 @@ class MemberNode:
         self.driver = MembershipDriver(
             core,
             discovery,
+            address=address,
             server=server,
             datagrams=datagrams,
             resolver=_resolver(config),
@@ -117,6 +118,7 @@ class MemberNode:
             queue_share=lambda: _queue_share(server),
             on_level=self._overload_changed,
         )
+        self._metrics = MemberMetrics(self.driver, server, datagrams)
         self._duties = duties
         self._started_s = now_s
         self._is_leaving = False
@@ -202,6 +204,10 @@ class MemberNode:
             self.describe()  # whether this node is ready may depend on it
         self._changed.set()
 
+    def metrics(self) -> bytes:
+        """All numbers, as Prometheus reads them."""
+        return render((self._metrics.collect, self.vitals.collect))
+
     def healthz(self) -> Response:
         status = {"status": "ok", "node": self.node_id, "role": str(self._duties.role)}
         return json_response(HTTPStatus.OK, msgspec.json.encode(status))
@@ -247,22 +253,20 @@ async def open_member(config: NodeConfig, duties: Duties) -> AsyncIterator[Membe
         http_socket = stack.enter_context(
             bind_http(listen.http_host or listen.host, listen.http_port)
         )
+        http_host, http_port = http_socket.getsockname()[:2]
         member = MemberNode(
             config,
             duties,
             server=server,
             datagrams=datagrams,
             address=address,
-            http_address=format_address(*http_socket.getsockname()[:2]),
+            http_address=http_address_of(http_host, http_port, address),
             rng=rng,
         )
         handlers.add(View, member.vitals.timed(member.driver.asked))
         handlers.add(MembersAsked, member.vitals.timed(member.members_told))
-        metrics = MemberMetrics(member.driver, server, datagrams)
         routes: Routes = {
-            "/metrics": lambda: Response(
-                HTTPStatus.OK, CONTENT_TYPE, render((metrics.collect, member.vitals.collect))
-            ),
+            "/metrics": lambda: Response(HTTPStatus.OK, CONTENT_TYPE, member.metrics()),
             "/healthz": member.healthz,
             "/readyz": member.readyz,
         }

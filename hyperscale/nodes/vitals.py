@@ -116,7 +116,8 @@ class Vitals:
         level = self.detector.observe(sample, now_s=now_s)
         if level is not before:
             reasons = [signal.name.lower() for signal in self.detector.reasons()]
-            report = _log.warning if level > before else _log.info
+            is_worrying = level > before and level > Overload.BUSY
+            report = _log.warning if is_worrying else _log.info
             report(
                 "overload.changed",
                 extra={"to": level.name.lower(), "was": before.name.lower(), "signals": reasons},

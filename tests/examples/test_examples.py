@@ -14,7 +14,11 @@ from tests.cli.command import results, run
 from tests.conftest import RunningTarget
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
-SCRIPTS = {"demo.py", "local_runner.py"}  # run by Python, not by `hyperscale run`
+SCRIPTS = {
+    "demo.py",
+    "embedded_nodes.py",
+    "local_runner.py",
+}  # run by Python, not by `hyperscale run`
 TESTS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in SCRIPTS)
 
 
@@ -65,6 +69,19 @@ def test_the_local_runner_is_run_by_python(tmp_path: Path, target: RunningTarget
     )
     assert done.returncode == 0, done.stderr
     assert re.search(r"^\d+ ok, 0 failed, p99 [\d.]+ ms$", done.stdout, re.MULTILINE)
+
+
+def test_nodes_are_embedded_in_a_program(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "embedded_nodes.py")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[0] == "manager-1 is alive"
 
 
 def test_the_demo_needs_no_terminal_and_ends_with_a_report(tmp_path: Path) -> None:

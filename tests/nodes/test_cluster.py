@@ -46,6 +46,20 @@ def test_a_cluster_forms_whoever_starts_first(cluster: Cluster) -> None:
     assert not deaths([worker, early, late])
 
 
+def test_identical_seed_lists_make_one_cluster(cluster: Cluster) -> None:
+    """Each finds itself among its seeds, by a name, and does not join itself."""
+    ports = [free_port() for _ in range(3)]
+    seeds = [word for port in ports for word in ("--seed", f"localhost:{port}")]
+    nodes = [
+        cluster.start("manager", f"m{n}", "--port", str(port), *seeds)
+        for n, port in enumerate(ports)
+    ]
+    for node in nodes:
+        node.wait_listening()
+    wait_for_view(nodes)
+    assert not [event for node in nodes for event in node.warnings()]
+
+
 def test_a_killed_node_is_dead_to_all_and_fires_once(cluster: Cluster) -> None:
     nodes = cluster.form(2, 1)
     victim, *others = reversed(nodes)
@@ -61,13 +75,14 @@ def test_a_killed_node_is_dead_to_all_and_fires_once(cluster: Cluster) -> None:
 
 
 def test_a_killed_node_comes_back_in_another_life(cluster: Cluster) -> None:
-    first, second, worker = cluster.form(2, 1)
-    address = worker.address
+    first, second = cluster.form(2, 0)
+    flags = ("--seed", first.address, "--port", str(free_port()))
+    worker = cluster.start("worker", "w0", *flags).wait_listening()
+    wait_for_view([first, second, worker])
     worker.kill()
     wait_for_death("w0", [first, second])
-    again = cluster.start("worker", "w0", "--seed", first.address, "--port", str(worker.port))
-    again.wait_listening()
-    assert again.address == address
+    again = cluster.start("worker", "w0", *flags).wait_listening()
+    assert again.address == worker.address
     wait_for_view([first, second, again])
 
 

@@ -16,6 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hyperscale.config.loading import node_config
+from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError, InvariantError
 from hyperscale.health.overload import Overload, OverloadDetector
 from hyperscale.membership.messages import Gossip, Sender
@@ -28,6 +30,7 @@ from hyperscale.nodes.http import (
     bind_http,
     plain,
 )
+from hyperscale.nodes.identity import advertised_address, http_address_of, node_id_of
 from hyperscale.nodes.logs import LINES_WAITING_MAX, JsonLines, LineWriter, Logging
 from hyperscale.nodes.metrics import Family, Histogram, counter, gauge, render
 from hyperscale.nodes.vitals import Vitals, memory_share, resident_bytes
@@ -316,6 +319,72 @@ def test_a_later_life_seals_under_its_own_key_and_still_knows_the_others() -> No
 def test_a_datagram_port_in_use_is_said() -> None:
     with bind_datagrams("127.0.0.1", 0) as taken, pytest.raises(InputError, match="--port"):
         bind_datagrams("127.0.0.1", taken.getsockname()[1])
+
+
+def test_a_socket_of_both_families_hears_and_reaches_the_old_one() -> None:
+    async def send() -> tuple[str, Any]:
+        both, old = bind_datagrams("::", 0), bind_datagrams("127.0.0.1", 0)
+        heard: list[tuple[str, str, int, Any]] = []
+        with (
+            Datagrams(both, DatagramSealer(None, "both", 1)) as here,
+            Datagrams(old, DatagramSealer(None, "old", 1)) as there,
+        ):
+            here.listen(lambda *item: heard.append(item))
+            there.listen(lambda *item: heard.append(item))
+            there.send(f"127.0.0.1:{both.getsockname()[1]}", HELLO)
+            async with asyncio.timeout(30):
+                while len(heard) < 1:
+                    await asyncio.sleep(0.001)
+                here.send(heard[0][0], HELLO)
+                while len(heard) < 2:
+                    await asyncio.sleep(0.001)
+            return heard[0][0], heard[1][3]
+
+    source, message = asyncio.run(send())
+    assert source.startswith("127.0.0.1:")
+    assert message == HELLO
+
+
+# Who it is.
+
+
+def identity_config(**listen: Any) -> NodeConfig:
+    return node_config("manager", {"listen": listen})
+
+
+@pytest.mark.parametrize(
+    ("advertise", "bound", "expected"),
+    [
+        ("", ("127.0.0.1", 5), "127.0.0.1:5"),
+        ("", ("::1", 5), "[::1]:5"),
+        ("10.1.2.3", ("0.0.0.0", 5), "10.1.2.3:5"),
+        ("10.1.2.3:77", ("0.0.0.0", 5), "10.1.2.3:77"),
+        ("localhost:77", ("127.0.0.1", 5), "127.0.0.1:77"),
+    ],
+)
+def test_the_address_others_use(advertise: str, bound: tuple[str, int], expected: str) -> None:
+    found = advertised_address(identity_config(advertise=advertise), *bound)
+    assert found in (expected, expected.replace("127.0.0.1", "[::1]"))
+
+
+def test_listening_on_every_address_one_that_faces_outwards_is_told() -> None:
+    try:
+        found = advertised_address(identity_config(), "0.0.0.0", 5)
+    except InputError:
+        pytest.skip("this machine has no network")
+    assert not found.startswith("0.0.0.0")
+    assert http_address_of("0.0.0.0", 6, found) == found.replace(":5", ":6")
+
+
+def test_a_name_that_does_not_resolve_is_said() -> None:
+    with pytest.raises(InputError, match="does not resolve"):
+        advertised_address(identity_config(advertise="nothing.invalid"), "0.0.0.0", 5)
+
+
+def test_a_node_without_a_name_gets_one_of_its_own() -> None:
+    names = {node_id_of(identity_config()) for _ in range(10)}
+    assert len(names) == 10
+    assert all(name.startswith("manager-") for name in names)
 
 
 # Measuring.

@@ -1,0 +1,38 @@
+"""The page on nodes says what is there: every setting, every metric, every event."""
+
+import asyncio
+import re
+from pathlib import Path
+
+from hyperscale.nodes.manager import manager_duties
+from hyperscale.nodes.member import open_member
+from hyperscale.nodes.running import as_config
+from tests.config.reference import DOCUMENT, in_document, table
+
+NODES = Path(__file__).parents[2] / "hyperscale" / "nodes"
+
+
+def test_the_table_of_settings_is_that_of_the_schema() -> None:
+    assert in_document() == table(), "run: python -m tests.config.reference"
+
+
+def test_every_metric_is_listed_and_no_other() -> None:
+    async def scrape() -> bytes:
+        config = as_config("manager", {"listen": {"port": 0, "http_port": 0}})
+        async with open_member(config, manager_duties()) as member:
+            return member.metrics()
+
+    served = set(re.findall(r"^# TYPE (\S+)", asyncio.run(scrape()).decode(), re.MULTILINE))
+    listed = set(
+        re.findall(r"^\| `((?:hyperscale|process)_\w+)`", DOCUMENT.read_text(), re.MULTILINE)
+    )
+    assert served == listed
+
+
+def test_every_event_is_listed() -> None:
+    code = "\n".join(path.read_text() for path in NODES.glob("*.py"))
+    logged = set(re.findall(r'(?:_log\.\w+|report)\(\s*"([a-z_]+\.[a-z_]+)', code))
+    logged |= set(re.findall(r': "((?:member|suspicion)\.[a-z_]+)",\n', code))
+    assert len(logged) > 10
+    text = DOCUMENT.read_text()
+    assert not [event for event in sorted(logged) if f"`{event}`" not in text]

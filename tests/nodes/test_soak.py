@@ -1,0 +1,148 @@
+"""Twenty real nodes on loopback: killed, stopped, starved of CPU. Times are printed and kept.
+
+`make soak` runs them; what they found is in benchmarks/results/soak-members.txt.
+"""
+
+import os
+import platform
+import random
+import signal
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.nodes.lab import (
+    Cluster,
+    Node,
+    busy_cores,
+    deaths,
+    detection_s,
+    until,
+    wait_for_death,
+    wait_for_view,
+)
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
+
+MANAGERS, WORKERS = 5, 15
+KILLS = 20
+BUSY_S = float(os.environ.get("SOAK_BUSY_S", "600"))
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "soak-members.txt"
+
+
+class Report:
+    """What the soak tests found, section by section; sections of other runs stay."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        text = path.read_text() if path.exists() else ""
+        parts = [part for part in text.split("\n## ") if part.strip()]
+        self._sections = {part.split("\n", 1)[0].removeprefix("## "): part for part in parts}
+
+    def write(self, title: str, *lines: str) -> None:
+        where = f"{os.cpu_count()} cores, Linux {platform.release().split('-')[0]}"
+        when = time.strftime("%Y-%m-%d", time.gmtime())
+        self._sections[title] = "\n".join([title, f"({when}, {where})", *lines, ""])
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        parts = [self._sections[each].removeprefix("## ") for each in sorted(self._sections)]
+        self._path.write_text("## " + "\n## ".join(parts))
+        for line in (f"\n{title}", *lines):
+            print(line)  # noqa: T201  what a soak is for
+
+
+@pytest.fixture
+def report() -> Report:
+    return Report(RESULTS)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[list[Node]]:
+    with Cluster(tmp_path) as cluster:
+        yield cluster.form(MANAGERS, WORKERS)
+
+
+def test_kills_are_seen_by_all_in_time(tmp_path: Path, report: Report) -> None:
+    rng = random.Random(20)
+    slowest: list[float] = []
+    every: list[float] = []
+    with Cluster(tmp_path) as cluster:
+        nodes = {node.name: node for node in cluster.form(MANAGERS, WORKERS)}
+        for _ in range(KILLS):
+            victim = nodes.pop(rng.choice(sorted(nodes)))
+            others = list(nodes.values())
+            killed_s = victim.kill()
+            wait_for_death(victim.name, others)
+            times = detection_s(victim.name, killed_s, others)
+            every += times
+            slowest.append(max(times))
+            seeds = [n.address for n in others if n.role == "manager"][:2]
+            flags = [word for seed in seeds for word in ("--seed", seed)]
+            nodes[victim.name] = cluster.start(victim.role, victim.name, *flags)
+            nodes[victim.name].wait_listening()
+            wait_for_view(nodes.values())
+    slowest.sort()
+    report.write(
+        f"SIGKILL, {KILLS} times, {MANAGERS + WORKERS} nodes",
+        "seconds until the last of the others knew, per kill:",
+        "  " + " ".join(f"{each:.2f}" for each in slowest),
+        f"per observer: median {statistics.median(every):.2f}, "
+        f"p99 {statistics.quantiles(every, n=100)[98]:.2f}, max {max(every):.2f}",
+        f"wanted: 19 of 20 within 3 s, all within 5 s: "
+        f"{sum(each <= 3 for each in slowest)} and {sum(each <= 5 for each in slowest)}",
+    )
+    assert sum(each <= 3.0 for each in slowest) >= KILLS - 1
+    assert slowest[-1] <= 5.0
+
+
+def test_nobody_dies_of_standing_still_for_four_seconds(nodes: list[Node], report: Report) -> None:
+    for still in (*([node] for node in nodes[::4]), nodes[1:6]):
+        for node in still:
+            node.signal(signal.SIGSTOP)
+        time.sleep(4)  # the fault itself
+        for node in still:
+            node.signal(signal.SIGCONT)
+        for node in still:
+            until(lambda node=node: node.seen("node.stalled"), what="it noticed")
+        wait_for_view(nodes)
+    suspicions = sum(len(node.seen("member.suspected")) for node in nodes)
+    report.write(
+        f"SIGSTOP for 4 s, {len(nodes)} nodes",
+        f"five nodes one after another, then five at once: {len(deaths(nodes))} deaths, "
+        f"{suspicions} suspicions, all refuted",
+    )
+    assert not deaths(nodes)
+
+
+def test_nobody_dies_of_a_busy_machine(nodes: list[Node], report: Report) -> None:
+    cores = os.cpu_count() or 1
+    with busy_cores(2 * cores):
+        time.sleep(BUSY_S)  # the fault itself
+    wait_for_view(nodes)
+    suspicions = sum(len(node.seen("member.suspected")) for node in nodes)
+    stalls = sum(len(node.seen("node.stalled")) for node in nodes)
+    cpu_s = [node.metric("process_cpu_seconds_total") for node in nodes]
+    up_s = [node.metric("hyperscale_node_uptime_seconds") for node in nodes]
+    share = sum(cpu_s) / sum(up_s)
+    report.write(
+        f"all cores busy, {len(nodes)} nodes",
+        f"{2 * cores} busy loops on {cores} cores for {BUSY_S:.0f} s: {len(deaths(nodes))} deaths, "
+        f"{suspicions} suspicions, {stalls} stalls noticed",
+        f"a node used {100 * share:.2f} % of a core",
+    )
+    assert not deaths(nodes)
+
+
+def test_all_leave_and_nothing_is_left(nodes: list[Node], report: Report) -> None:
+    for node in nodes:
+        node.signal(signal.SIGTERM)
+    codes = {node.process.wait(60) for node in nodes}
+    warnings = [event for node in nodes for event in node.warnings()]
+    report.write(
+        f"all {len(nodes)} nodes stopped at once",
+        f"exit codes {sorted(codes)}, {len(warnings)} warnings, {len(deaths(nodes))} deaths",
+    )
+    assert codes == {0}
+    assert not warnings
