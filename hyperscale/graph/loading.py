@@ -100,7 +100,8 @@ def find(module: ModuleType, name: str) -> type[Workflow]:
         return value
     raise InputError(
         f"{display_path(getattr(module, '__file__', None) or module.__name__)}: has no workflow "
-        f"{name!r}"
+        f"{name!r} when it is imported",
+        hint='define it at the top of the file, not below `if __name__ == "__main__":`',
     )
 
 

@@ -1,6 +1,7 @@
 """`LocalRunner`: the same run as `hyperscale run`, from Python."""
 
 import asyncio
+import logging
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
@@ -57,6 +58,8 @@ class LocalRunner:
         Each is a class or an instance, alone or with tags: `(["tag"], MyWorkflow())`. A
         reporter that fails leaves a warning on the result and changes nothing else.
         """
+        if log_level.upper() not in logging.getLevelNamesMapping():
+            raise InputError(f"log_level: {log_level!r} is unknown", hint='as "info" or "debug"')
         classes, plan = _plan_of(test_name, workflows)
         options = Options(
             workers=self.workers,
@@ -99,7 +102,7 @@ def _untagged(item: Given | tuple[Iterable[str], Given]) -> tuple[tuple[str, ...
     tags: tuple[str, ...] = ()
     one: object = item
     if isinstance(item, tuple) and len(item) == 2:
-        tags, one = tuple(item[0]), item[1]
+        tags, one = (item[0],) if isinstance(item[0], str) else tuple(item[0]), item[1]
     if isinstance(one, Workflow) or (isinstance(one, type) and issubclass(one, Workflow)):
         return tags, one
     raise InputError(

@@ -78,6 +78,16 @@ def test_classes_instances_and_tagged_pairs_are_all_workflows() -> None:
     assert executors_of(os.getpid()) == []
 
 
+def test_one_tag_may_be_given_as_a_text() -> None:
+    [workflow] = run_given(("nightly", Quick)).workflows
+    assert workflow.tags == ["own", "nightly"]
+
+
+def test_an_unknown_log_level_is_refused() -> None:
+    with pytest.raises(InputError, match="log_level: 'loud' is unknown"):
+        asyncio.run(LocalRunner().run("given", [Quick], log_level="loud"))
+
+
 def test_an_instance_may_set_its_own_vus_and_duration_and_nothing_else() -> None:
     mine = Quick()
     mine.vus = 3
