@@ -246,9 +246,9 @@ def test_the_code_that_runs_is_the_code_that_was_planned(tmp_path: Path) -> None
 
 
 def test_an_endless_workflow_ends_with_the_run_s_timeout_and_leaves_no_process() -> None:
-    result = run_given(Endless, timeout="1s")
+    result = run_given(Endless, timeout="4s")
     assert result.status is RunStatus.TIMEOUT
-    assert result.elapsed_seconds < 7
+    assert result.elapsed_seconds < 30
     assert result.workflows[0].total > 0
     assert executors_of(os.getpid()) == []
 
