@@ -94,4 +94,10 @@ def _cells(row: Any) -> tuple[str, ...]:
         ready = "yes" if about.is_ready else "no"
         said = (about.datacenter, str(about.cores or "-"), ready, about.overload)
     since = format_duration(row.since_s)
-    return (row.node, row.role, row.state, row.address, rtt, since, *said)
+    cells = (row.node, row.role, row.state, row.address, rtt, since, *said)
+    return tuple(_printable(cell) for cell in cells)
+
+
+def _printable(text: str) -> str:
+    """What a node says about itself must not move the cursor."""
+    return "".join(char if char.isprintable() else "?" for char in text) or "-"

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from hyperscale.cli.members import _cells
 from hyperscale.config.schema import settings
+from hyperscale.nodes.messages import MemberRow, NodeMetadata
 from tests.cli.command import run
 from tests.nodes.lab import Cluster
 
@@ -134,6 +136,21 @@ def test_members_shows_everyone_to_people_and_programs(tmp_path: Path) -> None:
         assert members["w0"]["metadata"]["cores"] >= 1
         assert members["w0"]["metadata"]["http"] == nodes[1].http.removeprefix("http://")
         assert members["m0"]["is_self"]
+
+
+def test_what_a_node_says_about_itself_cannot_take_over_a_terminal() -> None:
+    row = MemberRow(
+        node="n",
+        role="worker",
+        state="alive",
+        address="a:1",
+        incarnation=1,
+        since_s=1.0,
+        metadata=NodeMetadata(datacenter="\x1b[2Jx\n", overload=""),
+    )
+    cells = _cells(row)
+    assert all(cell.isprintable() and cell for cell in cells)
+    assert "?[2Jx?" in cells
 
 
 def test_a_port_in_use_is_said_and_the_node_does_not_start(tmp_path: Path) -> None:

@@ -179,7 +179,8 @@ def test_the_earlier_of_two_processes_with_one_name_is_told(
     async def work() -> None:
         home = manager()
         await home.start()
-        seeds = {"discovery": {"seeds": [home.address]}, "node": {"id": "twin"}}
+        discovery = {"seeds": [home.address], "retry_most_s": 0.5}
+        seeds = {"discovery": discovery, "node": {"id": "twin"}}
         twins = [manager(**seeds), manager(**seeds)]
         for twin in twins:
             await twin.start()
