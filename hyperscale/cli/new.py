@@ -39,7 +39,7 @@ class {name}(Workflow):
     vus = 50
     duration = "10s"
 
-    # Think time of a virtual user between two iterations.
+    # Think time: iterations of a virtual user start at least this far apart.
     interval = "100ms"
 
     # What must hold for the run to pass (exit code 0): a step's latency, the share of
@@ -98,6 +98,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 def run(args: argparse.Namespace) -> int:
     from hyperscale.testing.arguments import split_url
 
+    if not Path(args.file).stem.strip("."):
+        raise InputError(f"{args.file!r} is not the name of a file", hint="as in shop.py")
     path = Path(args.file if args.file.endswith(".py") else f"{args.file}.py")
     split_url(args.url)
     text = TEMPLATE.format(file=path, name=class_name(path.stem), url=args.url.rstrip("/"))

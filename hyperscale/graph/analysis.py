@@ -280,7 +280,7 @@ def _static_call(hook: ReadHook, method: _Method) -> StaticCall | None:
     try:
         args = tuple(_argument(argument, parts) for argument in call.args)
         kwargs = {str(k.arg): _argument(k.value, parts) for k in call.keywords if k.arg}
-    except ValueError:
+    except (ValueError, TypeError):  # no literal, or one that no dict or set can hold
         return None
     if len(kwargs) != len(call.keywords):  # **options
         return None
@@ -290,7 +290,7 @@ def _static_call(hook: ReadHook, method: _Method) -> StaticCall | None:
 def _argument(node: ast.expr, parts: set[str]) -> object:
     if isinstance(node, ast.Name) and node.id in parts:
         return FromParameter(node.id)
-    return ast.literal_eval(node)  # ValueError if it is not a literal
+    return ast.literal_eval(node)
 
 
 # --- syntax ------------------------------------------------------------------------------

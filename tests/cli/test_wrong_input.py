@@ -162,6 +162,8 @@ FLAGS = {
     "a bad address to ping": (["ping", "http", "example.com"], ["example.com", "scheme"]),
     "a header that is none": (["ping", "http", "http://x", "-H", "nope"], ["--header", "nope"]),
     "a missing file to check": (["check", "nope.py"], ["nope.py", "no such file"]),
+    "no name for a new file": (["new", "."], ["'.'", "not the name of a file"]),
+    "an empty name for a new file": (["new", ""], ["''", "not the name of a file"]),
     "a file that is there": (["new", "shop.py"], ["shop.py", "--force"]),
 }
 

@@ -219,3 +219,13 @@ def test_anything_else_is_not_static(files: Files, step: str) -> None:
 def test_steps_ordered_without_taking_results_stay_static(files: Files) -> None:
     after = PLAIN.replace("async def s", "async def t").replace("@step()", "@step('s')")
     assert static(files, PLAIN + after) is not None
+
+
+def test_arguments_that_python_itself_will_refuse_are_left_to_it(files: Files) -> None:
+    made = files.blueprint("""
+        class Shop(Workflow):
+            @step()
+            async def a(self, url: URL = "http://localhost/") -> HTTPResponse:
+                return await self.client.http.get(url, params={[1]: 2})
+    """)
+    assert made.layers[0][0].static is None
