@@ -35,6 +35,8 @@ from hyperscale.wire.serving import Handlers, Shape, fail, finish
 from hyperscale.wire.session import Session
 from hyperscale.wire.streams import Stream
 
+LEAVE_S = 30.0
+"""What is in flight when a connection is left has this long to finish."""
 CLOSE_S = 1.0
 BATCH_BYTES = 256 * 1024
 WRITE_BUFFER_BYTES = 1024 * 1024
@@ -79,6 +81,7 @@ class Connection(asyncio.Protocol):
         """Resolved when the handshake has ended: with what went wrong, or with None."""
         self.gone: asyncio.Future[str] = loop.create_future()
         """Resolved with the reason when the connection has ended."""
+        self.opened_s = 0.0
         self._loop = loop
         self._owner = owner
         self._session: Session | None = None
@@ -92,6 +95,7 @@ class Connection(asyncio.Protocol):
         self._is_flush_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
+        self._leave_timer: asyncio.TimerHandle | None = None
         self._room_waiters: list[asyncio.Future[None]] = []
 
     # -- who and how ----------------------------------------------------------------------
@@ -197,6 +201,8 @@ class Connection(asyncio.Protocol):
         self._why = self._why or why
         self._session.say_goodbye(why)
         self._flush_soon()
+        if self._leave_timer is None:
+            self._leave_timer = self._loop.call_later(LEAVE_S, self.abort, why)
 
     def abort(self, why: str) -> None:
         """Ends it now, whatever is in flight."""
@@ -316,6 +322,7 @@ class Connection(asyncio.Protocol):
 
     def _open(self, agreement: Agreement) -> None:
         self._agreement = agreement
+        self.opened_s = self._loop.time()
         self._handshake = None
         self._decoder.limits = REGISTRY.limits
         self._decoder.limit_other = UNKNOWN_KIND_BYTES_MAX
@@ -477,8 +484,9 @@ class Connection(asyncio.Protocol):
         if self.gone.done():
             return
         self._is_closing = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._leave_timer):
+            if timer is not None:
+                timer.cancel()
         unsent: list[Entry] = []
         if self._session is not None:
             unsent = self._session.close(why)

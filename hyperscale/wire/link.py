@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 PARKED_BYTES_MAX = 4 * 1024 * 1024
 PARKED_S = 10.0
 RETRIES_MAX = 3
+FLAPPING_S = 1.0
+"""A connection that did not last this long is no reason to dial again at once."""
 
 _Reply = TypeVar("_Reply", bound=Struct)
 _Item = TypeVar("_Item", bound=Struct)
@@ -152,16 +154,24 @@ class PeerLink:
 
     async def maintain(self) -> None:
         """Dials while there is no connection, until the link is closed."""
+        up_since_s: float | None = None
         while not self.closing.done():
             self._changed.clear()
             connection = self.connection
             if connection is not None:
+                up_since_s = up_since_s or self._loop.time()
                 self._unpark(connection)
                 await self._changed.wait()
                 continue
-            if await self._try_dial():
-                self._backoff.reset()
+            is_flapping = False
+            if up_since_s is not None:
+                is_flapping = self._loop.time() - up_since_s < FLAPPING_S
+                up_since_s = None
+                if not is_flapping:
+                    self._backoff.reset()
+            if not is_flapping and await self._try_dial():
                 self._breaker.succeeded()  # a handshake is a call that was answered
+                up_since_s = self._loop.time()
                 continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._backoff.next_s()):

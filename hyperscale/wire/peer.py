@@ -38,6 +38,8 @@ from hyperscale.wire.refusals import Refusals
 from hyperscale.wire.security import Mode, Security
 from hyperscale.wire.serving import Handlers
 
+DOUBLE_DIAL_S = 10.0
+"""Two nodes that dial each other within this time did so at once, not one after the other."""
 LEAVE_GRACE_S = 5.0
 ABANDON_GRACE_S = 2.0
 _ACCEPT_PAUSE_S = 0.1
@@ -266,8 +268,8 @@ class PeerServer:
         """Whether `new` takes the place of `known`; both sides come to the same answer."""
         if new.peer.incarnation != known.peer.incarnation:
             return new.peer.incarnation > known.peer.incarnation
-        if new.is_dialer == known.is_dialer:
-            return True  # the same side dialled again: it has lost the other one
+        if new.is_dialer == known.is_dialer or new.opened_s - known.opened_s > DOUBLE_DIAL_S:
+            return True  # whoever dials again has lost the other one, though we still have it
         is_ours_kept = self.local.node_id < new.peer.node_id
         return new.is_dialer == is_ours_kept
 

@@ -149,6 +149,28 @@ def test_a_large_body_travels_and_one_over_its_class_does_not_leave() -> None:
     run(main)
 
 
+@pytest.mark.parametrize("newer", [(1, 1), (1, 2)])
+def test_nodes_a_minor_version_apart_talk_at_the_older_ones_features(
+    newer: tuple[int, int],
+) -> None:
+    async def main() -> None:
+        ours = {"capabilities": ["cancel", "batches"]}
+        theirs = {"capabilities": ["cancel", "batches", "telepathy"], "version": "9.9.9"}
+        async with (
+            server("a", protocol=(1, 0), handlers=echoing(), intro=ours) as old,
+            server("b", protocol=newer, handlers=echoing(), intro=theirs) as new,
+        ):
+            address = await new.listen("127.0.0.1", 0)
+            connection = await old.dial(*address)
+            assert connection.protocol == (1, 0)
+            assert connection.capabilities == {"cancel", "batches"}
+            assert connection.peer.version == "9.9.9"
+            for side in (connection, new.connections[0]):
+                assert await side.call(ask(), Answer, deadline_s=soon()) == Answer("HELLO")
+
+    run(main)
+
+
 class TestFailures:
     def call_failing_with(self, error: Exception) -> Exception:
         async def main() -> Exception:
@@ -644,6 +666,58 @@ class TestOneConnectionPerPair:
                 silent.release.set()
                 assert await call == Answer("hello")
                 await until(lambda: len(a._all) == len(b._all) == 1)
+
+        run(main)
+
+    def test_a_peer_that_dials_again_later_has_lost_the_connection_we_still_have(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("hyperscale.wire.peer.DOUBLE_DIAL_S", 0.0)
+
+        async def main() -> None:
+            async with server("a", handlers=echoing()) as a, server("b", handlers=echoing()) as b:
+                to_a = await a.listen("127.0.0.1", 0)
+                to_b = await b.listen("127.0.0.1", 0)
+                await a.dial(*to_b)
+                again = await b.dial(*to_a)  # though a's, the smaller's, is there
+                await until(lambda: len(a._all) == len(b._all) == 1)
+                assert again.is_usable
+                assert await again.call(ask(), Answer, deadline_s=soon())
+
+        run(main)
+
+    def test_a_connection_left_is_cut_off_if_the_peer_does_not_let_go(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("hyperscale.wire.connection.LEAVE_S", 0.1)
+
+        async def main() -> None:
+            silent = Silent()
+            async with server("a") as a, server("b", handlers=silent.handlers) as b:
+                connection = await a.dial(*await b.listen("127.0.0.1", 0))
+                call = asyncio.ensure_future(connection.call(ask(), Answer, deadline_s=soon()))
+                await until(lambda: silent.begun)
+                connection.leave("enough")
+                with pytest.raises(ConnectionLostError):
+                    await call
+                await until(lambda: silent.ended)
+
+        run(main)
+
+    def test_a_peer_that_hangs_up_at_once_is_not_dialled_in_a_loop(self) -> None:
+        async def main() -> None:
+            dials = 0
+
+            def hang_up(connection: Connection) -> None:
+                nonlocal dials
+                dials += 1
+                asyncio.get_running_loop().call_soon(connection.abort, "no")
+
+            async with server("a") as a, server("b", hooks=Hooks(connected=hang_up)) as b:
+                a.link(*await b.listen("127.0.0.1", 0))
+                await until(lambda: dials)
+                await asyncio.sleep(0.3)
+                assert dials <= 2
 
         run(main)
 
