@@ -174,6 +174,17 @@ class ExecutorProcess:
         """Hands over every message that has arrived."""
         self._channel.drain()
 
+    def usage(self) -> tuple[float, bool]:
+        """CPU seconds it has used, and whether it wants more: is running, or waits for a core."""
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:  # gone
+            return 0.0, False
+        # The name before the last parenthesis may hold anything.
+        fields = stat.rpartition(")")[2].split()
+        ticks = int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK"), fields[0] == "R"
+
     def terminate(self) -> None:
         """Asks it to leave: teardown hooks run."""
         if not self.has_exited:

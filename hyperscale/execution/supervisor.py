@@ -16,7 +16,8 @@ from typing import Self, TextIO
 from hyperscale.config import GRACE_S
 from hyperscale.errors import HyperscaleError, InputError, InvariantError, RunError
 from hyperscale.execution.cores import default_executors, pinned_cores
-from hyperscale.execution.limits import CLOSE_GRACE_S, SILENT_S, TEARDOWN_S
+from hyperscale.execution.limits import CLOSE_GRACE_S
+from hyperscale.execution.overdue import Overdue
 from hyperscale.execution.process import ExecutorProcess, ExitInfo
 from hyperscale.execution.protocol import (
     Died,
@@ -78,7 +79,6 @@ class _Executor:
         self._plan_duration_s = 0.0
         self._heard_s = self._loop.time()
         self._watch: asyncio.TimerHandle | None = None
-        self._due_s = 0.0
         self._greeted: asyncio.Future[None] = self._loop.create_future()
         self._answer: asyncio.Future[Prepared | Refused] | None = None
         self._idle = asyncio.Event()
@@ -251,32 +251,31 @@ class _Executor:
 
     def _expect_end(self, *, in_s: float) -> None:
         self._disarm()
-        self._due_s = self._loop.time() + in_s
-        self._watch = self._loop.call_later(in_s + SILENT_S, self._check_overdue)
+        overdue = Overdue(due_s=self._loop.time() + in_s)
+        self._watch = self._loop.call_later(in_s, self._check_overdue, overdue)
 
     def _disarm(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
 
-    def _check_overdue(self) -> None:
+    def _check_overdue(self, overdue: Overdue) -> None:
         # Perhaps it was this process that stood still, and what it missed is waiting.
         self.process.drain()
         if self._watch is None:  # the end was among it
             return
-        now_s = self._loop.time()
-        silent_s = now_s - self._heard_s
-        # Hooks that tear down may block on purpose; looping users may not.
-        patience_s = SILENT_S + (TEARDOWN_S if self.phase is _Phase.TEARING_DOWN else 0.0)
-        if silent_s >= patience_s:
-            self.kill(
-                f"its code holds the interpreter: no answer for {silent_s:.0f} s after it "
-                "should have stopped"
-            )
-        elif now_s - self._due_s >= TEARDOWN_S + 2 * SILENT_S:
-            self.kill(f"it did not stop within {now_s - self._due_s:.0f} s of its end")
+        cpu_s, is_runnable = self.process.usage()
+        reason = overdue.verdict(
+            now_s=self._loop.time(),
+            heard_s=self._heard_s,
+            cpu_s=cpu_s,
+            is_runnable=is_runnable,
+            is_tearing_down=self.phase is _Phase.TEARING_DOWN,
+        )
+        if reason is not None:
+            self.kill(reason)
         else:
-            self._watch = self._loop.call_later(_WATCH_EVERY_S, self._check_overdue)
+            self._watch = self._loop.call_later(_WATCH_EVERY_S, self._check_overdue, overdue)
 
 
 class ExecutorPool:

@@ -1,0 +1,49 @@
+"""When an executor that should have ended has to be killed, and what it is blamed for.
+
+Silence alone proves nothing on a busy machine: an executor without CPU cannot answer. One
+that had CPU and said nothing is busy with code that does not let go. Pure: what the kernel
+says of the process comes in as numbers.
+"""
+
+from hyperscale.execution.limits import SILENT_S, TEARDOWN_S
+
+ANSWER_CPU_S = 0.05
+"""Plenty for a report. Less than this between two looks at a runnable process means that
+it was given no chance to send one."""
+
+
+class Overdue:
+    """Judges one executor, from the moment its part was due to end."""
+
+    def __init__(self, *, due_s: float) -> None:
+        self._due_s = due_s
+        self._heard_s = -1.0
+        self._cpu_s = 0.0  # when it was last heard, or the first time it was looked at
+
+    def verdict(
+        self,
+        *,
+        now_s: float,
+        heard_s: float,
+        cpu_s: float,
+        is_runnable: bool,
+        is_tearing_down: bool,
+    ) -> str | None:
+        """Why to kill it now; None: look again soon."""
+        if heard_s != self._heard_s:
+            self._heard_s, self._cpu_s = heard_s, cpu_s
+        # From when it was due: before that, an executor with nothing to do may be silent.
+        silent_s = now_s - max(heard_s, self._due_s)
+        overdue_s = now_s - self._due_s
+        # Hooks that tear down may block on purpose; looping users may not.
+        patience_s = SILENT_S + (TEARDOWN_S if is_tearing_down else 0.0)
+        is_starved = is_runnable and cpu_s - self._cpu_s < ANSWER_CPU_S
+        if silent_s >= patience_s and not is_starved:
+            return (
+                f"its code holds the interpreter: no answer for {silent_s:.0f} s after it "
+                "should have stopped"
+            )
+        if overdue_s >= TEARDOWN_S + 2 * SILENT_S:
+            why = ": the machine gives it no CPU" if is_starved else ""
+            return f"it did not stop within {overdue_s:.0f} s of its end{why}"
+        return None

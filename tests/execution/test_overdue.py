@@ -1,0 +1,79 @@
+"""Which silence gets an executor killed. Instants are made up; no process is needed."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperscale.execution.limits import SILENT_S, TEARDOWN_S
+from hyperscale.execution.overdue import Overdue
+
+DUE_S = 100.0
+LAST_S = DUE_S + TEARDOWN_S + 2 * SILENT_S
+
+
+def first_verdict(
+    *,
+    cpu_share: float,
+    is_runnable: bool,
+    is_tearing_down: bool = False,
+    speaks_until_s: float = 0.0,
+) -> tuple[float, str]:
+    """When, looking every quarter of a second, it is killed, and why."""
+    overdue = Overdue(due_s=DUE_S)
+    now_s = DUE_S
+    while True:
+        reason = overdue.verdict(
+            now_s=now_s,
+            heard_s=min(now_s, max(DUE_S - 0.1, speaks_until_s)),
+            cpu_s=5.0 + (now_s - DUE_S) * cpu_share,
+            is_runnable=is_runnable,
+            is_tearing_down=is_tearing_down,
+        )
+        if reason is not None:
+            return now_s, reason
+        now_s += 0.25
+
+
+def test_code_that_holds_the_interpreter_is_killed_soon() -> None:
+    when_s, reason = first_verdict(cpu_share=1.0, is_runnable=True)
+    assert when_s == DUE_S + SILENT_S
+    assert "holds the interpreter" in reason
+
+
+def test_code_that_sleeps_without_awaiting_is_killed_soon() -> None:
+    when_s, reason = first_verdict(cpu_share=0.0, is_runnable=False)
+    assert when_s == DUE_S + SILENT_S
+    assert "holds the interpreter" in reason
+
+
+def test_an_executor_that_is_given_no_cpu_is_waited_for_and_not_blamed() -> None:
+    when_s, reason = first_verdict(cpu_share=0.001, is_runnable=True)
+    assert when_s == LAST_S
+    assert "no CPU" in reason
+
+
+def test_hooks_that_tear_down_may_be_silent_longer() -> None:
+    when_s, _ = first_verdict(cpu_share=0.0, is_runnable=False, is_tearing_down=True)
+    assert when_s == DUE_S + SILENT_S + TEARDOWN_S
+
+
+def test_silence_counts_from_the_last_word() -> None:
+    when_s, _ = first_verdict(cpu_share=1.0, is_runnable=True, speaks_until_s=DUE_S + 3.0)
+    assert when_s == DUE_S + 3.0 + SILENT_S
+
+
+@given(
+    cpu_share=st.floats(0, 1),
+    is_runnable=st.booleans(),
+    is_tearing_down=st.booleans(),
+    speaks_until_s=st.floats(DUE_S, DUE_S + 100),
+)
+def test_nobody_outstays_the_last_bound(
+    cpu_share: float, is_runnable: bool, is_tearing_down: bool, speaks_until_s: float
+) -> None:
+    when_s, _ = first_verdict(
+        cpu_share=cpu_share,
+        is_runnable=is_runnable,
+        is_tearing_down=is_tearing_down,
+        speaks_until_s=speaks_until_s,
+    )
+    assert DUE_S + SILENT_S <= when_s <= LAST_S
