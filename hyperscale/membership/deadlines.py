@@ -26,18 +26,19 @@ class Timer(IntEnum):
     LOOK = 12
 
 
-_STALE_ENTRIES_MAX = 256
-
 Key = tuple[Timer, object]
+_STALE_ENTRIES_MAX = 256
+_NEVER = float("inf")
 
 
 class Deadlines:
-    """Keys and when they are due."""
+    """Keys and when they are due. `next_s` is the earliest; infinity if there is none."""
 
     def __init__(self) -> None:
         self._at_s: dict[Key, float] = {}
         self._heap: list[tuple[float, int, Key]] = []
         self._sequence = 0
+        self.next_s = _NEVER
 
     def __len__(self) -> int:
         return len(self._at_s)
@@ -45,34 +46,32 @@ class Deadlines:
     def set(self, timer: Timer, ident: object, at_s: float) -> None:
         """(Re)places a deadline."""
         key = (timer, ident)
+        moved_s = self._at_s.get(key)
         self._at_s[key] = at_s
         self._sequence += 1
         heappush(self._heap, (at_s, self._sequence, key))
+        if at_s <= self.next_s:
+            self.next_s = at_s
+        elif moved_s == self.next_s:
+            self._find_next()
         if len(self._heap) > 4 * len(self._at_s) + _STALE_ENTRIES_MAX:
             self._rebuild()
 
     def cancel(self, timer: Timer, ident: object) -> None:
-        self._at_s.pop((timer, ident), None)
+        if self._at_s.pop((timer, ident), None) == self.next_s:
+            self._find_next()
 
     def at_s(self, timer: Timer, ident: object) -> float | None:
         return self._at_s.get((timer, ident))
 
-    def next_at_s(self) -> float:
-        """The earliest deadline; infinity if there is none."""
-        heap, at_s = self._heap, self._at_s
-        while heap:
-            first = heap[0]
-            if at_s.get(first[2]) == first[0]:
-                return first[0]
-            heappop(heap)
-        return float("inf")
-
     def pop_due(self, now_s: float) -> Key | None:
         """Takes out the earliest deadline that is due."""
-        if self.next_at_s() > now_s:
+        if self.next_s > now_s:
             return None
+        self._find_next()  # drops what is stale before it
         key = heappop(self._heap)[2]
         del self._at_s[key]
+        self._find_next()
         return key
 
     def shift(self, timer: Timer, by_s: float, *, not_before_s: float) -> None:
@@ -82,7 +81,18 @@ class Deadlines:
                 self._at_s[key] = max(at_s + by_s, not_before_s)
         self._rebuild()
 
+    def _find_next(self) -> None:
+        heap, at_s = self._heap, self._at_s
+        while heap:
+            first = heap[0]
+            if at_s.get(first[2]) == first[0]:
+                self.next_s = first[0]
+                return
+            heappop(heap)
+        self.next_s = _NEVER
+
     def _rebuild(self) -> None:
         self._heap = [(at_s, n, key) for n, (key, at_s) in enumerate(self._at_s.items())]
         self._sequence = len(self._heap)
         heapify(self._heap)
+        self._find_next()

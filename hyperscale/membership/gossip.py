@@ -16,31 +16,36 @@ _URGENT = frozenset({Claim.REFUSED, Claim.LEFT, Claim.SILENT})
 _encode = msgspec.msgpack.Encoder().encode
 
 _Key = tuple[str, str]
-_Tier = dict[_Key, tuple[News, int]]
 
 
-_SMALLEST_BYTES = 24
-"""No news is smaller: with less room left there is nothing to look for."""
+class _Item:
+    __slots__ = ("key", "lane", "news", "order", "size", "told")
+
+    def __init__(self, key: _Key, news: News, lane: int, order: int) -> None:
+        self.key = key
+        self.news = news
+        self.size = len(_encode(news))
+        self.lane = lane
+        self.order = order
+        self.told = 0
 
 
 class GossipQueue:
-    """News by how often it was told. `tiers[n]` holds (urgent, other) told n times."""
+    """News and how often each was told."""
 
     def __init__(self) -> None:
-        self._tiers: list[tuple[_Tier, _Tier]] = [({}, {})]
-        self._where: dict[_Key, tuple[int, int]] = {}
+        self.items: dict[_Key, _Item] = {}
         self._accusers: dict[str, dict[str, None]] = {}
+        self._bytes = 0
+        self._order = 0
         self.dropped = 0
 
     def __len__(self) -> int:
-        return len(self._where)
-
-    def __bool__(self) -> bool:
-        return bool(self._where)
+        return len(self.items)
 
     def is_telling(self, node: str) -> bool:
         """Whether something other than a suspicion of `node` is still to be told."""
-        return (node, "") in self._where
+        return (node, "") in self.items
 
     def put(self, news: News, *, urgent: bool = False) -> None:
         """Queues news. A suspicion stands beside others' of the same node; all else replaces."""
@@ -51,11 +56,14 @@ class GossipQueue:
             key = (news.node, "")
             self.forget_suspicions(news.node)
         self._drop(key)
-        if len(self._where) >= ITEMS_MAX:
-            self._drop_most_told()
+        if len(self.items) >= ITEMS_MAX:
+            self._drop(max(self.items.values(), key=_rank).key)
+            self.dropped += 1
+        self._order += 1
         lane = 0 if urgent or news.claim in _URGENT else 1
-        self._tiers[0][lane][key] = (news, len(_encode(news)))
-        self._where[key] = (0, lane)
+        item = _Item(key, news, lane, self._order)
+        self.items[key] = item
+        self._bytes += item.size
 
     def forget_suspicions(self, node: str) -> None:
         """What was said against a node is refuted or settled."""
@@ -64,43 +72,25 @@ class GossipQueue:
 
     def take(self, budget_bytes: int, *, limit: int, copies: int = 1) -> tuple[News, ...]:
         """News for one datagram that goes to `copies` members; told `limit` times it is dropped."""
-        if not self._where:
-            return ()
-        taken = self._pick(budget_bytes)
-        tiers, where = self._tiers, self._where
-        for key, (news, size), told, lane in taken:
-            del tiers[told][lane][key]
-            now_told = told + copies
-            if now_told >= limit:
-                del where[key]
-                continue
-            while len(tiers) <= now_told:
-                tiers.append(({}, {}))
-            tiers[now_told][lane][key] = (news, size)
-            where[key] = (now_told, lane)
-        return tuple([item[1][0] for item in taken])
-
-    def _pick(self, budget_bytes: int) -> list[tuple[_Key, tuple[News, int], int, int]]:
-        taken: list[tuple[_Key, tuple[News, int], int, int]] = []
-        for told, tier in enumerate(self._tiers):
-            for lane, items in enumerate(tier):
-                for key, item in items.items():
-                    if item[1] <= budget_bytes:
-                        budget_bytes -= item[1]
-                        taken.append((key, item, told, lane))
-                    if budget_bytes < _SMALLEST_BYTES:
-                        return taken
-        return taken
+        if self._bytes <= budget_bytes:
+            chosen = list(self.items.values())
+        else:
+            chosen = []
+            for item in sorted(self.items.values(), key=_rank):
+                if item.size <= budget_bytes:
+                    budget_bytes -= item.size
+                    chosen.append(item)
+        for item in chosen:
+            item.told += copies
+            if item.told >= limit:
+                self._drop(item.key)
+        return tuple([item.news for item in chosen])
 
     def _drop(self, key: _Key) -> None:
-        where = self._where.pop(key, None)
-        if where is not None:
-            del self._tiers[where[0]][where[1]][key]
+        item = self.items.pop(key, None)
+        if item is not None:
+            self._bytes -= item.size
 
-    def _drop_most_told(self) -> None:
-        for tier in reversed(self._tiers):
-            for items in reversed(tier):
-                if items:
-                    self._drop(next(iter(items)))
-                    self.dropped += 1
-                    return
+
+def _rank(item: _Item) -> tuple[int, int, int]:
+    return item.told, item.lane, item.order

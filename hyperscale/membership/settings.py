@@ -31,6 +31,12 @@ class MembershipConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     last_look_s: Seconds = 1.5
     last_look_pings: Annotated[int, Meta(ge=1, le=20)] = 6
 
+    health_score_max: Count = 8
+    """0 turns local health off."""
+    nacks: bool = True
+    tells_suspects: bool = True
+    """Lifeguard's buddy system: who is suspected hears it with the next ping."""
+
     gossip_interval_s: Seconds = 0.2
     gossip_fanout: Annotated[int, Meta(ge=1, le=16)] = 3
     transmit_factor: Annotated[float, Meta(gt=0, le=10)] = 3.0

@@ -35,6 +35,10 @@ class Suspicion:
         self.deadline_s = now_s + self._lasts_s(multiplier)
 
     @property
+    def first_witness(self) -> str:
+        return next(iter(self.witnesses))
+
+    @property
     def wants_witnesses(self) -> bool:
         return len(self.witnesses) <= self._wanted
 

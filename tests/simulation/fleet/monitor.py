@@ -98,7 +98,7 @@ class FleetMonitor(Monitor):
             holders = [
                 (other, other.life)
                 for other, _ in observers
-                if other.is_running and core.role in MAY_CONNECT[other.program.role]
+                if other.is_running and core.station.role in MAY_CONNECT[other.program.role]
             ]
             little_loss = self.world.network.link.loss <= LITTLE_LOSS
             if how == "crash" and holders and little_loss and not self._cut_lately():
@@ -288,14 +288,14 @@ class FleetMonitor(Monitor):
 
 def _observe_accusations(core: Membership, note: Any) -> None:
     """Hears every accusation a core makes of its own (not those it repeats)."""
-    suspect = core._suspect
+    suspect = core.judge.suspect
 
     def observed(peer: Any, by: str) -> None:
         if by == core.node:
             note(by, (peer.node, peer.incarnation))
         suspect(peer, by)
 
-    core._suspect = observed  # type: ignore[method-assign]  # a spy, not a stub
+    core.judge.suspect = observed  # type: ignore[method-assign]  # a spy, not a stub
 
 
 def views_agree(world: World, *, suspects: bool = False) -> str:
