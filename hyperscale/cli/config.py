@@ -59,9 +59,9 @@ def _check(args: argparse.Namespace) -> int:
     loaded = load_node(args, args.role)
     problems = list(loaded.problems)
     if loaded.config is not None:
-        from hyperscale.nodes.identity import check_security
+        from hyperscale.nodes.settings import problems_of
 
-        problems += check_security(loaded.config)
+        problems += problems_of(loaded.config)
     _show(loaded, sys.stdout)
     for problem in problems:
         print(f"hyperscale: {describe(problem)}", file=sys.stderr)

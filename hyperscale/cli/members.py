@@ -13,8 +13,11 @@ trip, since when it is in that state, and what it says about itself.
 """
 _EPILOG = """\
 States: alive; suspect (silent, being looked for); dead; left (said farewell); unconfirmed (heard
-of, never met). With a cluster secret or certificates give the same flags as to a node; the
-certificate must be of role operator.
+of, never met). WORK is what a manager does with a worker: route, investigate (no progress for a
+while), hold (not ready), drain (stuck), evict.
+
+With a cluster secret or certificates give the same flags as to a node; the certificate must be
+of role operator.
 
 examples:
   hyperscale members --connect 127.0.0.1:9000
@@ -68,7 +71,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-_HEAD = ("NODE", "ROLE", "STATE", "ADDRESS", "RTT", "FOR", "DATACENTER", "CORES", "READY", "LOAD")
+_HEAD = (
+    *("NODE", "ROLE", "STATE", "ADDRESS", "RTT", "FOR"),
+    *("DATACENTER", "CORES", "READY", "LOAD", "WORK"),
+)
 
 
 def _table(told: Any) -> str:
@@ -94,7 +100,7 @@ def _cells(row: Any) -> tuple[str, ...]:
         ready = "yes" if about.is_ready else "no"
         said = (about.datacenter, str(about.cores or "-"), ready, about.overload)
     since = format_duration(row.since_s)
-    cells = (row.node, row.role, row.state, row.address, rtt, since, *said)
+    cells = (row.node, row.role, row.state, row.address, rtt, since, *said, row.routing)
     return tuple(_printable(cell) for cell in cells)
 
 

@@ -6,6 +6,7 @@
 `datagrams`           the UDP socket        `http`      /metrics, /healthz, /readyz
 `vitals`              measuring this node   `metrics`   numbers for graphs   `logs`  events
 `identity`            who this node is      `messages`  what operators ask   `ask`   asking it
+`settings`            the parts' settings   `workers`   what a manager makes of its workers
 
 Decisions are the cores'; here is order, lifetime and I/O.
 """

@@ -93,7 +93,7 @@ class MembershipDriver:
         server: PeerServer,
         datagrams: Datagrams,
         resolver: Resolver | None,
-        on_change: Callable[[Changed], None],
+        on_change: Callable[[Changed | Died], None],
     ) -> None:
         self.core = core
         self.discovery = discovery
@@ -309,6 +309,7 @@ class MembershipDriver:
                 "source": "gossip" if died.is_from_gossip else "own",
             },
         )
+        self._on_change(died)
 
     def _reborn(self, effect: Reborn) -> None:
         incarnation = effect.incarnation

@@ -46,17 +46,6 @@ def security_of(config: NodeConfig) -> Security:
     return Security(secrets=found, tls=tls)
 
 
-def check_security(config: NodeConfig) -> list[InputError]:
-    """Everything that would keep this node from starting, as far as files can tell."""
-    try:
-        security = security_of(config)
-        security.check_bind(config.listen.host)
-        security.check_datagrams(config.listen.host)
-    except InputError as problem:
-        return [problem]
-    return []
-
-
 def advertised_address(config: NodeConfig, bound_host: str, bound_port: int) -> str:
     """`ip:port` at which others reach this node, TCP and UDP."""
     if config.listen.advertise:

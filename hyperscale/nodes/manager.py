@@ -3,11 +3,12 @@
 from hyperscale.membership.events import Member
 from hyperscale.nodes.member import Duties
 from hyperscale.nodes.running import EmbeddedNode, Settings, as_config
+from hyperscale.nodes.workers import Workers
 from hyperscale.wire.roles import Role
 
 
 def manager_duties() -> Duties:
-    return Duties(role=Role.MANAGER, counts_cpu=True)
+    return Duties(role=Role.MANAGER, counts_cpu=True, workers=Workers())
 
 
 class ManagerServer:

@@ -26,10 +26,9 @@ from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.health.overload import Overload, OverloadDetector
 from hyperscale.health.progress import Progress
 from hyperscale.membership.core import Identity, Membership
-from hyperscale.membership.discovery import Discovery, DiscoveryConfig
-from hyperscale.membership.events import Changed, Describe, Member, State
+from hyperscale.membership.discovery import Discovery
+from hyperscale.membership.events import Changed, Describe, Died, Member, State
 from hyperscale.membership.messages import View
-from hyperscale.membership.settings import MembershipConfig
 from hyperscale.nodes.datagrams import Datagrams, bind_datagrams
 from hyperscale.nodes.driver import MembershipDriver, Resolver
 from hyperscale.nodes.http import HttpEndpoint, Response, Routes, bind_http, json_response
@@ -40,12 +39,19 @@ from hyperscale.nodes.identity import (
     incarnation_now,
     node_id_of,
     security_of,
-    seeds_of,
 )
-from hyperscale.nodes.messages import MemberRow, MembersAsked, MembersTold, NodeMetadata
-from hyperscale.nodes.metrics import CONTENT_TYPE, render
+from hyperscale.nodes.messages import (
+    MemberRow,
+    MembersAsked,
+    MembersTold,
+    NodeMetadata,
+    metadata_of,
+)
+from hyperscale.nodes.metrics import CONTENT_TYPE, Collector, render
 from hyperscale.nodes.observing import MemberMetrics
+from hyperscale.nodes.settings import discovery_config, membership_config
 from hyperscale.nodes.vitals import Vitals
+from hyperscale.nodes.workers import Workers
 from hyperscale.wire.admission import WATERMARKS, Admission, Load
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.messages import Introduction
@@ -56,7 +62,6 @@ from hyperscale.wire.sealing import DatagramSealer
 from hyperscale.wire.serving import Handlers
 
 _BIND_TRIES = 20
-_metadata_decoder = msgspec.msgpack.Decoder(NodeMetadata)
 
 
 class Duties(Struct, frozen=True, kw_only=True):
@@ -67,6 +72,8 @@ class Duties(Struct, frozen=True, kw_only=True):
     cores: int = 0
     needs: frozenset[Role] = frozenset()
     """Ready only while a living member of one of these roles is known; empty for no such need."""
+    workers: Workers | None = None
+    """Where a role keeps an eye on workers."""
 
 
 class MemberNode:
@@ -92,12 +99,12 @@ class MemberNode:
                 role=local.role,
                 address=address,
             ),
-            _membership_config(config),
+            membership_config(config),
             rng=rng,
             now_s=now_s,
         )
         discovery = Discovery(
-            local.node_id, address, _discovery_config(config), rng=rng, now_s=now_s
+            local.node_id, address, discovery_config(config), rng=rng, now_s=now_s
         )
         self.config = config
         self.address = address
@@ -191,7 +198,10 @@ class MemberNode:
         own, *others = self.members()
         now_s = time.monotonic()
         rows = [_row(msgspec.structs.replace(own, since_s=self._started_s), now_s, is_self=True)]
-        rows += [_row(member, now_s) for member in others]
+        workers = self._duties.workers
+        for member in others:
+            routing = "" if workers is None else workers.decision(member.node)
+            rows.append(_row(member, now_s, routing=routing))
         node = self.config.node
         return MembersTold(cluster=node.cluster, environment=node.environment, members=tuple(rows))
 
@@ -199,14 +209,19 @@ class MemberNode:
         self.server.admission.load = Load(level)
         self.describe()
 
-    def _member_changed(self, changed: Changed) -> None:
+    def _member_changed(self, changed: Changed | Died) -> None:
+        if self._duties.workers is not None:
+            self._duties.workers.changed(changed)
         if changed.member.role in self._duties.needs:
             self.describe()  # whether this node is ready may depend on it
         self._changed.set()
 
     def metrics(self) -> bytes:
         """All numbers, as Prometheus reads them."""
-        return render((self._metrics.collect, self.vitals.collect))
+        collectors: list[Collector] = [self._metrics.collect, self.vitals.collect]
+        if self._duties.workers is not None:
+            collectors.append(self._duties.workers.collect)
+        return render(collectors)
 
     def healthz(self) -> Response:
         status = {"status": "ok", "node": self.node_id, "role": str(self._duties.role)}
@@ -296,25 +311,6 @@ async def _bind(config: NodeConfig, server: PeerServer) -> tuple[socket.socket, 
     raise InvariantError("no port was tried")
 
 
-def _membership_config(config: NodeConfig) -> MembershipConfig:
-    return MembershipConfig(**msgspec.structs.asdict(config.membership))
-
-
-def _discovery_config(config: NodeConfig) -> DiscoveryConfig:
-    section = config.discovery
-    return DiscoveryConfig(
-        cluster=config.node.cluster,
-        environment=config.node.environment,
-        seeds=seeds_of(config),
-        dns_names=section.dns,
-        default_port=section.default_port,
-        probe_timeout_s=section.probe_timeout_s,
-        backoff_first_s=section.retry_first_s,
-        backoff_most_s=section.retry_most_s,
-        dns_timeout_s=section.dns_timeout_s,
-    )
-
-
 def _resolver(config: NodeConfig) -> Resolver | None:
     """Only where names are to be looked up: it costs a tenth of a second and wants resolv.conf."""
     if not config.discovery.dns:
@@ -335,7 +331,7 @@ def _queue_share(server: PeerServer) -> float:
     return max(held, default=0) / OUTBOX_BYTES_MAX
 
 
-def _row(member: Member, now_s: float, *, is_self: bool = False) -> MemberRow:
+def _row(member: Member, now_s: float, *, is_self: bool = False, routing: str = "") -> MemberRow:
     return MemberRow(
         node=member.node,
         role=str(member.role),
@@ -344,14 +340,7 @@ def _row(member: Member, now_s: float, *, is_self: bool = False) -> MemberRow:
         incarnation=member.incarnation,
         since_s=max(0.0, now_s - member.since_s),
         rtt_s=member.rtt_s,
-        metadata=_metadata(member.metadata),
+        metadata=metadata_of(member.metadata),
         is_self=is_self,
+        routing=routing,
     )
-
-
-def _metadata(encoded: bytes) -> NodeMetadata | None:
-    """None for what a node of another version says in a way this one does not understand."""
-    try:
-        return _metadata_decoder.decode(encoded) if encoded else None
-    except (ValueError, RecursionError):
-        return None

@@ -1,5 +1,6 @@
 """What operators ask of a node, and what nodes tell each other about themselves."""
 
+import msgspec
 from msgspec import Struct
 
 from hyperscale.wire.registry import Priority, SizeClass, message, part
@@ -19,6 +20,17 @@ class NodeMetadata(Struct, frozen=True, omit_defaults=True):
     http: str = ""
 
 
+_metadata = msgspec.msgpack.Decoder(NodeMetadata)
+
+
+def metadata_of(encoded: bytes) -> NodeMetadata | None:
+    """None for what a node of another version says in a way this one does not understand."""
+    try:
+        return _metadata.decode(encoded) if encoded else None
+    except (ValueError, RecursionError):
+        return None
+
+
 @part
 class MemberRow(Struct, frozen=True):
     """One member as the node that was asked sees it."""
@@ -32,6 +44,7 @@ class MemberRow(Struct, frozen=True):
     rtt_s: float | None = None
     metadata: NodeMetadata | None = None
     is_self: bool = False
+    routing: str = ""  # of workers, if a manager was asked: what it does with them
 
 
 @message(kind=200, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=EVERYONE)

@@ -1,6 +1,8 @@
 """The node commands: what they show, what they refuse."""
 
 import json
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -60,12 +62,16 @@ def test_config_check_tells_every_mistake_and_the_file_may_come_from_the_environ
         (("--secret-file", "nothing"), "cannot be read"),
         (("--host", "0.0.0.0"), "loopback only"),
         (
+            ("--membership-suspicion-min-s", "5s", "--membership-suspicion-max-s", "5s"),
+            "suspicion_max_s",
+        ),
+        (
             ("--certificate", "a", "--key", "b", "--authority", "c"),
             "the certificate file a does not exist",
         ),
     ],
 )
-def test_config_check_looks_at_the_files_too(
+def test_config_check_looks_at_the_files_and_at_the_parts_too(
     tmp_path: Path, flags: tuple[str, ...], words: str
 ) -> None:
     done = run("config", "check", *flags, cwd=tmp_path)
@@ -103,6 +109,22 @@ def test_wrong_flags_are_refused_before_anything_starts(
     assert done.code == 2
     assert words in done.stderr
     assert done.stdout == ""
+
+
+def test_a_local_run_loads_nothing_of_nodes(tmp_path: Path) -> None:
+    """Its start-up time is its own."""
+    script = (
+        "import sys; from hyperscale.cli.main import main; main(['run', '--help']);"
+        "import hyperscale.runner, hyperscale.graph;"
+        "heavy = ('nodes', 'wire', 'membership', 'health', 'config.schema', 'config.loading');"
+        "names = tuple(f'hyperscale.{each}' for each in heavy) + ('cryptography', 'dns');"
+        "found = [m for m in sys.modules if m.startswith(names)];"
+        "sys.exit(f'loaded: {found}' if found else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("command", ["manager", "worker", "members", "config"])

@@ -180,7 +180,8 @@ def test_the_earlier_of_two_processes_with_one_name_is_told(
         home = manager()
         await home.start()
         discovery = {"seeds": [home.address], "retry_most_s": 0.5}
-        seeds = {"discovery": discovery, "node": {"id": "twin"}}
+        hasty = {"suspicion_min_s": 1.0, "suspicion_max_s": 2.5}
+        seeds = {"discovery": discovery, "node": {"id": "twin"}, "membership": hasty}
         twins = [manager(**seeds), manager(**seeds)]
         for twin in twins:
             await twin.start()
