@@ -672,7 +672,7 @@ class TestOneConnectionPerPair:
     def test_a_peer_that_dials_again_later_has_lost_the_connection_we_still_have(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("hyperscale.wire.peer.DOUBLE_DIAL_S", 0.0)
+        monkeypatch.setattr("hyperscale.wire.peer.DOUBLE_DIAL_S", -1.0)
 
         async def main() -> None:
             async with server("a", handlers=echoing()) as a, server("b", handlers=echoing()) as b:
