@@ -169,6 +169,7 @@ def _open_missing_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
         if getattr(sys, name) is None:
             mode = "w" if number else "r"
+            # Not closed: it is one of the three streams of the process.
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 

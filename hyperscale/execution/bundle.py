@@ -243,6 +243,9 @@ class _Finder(MetaPathFinder):
         return None
 
     def install(self) -> None:
+        # A module of the same name from elsewhere must not stand in for the bundle's.
+        for module in self._loader.names:
+            sys.modules.pop(module, None)
         sys.meta_path.insert(0, self)
         self._loader.remember_lines()
 

@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
+from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -155,6 +156,12 @@ def test_another_bundle_takes_the_place_of_the_mounted_one(tmp_path: Path) -> No
         file = tree(root, {"bt_a.py": "from bt_b import x\n", "bt_b.py": f"x = {value}\n"})
         modules.append(mount(bundle_file(file).write(tmp_path), str(file)))
     assert [module.x for module in modules] == [1, 2]
+
+
+def test_a_module_of_the_same_name_does_not_stand_in_for_the_bundle_s(tmp_path: Path) -> None:
+    file = tree(tmp_path, {"bt_a.py": "from bt_b import x\n", "bt_b.py": "x = 1\n"})
+    sys.modules["bt_b"] = sys.modules[module_name(file)] = ModuleType("somebody else's")
+    assert mount(bundle_file(file).write(tmp_path), str(file)).x == 1
 
 
 def test_an_import_that_fails_leaves_nothing_mounted(tmp_path: Path) -> None:
