@@ -45,6 +45,7 @@ from hyperscale.membership.events import (
     Event,
     Gone,
     Leave,
+    Move,
     Reborn,
     Received,
     Refused,
@@ -149,6 +150,12 @@ class MembershipDriver:
         self.datagrams.listen(self._received)
         self._arm()
         self._find(DiscoveryTick())
+
+    def move(self, address: str) -> None:
+        """This node is reached at another address from here on."""
+        _log.info("node.moved", extra={"address": address, "was": self._address})
+        self._address = address
+        self.feed(Move(address))
 
     def leave(self) -> None:
         """Tells the others; `gone` follows."""

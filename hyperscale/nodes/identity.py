@@ -57,6 +57,11 @@ def advertised_address(config: NodeConfig, bound_host: str, bound_port: int) -> 
     return format_address(host, bound_port)
 
 
+def may_move(config: NodeConfig, bound_host: str) -> bool:
+    """Whether the address others use was found out, and so may change."""
+    return bound_host in _WILDCARDS and not config.listen.advertise
+
+
 def http_address_of(bound_host: str, bound_port: int, address: str) -> str:
     """`ip:port` of the endpoint as others see it: by the node's own address if it is on all."""
     host = split_address(address)[0] if bound_host in _WILDCARDS else bound_host

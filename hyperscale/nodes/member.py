@@ -21,6 +21,7 @@ from random import Random
 import msgspec
 from msgspec import Struct
 
+from hyperscale.config.addresses import split_address
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.health.overload import Overload, OverloadDetector
@@ -37,6 +38,7 @@ from hyperscale.nodes.identity import (
     advertised_address,
     http_address_of,
     incarnation_now,
+    may_move,
     node_id_of,
     security_of,
 )
@@ -62,6 +64,7 @@ from hyperscale.wire.sealing import DatagramSealer
 from hyperscale.wire.serving import Handlers
 
 _BIND_TRIES = 20
+_LOOK_AGAIN_S = 5.0
 
 
 class Duties(Struct, frozen=True, kw_only=True):
@@ -87,7 +90,7 @@ class MemberNode:
         server: PeerServer,
         datagrams: Datagrams,
         address: str,
-        http_address: str,
+        http: tuple[str, int],
         rng: Random,
     ) -> None:
         now_s = time.monotonic()
@@ -108,7 +111,8 @@ class MemberNode:
         )
         self.config = config
         self.address = address
-        self.http_address = http_address
+        self.http_address = http_address_of(*http, address)
+        self._http_host = http[0]
         self.server = server
         self.driver = MembershipDriver(
             core,
@@ -153,6 +157,21 @@ class MemberNode:
         ):
             reasons.append(f"no {' or '.join(sorted(needs))} is known")
         return tuple(reasons)
+
+    async def follow_address(self, bound_host: str, bound_port: int) -> None:
+        """Looks again and again which address of this machine faces outwards; tells the others."""
+        http_port = split_address(self.http_address)[1]
+        while True:
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            try:
+                address = advertised_address(self.config, bound_host, bound_port)
+            except InputError:
+                continue  # no network just now
+            if address != self.address:
+                self.address = address
+                self.http_address = http_address_of(self._http_host, http_port, address)
+                self.driver.move(address)
+                self.describe()
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:
         """Returns when the node is ready; raises `RunError` if it is not in time."""
@@ -268,14 +287,13 @@ async def open_member(config: NodeConfig, duties: Duties) -> AsyncIterator[Membe
         http_socket = stack.enter_context(
             bind_http(listen.http_host or listen.host, listen.http_port)
         )
-        http_host, http_port = http_socket.getsockname()[:2]
         member = MemberNode(
             config,
             duties,
             server=server,
             datagrams=datagrams,
             address=address,
-            http_address=http_address_of(http_host, http_port, address),
+            http=http_socket.getsockname()[:2],
             rng=rng,
         )
         handlers.add(View, member.vitals.timed(member.driver.asked))
@@ -289,6 +307,9 @@ async def open_member(config: NodeConfig, duties: Duties) -> AsyncIterator[Membe
         stack.push_async_callback(member.driver.close)
         member.driver.start()
         member.driver.spawn(member.vitals.run(), "vitals")
+        if may_move(config, bound.getsockname()[0]):
+            place = bound.getsockname()[:2]
+            member.driver.spawn(member.follow_address(*place), "follow-address")
         member.describe()
         yield member
 

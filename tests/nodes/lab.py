@@ -76,6 +76,11 @@ class Node:
     ) -> None:
         self.role = role
         self.name = name
+        self._wrap = wrap
+        self._environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("HYPERSCALE_")},
+            **(environment or {}),
+        }
         self._log_path = directory / f"{name}-{time.monotonic_ns()}.log"
         self._log = self._log_path.open("w+")
         self._out_path = self._log_path.with_suffix(".out")
@@ -83,14 +88,13 @@ class Node:
         self._read = self._log_path.open()
         self._partial = ""
         self.events: list[dict[str, Any]] = []
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("HYPERSCALE_")}
         ports = [] if "--port" in arguments else ["--port", "0"]
         self.process = subprocess.Popen(
             [
                 *(*wrap, *HYPERSCALE, role, "--node-id", name),
                 *(*ports, "--http-port", "0", *arguments),
             ],
-            env={**clean, **(environment or {})},
+            env=self._environment,
             cwd=directory,
             stdin=subprocess.DEVNULL,
             stdout=self._out,
@@ -173,6 +177,17 @@ class Node:
                 return answer.status, answer.read().decode()
         except HTTPError as error:
             return error.code, error.read().decode()
+
+    def members_text(self) -> str:
+        """What `hyperscale members` says, asked where the node is."""
+        return subprocess.run(
+            [*self._wrap, *HYPERSCALE, "members", "--connect", self.address],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+        ).stdout
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of all samples of a metric with these labels."""
