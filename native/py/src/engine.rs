@@ -157,7 +157,12 @@ impl Engine {
             for ended in done {
                 let failed = ended.exchange.failure.is_some();
                 let exchange = Py::new(py, Exchange { inner: ended.exchange })?;
-                let state = if failed { State::Failed(exchange) } else { State::Done(exchange) };
+                let make = if failed { &self.error_type } else { &self.response_type };
+                let state = match make.call1(py, (exchange,)) {
+                    Ok(value) if failed => State::Failed(value),
+                    Ok(value) => State::Done(value),
+                    Err(error) => State::Failed(error.into_value(py).into_any()),
+                };
                 Call::end(ended.token.bind(py), state, self)?;
             }
         }
@@ -254,8 +259,10 @@ impl Engine {
 
 enum State {
     Pending,
-    Done(Py<Exchange>),
-    Failed(Py<Exchange>),
+    /// What the step receives.
+    Done(Py<PyAny>),
+    /// What it is raised.
+    Failed(Py<PyAny>),
     Cancelled,
 }
 
@@ -468,36 +475,20 @@ impl Call {
     }
 
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let inner = self.lock();
-        let engine = self.engine.get();
-        match &inner.state {
+        match &self.lock().state {
             State::Pending => Err(InvalidStateError::new_err("the request is still under way")),
             State::Cancelled => Err(CancelledError::new_err(())),
-            State::Done(exchange) => {
-                let exchange = exchange.clone_ref(py);
-                drop(inner);
-                engine.response_type.call1(py, (exchange,))
-            }
-            State::Failed(exchange) => {
-                let exchange = exchange.clone_ref(py);
-                drop(inner);
-                let error = engine.error_type.call1(py, (exchange,))?;
-                Err(PyErr::from_value(error.into_bound(py)))
-            }
+            State::Done(value) => Ok(value.clone_ref(py)),
+            State::Failed(error) => Err(PyErr::from_value(error.bind(py).clone())),
         }
     }
 
     fn exception(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        let inner = self.lock();
-        match &inner.state {
+        match &self.lock().state {
             State::Pending => Err(InvalidStateError::new_err("the request is still under way")),
             State::Cancelled => Err(CancelledError::new_err(())),
             State::Done(_) => Ok(None),
-            State::Failed(exchange) => {
-                let exchange = exchange.clone_ref(py);
-                drop(inner);
-                self.engine.get().error_type.call1(py, (exchange,)).map(Some)
-            }
+            State::Failed(error) => Ok(Some(error.clone_ref(py))),
         }
     }
 }
