@@ -109,6 +109,10 @@ class DiscoverySection(_Section, frozen=True, kw_only=True):
         _about("DNS names of nodes to join: A, AAAA, or SRV if it begins with _", flag="--dns"),
     ] = ()
     default_port: Annotated[int, Meta(ge=1, le=65535), _about("port of seeds without one")] = 9000
+    name_servers: Annotated[
+        tuple[str, ...],
+        _about("HOST[:PORT] of name servers to ask, all on one port; the system's if empty"),
+    ] = ()
     dns_timeout_s: Annotated[float, _SECONDS, _about("how long a DNS lookup may take")] = 2.0
     probe_timeout_s: Annotated[float, _SECONDS, _about("how long one seed may take to answer")] = (
         0.5
@@ -119,6 +123,12 @@ class DiscoverySection(_Section, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for seed in self.seeds:
             parse_address(seed, default_port=self.default_port, where="discovery.seeds")
+        servers = [
+            parse_address(server, default_port=53, where="discovery.name_servers")
+            for server in self.name_servers
+        ]
+        if len({port for _, port in servers}) > 1:
+            raise InputError("discovery.name_servers: all must be on the same port")
         if self.retry_first_s > self.retry_most_s:
             raise InputError(
                 f"discovery.retry_first_s = {self.retry_first_s} must not be above "

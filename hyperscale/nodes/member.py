@@ -21,7 +21,7 @@ from random import Random
 import msgspec
 from msgspec import Struct
 
-from hyperscale.config.addresses import split_address
+from hyperscale.config.addresses import parse_address, split_address
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.health.overload import Overload, OverloadDetector
@@ -65,6 +65,7 @@ from hyperscale.wire.serving import Handlers
 
 _BIND_TRIES = 20
 _LOOK_AGAIN_S = 5.0
+_DNS_PORT = 53
 
 
 class Duties(Struct, frozen=True, kw_only=True):
@@ -338,7 +339,15 @@ def _resolver(config: NodeConfig) -> Resolver | None:
         return None
     from hyperscale.membership.dns import DnsResolver  # noqa: PLC0415  see above
 
-    return DnsResolver(default_port=config.discovery.default_port).resolve
+    servers = [
+        parse_address(server, default_port=_DNS_PORT, where="discovery.name_servers")
+        for server in config.discovery.name_servers
+    ]
+    return DnsResolver(
+        default_port=config.discovery.default_port,
+        name_servers=[host for host, _ in servers],
+        port=servers[0][1] if servers else _DNS_PORT,
+    ).resolve
 
 
 def _in_flight_share(server: PeerServer) -> float:

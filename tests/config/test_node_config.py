@@ -144,6 +144,7 @@ def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
         ({"discovery": {"seeds": "a:70000"}}, "discovery.seeds"),
         ({"discovery": {"seeds": [7]}}, "discovery.seeds"),
         ({"discovery": {"retry_first_s": 20.0}}, "retry_first_s"),
+        ({"discovery": {"name_servers": ["a:1", "b"]}}, "same port"),
         ({"listen": {"advertise": "no spaces here"}}, "listen.advertise"),
         ({"membership": {"probe_timeout_s": 2.0}}, "probe_timeout_s"),
         ({"security": {"certificate": "x.pem"}}, "key and authority missing"),
