@@ -32,7 +32,6 @@ def guided(name: str, seconds: float) -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         for number, data in enumerate(seeds(name)):
             (Path(folder) / f"seed-{number}").write_bytes(data)
-        FOUND.mkdir(exist_ok=True)
         before = set(FOUND.iterdir())
         done = subprocess.run(
             [
@@ -119,6 +118,7 @@ def main() -> int:
     if unknown:
         raise SystemExit(f"no target {unknown[0]!r}; there are {', '.join(TARGETS)}")
     run = guided if (GUIDE / "atheris").exists() else unguided
+    FOUND.mkdir(exist_ok=True)
     rows, began_s = [], time.monotonic()
     for name in names:
         row = run(name, SECONDS / len(names))
