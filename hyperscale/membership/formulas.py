@@ -34,10 +34,14 @@ def probe_timeout_s(base_s: float, rtt_s: float) -> float:
     return base_s + 3.0 * rtt_s
 
 
+TRANSMISSIONS_MIN = 10
+"""With few members there are few to hear it from: ten copies get through a loss of a fifth."""
+
+
 def transmissions(members: int, factor: float) -> int:
     """How often one member passes a piece of news on. With factor 3 a fifth of the datagrams
     may be lost and still everyone of 50 hears it but once in 15,000 times."""
-    return math.ceil(factor * math.log2(members + 1))
+    return max(TRANSMISSIONS_MIN, math.ceil(factor * math.log2(members + 1)))
 
 
 def verify_chance(members: int, wanted: int) -> float:

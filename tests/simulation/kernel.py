@@ -145,6 +145,15 @@ class Host:
 
         self.world.after(within_s, synced)
 
+    def drain(self) -> None:
+        """Hands over every datagram that waits in the socket. What a shell does before it lets
+        timers fire."""
+        waiting = [item for item in self.inbox if item[0] == "datagram"]
+        if waiting:
+            self.inbox = deque(item for item in self.inbox if item[0] != "datagram")
+            for item in waiting:
+                self.deliver(*item)
+
     def wall_ms(self) -> int:
         return WALL_EPOCH_MS + int(self.world.now_s * 1000) + self.clock_skew_ms
 
@@ -248,7 +257,7 @@ class Host:
         world = self.world
         if kind == "datagram":
             if world.trace is not None:
-                world.trace.add(world.now_s, self.address, "<- " + source, payload)
+                world.trace.add(world.now_s, self.address, "<- " + source, world.show(payload))
             program.datagram(source, payload, world.now_s)
             world.monitor.after(self)
             self.settle()
@@ -303,6 +312,8 @@ class World:
         self.events = 0
         self.trace = trace
         self.monitor = monitor or Monitor()
+        self.show: Callable[[Any], str] = str
+        """How a datagram is written in the trace."""
         self.hosts: dict[str, Host] = {}
         self._heap: list[tuple[float, int, Any, Any, Any, Any]] = []
         self._sequence = 0

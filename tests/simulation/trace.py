@@ -8,6 +8,7 @@ import zlib
 from collections import deque
 
 KEPT_ENTRIES_MAX = 4_000
+LINE_CHARS_MAX = 180
 
 
 class Trace:
@@ -31,7 +32,7 @@ class Trace:
         """The last lines, only those that mention one of `about` if given."""
         shown: list[str] = []
         for now_s, who, what, detail in reversed(self._entries):
-            line = f"{now_s:10.4f}  {who:<12} {what:<12} {detail}"
+            line = f"{now_s:10.4f}  {who:<12} {what:<12} {detail}"[:LINE_CHARS_MAX]
             if not about or any(name in line for name in about):
                 shown.append(line)
                 if len(shown) == lines:

@@ -41,8 +41,8 @@ class Findings:
     deaths: int = 0
     suspicions: int = 0
     refused_s: list[float] = field(default_factory=list)
+    evidence_s: list[float] = field(default_factory=list)
     silent_s: list[float] = field(default_factory=list)
-    first_s: list[float] = field(default_factory=list)
 
 
 class FleetMonitor(Monitor):
@@ -164,6 +164,8 @@ class FleetMonitor(Monitor):
             took_s = self.world.now_s - ended[0]
             times = self.findings.refused_s if ended[1] == "crash" else self.findings.silent_s
             times.append(took_s)
+            if life in self._evidence_s:
+                self.findings.evidence_s.append(self.world.now_s - self._evidence_s[life])
 
     def _evidenced(self, life: Life) -> None:
         """The first evidence of a crash is there: from here on everyone shall know soon."""

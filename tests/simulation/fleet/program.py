@@ -45,6 +45,7 @@ from hyperscale.membership.events import (
     Unwatch,
     Watch,
 )
+from hyperscale.membership.messages import PingRequest, Vouch
 from hyperscale.membership.settings import MembershipConfig
 from hyperscale.wire.roles import Role
 from tests.simulation import network
@@ -72,8 +73,23 @@ class FleetConfig:
     rejoin: bool = True
     """False: discovery stands still once it has found members, so that only membership itself
     heals cuts."""
+    drains: bool = True
+    """Before timers fire the socket is emptied, as the stall guard wants it."""
     isolation: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Cluster and environment of hosts that are not of ("sim", "test")."""
+
+
+def show(payload: Any) -> str:
+    """A datagram in short: what it is, and the news on it."""
+    node, _, datagram = payload
+    news = " ".join(
+        f"{n.node}+{n.refutation}:{n.claim.name.lower()}{'/' + n.by if n.by else ''}"
+        for n in datagram.news
+    )
+    kind = type(datagram).__name__
+    about = f" {datagram.target}" if isinstance(datagram, PingRequest | Vouch) else ""
+    sequence = getattr(datagram, "sequence", "")
+    return f"{kind} {sequence}{about} by {node}+{datagram.sender.refutation} [{news}]"
 
 
 class MemberProgram:
@@ -183,6 +199,8 @@ class MemberProgram:
         raise AssertionError("membership writes nothing that must be durable before it acts")
 
     def wake(self, now_s: float) -> None:
+        if self.config.drains:
+            self.host.drain()
         self.last = "wake"
         if self.core.wake_at_s() <= now_s:
             self._perform(self._handle(Tick(), now_s=now_s))

@@ -5,7 +5,9 @@ checked after every event. Then everything heals, whoever is down may be started
 views must agree within a bound.
 """
 
-from dataclasses import dataclass, field, replace
+import json
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,13 +16,14 @@ from hyperscale.membership.settings import MembershipConfig
 from hyperscale.wire.roles import Role
 from tests.simulation.faults import Step, play
 from tests.simulation.fleet.monitor import Findings, FleetMonitor, views_agree
-from tests.simulation.fleet.program import FleetConfig, MemberProgram
+from tests.simulation.fleet.program import FleetConfig, MemberProgram, show
 from tests.simulation.kernel import World
 from tests.simulation.network import Link
 from tests.simulation.trace import Trace
 
 JOIN_LOSS_MAX = 0.05
 CONVERGED_WITHIN_S = 15.0
+_LASTS_S = 5.0
 _NEXT_TRY_S = 15.0 * 1.25
 """The longest wait of discovery between two tries of a seed."""
 AWAKE_MIN_S = 5.0
@@ -33,7 +36,7 @@ class Profile:
 
     name: str
     nodes: tuple[int, int] = (3, 50)
-    faults_s: float = 40.0
+    faults_s: float = 30.0
     loss_max: float = 0.2
     duplicate_max: float = 0.05
     delay_max_s: float = 0.02
@@ -111,7 +114,7 @@ def draw(profile: Profile, seed: int) -> Plan:
     low, high = profile.nodes
     # Small fleets are where k and the relays run out, large ones where gossip works hard; most
     # runs are small because they cost little.
-    count = round(low * (high / low) ** (rng.random() ** 1.7))
+    count = round(low * (high / low) ** (rng.random() ** 2))
     hosts = [f"n{n:02d}" for n in range(count)]
     managers = min(count, rng.choice((1, 2, 3, 3, 5)))
     roles = {
@@ -241,7 +244,7 @@ def run(
     """Plays a schedule; raises `Violation` where an invariant or a bound does not hold."""
     monitor = monitor or FleetMonitor()
     world = World(plan.seed, monitor=monitor, trace=trace)
-    monitor.world = world
+    monitor.world, world.show = world, show
     world.network.link = Link(**plan.link)
     # Joining takes a while under heavy loss, which is not what the bounds are about.
     world.network.link.loss = min(JOIN_LOSS_MAX, plan.link["loss"])
@@ -297,13 +300,14 @@ def _heal(world: World, monitor: FleetMonitor, plan: Plan) -> float:
             host.stop("exit")
         if not host.is_up and host.address in plan.restart_after:
             host.start()
-    converged_s = world.run_until(lambda: not views_agree(world), within_s=CONVERGED_WITHIN_S)
+    # Who has met nobody yet waits for its next try at the seeds.
+    alone = any(h.is_up and not h.program.core.roster.living for h in world.hosts.values())
+    within_s = CONVERGED_WITHIN_S + (_NEXT_TRY_S if alone else 0.0)
+    converged_s = world.run_until(lambda: not views_agree(world), within_s=within_s)
     if converged_s is None:
-        world.fail(
-            f"no common view {CONVERGED_WITHIN_S} s after everything healed: {views_agree(world)}"
-        )
+        world.fail(f"no common view {within_s} s after everything healed: {views_agree(world)}")
     # It must also last: a view that agrees by chance, with suspicions pending, is not settled.
-    world.run(world.now_s + 10.0)
+    world.run(world.now_s + _LASTS_S)
     if views_agree(world):
         world.fail(f"the common view did not last: {views_agree(world)}")
     return converged_s or 0.0
@@ -314,3 +318,22 @@ def _observe_disturbances(world: World, monitor: FleetMonitor, steps: list[Step]
         if step["do"] in ("cut", "slow"):
             world.at(step["at_s"], monitor.disturb)
             world.at(step["at_s"] + step["for_s"], monitor.disturb)
+
+
+SCENARIOS = Path(__file__).parent / "scenarios"
+
+
+def load_scenario(path: Path) -> Plan:
+    """A schedule that once found something, kept whole."""
+    data = json.loads(path.read_text())
+    del data["name"], data["why"]
+    return Plan(**data)
+
+
+def save_scenario(plan: Plan, name: str, why: str) -> Path:
+    """Keeps a schedule under a name that says what it shows."""
+    data = {"name": name, "why": why, **asdict(plan)}
+    steps = ",\n  ".join(json.dumps(step) for step in data.pop("steps"))
+    path = SCENARIOS / f"{name}.json"
+    path.write_text(f'{json.dumps(data, indent=1)[:-2]},\n "steps": [\n  {steps}\n ]\n}}\n')
+    return path

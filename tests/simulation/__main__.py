@@ -1,0 +1,65 @@
+"""Runs, replays and keeps schedules from the command line. See `campaign`."""
+
+# ruff: noqa: T201  printing is what a command does
+
+import argparse
+import sys
+from itertools import islice
+
+from tests.simulation.campaign import parallel_campaign, seeds_of_commit
+from tests.simulation.fleet.schedules import PROFILES, save_scenario
+from tests.simulation.fleet.suite import FleetSuite
+from tests.simulation.kernel import Violation
+from tests.simulation.trace import Trace
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation")
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run")
+    run.add_argument("--schedules", type=int, default=1000)
+    run.add_argument("--jobs", type=int, default=1)
+    run.add_argument("--first", type=int, default=None, help="first seed; default: the commit's")
+    run.add_argument("--profile", choices=PROFILES, action="append")
+    replay = commands.add_parser("replay")
+    replay.add_argument("which", help="<suite>-<seed>, as a failure names it")
+    replay.add_argument("--lines", type=int, default=200)
+    replay.add_argument("--about", action="append", default=[])
+    keep = commands.add_parser("keep")
+    keep.add_argument("which")
+    keep.add_argument("name")
+    keep.add_argument("why")
+    given = parser.parse_args()
+    if given.command == "run":
+        return _run(given)
+    name, _, seed = given.which.rpartition("-")
+    suite = FleetSuite([name] if name in PROFILES else PROFILES)
+    plan = suite.draw(int(seed))
+    if given.command == "keep":
+        print(save_scenario(plan, given.name, given.why))
+        return 0
+    trace = Trace(1_000_000)
+    try:
+        suite.run(plan, trace)
+        verdict = "nothing wrong"
+    except Violation as violation:
+        verdict = str(violation)
+    print(trace.tail(given.lines, about=tuple(given.about)))
+    print(suite.describe(plan))
+    print(f"digest {trace.digest}: {verdict}")
+    return 0
+
+
+def _run(given: argparse.Namespace) -> int:
+    suite = FleetSuite(given.profile or PROFILES)
+    seeds = seeds_of_commit() if given.first is None else iter(range(given.first, sys.maxsize))
+    tally = parallel_campaign(suite, islice(seeds, given.schedules), jobs=given.jobs)
+    for failure in tally.failures[:5]:
+        print(failure.report, end="\n\n")
+    print(f"{tally.runs} schedules in {tally.seconds:.0f} s, {len(tally.failures)} failed")
+    print("\n".join(suite.summarise(tally.outcomes)))
+    return 1 if tally.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

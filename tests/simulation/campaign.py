@@ -1,0 +1,157 @@
+"""Many schedules of one suite, and what is said of the ones that fail.
+
+    python -m tests.simulation run   --schedules 5000 --jobs 2
+    python -m tests.simulation replay everything-1234          the same run again, with its trace
+    python -m tests.simulation keep   everything-1234 a-name "why it matters"
+
+A suite turns a seed into a plan (data), plays it, and raises `Violation` where an invariant does
+not hold. The first run of a seed keeps no trace, which is fast; a failing one is run again with
+a trace, and fails in the same way: that it does is checked.
+"""
+
+import gc
+import os
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import count as count_from
+from multiprocessing import get_context
+from typing import Any, Protocol
+
+from tests.simulation.kernel import Violation
+from tests.simulation.trace import Trace
+
+TRACE_LINES = 60
+SECONDS_VARIABLE = "HYPERSCALE_SIM_SECONDS"
+
+
+class Suite(Protocol):
+    """What a core brings to be simulated."""
+
+    name: str
+
+    def draw(self, seed: int) -> Any:
+        """The plan of a seed. Same seed, same plan."""
+
+    def run(self, plan: Any, trace: Trace | None) -> Any:
+        """Plays a plan; what was measured. Raises `Violation`."""
+
+    def describe(self, plan: Any) -> str:
+        """A plan for people."""
+
+    def summarise(self, outcomes: list[Any]) -> list[str]:
+        """What was measured over many runs, in lines."""
+
+
+@dataclass
+class Failure:
+    seed: int
+    message: str
+    report: str
+
+
+@dataclass
+class Tally:
+    """What a campaign came to."""
+
+    runs: int = 0
+    seconds: float = 0.0
+    outcomes: list[Any] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+    def raise_if_failed(self) -> None:
+        if self.failures:
+            shown = "\n\n".join(failure.report for failure in self.failures[:3])
+            raise AssertionError(f"{len(self.failures)} of {self.runs} runs failed\n\n{shown}")
+
+
+def play(suite: Suite, seed: int) -> Any | Failure:
+    """One schedule, fast; with its trace if it fails."""
+    gc.disable()  # a run is short and its garbage has few cycles
+    try:
+        return suite.run(suite.draw(seed), None)
+    except Violation as violation:
+        return _explain(suite, seed, str(violation))
+    finally:
+        gc.enable()
+
+
+def _explain(suite: Suite, seed: int, message: str) -> Failure:
+    plan, trace = suite.draw(seed), Trace()
+    try:
+        suite.run(plan, trace)
+        again = "it did NOT fail when it was run again: the run is not deterministic"
+    except Violation as violation:
+        again = "" if str(violation) == message else f"again, but differently: {violation}"
+    report = "\n".join(
+        (
+            f"{suite.name} seed {seed}: {message}",
+            again or f"replay: python -m tests.simulation replay {suite.name}-{seed}",
+            suite.describe(plan),
+            f"last {TRACE_LINES} of {trace.count} trace entries:",
+            trace.tail(TRACE_LINES),
+        )
+    )
+    return Failure(seed, message, report)
+
+
+def campaign(
+    suite: Suite, seeds: Iterable[int], *, seconds: float = float("inf"), failures_max: int = 5
+) -> Tally:
+    """Plays seeds until they or the time run out, or enough have failed."""
+    tally = Tally()
+    began_s = time.monotonic()
+    for seed in seeds:
+        _count(tally, play(suite, seed))
+        tally.seconds = time.monotonic() - began_s
+        if tally.seconds > seconds or len(tally.failures) >= failures_max:
+            break
+    return tally
+
+
+def parallel_campaign(suite: Suite, seeds: Iterable[int], *, jobs: int) -> Tally:
+    """All seeds, over several processes."""
+    tally = Tally()
+    began_s = time.monotonic()
+    with get_context("fork").Pool(jobs, maxtasksperchild=200) as pool:
+        tasks = ((suite, seed) for seed in seeds)
+        for result in pool.imap_unordered(_play_one, tasks, chunksize=8):
+            _count(tally, result)
+            tally.seconds = time.monotonic() - began_s
+    return tally
+
+
+def _play_one(task: tuple[Suite, int]) -> Any | Failure:
+    return play(*task)
+
+
+def _count(tally: Tally, result: Any | Failure) -> None:
+    tally.runs += 1
+    (tally.failures if isinstance(result, Failure) else tally.outcomes).append(result)
+
+
+def seconds_per_simulation() -> float:
+    """How long a simulation may take within the ordinary tests."""
+    return float(os.environ.get(SECONDS_VARIABLE, "60"))
+
+
+def seeds_of_commit() -> Iterator[int]:
+    """Other seeds for every commit, the same for every run of one."""
+    try:
+        head = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+        ).stdout
+        return count_from(int(head[:7], 16) * 1_000)
+    except (OSError, subprocess.CalledProcessError):
+        return count_from(1)  # no history here: then always the same
+
+
+def quantiles(values: list[float], marks: tuple[float, ...] = (0.5, 0.99, 0.999, 1.0)) -> str:
+    """Some quantiles of what was measured, for people."""
+    if not values:
+        return "none"
+    ranked = sorted(values)
+    shown = [f"{ranked[int(mark * (len(ranked) - 1))]:.2f}" for mark in marks]
+    names = ["max" if mark == 1.0 else f"p{mark * 100:g}" for mark in marks]
+    return ", ".join(f"{n} {v}" for n, v in zip(names, shown, strict=True)) + f" (n={len(ranked)})"
