@@ -31,14 +31,15 @@ class WorkerReadiness(Struct, frozen=True, kw_only=True):
 class ManagerReadiness(Struct, frozen=True, kw_only=True):
     has_quorum: bool = True
     accepts_jobs: bool = True
-    workers: int = 0
+    workers: int | None = None
+    """Asked by whoever would send jobs; a manager about itself does not: workers join later."""
     overload: Overload = Overload.HEALTHY
 
     def why_not(self) -> tuple[str, ...]:
         return _named(
             ("no quorum", not self.has_quorum),
             ("draining", not self.accepts_jobs),
-            ("no workers", self.workers <= 0),
+            ("no workers", self.workers is not None and self.workers <= 0),
             ("overloaded", self.overload >= Overload.OVERLOADED),
         )
 

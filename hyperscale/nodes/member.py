@@ -13,7 +13,7 @@ adds comes through `Duties`; nothing here knows which role it serves.
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 from random import Random
@@ -68,14 +68,23 @@ _LOOK_AGAIN_S = 5.0
 _DNS_PORT = 53
 
 
+class Standing(Struct, frozen=True, kw_only=True):
+    """How a member stands, for its role to say whether it should get work."""
+
+    has_joined: bool
+    is_leaving: bool
+    overload: Overload
+
+
 class Duties(Struct, frozen=True, kw_only=True):
     """What a role adds to a member."""
 
     role: Role
     counts_cpu: bool
-    cores: int = 0
+    why_not_ready: Callable[[Standing], tuple[str, ...]]
     needs: frozenset[Role] = frozenset()
-    """Ready only while a living member of one of these roles is known; empty for no such need."""
+    """It has joined when a living member of one of these roles is known; empty: at once."""
+    cores: int = 0
     workers: Workers | None = None
     """Where a role keeps an eye on workers."""
 
@@ -146,18 +155,17 @@ class MemberNode:
 
     def why_not_ready(self) -> tuple[str, ...]:
         """Why this node should get no work now; empty if it should."""
-        reasons = []
-        if self._is_leaving:
-            reasons.append("leaving")
-        if self.vitals.level is Overload.OVERLOADED:
-            reasons.append("overloaded")
         needs = self._duties.needs
-        if needs and not any(
-            peer.role in needs and peer.state is State.ALIVE
-            for peer in self.driver.core.roster.living
-        ):
-            reasons.append(f"no {' or '.join(sorted(needs))} is known")
-        return tuple(reasons)
+        standing = Standing(
+            has_joined=not needs
+            or any(
+                peer.role in needs and peer.state is State.ALIVE
+                for peer in self.driver.core.roster.living
+            ),
+            is_leaving=self._is_leaving,
+            overload=self.vitals.level,
+        )
+        return self._duties.why_not_ready(standing)
 
     async def follow_address(self, bound_host: str, bound_port: int) -> None:
         """Looks again and again which address of this machine faces outwards; tells the others."""

@@ -16,6 +16,7 @@ import msgspec
 from hyperscale.config.loading import node_config
 from hyperscale.config.schema import NodeConfig, NodeRole
 from hyperscale.errors import InvariantError
+from hyperscale.membership.events import Member
 from hyperscale.nodes.identity import node_id_of
 from hyperscale.nodes.logs import Logging
 from hyperscale.nodes.member import Duties, MemberNode, open_member
@@ -68,21 +69,41 @@ async def _until(stop: asyncio.Event, member: MemberNode) -> None:
         member.driver.failed.result()
 
 
-class EmbeddedNode:
-    """A node inside another program's event loop."""
+class NodeServer:
+    """A node inside another program's event loop. `ManagerServer` and `WorkerServer` are these,
+    each with its own duties and nothing else of its own."""
 
     def __init__(self, config: NodeConfig, duties: Duties) -> None:
-        self._config = config
+        self.config = config
         self._duties = duties
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._member: MemberNode | None = None
 
     @property
+    def node_id(self) -> str:
+        return self.config.node.id
+
+    @property
     def member(self) -> MemberNode:
+        """The running node."""
         if self._member is None:
             raise InvariantError("the node is not started", hint="await start() first")
         return self._member
+
+    @property
+    def address(self) -> str:
+        """`host:port` at which others reach this node."""
+        return self.member.address
+
+    @property
+    def http_address(self) -> str:
+        """`host:port` of `/metrics`, `/healthz` and `/readyz`."""
+        return self.member.http_address
+
+    def members(self) -> list[Member]:
+        """Every member this node knows, itself first."""
+        return self.member.members()
 
     async def start(self, timeout_s: float | None = None) -> None:
         """Returns when the node listens; with a timeout, when it is ready, or raises."""
@@ -90,8 +111,8 @@ class EmbeddedNode:
             raise InvariantError("a node is started once", hint="make another for another life")
         opened: asyncio.Future[MemberNode] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(
-            live(self._config, self._duties, self._stop, opened.set_result),
-            name=f"node:{self._config.node.id}",
+            live(self.config, self._duties, self._stop, opened.set_result),
+            name=f"node:{self.config.node.id}",
         )
         either: list[asyncio.Future[Any]] = [self._task, opened]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -102,13 +123,17 @@ class EmbeddedNode:
         self._member = opened.result()
         if timeout_s is not None:
             try:
-                await self._member.wait_ready(timeout_s)
+                await self.wait_ready(timeout_s)
             except BaseException:
                 await self.graceful_shutdown()
                 raise
 
+    async def wait_ready(self, timeout_s: float | None = None) -> None:
+        """Returns when the node should get work; raises `RunError` if it is not so in time."""
+        await self.member.wait_ready(timeout_s)
+
     async def graceful_shutdown(self) -> None:
-        """Says farewell and closes; raises what made the node fail before, if it did."""
+        """Says farewell and leaves nothing behind; raises what made the node fail, if it did."""
         self._stop.set()
         if self._task is not None:
             await self._task

@@ -1,61 +1,43 @@
-"""A worker: a member today; executors and their parts come with the datacenter."""
+"""A worker: a member that offers its cores; executors and their parts come with the datacenter."""
 
 from hyperscale.config.schema import NodeConfig
 from hyperscale.execution.cores import default_executors
-from hyperscale.membership.events import Member
-from hyperscale.nodes.member import Duties
-from hyperscale.nodes.running import EmbeddedNode, Settings, as_config
+from hyperscale.health.readiness import WorkerReadiness
+from hyperscale.nodes.member import Duties, Standing
+from hyperscale.nodes.running import NodeServer, Settings, as_config
 from hyperscale.wire.roles import Role
 
 
 def worker_duties(config: NodeConfig) -> Duties:
+    cores = config.node.cores or default_executors()
+
+    def why_not_ready(standing: Standing) -> tuple[str, ...]:
+        return WorkerReadiness(
+            has_joined=standing.has_joined,
+            accepts_work=not standing.is_leaving,
+            capacity=cores,
+            overload=standing.overload,
+        ).why_not()
+
     return Duties(
         role=Role.WORKER,
         counts_cpu=False,  # a load generator is meant to be busy
-        cores=config.node.cores or default_executors(),
+        why_not_ready=why_not_ready,
         needs=frozenset({Role.MANAGER}),
+        cores=cores,
     )
 
 
-class WorkerServer:
+class WorkerServer(NodeServer):
     """A worker inside your program.
 
     worker = WorkerServer({"discovery": {"seeds": ["127.0.0.1:9000"]}})
-    await worker.start()
+    await worker.start(timeout_s=10)
     ...
     await worker.graceful_shutdown()
     """
 
     def __init__(self, settings: Settings = None) -> None:
         """`settings`: a `NodeConfig`, or the tables a configuration file would hold."""
-        self.config = as_config("worker", settings)
-        self._node = EmbeddedNode(self.config, worker_duties(self.config))
-
-    @property
-    def node_id(self) -> str:
-        return self.config.node.id
-
-    @property
-    def address(self) -> str:
-        """`host:port` at which others reach this node."""
-        return self._node.member.address
-
-    @property
-    def http_address(self) -> str:
-        """`host:port` of `/metrics`, `/healthz` and `/readyz`."""
-        return self._node.member.http_address
-
-    def members(self) -> list[Member]:
-        """Every member this node knows, itself first."""
-        return self._node.member.members()
-
-    async def start(self, timeout_s: float | None = None) -> None:
-        """Returns when the node listens; with a timeout, when it is ready, or raises."""
-        await self._node.start(timeout_s)
-
-    async def wait_ready(self, timeout_s: float | None = None) -> None:
-        await self._node.member.wait_ready(timeout_s)
-
-    async def graceful_shutdown(self) -> None:
-        """Says farewell to the others and leaves nothing behind."""
-        await self._node.graceful_shutdown()
+        config = as_config("worker", settings)
+        super().__init__(config, worker_duties(config))

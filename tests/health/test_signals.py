@@ -281,6 +281,7 @@ def test_a_start_may_take_a_hundred_and_fifty_seconds() -> None:
         (WorkerReadiness(capacity=1, has_joined=False), ("no manager is known",)),
         (WorkerReadiness(capacity=1, overload=Overload.STRESSED), ()),
         (WorkerReadiness(capacity=1, overload=Overload.OVERLOADED), ("overloaded",)),
+        (ManagerReadiness(), ()),
         (ManagerReadiness(workers=1), ()),
         (ManagerReadiness(workers=0), ("no workers",)),
         (ManagerReadiness(workers=1, has_quorum=False), ("no quorum",)),

@@ -12,9 +12,9 @@ import uvloop
 from hyperscale import ManagerServer, WorkerServer
 from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.membership.events import State
-from hyperscale.nodes.member import Duties, open_member
+from hyperscale.nodes.manager import manager_duties
+from hyperscale.nodes.member import open_member
 from hyperscale.nodes.running import as_config
-from hyperscale.wire.roles import Role
 
 ANY_PORT = {"port": 0, "http_port": 0}
 
@@ -133,13 +133,13 @@ def test_a_bug_in_a_core_stops_the_node_with_its_error() -> None:
     async def work() -> None:
         node = manager()
         await node.start()
-        core = node._node.member.driver.core
+        core = node.member.driver.core
 
         def broken(*_: object, **__: object) -> list[Any]:
             raise InvariantError("this cannot be")
 
         core.handle = broken  # type: ignore[method-assign]  # the bug
-        await until(lambda: node._node._task is not None and node._node._task.done())
+        await until(lambda: node._task is not None and node._task.done())
         with pytest.raises(InvariantError, match="this cannot be"):
             await node.graceful_shutdown()
 
@@ -153,7 +153,7 @@ def test_a_node_that_is_cancelled_leaves_nothing() -> None:
         config = as_config("manager", {"listen": ANY_PORT})
 
         async def live() -> None:
-            async with open_member(config, Duties(role=Role.MANAGER, counts_cpu=True)):
+            async with open_member(config, manager_duties()):
                 await asyncio.Event().wait()
 
         task = asyncio.create_task(live())
