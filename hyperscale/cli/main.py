@@ -7,6 +7,7 @@ writes crash logs and decides how an error looks.
 import contextlib
 import errno
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -56,9 +57,18 @@ exit codes: 0 passed, 1 a threshold or check failed, 2 wrong input (nothing ran)
 """
 
 
+def _leave(_signal: int, _frame: object) -> None:
+    _say("hyperscale: interrupted")
+    os._exit(EXIT_INTERRUPTED)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command line; returns its exit code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments is None:
+        arguments = sys.argv[1:]
+        # Until a command takes the signal over there is nothing to clean up, and an exception
+        # raised into whatever is being imported might be lost there.
+        signal.signal(signal.SIGINT, _leave)
     _open_missing_streams()
     try:
         code = _main(arguments)

@@ -397,6 +397,15 @@ def test_a_cancelled_task_of_a_call_lets_go_of_its_connection(target: RunningTar
     assert in_lab(work) == (True, 0)
 
 
+def test_a_call_from_another_thread_is_refused(target: RunningTarget) -> None:
+    async def work(lab: Lab) -> None:
+        with pytest.raises(RuntimeError, match="another thread"):
+            await asyncio.to_thread(lab.http.get, f"{target.url}/")
+
+    in_lab(work)
+    assert target.counts()["total"] == 0
+
+
 def test_cutting_cancels_whoever_waits(target: RunningTarget) -> None:
     async def work(lab: Lab) -> list[bool]:
         calls = [asyncio.ensure_future(_wait(lab, target.url)) for _ in range(5)]

@@ -62,17 +62,18 @@ def test_redirects_stay_within_their_tls_options(tls_target: RunningTarget) -> N
 def test_plain_http_on_a_tls_port_and_the_reverse_are_errors(
     tls_target: RunningTarget, target: RunningTarget
 ) -> None:
-    async def work(lab: Lab) -> list[str]:
+    async def work(lab: Lab) -> list[RequestError]:
         seen = []
         for url in (f"http://127.0.0.1:{tls_target.port}/", f"https://127.0.0.1:{target.port}/"):
             with pytest.raises(RequestError) as caught:
                 await lab.http.get(url, timeout=5)
-            seen.append(caught.value.error)
+            seen.append(caught.value)
         return seen
 
     plain, secure = in_lab(work)
-    assert plain in {"protocol", "reset"}
-    assert secure == "tls"
+    assert plain.error in {"protocol", "reset"}
+    assert secure.error == "tls"
+    assert "does not speak TLS" in str(secure)
 
 
 class _Hello(BaseHTTPRequestHandler):

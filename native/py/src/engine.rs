@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use hyperscale_core::engine::program::{self, ProgramStep};
@@ -132,6 +133,7 @@ type Core = engine::Engine<Py<Call>>;
 
 #[pyclass(frozen, module = "hyperscale._native")]
 pub struct Engine {
+    thread: ThreadId,
     core: Mutex<Core>,
     recorder: Shared,
     event_loop: Py<PyAny>,
@@ -187,7 +189,14 @@ impl Engine {
     ) -> PyResult<Self> {
         let core = Core::new(to_options(connections, connecting_max, shared_max)?)?;
         let recorder = recorder.shared.clone();
-        Ok(Self { core: Mutex::new(core), recorder, event_loop, response_type, error_type })
+        Ok(Self {
+            thread: std::thread::current().id(),
+            core: Mutex::new(core),
+            recorder,
+            event_loop,
+            response_type,
+            error_type,
+        })
     }
 
     /// Readable when `poll` has something to do.
@@ -220,6 +229,11 @@ impl Engine {
         sees_body: bool,
     ) -> PyResult<Bound<'py, Call>> {
         let this = slf.get();
+        if std::thread::current().id() != this.thread {
+            let message = "a client belongs to the loop its virtual user runs in; \
+                           it cannot be called from another thread";
+            return Err(PyRuntimeError::new_err(message));
+        }
         let call = Bound::new(slf.py(), Call::new(slf.clone().unbind()))?;
         let keep = if sees_body { Keep::Body } else { Keep::Head };
         let caller = Caller { vu, step, keep };

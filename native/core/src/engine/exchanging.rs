@@ -170,7 +170,7 @@ impl<T> Engine<T> {
                 } else {
                     ErrorClass::Connect
                 };
-                self.finish(slot, Some(Failure::new(class, error.to_string())), recorder);
+                self.finish(slot, Some(Failure::new(class, tls::describe(&error))), recorder);
             }
         }
     }

@@ -144,6 +144,16 @@ impl ServerCertVerifier for AcceptAny {
     }
 }
 
+/// What to tell people of a failed handshake.
+#[must_use]
+pub fn describe(error: &io::Error) -> String {
+    let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match cause {
+        Some(rustls::Error::InvalidMessage(_)) => "the server does not speak TLS".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
 /// Whether an error came from the TLS layer rather than from the socket under it.
 #[must_use]
 pub fn is_tls_error(error: &io::Error) -> bool {
