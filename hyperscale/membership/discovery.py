@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 from hyperscale.membership.formulas import backoff_s
 from hyperscale.membership.settings import Seconds
 
-_CHECK_AGAIN_S = 5.0
+_CHECK_AGAIN_S = 2.5
 """After views were exchanged: by then the candidate is a member, or is asked again."""
 
 

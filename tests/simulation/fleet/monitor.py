@@ -4,7 +4,7 @@ Safety, at any time:
  1. no live node that was reachable is declared dead (loss up to 20 %, stalls up to 5 s)
  2. each death fires once at each member: between two deaths of a node there is a return
  3. nobody is judged by timers while the judge's own packets wait unread
- 4. who died of silence had been suspected for as long as its independent witnesses warrant
+ 4. no suspicion ends sooner than its independent witnesses warrant
  5. a process outranks every earlier life of its node from its first moment
 Bounds:
  6. refused: dead everywhere within 3 s of the evidence, with little loss within 3 s of the crash;
@@ -122,7 +122,11 @@ class FleetMonitor(Monitor):
 
     def after(self, host: Host) -> None:
         program = host.program
-        if program is None or not program.changes:
+        if program is None:
+            return
+        if program.core.judge.suspects:
+            self._check_witnesses(host, program.core)
+        if not program.changes:
             return
         changes, program.changes = program.changes, []
         for change in changes:
@@ -161,11 +165,16 @@ class FleetMonitor(Monitor):
         if ended is None:
             self._check_reachable(host, died)
         else:
-            took_s = self.world.now_s - ended[0]
-            times = self.findings.refused_s if ended[1] == "crash" else self.findings.silent_s
-            times.append(took_s)
-            if life in self._evidence_s:
-                self.findings.evidence_s.append(self.world.now_s - self._evidence_s[life])
+            self._measure(host, life, *ended)
+
+    def _measure(self, host: Host, life: Life, ended_s: float, how: str) -> None:
+        """How long it took, unless a cut or a stall came in between."""
+        if self._calm_for(host, how) > ended_s:
+            return
+        now_s, findings = self.world.now_s, self.findings
+        (findings.refused_s if how == "crash" else findings.silent_s).append(now_s - ended_s)
+        if life in self._evidence_s:
+            findings.evidence_s.append(now_s - self._evidence_s[life])
 
     def _evidenced(self, life: Life) -> None:
         """The first evidence of a crash is there: from here on everyone shall know soon."""
@@ -199,10 +208,12 @@ class FleetMonitor(Monitor):
     def _check_drained(self, host: Host, change: Changed | Died) -> None:
         """Invariant 3."""
         if host.program.last == "wake" and host.inbox and self.strict:
-            self.world.fail(
-                f"{host.address} judged {change.member.node} {change.member.state} "
-                f"while {len(host.inbox)} packets waited unread"
-            )
+            waiting = sum(1 for item in host.inbox if item[0] == "datagram")
+            if waiting:
+                self.world.fail(
+                    f"{host.address} judged {change.member.node} {change.member.state} "
+                    f"while {waiting} packets waited unread"
+                )
 
     def _check_patience(self, host: Host, life: Life) -> None:
         """Invariant 4."""
@@ -225,6 +236,28 @@ class FleetMonitor(Monitor):
                 f"{host.address} suspected {life[0]} for {lasted_s:.2f} s only; "
                 f"its witnesses warrant {due_s:.2f} s"
             )
+
+    def _check_witnesses(self, host: Host, core: Membership) -> None:
+        """Invariant 4, while a suspicion lasts."""
+        config = host.program.config.membership
+        most_s = config.suspicion_max_s - config.last_look_s
+        for peer in core.judge.suspects.values():
+            life = (peer.node, peer.incarnation)
+            suspicion = peer.suspicion
+            if suspicion is None or life in self._condemned:
+                continue
+            known = len(self._accusers.get(life, ()))
+            if known > suspicion._wanted:
+                continue
+            least_s = suspicion_s(
+                config.suspicion_min_s, most_s, max(0, known - 1), suspicion._wanted
+            )
+            if suspicion.deadline_s < suspicion.start_s + least_s - 1e-6 and self.strict:
+                self.world.fail(
+                    f"{host.address} suspects {peer.node} until "
+                    f"{suspicion.deadline_s - suspicion.start_s:.2f} s after the start; "
+                    f"its {known} witnesses warrant {least_s:.2f} s"
+                )
 
     def _accused(self, accuser: str, life: Life) -> None:
         self._accusers.setdefault(life, {})[accuser] = self.world.now_s

@@ -37,6 +37,7 @@ class Profile:
     name: str
     nodes: tuple[int, int] = (3, 50)
     faults_s: float = 30.0
+    loss_min: float = 0.0
     loss_max: float = 0.2
     duplicate_max: float = 0.05
     delay_max_s: float = 0.02
@@ -52,6 +53,10 @@ class Profile:
     stall_max_s: float = 5.0
     cuts: float = 0.0
     one_way: float = 0.4
+    waves: int = 0
+    """So many times, a few seconds apart, a quarter of the fleet loses power at once."""
+    splits: int = 0
+    """Cuts in two halves that last until the end."""
     leaves: float = 0.0
     skews: float = 0.0
     slows: float = 0.0
@@ -77,6 +82,9 @@ PROFILES = {
             slows=0.5,
             wipe=0.4,
         ),
+        Profile("blackout", nodes=(8, 30), waves=2, loss_max=0.02),
+        Profile("split", splits=1, rejoin=0.0),
+        Profile("naps", nodes=(3, 12), stalls=60.0, loss_min=0.15),
     )
 }
 
@@ -125,7 +133,7 @@ def draw(profile: Profile, seed: int) -> Plan:
         managers = count
     seeds = hosts[: rng.randint(1, managers)]
     link = {
-        "loss": rng.choice((0.0, 0.01, 0.05, 0.1, 0.2)) * profile.loss_max / 0.2,
+        "loss": max(profile.loss_min, rng.choice(_LOSSES) * profile.loss_max),
         "duplicate": profile.duplicate_max * rng.random(),
         "delay_s": 0.0002 + profile.delay_max_s * rng.random() ** 3,
         "jitter_s": 0.0002 + profile.delay_max_s * rng.random() ** 2,
@@ -153,6 +161,7 @@ def draw(profile: Profile, seed: int) -> Plan:
 
 
 _FAULTS_FROM_S = 15.0
+_LOSSES = (0.0, 0.05, 0.25, 0.5, 1.0)
 
 
 class _Draw:
@@ -164,8 +173,6 @@ class _Draw:
         self.hosts = hosts
         self.mortals = mortals
         self.drawn: list[Step] = []
-        self.stalled_until_s: dict[str, float] = {}
-        self.down: dict[str, float] = {}
 
     def steps(self) -> list[Step]:
         profile = self.profile
@@ -175,6 +182,9 @@ class _Draw:
             self._stall()
         for _ in range(self._count(profile.cuts)):
             self._cut()
+        self._waves()
+        for _ in range(profile.splits):
+            self._split()
         for _ in range(self._count(profile.leaves)):
             host = self.rng.choice(self.mortals)
             self.drawn.append({"at_s": self._time(), "do": "tell", "host": host, "method": "leave"})
@@ -209,15 +219,29 @@ class _Draw:
                     back_s = round(at_s + self.rng.choice((0.05, 0.5, 2.0, 8.0, 20.0)), 3)
                     self.drawn.append({"at_s": back_s, "do": "start", "host": host})
 
+    def _waves(self) -> None:
+        at_s = _FAULTS_FROM_S + 1.0
+        victims = self.rng.sample(self.mortals, len(self.mortals))
+        size = max(1, len(self.hosts) // 4)
+        for wave in range(self.profile.waves):
+            for host in victims[wave * size : (wave + 1) * size]:
+                self.drawn.append({"at_s": round(at_s, 3), "do": "power", "host": host})
+            at_s += 3.0 + 3.0 * self.rng.random()
+
+    def _split(self) -> None:
+        half = sorted(self.rng.sample(self.hosts, len(self.hosts) // 2))
+        rest = [host for host in self.hosts if host not in half]
+        cut = {"at_s": _FAULTS_FROM_S + 1.0, "do": "cut", "from": half, "to": rest}
+        self.drawn.append({**cut, "for_s": self.profile.faults_s})
+
     def _stall(self) -> None:
         host, at_s = self._host(), self._time()
         lasts_s = round(self.profile.stall_max_s * self.rng.choice((0.2, 0.5, 0.9, 1.0)), 3)
-        if at_s < self.stalled_until_s.get(host, 0.0) + AWAKE_MIN_S:
-            return
         others = [s for s in self.drawn if s["do"] == "pause" and s["host"] == host]
-        if any(other["at_s"] - AWAKE_MIN_S < at_s + lasts_s for other in others):
-            return
-        self.stalled_until_s[host] = at_s + lasts_s
+        for other in others:
+            ends_s = other["at_s"] + other["for_s"]
+            if at_s < ends_s + AWAKE_MIN_S and other["at_s"] < at_s + lasts_s + AWAKE_MIN_S:
+                return
         self.drawn.append({"at_s": at_s, "do": "pause", "host": host, "for_s": lasts_s})
 
     def _cut(self) -> None:
@@ -237,6 +261,7 @@ def run(
     plan: Plan,
     *,
     core: Any = Membership,
+    drains: bool = True,
     config: MembershipConfig | None = None,
     trace: Trace | None = None,
     monitor: FleetMonitor | None = None,
@@ -256,6 +281,7 @@ def run(
         roles={host: Role(role) for host, role in plan.roles.items()},
         seeds=plan.seeds,
         rejoin=plan.rejoin,
+        drains=drains,
     )
     for address in plan.roles:
         world.add(address, lambda host: MemberProgram(host, fleet))

@@ -12,16 +12,23 @@ from tests.simulation.trace import Trace
 class FleetSuite:
     """Random schedules over 3 to 50 nodes."""
 
-    def __init__(self, profiles: Iterable[str] = PROFILES, core: Any = Membership) -> None:
+    def __init__(
+        self,
+        profiles: Iterable[str] = PROFILES,
+        *,
+        core: Any = Membership,
+        drains: bool = True,
+    ) -> None:
         self._profiles = [PROFILES[name] for name in profiles]
         self._core = core
+        self._drains = drains
         self.name = self._profiles[0].name if len(self._profiles) == 1 else "fleet"
 
     def draw(self, seed: int) -> Plan:
         return draw(self._profiles[seed % len(self._profiles)], seed)
 
     def run(self, plan: Plan, trace: Trace | None) -> Outcome:
-        return run(plan, core=self._core, trace=trace)
+        return run(plan, core=self._core, drains=self._drains, trace=trace)
 
     def describe(self, plan: Plan) -> str:
         roles = list(plan.roles.values())

@@ -1,0 +1,72 @@
+"""Membership with one rule broken each: the invariants and bounds must notice every one.
+
+A mutant is a factory like `Membership` itself, and the profile of schedules that catches it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from hyperscale.membership.core import Identity, Membership
+from hyperscale.membership.members import Peer
+from hyperscale.membership.settings import MembershipConfig
+
+
+def no_stall_guard(identity: Identity, config: MembershipConfig, **kwargs: Any) -> Membership:
+    """After a stall neither is the socket emptied (the shell's part) nor more time given."""
+    core = Membership(identity, config, **kwargs)
+    core.judge.stalled = lambda late_s: None  # type: ignore[method-assign]
+    return core
+
+
+def no_nack(identity: Identity, config: MembershipConfig, **kwargs: Any) -> Membership:
+    """Relays say nothing when a target is silent: whoever asked takes itself for deaf."""
+    return Membership(identity, msgspec.structs.replace(config, nacks=False), **kwargs)
+
+
+def incarnation_zero(identity: Identity, config: MembershipConfig, **kwargs: Any) -> Membership:
+    """A process starts as incarnation 0, like the one before it."""
+    return Membership(msgspec.structs.replace(identity, incarnation=0), config, **kwargs)
+
+
+def dead_never_reprobed(identity: Identity, config: MembershipConfig, **kwargs: Any) -> Membership:
+    """Who is dead is not asked again, nor synced with."""
+    never_s = 3600.0
+    rules = {"reprobe_silent_s": never_s, "reprobe_gone_s": never_s, "sync_dead_s": never_s}
+    return Membership(identity, msgspec.structs.replace(config, **rules), **kwargs)
+
+
+def counted_twice(identity: Identity, config: MembershipConfig, **kwargs: Any) -> Membership:
+    """The same witness shortens a suspicion each time it is heard."""
+    core = Membership(identity, config, **kwargs)
+    suspect = core.judge.suspect
+
+    def counted(peer: Peer, by: str) -> None:
+        suspicion = peer.suspicion
+        if suspicion is not None and by in suspicion.witnesses and suspicion.wants_witnesses:
+            by = f"{by} again {len(suspicion.witnesses)}"
+        suspect(peer, by)
+
+    core.judge.suspect = counted  # type: ignore[method-assign]
+    return core
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    core: Callable[..., Membership]
+    profile: str
+    caught_by: str
+    """Part of what the violation says."""
+    drains: bool = True
+
+
+MUTANTS = (
+    Mutant("no stall guard", no_stall_guard, "naps", "waited unread", drains=False),
+    Mutant("no nack", no_nack, "blackout", "after its silence"),
+    Mutant("incarnation reset to 0", incarnation_zero, "deaths", "it was 0 before"),
+    Mutant("dead never re-probed", dead_never_reprobed, "split", "no common view"),
+    Mutant("confirmation counted twice", counted_twice, "deaths", "witnesses warrant"),
+)
