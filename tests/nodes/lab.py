@@ -353,6 +353,14 @@ def free_port() -> int:
     raise AssertionError("no port is free")
 
 
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
 def descriptors(pid: int) -> list[str]:
     """Sockets a process holds."""
     found = []

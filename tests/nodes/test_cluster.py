@@ -18,6 +18,7 @@ from tests.nodes.lab import (
     descriptors,
     free_port,
     group_members,
+    has_ipv6,
     members_of,
     until,
     wait_for_death,
@@ -84,6 +85,25 @@ def test_a_killed_node_comes_back_in_another_life(cluster: Cluster) -> None:
     again = cluster.start("worker", "w0", *flags).wait_listening()
     assert again.address == worker.address
     wait_for_view([first, second, again])
+
+
+def test_another_node_at_the_address_of_a_dead_one_is_not_taken_for_it(cluster: Cluster) -> None:
+    first, second = cluster.form(2, 0)
+    flags = ("--seed", first.address, "--port", str(free_port()))
+    worker = cluster.start("worker", "w0", *flags).wait_listening()
+    wait_for_view([first, second, worker])
+    worker.kill()
+    heir = cluster.start("worker", "w1", *flags).wait_listening()
+    wait_for_view([first, second, heir])
+    wait_for_death("w0", [first, second])
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+def test_a_cluster_forms_on_the_new_protocol_too(cluster: Cluster) -> None:
+    nodes = cluster.form(2, 1, "--host", "::1")
+    assert all(node.address.startswith("[::1]:") for node in nodes)
+    nodes[2].kill()
+    wait_for_death("w0", nodes[:2])
 
 
 def test_a_node_that_stands_still_for_four_seconds_is_not_dead(cluster: Cluster) -> None:
