@@ -81,7 +81,7 @@ bench-deps: .venv-bench/stamp
 	@touch $@
 
 test: test-deps build
-	cargo test $(CARGO_FLAGS) --quiet --package hyperscale-core
+	cargo test $(CARGO_FLAGS) --quiet --package hyperscale-core --package hyperscale-target
 	$(BIN)/python -m pytest
 
 lint: build

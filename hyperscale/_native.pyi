@@ -224,9 +224,6 @@ class Program:
 def resolve(host: str, port: int) -> list[str]:
     """Every address of a host as "ip:port". Raises OSError when it has none."""
 
-def url_error(url: str) -> str | None:
-    """What is wrong with an http(s) URL, if anything."""
-
 def guard_process(control_fd: int, parent_pid: int) -> None:
     """Ties this process group's life to its parent and to the peer of its control socket."""
 

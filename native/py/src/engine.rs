@@ -1,133 +1,22 @@
 //! The engine inside an asyncio loop: its descriptor is watched by the loop, and what
 //! a step awaits is a `Call`, which asyncio takes for a future of its own kind.
 
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
-use std::time::Duration;
 
-use hyperscale_core::engine::program::{self, ProgramStep};
 use hyperscale_core::engine::response::Keep;
-use hyperscale_core::engine::template::{self, Body, Limits};
-use hyperscale_core::engine::tls::{self, TlsProfile};
-use hyperscale_core::engine::{self, Caller, Mode, Options, RequestKey};
-use pyo3::exceptions::{PyRuntimeError, PyStopIteration, PyValueError};
+use hyperscale_core::engine::{self, Caller, RequestKey};
+use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::exchange::Exchange;
 use crate::recorder::{lock, Recorder, Shared};
+use crate::template::{to_addresses, to_options, Template};
 
 pyo3::import_exception!(asyncio, CancelledError);
 pyo3::import_exception!(asyncio, InvalidStateError);
-
-/// How a user's call is to be secured; PEM contents are checked at once.
-#[pyclass(frozen, module = "hyperscale._native")]
-pub struct Tls {
-    profile: TlsProfile,
-}
-
-#[pymethods]
-impl Tls {
-    #[new]
-    #[pyo3(signature = (verify = true, ca_pem = None, cert_pem = None, key_pem = None))]
-    fn new(
-        verify: bool,
-        ca_pem: Option<&[u8]>,
-        cert_pem: Option<&[u8]>,
-        key_pem: Option<&[u8]>,
-    ) -> PyResult<Self> {
-        let profile = TlsProfile {
-            verify,
-            ca_pem: ca_pem.map(Into::into),
-            cert_pem: cert_pem.map(Into::into),
-            key_pem: key_pem.map(Into::into),
-        };
-        tls::configure(&profile).map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(Self { profile })
-    }
-}
-
-/// A request, rendered once and sent many times.
-#[pyclass(frozen, module = "hyperscale._native")]
-pub struct Template {
-    inner: Arc<template::Template>,
-}
-
-#[pymethods]
-impl Template {
-    #[new]
-    #[allow(clippy::too_many_arguments)] // keyword arguments on the Python side
-    #[pyo3(signature = (
-        method, url, headers, body = None, content_type = None, *, chunked = false,
-        connect_timeout_s, read_timeout_s, total_timeout_s, redirects_max, body_bytes_max, tls = None,
-    ))]
-    fn new(
-        method: &str,
-        url: &str,
-        headers: Vec<(String, String)>,
-        body: Option<&[u8]>,
-        content_type: Option<String>,
-        chunked: bool,
-        connect_timeout_s: f64,
-        read_timeout_s: f64,
-        total_timeout_s: f64,
-        redirects_max: u32,
-        body_bytes_max: u64,
-        tls: Option<&Tls>,
-    ) -> PyResult<Self> {
-        let limits = Limits {
-            connect_ns: to_ns(connect_timeout_s)?,
-            read_ns: to_ns(read_timeout_s)?,
-            total_ns: to_ns(total_timeout_s)?,
-            redirects_max,
-            body_bytes_max,
-        };
-        let body = body.map(|bytes| Body { bytes: bytes.into(), chunked, content_type });
-        let default = TlsProfile::default();
-        let profile = tls.map_or(&default, |tls| &tls.profile);
-        template::Template::new(method, url, headers, body, limits, profile)
-            .map(|template| Self { inner: Arc::new(template) })
-            .map_err(|error| PyValueError::new_err(error.to_string()))
-    }
-
-    #[getter]
-    fn host(&self) -> &str {
-        &self.inner.origin.host
-    }
-
-    #[getter]
-    fn port(&self) -> u16 {
-        self.inner.origin.port
-    }
-
-    #[getter]
-    fn url(&self) -> &str {
-        self.inner.url.as_str()
-    }
-}
-
-fn to_ns(seconds: f64) -> PyResult<u64> {
-    let duration = Duration::try_from_secs_f64(seconds)
-        .map_err(|error| PyValueError::new_err(format!("timeout of {seconds} s: {error}")))?;
-    Ok(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
-}
-
-fn to_options(connections: &str, connecting_max: usize, shared_max: usize) -> PyResult<Options> {
-    let mode = match connections {
-        "per-vu" => Mode::PerVu,
-        "shared" => Mode::Shared,
-        "per-request" => Mode::PerRequest,
-        other => return Err(PyValueError::new_err(format!("unknown connections {other:?}"))),
-    };
-    Ok(Options { mode, connecting_max, shared_max })
-}
-
-fn to_addresses(addresses: Vec<String>) -> PyResult<Vec<SocketAddr>> {
-    let parsed = addresses.iter().map(|text| text.parse());
-    parsed.collect::<Result<_, _>>().map_err(|error| PyValueError::new_err(format!("{error}")))
-}
 
 type Core = engine::Engine<Py<Call>>;
 
@@ -505,97 +394,4 @@ impl Call {
             State::Failed(error) => Ok(Some(error.clone_ref(py))),
         }
     }
-}
-
-/// A workflow of only static steps, looped natively in slices.
-#[pyclass(frozen, module = "hyperscale._native")]
-pub struct Program {
-    core: Mutex<program::Program>,
-    recorder: Shared,
-}
-
-impl Program {
-    fn core(&self) -> MutexGuard<'_, program::Program> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// template, row in the recorder, positions it depends on, accepted statuses
-type StepArguments<'py> = (Bound<'py, Template>, u32, Vec<usize>, Vec<u16>);
-
-#[pymethods]
-impl Program {
-    #[new]
-    #[pyo3(signature = (
-        recorder, layers, vus, *,
-        iterations = None, connections = "per-vu", connecting_max = 256, shared_max = 128,
-    ))]
-    fn new(
-        recorder: &Recorder,
-        layers: Vec<Vec<StepArguments<'_>>>,
-        vus: usize,
-        iterations: Option<u64>,
-        connections: &str,
-        connecting_max: usize,
-        shared_max: usize,
-    ) -> PyResult<Self> {
-        let to_step = |(template, step, after, accepts): StepArguments<'_>| ProgramStep {
-            template: template.get().inner.clone(),
-            step,
-            after,
-            accepts,
-        };
-        let layers = layers.into_iter().map(|layer| layer.into_iter().map(to_step).collect());
-        let options = to_options(connections, connecting_max, shared_max)?;
-        let core = program::Program::new(options, layers.collect(), vus, iterations)?;
-        Ok(Self { core: Mutex::new(core), recorder: recorder.shared.clone() })
-    }
-
-    fn pin(&self, template: &Template, addresses: Vec<String>) -> PyResult<()> {
-        self.core().pin(&template.inner, to_addresses(addresses)?);
-        Ok(())
-    }
-
-    /// Runs up to `slice_s` with the interpreter released. False once all have stopped.
-    fn run(&self, py: Python<'_>, slice_s: f64) -> PyResult<bool> {
-        let slice_ns = to_ns(slice_s)?;
-        let ran = py.detach(|| self.core().run(slice_ns, &mut lock(&self.recorder)));
-        ran.map_err(|error| PyRuntimeError::new_err(error.to_string()))
-    }
-
-    /// After `in_s` nothing new begins.
-    fn stop_in(&self, in_s: f64) -> PyResult<()> {
-        let at_ns = hyperscale_core::clock::now_ns().saturating_add(to_ns(in_s)?);
-        self.core().stop_at(at_ns);
-        Ok(())
-    }
-
-    /// Drops what is under way and counts it as cut.
-    fn cut(&self) {
-        self.core().cut(&mut lock(&self.recorder));
-    }
-
-    #[getter]
-    fn active(&self) -> usize {
-        self.core().active()
-    }
-
-    #[getter]
-    fn iterations(&self) -> u64 {
-        self.core().iterations()
-    }
-}
-
-/// Every address of a host as "ip:port"; raises `OSError` when it has none.
-#[pyfunction]
-pub fn resolve(py: Python<'_>, host: &str, port: u16) -> PyResult<Vec<String>> {
-    let found = py.detach(|| engine::resolve::resolve(host, port));
-    let addresses = found.map_err(pyo3::exceptions::PyOSError::new_err)?;
-    Ok(addresses.iter().map(ToString::to_string).collect())
-}
-
-/// What is wrong with a URL, if anything.
-#[pyfunction]
-pub fn url_error(url: &str) -> Option<String> {
-    template::parse_url(url).err().map(|error| error.to_string())
 }

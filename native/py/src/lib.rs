@@ -8,8 +8,10 @@ use pyo3::prelude::*;
 mod engine;
 mod exchange;
 mod hist;
+mod program;
 mod recorder;
 mod target;
+mod template;
 
 /// Ties the life of this process group to its parent and its control socket.
 #[pyfunction]
@@ -23,13 +25,12 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<hist::Histogram>()?;
     module.add_class::<recorder::Recorder>()?;
     module.add_class::<exchange::Exchange>()?;
-    module.add_class::<engine::Tls>()?;
-    module.add_class::<engine::Template>()?;
+    module.add_class::<template::Tls>()?;
+    module.add_class::<template::Template>()?;
     module.add_class::<engine::Engine>()?;
     module.add_class::<engine::Call>()?;
-    module.add_class::<engine::Program>()?;
-    module.add_function(wrap_pyfunction!(engine::resolve, module)?)?;
-    module.add_function(wrap_pyfunction!(engine::url_error, module)?)?;
+    module.add_class::<program::Program>()?;
+    module.add_function(wrap_pyfunction!(template::resolve, module)?)?;
     module.add_function(wrap_pyfunction!(guard_process, module)?)?;
     module.add_class::<target::Target>()?;
     module.add_function(wrap_pyfunction!(target::self_signed, module)?)?;
