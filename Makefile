@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 
 # Debian packages the tests and the benchmarks drive; installed only where missing.
-TEST_PACKAGES :=
+TEST_PACKAGES := iproute2
 BENCH_PACKAGES := wrk nginx-light
 
 # Everything a change of which makes the native module (or the console script) old.

@@ -106,7 +106,7 @@ class Host:
         self.clock_skew_ms = 0
         self.clock_was_off = False
         self.inbox: deque[tuple[str, str, Any]] = deque()
-        self.outbox: list[tuple[str, Any]] = []
+        self.outbox: list[Callable[[], None]] = []
         self.inbox_dropped = 0
         self.paused_at_s = 0.0
         self._wake_at_s = _INFINITY
@@ -116,20 +116,29 @@ class Host:
 
     def send(self, to: str, payload: Any) -> None:
         if self.blocked:
-            self.outbox.append((to, payload))
+            self.outbox.append(lambda: self.world.network.send(self, to, payload))
         else:
             self.world.network.send(self, to, payload)
 
     def ask(self, to: str, message: Any, token: Any, *, within_s: float = 5.0) -> None:
         """A request over a fresh stream: `Answered` or `Failed` comes back."""
-        self.world.network.ask(self, to, message, token, within_s)
+        if self.blocked:
+            self.outbox.append(lambda: self.ask(to, message, token, within_s=within_s))
+        else:
+            self.world.network.ask(self, to, message, token, within_s)
 
     def answer(self, handle: Any, message: Any) -> None:
-        self.world.network.answer(self, handle, message)
+        if self.blocked:
+            self.outbox.append(lambda: self.answer(handle, message))
+        else:
+            self.world.network.answer(self, handle, message)
 
     def open(self, to: str, token: Any) -> None:
         """A stream that stays: `Opened`, then `Closed` when it ends; or `Failed`."""
-        self.world.network.open(self, to, token)
+        if self.blocked:
+            self.outbox.append(lambda: self.open(to, token))
+        else:
+            self.world.network.open(self, to, token)
 
     def close(self, token: Any) -> None:
         self.world.network.close(self, token)
@@ -238,8 +247,8 @@ class Host:
         self.note("UNBLOCK", f"{len(self.inbox)} in, {len(self.outbox)} out")
         self.blocked = False
         outbox, self.outbox = self.outbox, []
-        for to, payload in outbox:
-            self.world.network.send(self, to, payload)
+        for act in outbox:
+            act()
         self._flush()
         self.settle()
 

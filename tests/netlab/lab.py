@@ -1,0 +1,162 @@
+"""Two namespaces, a link between them, and processes in both.
+
+    with NetLab() as lab:
+        server = lab.b.popen([sys.executable, "serve.py", lab.b.address])
+        client = lab.a.popen([sys.executable, "call.py", lab.b.address])
+        lab.link(delay_s=0.05, loss=0.1)
+        lab.cut()                # nothing passes any more; cut(to="b") for one way only
+        lab.mend()
+
+Needs root, `ip` (iproute2) and /dev/net/tun; `why_not()` says what is missing. Processes started
+in a lab that still run at its end are killed with it.
+"""
+
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import count
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from tests.netlab.relay import Relay, Way
+
+TUN_DEVICE = "/dev/net/tun"
+_TUNSETIFF = 0x400454CA
+_IFF_TUN = 0x0001
+_IFF_NO_PI = 0x1000
+
+End = Literal["a", "b"]
+_numbers = count()
+
+
+def why_not() -> str:
+    """What is missing for a lab on this machine; empty if nothing is."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if shutil.which("ip") is None:
+        return "the command 'ip' is missing (package iproute2)"
+    if not os.path.exists(TUN_DEVICE):
+        return f"{TUN_DEVICE} is missing"
+    tried = subprocess.run(["ip", "netns", "list"], capture_output=True, check=False)
+    return "" if tried.returncode == 0 else f"no namespaces here: {tried.stderr.decode().strip()}"
+
+
+class Side:
+    """One namespace, its address, and the processes in it."""
+
+    def __init__(self, name: str, address: str) -> None:
+        self.name = name
+        self.address = address
+        self._processes: list[subprocess.Popen[Any]] = []
+
+    def popen(self, command: Sequence[str], **kwargs: Any) -> subprocess.Popen[Any]:
+        """Starts a process in this namespace; its pid is the process's own."""
+        wrapped = ["ip", "netns", "exec", self.name, *command]
+        process = subprocess.Popen(wrapped, **kwargs)
+        self._processes.append(process)
+        return process
+
+    def run(self, command: Sequence[str], **kwargs: Any) -> subprocess.CompletedProcess[Any]:
+        """Runs a command in this namespace to its end."""
+        wrapped = ["ip", "netns", "exec", self.name, *command]
+        return subprocess.run(wrapped, check=True, **kwargs)
+
+    def kill(self) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+        for process in self._processes:
+            process.wait()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+
+
+class NetLab:
+    """Two sides and the relay between them. A context manager."""
+
+    def __init__(self, *, seed: int = 0) -> None:
+        # The pid keeps labs of parallel test runs apart, the number those of one process.
+        number = next(_numbers)
+        tag, net = f"{os.getpid() % 1_000_000}x{number % 100}", (os.getpid() + number) % 250
+        self.a = Side(f"hsa{tag}", f"10.97.{net}.1")
+        self.b = Side(f"hsb{tag}", f"10.97.{net}.2")
+        self._seed = seed
+        self._stack = ExitStack()
+        self._relay: Relay
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            devices = [self._side(stack, side, other) for side, other in self._pairs()]
+            self._relay = Relay(*devices, seed=self._seed)
+            stack.callback(self._relay.close)
+            stack.callback(self.a.kill)
+            stack.callback(self.b.kill)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    # The link.
+
+    @property
+    def to_a(self) -> Way:
+        return self._relay.to_a
+
+    @property
+    def to_b(self) -> Way:
+        return self._relay.to_b
+
+    def link(self, *, delay_s: float = 0.0, jitter_s: float = 0.0, loss: float = 0.0) -> None:
+        """How packets fare from here on, both ways."""
+        for way in (self.to_a, self.to_b):
+            way.delay_s, way.jitter_s, way.loss = delay_s, jitter_s, loss
+
+    def cut(self, *, to: End | None = None) -> None:
+        """Nothing passes any more, or nothing towards one end."""
+        self._set_cut(to, is_cut=True)
+
+    def mend(self, *, to: End | None = None) -> None:
+        self._set_cut(to, is_cut=False)
+
+    def _set_cut(self, to: End | None, *, is_cut: bool) -> None:
+        if to != "b":
+            self.to_a.is_cut = is_cut
+        if to != "a":
+            self.to_b.is_cut = is_cut
+
+    # Making it.
+
+    def _pairs(self) -> tuple[tuple[Side, Side], tuple[Side, Side]]:
+        return (self.a, self.b), (self.b, self.a)
+
+    def _side(self, stack: ExitStack, side: Side, other: Side) -> int:
+        """Namespace and device of one side; the device's descriptor stays with us."""
+        _ip("netns", "add", side.name)
+        stack.callback(_ip, "netns", "del", side.name)
+        device = os.open(TUN_DEVICE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        stack.callback(os.close, device)
+        request = struct.pack("16sH22x", side.name.encode(), _IFF_TUN | _IFF_NO_PI)
+        fcntl.ioctl(device, _TUNSETIFF, request)
+        _ip("link", "set", side.name, "netns", side.name)
+        within = ("netns", "exec", side.name, "ip")
+        _ip(*within, "address", "add", side.address, "peer", other.address, "dev", side.name)
+        _ip(*within, "link", "set", side.name, "up", "mtu", "1500")
+        _ip(*within, "link", "set", "lo", "up")
+        return device
+
+
+def _ip(*arguments: str) -> None:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")

@@ -1,0 +1,135 @@
+"""The lab itself: packets pass, are delayed, lost and cut; nothing is left behind."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.netlab.lab import NetLab, why_not
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it is all there")
+
+PORT = 7007
+
+_ECHO = """
+import socket, sys, threading
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+udp.bind((sys.argv[1], int(sys.argv[2])))
+tcp = socket.create_server((sys.argv[1], int(sys.argv[2])))
+print("ready", flush=True)
+def serve():
+    while True:
+        connection, _ = tcp.accept()
+        connection.sendall(connection.recv(100))
+        connection.close()
+threading.Thread(target=serve, daemon=True).start()
+while True:
+    data, source = udp.recvfrom(100)
+    udp.sendto(data, source)
+"""
+
+_CALL = """
+import json, socket, sys, time
+host, port, count, timeout_s = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+udp.settimeout(timeout_s)
+trips = []
+for n in range(count):
+    began = time.monotonic()
+    udp.sendto(str(n).encode(), (host, port))
+    try:
+        while udp.recv(100) != str(n).encode():
+            pass
+        trips.append(time.monotonic() - began)
+    except TimeoutError:
+        pass
+try:
+    with socket.create_connection((host, port), timeout=timeout_s) as tcp:
+        tcp.sendall(b"hello")
+        answered = tcp.recv(100) == b"hello"
+except OSError as error:
+    answered = type(error).__name__
+print(json.dumps([trips, answered]))
+"""
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[NetLab]:
+    with NetLab(seed=1) as lab:
+        echo = lab.b.popen(
+            [sys.executable, "-c", _ECHO, lab.b.address, str(PORT)], stdout=subprocess.PIPE
+        )
+        assert echo.stdout is not None
+        assert echo.stdout.readline() == b"ready\n"
+        yield lab
+
+
+@pytest.fixture(autouse=True)
+def perfect(lab: NetLab) -> None:
+    lab.link()
+    lab.mend()
+
+
+def call(lab: NetLab, count: int, timeout_s: float) -> tuple[list[float], bool | str]:
+    arguments = [lab.b.address, str(PORT), str(count), str(timeout_s)]
+    done = lab.a.run([sys.executable, "-c", _CALL, *arguments], stdout=subprocess.PIPE)
+    trips, answered = json.loads(done.stdout)
+    return trips, answered
+
+
+def test_datagrams_and_connections_pass(lab: NetLab) -> None:
+    trips, answered = call(lab, 20, 5.0)
+    assert len(trips) == 20
+    assert answered is True
+
+
+def test_a_delay_is_felt_in_both_directions(lab: NetLab) -> None:
+    lab.link(delay_s=0.05)
+    trips, answered = call(lab, 5, 5.0)
+    assert min(trips) >= 0.1
+    assert answered is True
+
+
+def test_the_stated_share_is_lost(lab: NetLab) -> None:
+    lab.to_b.loss = 0.5
+    before = lab.to_b.dropped
+    trips, _ = call(lab, 60, 0.1)
+    assert 10 < len(trips) < 50
+    assert lab.to_b.dropped > before
+
+
+def test_behind_a_cut_there_is_silence_not_refusal(lab: NetLab) -> None:
+    lab.cut()
+    assert call(lab, 1, 0.3) == ([], "TimeoutError")
+    lab.mend()
+    trips, answered = call(lab, 1, 5.0)
+    assert (len(trips), answered) == (1, True)
+
+
+def test_a_cut_may_be_one_way(lab: NetLab) -> None:
+    lab.cut(to="a")
+    before = lab.to_b.passed
+    trips, _ = call(lab, 1, 0.3)
+    assert trips == []
+    assert lab.to_b.passed > before
+
+
+def test_without_a_listener_a_connection_is_refused(lab: NetLab) -> None:
+    probe = (
+        "import socket, sys\n"
+        "try: socket.create_connection((sys.argv[1], 9), timeout=5)\n"
+        "except ConnectionRefusedError: print('refused')\n"
+    )
+    done = lab.a.run([sys.executable, "-c", probe, lab.b.address], stdout=subprocess.PIPE)
+    assert done.stdout == b"refused\n"
+
+
+def test_nothing_is_left_of_a_lab() -> None:
+    with NetLab() as lab:
+        left = lab.a.popen(["sleep", "1000"])
+        names = (lab.a.name, lab.b.name)
+    assert left.poll() is not None
+    known = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+    assert not any(name in known.stdout for name in names)

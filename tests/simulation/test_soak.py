@@ -1,0 +1,125 @@
+"""The long runs of membership. Each writes what it found to benchmarks/results."""
+
+import os
+import platform
+from collections.abc import Iterable
+from itertools import islice, product
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.campaign import campaign, parallel_campaign, quantiles, seeds_of_commit
+from tests.simulation.fleet.lifeguard import DETECTORS, MEMBERS, interval, threshold
+from tests.simulation.fleet.mutants import MUTANTS, Mutant
+from tests.simulation.fleet.schedules import PROFILES
+from tests.simulation.fleet.suite import FleetSuite
+
+pytestmark = pytest.mark.soak
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+SCHEDULES = 5_200
+MUTANT_SCHEDULES = 40
+JOBS = len(os.sched_getaffinity(0))
+
+INTERVALS = (  # slow members, blocked for, free for
+    (4, 8.192, 1.024),
+    (4, 32.768, 4.096),
+    (16, 8.192, 0.064),
+    (16, 16.384, 1.024),
+    (32, 2.048, 0.256),
+    (32, 32.768, 4.096),
+)
+THRESHOLDS = ((1, 1), (4, 2), (16, 3), (32, 4))  # slow members, seed
+FEWER = 50
+
+
+def _write(name: str, lines: Iterable[str]) -> None:
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    where = f"({platform.system()} {platform.release()}, Python {platform.python_version()})"
+    (RESULTS / name).write_text("\n".join((*lines, where)) + "\n")
+
+
+@pytest.mark.timeout(10_800)
+def test_thousands_of_schedules_violate_nothing_and_every_mutant_is_caught() -> None:
+    suite = FleetSuite()
+    tally = parallel_campaign(suite, islice(seeds_of_commit(), SCHEDULES), jobs=JOBS)
+    with get_context("fork").Pool(JOBS) as pool:
+        caught = pool.map(_times_caught, MUTANTS)
+    _write(
+        "soak-membership.txt",
+        (
+            "Membership in the simulator: invariants after every event, bounds, one view after heal",
+            f"{tally.runs} schedules ({', '.join(PROFILES)}), {len(tally.failures)} failed, "
+            f"{tally.seconds:.0f} s with {JOBS} processes",
+            *suite.summarise(tally.outcomes),
+            "",
+            f"Mutants, caught in so many of {MUTANT_SCHEDULES} schedules:",
+            *(
+                f"  {mutant.name}: {times} (profile {mutant.profile}, by '{mutant.caught_by}')"
+                for mutant, times in zip(MUTANTS, caught, strict=True)
+            ),
+            "",
+        ),
+    )
+    tally.raise_if_failed()
+    assert all(caught), dict(zip([mutant.name for mutant in MUTANTS], caught, strict=True))
+
+
+def _times_caught(mutant: Mutant) -> int:
+    suite = FleetSuite([mutant.profile], core=mutant.core, drains=mutant.drains)
+    tally = campaign(suite, range(MUTANT_SCHEDULES), failures_max=MUTANT_SCHEDULES)
+    return sum(mutant.caught_by in failure.message for failure in tally.failures)
+
+
+@pytest.mark.timeout(10_800)
+def test_slow_members_cause_no_false_positives_at_healthy_ones() -> None:
+    with get_context("fork").Pool(JOBS, maxtasksperchild=1) as pool:
+        counts = pool.starmap(_interval, product(range(len(DETECTORS)), INTERVALS), chunksize=1)
+        latencies = pool.starmap(
+            _threshold, product(range(len(DETECTORS)), THRESHOLDS), chunksize=1
+        )
+    lines = [
+        f"The Lifeguard paper's set-up (arXiv 1707.00788): {MEMBERS} members, some of them slow",
+        "",
+        "False positives over 120 s: healthy members declared dead, at anyone (FP) and at healthy",
+        "members only (FP-), summed over (slow members, blocked s, free s) =",
+        "  " + " ".join(str(each) for each in INTERVALS),
+        "",
+        f"{'':30}{'FP':>9}{'FP-':>9}{'FP- % of SWIM':>15}",
+    ]
+    totals = []
+    for at, detector in enumerate(DETECTORS):
+        mine = counts[at * len(INTERVALS) : (at + 1) * len(INTERVALS)]
+        totals.append((sum(fp for fp, _ in mine), sum(healthy for _, healthy in mine)))
+        share = 100 * totals[at][1] / max(1, totals[0][1])
+        lines.append(f"{detector.name:30}{totals[at][0]:>9}{totals[at][1]:>9}{share:>15.2f}")
+    lines += [
+        "the paper, SWIM and Lifeguard (Table IV): FP- 100 % and 1.9 %; FP 50 to 100 times fewer",
+        "",
+        "Seconds until members blocked for good (1, 4, 16, 32 of them) are declared dead at",
+        "healthy members: by the first, by the last of them",
+    ]
+    for at, detector in enumerate(DETECTORS):
+        pairs = [
+            pair
+            for each in latencies[at * len(THRESHOLDS) : (at + 1) * len(THRESHOLDS)]
+            for pair in each
+        ]
+        lines.append(f"{detector.name:30}first {quantiles([first for first, _ in pairs])}")
+        lines.append(f"{'':30}last  {quantiles([last for _, last in pairs])}")
+    _write("lifeguard.txt", (*lines, ""))
+    off, ours = totals[2][1], totals[3][1]
+    assert ours == 0 or ours * FEWER <= off
+    swim = totals[0][1]
+    assert swim > 0, "the slow members disturbed nobody: the set-up shows nothing"
+
+
+def _interval(detector: int, setting: tuple[int, float, float]) -> tuple[int, int]:
+    slow, blocked_s, free_s = setting
+    return interval(DETECTORS[detector], slow=slow, blocked_s=blocked_s, free_s=free_s, seed=slow)
+
+
+def _threshold(detector: int, setting: tuple[int, int]) -> list[tuple[float, float]]:
+    slow, seed = setting
+    return threshold(DETECTORS[detector], slow=slow, seed=seed)
