@@ -49,7 +49,7 @@ def test_thousands_of_schedules_violate_nothing_and_every_mutant_is_caught() -> 
     _write(
         "soak-membership.txt",
         (
-            "Membership in the simulator: invariants after every event, bounds, one view after heal",
+            "Membership in the simulator: invariants after every event, bounds, one view healed",
             f"{tally.runs} schedules ({', '.join(PROFILES)}), {len(tally.failures)} failed, "
             f"{tally.seconds:.0f} s with {JOBS} processes",
             *suite.summarise(tally.outcomes),
