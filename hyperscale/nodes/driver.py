@@ -286,7 +286,7 @@ class MembershipDriver:
         member, before = changed.member, changed.before
         if member.state is not before and member.state is not State.DEAD:
             _log.info(
-                _EVENT_OF_STATE[member.state, before in _LIVING],
+                _event_name(member.state, before),
                 extra={
                     "member": member.node,
                     "member_role": str(member.role),
@@ -454,13 +454,16 @@ class MembershipDriver:
             self._discovery_timer = None
 
 
-_EVENT_OF_STATE: dict[tuple[State, bool], str] = {
-    (State.UNCONFIRMED, False): "member.heard_of",
-    (State.UNCONFIRMED, True): "member.restarted",
-    (State.ALIVE, False): "member.confirmed",
-    (State.ALIVE, True): "suspicion.cleared",
-    (State.SUSPECT, True): "member.suspected",
-    (State.SUSPECT, False): "member.suspected",
-    (State.LEFT, True): "member.left",
-    (State.LEFT, False): "member.left",
+_EVENT_OF_RETURN = {
+    State.SUSPECT: "suspicion.cleared",
+    State.DEAD: "member.returned",
+    State.LEFT: "member.returned",
 }
+
+
+def _event_name(state: State, before: State | None) -> str:
+    if state is State.UNCONFIRMED:
+        return "member.heard_of" if before is None else "member.restarted"
+    if state is State.ALIVE:
+        return _EVENT_OF_RETURN.get(before or State.UNCONFIRMED, "member.confirmed")
+    return "member.suspected" if state is State.SUSPECT else "member.left"

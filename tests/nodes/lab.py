@@ -36,6 +36,7 @@ _STATE_OF_EVENT = {
     "member.heard_of": "unconfirmed",
     "member.restarted": "unconfirmed",
     "member.confirmed": "alive",
+    "member.returned": "alive",
     "suspicion.cleared": "alive",
     "member.suspected": "suspect",
     "member.died": "dead",

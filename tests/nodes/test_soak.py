@@ -4,7 +4,6 @@
 """
 
 import os
-import platform
 import random
 import signal
 import statistics
@@ -24,38 +23,13 @@ from tests.nodes.lab import (
     wait_for_death,
     wait_for_view,
 )
+from tests.nodes.report import Report
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
 MANAGERS, WORKERS = 5, 15
 KILLS = 20
 BUSY_S = float(os.environ.get("SOAK_BUSY_S", "600"))
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "soak-members.txt"
-
-
-class Report:
-    """What the soak tests found, section by section; sections of other runs stay."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        text = path.read_text() if path.exists() else ""
-        parts = [part for part in text.split("\n## ") if part.strip()]
-        self._sections = {part.split("\n", 1)[0].removeprefix("## "): part for part in parts}
-
-    def write(self, title: str, *lines: str) -> None:
-        where = f"{os.cpu_count()} cores, Linux {platform.release().split('-')[0]}"
-        when = time.strftime("%Y-%m-%d", time.gmtime())
-        self._sections[title] = "\n".join([title, f"({when}, {where})", *lines, ""])
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        parts = [self._sections[each].removeprefix("## ") for each in sorted(self._sections)]
-        self._path.write_text("## " + "\n## ".join(parts))
-        for line in (f"\n{title}", *lines):
-            print(line)  # noqa: T201  what a soak is for
-
-
-@pytest.fixture
-def report() -> Report:
-    return Report(RESULTS)
 
 
 @pytest.fixture

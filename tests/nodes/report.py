@@ -1,0 +1,28 @@
+"""What the soak tests of nodes found, kept in benchmarks/results/soak-members.txt."""
+
+import os
+import platform
+import time
+from pathlib import Path
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "soak-members.txt"
+
+
+class Report:
+    """What the soak tests found, section by section; sections of other runs stay."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        text = path.read_text() if path.exists() else ""
+        parts = [part for part in text.split("\n## ") if part.strip()]
+        self._sections = {part.split("\n", 1)[0].removeprefix("## "): part for part in parts}
+
+    def write(self, title: str, *lines: str) -> None:
+        where = f"{os.cpu_count()} cores, Linux {platform.release().split('-')[0]}"
+        when = time.strftime("%Y-%m-%d", time.gmtime())
+        self._sections[title] = "\n".join([title, f"({when}, {where})", *lines, ""])
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        parts = [self._sections[each].removeprefix("## ") for each in sorted(self._sections)]
+        self._path.write_text("## " + "\n## ".join(parts))
+        for line in (f"\n{title}", *lines):
+            print(line)  # noqa: T201  what a soak is for

@@ -1,0 +1,152 @@
+"""Real nodes on both ends of a link that is cut and mended; twenty of them in the soak."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hyperscale.wire.secret import make_secret
+from tests.netlab.lab import NetLab, Side, why_not
+from tests.nodes.lab import Cluster, Node, deaths, until, wait_for_view, wall_s
+from tests.nodes.report import Report
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it is all there")
+
+HASTY = ("--membership-suspicion-min-s", "2s", "--membership-suspicion-max-s", "4s")
+
+
+@pytest.fixture
+def net() -> Iterator[NetLab]:
+    with NetLab(seed=1) as lab:
+        yield lab
+
+
+class Halves:
+    """A cluster half of which is at each end of the link."""
+
+    def __init__(self, cluster: Cluster, net: NetLab, *flags: str) -> None:
+        self._cluster = cluster
+        self._net = net
+        self._flags = flags
+        self._environment = {"HYPERSCALE_SECRET": make_secret()}
+        self.a: list[Node] = []
+        self.b: list[Node] = []
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [*self.a, *self.b]
+
+    def form(self, managers: int, workers: int) -> None:
+        """So many on each side; all know one seed, which is on the first."""
+        first = self._start(self._net.a, "manager", "ma0").wait_listening()
+        self.a.append(first)
+        for half, side, letter in ((self.a, self._net.a, "a"), (self.b, self._net.b, "b")):
+            wanted = [("manager", f"m{letter}{n}") for n in range(managers)]
+            wanted += [("worker", f"w{letter}{n}") for n in range(workers)]
+            known = {node.name for node in self.nodes}
+            for role, name in wanted:
+                if name not in known:
+                    half.append(self._start(side, role, name, "--seed", first.address))
+        for node in self.nodes:
+            node.wait_listening()
+        wait_for_view(self.nodes)
+
+    def _start(self, side: Side, role: str, name: str, *flags: str) -> Node:
+        return self._cluster.start(
+            role,
+            name,
+            *("--host", side.address),
+            *flags,
+            *self._flags,
+            wrap=("ip", "netns", "exec", side.name),
+            environment=self._environment,
+        )
+
+    def cut_until_dead(self) -> None:
+        """Cuts the link until each half has given the other up."""
+        self._net.cut()
+        for half, other in ((self.a, self.b), (self.b, self.a)):
+            gone = {node.name for node in other}
+            until(
+                lambda half=half, gone=gone: all(
+                    node.states()[name] == "dead" for node in half for name in gone
+                ),
+                what="each half has given the other up",
+            )
+
+    def mend(self) -> float:
+        """Mends it; seconds until the last of them had everyone alive again."""
+        at_s = time.time()
+        self._net.mend()
+        wait_for_view(self.nodes)
+        returned = [
+            wall_s(event["time"])
+            for node in self.nodes
+            for event in node.read()
+            if event["event"] in ("member.returned", "member.confirmed", "suspicion.cleared")
+        ]
+        return max(returned) - at_s
+
+
+def test_halves_that_lost_each_other_are_one_cluster_again(tmp_path: Path, net: NetLab) -> None:
+    with Cluster(tmp_path) as cluster:
+        halves = Halves(cluster, net, *HASTY)
+        halves.form(1, 1)
+        halves.cut_until_dead()
+        for half in (halves.a, halves.b):
+            wait_for_view(half)
+        halves.mend()
+        for node in halves.nodes:
+            assert {event["evidence"] for event in node.seen("member.died")} == {"silent"}
+
+
+def test_a_lossy_slow_link_kills_nobody(tmp_path: Path, net: NetLab) -> None:
+    with Cluster(tmp_path) as cluster:
+        halves = Halves(cluster, net)
+        halves.form(1, 1)
+        net.link(delay_s=0.05, jitter_s=0.02, loss=0.2)
+        time.sleep(8)  # the fault itself
+        net.link()
+        wait_for_view(halves.nodes)
+        assert not deaths(halves.nodes)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_twenty_nodes_heal_in_time(tmp_path: Path, net: NetLab, report: Report) -> None:
+    healed_s = []
+    with Cluster(tmp_path) as cluster:
+        halves = Halves(cluster, net)
+        halves.form(2, 8)
+        for _ in range(3):
+            halves.cut_until_dead()
+            healed_s.append(halves.mend())
+        died = deaths(halves.nodes)
+    report.write(
+        "partition, 20 nodes, 10 at each end",
+        "seconds from the mending of the link to one view: "
+        + " ".join(f"{each:.2f}" for each in healed_s),
+        f"{len(died)} deaths, all across the cut; wanted: one view within 15 s",
+    )
+    assert all(each.split(":")[0][1] != each.split(": ")[1][1] for each in died)
+    assert max(healed_s) <= 15.0
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_twenty_nodes_stand_a_lossy_link(tmp_path: Path, net: NetLab, report: Report) -> None:
+    with Cluster(tmp_path) as cluster:
+        halves = Halves(cluster, net)
+        halves.form(2, 8)
+        net.link(delay_s=0.05, jitter_s=0.02, loss=0.2)
+        time.sleep(120)  # the fault itself
+        net.link()
+        wait_for_view(halves.nodes)
+        suspicions = sum(len(node.seen("member.suspected")) for node in halves.nodes)
+        report.write(
+            "a fifth of the packets lost, 20 nodes, 10 at each end",
+            f"120 s of 50-70 ms delay and 20 % loss each way: {len(deaths(halves.nodes))} deaths, "
+            f"{suspicions} suspicions, all refuted",
+        )
+        assert not deaths(halves.nodes)
