@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-ALL = ("startup", "memory", "latency", "throughput", "rpc")
+ALL = ("startup", "memory", "latency", "throughput", "rpc", "membership")
 
 
 def main() -> None:

@@ -128,6 +128,7 @@ class MemberProgram:
             rng=Random(host.world.rng.getrandbits(64)),
             now_s=host.world.now_s,
         )
+        self._discovers = True
         self._discover_at_s = host.world.now_s
         self._started_s = host.world.now_s
         self._retries: dict[str, float] = {}
@@ -223,13 +224,19 @@ class MemberProgram:
         self.host.world.monitor.after(self.host)
         self.host.settle()
 
+    def stop_discovery(self) -> None:
+        self._discovers = False
+        self._discover_at_s = float("inf")
+
     # Core side.
 
     def _find(self, event: Any, now_s: float) -> None:
         """One step of discovery, unless it stands still by now."""
+        if not self._discovers:
+            return
         is_found = self.core.roster.living or self.discovery.phase is Phase.JOINED
         if not self.config.rejoin and is_found and now_s > self._started_s + _DISCOVERED_S:
-            self._discover_at_s = float("inf")
+            self.stop_discovery()
             return
         effects: list[DiscoveryEffect] = self.discovery.handle(event, now_s=now_s)
         for effect in effects:
