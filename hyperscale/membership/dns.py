@@ -63,7 +63,11 @@ class DnsResolver:
             self._ask(name, "A", timeout_s), self._ask(name, "AAAA", timeout_s)
         )
         found = [answer for answer in answers if isinstance(answer, Answer)]
-        addresses = tuple(stream_address(r.address, port) for answer in found for r in answer)
+        addresses = tuple(
+            stream_address(host, port)
+            for answer in found
+            for host in sorted(record.address for record in answer)
+        )
         if not addresses:
             return Unresolved(name, "; ".join(sorted({a for a in answers if isinstance(a, str)})))
         return Resolved(name, addresses, min(_ttl_s(answer) for answer in found))

@@ -1,0 +1,273 @@
+"""Finding the first members: seeds and DNS together, in any order, and only one's own cluster."""
+
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+
+from hyperscale.membership.discovery import (
+    Discovery,
+    DiscoveryConfig,
+    DiscoveryEffect,
+    DiscoveryEvent,
+    DiscoveryTick,
+    Join,
+    Met,
+    Missed,
+    PeerDown,
+    PeerUp,
+    Phase,
+    Probe,
+    Resolve,
+    Resolved,
+    Unresolved,
+    Warn,
+)
+
+
+class Search:
+    """A discovery core and a clock."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.now_s = 100.0
+        config = DiscoveryConfig(cluster="acme", environment="prod", **settings)
+        self.core = Discovery("self", "10.0.0.1:9000", config, rng=Random(1), now_s=self.now_s)
+
+    def on(self, event: DiscoveryEvent) -> list[DiscoveryEffect]:
+        return self.core.handle(event, now_s=self.now_s)
+
+    def tick(self) -> list[DiscoveryEffect]:
+        """Sleeps until it is wanted again."""
+        self.now_s = max(self.now_s, self.core.wake_at_s())
+        return self.on(DiscoveryTick())
+
+    def met(self, address: str, node: str = "other", **kwargs: str) -> list[DiscoveryEffect]:
+        isolation = {"cluster": "acme", "environment": "prod", **kwargs}
+        return self.on(Met(address, node, **isolation))
+
+
+def probed(effects: list[DiscoveryEffect]) -> list[str]:
+    return [effect.address for effect in effects if isinstance(effect, Probe)]
+
+
+def test_seeds_are_probed_at_once_while_names_are_still_looked_up() -> None:
+    search = Search(seeds=("a:1", "b:1"), dns_names=("managers.example",))
+    effects = search.tick()
+    assert probed(effects) == ["a:1", "b:1"]
+    assert [e.name for e in effects if isinstance(e, Resolve)] == ["managers.example"]
+    assert search.core.phase is Phase.PROBING
+
+
+def test_seeds_and_names_take_turns_and_each_address_counts_once() -> None:
+    search = Search(seeds=("a:1", "b:1"), dns_names=("x", "y"))
+    search.tick()
+    search.on(Resolved("x", ("c:1", "a:1", "c:1"), 30.0))
+    search.on(Resolved("y", ("d:1",), 30.0))
+    assert search.core.candidates == ["a:1", "c:1", "d:1", "b:1"]
+
+
+def test_this_node_itself_is_no_candidate_by_address_or_by_name() -> None:
+    search = Search(seeds=("10.0.0.1:9000", "alias:9000", "b:1"))
+    assert probed(search.tick()) == ["alias:9000", "b:1"]
+    assert search.met("alias:9000", node="self") == []
+    search.on(Missed("b:1"))
+    for _ in range(5):
+        assert probed(search.tick()) == ["b:1"]
+        search.on(Missed("b:1"))
+
+
+def test_whoever_answers_is_joined() -> None:
+    search = Search(seeds=("a:1", "b:1"))
+    search.tick()
+    assert search.met("a:1") == [Join("a:1")]
+    search.on(PeerUp("other", "a:1"))
+    assert search.core.phase is Phase.JOINED
+
+
+def test_no_more_probes_are_under_way_than_allowed() -> None:
+    search = Search(seeds=tuple(f"s{n}:1" for n in range(50)), probes_max=10)
+    first = probed(search.tick())
+    assert len(first) == 10
+    assert search.tick() == []
+    assert len(probed(search.on(Missed(first[0])))) == 1
+
+
+@pytest.mark.parametrize(
+    ("tries", "least_s", "most_s"),
+    [
+        (1, 0.5, 0.625),
+        (2, 1, 1.25),
+        (3, 2, 2.5),
+        (4, 4, 5),
+        (5, 8, 10),
+        (6, 15, 18.75),
+        (9, 15, 18.75),
+    ],
+)
+def test_a_silent_seed_is_tried_again_ever_more_rarely(
+    tries: int, least_s: float, most_s: float
+) -> None:
+    search = Search(seeds=("a:1",))
+    for _ in range(tries):
+        assert probed(search.tick()) == ["a:1"]
+        search.on(Missed("a:1"))
+    assert search.core.phase is Phase.BACKOFF
+    assert least_s <= search.core.wake_at_s() - search.now_s <= most_s
+
+
+def test_a_probe_that_failed_is_given_more_time() -> None:
+    search = Search(seeds=("a:1",))
+    timeouts = []
+    for _ in range(4):
+        (probe,) = search.tick()
+        assert isinstance(probe, Probe)
+        timeouts.append(probe.timeout_s)
+        search.on(Missed("a:1"))
+    assert timeouts == [0.5, 1.0, 2.0, 2.0]
+
+
+def test_seeds_that_are_no_members_are_tried_on_in_the_background() -> None:
+    search = Search(seeds=("a:1", "b:1"))
+    search.tick()
+    search.met("a:1")
+    search.on(PeerUp("other", "a:1"))
+    search.on(Missed("b:1"))
+    assert probed(search.tick()) == ["b:1"]
+    assert search.met("b:1", node="late") == [Join("b:1")]
+    search.on(PeerUp("late", "b:1"))
+    assert search.core.wake_at_s() == float("inf")
+
+
+def test_a_member_known_by_another_address_is_not_tried_again() -> None:
+    search = Search(seeds=("manager-0.example:9000",))
+    search.tick()
+    search.met("manager-0.example:9000", node="m0")
+    search.on(PeerUp("m0", "10.0.0.7:9000"))
+    assert search.core.wake_at_s() == float("inf")
+    assert probed(search.on(PeerDown("m0"))) == ["manager-0.example:9000"]
+
+
+def test_who_was_met_and_did_not_become_a_member_is_asked_again() -> None:
+    search = Search(seeds=("a:1",))
+    search.tick()
+    assert search.met("a:1") == [Join("a:1")]
+    assert probed(search.tick()) == ["a:1"]
+    assert search.met("a:1") == [Join("a:1")]
+
+
+def test_a_node_left_alone_starts_over_at_once() -> None:
+    search = Search(seeds=("a:1", "b:1"), dns_names=("x",))
+    search.tick()
+    search.on(Resolved("x", ("c:1",), 600.0))
+    for _ in range(6):
+        search.on(Missed("b:1"))
+        search.tick()
+    search.met("a:1", node="a")
+    search.met("c:1", node="c")
+    search.on(PeerUp("a", "a:1"))
+    search.on(PeerUp("c", "c:1"))
+    search.on(Missed("b:1"))
+    search.on(PeerDown("a"))
+    effects = search.on(PeerDown("c"))
+    assert set(probed(effects)) == {"a:1", "b:1", "c:1"}
+    assert [e.name for e in effects if isinstance(e, Resolve)] == ["x"]
+
+
+def test_a_failed_name_is_left_alone_and_what_it_said_last_is_kept() -> None:
+    search = Search(dns_names=("x",))
+    search.tick()
+    search.on(Resolved("x", ("c:1",), 1.0))
+    search.on(Missed("c:1"))
+    began_s = search.now_s
+    asked_s: list[float] = []
+    while search.now_s < began_s + 40.0:
+        for effect in search.tick():
+            if isinstance(effect, Resolve):
+                asked_s.append(search.now_s - began_s)
+                (warning,) = [
+                    e for e in search.on(Unresolved("x", "SERVFAIL")) if isinstance(e, Warn)
+                ] or [None]
+                if len(asked_s) == 1:
+                    assert warning is not None
+                    assert "x does not resolve: SERVFAIL, keeping 1 known" in warning.text
+                else:
+                    assert warning is None
+            elif isinstance(effect, Probe):
+                search.on(Missed(effect.address))
+    assert search.core.candidates == ["c:1"]
+    assert asked_s[0] == pytest.approx(5.0)
+    assert asked_s[1] == pytest.approx(35.0)
+
+
+def test_an_empty_answer_is_a_failed_one() -> None:
+    search = Search(dns_names=("x",))
+    search.tick()
+    search.on(Resolved("x", ("c:1",), 1.0))
+    search.on(Resolved("x", (), 1.0))
+    assert search.core.candidates == ["c:1"]
+
+
+def test_a_name_whose_addresses_change_brings_new_candidates_and_drops_old_ones() -> None:
+    search = Search(seeds=("a:1",), dns_names=("x",))
+    search.tick()
+    search.on(Resolved("x", ("c:1",), 5.0))
+    effects = search.on(Resolved("x", ("d:1",), 5.0))
+    assert search.core.candidates == ["a:1", "d:1"]
+    assert probed(effects) == ["d:1"]
+    search.on(Missed("c:1"))
+    search.met("c:1")
+
+
+@pytest.mark.parametrize(
+    ("isolation", "part"),
+    [
+        ({"cluster": "other"}, "wrong cluster: node x is of 'other', this node of 'acme'"),
+        ({"environment": "test"}, "wrong environment: node x is of 'test', this node of 'prod'"),
+    ],
+)
+def test_another_cluster_is_refused_naming_both_sides_once(
+    isolation: dict[str, str], part: str
+) -> None:
+    search = Search(seeds=("a:1",))
+    search.tick()
+    (warning,) = search.met("a:1", node="x", **isolation)
+    assert isinstance(warning, Warn)
+    assert part in warning.text
+    assert search.core.wake_at_s() - search.now_s >= 15.0
+    assert probed(search.tick()) == ["a:1"]
+    assert search.met("a:1", node="x", **isolation) == []
+
+
+def test_a_refusal_by_the_other_side_is_shown_once() -> None:
+    search = Search(seeds=("a:1",))
+    search.tick()
+    (warning,) = search.on(Missed("a:1", "wrong secret"))
+    assert isinstance(warning, Warn)
+    assert warning.text == "a:1 is not one of ours: wrong secret"
+    search.tick()
+    assert search.on(Missed("a:1", "wrong secret")) == []
+
+
+def test_a_seed_nobody_ever_answered_at_is_worth_a_warning_now_and_then() -> None:
+    search = Search(seeds=("a:1",))
+    warned_s = []
+    while search.now_s < 100.0 + 1300.0:
+        if probed(search.tick()):
+            for effect in search.on(Missed("a:1")):
+                assert isinstance(effect, Warn)
+                assert "Peer a:1 still unconfirmed after" in effect.text
+                assert "check configuration" in effect.text
+                warned_s.append(search.now_s - 100.0)
+    assert len(warned_s) == 3
+    assert 60.0 <= warned_s[0] <= 80.0
+    assert all(b - a >= 600.0 for a, b in pairwise(warned_s))
+
+
+def test_without_seeds_and_names_there_is_nothing_to_do() -> None:
+    search = Search()
+    assert search.core.wake_at_s() == float("inf")
+    assert search.on(DiscoveryTick()) == []
+    assert search.core.phase is Phase.INITIAL
+    assert search.on(Resolved("unknown", ("a:1",), 1.0)) == []
+    assert search.on(Unresolved("unknown", "why")) == []

@@ -1,0 +1,94 @@
+"""What is still to be told: order, room, repetition, replacement."""
+
+from hyperscale.membership.gossip import ITEMS_MAX, GossipQueue
+from hyperscale.membership.messages import Claim, News
+
+
+def alive(node: str, refutation: int = 0) -> News:
+    return News(node, 1, Claim.ALIVE, refutation, address="10.0.0.1:9000")
+
+
+def suspect(node: str, by: str) -> News:
+    return News(node, 1, Claim.SUSPECT, 0, by)
+
+
+def told(queue: GossipQueue, **kwargs: int) -> list[tuple[str, str]]:
+    news = queue.take(kwargs.get("room", 10_000), limit=kwargs.get("limit", 100))
+    return [(each.node, each.claim.name) for each in news]
+
+
+def test_everything_goes_out_if_it_fits() -> None:
+    queue = GossipQueue()
+    queue.put(alive("a"))
+    queue.put(suspect("b", "c"))
+    assert told(queue) == [("a", "ALIVE"), ("b", "SUSPECT")]
+
+
+def test_the_least_told_comes_first_and_the_urgent_before_the_rest() -> None:
+    queue = GossipQueue()
+    queue.put(alive("old"))
+    assert told(queue) == [("old", "ALIVE")]
+    queue.put(alive("new"))
+    queue.put(News("dead", 1, Claim.REFUSED))
+    queue.put(alive("back", 1), urgent=True)
+    one = len(queue.items) and max(item.size for item in queue.items.values())
+    order = [told(queue, room=one)[0][0] for _ in range(3)]
+    assert order == ["dead", "back", "new"]
+    assert told(queue, room=one)[0][0] != "new"
+
+
+def test_news_told_often_enough_is_dropped() -> None:
+    queue = GossipQueue()
+    queue.put(alive("a"))
+    for _ in range(3):
+        assert queue.take(1_000, limit=10, copies=3)
+    assert queue.take(1_000, limit=10, copies=3)  # the tenth, eleventh and twelfth telling
+    assert not queue.take(1_000, limit=10, copies=3)
+    assert len(queue) == 0
+
+
+def test_newer_news_of_a_node_replaces_what_was_said() -> None:
+    queue = GossipQueue()
+    queue.put(suspect("a", "x"))
+    queue.put(suspect("a", "y"))
+    assert len(queue) == 2
+    queue.put(alive("a", 1))
+    assert told(queue) == [("a", "ALIVE")]
+    assert queue.is_telling("a")
+
+
+def test_the_same_accusation_is_queued_once() -> None:
+    queue = GossipQueue()
+    for _ in range(5):
+        queue.put(suspect("a", "x"))
+    assert len(queue) == 1
+
+
+def test_what_does_not_fit_waits_and_smaller_news_goes_before_it() -> None:
+    queue = GossipQueue()
+    queue.put(alive("x" * 60))
+    queue.put(News("y", 1, Claim.LEFT))
+    small = min(item.size for item in queue.items.values())
+    assert told(queue, room=small) == [("y", "LEFT")]
+    assert len(queue) == 2
+
+
+def test_a_datagram_is_never_filled_beyond_its_room() -> None:
+    queue = GossipQueue()
+    for n in range(200):
+        queue.put(alive(f"node-{n}"))
+    for room in (0, 10, 100, 500, 900):
+        sizes = {item.news.node: item.size for item in queue.items.values()}
+        news = queue.take(room, limit=1_000)
+        assert sum(sizes[each.node] for each in news) <= room
+
+
+def test_beyond_its_bound_the_most_told_is_forgotten() -> None:
+    queue = GossipQueue()
+    queue.put(alive("told"))
+    queue.take(10_000, limit=100)
+    for n in range(ITEMS_MAX):
+        queue.put(alive(f"n{n}"))
+    assert len(queue) == ITEMS_MAX
+    assert queue.dropped == 1
+    assert not queue.is_telling("told")
