@@ -145,15 +145,16 @@ class Rumours:
     def _take_final(self, peer: Peer, news: News) -> None:
         if not outranks(news, peer):
             return
+        was_living = peer.is_living
+        if was_living:
+            # In the life it was known in: whoever acts on the death knows it by that.
+            self._judge.mark_dead(peer, news.claim, is_from_gossip=True)
         peer.refutation = max(peer.refutation, news.refutation)
         peer.incarnation = news.incarnation
-        if peer.is_living:
-            self._judge.mark_dead(peer, news.claim, is_from_gossip=True)
-            return
         self._station.tell_others(news)
         if peer.state is State.UNCONFIRMED:
             self._judge.forget(peer, "unconfirmed.removed")
-        else:
+        elif not was_living:
             self._judge.mark_final(peer, news.claim)
 
     def _correct(self, peer: Peer, news: News) -> None:

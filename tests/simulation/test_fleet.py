@@ -1,16 +1,26 @@
 """Membership under faults: random schedules, kept scenarios, and mutants that must be caught."""
 
+import json
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hyperscale.membership.core import Membership
+from hyperscale.membership.events import Describe, Send
+from hyperscale.membership.messages import METADATA_BYTES_MAX
+from hyperscale.wire.registry import REGISTRY, SizeClass
+from hyperscale.wire.roles import Role
 from tests.simulation.campaign import campaign, seconds_per_simulation
 from tests.simulation.fleet.monitor import FleetMonitor
 from tests.simulation.fleet.mutants import MUTANTS, Mutant
-from tests.simulation.fleet.schedules import PROFILES, SCENARIOS, draw, load_scenario, run
+from tests.simulation.fleet.program import FleetConfig, MemberProgram
+from tests.simulation.fleet.schedules import PROFILES, SCENARIOS, Plan, draw, load_scenario, run
+from tests.simulation.fleet.settled import Unobserved, settled_fleet
 from tests.simulation.fleet.suite import FleetSuite
-from tests.simulation.kernel import Violation
+from tests.simulation.kernel import Violation, World
 
 MUTANT_SEEDS = 40
 FLEET_SEEDS = 300
@@ -65,3 +75,54 @@ def test_a_monitor_that_is_not_strict_only_counts() -> None:
     monitor = FleetMonitor(strict=False, bounds=False)
     outcome = run(draw(PROFILES["deaths"], 3), monitor=monitor)
     assert outcome.findings is monitor.findings
+
+
+def test_no_datagram_outgrows_its_room_under_any_name_and_load() -> None:
+    sizes: list[int] = []
+
+    def encoding(*args: Any, **kwargs: Any) -> Membership:
+        core = Membership(*args, **kwargs)
+        handle = core.handle
+
+        def encoded(event: Any, *, now_s: float) -> list[Any]:
+            effects = handle(event, now_s=now_s)
+            sizes.extend(len(REGISTRY.encode(e.datagram)) for e in effects if isinstance(e, Send))
+            return effects
+
+        core.handle = encoded  # type: ignore[method-assign]  # a spy, not a stub
+        core.handle(Describe(b"m" * METADATA_BYTES_MAX), now_s=kwargs["now_s"])
+        return core
+
+    plan = draw(PROFILES["everything"], 3)
+    renamed = {host: f"{host}-{'x' * 58}" for host in plan.roles}
+    text = json.dumps(asdict(plan))
+    for host, long in renamed.items():
+        text = text.replace(f'"{host}"', f'"{long}"')
+    run(Plan(**json.loads(text)), core=encoding)
+    assert max(sizes) > SizeClass.DATAGRAM // 2
+
+
+def test_a_node_of_another_cluster_is_refused_and_joins_nobody() -> None:
+    world = World(1)
+    hosts = ["n0", "n1", "n2", "stranger"]
+    config = FleetConfig(
+        roles=dict.fromkeys(hosts, Role.MANAGER),
+        seeds=["n0", "n1"],
+        isolation={"stranger": ("sim", "production")},
+    )
+    for address in hosts:
+        world.add(address, lambda host: MemberProgram(host, config)).start()
+    world.run(60.0)
+    known = {a: len(world.hosts[a].program.core.roster.living) for a in hosts}
+    assert known == {"n0": 2, "n1": 2, "n2": 2, "stranger": 0}
+
+
+def test_members_that_know_each_other_stay_quiet() -> None:
+    world = World(1, monitor=Unobserved())
+    addresses = [f"n{n:03d}" for n in range(150)]
+    roles = {a: Role.MANAGER if n < 3 else Role.WORKER for n, a in enumerate(addresses)}
+    settled_fleet(world, addresses, FleetConfig(roles=roles, seeds=addresses[:3], rejoin=False))
+    world.run(10.0)
+    per_second = world.network.sent / 10.0 / len(addresses)
+    assert 5.0 < per_second < 7.0
+    assert not any(h.program.core.judge.suspects for h in world.hosts.values())

@@ -1,0 +1,146 @@
+"""Whatever members say, in whatever order: the core does not break, and its table agrees."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hyperscale.membership.events import (
+    Answered,
+    Changed,
+    Contact,
+    Died,
+    Event,
+    Leave,
+    Move,
+    Received,
+    Refused,
+    Send,
+    State,
+    SyncAsked,
+    Synced,
+    SyncFailed,
+    Tick,
+)
+from hyperscale.membership.messages import (
+    Ack,
+    Claim,
+    Gossip,
+    Nack,
+    News,
+    Ping,
+    PingRequest,
+    Record,
+    Sender,
+    View,
+    Vouch,
+)
+from hyperscale.wire.registry import REGISTRY
+from hyperscale.wire.roles import NODES
+from tests.membership.bench import Bench
+
+names = st.sampled_from(["self", "a", "b", "c", "d", "", "n" * 64])
+addresses = st.sampled_from(["a:1", "b:1", "self:1", "", "no port", "[::1]:9", "x" * 50])
+numbers = st.sampled_from([0, 1, 2, 100, 101, 500, 501, 2**63])
+sequences = st.integers(0, 40)
+roles = st.sampled_from(sorted(NODES))
+senders = st.builds(Sender, address=addresses, role=roles, refutation=numbers)
+news = st.builds(
+    News,
+    node=names,
+    incarnation=numbers,
+    claim=st.sampled_from(Claim),
+    refutation=numbers,
+    by=names,
+    role=roles,
+    address=addresses,
+)
+rumours = st.lists(news, max_size=4).map(tuple)
+datagrams = st.one_of(
+    st.builds(Ping, sender=senders, sequence=sequences, target=names, news=rumours),
+    st.builds(
+        Ack,
+        sender=senders,
+        sequence=sequences,
+        metadata_version=numbers,
+        metadata=st.binary(max_size=20),
+        news=rumours,
+    ),
+    st.builds(
+        PingRequest,
+        sender=senders,
+        sequence=sequences,
+        target=names,
+        target_address=addresses,
+        news=rumours,
+    ),
+    st.builds(
+        Vouch,
+        sender=senders,
+        sequence=sequences,
+        target=names,
+        incarnation=numbers,
+        refutation=numbers,
+        news=rumours,
+    ),
+    st.builds(Nack, sender=senders, sequence=sequences, news=rumours),
+    st.builds(Gossip, sender=senders, news=rumours),
+)
+views = st.builds(
+    View,
+    sender=senders,
+    records=st.lists(st.builds(Record, news=news, metadata_version=numbers), max_size=4).map(tuple),
+)
+events = st.one_of(
+    st.builds(Received, source=addresses, node=names, incarnation=numbers, datagram=datagrams),
+    st.just(Tick()),
+    st.builds(Contact, address=addresses),
+    st.builds(Synced, node=names, incarnation=numbers, view=views),
+    st.builds(SyncAsked, node=names, incarnation=numbers, view=views, token=st.none()),
+    st.builds(SyncFailed, node=names),
+    st.builds(Refused, node=names, incarnation=numbers, address=addresses),
+    st.builds(Answered, node=names, incarnation=numbers),
+    st.builds(Move, address=addresses),
+    st.just(Leave()),
+)
+scripts = st.lists(st.tuples(st.sampled_from([0.0, 0.05, 0.3, 1.0, 9.0]), events), max_size=40)
+
+
+@settings(max_examples=200)
+@given(scripts)
+def test_no_sequence_of_events_breaks_the_core(script: list[tuple[float, Event]]) -> None:
+    bench = Bench()
+    bench.meet("a", "b")
+    living = {"a", "b"}
+    for wait_s, event in script:
+        bench.run(wait_s, answering=("a",))
+        _follow(bench, living)
+        bench.handle(event)
+        _follow(bench, living)
+        _check_table(bench, living)
+
+
+def _follow(bench: Bench, living: set[str]) -> None:
+    """Who lives, from the effects alone: a death is only ever of someone who did."""
+    for effect in bench.effects:
+        if isinstance(effect, Died):
+            assert effect.member.node in living
+            living.discard(effect.member.node)
+        elif isinstance(effect, Changed):
+            is_living = effect.member.state in (State.ALIVE, State.SUSPECT)
+            (living.add if is_living else living.discard)(effect.member.node)
+        elif isinstance(effect, Send):
+            REGISTRY.encode(effect.datagram)  # raises if it outgrew a datagram
+    bench.effects.clear()
+
+
+def _check_table(bench: Bench, living: set[str]) -> None:
+    roster, judge = bench.core.roster, bench.core.judge
+    assert {peer.node for peer in roster.living} == living
+    assert {node for _, node in roster._ring} == living
+    assert "self" not in roster.peers
+    for peer in roster.peers.values():
+        assert (peer.suspicion is not None) == (peer.state is State.SUSPECT)
+        assert (peer.node in judge.suspects) == (peer.state is State.SUSPECT)
+        assert (peer.node in roster.silent or peer.node in roster.gone) == (
+            peer.state is State.DEAD
+        )
+    assert bench.core.wake_at_s() > 0
