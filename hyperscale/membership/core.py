@@ -340,9 +340,16 @@ class Membership:
         peer = self.roster.get(event.node)
         if peer is None or peer.incarnation != event.incarnation:
             return
-        peer.heard_s = self.station.now_s
-        self.prober.drop(peer)
-        self.judge.answered(peer)
+        if event.by == peer.node and event.life <= peer.incarnation:
+            if event.life < peer.incarnation:  # a new process, whose clock was set back
+                self.prober.remind(peer, peer.address)
+                return
+            peer.heard_s = self.station.now_s
+            self.prober.drop(peer)
+            self.judge.answered(peer)
+        elif event.address == peer.stream_address:
+            # Another process has its port by now. Not even the clocks need to agree on that.
+            self.judge.refused(peer)
 
     def _on_contact(self, event: Contact) -> None:
         self.station.effects.append(Sync(event.address, "", 0, self._view(is_join=True)))

@@ -62,8 +62,7 @@ class SyncFailed(Struct, frozen=True):
 
 
 class Refused(Struct, frozen=True):
-    """The session with this life of a node ended and its address refused a new one, or a later
-    life answered there."""
+    """The session with this life of a node ended, and its address refused a new one."""
 
     node: str
     incarnation: int
@@ -71,10 +70,14 @@ class Refused(Struct, frozen=True):
 
 
 class Answered(Struct, frozen=True):
-    """A stream handshake with this life of a node succeeded: a two-way exchange."""
+    """A fresh stream handshake at the address of this life of a node succeeded. Who answered,
+    `by` in its own `life`, need not be the one that was looked for."""
 
     node: str
     incarnation: int
+    address: str
+    by: str
+    life: int
 
 
 class Describe(Struct, frozen=True):
@@ -133,7 +136,7 @@ class SyncAnswer(Struct, frozen=True):
 
 
 class Dial(Struct, frozen=True):
-    """Connect to this node to see if its process is there: `Answered`, `Refused` or nothing."""
+    """Connect to this node to see whose process is there: `Answered`, `Refused` or nothing."""
 
     node: str
     incarnation: int

@@ -7,7 +7,7 @@ from hyperscale.membership.deadlines import Timer
 from hyperscale.membership.events import Dial, Received, Send, State
 from hyperscale.membership.formulas import backoff_s, probe_timeout_s
 from hyperscale.membership.members import Peer
-from hyperscale.membership.messages import Ack, Nack, Ping, PingRequest, Vouch
+from hyperscale.membership.messages import Ack, Gossip, Nack, Ping, PingRequest, Vouch
 from hyperscale.membership.probing import Probe, Probes, Relay, Stage
 from hyperscale.membership.station import Station
 
@@ -48,6 +48,15 @@ class Prober:
         """Lets a node know at once what is said about it, so that it can refute."""
         if self._station.now_s - peer.told_s >= _TELL_EVERY_S:
             self.greet(peer)
+
+    def remind(self, peer: Peer, address: str) -> None:
+        """An earlier life of a node speaks: its clock was set back, or this comes late. It must
+        outrank what is known of it before anyone believes it."""
+        station = self._station
+        if station.now_s - peer.told_s >= _TELL_EVERY_S:
+            peer.told_s = station.now_s
+            known = peer.news(peer.claim, station.node)
+            station.effects.append(Send(address, Gossip(station.sender, (known,))))
 
     def greet_again(self, peer: Peer) -> None:
         """One more try at an unconfirmed peer, and the date of the next."""

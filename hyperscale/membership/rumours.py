@@ -52,6 +52,7 @@ class Rumours:
             if peer is None:
                 return None
         elif incarnation < peer.incarnation:
+            self._prober.remind(peer, sender.address)
             return None
         elif sender.refutation > peer.refutation:
             self.refuted(peer, sender.refutation, sender.address, sender.stream_port)

@@ -4,7 +4,7 @@ Owns the one timer of the cores, the sessions membership wants kept, and the sho
 dial, exchange views and ask DNS. Decides nothing: what an outcome means is the cores' to say.
 
 Refused evidence is made here: a session that ends is dialled again at once, and only the
-kernel's own refusal of the connection (or another, later life at the same address) counts.
+kernel's own refusal of the connection counts, or that someone else answers at that address.
 """
 
 import asyncio
@@ -363,14 +363,14 @@ class MembershipDriver:
             return None
         except (PeerProtocolError, CallError, OSError) as error:
             _log.debug("dial.failed: %s", error, extra={"address": address, "member": node})
+            if isinstance(error, PeerProtocolError) and error.reason is Reason.LOOPED:
+                own = self._server.local  # this node has that address by now
+                self.feed(Answered(node, incarnation, address, own.node_id, own.incarnation))
             return None
         peer = connection.peer
-        if (peer.node_id, peer.incarnation) == (node, incarnation):
-            self.feed(Answered(node, incarnation))
-            return connection
-        if peer.incarnation > incarnation:
-            self.feed(Refused(node, incarnation, address))
-        return None
+        self.feed(Answered(node, incarnation, address, peer.node_id, peer.incarnation))
+        found = (peer.node_id, peer.incarnation)
+        return connection if found == (node, incarnation) else None
 
     async def _watch(self, watch: Watch) -> None:
         """Keeps a session; as soon as it ends, looks whether the process is still there."""

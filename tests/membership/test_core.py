@@ -197,10 +197,41 @@ def test_a_session_that_answers_spares_its_node() -> None:
     bench.meet("a")
     bench.run(2.5)
     assert bench.core.state_of("a") is State.SUSPECT
-    bench.handle(Answered("a", 100))
+    bench.handle(Answered("a", 100, "a:1", "a", 100))
     assert bench.core.state_of("a") is State.ALIVE
-    bench.handle(Answered("a", 99))
-    bench.handle(Answered("nobody", 1))
+    bench.handle(Answered("a", 99, "a:1", "a", 99))
+    bench.handle(Answered("nobody", 1, "nobody:1", "nobody", 1))
+    assert bench.core.state_of("a") is State.ALIVE
+
+
+def test_another_process_at_its_address_means_it_is_gone_whatever_the_clocks_say() -> None:
+    for life in (1, 200):
+        bench = Bench()
+        bench.meet("a")
+        bench.handle(Answered("a", 100, "elsewhere:1", "b", life))
+        assert bench.core.state_of("a") is State.ALIVE
+        bench.handle(Answered("a", 100, "a:1", "b", life))
+        assert bench.core.state_of("a") is State.DEAD
+        (died,) = bench.all(Died)
+        assert died.evidence is Claim.REFUSED
+
+
+def test_a_later_life_at_its_address_ends_the_earlier_one() -> None:
+    bench = Bench()
+    bench.meet("a")
+    bench.handle(Answered("a", 100, "a:1", "a", 101))
+    assert bench.core.state_of("a") is State.DEAD
+
+
+def test_an_earlier_life_hears_at_once_which_one_is_known() -> None:
+    bench = Bench()
+    bench.meet("a")
+    bench.effects.clear()
+    bench.handle(Answered("a", 100, "a:1", "a", 40))
+    (sent,) = bench.all(Send)
+    assert sent.address == "a:1"
+    assert [(news.node, news.incarnation) for news in sent.datagram.news] == [("a", 100)]
+    assert bench.core.state_of("a") is State.ALIVE
 
 
 # Suspecting and refuting.
@@ -577,8 +608,19 @@ def test_a_view_holds_the_dead_and_no_rumours() -> None:
     assert records == {"self": Claim.ALIVE, "a": Claim.ALIVE, "b": Claim.REFUSED}
 
 
-def test_own_and_late_datagrams_of_past_lives_are_ignored() -> None:
+def test_own_datagrams_are_ignored() -> None:
     bench = Bench()
     bench.meet("a")
     assert bench.receive("self", Ping(Sender("self:1"), 1, "self"), incarnation=500) == []
-    assert bench.receive("a", Ping(Sender("a:1"), 1, "self"), incarnation=99) == []
+
+
+def test_a_datagram_of_a_past_life_is_answered_with_the_life_that_is_known() -> None:
+    bench = Bench()
+    bench.meet("a")
+    late = Ping(Sender("a:2"), 1, "self", news=(claim(Claim.LEFT, "a"),))
+    (sent,) = bench.receive("a", late, incarnation=99)
+    assert isinstance(sent, Send)
+    assert (sent.address, type(sent.datagram)) == ("a:2", Gossip)
+    assert [(news.node, news.incarnation) for news in sent.datagram.news] == [("a", 100)]
+    assert bench.receive("a", late, incarnation=99) == []  # not for each of them
+    assert bench.core.state_of("a") is State.ALIVE

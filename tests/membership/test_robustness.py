@@ -97,7 +97,7 @@ events = st.one_of(
     st.builds(SyncAsked, node=names, incarnation=numbers, view=views, token=st.none()),
     st.builds(SyncFailed, node=names),
     st.builds(Refused, node=names, incarnation=numbers, address=addresses),
-    st.builds(Answered, node=names, incarnation=numbers),
+    st.builds(Answered, node=names, incarnation=numbers, address=addresses, by=names, life=numbers),
     st.builds(Move, address=addresses),
     st.just(Leave()),
 )

@@ -13,7 +13,7 @@ from hyperscale.membership.events import Describe, Send
 from hyperscale.membership.messages import METADATA_BYTES_MAX
 from hyperscale.wire.registry import REGISTRY, SizeClass
 from hyperscale.wire.roles import Role
-from tests.simulation.campaign import campaign, seconds_per_simulation
+from tests.simulation.campaign import campaign, seconds_per_simulation, seeds_of_commit
 from tests.simulation.fleet.monitor import FleetMonitor
 from tests.simulation.fleet.mutants import MUTANTS, Mutant
 from tests.simulation.fleet.program import FleetConfig, MemberProgram
@@ -23,15 +23,12 @@ from tests.simulation.fleet.suite import FleetSuite
 from tests.simulation.kernel import Violation, World
 
 MUTANT_SEEDS = 40
-FLEET_SEEDS = 300
 
 
 @pytest.mark.timeout(300)
 def test_random_schedules_violate_no_invariant_and_no_bound() -> None:
     suite = FleetSuite()
-    # Seeds of the commit are for `make soak`: a rare schedule (a node whose clock was set back
-    # and that restarts at once) is still found suspect 8 s after its crash, see fleet-36780260177.
-    tally = campaign(suite, range(FLEET_SEEDS), seconds=seconds_per_simulation())
+    tally = campaign(suite, seeds_of_commit(), seconds=seconds_per_simulation())
     tally.raise_if_failed()
     assert tally.runs >= 1
 

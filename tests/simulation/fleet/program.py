@@ -52,10 +52,6 @@ from tests.simulation import network
 from tests.simulation.kernel import Host
 
 _DIAL_WITHIN_S = 2.0
-_REDIAL_WITHIN_S = 0.5
-_REDIALS = 8
-"""A session that ended is dialled again at once, in short tries: a lost SYN costs a try, not
-the second the kernel would wait."""
 _RETRY_S = 2.0
 _DISCOVERED_S = 12.0
 
@@ -182,19 +178,14 @@ class MemberProgram:
             case _:
                 raise AssertionError(f"what is {event!r}?")
 
-    def _redial(self, node: str, incarnation: int, address: str, left: int) -> None:
-        token = ("redial", node, incarnation, left)
-        self.host.ask(address, ("hello",), token, within_s=_REDIAL_WITHIN_S)
-
     def _dialled(
         self, node: str, incarnation: int, source: str, found: str, life: int, now_s: float
     ) -> None:
-        if found == node and life == incarnation:
-            self._perform(self._handle(Answered(node, incarnation), now_s=now_s))
-            if node in self._watched and ("watch", node, incarnation) not in self._sessions:
-                self._retries[node] = now_s + _RETRY_S
-        elif life > incarnation:
-            self._perform(self._handle(Refused(node, incarnation, source), now_s=now_s))
+        answered = Answered(node, incarnation, source, found, life)
+        self._perform(self._handle(answered, now_s=now_s))
+        is_there = (found, life) == (node, incarnation)
+        if is_there and node in self._watched and ("watch", node, life) not in self._sessions:
+            self._retries[node] = now_s + _RETRY_S
 
     def disk(self, token: Any, now_s: float) -> None:
         raise AssertionError("membership writes nothing that must be durable before it acts")
