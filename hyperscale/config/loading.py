@@ -18,7 +18,9 @@ from hyperscale.config import parse_duration_s
 from hyperscale.config.schema import (
     ENVIRONMENT_PREFIX,
     FILE_VARIABLE,
+    PREVIOUS_SECRET_FILE_VARIABLE,
     PREVIOUS_SECRET_VARIABLE,
+    SECRET_FILE_VARIABLE,
     SECRET_VARIABLE,
     SECTIONS,
     Hidden,
@@ -34,6 +36,7 @@ _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 # What an orchestrator puts there for a service whose name begins with ours.
 _SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$")
 _OTHER_VARIABLES = frozenset({FILE_VARIABLE, SECRET_VARIABLE, PREVIOUS_SECRET_VARIABLE})
+_FILE_VARIABLES = frozenset({SECRET_FILE_VARIABLE, PREVIOUS_SECRET_FILE_VARIABLE})
 
 
 class Value(Struct, frozen=True):
@@ -165,13 +168,19 @@ def _from_tables(
 def _from_environment(
     environment: Mapping[str, str], problems: list[InputError]
 ) -> dict[str, Value]:
-    by_variable = {setting.variable: setting for setting in settings()}
+    by_variable = {name: setting for setting in settings() for name in setting.variables}
     given: dict[str, Value] = {}
     for name, value in environment.items():
         if not name.startswith(ENVIRONMENT_PREFIX) or name in _OTHER_VARIABLES:
             continue
         setting = by_variable.get(name)
         if setting is not None:
+            if len(setting.variables) > 1 and not value.strip():
+                problems.append(_empty(name, "the name of the file"))
+                continue
+            twin = given.get(setting.name)
+            if twin is not None and twin.value != value:
+                problems.append(_both(twin.source, name))
             given[setting.name] = Value(value, name)
         elif not _SERVICE_LINK.search(name):
             problems.append(
@@ -185,11 +194,17 @@ def _hidden(environment: Mapping[str, str], name: str, problems: list[InputError
     if text is None:
         return None
     if not text.strip():
-        problems.append(
-            InputError(f"{name} is set but empty", hint="unset it, or put the secret there")
-        )
+        problems.append(_empty(name, "the secret"))
         return None
     return Hidden(text.strip())
+
+
+def _empty(variable: str, what: str) -> InputError:
+    return InputError(f"{variable} is set but empty", hint=f"unset it, or put {what} there")
+
+
+def _both(one: str, other: str) -> InputError:
+    return InputError(f"both {one} and {other} are given", hint="one of them is enough")
 
 
 def _unknown_key(source: str, section: str, key: str, known: Iterable[str]) -> InputError:
@@ -275,12 +290,10 @@ def _check_across(
         (secret, "secret_file", SECRET_VARIABLE),
         (previous, "previous_secret_file", PREVIOUS_SECRET_VARIABLE),
     ):
-        if hidden is not None and value(f"security.{key}"):
-            problems.append(
-                InputError(
-                    f"both {variable} and security.{key} are given", hint="one of them is enough"
-                )
-            )
+        file = values.get(f"security.{key}")
+        if hidden is not None and file is not None and file.value:
+            named = file.source if file.source in _FILE_VARIABLES else f"security.{key}"
+            problems.append(_both(variable, named))
     has_secret = secret is not None or value("security.secret_file")
     if (previous is not None or value("security.previous_secret_file")) and not has_secret:
         problems.append(InputError("a previous secret is given, but no current one"))

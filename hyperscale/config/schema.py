@@ -20,6 +20,8 @@ from hyperscale.errors import InputError
 ENVIRONMENT_PREFIX = "HYPERSCALE_"
 SECRET_VARIABLE = "HYPERSCALE_SECRET"  # noqa: S105  a name, not a secret
 PREVIOUS_SECRET_VARIABLE = "HYPERSCALE_PREVIOUS_SECRET"  # noqa: S105  a name, not a secret
+SECRET_FILE_VARIABLE = "HYPERSCALE_SECRET_FILE"  # noqa: S105  a name, not a secret
+PREVIOUS_SECRET_FILE_VARIABLE = "HYPERSCALE_PREVIOUS_SECRET_FILE"  # noqa: S105  the same
 FILE_VARIABLE = "HYPERSCALE_CONFIG"
 
 NodeRole = Literal["manager", "worker"]
@@ -33,14 +35,16 @@ _SECONDS = Meta(gt=0, le=3600)
 
 
 class _Text(Struct, frozen=True):
-    """What a setting means, and the flag it has if that is not made of its name."""
+    """What a setting means, the flag it has if that is not made of its name, and a variable it
+    has besides the one that is."""
 
     about: str
     flag: str = ""
+    variable: str = ""
 
 
-def _about(text: str, *, flag: str = "") -> _Text:
-    return _Text(text, flag)
+def _about(text: str, *, flag: str = "", variable: str = "") -> _Text:
+    return _Text(text, flag, variable)
 
 
 class _Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -140,16 +144,19 @@ class SecuritySection(_Section, frozen=True, kw_only=True):
     secret_file: Annotated[
         str,
         _about(
-            f"file with the cluster secret (or the secret in {SECRET_VARIABLE})",
+            f"file with the cluster secret (or its name in {SECRET_FILE_VARIABLE}, or the "
+            f"secret in {SECRET_VARIABLE})",
             flag="--secret-file",
+            variable=SECRET_FILE_VARIABLE,
         ),
     ] = ""
     previous_secret_file: Annotated[
         str,
         _about(
             f"file with a second secret to accept while one is replaced (or "
-            f"{PREVIOUS_SECRET_VARIABLE})",
+            f"{PREVIOUS_SECRET_FILE_VARIABLE}, or {PREVIOUS_SECRET_VARIABLE})",
             flag="--previous-secret-file",
+            variable=PREVIOUS_SECRET_FILE_VARIABLE,
         ),
     ] = ""
     certificate: Annotated[
@@ -261,7 +268,8 @@ class Setting(Struct, frozen=True, kw_only=True):
     default: Any
     about: str
     flag: str
-    variable: str
+    variables: tuple[str, ...]
+    """The one every setting has by its name, and a shorter one."""
 
     @property
     def name(self) -> str:
@@ -297,5 +305,8 @@ def _setting(section: str, key: str, annotated: Any, default: Any) -> Setting:
         default=default,
         about=text.about,
         flag=text.flag or f"--{section}-{key}".replace("_", "-"),
-        variable=f"{ENVIRONMENT_PREFIX}{section}_{key}".upper(),
+        variables=(
+            f"{ENVIRONMENT_PREFIX}{section}_{key}".upper(),
+            *((text.variable,) if text.variable else ()),
+        ),
     )

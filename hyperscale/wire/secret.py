@@ -54,9 +54,10 @@ def read_secret_file(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(SECRET_FILE_BYTES_MAX + 1)
     except OSError as error:
+        is_missing = isinstance(error, FileNotFoundError)
         raise InputError(
             f"the secret file {path} cannot be read: {error.strerror}",
-            hint=f"make one with 'hyperscale secret --out {path}'",
+            hint=f"make one with 'hyperscale secret --out {path}'" if is_missing else "",
         ) from error
     if len(data) > SECRET_FILE_BYTES_MAX:
         raise InputError(
@@ -64,9 +65,15 @@ def read_secret_file(path: Path) -> str:
             hint="it must hold the secret and nothing else",
         )
     try:
-        return data.decode().strip()
+        secret = data.decode().strip()
     except UnicodeDecodeError as error:
         raise InputError(f"the secret file {path} is not text") from error
+    if not secret:
+        raise InputError(
+            f"the secret file {path} is empty", hint="'hyperscale secret' makes what belongs there"
+        )
+    _checked(secret, f"the secret in {path}")
+    return secret
 
 
 def write_secret_file(path: Path, secret: str) -> None:

@@ -91,6 +91,47 @@ def test_a_short_secret_is_refused_without_being_shown(
 
 
 @pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "cannot be read: No such file"),
+        ("", "is empty"),
+        ("swordfish", "at least 16"),
+    ],
+)
+@pytest.mark.parametrize("command", ["manager", "worker", "members", "config"])
+def test_a_secret_file_of_the_environment_that_is_no_good_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    content: str | None,
+    words: str,
+) -> None:
+    if content is not None:
+        (tmp_path / "cluster.secret").write_text(content)
+    monkeypatch.setenv("HYPERSCALE_SECRET_FILE", "cluster.secret")
+    flags = {"worker": ("--seed", "127.0.0.1:1"), "config": ("check",)}.get(command, ())
+    done = run(command, *flags, cwd=tmp_path)
+    assert done.code == 2
+    assert "cluster.secret" in done.stderr
+    assert words in done.stderr
+    assert "swordfish" not in done.stdout + done.stderr
+
+
+def test_a_secret_and_a_file_with_one_are_one_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cluster.secret").write_text("correct horse battery staple")
+    monkeypatch.setenv("HYPERSCALE_SECRET_FILE", "cluster.secret")
+    assert run("config", "check", cwd=tmp_path).code == 0
+    monkeypatch.setenv("HYPERSCALE_SECRET", "correct horse battery staple")
+    for command in (("config", "check"), ("members",), ("manager",)):
+        done = run(*command, cwd=tmp_path)
+        assert done.code == 2
+        assert "both HYPERSCALE_SECRET and HYPERSCALE_SECRET_FILE are given" in done.stderr
+        assert "horse" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("worker",), "--seed HOST:PORT"),
@@ -134,6 +175,8 @@ def test_help_says_what_it_is_for(tmp_path: Path, command: str) -> None:
     if command in ("manager", "worker"):
         assert "comes with the datacenter release" in " ".join(done.stdout.split())
         assert all(setting.flag in done.stdout for setting in settings())
+    if command != "config":
+        assert "HYPERSCALE_SECRET_FILE" in done.stdout
 
 
 def test_config_without_an_action_shows_its_help(tmp_path: Path) -> None:

@@ -88,9 +88,11 @@ def test_truths_are_words(text: str, expected: bool) -> None:
 
 
 def test_every_setting_has_names_of_its_own() -> None:
-    for names in ("name", "flag", "variable"):
-        values = [getattr(setting, names) for setting in settings()]
-        assert len(values) == len(set(values))
+    names = [setting.name for setting in settings()]
+    flags = [setting.flag for setting in settings()]
+    variables = [variable for setting in settings() for variable in setting.variables]
+    for taken in (names, flags, variables):
+        assert len(set(taken)) == len(taken)
     assert all(setting.about for setting in settings())
 
 
@@ -198,6 +200,25 @@ def test_a_secret_is_taken_from_the_environment_and_never_shown() -> None:
 
 
 @pytest.mark.parametrize("key", ["secret", "previous_secret"])
+def test_the_name_of_a_secret_file_comes_by_a_short_variable_too(key: str) -> None:
+    secret = {"HYPERSCALE_SECRET": "x" * 20} if key != "secret" else {}
+    for variable in (f"HYPERSCALE_{key}_file".upper(), f"HYPERSCALE_SECURITY_{key}_file".upper()):
+        loaded = load("manager", environment={variable: "cluster.secret", **secret})
+        assert getattr(loaded.require().security, f"{key}_file") == "cluster.secret"
+        assert loaded.values[f"security.{key}_file"].source == variable
+
+
+def test_a_flag_wins_over_the_short_variable_and_that_over_the_file(tmp_path: Path) -> None:
+    file = file_with(tmp_path, '[security]\nsecret_file = "of the file"')
+    environment = {"HYPERSCALE_SECRET_FILE": "of the environment"}
+    loaded = load("manager", environment=environment, file=file)
+    assert loaded.require().security.secret_file == "of the environment"
+    flags = {"security.secret_file": "of the flag"}
+    loaded = load("manager", environment=environment, file=file, flags=flags)
+    assert loaded.require().security.secret_file == "of the flag"
+
+
+@pytest.mark.parametrize("key", ["secret", "previous_secret"])
 def test_a_secret_among_settings_is_refused_with_the_way_to_give_it(key: str) -> None:
     loaded = load("manager", tables={"security": {key: "correct horse battery staple"}})
     text = problems(loaded)
@@ -211,6 +232,17 @@ def test_a_secret_among_settings_is_refused_with_the_way_to_give_it(key: str) ->
     [
         ({"HYPERSCALE_SECRET": " "}, {}, "set but empty"),
         ({"HYPERSCALE_SECRET": "x" * 20}, {"security": {"secret_file": "f"}}, "both"),
+        (
+            {"HYPERSCALE_SECRET": "x" * 20, "HYPERSCALE_SECRET_FILE": "f"},
+            {},
+            "both HYPERSCALE_SECRET and HYPERSCALE_SECRET_FILE are given",
+        ),
+        (
+            {"HYPERSCALE_SECRET_FILE": "f", "HYPERSCALE_SECURITY_SECRET_FILE": "g"},
+            {},
+            "both HYPERSCALE_SECRET_FILE and HYPERSCALE_SECURITY_SECRET_FILE are given",
+        ),
+        ({"HYPERSCALE_SECRET_FILE": " "}, {}, "HYPERSCALE_SECRET_FILE is set but empty"),
         ({"HYPERSCALE_PREVIOUS_SECRET": "x" * 20}, {}, "no current one"),
         ({}, {"security": {"previous_secret_file": "f"}}, "no current one"),
     ],

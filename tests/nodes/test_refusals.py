@@ -102,6 +102,13 @@ def test_nodes_with_one_secret_form_a_cluster_and_keep_it_to_themselves(
         "members", "--connect", nodes[0].address, environment={"HYPERSCALE_SECRET": secret}
     )
     assert (code, "2 of 2 alive" in out) == (0, True), err
+    file = tmp_path / "cluster.secret"
+    file.write_text(f"{secret}\n")
+    named = {"HYPERSCALE_SECRET_FILE": str(file)}
+    cluster.start("worker", "w9", "--seed", nodes[0].address, environment=named).wait_listening()
+    until(lambda: "w9" in nodes[0].living(), what="a node that has it from a file is let in")
+    code, out, err = run("members", "--connect", nodes[0].address, environment=named)
+    assert (code, "3 of 3 alive" in out) == (0, True), err
     code, _, err = run("members", "--connect", nodes[0].address)
     assert code == 3
     assert "secret" in err

@@ -148,6 +148,21 @@ class TestSecret:
         path.write_bytes(b"x" * 5000)
         with pytest.raises(InputError, match="more than"):
             read_secret_file(path)
+        with pytest.raises(InputError, match="Is a directory"):
+            read_secret_file(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("content", "words"), [("\n", "is empty"), ("swordfish", "at least 16")]
+    )
+    def test_a_secret_file_that_holds_too_little_is_named_and_not_shown(
+        self, tmp_path: Path, content: str, words: str
+    ) -> None:
+        path = tmp_path / "cluster.secret"
+        path.write_text(content)
+        with pytest.raises(InputError, match=words) as raised:
+            read_secret_file(path)
+        assert str(path) in str(raised.value)
+        assert "swordfish" not in str(raised.value)
 
     def test_help_explains_rotation(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["secret", "--help"]) == 0
