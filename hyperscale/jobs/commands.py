@@ -276,7 +276,8 @@ class PartFinished(Struct, frozen=True, kw_only=True):
     report: PartReport | None
     elapsed_s: float = 0.0  # of this attempt
     error: str | None = None
-    provided: bytes = b""  # encoded `plan.context.Provided` of all its cores, see merge_provided
+    # Encoded `plan.context.Provided` as its executors gave them, one each; opaque.
+    provided: list[bytes] = field(default_factory=list)
     is_retryable: bool = False  # an executor died or the lease ran out: worth a new attempt
     was_saturated: bool = False
 
