@@ -154,7 +154,7 @@ class _Candidate:
         self.is_self = False
         self.is_under_way = False
         self.found_s = now_s
-        self.warned_s = 0.0
+        self.warned_s = float("-inf")
         self.refusal = ""
 
 
@@ -208,6 +208,7 @@ class Discovery:
         times = [n.due_s for n in self._names.values() if not n.is_under_way]
         if self._under_way() < self._config.probes_max:
             times += [c.due_s for a, c in self._candidates.items() if self._is_wanted(a, c)]
+        times += [self._warn_at_s(c) for a, c in self._candidates.items() if self._is_unmet(a, c)]
         return min(times, default=float("inf"))
 
     def handle(self, event: DiscoveryEvent, *, now_s: float) -> list[DiscoveryEffect]:
@@ -229,6 +230,7 @@ class Discovery:
             case PeerDown(node):
                 self._down(node)
         self._start_due()
+        self._warn_of_unmet()
         return self._effects
 
     # Names.
@@ -326,16 +328,29 @@ class Discovery:
             self._refused(address, candidate, refusal)
             return
         self._back_off(candidate)
-        config = self._config
-        unmet_s = self._now_s - candidate.found_s
-        if unmet_s >= config.unmet_warning_s and (
-            not candidate.warned_s
-            or self._now_s - candidate.warned_s >= config.unmet_warning_again_s
-        ):
-            candidate.warned_s = self._now_s
-            self._effects.append(
-                Warn(f"Peer {address} still unconfirmed after {unmet_s:.0f}s - check configuration")
-            )
+
+    def _is_unmet(self, address: str, candidate: _Candidate) -> bool:
+        """Tried in vain; who refused has had a warning of its own."""
+        return bool(
+            candidate.attempts
+            and not candidate.refusal
+            and not candidate.is_self
+            and address not in self._inhabited
+            and candidate.node not in self._living
+        )
+
+    def _warn_at_s(self, candidate: _Candidate) -> float:
+        if candidate.warned_s > candidate.found_s:
+            return candidate.warned_s + self._config.unmet_warning_again_s
+        return candidate.found_s + self._config.unmet_warning_s
+
+    def _warn_of_unmet(self) -> None:
+        for address, candidate in self._candidates.items():
+            if self._is_unmet(address, candidate) and self._warn_at_s(candidate) <= self._now_s:
+                candidate.warned_s = self._now_s
+                waited_s = self._now_s - candidate.found_s
+                text = f"Peer {address} still unconfirmed after {waited_s:.0f}s"
+                self._effects.append(Warn(f"{text} - check configuration"))
 
     def _refused(self, address: str, candidate: _Candidate, refusal: str) -> None:
         if refusal != candidate.refusal:

@@ -1,8 +1,8 @@
 """What is still to be told: news with a count of how often it was passed on.
 
-News goes out least-told first, the urgent before the rest, as much as fits a datagram, until it
-was told often enough to have reached everyone. Newer news about a node replaces what was said
-about it before. Knows nothing of members or time.
+News goes out least-told first, deaths and refutations before suspicions before newcomers, as
+much as fits a datagram, until it was told often enough to have reached everyone. Newer news
+about a node replaces what was said about it before. Knows nothing of members or time.
 """
 
 import msgspec
@@ -12,7 +12,14 @@ from hyperscale.membership.messages import Claim, News
 ITEMS_MAX = 4_096
 """Beyond this the most-told news is forgotten; push-pull brings it to whoever missed it."""
 
-_URGENT = frozenset({Claim.REFUSED, Claim.LEFT, Claim.SILENT})
+_LANE_URGENT = 0
+_LANES = {
+    Claim.REFUSED: _LANE_URGENT,
+    Claim.LEFT: _LANE_URGENT,
+    Claim.SILENT: _LANE_URGENT,
+    Claim.SUSPECT: 1,
+    Claim.ALIVE: 2,  # newcomers: nobody waits for them yet
+}
 _encode = msgspec.msgpack.Encoder().encode
 
 _Key = tuple[str, str]
@@ -60,7 +67,7 @@ class GossipQueue:
             self._drop(max(self.items.values(), key=_rank).key)
             self.dropped += 1
         self._order += 1
-        lane = 0 if urgent or news.claim in _URGENT else 1
+        lane = _LANE_URGENT if urgent else _LANES[news.claim]
         item = _Item(key, news, lane, self._order)
         self.items[key] = item
         self._bytes += item.size

@@ -1,6 +1,5 @@
 """Finding the first members: seeds and DNS together, in any order, and only one's own cluster."""
 
-from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -108,7 +107,7 @@ def test_no_more_probes_are_under_way_than_allowed() -> None:
 def test_a_silent_seed_is_tried_again_ever_more_rarely(
     tries: int, least_s: float, most_s: float
 ) -> None:
-    search = Search(seeds=("a:1",))
+    search = Search(seeds=("a:1",), unmet_warning_s=3600.0)
     for _ in range(tries):
         assert probed(search.tick()) == ["a:1"]
         search.on(Missed("a:1"))
@@ -251,17 +250,63 @@ def test_a_refusal_by_the_other_side_is_shown_once() -> None:
 
 def test_a_seed_nobody_ever_answered_at_is_worth_a_warning_now_and_then() -> None:
     search = Search(seeds=("a:1",))
-    warned_s = []
+    warned: list[tuple[float, str]] = []
     while search.now_s < 100.0 + 1300.0:
-        if probed(search.tick()):
-            for effect in search.on(Missed("a:1")):
-                assert isinstance(effect, Warn)
-                assert "Peer a:1 still unconfirmed after" in effect.text
-                assert "check configuration" in effect.text
-                warned_s.append(search.now_s - 100.0)
-    assert len(warned_s) == 3
-    assert 60.0 <= warned_s[0] <= 80.0
-    assert all(b - a >= 600.0 for a, b in pairwise(warned_s))
+        effects = search.tick()
+        if probed(effects):
+            effects += search.on(Missed("a:1"))
+        texts = [effect.text for effect in effects if isinstance(effect, Warn)]
+        warned += [(search.now_s - 100.0, text) for text in texts]
+    assert [(round(at_s, 6), text) for at_s, text in warned] == [
+        (seconds, f"Peer a:1 still unconfirmed after {seconds}s - check configuration")
+        for seconds in (60, 660, 1260)
+    ]
+
+
+def test_a_member_that_is_gone_is_missed_for_a_while_before_there_is_a_warning() -> None:
+    search = Search(seeds=("a:1",))
+    search.tick()
+    search.met("a:1", node="a")
+    search.on(PeerUp("a", "a:1"))
+    search.now_s += 500.0
+    gone_s = search.now_s
+    effects = search.on(PeerDown("a"))
+    while not any(isinstance(effect, Warn) for effect in effects):
+        effects = search.on(Missed("a:1")) if probed(effects) else search.tick()
+    assert search.now_s - gone_s == pytest.approx(60.0)
+
+
+def test_this_node_is_no_candidate_when_a_name_stands_for_it_too() -> None:
+    search = Search(dns_names=("managers.example",))
+    search.tick()
+    effects = search.on(Resolved("managers.example", ("10.0.0.1:9000", "10.0.0.2:9000"), 30.0))
+    assert probed(effects) == ["10.0.0.2:9000"]
+    assert search.core.candidates == ["10.0.0.2:9000"]
+
+
+def test_a_name_that_failed_is_left_alone_even_by_a_node_left_alone() -> None:
+    search = Search(seeds=("a:1",), dns_names=("x", "y"))
+    search.tick()
+    search.on(Resolved("x", ("c:1",), 600.0))
+    search.on(Unresolved("y", "SERVFAIL"))
+    search.met("a:1", node="a")
+    search.on(PeerUp("a", "a:1"))
+    search.now_s += 10.0
+    effects = search.on(PeerDown("a"))
+    assert [e.name for e in effects if isinstance(e, Resolve)] == ["x"]
+    search.now_s += 20.0
+    effects = search.on(DiscoveryTick())
+    assert [e.name for e in effects if isinstance(e, Resolve)] == ["y"]
+
+
+def test_what_a_name_said_last_is_still_tried_while_it_does_not_resolve() -> None:
+    search = Search(dns_names=("x",))
+    search.tick()
+    search.on(Resolved("x", ("c:1",), 5.0))
+    search.on(Missed("c:1"))
+    search.on(Unresolved("x", "SERVFAIL"))
+    assert probed(search.tick()) == ["c:1"]
+    assert search.met("c:1", node="c") == [Join("c:1")]
 
 
 def test_without_seeds_and_names_there_is_nothing_to_do() -> None:

@@ -24,16 +24,17 @@ def test_everything_goes_out_if_it_fits() -> None:
     assert told(queue) == [("a", "ALIVE"), ("b", "SUSPECT")]
 
 
-def test_the_least_told_comes_first_and_the_urgent_before_the_rest() -> None:
+def test_the_least_told_comes_first_and_death_before_suspicion_before_newcomers() -> None:
     queue = GossipQueue()
     queue.put(alive("old"))
     assert told(queue) == [("old", "ALIVE")]
     queue.put(alive("new"))
+    queue.put(suspect("silent", "by"))
     queue.put(News("dead", 1, Claim.REFUSED))
     queue.put(alive("back", 1), urgent=True)
     one = len(queue.items) and max(item.size for item in queue.items.values())
-    order = [told(queue, room=one)[0][0] for _ in range(3)]
-    assert order == ["dead", "back", "new"]
+    order = [told(queue, room=one)[0][0] for _ in range(4)]
+    assert order == ["dead", "back", "silent", "new"]
     assert told(queue, room=one)[0][0] != "new"
 
 

@@ -14,10 +14,18 @@ from hyperscale.membership.messages import METADATA_BYTES_MAX
 from hyperscale.wire.registry import REGISTRY, SizeClass
 from hyperscale.wire.roles import Role
 from tests.simulation.campaign import campaign, seconds_per_simulation, seeds_of_commit
-from tests.simulation.fleet.monitor import FleetMonitor
+from tests.simulation.fleet.monitor import FleetMonitor, views_agree
 from tests.simulation.fleet.mutants import MUTANTS, Mutant
 from tests.simulation.fleet.program import FleetConfig, MemberProgram
-from tests.simulation.fleet.schedules import PROFILES, SCENARIOS, Plan, draw, load_scenario, run
+from tests.simulation.fleet.schedules import (
+    CONVERGED_WITHIN_S,
+    PROFILES,
+    SCENARIOS,
+    Plan,
+    draw,
+    load_scenario,
+    run,
+)
 from tests.simulation.fleet.settled import Unobserved, settled_fleet
 from tests.simulation.fleet.suite import FleetSuite
 from tests.simulation.kernel import Violation, World
@@ -112,6 +120,46 @@ def test_a_node_of_another_cluster_is_refused_and_joins_nobody() -> None:
     world.run(60.0)
     known = {a: len(world.hosts[a].program.core.roster.living) for a in hosts}
     assert known == {"n0": 2, "n1": 2, "n2": 2, "stranger": 0}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_members_that_start_in_any_order_suspect_nobody(seed: int) -> None:
+    monitor = FleetMonitor()
+    world = World(seed, monitor=monitor)
+    monitor.world = world
+    hosts = ["g0", "g1", "g2"]
+    config = FleetConfig(roles=dict.fromkeys(hosts, Role.GATE), seeds=hosts)
+    for address in hosts:
+        host = world.add(address, lambda host: MemberProgram(host, config))
+        world.at(3.0 * world.rng.random(), host.start)
+    world.run(3.0)
+    took_s = world.run_until(lambda: not views_agree(world), within_s=30.0)
+    assert took_s is not None
+    assert took_s < 5.0  # the longest wait for a seed that was not there yet, and a round
+    world.run(30.0)
+    assert monitor.findings.suspicions == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_minute_apart_is_healed_without_discovery(seed: int) -> None:
+    monitor = FleetMonitor()
+    world = World(seed, monitor=monitor)
+    monitor.world = world
+    hosts = [f"n{n}" for n in range(8)]
+    config = FleetConfig(roles=dict.fromkeys(hosts, Role.MANAGER), seeds=hosts[:2], rejoin=False)
+    for address in hosts:
+        world.add(address, lambda host: MemberProgram(host, config)).start()
+    world.run(20.0)
+    halves = hosts[:4], hosts[4:]
+    for ways in (halves, halves[::-1]):
+        world.network.cut(*ways)
+    world.run(80.0)
+    apart = {a: len(world.hosts[a].program.core.roster.living) for a in hosts}
+    assert apart == dict.fromkeys(hosts, 3)
+    world.network.heal()
+    took_s = world.run_until(lambda: not views_agree(world), within_s=60.0)
+    assert took_s is not None
+    assert took_s <= CONVERGED_WITHIN_S
 
 
 def test_members_that_know_each_other_stay_quiet() -> None:

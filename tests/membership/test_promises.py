@@ -1,0 +1,236 @@
+"""What the machine as a whole promises, in numbers: timeouts, witnesses, rounds, bounds."""
+
+import pytest
+
+from hyperscale.membership.audit import ENTRIES_MAX
+from hyperscale.membership.events import (
+    Changed,
+    Died,
+    Refused,
+    Send,
+    State,
+    Sync,
+)
+from hyperscale.membership.messages import (
+    Claim,
+    Nack,
+    Ping,
+    PingRequest,
+    Sender,
+)
+from hyperscale.membership.settings import MembershipConfig
+from hyperscale.wire.roles import Role
+from tests.membership.bench import Bench, claim
+
+LOOK_S = MembershipConfig().last_look_s
+
+
+def seconds_until_dead(bench: Bench, node: str, *, answering: tuple[str, ...]) -> float:
+    """From here until `node` is dead."""
+    began_s = bench.now_s
+    bench.until(lambda: bench.core.state_of(node) is State.DEAD, answering=answering)
+    return bench.now_s - began_s
+
+
+# Suspicion.
+
+
+@pytest.mark.parametrize(
+    ("witnesses", "lasts_s"),
+    [(("x",), 10.5), (("x", "y"), 8.25), (("x", "y", "z"), 6.934), (("x", "y", "z", "v"), 6.0)],
+)
+def test_each_witness_brings_the_verdict_nearer(witnesses: tuple[str, ...], lasts_s: float) -> None:
+    bench = Bench()
+    bench.meet(*"abcdef")
+    bench.say(*(claim(Claim.SUSPECT, "f", by=by) for by in witnesses))
+    suspicion = bench.core.roster.peers["f"].suspicion
+    assert suspicion is not None
+    assert suspicion.deadline_s - bench.now_s == pytest.approx(lasts_s, abs=0.001)
+
+
+def test_accusations_without_end_never_put_the_verdict_off() -> None:
+    bench = Bench()
+    others = tuple("abcde")
+    bench.meet(*others, "f")
+    began_s = bench.now_s
+    at = 0
+    last_s = float("inf")
+    while bench.core.state_of("f") is not State.DEAD:
+        bench.say(claim(Claim.SUSPECT, "f", by=f"witness-{at % 20}"))
+        at += 1
+        suspicion = bench.core.roster.peers["f"].suspicion
+        if suspicion is not None:
+            assert suspicion.deadline_s <= last_s
+            last_s = suspicion.deadline_s
+        bench.run(0.05, answering=others)
+        assert bench.now_s - began_s < 12.0
+    assert bench.now_s - began_s == pytest.approx(6.0 + LOOK_S, abs=0.1)
+
+
+def test_one_accuser_heard_a_hundred_times_is_one_witness() -> None:
+    bench = Bench()
+    bench.meet(*"abcdef")
+    for _ in range(100):
+        bench.say(claim(Claim.SUSPECT, "f", by="x"))
+    suspicion = bench.core.roster.peers["f"].suspicion
+    assert suspicion is not None
+    assert suspicion.deadline_s - bench.now_s == pytest.approx(10.5)
+
+
+def test_of_two_members_neither_waits_for_a_witness() -> None:
+    bench = Bench()
+    bench.meet("a")
+    bench.until(lambda: bench.core.state_of("a") is State.SUSPECT)
+    assert seconds_until_dead(bench, "a", answering=()) == pytest.approx(6.0 + LOOK_S, abs=0.05)
+
+
+def test_states_are_passed_through_in_order() -> None:
+    bench = Bench()
+    bench.meet("a", "b")
+    seconds_until_dead(bench, "b", answering=("a",))
+    changes = [(c.before, c.member.state) for c in bench.all(Changed) if c.member.node == "b"]
+    assert changes == [(State.ALIVE, State.SUSPECT), (State.SUSPECT, State.DEAD)]
+
+
+# Patience.
+
+
+def test_a_far_member_is_given_the_time_its_answers_take() -> None:
+    bench = Bench()
+    bench.meet("a", "b")
+    bench.core.roster.peers["b"].rtt_s = 0.2
+    bench.until(lambda: bench.pings("b"), answering=("a",))
+    asked_s = bench.now_s
+    bench.until(lambda: bench.all(PingRequest), answering=("a",))
+    assert bench.now_s - asked_s == pytest.approx(0.5 + 3 * 0.2, abs=0.02)
+
+
+def test_a_node_that_is_unwell_asks_more_rarely_and_waits_longer() -> None:
+    well, unwell = Bench(), Bench()
+    for bench in (well, unwell):
+        bench.meet("a")
+    unwell.core.awareness.nacks_missed(8)
+    for bench in (well, unwell):
+        bench.run(1.5)  # whatever was set before
+        bench.effects.clear()
+        bench.run(30.0, answering=("a",))
+    assert len(unwell.pings()) < len(well.pings())
+    unwell.core.awareness.nacks_missed(8)
+    unwell.effects.clear()
+    unwell.until(unwell.pings)
+    asked_s = unwell.now_s
+    unwell.until(lambda: len(unwell.pings()) == 2)
+    assert unwell.now_s - asked_s > 1.2
+
+
+def test_only_answers_make_a_node_well_again() -> None:
+    bench = Bench()
+    bench.meet("a")
+    bench.core.awareness.nacks_missed(4)
+    bench.run(20.0, answering=("a",))
+    assert bench.core.awareness.score == 0
+
+
+# Confirming.
+
+
+def test_a_farewell_confirms_nobody() -> None:
+    bench = Bench()
+    bench.meet("a")
+    bench.say(claim(Claim.LEFT, "x"), by="x")
+    assert bench.core.state_of("x") is None
+    assert bench.all(Died) == []
+
+
+def test_a_nack_is_no_answer_of_the_target() -> None:
+    bench = Bench()
+    bench.meet("a", "b", "c")
+    bench.until(lambda: bench.all(PingRequest), answering=("a", "b"))
+    request = bench.all(PingRequest)[0]
+    for relay in ("a", "b"):
+        bench.receive(relay, Nack(Sender(f"{relay}:1", Role.MANAGER), request.sequence))
+    bench.run(0.6, answering=("a", "b"))
+    assert bench.core.state_of("c") is State.SUSPECT
+
+
+def test_an_unknown_sender_is_added_and_asked_and_its_answer_confirms_it() -> None:
+    bench = Bench()
+    bench.receive("x", Ping(Sender("x:1"), 1, "self"))
+    assert bench.core.state_of("x") is State.UNCONFIRMED
+    bench.ack("x", bench.pings("x")[0])
+    assert bench.core.state_of("x") is State.ALIVE
+
+
+# Dying.
+
+
+def test_a_death_told_a_hundred_times_fires_once() -> None:
+    bench = Bench()
+    bench.meet("a", "b")
+    for _ in range(100):
+        bench.say(claim(Claim.REFUSED, "b"))
+    bench.handle(Refused("b", 100, "b:1"))
+    (died,) = bench.all(Died)
+    assert died.is_from_gossip
+
+
+def test_a_verdict_of_this_nodes_own_is_not_counted_as_hearsay() -> None:
+    bench = Bench()
+    bench.meet("a", "b")
+    bench.handle(Refused("b", 100, "b:1"))
+    bench.say(claim(Claim.REFUSED, "b"))
+    (died,) = bench.all(Died)
+    assert not died.is_from_gossip
+
+
+# The dead.
+
+
+def test_views_are_exchanged_with_the_silent_too() -> None:
+    bench = Bench()
+    bench.meet("a", "b")
+    seconds_until_dead(bench, "b", answering=("a",))
+    bench.effects.clear()
+    bench.run(60.0, answering=("a",))
+    assert sum(1 for sync in bench.all(Sync) if sync.node == "b") >= 3
+
+
+def test_whose_process_is_gone_is_asked_now_and_then() -> None:
+    bench = Bench()
+    bench.meet("a", "b")
+    bench.handle(Refused("b", 100, "b:1"))
+    bench.effects.clear()
+    bench.run(120.0, answering=("a",))
+    assert 3 <= len(bench.pings("b")) <= 5
+    assert not [sync for sync in bench.all(Sync) if sync.node == "b"]
+
+
+def test_a_silent_member_turns_out_to_be_gone_without_dying_again() -> None:
+    bench = Bench()
+    bench.meet("a", "b")
+    seconds_until_dead(bench, "b", answering=("a",))
+    bench.handle(Refused("b", 100, "b:1"))
+    bench.run(2.0, answering=("a",))
+    assert len(bench.all(Died)) == 1
+    assert bench.told("b")[-1].claim is Claim.REFUSED
+
+
+# What is kept.
+
+
+def test_the_audit_keeps_the_last_and_counts_all() -> None:
+    bench = Bench()
+    for at in range(ENTRIES_MAX + 10):
+        bench.core.audit.add(float(at), "member.moved", "a", 1)
+    assert len(bench.core.audit.entries) == ENTRIES_MAX
+    assert bench.core.audit.entries[-1].at_s == ENTRIES_MAX + 9
+    assert bench.core.audit.counts["member.moved"] == ENTRIES_MAX + 10
+
+
+def test_nothing_is_sent_to_a_member_that_left() -> None:
+    bench = Bench()
+    bench.meet("a", "b")
+    bench.say(claim(Claim.LEFT, "b"), by="b")
+    bench.effects.clear()
+    bench.run(120.0, answering=("a",))
+    assert not [e for e in bench.effects if isinstance(e, Send) and e.address == "b:1"]
