@@ -53,9 +53,12 @@ def main() -> int:
 def _run(given: argparse.Namespace) -> int:
     suite = FleetSuite(given.profile or PROFILES)
     seeds = seeds_of_commit() if given.first is None else iter(range(given.first, sys.maxsize))
-    tally = parallel_campaign(suite, islice(seeds, given.schedules), jobs=given.jobs)
-    for failure in tally.failures[:5]:
-        print(failure.report, end="\n\n")
+    tally = parallel_campaign(
+        suite,
+        islice(seeds, given.schedules),
+        jobs=given.jobs,
+        on_failure=lambda failure: print(failure.report, end="\n\n", flush=True),
+    )
     print(f"{tally.runs} schedules in {tally.seconds:.0f} s, {len(tally.failures)} failed")
     print("\n".join(suite.summarise(tally.outcomes)))
     return 1 if tally.failures else 0

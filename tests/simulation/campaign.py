@@ -13,7 +13,7 @@ import gc
 import os
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count as count_from
 from multiprocessing import get_context
@@ -24,6 +24,7 @@ from tests.simulation.trace import Trace
 
 TRACE_LINES = 60
 SECONDS_VARIABLE = "HYPERSCALE_SIM_SECONDS"
+JOBS_VARIABLE = "SOAK_JOBS"
 
 
 class Suite(Protocol):
@@ -110,8 +111,14 @@ def campaign(
     return tally
 
 
-def parallel_campaign(suite: Suite, seeds: Iterable[int], *, jobs: int) -> Tally:
-    """All seeds, over several processes."""
+def parallel_campaign(
+    suite: Suite,
+    seeds: Iterable[int],
+    *,
+    jobs: int,
+    on_failure: Callable[[Failure], None] | None = None,
+) -> Tally:
+    """All seeds, over several processes; `on_failure` hears of one as soon as it is found."""
     tally = Tally()
     began_s = time.monotonic()
     with get_context("fork").Pool(jobs, maxtasksperchild=200) as pool:
@@ -119,6 +126,8 @@ def parallel_campaign(suite: Suite, seeds: Iterable[int], *, jobs: int) -> Tally
         for result in pool.imap_unordered(_play_one, tasks, chunksize=8):
             _count(tally, result)
             tally.seconds = time.monotonic() - began_s
+            if on_failure is not None and isinstance(result, Failure):
+                on_failure(result)
     return tally
 
 
@@ -129,6 +138,11 @@ def _play_one(task: tuple[Suite, int]) -> Any | Failure:
 def _count(tally: Tally, result: Any | Failure) -> None:
     tally.runs += 1
     (tally.failures if isinstance(result, Failure) else tally.outcomes).append(result)
+
+
+def jobs_of_soak() -> int:
+    """How many processes the long runs take: all cores this one may use, unless told."""
+    return int(os.environ.get(JOBS_VARIABLE, len(os.sched_getaffinity(0))))
 
 
 def seconds_per_simulation() -> float:

@@ -1,15 +1,21 @@
 """The long runs of membership. Each writes what it found to benchmarks/results."""
 
-import os
 import platform
 from collections.abc import Iterable
-from itertools import islice, product
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
-from tests.simulation.campaign import campaign, parallel_campaign, quantiles, seeds_of_commit
+from tests.simulation.campaign import (
+    Failure,
+    campaign,
+    jobs_of_soak,
+    parallel_campaign,
+    quantiles,
+    seeds_of_commit,
+)
 from tests.simulation.fleet.lifeguard import DETECTORS, MEMBERS, interval, threshold
 from tests.simulation.fleet.mutants import MUTANTS, Mutant
 from tests.simulation.fleet.schedules import PROFILES
@@ -20,7 +26,7 @@ pytestmark = pytest.mark.soak
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 SCHEDULES = 5_200
 MUTANT_SCHEDULES = 40
-JOBS = len(os.sched_getaffinity(0))
+JOBS = jobs_of_soak()
 
 INTERVALS = (  # slow members, blocked for, free for
     (4, 8.192, 1.024),
@@ -36,22 +42,25 @@ FEWER = 50
 
 def _write(name: str, lines: Iterable[str]) -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
-    where = f"({platform.system()} {platform.release()}, Python {platform.python_version()})"
+    kernel = platform.release().split("-")[0]
+    where = f"({platform.system()} {kernel}, Python {platform.python_version()})"
     (RESULTS / name).write_text("\n".join((*lines, where)) + "\n")
 
 
 @pytest.mark.timeout(10_800)
 def test_thousands_of_schedules_violate_nothing_and_every_mutant_is_caught() -> None:
     suite = FleetSuite()
-    tally = parallel_campaign(suite, islice(seeds_of_commit(), SCHEDULES), jobs=JOBS)
+    first = next(seeds_of_commit())
+    seeds = range(first, first + SCHEDULES)
+    tally = parallel_campaign(suite, seeds, jobs=JOBS, on_failure=_say)
     with get_context("fork").Pool(JOBS) as pool:
         caught = pool.map(_times_caught, MUTANTS)
     _write(
         "soak-membership.txt",
         (
             "Membership in the simulator: invariants after every event, bounds, one view healed",
-            f"{tally.runs} schedules ({', '.join(PROFILES)}), {len(tally.failures)} failed, "
-            f"{tally.seconds:.0f} s with {JOBS} processes",
+            f"{tally.runs} schedules from seed {first} on ({', '.join(PROFILES)}), "
+            f"{len(tally.failures)} failed, {tally.seconds:.0f} s with {_processes()}",
             *suite.summarise(tally.outcomes),
             "",
             f"Mutants, caught in so many of {MUTANT_SCHEDULES} schedules:",
@@ -64,6 +73,14 @@ def test_thousands_of_schedules_violate_nothing_and_every_mutant_is_caught() -> 
     )
     tally.raise_if_failed()
     assert all(caught), dict(zip([mutant.name for mutant in MUTANTS], caught, strict=True))
+
+
+def _say(failure: Failure) -> None:
+    print(f"seed {failure.seed}: {failure.message}", flush=True)  # noqa: T201  it takes long
+
+
+def _processes() -> str:
+    return "one process" if JOBS == 1 else f"{JOBS} processes"
 
 
 def _times_caught(mutant: Mutant) -> int:
