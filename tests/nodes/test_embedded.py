@@ -11,10 +11,12 @@ import uvloop
 
 from hyperscale import ManagerServer, WorkerServer
 from hyperscale.errors import InputError, InvariantError, RunError
-from hyperscale.membership.events import State
+from hyperscale.membership.events import Answered, Received, State
+from hyperscale.membership.messages import Gossip, Sender
 from hyperscale.nodes.manager import manager_duties
 from hyperscale.nodes.member import open_member
 from hyperscale.nodes.running import as_config
+from hyperscale.wire.roles import Role
 
 ANY_PORT = {"port": 0, "http_port": 0}
 
@@ -165,6 +167,27 @@ def test_a_node_that_is_cancelled_leaves_nothing() -> None:
     before = sockets()
     run(work)
     assert sockets() == before
+
+
+@pytest.mark.parametrize("heir_is", ["another node", "the observer itself"])
+def test_who_is_found_at_the_address_of_another_proves_it_gone_whatever_the_clocks_say(
+    heir_is: str,
+) -> None:
+    async def work() -> None:
+        home, other = manager(), manager()
+        await home.start()
+        await other.start()
+        driver, life = home.member.driver, 2 * home.member.driver.core.incarnation
+        address = other.address if heir_is == "another node" else home.address
+        driver.feed(Received(address, "gone", life, Gossip(Sender(address, Role.MANAGER))))
+        driver.feed(Answered("gone", life, address, "gone", life))
+        assert driver.core.state_of("gone") is State.ALIVE
+        await until(lambda: driver.core.state_of("gone") is State.DEAD)
+        assert driver.deaths == {"refused": 1}
+        await other.graceful_shutdown()
+        await home.graceful_shutdown()
+
+    run(work)
 
 
 def test_the_earlier_of_two_processes_with_one_name_is_told(
