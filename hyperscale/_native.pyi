@@ -214,6 +214,8 @@ class Program:
         """Runs up to `slice_s` with the interpreter released; False once all have stopped."""
     def stop_in(self, in_s: float) -> None:
         """After `in_s` nothing new begins."""
+    def lease_in(self, in_s: float) -> None:
+        """After `in_s` nothing new begins, unless this is called again before."""
     def cut(self) -> None:
         """Drops what is under way and counts it as cut."""
     @property

@@ -54,6 +54,8 @@ class ClientHub:
         self._engine: Engine | None = None
         self._loop: AbstractEventLoop | None = None
         self._send: Send = _unopened
+        self._halt: Callable[[bool], None] = lambda _: None
+        self._is_guarded = self._is_halted = False
         self._addresses: dict[tuple[str, int], asyncio.Future[list[str]]] = {}
         self._pinned: dict[tuple[str, int], tuple[Template, list[str]]] = {}
 
@@ -71,7 +73,7 @@ class ClientHub:
         )
         loop.add_reader(engine.fileno(), engine.poll)
         self._engine, self._loop = engine, loop
-        send_native = engine.send
+        send_native: Callable[[Template, int, int, bool], Response] = engine.send
         get_step = current_step.get
         sees_all = trace is not None
 
@@ -79,7 +81,15 @@ class ClientHub:
             step, sees_body = get_step(_NO_STEP)
             return send_native(template, vu, step, sees_body or sees_all)
 
-        self._send = send
+        async def never(*_: object) -> HTTPResponse:
+            await loop.create_future()
+            raise InvariantError("a request that was not sent was answered")
+
+        def halt(is_halted: bool) -> None:
+            nonlocal send_native
+            send_native = never if is_halted else engine.send
+
+        self._send, self._halt = send, halt
 
     def client(self, vu: int) -> Client:
         return Client(HTTPClient(self._book, self._send, vu))
@@ -145,6 +155,37 @@ class ClientHub:
         """Aborts everything in flight; whoever awaits it is cancelled."""
         if self._engine is not None:
             self._engine.abort_all()
+
+    def halt(self) -> None:
+        """Nothing more is sent: calls made from here on wait until they are cancelled.
+
+        Only sets flags, and may be called between any two instructions. What the engine
+        still has to write it writes only if it is polled, which `guard` prevents.
+        """
+        self._is_halted = True
+        self._halt(True)
+
+    def resume(self) -> None:
+        """Lets calls through again, such as those of teardown hooks."""
+        if self._is_halted:
+            self._is_halted = False
+            self._halt(False)
+
+    def guard(self) -> None:
+        """From here on the engine works only while it is not halted."""
+        engine, loop = self._engine, self._loop
+        if self._is_guarded or engine is None or loop is None:
+            return
+        self._is_guarded = True
+        poll = engine.poll
+
+        # A function of ours in between, so that the interpreter gets to handle its signals
+        # before anything is written.
+        def poll_unless_halted() -> None:
+            if not self._is_halted:
+                poll()
+
+        loop.add_reader(engine.fileno(), poll_unless_halted)
 
     def close(self) -> None:
         if self._engine is not None and self._loop is not None:

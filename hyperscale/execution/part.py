@@ -53,7 +53,9 @@ from hyperscale.testing import OptimizedArg
 Send = Callable[[FromExecutor], None]
 
 
-async def prepare_part(assignment: Prepare, send: Send) -> "Part":
+async def prepare_part(
+    assignment: Prepare, send: Send, *, on_beat: Callable[[], None] = lambda: None
+) -> "Part":
     """The part, ready to run. InputError: the user's file; RunError: code of theirs failed.
 
     When it raises, teardown hooks have run if setup hooks had begun, and what those sent has
@@ -87,7 +89,16 @@ async def prepare_part(assignment: Prepare, send: Send) -> "Part":
     # of users that would be a pause in everyone's latencies.
     gc.collect()
     gc.freeze()
-    return Part(assignment, design, hub=hub, host=host, crew=crew, outcomes=outcomes, send=send)
+    return Part(
+        assignment,
+        design,
+        hub=hub,
+        host=host,
+        crew=crew,
+        outcomes=outcomes,
+        send=send,
+        on_beat=on_beat,
+    )
 
 
 def load_blueprint(assignment: Prepare) -> Blueprint:
@@ -171,9 +182,13 @@ def _make_crew(
     vus = share(plan.vus, slots, slot)
     if any(hook.protocol is not None for layer in design.layers for hook in layer):
         _warn_of_descriptors(assignment, vus)
-    iterations = None if plan.iterations is None else share(plan.iterations, slots, slot)
+    iterations = assignment.iterations
+    if iterations is None and plan.iterations is not None:
+        iterations = share(plan.iterations, slots, slot)
     if assignment.static and not assignment.trace:
-        static = compile_static(design, hub, vus=vus, iterations=iterations)
+        static = compile_static(
+            design, hub, vus=vus, iterations=iterations, duration_s=assignment.run_s
+        )
         if static is not None:
             return static
     program = compile_calls(design)
@@ -222,6 +237,7 @@ class Part:
         crew: Crew | StaticCrew,
         outcomes: Outcomes,
         send: Send,
+        on_beat: Callable[[], None],
     ) -> None:
         self._assignment = assignment
         self._design = design
@@ -230,11 +246,7 @@ class Part:
         self._crew = crew
         self._outcomes = outcomes
         self._send = send
-        self._pulse = Pulse(
-            asyncio.get_running_loop(),
-            on_report=self._report,
-            on_lease_over=lambda: self._cut("lease expired"),
-        )
+        self._pulse = Pulse(asyncio.get_running_loop(), on_report=self._report, on_beat=on_beat)
         self._memory = Memory()
         self._sequence = 0
         self._began_s: float | None = None
@@ -242,7 +254,8 @@ class Part:
         self._cpu_began_s = time.process_time()
         self._stop: tuple[str, float] | None = None  # reason, instant of the cut
         self._stop_came = asyncio.Event()
-        self._is_tainted = False
+        self._is_halted = False
+        self.is_tainted = False  # code of the part runs on after it was cancelled
 
     # --- from outside ---------------------------------------------------------------------
 
@@ -257,13 +270,21 @@ class Part:
         self._stop_came.set()
 
     def renew_lease(self, deadline_boottime_ns: int) -> None:
-        self._pulse.renew_lease(deadline_boottime_ns)
+        self._crew.renew_lease(deadline_boottime_ns)
+        self._hub.guard()
 
-    def _cut(self, reason: str) -> None:
-        # At once: whoever holds the lease now may already be loading the target.
+    def halt(self) -> None:
+        """Nothing more is sent. May be called at any instant; `cut` has to follow."""
+        self._is_halted = True
+        self._crew.halt()
+        self._hub.halt()
+
+    def cut(self, reason: str) -> None:
+        """Ends the users now: whoever holds the lease may already be loading the target."""
         self.stop(reason, 0.0)
-        self._crew.cut()
-        self._hub.cut()
+        if self._began_s is not None and self._ended_s is None:
+            self._crew.cut()
+            self._hub.cut()
 
     # --- the run --------------------------------------------------------------------------
 
@@ -305,7 +326,7 @@ class Part:
         self._outcomes.recorder.begin()
         self._began_s = time.monotonic()
         self._cpu_began_s = time.process_time()
-        deadline_s = self._began_s + self._assignment.plan.duration_s
+        deadline_s = self._began_s + self._assignment.run_s
         crew.start()
         await asyncio.sleep(0)  # every user is in its first step now,
         gc.freeze()  # and no collection needs to walk their tasks and frames
@@ -321,6 +342,9 @@ class Part:
                     await self._cut_users(over)
                     break
                 await self._either(over, until_s=cut_s)
+            if self._is_halted:  # they may have ended without their last calls being counted
+                crew.cut()
+                self._hub.cut()
         finally:
             over.cancel()
             self._ended_s = time.monotonic()
@@ -339,7 +363,7 @@ class Part:
         give_up_s = time.monotonic() + CUT_S
         while not over.done():
             if time.monotonic() >= give_up_s:
-                self._is_tainted = True
+                self.is_tainted = True
                 complain(
                     f"{self._crew.looping} virtual users ignore their cancellation and are left "
                     "behind\n"
@@ -353,6 +377,8 @@ class Part:
     # --- after the clock ------------------------------------------------------------------
 
     async def _finish(self) -> Finished:
+        if not self.is_tainted:
+            self._hub.resume()
         self._send(TearingDown())
         self._report(histograms=True)  # hooks may hang, and be killed: what was measured stays
         status, error = self._outcome()
@@ -369,7 +395,7 @@ class Part:
             error=error,
             report=self._make_report(histograms=True, series_from=None),
             provided=encode_provided(provided),
-            tainted=self._is_tainted or self._host.is_tainted,
+            tainted=self.is_tainted or self._host.is_tainted,
         )
         return _within_frame(finished)
 
@@ -391,10 +417,10 @@ class Part:
     # --- reports --------------------------------------------------------------------------
 
     def _report(self, histograms: bool) -> None:
-        series_from = max(0, int(self._elapsed_s()) - SERIES_POINTS)
+        series_from = max(0, int(self._ran_s()) - SERIES_POINTS)
         self._send(Report(report=self._make_report(histograms=histograms, series_from=series_from)))
 
-    def _elapsed_s(self) -> float:
+    def _ran_s(self) -> float:
         if self._began_s is None:
             return 0.0
         return (self._ended_s or time.monotonic()) - self._began_s
@@ -406,7 +432,7 @@ class Part:
             workflow=self._assignment.workflow,
             slot=self._assignment.slot,
             sequence=self._sequence,
-            elapsed_s=self._elapsed_s(),
+            elapsed_s=self._assignment.offset_s + self._ran_s(),
             vus=crew.looping,
             iterations=crew.iterations,
             steps=step_reports(
@@ -414,6 +440,7 @@ class Part:
                 self._outcomes.recorder,
                 histograms=histograms,
                 series_from=series_from,
+                offset_s=int(self._assignment.offset_s),
             ),
             checks=[tally.report() for tally in crew.checks],
             metrics=[tally.report(histograms=histograms) for tally in crew.metrics],

@@ -55,8 +55,23 @@ class Prepare(Struct, tag="prepare", frozen=True, kw_only=True):
     context: bytes = b""  # what `values.encode_context` made; opaque to everyone else
     log_level: str = "info"
     attempt: int = 1
+    # Of the workflow's duration, what was run before, by an attempt that was lost.
+    elapsed_s: float = 0.0
+    iterations: int | None = None  # of this slot; None: its share of the plan's
     static: bool = True  # False: steps that need no interpreter are run by it all the same
     trace: bool = False  # print every request and response
+
+    @property
+    def offset_s(self) -> float:
+        """Where in the workflow's duration it begins. What is done once is done whole."""
+        if not self.plan.is_test and self.plan.iterations is None:
+            return 0.0
+        return min(max(0.0, self.elapsed_s), self.plan.duration_s)
+
+    @property
+    def run_s(self) -> float:
+        """How long it runs."""
+        return self.plan.duration_s - self.offset_s
 
 
 class Start(Struct, tag="start", frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The regular beat of a running part: reports, loop lag, the lease.
+"""The regular beat of a running part: reports, loop lag, a look at the lease.
 
 One timer for all three. It keeps beating while teardown hooks run, so that the supervisor
 can tell a part that takes long from one that holds the interpreter.
@@ -18,19 +18,18 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Pulse:
-    """`on_report(with_histograms)` ten times a second; `on_lease_over()` once, if it is."""
+    """`on_report(with_histograms)` ten times a second, `on_beat()` twice as often."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         *,
         on_report: Callable[[bool], None],
-        on_lease_over: Callable[[], None],
+        on_beat: Callable[[], None],
     ) -> None:
         self._loop = loop
         self._on_report = on_report
-        self._on_lease_over = on_lease_over
-        self._lease_boottime_ns: int | None = None
+        self._on_beat = on_beat
         self._beats = 0
         self._due_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -43,9 +42,6 @@ class Pulse:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def renew_lease(self, deadline_boottime_ns: int) -> None:
-        self._lease_boottime_ns = deadline_boottime_ns
 
     def take_lag_s(self) -> float:
         """The worst delay of a beat since the last call."""
@@ -61,11 +57,7 @@ class Pulse:
     def _beat(self) -> None:
         self._lag_s = max(self._lag_s, time.monotonic() - self._due_s)
         self._schedule()
-        lease = self._lease_boottime_ns
-        # The clock that also counts while the machine is suspended.
-        if lease is not None and time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= lease:
-            self._lease_boottime_ns = None
-            self._on_lease_over()
+        self._on_beat()
         self._beats += 1
         if self._beats % _BEATS_PER_REPORT == 0:
             self._on_report(self._beats % _BEATS_PER_HISTOGRAMS == 0)

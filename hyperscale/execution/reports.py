@@ -11,8 +11,14 @@ SERIES_POINTS = 15
 
 
 def step_reports(
-    names: Sequence[str], recorder: Recorder, *, histograms: bool, series_from: int | None = None
+    names: Sequence[str],
+    recorder: Recorder,
+    *,
+    histograms: bool,
+    series_from: int | None = None,
+    offset_s: int = 0,
 ) -> list[StepReport]:
+    """`offset_s`: the second of the workflow that is the recorder's second 0."""
     return [
         StepReport(
             name=name,
@@ -31,7 +37,7 @@ def step_reports(
             latency=latency,
             phases=phases,
             series=[
-                SeriesPoint(second=second, total=total, failed=failed, latency=spread)
+                SeriesPoint(second=second + offset_s, total=total, failed=failed, latency=spread)
                 for second, total, failed, spread in series
             ],
         )

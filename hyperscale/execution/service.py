@@ -22,6 +22,7 @@ from hyperscale.errors import HyperscaleError, InputError, InvariantError
 from hyperscale.execution.capture import Capture
 from hyperscale.execution.channel import Channel
 from hyperscale.execution.faults import describe_fault
+from hyperscale.execution.lease import LeaseWatch
 from hyperscale.execution.limits import CUT_S, TEARDOWN_S
 from hyperscale.execution.part import Part, prepare_part
 from hyperscale.execution.protocol import (
@@ -37,6 +38,7 @@ from hyperscale.execution.protocol import (
     Report,
     Start,
     Stop,
+    TearingDown,
     ToExecutor,
     to_executor_decoder,
 )
@@ -89,6 +91,7 @@ class Service:
         # answer to that can come before the task itself has ended.
         self._work: asyncio.Task[None] | None = None
         self._is_leaving = False
+        self._lease: LeaseWatch | None = None
         self.left: asyncio.Future[int] = self._loop.create_future()
         # Never closed: the guard watches its far end for as long as the process lives.
         self._channel: Channel[ToExecutor] = Channel(
@@ -112,7 +115,7 @@ class Service:
                 self._stop(message.reason, message.grace_s)
             case Lease():
                 if self._part is not None:
-                    self._part.renew_lease(message.deadline_boottime_ns)
+                    self._renew_lease(self._part, message.deadline_boottime_ns)
             case Exit():
                 self._leave()
 
@@ -120,7 +123,36 @@ class Service:
         # The guard is about to end the whole group; there is nobody left to talk to.
         self.left.cancel(reason)
 
+    # --- the lease ------------------------------------------------------------------------
+
+    def _renew_lease(self, part: Part, deadline_boottime_ns: int) -> None:
+        if self._lease is None:
+            self._lease = LeaseWatch(self._halt)
+        self._lease.renew(deadline_boottime_ns)
+        part.renew_lease(deadline_boottime_ns)
+
+    def _halt(self) -> None:
+        """The lease is over. Comes between any two instructions: only what cannot wait."""
+        if self._part is not None:
+            self._part.halt()
+            self._loop.call_soon(self._cut, self._part)
+
+    def _cut(self, part: Part) -> None:
+        if part is self._part:
+            part.cut("lease expired")
+            self._stop("lease expired", 0.0)
+
+    def _check_lease(self) -> None:
+        if self._lease is not None:
+            self._lease.check()
+
+    # --- the conversation -----------------------------------------------------------------
+
     def _send(self, message: FromExecutor) -> None:
+        if isinstance(message, TearingDown) and self._lease is not None:
+            part = self._part
+            if part is not None and not part.is_tainted:
+                self._lease.end()  # hooks that tear down have a time of their own
         # Reports are cumulative: while an old one waits to be sent, a newer one can too.
         if isinstance(message, Report) and self._channel.unsent_bytes:
             return
@@ -148,7 +180,7 @@ class Service:
     async def _try_prepare(self, assignment: Prepare) -> None:
         try:
             _configure_logging(assignment.log_level)
-            part = await prepare_part(assignment, self._send)
+            part = await prepare_part(assignment, self._send, on_beat=self._check_lease)
         except InputError as error:
             self._refuse(error.message, RefusalKind.INPUT, error.hint)
         except HyperscaleError as error:
@@ -178,6 +210,8 @@ class Service:
 
     def _finish(self, finished: Finished) -> None:
         self._capture.flush()
+        if self._lease is not None:
+            self._lease.end()
         self._part = self._work = None
         self._send(finished)
 

@@ -15,12 +15,14 @@ from hyperscale.clients import ClientHub
 from hyperscale.clients.hub import ProgramLayer
 from hyperscale.errors import InputError
 from hyperscale.execution.calls import is_once
+from hyperscale.execution.lease import boottime_ns
 from hyperscale.execution.tally import CheckTally, MetricTally
 from hyperscale.graph import Blueprint, Hook
 from hyperscale.graph.analysis import FromParameter
 
 # Between slices the loop turns: reports, stops and leases wait for one at most.
 _SLICE_S = 0.02
+_KEEPS_LEASES = hasattr(NativeProgram, "lease_in")
 
 
 class StaticCrew:
@@ -32,6 +34,8 @@ class StaticCrew:
         self._duration_s = duration_s
         self._driver: asyncio.Task[None] | None = None
         self._is_cut = False
+        self._is_halted = False
+        self._lease_boottime_ns: int | None = None
         self.breakage: BaseException | None = None
         self.checks: list[CheckTally] = []
         self.metrics: list[MetricTally] = []
@@ -59,6 +63,15 @@ class StaticCrew:
     def stop(self) -> None:
         self._program.stop_in(0.0)
 
+    def renew_lease(self, deadline_boottime_ns: int) -> None:
+        self._lease_boottime_ns = deadline_boottime_ns
+        if _KEEPS_LEASES:
+            self._program.lease_in(max(0, deadline_boottime_ns - boottime_ns()) / 1e9)
+
+    def halt(self) -> None:
+        """Not another slice: `cut` follows."""
+        self._is_halted = True
+
     def cut(self) -> None:
         if not self._is_cut:
             self._is_cut = True
@@ -67,14 +80,20 @@ class StaticCrew:
     async def _drive(self) -> None:
         try:
             # It is the program that waits; the sleep only lets the loop turn.
-            while not self._is_cut and self._program.run(_SLICE_S):  # noqa: ASYNC110
+            while not self._is_over() and self._program.run(_SLICE_S):  # noqa: ASYNC110
                 await asyncio.sleep(0)
         except Exception as error:  # noqa: BLE001 - the part fails with it
             self.breakage = error
 
+    def _is_over(self) -> bool:
+        lease_ns = self._lease_boottime_ns
+        if lease_ns is not None and boottime_ns() >= lease_ns:
+            self._is_halted = True  # whoever watches the lease cuts it
+        return self._is_cut or self._is_halted
+
 
 def compile_static(
-    design: Blueprint, hub: ClientHub, *, vus: int, iterations: int | None
+    design: Blueprint, hub: ClientHub, *, vus: int, iterations: int | None, duration_s: float
 ) -> StaticCrew | None:
     """The crew of a workflow of only static steps; None if it has to run in Python."""
     if not _is_static(design):
@@ -100,7 +119,7 @@ def compile_static(
         for layer in design.layers
     ]
     program = hub.program(layers, vus, iterations)
-    return StaticCrew(program, vus=vus, duration_s=design.plan.duration_s)
+    return StaticCrew(program, vus=vus, duration_s=duration_s)
 
 
 def _is_static(design: Blueprint) -> bool:

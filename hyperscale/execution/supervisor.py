@@ -76,7 +76,7 @@ class _Executor:
         self._is_leaving = False  # told to exit: its end is no news
         self._kill_reason: str | None = None
         self._is_discarded = False  # its part ends unheard: another slot was refused
-        self._plan_duration_s = 0.0
+        self._run_s = 0.0
         self._heard_s = self._loop.time()
         self._watch: asyncio.TimerHandle | None = None
         self._greeted: asyncio.Future[None] = self._loop.create_future()
@@ -109,7 +109,7 @@ class _Executor:
             raise InvariantError(f"an executor in phase {self.phase.name} was given a part")
         self.process.send(assignment)  # first: what cannot be sent is not being prepared
         self._answer = self._loop.create_future()
-        self._plan_duration_s = assignment.plan.duration_s
+        self._run_s = assignment.run_s
         self._is_discarded = False
         self._idle.clear()
         self.phase = _Phase.PREPARING
@@ -119,7 +119,7 @@ class _Executor:
         if self.phase is _Phase.PREPARED:
             self.phase = _Phase.RUNNING
             self.process.send(Start(start_in_ms=start_in_ms))
-            self._expect_end(in_s=start_in_ms / 1000 + self._plan_duration_s + GRACE_S)
+            self._expect_end(in_s=start_in_ms / 1000 + self._run_s + GRACE_S)
 
     def renew_lease(self, deadline_boottime_ns: int) -> None:
         if self.phase in _HOLDS_PART:
@@ -151,6 +151,12 @@ class _Executor:
         """Returns when it holds no part (or is gone)."""
         if self.phase in _HOLDS_PART:
             await self._idle.wait()
+
+    async def wait_vacant(self) -> None:
+        """Returns when no code of a part can be running: idle, or the process really gone."""
+        await self.wait_idle()
+        if self._is_leaving or self.phase is _Phase.GONE:
+            await self.process.wait_gone()
 
     def close_log(self) -> None:
         if self._log is not None:
@@ -326,7 +332,17 @@ class ExecutorPool:
 
     @property
     def size(self) -> int:
-        return self._size
+        """With those that were added."""
+        return len(self._executors) or self._size
+
+    def grow(self) -> int:
+        """Adds an executor that is pinned to no core; its number."""
+        self._executors.append(self._executor(len(self._executors), None))
+        return len(self._executors) - 1
+
+    async def wait_vacant(self, index: int) -> None:
+        """Returns when nothing of a part is left on this executor: its core is free."""
+        await self._executors[index].wait_vacant()
 
     @property
     def pids(self) -> list[int]:

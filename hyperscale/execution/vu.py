@@ -100,6 +100,13 @@ class Crew:
             if user.is_pausing and user.task is not None:
                 user.task.cancel()
 
+    def halt(self) -> None:
+        """No step starts from here on. Only sets a flag: may be called at any instant."""
+        self.is_stopping = True
+
+    def renew_lease(self, deadline_boottime_ns: int) -> None:
+        """Nothing here runs without the interpreter, which keeps the lease."""
+
     def cut(self) -> None:
         """Counts every step in flight as cut and cancels it. Can be called again to insist."""
         self.is_stopping = True

@@ -72,6 +72,13 @@ impl Program {
         Ok(())
     }
 
+    /// After `in_s` nothing new begins, unless this is called again before.
+    fn lease_in(&self, in_s: f64) -> PyResult<()> {
+        let at_ns = hyperscale_core::clock::now_ns().saturating_add(to_ns(in_s)?);
+        self.core().lease_until(at_ns);
+        Ok(())
+    }
+
     /// Drops what is under way and counts it as cut.
     fn cut(&self) {
         self.core().cut(&mut lock(&self.recorder));

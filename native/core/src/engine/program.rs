@@ -53,6 +53,7 @@ pub struct Program {
     iterations: u64,
     iterations_left: Option<u64>,
     stop_at_ns: u64,
+    lease_at_ns: u64,
 }
 
 impl Program {
@@ -79,6 +80,7 @@ impl Program {
             iterations: 0,
             iterations_left: iterations,
             stop_at_ns: u64::MAX,
+            lease_at_ns: u64::MAX,
         })
     }
 
@@ -102,6 +104,17 @@ impl Program {
         self.stop_at_ns = self.stop_at_ns.min(at_ns);
     }
 
+    /// The same, but it may be put off again for as long as it has not come.
+    pub fn lease_until(&mut self, at_ns: u64) {
+        self.lease_at_ns = at_ns;
+    }
+
+    /// Looked at before anything is sent, so that a process which was stopped beyond its
+    /// time sends nothing when it goes on.
+    fn is_over(&self, now: u64) -> bool {
+        now >= self.stop_at_ns || now >= self.lease_at_ns
+    }
+
     /// Drops what is under way and counts it as cut.
     pub fn cut(&mut self, recorder: &mut Recorder) {
         self.stop_at_ns = 0;
@@ -121,7 +134,7 @@ impl Program {
         loop {
             self.start_vus(recorder);
             let now = now_ns();
-            let waiting_to_start = self.started < self.vus.len() && now < self.stop_at_ns;
+            let waiting_to_start = self.started < self.vus.len() && !self.is_over(now);
             if self.active == 0 && !waiting_to_start {
                 return Ok(false);
             }
@@ -137,7 +150,7 @@ impl Program {
 
     fn start_vus(&mut self, recorder: &mut Recorder) {
         let target = (self.started + STARTS_MAX).min(self.vus.len());
-        while self.started < target && now_ns() < self.stop_at_ns {
+        while self.started < target && !self.is_over(now_ns()) {
             let vu = self.started;
             self.started += 1;
             self.active += 1;
@@ -189,13 +202,13 @@ impl Program {
             let to = self.bounds.get(state.layer + 1).copied();
             let (Some(from), Some(to)) = (from, to) else {
                 self.iterations += 1;
-                if now_ns() >= self.stop_at_ns {
+                if self.is_over(now_ns()) {
                     self.active -= 1;
                     return;
                 }
                 return self.begin_iteration(vu, recorder);
             };
-            if now_ns() >= self.stop_at_ns {
+            if self.is_over(now_ns()) {
                 self.active -= 1;
                 return;
             }

@@ -1,0 +1,55 @@
+"""A timer of this process that the kernel keeps: on CLOCK_BOOTTIME, telling by a signal."""
+
+import ctypes
+import os
+import time
+
+_SIGEV_SIGNAL = 0
+_TIMER_ABSTIME = 1
+_NS = 1_000_000_000
+
+
+class _Sigevent(ctypes.Structure):
+    _fields_ = (
+        ("value", ctypes.c_void_p),
+        ("signo", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("rest", ctypes.c_byte * 48),
+    )
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+class _Itimerspec(ctypes.Structure):
+    _fields_ = (("interval", _Timespec), ("value", _Timespec))
+
+
+class KernelTimer:
+    """Sends the signal to this process, once for each `set`."""
+
+    def __init__(self, number: int) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        event = _Sigevent(signo=number, notify=_SIGEV_SIGNAL)
+        self._id = ctypes.c_void_p()
+        self._settime = libc.timer_settime
+        made = libc.timer_create(
+            ctypes.c_int(time.CLOCK_BOOTTIME), ctypes.byref(event), ctypes.byref(self._id)
+        )
+        if made != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+    def set(self, at_boottime_ns: int) -> None:
+        """Fires then, or at once if that has passed."""
+        # Zero would disarm it.
+        self._arm(max(1, at_boottime_ns))
+
+    def clear(self) -> None:
+        self._arm(0)
+
+    def _arm(self, at_ns: int) -> None:
+        seconds, nanoseconds = divmod(at_ns, _NS)
+        setting = _Itimerspec(value=_Timespec(seconds, nanoseconds))
+        if self._settime(self._id, _TIMER_ABSTIME, ctypes.byref(setting), None) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -1,0 +1,279 @@
+"""An executor under a lease: at the deadline its load ends by itself, whoever stands still."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from hyperscale import _native
+from hyperscale.execution.lease import boottime_ns
+from hyperscale.execution.protocol import PartStatus
+from tests.execution.lab import Bench, Lab
+
+IN_PYTHON = """
+    class Load(Workflow):
+        vus = 40
+        duration = "60s"
+
+        @step()
+        async def hit(self, url: URL = "{url}") -> HTTPResponse:
+            first = await self.client.http.get(url)
+            return await self.client.http.get(url)
+"""
+STATIC = """
+    class Load(Workflow):
+        vus = 40
+        duration = "60s"
+
+        @step()
+        async def hit(self, url: URL = "{url}") -> HTTPResponse:
+            return await self.client.http.get(url)
+"""
+BUSY = """
+    class Load(Workflow):
+        vus = 1
+        duration = "60s"
+
+        @step()
+        async def hog(self) -> Result:
+            log("hogging")
+            while True:
+                pass
+"""
+LOADS = [
+    pytest.param(IN_PYTHON, id="python"),
+    pytest.param(
+        STATIC,
+        id="static",
+        marks=pytest.mark.skipif(
+            not hasattr(_native.Program, "lease_in"), reason="an older native module"
+        ),
+    ),
+]
+
+
+@pytest.fixture
+def target() -> Iterator[_native.Target]:
+    target = _native.Target()
+    yield target
+    target.stop()
+
+
+def total(target: _native.Target) -> int:
+    return int(json.loads(target.counts())["total"])
+
+
+async def settled(target: _native.Target) -> int:
+    """What the target has counted once it counts no more."""
+    known = -1
+    while known != (known := total(target)):
+        await asyncio.sleep(0.2)
+    return known
+
+
+@pytest.mark.parametrize("source", LOADS)
+def test_an_executor_that_was_stopped_beyond_its_lease_sends_nothing_more(
+    lab: Lab, target: _native.Target, source: str
+) -> None:
+    lab.write(source.format(url=f"http://127.0.0.1:{target.port}/delay/5"))
+
+    async def work(bench: Bench) -> None:
+        await bench.prepare("Load")
+        deadline_ns = boottime_ns() + 2_000_000_000
+        bench.pool.renew_lease(bench.ids, deadline_ns)
+        bench.pool.start(bench.ids)
+        await bench.until(lambda: any(r.steps[0].counts.total for r in bench.outcomes[0].reports))
+        os.kill(bench.pool.pids[0], signal.SIGSTOP)
+        before = await settled(target)
+        while boottime_ns() < deadline_ns + 300_000_000:
+            await asyncio.sleep(0.05)
+        os.kill(bench.pool.pids[0], signal.SIGCONT)
+        (outcome,) = await bench.ended()
+        assert outcome.finished is not None, outcome.died
+        assert outcome.finished.status is PartStatus.STOPPED
+        assert outcome.finished.error == "lease expired"
+        assert await settled(target) == before
+        counts = outcome.step("hit").counts
+        assert counts.sent == before
+        assert counts.failed == 0
+
+    lab.work(work)
+
+
+@pytest.mark.parametrize("source", [IN_PYTHON, STATIC], ids=["python", "static"])
+def test_load_ends_at_the_deadline_and_renewing_puts_it_off(
+    lab: Lab, target: _native.Target, source: str
+) -> None:
+    lab.write(source.format(url=f"http://127.0.0.1:{target.port}/"))
+
+    async def work(bench: Bench) -> None:
+        await bench.prepare("Load")
+        bench.pool.renew_lease(bench.ids, boottime_ns() + 400_000_000)
+        bench.pool.start(bench.ids)
+        await asyncio.sleep(0.2)
+        deadline_ns = boottime_ns() + 700_000_000
+        bench.pool.renew_lease(bench.ids, deadline_ns)
+        (outcome,) = await bench.ended()
+        assert boottime_ns() >= deadline_ns
+        assert outcome.finished is not None, outcome.died
+        assert outcome.finished.error == "lease expired"
+        assert outcome.step("hit").counts.sent == total(target)
+
+    lab.work(work)
+
+
+def test_code_that_does_not_let_go_is_killed_though_nobody_asks_for_it(lab: Lab) -> None:
+    lab.write(BUSY)
+
+    async def work(bench: Bench) -> None:
+        await bench.prepare("Load")
+        bench.pool.renew_lease(bench.ids, boottime_ns() + 500_000_000)
+        bench.pool.start(bench.ids)
+        (outcome,) = await bench.ended()
+        assert outcome.died is not None
+        assert outcome.died.signal == signal.SIGKILL
+
+    lab.work(work)
+
+
+def test_a_lease_that_ends_before_the_start_ends_the_part(lab: Lab) -> None:
+    lab.write(BUSY)
+
+    async def work(bench: Bench) -> None:
+        await bench.prepare("Load")
+        bench.pool.renew_lease(bench.ids, boottime_ns() + 200_000_000)
+        (outcome,) = await bench.ended()
+        assert outcome.finished is not None
+        assert outcome.finished.status is PartStatus.STOPPED
+        assert lab.log() == []
+
+    lab.work(work)
+
+
+def test_teardown_hooks_run_after_a_lease_is_over_and_may_send(
+    lab: Lab, target: _native.Target
+) -> None:
+    lab.write(f"""
+        class Load(Workflow):
+            vus = 2
+            duration = "60s"
+
+            @step()
+            async def hit(self, url: URL = "http://127.0.0.1:{target.port}/") -> HTTPResponse:
+                await asyncio.sleep(0.01)
+                return await self.client.http.get(url)
+
+            @teardown()
+            async def leave(self, url: URL = "http://127.0.0.1:{target.port}/") -> None:
+                response = await self.client.http.get(url)
+                log("left", response.status)
+    """)
+
+    async def work(bench: Bench) -> None:
+        await bench.prepare("Load")
+        bench.pool.renew_lease(bench.ids, boottime_ns() + 300_000_000)
+        bench.pool.start(bench.ids)
+        (outcome,) = await bench.ended()
+        assert outcome.finished is not None
+        assert lab.log() == ["left 200"]
+
+    lab.work(work)
+
+
+def test_an_executor_takes_its_next_part_after_a_lease_was_over(lab: Lab) -> None:
+    lab.write("""
+        class Load(Workflow):
+            vus = 1
+            duration = "300ms"
+
+            @step()
+            async def one(self) -> Result:
+                await asyncio.sleep(0.01)
+                return Result()
+    """)
+
+    async def work(bench: Bench) -> None:
+        await bench.prepare("Load")
+        bench.pool.renew_lease(bench.ids, boottime_ns())
+        bench.pool.start(bench.ids)
+        (outcome,) = await bench.ended()
+        assert outcome.finished is not None
+        assert outcome.finished.status is PartStatus.STOPPED
+        pids = bench.pool.pids
+        (outcome,) = await bench.run("Load")
+        assert outcome.finished is not None
+        assert outcome.finished.status is PartStatus.COMPLETED
+        assert bench.pool.pids == pids
+
+    lab.work(work)
+
+
+# --- the rest of a duration -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("static", [True, False])
+def test_a_later_attempt_runs_for_the_rest_and_counts_on(
+    lab: Lab, target: _native.Target, static: bool
+) -> None:
+    lab.write(STATIC.format(url=f"http://127.0.0.1:{target.port}/delay/5"))
+
+    async def work(bench: Bench) -> None:
+        whole = bench.assignment("Load", 0, static=static)
+        began_s = time.monotonic()
+        await bench.pool.prepare([0], [msgspec.structs.replace(whole, elapsed_s=58.6)])
+        bench.pool.start(bench.ids)
+        (outcome,) = await bench.ended()
+        assert outcome.finished is not None
+        assert outcome.finished.status is PartStatus.COMPLETED
+        assert time.monotonic() - began_s < 30
+        assert 60.0 <= outcome.report.elapsed_s < 65.0
+        assert {point.second for point in outcome.step("hit").series} <= {58, 59, 60}
+        assert all(report.elapsed_s >= 58.6 for report in outcome.reports)
+
+    lab.work(work)
+
+
+def test_what_is_done_once_is_done_whole_by_a_later_attempt(lab: Lab) -> None:
+    lab.write("""
+        class Prepares(Workflow):
+            vus = 1
+            duration = "20s"
+
+            @step()
+            async def one(self) -> None:
+                await asyncio.sleep(0.3)
+    """)
+
+    async def work(bench: Bench) -> None:
+        whole = bench.assignment("Prepares", 0)
+        await bench.pool.prepare([0], [msgspec.structs.replace(whole, elapsed_s=19.9)])
+        bench.pool.start(bench.ids)
+        (outcome,) = await bench.ended()
+        assert outcome.finished is not None
+        assert outcome.finished.status is PartStatus.COMPLETED
+        assert outcome.step("one").counts.ok == 1
+
+    lab.work(work)
+
+
+@pytest.mark.parametrize("static", [True, False])
+def test_a_slot_can_be_given_its_own_number_of_iterations(
+    lab: Lab, target: _native.Target, static: bool
+) -> None:
+    lab.write(STATIC.format(url=f"http://127.0.0.1:{target.port}/"))
+    lab.change_plan("Load", iterations=1000)
+
+    async def work(bench: Bench) -> None:
+        whole = bench.assignment("Load", 0, static=static)
+        await bench.pool.prepare([0], [msgspec.structs.replace(whole, iterations=7)])
+        bench.pool.start(bench.ids)
+        (outcome,) = await bench.ended()
+        assert outcome.step("hit").counts.ok == 7
+        assert total(target) == 7
+
+    lab.work(work)
