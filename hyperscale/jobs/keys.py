@@ -1,0 +1,71 @@
+"""Keys of submissions: which slot they fall in, which job they make.
+
+A key is an opaque text of the submitter's; the same key again is the same submission again.
+The id of a job follows from its key, so a retry cannot make a second job, whoever receives
+it. Hashes here are the same in every process and version.
+"""
+
+import hashlib
+from base64 import b32encode
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from hyperscale.errors import InputError
+
+SLOTS = 1024
+KEY_BYTES_MAX = 128
+_ID_CHARS = 20  # 100 bits
+
+
+class JobName(NamedTuple):
+    """A job id taken apart: where to ask for it, and what."""
+
+    scope: str
+    group: int
+    id: str
+
+
+def slot_of(key: str) -> int:
+    """The slot of a key; slots are mapped to groups."""
+    hashed = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(hashed, "big") % SLOTS
+
+
+def job_id(scope: str, group: int, key: str) -> str:
+    """`{scope}.{group}-{id}`. The id part depends on the key alone."""
+    hashed = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+    return f"{scope}.{group}-{b32encode(hashed).decode('ascii')[:_ID_CHARS].lower()}"
+
+
+def parse_job_id(job: str) -> JobName:
+    """Takes a job id apart; `InputError` if it is none."""
+    scope, dot, rest = job.rpartition(".")
+    group, dash, name = rest.partition("-")
+    if not (dot and dash and scope and name and group.isascii() and group.isdecimal()):
+        raise InputError(
+            f"{job!r} is not a job id",
+            hint="a job id looks like dc1.3-k5mz…; `hyperscale jobs` lists them",
+        )
+    return JobName(scope, int(group), name)
+
+
+def key_problem(key: str) -> str | None:
+    """What is wrong with a key, None if nothing is."""
+    try:
+        size = len(key.encode("utf-8"))
+    except UnicodeEncodeError:
+        return "Invalid idempotency key format: it is not valid text"
+    if not size:
+        return "Invalid idempotency key format: it is empty"
+    if size > KEY_BYTES_MAX:
+        return (
+            f"Invalid idempotency key format: {size} bytes, more than {KEY_BYTES_MAX} "
+            "(hint: use a hash of what is long)"
+        )
+    if not key.isprintable():
+        return "Invalid idempotency key format: it has characters that cannot be printed"
+    return None
+
+
+def in_slots(keys: Iterable[str], slots: frozenset[int]) -> list[str]:
+    return [key for key in keys if slot_of(key) in slots]
