@@ -36,9 +36,7 @@ class CoreBook:
         inherited = () if heir_of is None else self.places(heir_of)
         is_of_kind = self._is_shared if shared else self._is_core
         candidates = [place for place in inherited if is_of_kind(place)]
-        span = (
-            range(self.total, self.total * SHARED_MAX) if shared else range(self.total)
-        )
+        span = range(self.total, self.total * SHARED_MAX) if shared else range(self.total)
         candidates += [place for place in span if self._is_free(place)]
         if len(candidates) < count:
             return None

@@ -231,6 +231,4 @@ class Erase:
     run: RunId
 
 
-Effect = (
-    Reply | Send | Report | PrepareRun | StartRun | LeaseRun | StopRun | Store | Erase
-)
+Effect = Reply | Send | Report | PrepareRun | StartRun | LeaseRun | StopRun | Store | Erase

@@ -295,7 +295,7 @@ class JobMachine:
             for other in depends:
                 if other not in after:
                     return f"{name} depends on {other!r}, which is no workflow of the job"
-        cycle = find_cycle(after)
+        cycle = find_cycle(after) if any(after.values()) else None
         return None if cycle is None else f"workflows wait for each other: {' -> '.join(cycle)}"
 
     def _evict(self) -> None:
@@ -310,6 +310,10 @@ class JobMachine:
         for job in ended[:gone]:
             del state.jobs[job]
         del ended[:gone]
+        oldest = next(iter(state.keys.values()), None)
+        is_full = len(state.keys) > limits.keys
+        if oldest is None or not (is_full or oldest.submitted_ms + limits.keys_ms <= state.now_ms):
+            return
         # A few at a time: each submission adds one, so this keeps up.
         for key, record in list(islice(state.keys.items(), _KEYS_AT_ONCE)):
             is_old = record.submitted_ms + limits.keys_ms <= state.now_ms
