@@ -108,6 +108,7 @@ class PreparePart(Struct, frozen=True, kw_only=True):
     # of others (a worker takes up to SHARED_MAX executors per core this way).
     shared: bool = False
     static: bool = True  # as in the executor's Prepare
+    exclusive: bool = False  # nothing else is to run meanwhile; told on in HeldCores
 
 
 SHARED_MAX = 4
@@ -124,6 +125,7 @@ class StartPart(Struct, frozen=True, kw_only=True):
     term: int
     start_in_ms: float
     lease_ms: int = 8_000
+    stamp_ms: int = 0  # the worker's latest, see RenewLeases
 
 
 class StopPart(Struct, frozen=True, kw_only=True):
@@ -144,7 +146,11 @@ class StopPart(Struct, frozen=True, kw_only=True):
 class RenewLeases(Struct, frozen=True, kw_only=True):
     """Each second to every worker with runs of the group: they may go on. -> LeasesRenewed
 
-    Also says who the leader is now, and which runs of the group it knows of here.
+    Also says who the leader is now, and which runs of the group it knows of here. The lease
+    counts from `stamp_ms`, the latest stamp the leader has got from this worker, of the
+    worker's own clock: a renewal that was under way for long is worth less, or nothing. So
+    `lease_ms` after the leader heard a stamp for the last time, the worker has stopped. With
+    0 it counts from receipt.
     """
 
     group: int
@@ -152,6 +158,7 @@ class RenewLeases(Struct, frozen=True, kw_only=True):
     leader: str
     lease_ms: int
     runs: list[RunId]
+    stamp_ms: int = 0
 
 
 class WhoRuns(Struct, frozen=True, kw_only=True):
@@ -183,6 +190,7 @@ class PartAnswer(Struct, frozen=True, kw_only=True):
     seen_term: int = 0  # highest term of the group
     seen_attempt: int = 0  # highest attempt of the part
     phase: PartPhase = PartPhase.UNKNOWN  # of the run, or of the newer one that is there
+    stamp_ms: int = 0  # of the worker's clock, for the next StartPart or RenewLeases
 
 
 class LeasesRenewed(Struct, frozen=True, kw_only=True):
@@ -192,6 +200,7 @@ class LeasesRenewed(Struct, frozen=True, kw_only=True):
     seen_term: int = 0
     unknown: list[RunId] = field(default_factory=list)  # listed by the leader, not here
     unlisted: list[RunId] = field(default_factory=list)  # here, not in the leader's list
+    stamp_ms: int = 0  # as in PartAnswer
 
 
 class PartView(Struct, frozen=True, kw_only=True):
@@ -211,6 +220,7 @@ class RunsHere(Struct, frozen=True, kw_only=True):
     accepted: bool = True
     seen_term: int = 0
     parts: list[PartView] = field(default_factory=list)
+    stamp_ms: int = 0  # as in PartAnswer
 
 
 class PartReady(Struct, frozen=True, kw_only=True):
@@ -219,6 +229,7 @@ class PartReady(Struct, frozen=True, kw_only=True):
     worker: str
     group: int
     run: RunId
+    stamp_ms: int = 0  # as in PartAnswer
 
 
 class PartRefused(Struct, frozen=True, kw_only=True):
@@ -321,7 +332,10 @@ class AskCores(Struct, frozen=True, kw_only=True):
     priority: Priority = Priority.AUTO
     is_test: bool = True
     vus: int = 1  # no more cores than virtual users
-    cores: int = 0  # exactly so many on one worker; 0: as priority and pool decide
+    # A new attempt of this part: exactly so many cores, on one worker. Otherwise priority and
+    # pool decide, and part i is the i-th share of the grant.
+    part: int = -1
+    cores: int = 0
     exclude: list[str] = field(default_factory=list)  # workers that failed it
     is_recovery: bool = False  # load that was there must come back: first in line, may share
 
@@ -355,6 +369,7 @@ class HeldCores(Struct, frozen=True, kw_only=True):
     run: RunId
     cores: int
     shared: bool = False
+    exclusive: bool = False  # as in PreparePart
 
 
 class WorkerCores(Struct, frozen=True, kw_only=True):
