@@ -1,7 +1,8 @@
-"""The Rust half: histograms, the recorder, the HTTP engine, process guards."""
+"""The Rust half: histograms, the recorder, the HTTP engine, process guards, the ledger's core."""
 
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from os import PathLike
 from typing import Any, final
 
 @final
