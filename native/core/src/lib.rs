@@ -1,8 +1,12 @@
 //! The parts of Hyperscale that must be fast or must not be written twice:
-//! the load engine, what it records, and the histograms. Knows nothing of Python.
+//! the load engine, what it records, the histograms, and below the ledger the
+//! consensus core and its durable store. Knows nothing of Python.
 
 pub mod clock;
 pub mod engine;
 pub mod guard;
 pub mod hist;
+pub mod raft;
 pub mod recorder;
+
+pub mod store;

@@ -9,7 +9,9 @@ mod engine;
 mod exchange;
 mod hist;
 mod program;
+mod raft;
 mod recorder;
+mod store;
 mod target;
 mod template;
 
@@ -34,5 +36,11 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(guard_process, module)?)?;
     module.add_class::<target::Target>()?;
     module.add_function(wrap_pyfunction!(target::self_signed, module)?)?;
+    module.add_class::<raft::MultiRaft>()?;
+    module.add_class::<raft::GroupImage>()?;
+    module.add_class::<raft::WriteBatch>()?;
+    module.add_class::<raft::Turn>()?;
+    module.add_class::<store::LedgerStore>()?;
+    module.add("LedgerError", module.py().get_type::<raft::LedgerError>())?;
     Ok(())
 }
