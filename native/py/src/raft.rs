@@ -229,6 +229,10 @@ impl MultiRaft {
         self.inner.campaign(group).map_err(to_py)
     }
 
+    fn request_snapshot(&mut self, group: u64) -> PyResult<()> {
+        self.inner.request_snapshot(group).map_err(to_py)
+    }
+
     fn report_unreachable(&mut self, peer: u64) {
         self.inner.report_unreachable(peer);
     }

@@ -234,6 +234,10 @@ impl Group {
         self.throw();
     }
 
+    pub fn request_snapshot(&mut self) -> Result<(), RaftError> {
+        self.node.request_snapshot().map_err(|error| RaftError::Refused(error.to_string()))
+    }
+
     pub fn report_unreachable(&mut self, peer: u64) -> bool {
         let is_leader = self.node.raft.state == StateRole::Leader;
         if is_leader {

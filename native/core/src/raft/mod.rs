@@ -235,6 +235,11 @@ impl MultiRaft {
         Ok(())
     }
 
+    /// Asks the leader for its whole state: ours went astray.
+    pub fn request_snapshot(&mut self, group: u64) -> Result<(), RaftError> {
+        self.group(group)?.request_snapshot()
+    }
+
     pub fn report_unreachable(&mut self, peer: u64) {
         for (id, group) in &mut self.groups {
             if group.report_unreachable(peer) {
