@@ -1,0 +1,380 @@
+"""One node's part in all its groups: proposals in, messages and writes out, entries applied.
+
+A host feeds ticks, messages, proposals and the store's progress, then calls `turn` and does
+what the returned `Effects` say. Consensus runs in native code, batched over all groups;
+this module applies what was committed, answers who proposed it, takes snapshots, and opens and
+closes groups as group 0 says. No socket, clock or task: the simulator runs it as it is.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from msgspec import Struct, field
+
+from hyperscale._native import GroupImage, MultiRaft, Turn
+from hyperscale.errors import InvariantError
+from hyperscale.ledger.machine import Machine
+from hyperscale.ledger.records import Checked, Command, Record, encode_record
+from hyperscale.ledger.replica import DIGEST_EVERY, Outcome, Replica
+from hyperscale.ledger.stamps import StampError, Stamps
+from hyperscale.ledger.store import Store
+from hyperscale.ledger.topology import GroupState, Topology
+
+MANAGEMENT: Final = 0
+"""The group whose state is the topology."""
+TOKEN_BITS = 40
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """When snapshots are taken, and how much may wait."""
+
+    election_ticks: int = 20
+    heartbeat_ticks: int = 5
+    snapshot_entries: int = 10_000
+    snapshot_bytes: int = 64 * 1024 * 1024
+    trailing_entries: int = 1_000
+    pending_bytes: int = 8 * 1024 * 1024
+    pending_proposals: int = 10_000
+
+
+class Standing(Struct, frozen=True):
+    """Where this node stands in a group."""
+
+    group: int
+    term: int
+    role: str
+    leader: int
+    """Its number; 0: nobody known."""
+
+    @property
+    def is_leader(self) -> bool:
+        return self.role == "leader"
+
+
+class Superseded(Struct, frozen=True):
+    """A proposal that will never be committed: another leader's log took its place."""
+
+
+class SnapshotOffer(Struct, frozen=True):
+    """A snapshot a peer needs; it gets the message and pulls the data."""
+
+    peer: int
+    group: int
+    index: int
+    message: bytes
+
+
+class _Entry(NamedTuple):
+    index: int
+    term: int
+    token: int
+    data: bytes
+
+
+class AppliedEntry(Struct, frozen=True):
+    """An entry that changed a machine, for whoever acts on changes."""
+
+    group: int
+    index: int
+    term: int
+    data: bytes
+    reply: bytes
+
+
+class Effects(Struct):
+    """What the host has to do after a turn."""
+
+    outbox: list[tuple[int, bytes]] = field(default_factory=list)
+    offers: list[SnapshotOffer] = field(default_factory=list)
+    answers: list[tuple[int, Outcome | Superseded]] = field(default_factory=list)
+    reads: list[int] = field(default_factory=list)
+    """Reads whose replica is fresh enough now."""
+    standings: list[Standing] = field(default_factory=list)
+    applied: list[AppliedEntry] = field(default_factory=list)
+    restored: list[int] = field(default_factory=list)
+    """Groups whose state was replaced by a snapshot: rows of their history may be missing."""
+    mismatches: list[int] = field(default_factory=list)
+    """Groups found to differ from their leader; a snapshot is on its way."""
+    topology_changed: bool = False
+
+
+class LedgerCore:
+    """All groups this node takes part in."""
+
+    def __init__(
+        self,
+        number: int,
+        store: Store,
+        *,
+        make_machine: Callable[[int], Machine],
+        slot_of: Callable[[str], int],
+        seed: int,
+        limits: Limits | None = None,
+        images: Iterable[GroupImage] = (),
+    ) -> None:
+        self.number = number
+        self.limits = limits or Limits()
+        self.stamps = Stamps()
+        self.replicas: dict[int, Replica] = {}
+        self.standings: dict[int, Standing] = {}
+        self.mismatches_total = 0
+        self.ignored_stamps_total = 0
+        self.raft = MultiRaft(number, seed, self.limits.election_ticks, self.limits.heartbeat_ticks)
+        self._store = store
+        self._make_machine = make_machine
+        self._slot_of = slot_of
+        self._now_ms = 0
+        self._next_token = number << TOKEN_BITS
+        self._queued: dict[int, list[tuple[int, bytes]]] = {}
+        self._waiting: dict[int, dict[int, int]] = {}  # group -> token -> term of the proposal
+        self._writes: deque[tuple[int, int]] = deque()  # (ticket, batch number)
+        self._reads: dict[int, list[tuple[int, int]]] = {}  # group -> (index, token)
+        self._since_snapshot: dict[int, list[int]] = {}  # group -> [entries, bytes]
+        self._unwanted: set[int] = set()
+        self._refused: list[tuple[int, Outcome | Superseded]] = []
+        for image in images:
+            self._open(image)
+
+    # -- groups ---------------------------------------------------------------------------
+
+    @property
+    def topology(self) -> Topology:
+        """Group 0's state as far as it has come here; empty before that."""
+        replica = self.replicas.get(MANAGEMENT)
+        if replica is None:
+            return Topology()
+        machine = replica.machine
+        assert isinstance(machine, Topology)
+        return machine
+
+    def found(self, machine: Topology) -> None:
+        """Begins a tier: this node is the only voter of group 0."""
+        replica = Replica(MANAGEMENT, machine, self._slot_of)
+        self._create(GroupImage.first(MANAGEMENT, [self.number], replica.snapshot()))
+
+    def join(self, group: int) -> None:
+        """Takes part in a group from nothing: its leader will send a snapshot."""
+        self._create(GroupImage.empty(group))
+
+    def _create(self, image: GroupImage) -> None:
+        self._store.create(image)
+        self._open(image)
+
+    def _open(self, image: GroupImage) -> None:
+        group = image.group
+        machine = Topology() if group == MANAGEMENT else self._make_machine(group)
+        replica = Replica(group, machine, self._slot_of)
+        index, _, _, data = image.snapshot
+        if data:
+            replica.restore(index, data)
+        self.replicas[group] = replica
+        self._since_snapshot[group] = [0, 0]
+        self.raft.open(image)
+
+    def leave(self, group: int) -> None:
+        """Takes part no longer, and forgets the group's log (its history stays)."""
+        self.raft.close(group)
+        del self.replicas[group]
+        self.standings.pop(group, None)
+        self._queued.pop(group, None)
+        self._since_snapshot.pop(group)
+        self._reads.pop(group, None)
+        for token in self._waiting.pop(group, {}):
+            self._refused.append((token, Superseded()))
+        self._store.destroy(group)
+
+    def follow_topology(self) -> None:
+        """Opens the groups this node should vote in, leaves those it is out of."""
+        for record in self.topology.groups.values():
+            group = record.number
+            is_wanted = self.number in record.voters or self.number in record.settled
+            if record.state is GroupState.DESTROYED or not is_wanted:
+                if group in self.replicas:
+                    self.leave(group)
+            elif group not in self.replicas:
+                if self.number in record.founders:
+                    born = Replica(group, self._make_machine(group), self._slot_of, record.slots)
+                    self._create(GroupImage.first(group, record.founders, born.snapshot()))
+                else:
+                    self.join(group)
+
+    def is_leader(self, group: int) -> bool:
+        standing = self.standings.get(group)
+        return standing is not None and standing.is_leader
+
+    def leader_of(self, group: int) -> int:
+        """The number of the leader as this node knows it; 0: none, or no part in the group."""
+        standing = self.standings.get(group)
+        return 0 if standing is None else standing.leader
+
+    # -- input ----------------------------------------------------------------------------
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more waits for disk or quorum than should: refuse, and say when to retry."""
+        waiting = sum(map(len, self._waiting.values())) + sum(map(len, self._queued.values()))
+        return (
+            waiting >= self.limits.pending_proposals
+            or self._store.pending_bytes >= self.limits.pending_bytes
+        )
+
+    def token(self) -> int:
+        self._next_token += 1
+        return self._next_token
+
+    def stamp(self) -> int:
+        """For a record that is about to be proposed."""
+        return self.stamps.next(self._now_ms)
+
+    def propose(self, group: int, record: Record) -> int:
+        """Queues a record for the next turn; its token comes back with the answer."""
+        token = self.token()
+        self._queued.setdefault(group, []).append((token, encode_record(record)))
+        return token
+
+    def propose_command(self, group: int, key: str, body: bytes) -> int:
+        return self.propose(group, Command(self.stamp(), key, body))
+
+    def read(self, group: int) -> int:
+        """Asks consensus from where on a read is linearizable; the token comes back when this
+        node's replica is that far. Not answered while there is no leader: ask again."""
+        token = self.token()
+        self.raft.read_index(group, token)
+        return token
+
+    def received(self, sender: int, packed: bytes) -> None:
+        """Messages of a peer; `LedgerError` if they are none."""
+        for group in self.raft.step(sender, packed):
+            self._unwanted.add(group)
+
+    def received_snapshot(self, group: int, message: bytes, data: bytes) -> None:
+        if group in self.replicas:
+            self.raft.step_snapshot(group, message, data)
+
+    def tick(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self.raft.tick()
+
+    # -- output ---------------------------------------------------------------------------
+
+    def turn(self, now_ms: int) -> Effects:
+        """Does all that can be done now."""
+        self._now_ms = now_ms
+        effects = Effects(answers=self._refused)
+        self._refused = []
+        durable = self._store.durable()
+        while self._writes and self._writes[0][0] <= durable:
+            self.raft.persisted(self._writes.popleft()[1])
+        self._flush_queued(effects)
+        while True:
+            turn = self.raft.turn()
+            self._take(turn, effects)
+            if not turn.more and not self._queued:
+                return effects
+            self._flush_queued(effects)
+
+    def _flush_queued(self, effects: Effects) -> None:
+        queued, self._queued = self._queued, {}
+        for group, entries in queued.items():
+            if group not in self.replicas or not self.raft.propose(group, entries):
+                effects.answers.extend((token, Superseded()) for token, _ in entries)
+                continue
+            waiting = self._waiting.setdefault(group, {})
+            term = self.raft.standing(group)[1]
+            for token, _ in entries:
+                waiting[token] = term
+
+    def _take(self, turn: Turn, effects: Effects) -> None:
+        effects.outbox.extend(turn.outbox)
+        effects.offers.extend(SnapshotOffer(*offer) for offer in turn.snapshots)
+        if (write := turn.write) is not None:
+            self._writes.append((self._store.write(write), write.number))
+        for group, term, role, leader, _, _ in turn.standings:
+            standing = Standing(group, term, role, leader)
+            self.standings[group] = standing
+            effects.standings.append(standing)
+        for group, index, data in turn.restored:
+            replica = self.replicas[group]
+            replica.restore(index, data)
+            self._since_snapshot[group] = [0, 0]
+            effects.restored.append(group)
+            effects.topology_changed |= group == MANAGEMENT
+        if committed := turn.committed:
+            for group, index, term, token, data, _ in committed:
+                entry = _Entry(index, term, token, data)
+                self._apply(self.replicas[group], entry, effects)
+        for group, token, index in turn.reads:
+            self._reads.setdefault(group, []).append((index, token))
+        self._answer_reads(effects)
+        self._keep_history()
+        for group in turn.snapshots_wanted:
+            self.take_snapshot(group)
+        for group, (entries, size) in self._since_snapshot.items():
+            if entries >= self.limits.snapshot_entries or size >= self.limits.snapshot_bytes:
+                self.take_snapshot(group)
+
+    def _apply(self, replica: Replica, entry: _Entry, effects: Effects) -> None:
+        index, term, token, data = entry
+        group = replica.group
+        waiting = self._waiting.get(group)
+        if waiting and term > replica.term:
+            # A leader of a later term has spoken: what was proposed before and is not in its
+            # log by now never will be.
+            lost = [own for own, proposed in waiting.items() if proposed < term and own != token]
+            for own in lost:
+                del waiting[own]
+                effects.answers.append((own, Superseded()))
+        outcome = replica.apply(index, term, data)
+        since = self._since_snapshot[group]
+        since[0] += 1
+        since[1] += len(data)
+        if data:
+            self._note(replica, data, outcome, effects)
+        if waiting and waiting.pop(token, None) is not None:
+            effects.answers.append((token, outcome))
+        if index % DIGEST_EVERY == 0 and self.is_leader(group):
+            self.propose(group, Checked(self.stamp(), index, replica.digests[index]))
+
+    def _note(self, replica: Replica, data: bytes, outcome: Outcome, effects: Effects) -> None:
+        group = replica.group
+        try:
+            self.stamps.observe(replica.last_ms << 16, self._now_ms)
+        except StampError:
+            self.ignored_stamps_total += 1
+        if group == MANAGEMENT:
+            effects.topology_changed = True
+        effects.applied.append(
+            AppliedEntry(group, outcome.index, replica.term, data, outcome.reply)
+        )
+        if len(data) < _CHECKED_BYTES_MAX and replica.disagrees(data):
+            self.mismatches_total += 1
+            effects.mismatches.append(group)
+            if self.is_leader(group):
+                raise InvariantError(f"group {group}: the leader disagrees with itself")
+            self.raft.request_snapshot(group)
+
+    def _answer_reads(self, effects: Effects) -> None:
+        for group, reads in self._reads.items():
+            applied = self.replicas[group].applied
+            effects.reads.extend(token for index, token in reads if index <= applied)
+            reads[:] = [read for read in reads if read[0] > applied]
+
+    def _keep_history(self) -> None:
+        for replica in self.replicas.values():
+            if replica.history:
+                self._store.add_history(replica.history)
+                replica.history = []
+
+    def take_snapshot(self, group: int) -> None:
+        """Keeps the state of now and lets the log before it go."""
+        replica = self.replicas[group]
+        image, keep_from = self.raft.compact(
+            group, replica.applied, replica.snapshot(), self.limits.trailing_entries
+        )
+        self._store.save_snapshot(group, image, keep_from)
+        self._since_snapshot[group] = [0, 0]
+
+
+_CHECKED_BYTES_MAX = 64
+"""No record of a digest is longer: others need not be looked at twice."""

@@ -1,0 +1,141 @@
+"""What the nodes of a tier say to each other about the ledger."""
+
+from msgspec import Struct
+
+from hyperscale.wire.registry import Priority, SizeClass, message
+from hyperscale.wire.roles import Role
+
+_MEMBERS = frozenset({Role.MANAGER, Role.GATE})
+
+
+@message(
+    kind=300,
+    priority=Priority.CRITICAL,
+    size=SizeClass.LARGE,
+    senders=_MEMBERS,
+)
+class RaftMessages(Struct, frozen=True):
+    """Consensus messages of all groups for one peer, packed by the core. One-way."""
+
+    ledger: str
+    """Of which ledger: two tiers that should never have met do not mix."""
+    sender: int
+    packed: bytes
+
+
+@message(kind=301, priority=Priority.CRITICAL, size=SizeClass.MEDIUM, senders=_MEMBERS)
+class SnapshotOffered(Struct, frozen=True):
+    """The receiver is too far behind: it should pull this snapshot. One-way."""
+
+    ledger: str
+    sender: int
+    group: int
+    index: int
+    raft_message: bytes
+
+
+@message(kind=302, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
+class SnapshotAsked(Struct, frozen=True):
+    """Answered by `Chunk`s."""
+
+    group: int
+    index: int
+    receiver: int
+
+
+@message(kind=303, priority=Priority.HIGH, size=SizeClass.LARGE, senders=_MEMBERS)
+class Chunk(Struct, frozen=True):
+    data: bytes
+
+
+@message(kind=304, priority=Priority.HIGH, size=SizeClass.LARGE, senders=_MEMBERS)
+class Forwarded(Struct, frozen=True):
+    """A command for a group's leader, passed on by a node that is not. `Done` answers it."""
+
+    group: int
+    """-1: whichever owns the slot of the key."""
+    key: str
+    body: bytes
+    hops: int = 0
+
+
+@message(kind=305, priority=Priority.HIGH, size=SizeClass.LARGE, senders=_MEMBERS)
+class Done(Struct, frozen=True):
+    """What became of a command: committed, or certainly not, and who to ask instead."""
+
+    group: int = 0
+    index: int = 0
+    reply: bytes = b""
+    refused: str = ""
+    """Empty, or one of `NOT_LEADER`, `WRONG_GROUP`, `UNKNOWN_GROUP`."""
+    leader: str = ""
+    term: int = 0
+    moved_to: int = 0
+
+
+NOT_LEADER = "not_leader"
+WRONG_GROUP = "wrong_group"
+UNKNOWN_GROUP = "unknown_group"
+
+
+@message(kind=306, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
+class WhereAsked(Struct, frozen=True):
+    """Which ledger do you belong to?"""
+
+
+@message(kind=307, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
+class WhereTold(Struct, frozen=True):
+    """Empty `ledger`: none yet. `pledged`: the node this one leaves the founding to."""
+
+    ledger: str = ""
+    pledged: str = ""
+
+
+@message(kind=308, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
+class PledgeAsked(Struct, frozen=True):
+    """The sender wants to found the ledger: will you leave it to me, for good?"""
+
+
+@message(kind=309, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
+class PledgeTold(Struct, frozen=True):
+    given: bool
+
+
+@message(kind=310, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
+class JoinAsked(Struct, frozen=True):
+    """A node with an empty disk wants to take part."""
+
+    domain: str
+    nonce: str
+
+
+@message(kind=311, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
+class JoinTold(Struct, frozen=True):
+    ledger: str
+    number: int
+
+
+@message(kind=312, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
+class HistoryAsked(Struct, frozen=True):
+    """Rows of a group's history after (stamp, group, index). Answered by `HistoryRows`."""
+
+    group: int
+    after: tuple[int, int, int]
+
+
+@message(kind=313, priority=Priority.NORMAL, size=SizeClass.LARGE, senders=_MEMBERS)
+class HistoryRows(Struct, frozen=True):
+    rows: list[tuple[str, int, int, int, str, bytes]]
+
+
+@message(kind=314, priority=Priority.NORMAL, size=SizeClass.LARGE, senders=_MEMBERS)
+class HistoryGiven(Struct, frozen=True):
+    """Rows of a group about to be destroyed, for a voter of its heir. `HistoryKept` when they
+    are on its disk."""
+
+    rows: list[tuple[str, int, int, int, str, bytes]]
+
+
+@message(kind=315, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
+class HistoryKept(Struct, frozen=True):
+    count: int

@@ -1,0 +1,179 @@
+"""One group's state on this node: the machine, which slots of keys it owns, how far it is.
+
+Fed with committed entries in order, each exactly once. Knows no consensus and no disk.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from hyperscale.errors import InvariantError
+from hyperscale.ledger.machine import Machine
+from hyperscale.ledger.records import (
+    Adopted,
+    Checked,
+    Command,
+    Handed,
+    Record,
+    Released,
+    decode_record,
+)
+from hyperscale.ledger.stamps import stamp_ms
+
+SLOTS: Final = 1_024
+DIGEST_EVERY: Final = 1_000
+_DIGESTS_KEPT = 4
+
+
+class Move(Struct, frozen=True, array_like=True):
+    """Slots on their way to another group, with the keys they bring."""
+
+    slots: tuple[int, ...]
+    target: int
+    keys: bytes
+
+
+class Outcome(Struct, frozen=True):
+    """What became of one committed entry."""
+
+    index: int
+    reply: bytes = b""
+    moved_to: int = -1
+    """Not applied: the slot of its key belongs to this group (0: to whom the topology says)."""
+
+
+class _Image(Struct, array_like=True):
+    """The whole of a replica, as a snapshot carries it."""
+
+    machine: bytes
+    slots: list[int]
+    outgoing: dict[int, Move]
+    adopted: dict[int, int]
+    heirs: dict[int, int]
+    last_ms: int
+
+
+_encode_image = msgspec.msgpack.Encoder(order="deterministic").encode
+_decode_image = msgspec.msgpack.Decoder(_Image).decode
+
+
+class Replica:
+    """A group's machine and slots. `owns` restricts keyed commands; group 0 owns no slots."""
+
+    def __init__(
+        self,
+        group: int,
+        machine: Machine,
+        slot_of: Callable[[str], int],
+        slots: Iterable[int] = (),
+    ) -> None:
+        self.group = group
+        self.machine = machine
+        self.slots = set(slots)
+        self.outgoing: dict[int, Move] = {}
+        """Released and not yet taken over, by move."""
+        self.applied = 0
+        self.term = 0
+        self.history: list[tuple[str, int, int, int, str, bytes]] = []
+        """Rows for the audit table since they were last taken."""
+        self.digests: dict[int, bytes] = {}
+        self.last_ms = 0
+        self._adopted: dict[int, int] = {}  # move -> how many slots; a repeat changes nothing
+        self._heirs: dict[int, int] = {}  # slot given away -> where it went
+        self._slot_of = slot_of
+
+    # -- applying -------------------------------------------------------------------------
+
+    def apply(self, index: int, term: int, data: bytes) -> Outcome:
+        """Applies the next entry. Empty entries are the consensus core's own."""
+        if index != self.applied + 1:
+            raise InvariantError(
+                f"group {self.group}: entry {index} comes after entry {self.applied}"
+            )
+        self.applied = index
+        self.term = term
+        outcome = Outcome(index) if not data else self._applied(index, decode_record(data))
+        if index % DIGEST_EVERY == 0:
+            self.digests[index] = self.digest()
+            while len(self.digests) > _DIGESTS_KEPT:
+                del self.digests[min(self.digests)]
+        return outcome
+
+    def _applied(self, index: int, record: Record) -> Outcome:
+        # Time never runs backwards for the machine, whatever the clocks of the leaders do.
+        self.last_ms = max(self.last_ms, stamp_ms(record.stamp))
+        match record:
+            case Command(key=key, body=body):
+                if key and (slot := self._slot_of(key)) not in self.slots:
+                    return Outcome(index, moved_to=self._heirs.get(slot, 0))
+                applied = self.machine.apply(index, self.last_ms, body)
+                for job, kind, row in applied.history:
+                    self.history.append((job, self.group, index, self.last_ms, kind, row))
+                return Outcome(index, applied.reply)
+            case Released(move=move, slots=slots, target=target):
+                self._release(move, slots, target)
+            case Adopted(move=move, slots=slots, keys=keys):
+                if move not in self._adopted:
+                    self._adopted[move] = len(slots)
+                    self.slots.update(slots)
+                    for slot in slots:
+                        self._heirs.pop(slot, None)
+                    self.machine.import_keys(keys)
+            case Handed(move=move):
+                self.outgoing.pop(move, None)
+            case Checked():
+                pass  # `disagrees` is asked about it by whoever can act on it
+        return Outcome(index)
+
+    def _release(self, move: int, slots: Sequence[int], target: int) -> None:
+        given = tuple(slot for slot in slots if slot in self.slots)
+        if move in self.outgoing or not given:
+            return
+        self.slots.difference_update(given)
+        self._heirs.update(dict.fromkeys(given, target))
+        keys = self.machine.export_keys(frozenset(given))
+        self.outgoing[move] = Move(given, target, keys)
+
+    def disagrees(self, data: bytes) -> bool:
+        """Whether this entry is a digest of a state that was another one here."""
+        record = decode_record(data) if data else None
+        if not isinstance(record, Checked):
+            return False
+        own = self.digests.get(record.index)
+        return own is not None and own != record.digest
+
+    def digest(self) -> bytes:
+        """A hash of everything a snapshot would hold, computed afresh."""
+        rest = (sorted(self.slots), self.outgoing, self._adopted, self._heirs, self.last_ms)
+        own = hashlib.blake2b(_encode_image(rest), digest_size=16)
+        own.update(self.machine.digest())
+        return own.digest()
+
+    # -- snapshots ------------------------------------------------------------------------
+
+    def snapshot(self) -> bytes:
+        return _encode_image(
+            _Image(
+                self.machine.snapshot(),
+                sorted(self.slots),
+                self.outgoing,
+                self._adopted,
+                self._heirs,
+                self.last_ms,
+            )
+        )
+
+    def restore(self, index: int, data: bytes) -> None:
+        """Becomes what a snapshot says; the digests of the former state go with it."""
+        image = _decode_image(data)
+        self.machine.restore(image.machine)
+        self.slots = set(image.slots)
+        self.outgoing = image.outgoing
+        self._adopted = image.adopted
+        self._heirs = image.heirs
+        self.last_ms = image.last_ms
+        self.applied = index
+        self.digests.clear()

@@ -1,0 +1,36 @@
+"""What the ledger asks of a disk. The native store is one; simulations bring their own."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from hyperscale._native import GroupImage, WriteBatch
+
+Snapshot = tuple[int, int, bytes, bytes]
+"""Index, term, voters (encoded), data."""
+HistoryRow = tuple[str, int, int, int, str, bytes]
+"""Job, group, index, stamp in ms, kind, data."""
+
+
+class Store(Protocol):
+    """Takes writes in order and makes them durable in order.
+
+    Every write returns a ticket; `durable` tells the highest ticket that a crash can no longer
+    undo, and raises once the disk has failed: after that nothing more is ever durable.
+    """
+
+    @property
+    def pending_bytes(self) -> int: ...
+
+    def write(self, batch: WriteBatch) -> int: ...
+
+    def save_snapshot(self, group: int, image: Snapshot, keep_from: int) -> int: ...
+
+    def create(self, image: GroupImage) -> int: ...
+
+    def destroy(self, group: int) -> int: ...
+
+    def put_meta(self, key: str, value: bytes) -> int: ...
+
+    def add_history(self, rows: Sequence[HistoryRow]) -> int: ...
+
+    def durable(self) -> int: ...

@@ -1,0 +1,368 @@
+"""The state of group 0: which nodes, groups and slots there are. No job is ever in here.
+
+A `Machine` like any other, so it is replicated, snapshotted and checked like any other. Who
+decides what it should be is `placement`; this only applies what was decided, and refuses what
+contradicts itself. Its size is nodes x groups, plus the slots.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+from msgspec import Struct
+
+from hyperscale.ledger.replica import SLOTS
+
+NO_GROUP = 0
+"""Owner of a slot nobody has yet: group 0 owns none."""
+
+
+class NodeState(StrEnum):
+    ACTIVE = "active"
+    DRAINING = "draining"  # takes part until its seats are given to others
+    GONE = "gone"  # its id is never used again
+
+
+class GroupState(StrEnum):
+    ACTIVE = "active"
+    DRAINING = "draining"  # its slots go to others; it is destroyed when it has no live job
+    DESTROYED = "destroyed"  # `heir` answers for its history
+
+
+class NodeRecord(Struct, kw_only=True):
+    number: int
+    name: str
+    domain: str
+    state: NodeState = NodeState.ACTIVE
+
+
+class GroupRecord(Struct, kw_only=True):
+    number: int
+    voters: list[int]
+    """Who should vote; `settled` is who is known to."""
+    settled: list[int]
+    founders: list[int]
+    """Voters since the group's birth: these may begin from its first image."""
+    slots: list[int]
+    """With which it was born."""
+    leader: int
+    """Who should lead, if it can."""
+    state: GroupState = GroupState.ACTIVE
+    heir: int = NO_GROUP
+
+
+class MoveRecord(Struct, kw_only=True):
+    number: int
+    slots: tuple[int, ...]
+    source: int
+    target: int
+
+
+# -- decisions ----------------------------------------------------------------------------
+
+
+class Founded(Struct, frozen=True, tag="founded"):
+    """The first entry of all: how many nodes are awaited before groups are made."""
+
+    awaited: int
+
+
+class NodeJoined(Struct, frozen=True, tag="node_joined"):
+    """A node with an empty disk gets a number. A name that is known has lost its disk: its old
+    number is gone for good, for with the disk went the promises it had made."""
+
+    name: str
+    domain: str
+    nonce: str = ""
+
+
+class NodeMarked(Struct, frozen=True, tag="node_marked"):
+    number: int
+    state: NodeState
+
+
+class GroupCreated(Struct, frozen=True, tag="group_created"):
+    number: int
+    voters: tuple[int, ...]
+    slots: tuple[int, ...] = ()
+
+
+class SeatsWanted(Struct, frozen=True, tag="seats_wanted"):
+    group: int
+    voters: tuple[int, ...]
+
+
+class SeatsSettled(Struct, frozen=True, tag="seats_settled"):
+    """A group's leader reports who votes in it."""
+
+    group: int
+    voters: tuple[int, ...]
+
+
+class LeaderWanted(Struct, frozen=True, tag="leader_wanted"):
+    group: int
+    leader: int
+
+
+class MoveBegun(Struct, frozen=True, tag="move_begun"):
+    slots: tuple[int, ...]
+    source: int
+    target: int
+
+
+class MoveEnded(Struct, frozen=True, tag="move_ended"):
+    number: int
+
+
+class GroupDraining(Struct, frozen=True, tag="group_draining"):
+    group: int
+    heir: int
+
+
+class GroupDestroyed(Struct, frozen=True, tag="group_destroyed"):
+    group: int
+
+
+Decision = (
+    Founded
+    | NodeJoined
+    | NodeMarked
+    | GroupCreated
+    | SeatsWanted
+    | SeatsSettled
+    | LeaderWanted
+    | MoveBegun
+    | MoveEnded
+    | GroupDraining
+    | GroupDestroyed
+)
+
+
+class Verdict(Struct, frozen=True):
+    """What became of a decision: a number (of a node, group or move), or why not."""
+
+    number: int = 0
+    refused: str = ""
+
+
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+_decode = msgspec.msgpack.Decoder(Decision).decode
+_decode_verdict = msgspec.msgpack.Decoder(Verdict).decode
+
+
+def encode_decision(decision: Decision) -> bytes:
+    return _encode(decision)
+
+
+def decode_verdict(reply: bytes) -> Verdict:
+    return _decode_verdict(reply)
+
+
+class _State(Struct):
+    awaited: int = 1
+    nodes: dict[int, NodeRecord] = {}
+    groups: dict[int, GroupRecord] = {}
+    moves: dict[int, MoveRecord] = {}
+    owners: list[int] = [NO_GROUP] * SLOTS
+    nonces: dict[str, int] = {}
+    next_node: int = 1
+    next_move: int = 1
+
+
+class _Applied(Struct, frozen=True):
+    reply: bytes
+    history: Sequence[tuple[str, str, bytes]] = ()
+
+
+class Topology:
+    """Nodes, groups and slots of one tier."""
+
+    def __init__(self) -> None:
+        self._state = _State()
+
+    # -- reading --------------------------------------------------------------------------
+
+    @property
+    def awaited(self) -> int:
+        return self._state.awaited
+
+    @property
+    def nodes(self) -> dict[int, NodeRecord]:
+        return self._state.nodes
+
+    @property
+    def groups(self) -> dict[int, GroupRecord]:
+        """All there ever were; destroyed ones point to their heirs."""
+        return self._state.groups
+
+    @property
+    def moves(self) -> dict[int, MoveRecord]:
+        return self._state.moves
+
+    @property
+    def owners(self) -> Sequence[int]:
+        """The group of each slot."""
+        return self._state.owners
+
+    def number_of(self, name: str) -> int | None:
+        """The number under which a node takes part now."""
+        for node in self._state.nodes.values():
+            if node.name == name and node.state is not NodeState.GONE:
+                return node.number
+        return None
+
+    def name_of(self, number: int) -> str | None:
+        node = self._state.nodes.get(number)
+        return None if node is None else node.name
+
+    def heir_of(self, group: int) -> int:
+        """The group that answers for this one: itself, or the last of its heirs."""
+        seen = {group}
+        while (record := self._state.groups.get(group)) is not None:
+            if record.state is not GroupState.DESTROYED or record.heir in seen:
+                break
+            group = record.heir
+            seen.add(group)
+        return group
+
+    # -- Machine --------------------------------------------------------------------------
+
+    def apply(self, _index: int, _stamp_ms: int, body: bytes) -> _Applied:
+        return _Applied(_encode(self.decide(_decode(body))))
+
+    def snapshot(self) -> bytes:
+        return _encode(self._state)
+
+    def restore(self, data: bytes) -> None:
+        self._state = msgspec.msgpack.decode(data, type=_State)
+
+    def digest(self) -> bytes:
+        return hashlib.blake2b(self.snapshot(), digest_size=16).digest()
+
+    def export_keys(self, _slots: frozenset[int]) -> bytes:
+        return b""
+
+    def import_keys(self, _data: bytes) -> None:
+        """Group 0 has no keys."""
+
+    # -- rules ----------------------------------------------------------------------------
+
+    def decide(self, decision: Decision) -> Verdict:
+        """Applies a decision, or says why it cannot be."""
+        match decision:
+            case Founded(awaited=awaited):
+                self._state.awaited = awaited
+                verdict = Verdict()
+            case NodeJoined():
+                verdict = self._joined(decision)
+            case NodeMarked(number=number, state=state):
+                verdict = self._marked(number, state)
+            case GroupCreated():
+                verdict = self._created(decision)
+            case MoveBegun():
+                verdict = self._move_begun(decision)
+            case MoveEnded(number=number):
+                verdict = self._move_ended(number)
+            case _:
+                verdict = self._about_group(decision)
+        return verdict
+
+    def _joined(self, joined: NodeJoined) -> Verdict:
+        state = self._state
+        if joined.nonce and joined.nonce in state.nonces:
+            return Verdict(state.nonces[joined.nonce])  # the same request again
+        if (former := self.number_of(joined.name)) is not None:
+            state.nodes[former].state = NodeState.GONE
+        number = state.next_node
+        state.next_node += 1
+        state.nodes[number] = NodeRecord(number=number, name=joined.name, domain=joined.domain)
+        if joined.nonce:
+            state.nonces[joined.nonce] = number
+        return Verdict(number)
+
+    def _marked(self, number: int, mark: NodeState) -> Verdict:
+        node = self._state.nodes.get(number)
+        if node is None:
+            return Verdict(refused=f"there is no node {number}")
+        if node.state is NodeState.GONE and mark is not NodeState.GONE:
+            return Verdict(refused=f"node {node.name} is gone; it can only join as a new one")
+        node.state = mark
+        return Verdict(number)
+
+    def _created(self, created: GroupCreated) -> Verdict:
+        state = self._state
+        if created.number in state.groups:
+            return Verdict(refused=f"group {created.number} exists, or did")
+        if not created.voters or any(voter not in state.nodes for voter in created.voters):
+            return Verdict(refused=f"group {created.number} needs voters that are nodes")
+        if taken := [slot for slot in created.slots if state.owners[slot] != NO_GROUP]:
+            return Verdict(refused=f"{len(taken)} of these slots have an owner")
+        voters = sorted(created.voters)
+        state.groups[created.number] = GroupRecord(
+            number=created.number,
+            voters=voters,
+            settled=voters,
+            founders=list(voters),
+            slots=sorted(created.slots),
+            leader=voters[created.number % len(voters)],
+        )
+        for slot in created.slots:
+            state.owners[slot] = created.number
+        return Verdict(created.number)
+
+    def _move_begun(self, move: MoveBegun) -> Verdict:
+        state = self._state
+        target = state.groups.get(move.target)
+        if target is None or target.state is not GroupState.ACTIVE:
+            return Verdict(refused=f"group {move.target} takes no slots")
+        moving = {slot for other in state.moves.values() for slot in other.slots}
+        if any(state.owners[slot] != move.source or slot in moving for slot in move.slots):
+            return Verdict(refused=f"these slots are not group {move.source}'s to give")
+        number = state.next_move
+        state.next_move += 1
+        state.moves[number] = MoveRecord(
+            number=number, slots=tuple(move.slots), source=move.source, target=move.target
+        )
+        return Verdict(number)
+
+    def _move_ended(self, number: int) -> Verdict:
+        move = self._state.moves.pop(number, None)
+        if move is not None:
+            for slot in move.slots:
+                self._state.owners[slot] = move.target
+        return Verdict(number)
+
+    def _about_group(
+        self,
+        decision: SeatsWanted | SeatsSettled | LeaderWanted | GroupDraining | GroupDestroyed,
+    ) -> Verdict:
+        record = self._state.groups.get(decision.group)
+        if record is None or record.state is GroupState.DESTROYED:
+            return Verdict(refused=f"there is no group {decision.group}")
+        match decision:
+            case SeatsWanted(voters=voters):
+                if not voters or any(voter not in self._state.nodes for voter in voters):
+                    return Verdict(refused=f"group {decision.group} needs voters that are nodes")
+                record.voters = sorted(voters)
+                if record.leader not in record.voters:
+                    record.leader = record.voters[record.number % len(record.voters)]
+            case SeatsSettled(voters=voters):
+                record.settled = sorted(voters)
+                record.founders = [node for node in record.founders if node in voters]
+            case LeaderWanted(leader=leader):
+                if leader not in record.voters:
+                    return Verdict(refused=f"node {leader} does not vote in group {record.number}")
+                record.leader = leader
+            case GroupDraining(heir=heir):
+                record.state = GroupState.DRAINING
+                record.heir = heir
+            case GroupDestroyed():
+                if decision.group in self._state.owners or self._moves_of(decision.group):
+                    return Verdict(refused=f"group {decision.group} still owns slots")
+                record.state = GroupState.DESTROYED
+        return Verdict(record.number)
+
+    def _moves_of(self, group: int) -> list[MoveRecord]:
+        moves = self._state.moves.values()
+        return [move for move in moves if group in (move.source, move.target)]
