@@ -71,7 +71,7 @@ class LeaseWatch:
         self.check()  # it may have been renewed since
 
 
-def _timers() -> "tuple[KernelTimer, KernelTimer] | tuple[None, None]":
+def _timers() -> "tuple[KernelTimer | None, KernelTimer | None]":
     """One that tells, one that kills."""
     from hyperscale.execution.timers import KernelTimer  # noqa: PLC0415 - few need it
 

@@ -22,8 +22,8 @@ class CoreBook:
         return sum(1 for place in range(self.total) if self._is_free(place))
 
     def held(self) -> dict[RunId, int]:
-        """How many places each run holds, those that still leave included."""
-        return dict(Counter([*self._holders.values(), *self._leaving.values()]))
+        """How many places each run holds; what is inherited is the heir's."""
+        return dict(Counter(self._holders.values()))
 
     def places(self, run: RunId) -> tuple[int, ...]:
         """What the run holds, in order; whether it can use them yet is another question."""
@@ -43,6 +43,8 @@ class CoreBook:
         chosen = tuple(sorted(candidates[:count]))
         for place in chosen:
             if place in self._holders:
+                if place in self._leaving:
+                    raise InvariantError(f"{run} would be the heir of one who never entered")
                 self._leaving[place] = self._holders[place]
             self._holders[place] = run
         return chosen
@@ -57,15 +59,18 @@ class CoreBook:
             del self._holders[place]
 
     def drop(self, run: RunId) -> None:
-        """The run never came to use what it holds."""
+        """The run is gone from everywhere, or never came to use what it holds."""
+        for place in [place for place, held in self._leaving.items() if held == run]:
+            del self._leaving[place]
         for place in self.places(run):
             del self._holders[place]
             if place in self._leaving:  # whoever was there is the holder again, until it left
                 self._holders[place] = self._leaving.pop(place)
 
-    def can_enter(self, run: RunId) -> bool:
-        """Whether nobody else is left on any of the run's places."""
-        return not any(place in self._leaving for place in self.places(run))
+    def copy(self) -> "CoreBook":
+        book = CoreBook(self.total)
+        book._holders, book._leaving = dict(self._holders), dict(self._leaving)
+        return book
 
     def _is_free(self, place: int) -> bool:
         return place not in self._holders

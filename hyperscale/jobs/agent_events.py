@@ -7,6 +7,7 @@ others. Times are of one clock that also counts while the machine sleeps.
 from dataclasses import dataclass
 from typing import Any
 
+from hyperscale.jobs.commands import LeasesRenewed as _Renewed
 from hyperscale.jobs.commands import (
     PartAnswer,
     PartFinished,
@@ -26,7 +27,6 @@ from hyperscale.jobs.commands import (
     WhoRuns,
     WorkerCores,
 )
-from hyperscale.jobs.commands import LeasesRenewed as _Renewed
 from hyperscale.stats.report import PartReport
 
 Command = PreparePart | StartPart | StopPart | RenewLeases | WhoRuns | ResultAck

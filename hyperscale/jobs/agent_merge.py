@@ -1,0 +1,176 @@
+"""The reports of a part's executors as one: cumulative, with a sequence of its own.
+
+Works on whatever has been reported so far, in whatever order it came. Histograms are decoded
+only where several executors have to become one.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from hyperscale.stats.histograms import merge_encoded
+from hyperscale.stats.merge import PartState, merge_counts
+from hyperscale.stats.report import (
+    CheckReport,
+    MetricReport,
+    PartReport,
+    SeriesPoint,
+    StepReport,
+)
+
+SERIES_S = 15
+"""How many of the newest seconds go with a report that is not whole."""
+POINTS_MAX = 4_000
+"""Points of all steps together in a whole report: what a message can carry with ease."""
+SECONDS_MAX = 600
+
+
+class PartMerge:
+    """One run's executors."""
+
+    def __init__(self, workflow: str, slot: int) -> None:
+        self._workflow = workflow
+        self._slot = slot
+        self._sequence = 0
+        self._states: dict[int, PartState] = {}
+        self._series: dict[str, dict[int, dict[int, SeriesPoint]]] = {}  # step, second, place
+        self._lag_s = 0.0
+        self._has_histograms = False
+
+    def offer(self, place: int, report: PartReport) -> None:
+        state = self._states.get(place)
+        if state is None:
+            self._states[place] = PartState(report)
+        else:
+            state.apply(report)
+        self._lag_s = max(self._lag_s, report.loop_lag_s)
+        for step in report.steps:
+            self._has_histograms = self._has_histograms or step.latency is not None
+            seconds = self._series.setdefault(step.name, {})
+            for point in step.series:
+                places = seconds.setdefault(point.second, {})
+                known = places.get(place)
+                if known is None or point.total >= known.total:
+                    places[place] = point
+            for second in sorted(seconds)[: max(0, len(seconds) - SECONDS_MAX)]:
+                del seconds[second]
+
+    @property
+    def elapsed_s(self) -> float:
+        return max((state.report.elapsed_s for state in self._states.values()), default=0.0)
+
+    def latest(self) -> PartReport | None:
+        """For a live view: with histograms and the newest seconds if there are new ones."""
+        has_histograms, self._has_histograms = self._has_histograms, False
+        return self._merged(histograms=has_histograms, seconds=SERIES_S if has_histograms else 0)
+
+    def whole(self, *, points_max: int = POINTS_MAX) -> PartReport | None:
+        """Everything, for whoever has seen nothing before."""
+        return self._merged(
+            histograms=True, seconds=min(SECONDS_MAX, points_max // max(1, len(self._series)))
+        )
+
+    def _merged(self, *, histograms: bool, seconds: int) -> PartReport | None:
+        if not self._states:
+            return None
+        self._sequence += 1
+        states = [state for _, state in sorted(self._states.items())]
+        reports = [state.report for state in states]
+        lag_s, self._lag_s = self._lag_s, 0.0
+        return PartReport(
+            workflow=self._workflow,
+            slot=self._slot,
+            sequence=self._sequence,
+            elapsed_s=max(report.elapsed_s for report in reports),
+            vus=sum(report.vus for report in reports),
+            iterations=sum(report.iterations for report in reports),
+            steps=self._steps(states, histograms=histograms, seconds=seconds),
+            checks=_checks(reports),
+            metrics=_metrics(states, histograms=histograms),
+            cpu_s=sum(report.cpu_s for report in reports),
+            loop_lag_s=lag_s,
+            rss_bytes=sum(report.rss_bytes for report in reports),
+            cpu_wait_s=sum(report.cpu_wait_s for report in reports),
+        )
+
+    def _steps(
+        self, states: list[PartState], *, histograms: bool, seconds: int
+    ) -> list[StepReport]:
+        names = list(dict.fromkeys(step.name for state in states for step in state.report.steps))
+        counts = {
+            name: merge_counts(
+                step.counts for state in states for step in state.report.steps if step.name == name
+            )
+            for name in names
+        }
+        return [
+            StepReport(
+                name=name,
+                counts=counts[name],
+                latency=_joined(state.latency(name) for state in states) if histograms else None,
+                phases=_phases(states, name) if histograms else None,
+                series=_points(self._series.get(name, {}), seconds),
+            )
+            for name in names
+        ]
+
+
+def _joined(payloads: Iterable[bytes | None]) -> bytes | None:
+    known = [payload for payload in payloads if payload is not None]
+    if len(known) < 2:
+        return known[0] if known else None
+    return merge_encoded(known).encode()
+
+
+def _phases(states: list[PartState], step: str) -> dict[str, bytes]:
+    found: dict[str, list[bytes]] = {}
+    for state in states:
+        for phase, payload in state.phases(step).items():
+            found.setdefault(phase, []).append(payload)
+    return {phase: _joined(payloads) or b"" for phase, payloads in found.items()}
+
+
+def _points(seconds: Mapping[int, Mapping[int, SeriesPoint]], newest: int) -> list[SeriesPoint]:
+    chosen = sorted(seconds)[max(0, len(seconds) - newest) :] if newest else []
+    merged = []
+    for second in chosen:
+        points = list(seconds[second].values())
+        merged.append(
+            SeriesPoint(
+                second=second,
+                total=sum(point.total for point in points),
+                failed=sum(point.failed for point in points),
+                latency=_joined(point.latency for point in points) or b"",
+            )
+        )
+    return merged
+
+
+def _checks(reports: Iterable[PartReport]) -> list[CheckReport]:
+    merged: dict[str, CheckReport] = {}
+    for report in reports:
+        for check in report.checks:
+            into = merged.setdefault(check.name, CheckReport(name=check.name))
+            into.passed += check.passed
+            into.failed += check.failed
+            into.first_failure = into.first_failure or check.first_failure
+    return list(merged.values())
+
+
+def _metrics(states: list[PartState], *, histograms: bool) -> list[MetricReport]:
+    merged: dict[str, MetricReport] = {}
+    newest_s: dict[str, float] = {}
+    for state in states:
+        for metric in state.report.metrics:
+            into = merged.setdefault(metric.name, MetricReport(name=metric.name, kind=metric.kind))
+            if not metric.count:
+                continue
+            into.min = min(into.min, metric.min) if into.count else metric.min
+            into.max = max(into.max, metric.max) if into.count else metric.max
+            into.count += metric.count
+            into.sum += metric.sum
+            if state.report.elapsed_s >= newest_s.get(metric.name, 0.0):
+                newest_s[metric.name] = state.report.elapsed_s
+                into.last = metric.last
+    if histograms:
+        for name, metric in merged.items():
+            metric.distribution = _joined(state.distribution(name) for state in states)
+    return list(merged.values())

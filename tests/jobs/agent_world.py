@@ -1,0 +1,279 @@
+"""A worker without processes: carries out what its agent wants, and watches what must hold."""
+
+from collections import Counter
+from typing import Any, TypeVar
+
+import msgspec
+
+from hyperscale.jobs.agent import Agent
+from hyperscale.jobs.agent_events import (
+    Command,
+    Commanded,
+    Effect,
+    Ended,
+    Erase,
+    Event,
+    LeaseRun,
+    Message,
+    Prepared,
+    PrepareFailed,
+    PrepareRun,
+    Reply,
+    Report,
+    Reported,
+    Send,
+    StartRun,
+    StopRun,
+    Store,
+    Stored,
+    Tick,
+    Vacated,
+)
+from hyperscale.jobs.commands import (
+    LeasesRenewed,
+    PartAnswer,
+    PartFinished,
+    PartStatus,
+    PreparePart,
+    Progress,
+    RenewLeases,
+    ResultAck,
+    RunId,
+    RunsHere,
+    StartPart,
+    StopPart,
+    WhoRuns,
+)
+from hyperscale.plan import WorkflowPlan
+from hyperscale.stats.report import PartReport, StepCounts, StepReport
+
+BUNDLE = "a" * 64
+PLAN = WorkflowPlan(name="Load", vus=10, duration_s=60.0, timeout_s=30.0)
+_M = TypeVar("_M")
+
+
+def run_id(attempt: int = 1, *, job: str = "dc.1-a", part: int = 0) -> RunId:
+    return RunId(job, "Load", part, attempt)
+
+
+def prepare(
+    run: RunId | None = None, *, term: int = 1, cores: int = 1, **changes: Any
+) -> PreparePart:
+    command = PreparePart(
+        run=run or run_id(),
+        group=1,
+        term=term,
+        leader="m1",
+        parts=1,
+        first_slot=0,
+        slots=max(1, cores),
+        cores=cores,
+        plan=PLAN,
+        file="shop.py",
+        bundle=BUNDLE,
+    )
+    return msgspec.structs.replace(command, **changes)
+
+
+def start(run: RunId | None = None, *, term: int = 1, **changes: Any) -> StartPart:
+    command = StartPart(run=run or run_id(), group=1, term=term, start_in_ms=50.0)
+    return msgspec.structs.replace(command, **changes)
+
+
+def stop(run: RunId | None = None, *, term: int = 1, reason: str = "cancelled") -> StopPart:
+    return StopPart(run=run or run_id(), group=1, term=term, reason=reason)
+
+
+def renew(*runs: RunId, term: int = 1, lease_ms: int = 8_000, stamp_ms: int = 0) -> RenewLeases:
+    return RenewLeases(
+        group=1, term=term, leader="m1", lease_ms=lease_ms, runs=list(runs), stamp_ms=stamp_ms
+    )
+
+
+def who_runs(*, term: int = 1) -> WhoRuns:
+    return WhoRuns(group=1, term=term, leader="m1")
+
+
+def ack(run: RunId | None = None, *, term: int = 1) -> ResultAck:
+    return ResultAck(run=run or run_id(), group=1, term=term)
+
+
+def report(total: int, *, slot: int = 0, sequence: int = 1, elapsed_s: float = 1.0) -> PartReport:
+    return PartReport(
+        workflow="Load",
+        slot=slot,
+        sequence=sequence,
+        elapsed_s=elapsed_s,
+        vus=1,
+        iterations=total,
+        steps=[StepReport(name="hit", counts=StepCounts(total=total, ok=total, sent=total))],
+    )
+
+
+class World:
+    """One agent, its imaginary executors, and everything it said."""
+
+    def __init__(self, cores: int = 4) -> None:
+        self.now_s = 1000.0
+        self.agent = Agent("w1", incarnation=7, cores=cores, now_s=self.now_s)
+        self.effects: list[Effect] = []
+        self.places: dict[int, RunId] = {}  # who is on an executor
+        self.preparing: dict[RunId, tuple[int, ...]] = {}
+        self.held: dict[RunId, tuple[int, ...]] = {}  # prepared or running, not ended
+        self.started: Counter[RunId] = Counter()
+        self.begun: list[RunId] = []
+        self.leases: dict[RunId, float] = {}
+        self.stopping: dict[RunId, str] = {}
+        self.disk: dict[RunId, PartFinished] = {}
+        self.finished: Counter[RunId] = Counter()
+
+    # --- acting on it ---------------------------------------------------------------------
+
+    def command(self, command: Command, *, sender: str = "m1") -> Any:
+        """Its answer, if it has one."""
+        token = object()
+        effects = self.feed(Commanded(sender, command, token))
+        answers = [e.answer for e in effects if isinstance(e, Reply) and e.token is token]
+        return answers[0] if answers else None
+
+    def part(
+        self, command: PreparePart | StartPart | StopPart, *, sender: str = "m1"
+    ) -> PartAnswer:
+        answer = self.command(command, sender=sender)
+        assert isinstance(answer, PartAnswer)
+        return answer
+
+    def renewed(self, command: RenewLeases, *, sender: str = "m1") -> LeasesRenewed:
+        answer = self.command(command, sender=sender)
+        assert isinstance(answer, LeasesRenewed)
+        return answer
+
+    def runs_here(self, command: WhoRuns, *, sender: str = "m1") -> RunsHere:
+        answer = self.command(command, sender=sender)
+        assert isinstance(answer, RunsHere)
+        return answer
+
+    def feed(self, event: Event) -> list[Effect]:
+        effects = self.agent.handle(event, now_s=self.now_s)
+        self.effects += effects
+        for effect in effects:
+            self._perform(effect)
+        return effects
+
+    def wait(self, seconds: float) -> list[Effect]:
+        """Lets time pass, waking the agent whenever it wants to be."""
+        until_s = self.now_s + seconds
+        effects: list[Effect] = []
+        while (wake_s := self.agent.wake_at_s()) <= until_s:
+            self.now_s = max(self.now_s, wake_s)
+            effects += self.feed(Tick())
+            assert self.agent.wake_at_s() > self.now_s, "it would never sleep"
+        self.now_s = until_s
+        return effects
+
+    # --- what executors do ----------------------------------------------------------------
+
+    def get_ready(self, run: RunId | None = None) -> None:
+        run = run or run_id()
+        self.held[run] = self.preparing.pop(run)
+        self.feed(Prepared(run))
+
+    def fail_to_prepare(self, run: RunId | None = None, **facts: Any) -> None:
+        run = run or run_id()
+        for place in self.preparing.pop(run):
+            del self.places[place]
+        self.feed(PrepareFailed(run, facts.pop("error", "no module named shop"), **facts))
+
+    def runs(self, run: RunId | None = None, *, cores: int = 1, **changes: Any) -> None:
+        """Takes a run up to RUNNING."""
+        run = run or run_id()
+        assert self.part(prepare(run, cores=cores, **changes)).accepted
+        self.get_ready(run)
+        assert self.part(start(run)).accepted
+
+    def report(self, run: RunId, place: int, total: int, **facts: Any) -> None:
+        self.feed(Reported(run, place, report(total, slot=place, **facts)))
+
+    def end(
+        self,
+        run: RunId | None = None,
+        *,
+        status: PartStatus = PartStatus.COMPLETED,
+        places: tuple[int, ...] | None = None,
+        **facts: Any,
+    ) -> None:
+        """Its executors end and leave."""
+        run = run or run_id()
+        leaving = self.held[run] if places is None else places
+        for place in leaving:
+            self.feed(Ended(run, place, status, **facts))
+        for place in leaving:
+            self.vacate(run, place)
+
+    def vacate(self, run: RunId, place: int) -> None:
+        del self.places[place]
+        self.held[run] = tuple(each for each in self.held[run] if each != place)
+        self.feed(Vacated(run, place))
+
+    def obey_stops(self) -> None:
+        """Executors that were told to stop do so."""
+        while self.stopping:
+            run, reason = self.stopping.popitem()
+            if run in self.preparing:
+                self.fail_to_prepare(run, error=reason)
+            elif run in self.held:
+                self.end(run, status=PartStatus.STOPPED, error=reason)
+
+    # --- what it said ---------------------------------------------------------------------
+
+    def said(self, kind: type[_M], effects: list[Effect] | None = None) -> list[_M]:
+        chosen = self.effects if effects is None else effects
+        messages: list[Message | Progress] = [
+            effect.message if isinstance(effect, Send) else effect.progress
+            for effect in chosen
+            if isinstance(effect, Send | Report)
+        ]
+        return [message for message in messages if isinstance(message, kind)]
+
+    def result(self, run: RunId | None = None) -> PartFinished:
+        return next(m for m in self.said(PartFinished) if m.run == (run or run_id()))
+
+    # --- performing, and what must hold ---------------------------------------------------
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case PrepareRun():
+                run = effect.command.run
+                for place in effect.places:
+                    assert place not in self.places, f"{place} is {self.places[place]}'s"
+                    self.places[place] = run
+                others = [each for each in self.places.values() if each.part == run.part]
+                assert {each for each in others if each.job == run.job} == {run}
+                newest = [each.attempt for each in self.begun if _part(each) == _part(run)]
+                assert run.attempt > max(newest, default=0), "an old attempt begins"
+                assert len(effect.places) == effect.command.cores
+                self.begun.append(run)
+                self.preparing[run] = effect.places
+            case StartRun():
+                assert effect.run in self.held
+                self.started[effect.run] += 1
+                assert self.started[effect.run] == 1, "started twice"
+            case LeaseRun():
+                assert effect.until_s > self.leases.get(effect.run, 0.0)
+                self.leases[effect.run] = effect.until_s
+            case StopRun():
+                self.stopping[effect.run] = effect.reason
+            case Store():
+                self.finished[effect.result.run] += 1
+                assert self.finished[effect.result.run] == 1, "two results of one run"
+                assert effect.result.run not in self.places.values(), "a result before it left"
+                self.disk[effect.result.run] = effect.result
+                self.feed(Stored(effect.result.run))
+            case Erase():
+                self.disk.pop(effect.run, None)
+            case _:
+                pass
+
+
+def _part(run: RunId) -> tuple[str, str, int]:
+    return run.job, run.workflow, run.part

@@ -1,0 +1,144 @@
+"""Several executors' reports as one."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperscale._native import Histogram
+from hyperscale.jobs.agent_merge import POINTS_MAX, SECONDS_MAX, PartMerge
+from hyperscale.plan import StepKind, StepPlan, WorkflowPlan
+from hyperscale.stats.merge import WorkflowStats
+from hyperscale.stats.report import (
+    CheckReport,
+    MetricReport,
+    PartReport,
+    SeriesPoint,
+    StepCounts,
+    StepReport,
+)
+
+PLAN = WorkflowPlan(
+    name="Load",
+    vus=1,
+    duration_s=60.0,
+    timeout_s=30.0,
+    steps=(StepPlan(name="hit", kind=StepKind.TEST),),
+)
+
+
+def spread(*values_ms: int) -> bytes:
+    histogram = Histogram()
+    for value in values_ms:
+        histogram.record(value * 1_000_000)
+    return histogram.encode()
+
+
+def report(
+    slot: int, sequence: int, values_ms: list[int], *, histograms: bool = True
+) -> PartReport:
+    total = len(values_ms)
+    return PartReport(
+        workflow="Load",
+        slot=slot,
+        sequence=sequence,
+        elapsed_s=float(sequence),
+        vus=2,
+        iterations=total,
+        steps=[
+            StepReport(
+                name="hit",
+                counts=StepCounts(total=total, ok=total, sent=total, status_codes={200: total}),
+                latency=spread(*values_ms) if histograms else None,
+                phases={"connect": spread(1)} if histograms else None,
+                series=[
+                    SeriesPoint(second=sequence, total=total, failed=0, latency=spread(*values_ms))
+                ]
+                if histograms
+                else [],
+            )
+        ],
+        checks=[CheckReport(name="good", passed=total, failed=1, first_failure=f"slot {slot}")],
+        metrics=[
+            MetricReport(name="size", kind="count", count=1, sum=slot + 1.0, min=slot, max=slot)
+        ],
+        cpu_s=0.5,
+        rss_bytes=100,
+    )
+
+
+def test_executors_are_summed_and_their_histograms_merged() -> None:
+    merge = PartMerge("Load", 4)
+    merge.offer(0, report(4, 1, [10, 20]))
+    merge.offer(1, report(5, 1, [30]))
+    merged = merge.latest()
+    assert merged is not None
+    assert (merged.slot, merged.sequence, merged.vus, merged.iterations) == (4, 1, 4, 3)
+    assert merged.steps[0].counts.status_codes == {200: 3}
+    assert merged.steps[0].latency is not None
+    assert Histogram.decode(merged.steps[0].latency).count == 3
+    assert [(point.second, point.total) for point in merged.steps[0].series] == [(1, 3)]
+    assert merged.checks == [CheckReport(name="good", passed=3, failed=2, first_failure="slot 4")]
+    assert (merged.metrics[0].count, merged.metrics[0].sum) == (2, 11.0)
+    assert (merged.cpu_s, merged.rss_bytes) == (1.0, 200)
+
+
+def test_histograms_go_only_when_there_are_new_ones() -> None:
+    merge = PartMerge("Load", 0)
+    merge.offer(0, report(0, 1, [10]))
+    first = merge.latest()
+    merge.offer(0, report(0, 2, [10, 10], histograms=False))
+    second = merge.latest()
+    whole = merge.whole()
+    assert first is not None
+    assert second is not None
+    assert whole is not None
+    assert first.steps[0].latency is not None
+    assert second.steps[0].latency is None
+    assert second.steps[0].series == []
+    assert whole.steps[0].latency == first.steps[0].latency
+    assert [first.sequence, second.sequence, whole.sequence] == [1, 2, 3]
+
+
+def test_a_long_run_is_bounded() -> None:
+    merge = PartMerge("Load", 0)
+    for sequence in range(1, SECONDS_MAX + 50):
+        merge.offer(0, report(0, sequence, [10]))
+    whole = merge.whole()
+    assert whole is not None
+    seconds = [point.second for point in whole.steps[0].series]
+    assert len(seconds) == min(SECONDS_MAX, POINTS_MAX)
+    assert seconds[-1] == SECONDS_MAX + 49
+    small = merge.whole(points_max=10)
+    assert small is not None
+    assert len(small.steps[0].series) == 10
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.lists(st.integers(1, 50), max_size=4), st.booleans()),
+        min_size=1,
+        max_size=20,
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_merged_here_or_by_the_leader_the_totals_are_the_same(
+    said: list[tuple[int, list[int], bool]], rng: object
+) -> None:
+    merge, direct, through = PartMerge("Load", 0), WorkflowStats(PLAN), WorkflowStats(PLAN)
+    values: dict[int, list[int]] = {}
+    reports = []
+    for sequence, (slot, more, histograms) in enumerate(said, start=1):
+        values[slot] = values.get(slot, []) + more
+        reports.append(report(slot, sequence, values[slot], histograms=histograms))
+    for one in [*reports, *reports]:  # again: changes nothing
+        merge.offer(one.slot, one)
+        direct.apply(one)
+        merged = merge.latest()
+        if merged is not None:
+            through.apply(merged)
+    whole = merge.whole()
+    assert whole is not None
+    through.apply(whole)
+    assert through.counts("hit") == direct.counts("hit")
+    assert through.latency("hit").count == direct.latency("hit").count
+    assert through.iterations == direct.iterations
+    assert through.elapsed_s == direct.elapsed_s

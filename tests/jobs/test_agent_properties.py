@@ -1,0 +1,145 @@
+"""The agent under any sequence of commands and ends: what `World` asserts holds throughout."""
+
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hyperscale.jobs.agent_events import Drain, Ended
+from hyperscale.jobs.agent_fences import REMEMBERED_S, Fences
+from hyperscale.jobs.commands import PartPhase, PartStatus, RunId
+from tests.jobs.agent_world import World, ack, prepare, renew, run_id, start, stop, who_runs
+
+CORES = 3
+
+
+@dataclass(frozen=True)
+class Act:
+    what: str
+    run: RunId
+    term: int
+    cores: int
+    shared: bool
+    pause_s: float
+
+
+ACTS = st.builds(
+    Act,
+    what=st.sampled_from(
+        ["prepare"] * 4
+        + ["start"] * 3
+        + ["stop", "renew", "who", "ack"]
+        + ["ready"] * 4
+        + ["fail", "end", "end", "die", "obey", "obey", "drain"]
+    ),
+    run=st.builds(
+        RunId,
+        st.sampled_from(["dc.1-a", "dc.1-b"]),
+        st.just("Load"),
+        st.integers(0, 1),
+        st.integers(1, 4),
+    ),
+    term=st.integers(1, 4),
+    cores=st.integers(1, CORES),
+    shared=st.booleans(),
+    pause_s=st.sampled_from([0.0, 0.0, 0.3, 1.0, 4.0, 9.0]),
+)
+
+
+def _pick(choices: object, act: Act) -> RunId | None:
+    found = sorted(choices, key=repr)  # type: ignore[call-overload]  # any collection of runs
+    return found[(act.run.attempt + act.cores) % len(found)] if found else None
+
+
+def _act(world: World, act: Act) -> None:
+    sender = f"m{act.term}"
+    match act.what:
+        case "prepare":
+            command = prepare(act.run, term=act.term, cores=act.cores, shared=act.shared)
+            world.part(command, sender=sender)
+        case "start":
+            world.part(start(act.run, term=act.term), sender=sender)
+        case "stop":
+            world.part(stop(act.run, term=act.term), sender=sender)
+        case "renew":
+            world.command(renew(act.run, *world.held, term=act.term), sender=sender)
+        case "who":
+            world.command(who_runs(term=act.term), sender=sender)
+        case "ack":
+            world.command(ack(_pick(world.disk, act) or act.run, term=act.term), sender=sender)
+        case "ready":
+            if (run := _pick(world.preparing, act)) is not None:
+                world.get_ready(run)
+        case "fail":
+            if (run := _pick(world.preparing, act)) is not None:
+                world.fail_to_prepare(run)
+        case "end" | "die":
+            status = PartStatus.COMPLETED if act.what == "end" else PartStatus.FAILED
+            held = {run for run, places in world.held.items() if places}
+            if (run := _pick(held, act)) is not None and world.started[run]:
+                place = world.held[run][0]
+                world.feed(Ended(run, place, status, error="x", is_dead=act.what == "die"))
+                world.vacate(run, place)
+        case "obey":
+            world.obey_stops()
+        case "drain":
+            if act.cores == CORES and act.term == 4:
+                world.feed(Drain())
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(ACTS, max_size=60))
+def test_whatever_happens_no_place_and_no_attempt_is_doubled(acts: list[Act]) -> None:
+    world = World(CORES)
+    seen_terms: list[int] = []
+    for act in acts:
+        world.wait(act.pause_s)
+        before = dict(world.agent.runs)
+        _act(world, act)
+        answer = world.renewed(renew(term=0))
+        seen_terms.append(answer.seen_term)
+        if act.what in ("prepare", "start", "stop") and act.term < seen_terms[-1]:
+            assert world.agent.runs == before, "a deposed leader changed something"
+    assert seen_terms == sorted(seen_terms)
+    # Whatever is left ends when it is told to, in exactly one result each.
+    for job in ("dc.1-a", "dc.1-b"):
+        for part in (0, 1):
+            world.part(stop(run_id(9, job=job, part=part), term=9), sender="m9")
+    world.obey_stops()
+    assert set(world.agent.runs.values()) <= {PartPhase.FINISHED}
+    assert world.agent.free_cores == CORES
+    assert world.places == {}
+    world.wait(1)
+    for run in list(world.agent.runs):
+        world.command(ack(run, term=9), sender="m9")
+    assert world.agent.is_idle
+    assert world.disk == {}
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), max_size=30))
+def test_the_highest_attempt_never_falls_and_a_tombstone_stays(
+    notes: list[tuple[int, bool]],
+) -> None:
+    fences, highest, buried = Fences(), 0, 0
+    for attempt, is_over in notes:
+        if is_over:
+            fences.bury(run_id(attempt), now_s=0.0)
+            buried = max(buried, attempt)
+        else:
+            fences.begin(run_id(attempt), now_s=0.0)
+        highest = max(highest, attempt)
+        assert fences.attempt(run_id()) == highest
+        assert not fences.may_begin(run_id(highest))
+        assert fences.may_begin(run_id(highest + 1))
+        assert fences.is_over(run_id(buried)) or buried == 0
+
+
+def test_tombstones_are_forgotten_in_the_end_and_what_runs_is_not() -> None:
+    fences = Fences()
+    fences.bury(run_id(job="old"), now_s=0.0)
+    fences.begin(run_id(job="running"), now_s=1.0)
+    fences.bury(run_id(job="young"), now_s=REMEMBERED_S)
+    fences.forget_old(now_s=REMEMBERED_S + 10)
+    assert fences.may_begin(run_id(job="old"))
+    assert not fences.may_begin(run_id(job="running"))
+    assert not fences.may_begin(run_id(job="young"))
