@@ -66,7 +66,7 @@ class SnapshotOffer(Struct, frozen=True):
 
 
 class _Entry(NamedTuple):
-    index: int
+    place: int
     term: int
     token: int
     data: bytes

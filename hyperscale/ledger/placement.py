@@ -62,9 +62,7 @@ def decide(topology: Topology, sight: Sight) -> list[Decision]:
 def management_voters(topology: Topology, sight: Sight, present: Sequence[int]) -> list[int]:
     """Who should vote in group 0: an odd number of nodes, those that do already first."""
     able = [n for n in usable(topology, sight) if topology.nodes[n].state is NodeState.ACTIVE]
-    count = min(MANAGEMENT_VOTERS_MAX, len(able))
-    if count > 1 and count % 2 == 0:
-        count -= 1
+    count = _seat_count(len(able), MANAGEMENT_VOTERS_MAX)
     ranked = sorted(able, key=lambda number: (number not in present, number))
     return sorted(_spread(topology, ranked, count)) or sorted(present)
 
@@ -88,6 +86,12 @@ def _active_nodes(topology: Topology, sight: Sight) -> list[int]:
 
 def _active_groups(topology: Topology) -> list[GroupRecord]:
     return [g for g in topology.groups.values() if g.state is GroupState.ACTIVE]
+
+
+def _seat_count(nodes: int, most: int) -> int:
+    """All nodes while they are few; from three on an odd number, for a fourth adds no safety."""
+    count = min(nodes, most)
+    return count if count < VOTERS or count % 2 else count - 1
 
 
 def _spread(topology: Topology, ranked: Sequence[int], count: int) -> list[int]:
@@ -117,9 +121,7 @@ def _seats(topology: Topology, sight: Sight) -> list[Decision]:
         if group.state is GroupState.DESTROYED or group.voters != group.settled:
             continue  # one change at a time
         kept = [voter for voter in group.voters if voter in active]
-        count = min(VOTERS, len(active))
-        if count > 1 and count % 2 == 0 and len(kept) >= count - 1:
-            count -= 1
+        count = _seat_count(len(active), VOTERS)
         ranked = kept + sorted(set(active) - set(kept), key=lambda n: (seats[n], n))
         wanted = sorted(_keep_first(topology, ranked, kept, count))
         if wanted and wanted != group.voters:
@@ -151,9 +153,7 @@ def _create_groups(topology: Topology, sight: Sight) -> list[Decision]:
     first = max(topology.groups, default=0) + 1
     decisions: list[Decision] = []
     for position in range(missing):
-        count = min(VOTERS, len(active))
-        if count > 1 and count % 2 == 0:
-            count -= 1
+        count = _seat_count(len(active), VOTERS)
         ranked = sorted(active, key=lambda number: (seats[number], number))
         voters = _spread(topology, ranked, count)
         seats.update(voters)
