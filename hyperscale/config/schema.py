@@ -73,6 +73,13 @@ class NodeSection(_Section, frozen=True, kw_only=True):
         Meta(ge=0, le=4096),
         _about("cores a worker offers; 0 for all it may use", flag="--cores"),
     ] = 0
+    data_dir: Annotated[
+        str,
+        _about(
+            "directory of what must survive a restart: a manager's ledger, a worker's results",
+            flag="--data-dir",
+        ),
+    ] = "hyperscale-data"
     stop_s: Annotated[
         float, _SECONDS, _about("how long a graceful stop may take", flag="--stop-s")
     ] = 10.0

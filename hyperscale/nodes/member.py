@@ -49,7 +49,7 @@ from hyperscale.nodes.messages import (
     NodeMetadata,
     metadata_of,
 )
-from hyperscale.nodes.metrics import CONTENT_TYPE, Collector, render
+from hyperscale.nodes.metrics import CONTENT_TYPE, Collector, Family, render
 from hyperscale.nodes.observing import MemberMetrics
 from hyperscale.nodes.settings import discovery_config, membership_config
 from hyperscale.nodes.vitals import Vitals
@@ -76,6 +76,38 @@ class Standing(Struct, frozen=True, kw_only=True):
     overload: Overload
 
 
+class Service:
+    """A part of a role that lives as long as its node. Override what it needs.
+
+    In this order: `attach` (handlers are added, nothing has been awaited yet), `start` (the node
+    is a member and answers), `leave` (before the farewell, within `node.stop_s`), `stop`
+    (always, also after a failure; no task or file of it may be left).
+    """
+
+    def attach(self, member: "MemberNode", handlers: Handlers) -> None:
+        """Takes note of its node and adds the messages it answers."""
+
+    async def start(self) -> None:
+        """Begins; tasks are spawned with `member.driver.spawn`, so their failure is the node's."""
+
+    async def leave(self) -> None:
+        """Hands over what others can go on with."""
+
+    async def stop(self) -> None:
+        """Leaves nothing behind."""
+
+    def changed(self, change: Changed | Died) -> None:
+        """A member came, changed or went."""
+
+    def why_not_ready(self) -> tuple[str, ...]:
+        """Why the node should get no work because of this part of it."""
+        return ()
+
+    def collect(self) -> list[Family]:
+        """Its numbers, for /metrics."""
+        return []
+
+
 class Duties(Struct, frozen=True, kw_only=True):
     """What a role adds to a member."""
 
@@ -87,6 +119,7 @@ class Duties(Struct, frozen=True, kw_only=True):
     cores: int = 0
     workers: Workers | None = None
     """Where a role keeps an eye on workers."""
+    services: tuple[Service, ...] = ()
 
 
 class MemberNode:
@@ -165,7 +198,8 @@ class MemberNode:
             is_leaving=self._is_leaving,
             overload=self.vitals.level,
         )
-        return self._duties.why_not_ready(standing)
+        own = self._duties.why_not_ready(standing)
+        return own + tuple(why for each in self._duties.services for why in each.why_not_ready())
 
     async def follow_address(self, bound_host: str, bound_port: int) -> None:
         """Looks again and again which address of this machine faces outwards; tells the others."""
@@ -202,6 +236,8 @@ class MemberNode:
             return
         self._is_leaving = True
         self.describe()
+        for service in self._duties.services:
+            await service.leave()
         self.driver.leave()
         await asyncio.wait(
             [self.driver.gone, self.driver.failed], return_when=asyncio.FIRST_COMPLETED
@@ -240,6 +276,8 @@ class MemberNode:
     def _member_changed(self, changed: Changed | Died) -> None:
         if self._duties.workers is not None:
             self._duties.workers.changed(changed)
+        for service in self._duties.services:
+            service.changed(changed)
         if changed.member.role in self._duties.needs:
             self.describe()  # whether this node is ready may depend on it
         self._changed.set()
@@ -249,6 +287,7 @@ class MemberNode:
         collectors: list[Collector] = [self._metrics.collect, self.vitals.collect]
         if self._duties.workers is not None:
             collectors.append(self._duties.workers.collect)
+        collectors.extend(service.collect for service in self._duties.services)
         return render(collectors)
 
     def healthz(self) -> Response:
@@ -307,6 +346,9 @@ async def open_member(config: NodeConfig, duties: Duties) -> AsyncIterator[Membe
         )
         handlers.add(View, member.vitals.timed(member.driver.asked))
         handlers.add(MembersAsked, member.vitals.timed(member.members_told))
+        for service in duties.services:
+            service.attach(member, handlers)
+            stack.push_async_callback(service.stop)
         routes: Routes = {
             "/metrics": lambda: Response(HTTPStatus.OK, CONTENT_TYPE, member.metrics()),
             "/healthz": member.healthz,
@@ -319,6 +361,8 @@ async def open_member(config: NodeConfig, duties: Duties) -> AsyncIterator[Membe
         if may_move(config, bound.getsockname()[0]):
             place = bound.getsockname()[:2]
             member.driver.spawn(member.follow_address(*place), "follow-address")
+        for service in duties.services:
+            await service.start()
         member.describe()
         yield member
 
