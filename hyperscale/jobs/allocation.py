@@ -114,7 +114,8 @@ class Provisioner:
         claims = [_as_claim(config) for config in configs]
         return sorted(claims, key=lambda claim: (claim.is_test, -_RANK[claim.priority]))
 
-    def _range(self, claim: Claim) -> tuple[int, int]:
+    def range_of(self, claim: Claim) -> tuple[int, int]:
+        """Fewest and most cores a workflow gets of this pool."""
         if not claim.is_test:
             return 1, 1
         least, most = priority_range(claim.priority, self.pool)
@@ -127,7 +128,7 @@ class Provisioner:
         seats: list[_Seat] = []
         waiting = []
         for claim in claims:
-            least, most = self._range(claim)
+            least, most = self.range_of(claim)
             # An exclusive workflow with few VUs would leave cores, yet is to have none beside it.
             if _is_exclusive(claim):
                 fits = not seats and free == self.pool

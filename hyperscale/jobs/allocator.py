@@ -1,0 +1,432 @@
+"""Who gets which cores of the datacenter: one allocator for all job leaders.
+
+It owns nothing durable. The workers are the truth about their cores: each tells what it has
+and holds, and after a change of allocator nothing is granted before all of them have told
+the new one. A grant reserves cores until the worker is seen to hold them; the worker has
+the last word, and whoever was refused asks again.
+
+How many cores a workflow gets follows from its priority and the *total* pool (`allocation`).
+Asks are served by rank, which grows while they wait, then first come first served; smaller
+ones may pass a large one that does not fit, until it has waited long enough. The queue is
+bounded. Pure: time is an argument, answers are returned or handed back as `Tell`.
+
+Vocabulary: an *ask* waits, a *grant* is what it got, a *share* is a worker's part of it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from hyperscale.jobs.allocation import Claim, Provisioner
+from hyperscale.jobs.commands import (
+    SHARED_MAX,
+    AskCores,
+    AskState,
+    CoresAnswer,
+    HeldCores,
+    ReleaseCores,
+    WorkerCores,
+    WorkerShare,
+)
+from hyperscale.plan import Priority
+
+SETTLE_S = 0.03
+"""Workflows that become ready together ask within this time and are served together."""
+FORGET_S = 5.0
+"""An ask not repeated for this long has no leader any more."""
+RESERVE_S = 15.0
+"""A grant that no worker is seen to hold by then was not used."""
+REBUILD_S = 5.0
+"""A worker that has not told its cores by then is not waited for, except by the exclusive."""
+AGE_S = 30.0
+"""Waiting so long lifts an ask by one rank; after it, none passes it that came later."""
+QUEUE_MAX = 1000
+
+_RANK = {
+    Priority.EXCLUSIVE: 4,
+    Priority.HIGH: 3,
+    Priority.NORMAL: 2,
+    Priority.AUTO: 1,
+    Priority.LOW: 0,
+}
+_RECOVERY_RANK = 100
+
+Run = tuple[str, str, int]  # job, workflow, part
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """An answer that was not there when it was asked for. May get lost: leaders ask again."""
+
+    leader: str
+    answer: CoresAnswer
+
+
+@dataclass(slots=True)
+class _Worker:
+    total: int
+    incarnation: int
+    version: int
+    is_draining: bool
+    held: tuple[HeldCores, ...]
+
+    def taken(self) -> int:
+        return sum(held.cores for held in self.held if not held.shared)
+
+    def executors(self) -> int:
+        return sum(held.cores for held in self.held)
+
+
+@dataclass(slots=True)
+class _Reserved:
+    """A share that its worker is not seen to hold yet."""
+
+    worker: str
+    cores: int
+    shared: bool
+
+
+@dataclass(slots=True)
+class _Ask:
+    wish: AskCores
+    since_s: float
+    heard_s: float
+    order: int
+    answer: CoresAnswer | None = None  # once granted
+    reserved: dict[Run, _Reserved] = field(default_factory=dict)
+
+    @property
+    def is_exclusive(self) -> bool:
+        wish = self.wish
+        return wish.is_test and wish.priority is Priority.EXCLUSIVE and not wish.is_recovery
+
+    def rank(self, now_s: float) -> float:
+        if self.wish.is_recovery:
+            return _RECOVERY_RANK
+        # Non-test workflows are short and others wait for them.
+        base = _RANK[self.wish.priority] if self.wish.is_test else len(_RANK)
+        return base + int((now_s - self.since_s) / AGE_S)
+
+
+class Allocator:
+    """The pool and the queue. Only the leader of the management group has it lead."""
+
+    def __init__(self, *, queue_max: int = QUEUE_MAX) -> None:
+        self._queue_max = queue_max
+        self._is_leading = False
+        self._since_s = 0.0
+        self._alive: set[str] = set()
+        self._workers: dict[str, _Worker] = {}  # those that have told this allocator
+        self._asks: dict[str, _Ask] = {}
+        self._orders = 0
+        self._serve_at_s = float("inf")
+
+    # --- who leads, who is there ----------------------------------------------------------
+
+    def lead(self, workers: Iterable[str], *, now_s: float) -> None:
+        """This node is the allocator now. What it may have known before is worth nothing."""
+        self._is_leading = True
+        self._since_s = now_s
+        self._alive = set(workers)
+        self._workers.clear()
+        self._asks.clear()
+        self._serve_at_s = now_s
+
+    def follow(self) -> None:
+        self._is_leading = False
+        self._workers.clear()
+        self._asks.clear()
+        self._serve_at_s = float("inf")
+
+    @property
+    def is_leading(self) -> bool:
+        return self._is_leading
+
+    def worker_up(self, worker: str, *, now_s: float) -> list[Tell]:
+        """Membership sees it. Its cores count once it has told of them."""
+        self._alive.add(worker)
+        return self._serve(now_s)
+
+    def worker_down(self, worker: str, *, now_s: float) -> list[Tell]:
+        """Membership has given it up: its cores are gone, and nobody waits for it."""
+        self._alive.discard(worker)
+        self._workers.pop(worker, None)
+        for ask in self._asks.values():
+            for run in [run for run, res in ask.reserved.items() if res.worker == worker]:
+                del ask.reserved[run]
+        return self._serve(now_s)
+
+    def told(self, cores: WorkerCores, *, now_s: float) -> list[Tell]:
+        """A worker says what it has and holds."""
+        if not self._is_leading:
+            return []
+        known = self._workers.get(cores.worker)
+        if known is not None and (cores.incarnation, cores.version) < (
+            known.incarnation,
+            known.version,
+        ):
+            return []  # overtaken on the way
+        self._alive.add(cores.worker)
+        self._workers[cores.worker] = _Worker(
+            cores.total, cores.incarnation, cores.version, cores.draining, tuple(cores.held)
+        )
+        held = {(h.run.job, h.run.workflow, h.run.part) for h in cores.held}
+        for ask in self._asks.values():
+            for run, reserved in list(ask.reserved.items()):
+                if reserved.worker == cores.worker and run in held:
+                    del ask.reserved[run]
+        return self._serve(now_s)
+
+    # --- asks -----------------------------------------------------------------------------
+
+    def ask(self, wish: AskCores, *, now_s: float) -> CoresAnswer:
+        """Takes or renews an ask. A grant comes with this answer, or later as a `Tell`."""
+        if not self._is_leading:
+            return CoresAnswer(ask=wish.ask, state=AskState.NOT_ALLOCATOR)
+        known = self._asks.get(wish.ask)
+        if known is not None and known.answer is not None:
+            if known.reserved:
+                known.heard_s = now_s
+                return known.answer
+            # All of it is held, or gone with its worker: asked again, it is another wish.
+            del self._asks[wish.ask]
+            known = None
+        if known is None:
+            waiting = sum(ask.answer is None for ask in self._asks.values())
+            if waiting >= self._queue_max and not wish.is_recovery:
+                return CoresAnswer(
+                    ask=wish.ask,
+                    state=AskState.EXCEEDED,
+                    queue=waiting,
+                    pool=self.pool,
+                    retry_after_s=self._retry_after_s(),
+                    reason=f"capacity exceeded: {waiting:,} workflows wait for cores",
+                )
+            self._orders += 1
+            known = _Ask(wish, now_s, now_s, self._orders)
+            self._asks[wish.ask] = known
+            self._serve_at_s = min(self._serve_at_s, now_s + SETTLE_S)
+        known.wish, known.heard_s = wish, now_s
+        return self._waiting_answer(known, now_s)
+
+    def release(self, release: ReleaseCores, *, now_s: float) -> list[Tell]:
+        """A wish or a grant is over."""
+        if self._asks.pop(release.ask, None) is None:
+            return []
+        return self._serve(now_s)
+
+    def tick(self, *, now_s: float) -> list[Tell]:
+        """Forgets asks without a leader and grants nobody used; serves the rest."""
+        for name, ask in list(self._asks.items()):
+            is_unused = ask.answer is not None and now_s >= ask.heard_s + RESERVE_S
+            is_orphan = ask.answer is None and now_s >= ask.heard_s + FORGET_S
+            if is_unused or is_orphan:
+                del self._asks[name]
+        return self._serve(now_s)
+
+    def wake_at_s(self) -> float:
+        return self._serve_at_s
+
+    # --- the pool -------------------------------------------------------------------------
+
+    @property
+    def pool(self) -> int:
+        """All cores of all workers that take work, busy or not."""
+        return sum(worker.total for worker in self._workers.values() if not worker.is_draining)
+
+    @property
+    def waiting(self) -> int:
+        return sum(ask.answer is None for ask in self._asks.values())
+
+    @property
+    def room(self) -> int:
+        """How many more may wait."""
+        return max(0, self._queue_max - self.waiting)
+
+    @property
+    def is_rebuilt(self) -> bool:
+        """Whether every worker that is there has told this allocator what it holds."""
+        return self._is_leading and self._alive <= self._workers.keys()
+
+    def free(self) -> dict[str, int]:
+        """Cores nobody has or was promised, by worker; those that take no work left out."""
+        promised: dict[str, int] = {}
+        for reserved in self._reservations():
+            if not reserved.shared:
+                promised[reserved.worker] = promised.get(reserved.worker, 0) + reserved.cores
+        return {
+            name: max(0, worker.total - worker.taken() - promised.get(name, 0))
+            for name, worker in self._workers.items()
+            if not worker.is_draining
+        }
+
+    def _reservations(self) -> Iterator[_Reserved]:
+        return (reserved for ask in self._asks.values() for reserved in ask.reserved.values())
+
+    def _is_exclusive_now(self) -> bool:
+        """Whether something runs, or was promised, that is to have nothing beside it."""
+        return any(
+            held.exclusive for worker in self._workers.values() for held in worker.held
+        ) or any(ask.is_exclusive and ask.reserved for ask in self._asks.values())
+
+    def _may_grant(self, now_s: float) -> bool:
+        return self._is_leading and (self.is_rebuilt or now_s >= self._since_s + REBUILD_S)
+
+    # --- serving --------------------------------------------------------------------------
+
+    def _serve(self, now_s: float) -> list[Tell]:
+        """Grants what can be granted."""
+        if not self._is_leading:
+            return []
+        queue = self._queue(now_s)
+        settling = [ask for ask in queue if now_s < ask.since_s + SETTLE_S]
+        self._serve_at_s = now_s + 1.0
+        if not self._may_grant(now_s):
+            self._serve_at_s = min(self._serve_at_s, self._since_s + REBUILD_S)
+            return []
+        if settling:
+            # Somebody may be about to ask for less beside it: all of them together, soon.
+            self._serve_at_s = min(ask.since_s + SETTLE_S for ask in settling)
+            queue = [ask for ask in queue if ask not in settling]
+        tells = []
+        for ask in [ask for ask in queue if ask.wish.is_recovery]:
+            answer = self._recover(ask, now_s)
+            if answer is not None:
+                tells.append(Tell(ask.wish.leader, answer))
+        seats = [ask for ask in queue if not ask.wish.is_recovery]
+        tells += [Tell(ask.wish.leader, answer) for ask, answer in self._seat(seats, now_s)]
+        return tells
+
+    def _queue(self, now_s: float) -> list[_Ask]:
+        waiting = [ask for ask in self._asks.values() if ask.answer is None]
+        return sorted(waiting, key=lambda ask: (-ask.rank(now_s), ask.order))
+
+    def _seat(self, queue: Sequence[_Ask], now_s: float) -> list[tuple[_Ask, CoresAnswer]]:
+        """Those of the queue that start now: their least cores in order, then what is spare."""
+        pool, free = self.pool, self.free()
+        if not pool or not queue or self._is_exclusive_now():
+            return []
+        provisioner = Provisioner(pool)
+        unheld = sum(worker.executors() for worker in self._workers.values())
+        is_idle = not unheld and not any(True for _ in self._reservations())
+        left = sum(free.values())
+        chosen: list[_Ask] = []
+        for ask in queue:
+            least, _ = provisioner.range_of(_claim(ask.wish))
+            if ask.is_exclusive:
+                fits = is_idle and not chosen and self.is_rebuilt
+            else:
+                fits = least <= left and not any(other.is_exclusive for other in chosen)
+            if fits:
+                chosen.append(ask)
+                left -= least
+            elif now_s >= ask.since_s + AGE_S:
+                break  # it has waited long enough: what comes free from here on is for it
+        wishes = {ask.wish.ask: ask for ask in chosen}
+        claims = [_claim(ask.wish) for ask in chosen]
+        granted = []
+        for grant in provisioner.grant(claims, busy=pool - sum(free.values())):
+            ask = wishes[grant.name]
+            shares = place(grant.threads, free)
+            for share in shares:
+                free[share.worker] -= share.cores
+            granted.append((ask, self._grant(ask, shares, shared=False, now_s=now_s)))
+        return granted
+
+    def _recover(self, ask: _Ask, now_s: float) -> CoresAnswer | None:
+        """Load that was there must come back at once: on free cores, else beside others."""
+        wish, free = ask.wish, self.free()
+        allowed = {name: cores for name, cores in free.items() if name not in wish.exclude}
+        fitting = [name for name, cores in allowed.items() if cores >= wish.cores]
+        if fitting and not self._is_exclusive_elsewhere(wish):
+            best = min(fitting, key=lambda name: (allowed[name], name))
+            return self._grant(ask, [WorkerShare(best, wish.cores)], shared=False, now_s=now_s)
+        promised: dict[str, int] = {}
+        for reserved in self._reservations():
+            promised[reserved.worker] = promised.get(reserved.worker, 0) + reserved.cores
+        loads = []
+        for name in allowed:
+            worker = self._workers[name]
+            after = worker.executors() + promised.get(name, 0) + wish.cores
+            if after <= worker.total * SHARED_MAX:
+                loads.append((after / worker.total, name))
+        if not loads:
+            return None
+        _, lightest = min(loads)
+        return self._grant(ask, [WorkerShare(lightest, wish.cores)], shared=True, now_s=now_s)
+
+    def _is_exclusive_elsewhere(self, wish: AskCores) -> bool:
+        """Whether another job has the datacenter for itself: then only shared cores remain."""
+        return any(
+            held.exclusive and held.run.job != wish.job
+            for worker in self._workers.values()
+            for held in worker.held
+        )
+
+    def _grant(
+        self, ask: _Ask, shares: list[WorkerShare], *, shared: bool, now_s: float
+    ) -> CoresAnswer:
+        wish = ask.wish
+        parts = [wish.part] if wish.part >= 0 else list(range(len(shares)))
+        ask.reserved = {
+            (wish.job, wish.workflow, part): _Reserved(share.worker, share.cores, shared)
+            for part, share in zip(parts, shares, strict=True)
+        }
+        ask.heard_s = now_s
+        ask.answer = CoresAnswer(
+            ask=wish.ask,
+            state=AskState.GRANTED,
+            shares=shares,
+            shared=shared,
+            pool=self.pool,
+        )
+        return ask.answer
+
+    def _waiting_answer(self, ask: _Ask, now_s: float) -> CoresAnswer:
+        queue = self._queue(now_s)
+        state, reason = AskState.QUEUED, ""
+        if not self._may_grant(now_s):
+            state = AskState.REBUILDING
+        elif not self.pool:
+            state, reason = AskState.IMPOSSIBLE, "there are no workers that take work"
+        elif ask.wish.is_recovery and not any(
+            name not in ask.wish.exclude
+            and not worker.is_draining
+            and ask.wish.cores <= worker.total * SHARED_MAX
+            for name, worker in self._workers.items()
+        ):
+            state = AskState.IMPOSSIBLE
+            reason = f"no other worker can take a part of {ask.wish.cores} cores"
+        return CoresAnswer(
+            ask=ask.wish.ask,
+            state=state,
+            position=queue.index(ask) + 1,
+            queue=len(queue),
+            pool=self.pool,
+            reason=reason,
+        )
+
+    def _retry_after_s(self) -> float:
+        return min(60.0, 1.0 + self.waiting / 100)
+
+
+def place(cores: int, free: dict[str, int]) -> list[WorkerShare]:
+    """`cores` on the fewest workers that have them free: the emptiest first, the last one the
+    fullest that still fits, so that large holes stay whole. Ties fall by name."""
+    left = {name: count for name, count in free.items() if count > 0}
+    if sum(left.values()) < cores:
+        raise ValueError(f"{cores} cores do not fit into {sum(left.values())}")
+    shares = []
+    while cores:
+        fitting = [name for name, count in left.items() if count >= cores]
+        if fitting:
+            best = min(fitting, key=lambda name: (left[name], name))
+            shares.append(WorkerShare(best, cores))
+            break
+        largest = min(left, key=lambda name: (-left[name], name))
+        shares.append(WorkerShare(largest, left[largest]))
+        cores -= left.pop(largest)
+    return shares
+
+
+def _claim(wish: AskCores) -> Claim:
+    return Claim(wish.ask, wish.priority, wish.is_test, wish.vus)

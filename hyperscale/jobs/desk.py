@@ -1,0 +1,365 @@
+"""A job leader's working papers: open runs, asks for cores, proposals, statistics, deadlines.
+
+All of it is void when its leadership ends, and none of it is needed to begin another: a new
+leader fills its desk from committed state and from what workers say. Decides nothing about
+where jobs go: that is `steering`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hyperscale.jobs.commands import (
+    AskState,
+    CoresAnswer,
+    PartPhase,
+    PartProgress,
+    ReleaseCores,
+    ResultAck,
+    RunId,
+    StopPart,
+)
+from hyperscale.jobs.effects import Effect, Propose, Release, Send
+from hyperscale.jobs.events import (
+    AttemptRevoked,
+    Dispatched,
+    Event,
+    JobSubmitted,
+    SubFinished,
+    WorkflowEnded,
+    WorkflowsPlanned,
+)
+from hyperscale.jobs.links import Links
+from hyperscale.jobs.live import LiveRun, LiveWorkflow
+from hyperscale.jobs.state import Job, Part, WorkflowStatus
+from hyperscale.jobs.timing import Timing
+from hyperscale.stats.view import RunView
+
+PROPOSAL_S = 10.0
+"""After so long without a word a proposal is made again; committing it twice changes nothing."""
+_BACKOFF_S_MAX = 8.0
+
+
+@dataclass(slots=True)
+class LiveAsk:
+    job: str
+    workflow: str
+    since_s: float
+    sent_s: float = float("-inf")
+    wait_until_s: float = float("-inf")
+    answer: CoresAnswer | None = None
+
+
+@dataclass(slots=True)
+class LiveJob:
+    deadline_s: float = float("inf")
+    checkpoint_s: float = 0.0
+    thresholds_s: float = 0.0
+    workflows: dict[str, LiveWorkflow] = field(default_factory=dict)
+    # Since when cores are wanted, by workflow and part; until a worker has accepted.
+    waiting_s: dict[tuple[str, int], float] = field(default_factory=dict)
+    start_at_s: dict[str, float] = field(default_factory=dict)
+    refused: dict[tuple[str, int], int] = field(default_factory=dict)  # in a row, by part
+    has_news: bool = False  # something to checkpoint at once
+
+
+def proposal_key(event: Event) -> tuple[Any, ...]:
+    """The same for two proposals of the same thing."""
+    match event:
+        case JobSubmitted():
+            return ("submitted", event.key)
+        case WorkflowsPlanned():
+            return ("planned", event.job, *event.parts)
+        case Dispatched():
+            parts = tuple((each.part, each.attempt) for each in event.dispatches)
+            return ("dispatched", event.job, event.workflow, parts)
+        case AttemptRevoked() | SubFinished():
+            return ("closed", event.job, event.workflow, event.part, event.attempt)
+        case WorkflowEnded():
+            return ("ended", event.job, event.workflow)
+        case _:
+            return (type(event).__name__, event.job)
+
+
+class Desk:
+    """A leader's working papers. Void with its leadership."""
+
+    def __init__(self, group: int, node: str, timing: Timing) -> None:
+        self.group = group
+        self.node = node
+        self.timing = timing
+        self.term = 0
+        self.links = Links(timing)
+        self.runs: dict[RunId, LiveRun] = {}
+        self.returned: set[str] = set()  # workers that came (back) under this leader
+        self._now_ms = 0
+        self.jobs: dict[str, LiveJob] = {}
+        self.asks: dict[str, LiveAsk] = {}
+        self._proposed: dict[tuple[Any, ...], float] = {}
+
+    # --- beginning and end ----------------------------------------------------------------
+
+    def lead(self, term: int, workers: list[str], *, now_s: float, now_ms: int) -> None:
+        self.clear()
+        self.term = term
+        self._now_ms = now_ms
+        self.links.lead(workers, now_s=now_s)
+
+    def clear(self) -> None:
+        self.runs.clear()
+        self.returned.clear()
+        self.jobs.clear()
+        self.asks.clear()
+        self._proposed.clear()
+        self.links.lead([], now_s=0.0)
+
+    def admit(self, job: Job, *, now_s: float) -> LiveJob:
+        """A job that was just submitted."""
+        live = self.jobs.get(job.id)
+        if live is None:
+            live = self.jobs[job.id] = LiveJob()
+            live.checkpoint_s = now_s + self.timing.checkpoint_s
+            if job.options.timeout_s is not None:
+                live.deadline_s = now_s + job.options.timeout_s
+        return live
+
+    def adopt(self, job: Job, *, now_s: float) -> None:
+        """A job of an earlier leader: what is committed of it is all that is known."""
+        live = self.admit(job, now_s=now_s)
+        live.deadline_s -= max(0, self._now_ms - job.submitted_ms) / 1000
+        for name, workflow in job.workflows.items():
+            if workflow.parts:
+                self.workflow(live, job, name).remember(workflow.parts)
+        for run, _ in job.runs():
+            self.open(run, job, now_s=now_s, is_inherited=True)
+
+    def open(self, run: RunId, job: Job, *, now_s: float, is_inherited: bool) -> None:
+        """A run was dispatched."""
+        part = job.workflows[run.workflow].parts[run.part]
+        ask = self.asks.pop(_ask_name(run), None) or self.asks.get(_first_ask(run))
+        shared = ask is not None and ask.answer is not None and ask.answer.shared
+        live = LiveRun(
+            id=run,
+            worker=part.worker,
+            first_slot=part.first_slot,
+            cores=part.cores,
+            began_s=part.began_s,
+            iterations_done=part.iterations_done,
+            is_inherited=is_inherited,
+            shared=shared,
+            opened_s=now_s,
+        )
+        if is_inherited:
+            live.remember(part, now_s=now_s)
+        self.runs[run] = live
+
+    def close(
+        self, run_id: RunId, job: Job, event: AttemptRevoked | SubFinished, *, now_s: float
+    ) -> list[Effect]:
+        """A run was finished or revoked, or this came too late for it."""
+        part = _part(job, run_id)
+        if part is not None and part.is_open and part.attempt == run_id.attempt:
+            return []  # refused, and still open: it is decided anew
+        run = self.runs.pop(run_id, None)
+        if run is None:
+            return []
+        live = self.jobs.get(run_id.job)
+        if live is not None and isinstance(event, AttemptRevoked):
+            if job.workflows[run_id.workflow].status is not WorkflowStatus.RUNNING:
+                live.start_at_s.pop(run_id.workflow, None)  # all of them together, once more
+            key = (run_id.workflow, run_id.part)
+            refused = 0 if event.costs_retry else live.refused.get(key, 0) + 1
+            live.refused[key] = refused
+            if refused:
+                wait_s = min(_BACKOFF_S_MAX, 0.25 * 2 ** min(refused - 1, 10))
+                name = f"{run_id.job}/{run_id.workflow}/{run_id.part}#{run_id.attempt + 1}"
+                ask = LiveAsk(run_id.job, run_id.workflow, now_s, wait_until_s=now_s + wait_s)
+                self.asks[name] = ask
+        if run.result is not None:
+            return [self.ack(run.worker, run_id)]
+        if isinstance(event, AttemptRevoked):
+            # Best effort: the worker may be back, and its lease may have hours if it says so.
+            return [self.stop(run.worker, run_id, event.reason)]
+        return []
+
+    # --- proposals ------------------------------------------------------------------------
+
+    def propose(self, event: Event, *, now_s: float) -> list[Effect]:
+        key = proposal_key(event)
+        if now_s < self._proposed.get(key, float("-inf")) + PROPOSAL_S:
+            return []
+        self._proposed[key] = now_s
+        return [Propose(event)]
+
+    def settled(self, event: Event) -> None:
+        self._proposed.pop(proposal_key(event), None)
+
+    def failed(self, key: tuple[Any, ...], *, now_s: float) -> None:
+        """Again, but not at once."""
+        if key in self._proposed:
+            self._proposed[key] = now_s - PROPOSAL_S + self.timing.repeat_s
+
+    # --- commands -------------------------------------------------------------------------
+
+    def stop(self, worker: str, run: RunId, reason: str) -> Send:
+        command = StopPart(
+            run=run,
+            group=self.group,
+            term=self.term,
+            reason=reason,
+            grace_s=self.timing.stop_grace_s,
+        )
+        return Send(worker, command)
+
+    def ack(self, worker: str, run: RunId) -> Send:
+        return Send(worker, ResultAck(run=run, group=self.group, term=self.term))
+
+    # --- what is heard --------------------------------------------------------------------
+
+    def take(self, run: LiveRun, progress: PartProgress, *, now_s: float) -> None:
+        """A report: into the run and into the statistics of its workflow."""
+        had_begun = run.started_s is not None
+        if not run.take(progress, now_s=now_s):
+            return
+        live = self.jobs.get(run.id.job)
+        if live is None:
+            return
+        workflow = live.workflows.get(run.id.workflow)
+        if workflow is not None:
+            workflow.take(progress.report, attempt=run.id.attempt, began_s=run.began_s)
+            if not had_begun or run.deadline_s == float("inf"):
+                self._set_deadline(run, workflow)
+        live.has_news = live.has_news or not had_begun
+
+    def accepted(self, run: LiveRun, phase: PartPhase, *, now_s: float) -> None:
+        """Its worker has taken it."""
+        run.phase = phase
+        run.opened_s = now_s
+        run.sent_s = float("-inf")  # what comes next is due at once
+        live = self.jobs.get(run.id.job)
+        if live is not None:
+            live.waiting_s.pop((run.id.workflow, -1), None)
+            live.waiting_s.pop((run.id.workflow, run.id.part), None)
+            live.refused.pop((run.id.workflow, run.id.part), None)
+
+    def started(self, run: LiveRun, *, now_s: float) -> None:
+        """Its worker counts down, or has begun."""
+        live = self.jobs[run.id.job]
+        run.phase = PartPhase.RUNNING
+        run.started_s = max(now_s, live.start_at_s.get(run.id.workflow, now_s))
+        run.moved_s = run.started_s
+        self._set_deadline(run, live.workflows[run.id.workflow])
+        live.has_news = True
+
+    def _set_deadline(self, run: LiveRun, workflow: LiveWorkflow) -> None:
+        started_s = run.started_s or 0.0
+        remaining_s = max(0.0, workflow.plan.duration_s - run.began_s)
+        grace_s = workflow.plan.timeout_s + self.timing.overrun_s
+        run.deadline_s = started_s + remaining_s + grace_s
+
+    def lost(self, run: LiveRun, reason: str, *, now_s: float) -> list[Effect]:
+        """A run whose worker is gone, or has forgotten it: its load has ended."""
+        if run.result is not None:
+            return []
+        return self.give_up(run, reason, costs_retry=True, now_s=now_s)
+
+    def give_up(
+        self, run: LiveRun, reason: str, *, costs_retry: bool, now_s: float
+    ) -> list[Effect]:
+        # The engine stops by itself when its lease runs out, so no more than that is unheard.
+        silent_s_max = self.timing.lease_s + self.timing.renew_s
+        event = run.revocation(
+            reason, silent_s_max=silent_s_max, costs_retry=costs_retry, now_s=now_s
+        )
+        return self.propose(event, now_s=now_s)
+
+    def take_answer(self, answer: CoresAnswer) -> str | None:
+        """The allocator's word; whose job it is about, if it is still wanted."""
+        ask = self.asks.get(answer.ask)
+        if ask is None:
+            return None
+        if ask.answer is None or ask.answer.state is not AskState.GRANTED:
+            ask.answer = answer
+            ask.wait_until_s = max(ask.wait_until_s, ask.sent_s + answer.retry_after_s)
+        return ask.job
+
+    def uses(self, ask: str) -> bool:
+        """Whether a grant is in use by an open run."""
+        return any(ask in (_ask_name(run), _first_ask(run)) for run in self.runs)
+
+    def position(self, job: str) -> int:
+        """The best place of a job's asks in the queue; 0 if none waits."""
+        places = [
+            ask.answer.position if ask.answer is not None else 1
+            for ask in self.asks.values()
+            if ask.job == job and (ask.answer is None or ask.answer.state is not AskState.GRANTED)
+        ]
+        return max(1, min(places)) if places else 0
+
+    def drop(self, name: str) -> list[Effect]:
+        """An ask, or the grant it got, is not needed."""
+        del self.asks[name]
+        return [Release(ReleaseCores(ask=name, group=self.group, term=self.term))]
+
+    def forget(self, job: Job) -> list[Effect]:
+        effects: list[Effect] = []
+        for run in [run for run in self.runs.values() if run.id.job == job.id]:
+            del self.runs[run.id]
+            if run.result is not None:
+                effects.append(self.ack(run.worker, run.id))
+            else:
+                effects.append(self.stop(run.worker, run.id, job.reason or "the job is over"))
+        for name in [name for name, ask in self.asks.items() if ask.job == job.id]:
+            effects += self.drop(name)
+        self.jobs.pop(job.id, None)
+        return effects
+
+    def workflow(self, live: LiveJob, job: Job, name: str) -> LiveWorkflow:
+        found = live.workflows.get(name)
+        if found is None:
+            found = live.workflows[name] = LiveWorkflow(job.plan_of(name))
+        return found
+
+    def view(self, job: Job, *, now_s: float) -> RunView:
+        """The job as the terminal shows it."""
+        live = self.admit(job, now_s=now_s)
+        begun_s = [
+            run.started_s
+            for run in self.runs.values()
+            if run.id.job == job.id and run.started_s is not None
+        ]
+        workflows = []
+        for name, workflow in job.workflows.items():
+            seen = self.workflow(live, job, name)
+            workflows.append(
+                seen.meter.view(
+                    now_s=now_s,
+                    status=workflow.status.value,
+                    cores=workflow.slots,
+                    error=workflow.error or (workflow.stop.reason if workflow.stop else None),
+                    is_final=workflow.has_ended,
+                )
+            )
+        elapsed_s = max([each.elapsed_s for each in workflows] or [0.0])
+        if begun_s:
+            elapsed_s = max(elapsed_s, now_s - min(begun_s))
+        return RunView(
+            file=job.plan.file,
+            elapsed_s=elapsed_s,
+            workflows=tuple(workflows),
+            warnings=job.plan.warnings,
+        )
+
+
+def _part(job: Job, run: RunId) -> Part | None:
+    workflow = job.workflows.get(run.workflow)
+    if workflow is None or not 0 <= run.part < len(workflow.parts):
+        return None
+    return workflow.parts[run.part]
+
+
+def _ask_name(run: RunId) -> str:
+    return f"{run.job}/{run.workflow}/{run.part}#{run.attempt}"
+
+
+def _first_ask(run: RunId) -> str:
+    return f"{run.job}/{run.workflow}"

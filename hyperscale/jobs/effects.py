@@ -1,0 +1,49 @@
+"""What a job leader wants done. Whoever drives it performs effects in order."""
+
+from dataclasses import dataclass
+
+from hyperscale.jobs.commands import (
+    AskCores,
+    PreparePart,
+    ReleaseCores,
+    RenewLeases,
+    ResultAck,
+    StartPart,
+    StopPart,
+    WhoRuns,
+)
+from hyperscale.jobs.events import Event
+
+Command = PreparePart | StartPart | StopPart | RenewLeases | WhoRuns | ResultAck
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """To the group's log. When applied, `JobLeader.applied`; if not, `proposal_failed`."""
+
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A call to a worker; `JobLeader.answered` must follow, except after a ResultAck."""
+
+    worker: str
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A call to the allocator; its answer goes to `JobLeader.cores`. May fail silently."""
+
+    wish: AskCores
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """To the allocator; may get lost."""
+
+    release: ReleaseCores
+
+
+Effect = Propose | Send | Ask | Release

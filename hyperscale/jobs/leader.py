@@ -1,0 +1,425 @@
+"""The leader of a group's jobs: from committed state and what workers say to what is done next.
+
+It decides, others act: every input returns effects. It reconciles rather than remembers: for
+each job it compares what is committed with what it knows of the workers and asks for what is
+missing, so that a lost message, a repeated one or a change of leader only costs time. Nothing
+is sent to a worker before the event that justifies it is committed.
+
+A leader that takes over knows the machine's state and nothing else. It asks every worker what
+it runs, renews the leases of what belongs there, has the rest stopped, and gives up open runs
+that their workers do not know.
+
+Vocabulary: to *steer* a job is to bring it one step on; a run is *inherited* if it was
+dispatched under an earlier leader; its *link* is what is known of its worker.
+"""
+
+from collections.abc import Iterable
+
+from hyperscale.jobs.commands import (
+    AskState,
+    Backpressure,
+    CoresAnswer,
+    LeasesRenewed,
+    PartAnswer,
+    PartFinished,
+    PartPhase,
+    PartProgress,
+    PartReady,
+    PartRefused,
+    PreparePart,
+    Progress,
+    ProgressTaken,
+    Refusal,
+    ReleaseCores,
+    RenewLeases,
+    RunId,
+    RunsHere,
+    StartPart,
+    StopPart,
+    WhoRuns,
+)
+from hyperscale.jobs.desk import Desk, proposal_key
+from hyperscale.jobs.effects import Command, Effect, Release, Send
+from hyperscale.jobs.events import (
+    AttemptRevoked,
+    Checkpointed,
+    Dispatched,
+    Event,
+    JobStatus,
+    JobSubmitted,
+    Reply,
+    SubFinished,
+)
+from hyperscale.jobs.machine import JobMachine
+from hyperscale.jobs.state import Job
+from hyperscale.jobs.steering import Steering
+from hyperscale.jobs.timing import Timing
+from hyperscale.stats.view import RunView
+
+Answer = PartAnswer | LeasesRenewed | RunsHere
+
+
+class JobLeader:
+    """All jobs of one group, while this node leads it."""
+
+    def __init__(
+        self, group: int, node: str, machine: JobMachine, *, timing: Timing | None = None
+    ) -> None:
+        self._machine = machine
+        self._timing = timing or Timing()
+        self._desk = Desk(group, node, self._timing)
+        self._steering = Steering(self._desk)
+        self._is_leading = False
+        self._tick_at_s = float("inf")
+        self.backpressure = Backpressure.NONE  # what reports are answered with
+
+    # --- who leads ------------------------------------------------------------------------
+
+    def lead(self, term: int, workers: Iterable[str], *, now_s: float, now_ms: int) -> list[Effect]:
+        """This node leads the group from here on. `workers` are those membership sees."""
+        desk = self._desk
+        self._is_leading = True
+        desk.lead(term, list(workers), now_s=now_s, now_ms=now_ms)
+        self._tick_at_s = now_s
+        effects: list[Effect] = []
+        for job in list(self._machine.jobs()):
+            desk.adopt(job, now_s=now_s)
+        effects += self._contact(now_s)
+        for job in list(self._machine.jobs()):
+            effects += self._steering.steer(job, now_s=now_s)
+        return effects
+
+    def follow(self) -> None:
+        """This node does not lead any more: it knows nothing and does nothing."""
+        self._is_leading = False
+        self._tick_at_s = float("inf")
+        self._desk.clear()
+
+    @property
+    def is_leading(self) -> bool:
+        return self._is_leading
+
+    @property
+    def term(self) -> int:
+        return self._desk.term
+
+    # --- the ledger -----------------------------------------------------------------------
+
+    def applied(self, event: Event, reply: Reply, *, now_s: float) -> list[Effect]:
+        """An entry of the group was applied to the machine, whoever proposed it."""
+        if not self._is_leading:
+            return []
+        desk = self._desk
+        desk.settled(event)
+        job = self._machine.job(reply.job if isinstance(event, JobSubmitted) else event.job)
+        if job is None:
+            return []
+        effects: list[Effect] = []
+        match event:
+            case JobSubmitted():
+                if reply.ok and not reply.was_duplicate:
+                    desk.admit(job, now_s=now_s)
+            case Dispatched() if reply.ok:
+                for dispatch in event.dispatches:
+                    run = RunId(job.id, event.workflow, dispatch.part, dispatch.attempt)
+                    desk.open(run, job, now_s=now_s, is_inherited=False)
+            case AttemptRevoked() | SubFinished():
+                run = RunId(event.job, event.workflow, event.part, event.attempt)
+                effects += desk.close(run, job, event, now_s=now_s)
+            case Checkpointed() if reply.ok:
+                return []
+            case _:
+                pass
+        return effects + self._steering.steer(job, now_s=now_s)
+
+    def proposal_failed(self, event: Event, *, now_s: float) -> list[Effect]:
+        """It was not committed, or nobody knows. It is proposed again if it is still wanted."""
+        self._desk.failed(proposal_key(event), now_s=now_s)
+        return []
+
+    # --- workers --------------------------------------------------------------------------
+
+    def worker_up(self, worker: str, *, now_s: float) -> list[Effect]:
+        """Membership sees a worker, for the first time or again."""
+        if not self._is_leading:
+            return []
+        desk = self._desk
+        if desk.links.get(worker, now_s=now_s).is_gone:
+            desk.links.forget(worker)  # another process: nothing of the last one holds
+        desk.links.get(worker, now_s=now_s).is_up = True
+        desk.returned.add(worker)
+        return self._contact(now_s)
+
+    def worker_down(self, worker: str, *, is_certain: bool, now_s: float) -> list[Effect]:
+        """Membership gave a worker up. Certain: its process is gone, so its runs are at once;
+        from silence alone nothing follows before its leases have run out."""
+        if not self._is_leading:
+            return []
+        desk = self._desk
+        link = desk.links.get(worker, now_s=now_s)
+        link.is_up = False
+        desk.returned.discard(worker)
+        if not is_certain:
+            return []
+        link.is_gone = True
+        effects: list[Effect] = []
+        for run in [run for run in desk.runs.values() if run.worker == worker]:
+            effects += desk.lost(run, f"worker {worker} died", now_s=now_s)
+        return effects
+
+    def hold(self, workers: frozenset[str]) -> None:
+        """Workers whose silence is put down to the network for now, and no others."""
+        for worker, link in self._desk.links.all().items():
+            link.is_held = worker in workers
+
+    def answered(
+        self,
+        worker: str,
+        command: Command,
+        answer: Answer | None,
+        *,
+        now_s: float,
+        rtt_s: float | None = None,
+    ) -> list[Effect]:
+        """What became of a `Send`. None: no answer; it is repeated while it is wanted."""
+        if not self._is_leading or answer is None:
+            return []
+        links = self._desk.links
+        if rtt_s is not None:
+            links.measured(worker, rtt_s, now_s=now_s)
+        links.heard(worker, answer.stamp_ms, now_s=now_s)
+        if isinstance(answer, LeasesRenewed):
+            return self._renewed(worker, answer, now_s)
+        if isinstance(answer, RunsHere):
+            return self._told(worker, answer, now_s)
+        effects: list[Effect] = []
+        match command:
+            case PreparePart(run=run):
+                effects = self._prepared(run, answer, now_s)
+            case StartPart(run=run):
+                effects = self._started(run, answer, now_s)
+            case StopPart(run=run):
+                effects = self._stopped(run, answer, now_s)
+        return effects
+
+    def received(
+        self, message: PartReady | PartRefused | PartFinished, *, now_s: float
+    ) -> list[Effect]:
+        """What a worker sends by itself. What no longer matters is acknowledged, so it stops."""
+        if not self._is_leading:
+            return []
+        desk = self._desk
+        run = desk.runs.get(message.run)
+        if run is None or run.worker != message.worker:
+            if isinstance(message, PartReady):
+                return [desk.stop(message.worker, message.run, "it is not wanted any more")]
+            return [desk.ack(message.worker, message.run)]
+        if isinstance(message, PartReady):
+            desk.links.heard(message.worker, message.stamp_ms, now_s=now_s)
+            if run.phase in (None, PartPhase.PREPARING):
+                desk.accepted(run, PartPhase.READY, now_s=now_s)
+        else:
+            run.result = run.result or message
+            if isinstance(message, PartFinished) and message.report is not None:
+                final = PartProgress(run=run.id, report=message.report, elapsed_s=message.elapsed_s)
+                desk.take(run, final, now_s=now_s)
+            run.phase = PartPhase.FINISHED
+        return self._steer(message.run.job, now_s)
+
+    def progress(self, progress: Progress, *, now_s: float) -> tuple[ProgressTaken, list[Effect]]:
+        """Reports of one worker."""
+        if not self._is_leading:
+            return ProgressTaken(backpressure=self.backpressure), []
+        desk = self._desk
+        effects: list[Effect] = []
+        extended_s: dict[str, float] = {}
+        for part in progress.parts:
+            run = desk.runs.get(part.run)
+            if run is None or run.worker != progress.worker:
+                effects.append(desk.stop(progress.worker, part.run, "it is not wanted any more"))
+                continue
+            was_running = run.phase is PartPhase.RUNNING
+            desk.take(run, part, now_s=now_s)
+            if part.extension:
+                granted_s = run.extend(now_s=now_s)
+                if granted_s:
+                    extended_s[f"{part.run.workflow}/{part.run.part}"] = granted_s
+            if not was_running and run.phase is PartPhase.RUNNING:
+                effects += self._steer(part.run.job, now_s)
+        taken = ProgressTaken(backpressure=self.backpressure, extended_s=extended_s)
+        return taken, effects
+
+    # --- the allocator --------------------------------------------------------------------
+
+    def cores(self, answer: CoresAnswer, *, now_s: float) -> list[Effect]:
+        """The allocator's word on an ask, in reply or later."""
+        if not self._is_leading:
+            return []
+        desk = self._desk
+        job = desk.take_answer(answer)
+        if job is not None:
+            return self._steer(job, now_s)
+        if answer.state is AskState.GRANTED and not desk.uses(answer.ask):
+            release = ReleaseCores(ask=answer.ask, group=desk.group, term=desk.term)
+            return [Release(release)]
+        return []
+
+    # --- time -----------------------------------------------------------------------------
+
+    def tick(self, *, now_s: float) -> list[Effect]:
+        """Whatever is due."""
+        if not self._is_leading:
+            return []
+        self._tick_at_s = now_s + self._timing.renew_s / 4
+        effects = self._contact(now_s)
+        for job in list(self._machine.jobs()):
+            effects += self._steering.steer(job, now_s=now_s)
+        return effects
+
+    def wake_at_s(self) -> float:
+        return self._tick_at_s
+
+    def _steer(self, job_id: str, now_s: float) -> list[Effect]:
+        job = self._machine.job(job_id)
+        return [] if job is None else self._steering.steer(job, now_s=now_s)
+
+    def _contact(self, now_s: float) -> list[Effect]:
+        """Renews leases; asks those that have not said what they run."""
+        desk, timing = self._desk, self._timing
+        runs: dict[str, list[RunId]] = {}
+        for run in desk.runs.values():
+            runs.setdefault(run.worker, []).append(run.id)
+            desk.links.get(run.worker, now_s=now_s)
+        effects: list[Effect] = []
+        for worker, link in desk.links.all().items():
+            # A little early rather than a whole tick late.
+            if link.is_gone or now_s < link.renewed_s + timing.renew_s - 0.01:
+                continue
+            if link.has_answered and link.stamp_ms:
+                if worker not in runs:
+                    continue
+                command: Command = RenewLeases(
+                    group=desk.group,
+                    term=desk.term,
+                    leader=desk.node,
+                    lease_ms=round(timing.lease_s * 1000),
+                    runs=runs[worker],
+                    stamp_ms=link.stamp_ms,
+                )
+            elif link.is_up or worker in runs:
+                command = WhoRuns(group=desk.group, term=desk.term, leader=desk.node)
+            else:
+                continue
+            link.renewed_s = now_s
+            effects.append(Send(worker, command))
+        return effects
+
+    # --- answers --------------------------------------------------------------------------
+
+    def _prepared(self, run_id: RunId, answer: PartAnswer, now_s: float) -> list[Effect]:
+        run = self._desk.runs.get(run_id)
+        if run is None or run.phase is not None:
+            return []
+        if answer.accepted:
+            # The answer may have been overtaken by the run itself.
+            is_ready = answer.phase is PartPhase.READY
+            phase = PartPhase.READY if is_ready else PartPhase.PREPARING
+            self._desk.accepted(run, phase, now_s=now_s)
+            return self._steer(run_id.job, now_s)
+        match answer.refusal:
+            case Refusal.STALE_TERM:
+                return []  # deposed: the ledger will say so
+            case Refusal.NO_CORES | Refusal.DRAINING | Refusal.STALE_ATTEMPT:
+                reason = f"worker {run.worker} refused it: {answer.reason}"
+                return self._desk.give_up(run, reason, costs_retry=False, now_s=now_s)
+            case _:
+                reason = f"worker {run.worker} cannot run it: {answer.reason}"
+                return self._desk.give_up(run, reason, costs_retry=True, now_s=now_s)
+
+    def _started(self, run_id: RunId, answer: PartAnswer, now_s: float) -> list[Effect]:
+        run = self._desk.runs.get(run_id)
+        if run is None or run.phase is not PartPhase.READY:
+            return []
+        if answer.accepted:
+            self._desk.started(run, now_s=now_s)
+            return self._steer(run_id.job, now_s)
+        if answer.refusal is Refusal.STALE_TERM:
+            return []
+        reason = f"worker {run.worker} could not start it: {answer.reason}"
+        return self._desk.give_up(run, reason, costs_retry=True, now_s=now_s)
+
+    def _stopped(self, run_id: RunId, answer: PartAnswer, now_s: float) -> list[Effect]:
+        run = self._desk.runs.get(run_id)
+        if run is None or not answer.accepted or run.result is not None:
+            return []
+        if answer.phase is PartPhase.UNKNOWN:
+            # Its worker has nothing of it and never will: there is nothing to wait for.
+            return self._desk.give_up(run, "stopped", costs_retry=False, now_s=now_s)
+        return []
+
+    def _renewed(self, worker: str, answer: LeasesRenewed, now_s: float) -> list[Effect]:
+        desk = self._desk
+        if not answer.accepted:
+            return []
+        effects: list[Effect] = []
+        for run_id in answer.unknown:
+            run = desk.runs.get(run_id)
+            if run is None or run.worker != worker or run.phase is None or run.result is not None:
+                continue
+            run.missing += 1
+            if run.missing >= 2:  # once may be a message overtaken by another
+                effects += desk.lost(run, f"worker {worker} has lost it", now_s=now_s)
+        for run_id in answer.unlisted:
+            run = desk.runs.get(run_id)
+            if run is None or run.worker != worker:
+                effects.append(desk.stop(worker, run_id, "it is not wanted any more"))
+        return effects
+
+    def _told(self, worker: str, answer: RunsHere, now_s: float) -> list[Effect]:
+        """What a worker runs: adopted if it belongs there, stopped if not, given up if missing."""
+        desk = self._desk
+        if not answer.accepted:
+            return []
+        link = desk.links.get(worker, now_s=now_s)
+        is_first = not link.has_answered
+        link.has_answered = True
+        if is_first:
+            link.renewed_s = float("-inf")  # its leases have not long to live
+        effects: list[Effect] = []
+        here = set()
+        for view in answer.parts:
+            here.add(view.run)
+            run = desk.runs.get(view.run)
+            if run is None or run.worker != worker:
+                if view.phase is not PartPhase.FINISHED:
+                    effects.append(desk.stop(worker, view.run, "it is not wanted any more"))
+                continue
+            if run.phase is None or run.phase is PartPhase.PREPARING:
+                desk.accepted(run, view.phase, now_s=now_s)
+            if view.report is not None:
+                seen = PartProgress(
+                    run=view.run, report=view.report, elapsed_s=view.elapsed_s, phase=view.phase
+                )
+                desk.take(run, seen, now_s=now_s)
+        for run in [run for run in desk.runs.values() if run.worker == worker]:
+            if is_first and run.is_inherited and run.id not in here:
+                effects += desk.lost(run, f"worker {worker} has lost it", now_s=now_s)
+        for job_id in {run.job for run in here}:
+            effects += self._steer(job_id, now_s)
+        return effects + self._contact(now_s)
+
+    # --- reads ----------------------------------------------------------------------------
+
+    def status(self, job: Job) -> tuple[JobStatus, int]:
+        """What to show of a job, and its place in the queue (0: not in it)."""
+        position = self._desk.position(job.id) if self._is_leading else 0
+        if job.status is JobStatus.SUBMITTED and position:
+            return JobStatus.QUEUED, position
+        return job.status, position
+
+    def view(self, job_id: str, *, now_s: float) -> RunView | None:
+        """The live statistics of a job; None if it is not led here."""
+        job = self._machine.job(job_id)
+        if job is None or not self._is_leading:
+            return None
+        return self._desk.view(job, now_s=now_s)

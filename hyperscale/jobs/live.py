@@ -1,0 +1,245 @@
+"""What a leader knows of running parts beyond what is committed: phases, reports, rates.
+
+All of it can be had again from the workers, so none of it is replicated. A report of a later
+attempt counts from where its part was then: it is shifted here, and only here.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import msgspec
+
+from hyperscale.jobs.commands import PartFinished, PartPhase, PartProgress, PartRefused, RunId
+from hyperscale.jobs.events import AttemptRevoked, Checkpoint
+from hyperscale.jobs.state import Part
+from hyperscale.jobs.timing import extension_s
+from hyperscale.plan import WorkflowPlan
+from hyperscale.plan.thresholds import thresholds_of
+from hyperscale.stats.merge import PartState, WorkflowStats
+from hyperscale.stats.report import MetricReport, PartReport, StepReport
+from hyperscale.stats.view import LiveMeter
+
+RATE_PER_CORE_MAX = 100_000
+"""Bound of what a core can send in a second, where nothing was measured."""
+_RATE_MARGIN = 1.5
+_RATE_SPAN_S = 0.4  # rates over less are noise
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(PartReport)
+
+
+def encode_report(report: PartReport) -> bytes:
+    return _encoder.encode(report)
+
+
+def decode_report(data: bytes) -> PartReport | None:
+    """None for no report, and for one that cannot be read: statistics end no job."""
+    try:
+        return _decoder.decode(data) if data else None
+    except (msgspec.MsgspecError, ValueError):
+        return None
+
+
+def sent_of(report: PartReport) -> int:
+    """Requests handed to the kernel. Where a protocol does not count them, finished actions."""
+    return sum(max(step.counts.sent, step.counts.total) for step in report.steps)
+
+
+def actions_of(report: PartReport) -> int:
+    return sum(step.counts.total for step in report.steps) + report.iterations
+
+
+def shifted(report: PartReport, began_s: float) -> PartReport:
+    """The report on the time line of the workflow; `began_s` of it were done before."""
+    if began_s <= 0:
+        return report
+    seconds = round(began_s)
+    steps = [
+        msgspec.structs.replace(
+            step,
+            series=[
+                msgspec.structs.replace(point, second=point.second + seconds)
+                for point in step.series
+            ],
+        )
+        if step.series
+        else step
+        for step in report.steps
+    ]
+    return msgspec.structs.replace(report, elapsed_s=report.elapsed_s + began_s, steps=steps)
+
+
+def whole(state: PartState, *, series: bool = False) -> PartReport:
+    """The latest report with the latest histograms in it, as they came before or with it."""
+    report = state.report
+    steps = [
+        StepReport(
+            name=step.name,
+            counts=step.counts,
+            latency=state.latency(step.name),
+            phases=dict(state.phases(step.name)) or None,
+            series=step.series if series else [],
+        )
+        for step in report.steps
+    ]
+    metrics: list[MetricReport] = [
+        msgspec.structs.replace(metric, distribution=state.distribution(metric.name))
+        for metric in report.metrics
+    ]
+    return msgspec.structs.replace(report, steps=steps, metrics=metrics)
+
+
+@dataclass(slots=True)
+class LiveRun:
+    """One open run as its leader sees it."""
+
+    id: RunId
+    worker: str
+    first_slot: int
+    cores: int
+    began_s: float  # of the part's duration, done by earlier attempts
+    iterations_done: int
+    is_inherited: bool  # dispatched under another leader
+    shared: bool = False
+    phase: PartPhase | None = None  # None: not heard of yet
+    sent_s: float = float("-inf")  # when the last command about its phase went out
+    opened_s: float = 0.0
+    stamp_ms: int = 0
+    started_s: float | None = None  # when its load began, as far as this leader knows
+    deadline_s: float = float("inf")
+    state: PartState | None = None
+    elapsed_s: float = 0.0
+    iterations: int = 0
+    report_s: float | None = None  # when the last report came
+    rates: list[float] = field(default_factory=list)  # of requests, between reports, newest last
+    actions: int = -1
+    moved_s: float = 0.0  # when an action finished for the last time
+    missing: int = 0  # how often its worker said it has no such run
+    extensions: int = 0
+    extended_at: int = -1  # actions when time was granted last
+    result: PartFinished | PartRefused | None = None  # to be committed
+
+    def take(self, progress: PartProgress, *, now_s: float) -> bool:
+        """One report. False if it is older than what is known."""
+        report = progress.report
+        if self.state is not None and report.sequence <= self.state.report.sequence:
+            return False
+        self._rate(report, progress.elapsed_s)
+        if self.state is None:
+            self.state = PartState(report)
+        else:
+            self.state.apply(report)
+        self.elapsed_s = max(self.elapsed_s, progress.elapsed_s)
+        self.iterations = report.iterations
+        self.report_s = now_s
+        actions = actions_of(report)
+        if actions != self.actions:
+            self.actions, self.moved_s = actions, now_s
+        if self.phase is not PartPhase.STOPPING:
+            self.phase = progress.phase
+        if self.started_s is None:
+            self.started_s = now_s - progress.elapsed_s
+        return True
+
+    def remember(self, part: Part, *, now_s: float) -> None:
+        """What the last checkpoint says, for a leader that has heard nothing yet."""
+        report = decode_report(part.report)
+        if report is not None:
+            self.state = PartState(report)
+            self.elapsed_s, self.iterations = part.elapsed_s, part.iterations
+            if part.elapsed_s > 0:
+                self.rates = [sent_of(report) / part.elapsed_s]
+            self.actions, self.moved_s = actions_of(report), now_s
+            # It is not known when that was: no later than the checkpoint's own interval ago.
+            self.report_s = now_s
+
+    def _rate(self, report: PartReport, elapsed_s: float) -> None:
+        before = self.state
+        span_s = elapsed_s - self.elapsed_s
+        if before is None:
+            if elapsed_s > _RATE_SPAN_S:
+                self.rates.append(sent_of(report) / elapsed_s)
+        elif span_s >= _RATE_SPAN_S:
+            self.rates.append((sent_of(report) - sent_of(before.report)) / span_s)
+            del self.rates[:-10]
+
+    def extend(self, *, now_s: float) -> float:
+        """More time for one that asks for it and gets somewhere. 0: no."""
+        granted_s = extension_s(self.extensions)
+        has_moved = self.extensions == 0 or self.actions != self.extended_at
+        if not granted_s or not has_moved:
+            return 0.0
+        self.extensions += 1
+        self.extended_at = self.actions
+        self.deadline_s += granted_s
+        self.moved_s = max(self.moved_s, now_s)
+        return granted_s
+
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(
+            workflow=self.id.workflow,
+            part=self.id.part,
+            attempt=self.id.attempt,
+            elapsed_s=self.elapsed_s,
+            iterations=self.iterations,
+            report=b"" if self.state is None else encode_report(whole(self.state)),
+        )
+
+    def revocation(
+        self, reason: str, *, silent_s_max: float, costs_retry: bool, now_s: float
+    ) -> AttemptRevoked:
+        """The end of an attempt that does not report any more: what it did, what it may have."""
+        gap_s, requests = self.gap(silent_s_max, now_s)
+        return AttemptRevoked(
+            job=self.id.job,
+            workflow=self.id.workflow,
+            part=self.id.part,
+            attempt=self.id.attempt,
+            reason=reason,
+            report=b"" if self.state is None else encode_report(whole(self.state, series=True)),
+            elapsed_s=self.elapsed_s,
+            iterations=self.iterations,
+            gap_s=gap_s,
+            requests_max=requests,
+            costs_retry=costs_retry,
+        )
+
+    def gap(self, silent_s_max: float, now_s: float) -> tuple[float, int]:
+        """How long it may have gone on unheard, and at most how many requests that makes."""
+        since_s = self.report_s if self.report_s is not None else self.started_s
+        if since_s is None:
+            return 0.0, 0  # its load never began
+        silent_s = min(max(0.0, now_s - since_s), silent_s_max)
+        rate = max(self.rates, default=0.0) * _RATE_MARGIN
+        if not self.rates:
+            rate = float(RATE_PER_CORE_MAX * self.cores)
+        in_flight = 0 if self.state is None else self.state.report.vus
+        return silent_s, math.ceil(rate * silent_s) + in_flight
+
+
+class LiveWorkflow:
+    """The merged statistics of a workflow while it runs."""
+
+    def __init__(self, plan: WorkflowPlan) -> None:
+        self.plan = plan
+        self.stats = WorkflowStats(plan)
+        self.meter = LiveMeter(self.stats)
+        self.thresholds = thresholds_of(plan)
+        self.has_abort = any(threshold.abort_on_fail for threshold in self.thresholds)
+        self._steps = {name for name, _ in self.stats.steps}
+
+    def take(self, report: PartReport, *, attempt: int, began_s: float) -> None:
+        """Reports of steps the plan does not know are left out: a worker is not trusted."""
+        if report.workflow == self.plan.name and all(s.name in self._steps for s in report.steps):
+            self.stats.apply(shifted(report, began_s), attempt=attempt)
+
+    def remember(self, parts: list[Part]) -> None:
+        """What is committed of its parts: segments, ends, checkpoints."""
+        for part in parts:
+            for segment in part.segments:
+                report = decode_report(segment.report)
+                if report is not None:
+                    self.take(report, attempt=segment.attempt, began_s=segment.began_s)
+            report = decode_report(part.report)
+            if report is not None:
+                self.take(report, attempt=part.attempt, began_s=part.began_s)

@@ -1,0 +1,443 @@
+"""Bringing jobs on, one step at a time: the decisions of a job leader.
+
+`Steering.steer` compares what is committed of a job with what lies on the desk and returns what
+has to happen next. It may be called at any time and as often as one likes: what is under way
+is not asked for again before its time.
+"""
+
+from hyperscale.errors import RunError
+from hyperscale.jobs.commands import (
+    AskCores,
+    AskState,
+    CoresAnswer,
+    Isolation,
+    PartFinished,
+    PartPhase,
+    PartRefused,
+    PartStatus,
+    PreparePart,
+    RunId,
+    StartPart,
+)
+from hyperscale.jobs.context import context_for
+from hyperscale.jobs.desk import Desk, LiveAsk, LiveJob
+from hyperscale.jobs.effects import Ask, Effect, Send
+from hyperscale.jobs.events import (
+    CancelRequested,
+    Checkpointed,
+    Dispatch,
+    Dispatched,
+    JobFinished,
+    JobStatus,
+    PartPlan,
+    SubFinished,
+    WorkflowEnded,
+    WorkflowsPlanned,
+)
+from hyperscale.jobs.live import LiveRun, encode_report
+from hyperscale.jobs.state import Job, Workflow, WorkflowStatus
+from hyperscale.jobs.timing import RETRIES_MAX
+from hyperscale.plan import Priority
+from hyperscale.stats.thresholds import abort_verdict
+
+_RUNNING = (PartPhase.RUNNING, PartPhase.STOPPING, PartPhase.FINISHED)
+_DEAD_EXECUTOR_GAP_S = 0.5  # what an executor that died had not reported, at most
+
+
+class Steering:
+    """Where jobs go."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._timing = desk.timing
+
+    def steer(self, job: Job, *, now_s: float) -> list[Effect]:
+        """What has to happen next for a job."""
+        if job.has_ended:
+            return self._desk.forget(job)
+        live = self._desk.admit(job, now_s=now_s)
+        if all(workflow.has_ended for workflow in job.workflows.values()):
+            end = JobFinished(job=job.id, status=job.final_status(), reason=job.final_reason())
+            return self._desk.propose(end, now_s=now_s)
+        effects: list[Effect] = []
+        if job.stop is None and now_s >= live.deadline_s:
+            reason = f"the job's timeout of {job.options.timeout_s:g} s was over"
+            effects += self._desk.propose(
+                CancelRequested(job=job.id, reason=reason, status=JobStatus.TIMEOUT),
+                now_s=now_s,
+            )
+        for name, workflow in job.workflows.items():
+            if workflow.has_ended:
+                continue
+            stop = workflow.stop or job.stop
+            if stop is not None:
+                effects += self._end_parts(job, name, workflow, stop.reason, now_s)
+            elif not workflow.parts:
+                effects += self._begin(job, live, name, now_s)
+            else:
+                effects += self._carry_on(job, live, name, workflow, now_s)
+        effects += self._look_at_statistics(job, live, now_s)
+        return effects
+
+    def _end_parts(
+        self, job: Job, name: str, workflow: Workflow, reason: str, now_s: float
+    ) -> list[Effect]:
+        """Stops what is open, until each is known to have ended."""
+        effects: list[Effect] = []
+        for index, part in enumerate(workflow.parts):
+            if not part.is_open:
+                continue
+            run = self._desk.runs.get(RunId(job.id, name, index, part.attempt))
+            if run is None:
+                continue
+            if run.result is not None:
+                effects += self._commit_result(run, is_stopping=True, now_s=now_s)
+            elif self._is_silent(run, now_s):
+                effects += self._desk.give_up(run, reason, costs_retry=False, now_s=now_s)
+            elif now_s >= run.sent_s + self._timing.repeat_s or run.phase is not PartPhase.STOPPING:
+                run.sent_s = now_s
+                run.phase = PartPhase.STOPPING
+                effects.append(self._desk.stop(run.worker, run.id, reason))
+        for ask in [
+            key for key, a in self._desk.asks.items() if (a.job, a.workflow) == (job.id, name)
+        ]:
+            effects += self._desk.drop(ask)
+        return effects
+
+    # --- asking for cores -----------------------------------------------------------------
+
+    def _begin(self, job: Job, live: LiveJob, name: str, now_s: float) -> list[Effect]:
+        """A workflow without parts: cores, once all it depends on has completed."""
+        plan = job.plan_of(name)
+        if any(job.workflows[each].ended_as is not JobStatus.COMPLETED for each in plan.depends):
+            return []
+        if f"{job.id}/{name}" not in self._desk.asks:
+            try:
+                context_for(job, name)
+            except RunError as error:
+                end = WorkflowEnded(job=job.id, workflow=name, reason=str(error))
+                return self._desk.propose(end, now_s=now_s)
+        wish = AskCores(
+            ask=f"{job.id}/{name}",
+            job=job.id,
+            workflow=name,
+            group=self._desk.group,
+            term=self._desk.term,
+            leader=self._desk.node,
+            priority=plan.priority,
+            is_test=plan.is_test,
+            vus=plan.vus,
+        )
+        answer, effects = self._ask(wish, live, job, now_s)
+        if answer is None:
+            return effects
+        slot, parts = 0, []
+        for share in answer.shares:
+            parts.append(PartPlan(slot, share.cores))
+            slot += share.cores
+        return effects + self._desk.propose(
+            WorkflowsPlanned(job=job.id, parts={name: parts}), now_s=now_s
+        )
+
+    def _ask(
+        self, wish: AskCores, live: LiveJob, job: Job, now_s: float
+    ) -> tuple[CoresAnswer | None, list[Effect]]:
+        """The grant if there is one; else asks, repeats the ask, or ends what waited too long."""
+        ask = self._desk.asks.get(wish.ask)
+        if ask is None:
+            ask = self._desk.asks[wish.ask] = LiveAsk(wish.job, wish.workflow, now_s)
+        if ask.answer is not None and ask.answer.state is AskState.GRANTED:
+            return ask.answer, []
+        waited_s = now_s - live.waiting_s.setdefault((wish.workflow, wish.part), now_s)
+        problem = self._waited_too_long(ask, waited_s, job)
+        if problem is not None:
+            end = WorkflowEnded(job=wish.job, workflow=wish.workflow, reason=problem)
+            return None, self._desk.propose(end, now_s=now_s)
+        if now_s < max(ask.sent_s + self._timing.repeat_s, ask.wait_until_s):
+            return None, []
+        ask.sent_s = now_s
+        return None, [Ask(wish)]
+
+    def _waited_too_long(self, ask: LiveAsk, waited_s: float, job: Job) -> str | None:
+        answer = ask.answer
+        limit_s = job.options.dispatch_timeout_s
+        if waited_s >= limit_s:
+            detail = f": {answer.reason}" if answer is not None and answer.reason else ""
+            return f"no cores within {limit_s:g} s{detail}"
+        is_impossible = answer is not None and answer.state is AskState.IMPOSSIBLE
+        if is_impossible and waited_s >= self._timing.no_workers_s and answer is not None:
+            return f"nobody can run it: {answer.reason}"
+        return None
+
+    # --- parts ----------------------------------------------------------------------------
+
+    def _carry_on(
+        self, job: Job, live: LiveJob, name: str, workflow: Workflow, now_s: float
+    ) -> list[Effect]:
+        self._desk.workflow(live, job, name)
+        effects: list[Effect] = []
+        fresh: list[Dispatch] = []
+        grant = self._desk.asks.get(f"{job.id}/{name}")
+        for index, part in enumerate(workflow.parts):
+            if part.has_ended:
+                continue
+            if part.is_open:
+                run = self._desk.runs.get(RunId(job.id, name, index, part.attempt))
+                if run is not None:
+                    effects += self._carry_run(job, live, workflow, run, now_s)
+            elif part.attempt == 0 and grant is not None and grant.answer is not None:
+                fresh.append(Dispatch(index, 1, grant.answer.shares[index].worker))
+            else:
+                effects += self._try_again(job, live, name, index, now_s)
+        if fresh:
+            effects += self._desk.propose(
+                Dispatched(job=job.id, workflow=name, dispatches=fresh), now_s=now_s
+            )
+        elif grant is not None:
+            del self._desk.asks[f"{job.id}/{name}"]  # used up
+        return effects
+
+    def _try_again(
+        self, job: Job, live: LiveJob, name: str, index: int, now_s: float
+    ) -> list[Effect]:
+        """A part without an open attempt: another worker, for what is left of it."""
+        part = job.workflows[name].parts[index]
+        if part.retries > RETRIES_MAX:
+            last = part.segments[-1].reason if part.segments else "it never ran"
+            reason = f"given up after {part.retries} attempts: {last}"
+            end = WorkflowEnded(job=job.id, workflow=name, reason=reason)
+            return self._desk.propose(end, now_s=now_s)
+        plan = job.plan_of(name)
+        wish = AskCores(
+            ask=f"{job.id}/{name}/{index}#{part.attempt + 1}",
+            job=job.id,
+            workflow=name,
+            group=self._desk.group,
+            term=self._desk.term,
+            leader=self._desk.node,
+            priority=plan.priority,
+            is_test=plan.is_test,
+            vus=plan.vus,
+            part=index,
+            cores=part.cores,
+            exclude=[each for each in part.failed_workers if each not in self._desk.returned],
+            is_recovery=True,
+        )
+        answer, effects = self._ask(wish, live, job, now_s)
+        if answer is None:
+            return effects
+        dispatch = Dispatch(index, part.attempt + 1, answer.shares[0].worker)
+        event = Dispatched(job=job.id, workflow=name, dispatches=[dispatch])
+        return effects + self._desk.propose(event, now_s=now_s)
+
+    def _carry_run(
+        self, job: Job, live: LiveJob, workflow: Workflow, run: LiveRun, now_s: float
+    ) -> list[Effect]:
+        """One open run: what it needs next."""
+        if run.result is not None:
+            return self._commit_result(run, is_stopping=False, now_s=now_s)
+        loss = self._loss(job, run, now_s)
+        if loss is not None:
+            return self._desk.lost(run, loss, now_s=now_s)
+        is_due = now_s >= run.sent_s + self._timing.repeat_s
+        effects: list[Effect] = []
+        match run.phase:
+            case None if is_due and not run.is_inherited:
+                run.sent_s = now_s
+                effects.append(self._prepare(job, workflow, run))
+            case PartPhase.PREPARING if now_s >= run.opened_s + self._timing.prepare_s:
+                reason = f"not prepared within {self._timing.prepare_s:g} s on {run.worker}"
+                effects = self._desk.give_up(run, reason, costs_retry=True, now_s=now_s)
+            case PartPhase.READY if is_due:
+                effects = self._start(job, live, workflow, run, now_s)
+            case PartPhase.RUNNING:
+                effects = self._watch(job, live, run, now_s)
+        return effects
+
+    def _loss(self, job: Job, run: LiveRun, now_s: float) -> str | None:
+        """Why the run cannot be running any more, if it cannot."""
+        link = self._desk.links.get(run.worker, now_s=now_s)
+        if link.is_gone:
+            return f"worker {run.worker} died"
+        goes_on = job.options.on_isolation is Isolation.CONTINUE
+        if self._is_silent(run, now_s) and not link.is_held and not goes_on:
+            return f"worker {run.worker} has been silent for too long"
+        return None
+
+    def _prepare(self, job: Job, workflow: Workflow, run: LiveRun) -> Send:
+        plan = job.plan_of(run.id.workflow)
+        command = PreparePart(
+            run=run.id,
+            group=self._desk.group,
+            term=self._desk.term,
+            leader=self._desk.node,
+            parts=len(workflow.parts),
+            first_slot=run.first_slot,
+            slots=workflow.slots,
+            cores=run.cores,
+            plan=plan,
+            file=job.plan.file,
+            bundle=job.bundle,
+            context=context_for(job, run.id.workflow),
+            elapsed_s=run.began_s,
+            iterations_done=run.iterations_done,
+            lease_ms=round(self._timing.lease_s * 1000),
+            on_isolation=job.options.on_isolation,
+            log_level=job.options.log_level,
+            shared=run.shared,
+            static=job.options.static,
+            exclusive=plan.is_test and plan.priority is Priority.EXCLUSIVE,
+        )
+        return Send(run.worker, command)
+
+    def _start(
+        self, job: Job, live: LiveJob, workflow: Workflow, run: LiveRun, now_s: float
+    ) -> list[Effect]:
+        """All parts together the first time; later ones as soon as they are ready."""
+        name = run.id.workflow
+        others = [
+            self._desk.runs.get(RunId(job.id, name, index, part.attempt))
+            for index, part in enumerate(workflow.parts)
+            if not part.has_ended
+        ]
+        runs = [each for each in others if each is not None and each.phase is not None]
+        has_begun = workflow.status is WorkflowStatus.RUNNING or any(
+            each.phase in _RUNNING for each in runs
+        )
+        is_complete = len(runs) == len(others) and all(
+            each.phase is PartPhase.READY for each in runs
+        )
+        if not has_begun and not is_complete:
+            return []
+        together = [run] if has_begun else runs
+        links = {each.worker: self._desk.links.get(each.worker, now_s=now_s) for each in together}
+        farthest_s = max(link.rtt_s for link in links.values()) / 2
+        if name not in live.start_at_s:
+            live.start_at_s[name] = now_s + self._timing.start_in_s + farthest_s
+        effects: list[Effect] = []
+        for each in together:
+            link = links[each.worker]
+            start_in_s = max(0.0, live.start_at_s[name] - now_s - link.rtt_s / 2)
+            each.sent_s = now_s
+            command = StartPart(
+                run=each.id,
+                group=self._desk.group,
+                term=self._desk.term,
+                start_in_ms=start_in_s * 1000,
+                lease_ms=round(self._timing.lease_s * 1000),
+                stamp_ms=link.stamp_ms,
+            )
+            effects.append(Send(each.worker, command))
+        return effects
+
+    def _watch(self, job: Job, live: LiveJob, run: LiveRun, now_s: float) -> list[Effect]:
+        """A running part: whether it takes too long, or gets nowhere."""
+        plan = live.workflows[run.id.workflow].plan
+        stuck_s = max(self._timing.stuck_s, 2 * plan.timeout_s + (plan.interval_s or 0.0))
+        if now_s >= run.deadline_s:
+            reason = f"still running {now_s - run.deadline_s:.0f} s after it had to be over"
+        elif run.report_s is not None and now_s >= run.moved_s + stuck_s:
+            reason = f"stuck: no action finished for {now_s - run.moved_s:.0f} s"
+        else:
+            return []
+        end = WorkflowEnded(
+            job=job.id,
+            workflow=run.id.workflow,
+            reason=f"{reason} (part {run.id.part} on {run.worker})",
+            status=JobStatus.TIMEOUT,
+        )
+        return self._desk.propose(end, now_s=now_s)
+
+    def _is_silent(self, run: LiveRun, now_s: float) -> bool:
+        """Whether whatever it ran has stopped by itself: nobody renewed its lease."""
+        links = self._desk.links
+        if links.get(run.worker, now_s=now_s).is_gone:
+            return True
+        # An idle worker has not been heard for long, and need not have been.
+        return now_s >= links.stopped_at_s(run.worker, since_s=run.opened_s, now_s=now_s)
+
+    # --- results --------------------------------------------------------------------------
+
+    def _commit_result(self, run: LiveRun, *, is_stopping: bool, now_s: float) -> list[Effect]:
+        """How a run ended: its result counts, or another attempt is worth it."""
+        result = run.result
+        if isinstance(result, PartRefused):
+            if result.is_retryable and not is_stopping:
+                reason = f"worker {run.worker} could not prepare it: {result.error}"
+                return self._desk.give_up(run, reason, costs_retry=True, now_s=now_s)
+            error = f"{result.error} (hint: {result.hint})" if result.hint else result.error
+            status = PartStatus.STOPPED if is_stopping else PartStatus.FAILED
+            return self._desk.propose(_finished(run, status, error), now_s=now_s)
+        if not isinstance(result, PartFinished):
+            return []
+        is_whole = result.status is PartStatus.COMPLETED
+        if is_whole or is_stopping or not result.is_retryable:
+            return self._desk.propose(
+                _finished(run, result.status, result.error, result), now_s=now_s
+            )
+        # An executor that died is held against its worker; a lease that ran out is not.
+        died = result.status is PartStatus.FAILED
+        reason = result.error or f"it ended early on {run.worker}"
+        event = run.revocation(
+            reason,
+            silent_s_max=_DEAD_EXECUTOR_GAP_S if died else 0.0,
+            costs_retry=died,
+            now_s=now_s,
+        )
+        return self._desk.propose(event, now_s=now_s)
+
+    # --- statistics -----------------------------------------------------------------------
+
+    def _look_at_statistics(self, job: Job, live: LiveJob, now_s: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if now_s >= live.checkpoint_s or live.has_news:
+            live.checkpoint_s = now_s + self._timing.checkpoint_s
+            live.has_news = False
+            points = [
+                run.checkpoint()
+                for run in self._desk.runs.values()
+                if run.id.job == job.id and run.phase in _RUNNING and run.result is None
+            ]
+            if points:
+                effects += self._desk.propose(Checkpointed(job=job.id, parts=points), now_s=now_s)
+        if job.stop is None and now_s >= live.thresholds_s:
+            live.thresholds_s = now_s + self._timing.thresholds_s
+            effects += self._abort_on_threshold(job, live, now_s)
+        return effects
+
+    def _abort_on_threshold(self, job: Job, live: LiveJob, now_s: float) -> list[Effect]:
+        for name, workflow in live.workflows.items():
+            if not workflow.has_abort or job.workflows[name].has_ended:
+                continue
+            verdict = abort_verdict(workflow.thresholds, workflow.stats)
+            if verdict is not None:
+                what = verdict.describe()
+                event = CancelRequested(
+                    job=job.id,
+                    reason=f"stopped by the threshold of {name}: {what}",
+                    status=JobStatus.FAILED,
+                    workflow=name,
+                    workflow_reason=f"stopped by its threshold {what}",
+                )
+                return self._desk.propose(event, now_s=now_s)
+        return []
+
+
+def _finished(
+    run: LiveRun, status: PartStatus, error: str | None, result: PartFinished | None = None
+) -> SubFinished:
+    report = b""
+    if result is not None and result.report is not None:
+        report = encode_report(result.report)
+    return SubFinished(
+        job=run.id.job,
+        workflow=run.id.workflow,
+        part=run.id.part,
+        attempt=run.id.attempt,
+        status=status,
+        error=error,
+        report=report,
+        provided=[] if result is None else result.provided,
+        elapsed_s=0.0 if result is None else result.elapsed_s,
+        was_saturated=result is not None and result.was_saturated,
+    )
