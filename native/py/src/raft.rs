@@ -275,6 +275,10 @@ impl MultiRaft {
         self.inner.seats(group).map(seats_to_py).map_err(to_py)
     }
 
+    fn quiet_ticks(&self, group: u64) -> PyResult<usize> {
+        self.inner.quiet_ticks(group).map_err(to_py)
+    }
+
     fn log_size(&self, group: u64) -> PyResult<(usize, usize)> {
         self.inner.log_size(group).map_err(to_py)
     }

@@ -443,6 +443,10 @@ impl Group {
         Seats::from(&self.node.raft.prs().conf().to_conf_state())
     }
 
+    pub fn quiet_ticks(&self) -> usize {
+        self.node.raft.election_elapsed
+    }
+
     pub fn log_size(&self) -> (usize, usize) {
         self.node.store().size()
     }

@@ -286,6 +286,11 @@ impl MultiRaft {
         Ok(self.groups.get(&group).ok_or(RaftError::UnknownGroup(group))?.seats())
     }
 
+    /// Ticks since a follower last heard of its leader.
+    pub fn quiet_ticks(&self, group: u64) -> Result<usize, RaftError> {
+        Ok(self.groups.get(&group).ok_or(RaftError::UnknownGroup(group))?.quiet_ticks())
+    }
+
     pub fn log_size(&self, group: u64) -> Result<(usize, usize), RaftError> {
         Ok(self.groups.get(&group).ok_or(RaftError::UnknownGroup(group))?.log_size())
     }
