@@ -123,7 +123,7 @@ class LedgerCore:
         self.raft = MultiRaft(number, seed, self.limits.election_ticks, self.limits.heartbeat_ticks)
         self._store = store
         self._make_machine = make_machine
-        self._slot_of = slot_of
+        self.slot_of = slot_of
         self._now_ms = 0
         self._next_token = number << TOKEN_BITS
         self._queued: dict[int, list[tuple[int, bytes]]] = {}
@@ -150,7 +150,7 @@ class LedgerCore:
 
     def found(self, machine: Topology) -> None:
         """Begins a tier: this node is the only voter of group 0."""
-        replica = Replica(MANAGEMENT, machine, self._slot_of)
+        replica = Replica(MANAGEMENT, machine, self.slot_of)
         self._create(GroupImage.first(MANAGEMENT, [self.number], replica.snapshot()))
 
     def join(self, group: int) -> None:
@@ -164,7 +164,7 @@ class LedgerCore:
     def _open(self, image: GroupImage) -> None:
         group = image.group
         machine = Topology() if group == MANAGEMENT else self._make_machine(group)
-        replica = Replica(group, machine, self._slot_of)
+        replica = Replica(group, machine, self.slot_of)
         index, _, _, data = image.snapshot
         if data:
             replica.restore(index, data)
@@ -194,7 +194,7 @@ class LedgerCore:
                     self.leave(group)
             elif group not in self.replicas:
                 if self.number in record.founders:
-                    born = Replica(group, self._make_machine(group), self._slot_of, record.slots)
+                    born = Replica(group, self._make_machine(group), self.slot_of, record.slots)
                     self._create(GroupImage.first(group, record.founders, born.snapshot()))
                 else:
                     self.join(group)

@@ -1,0 +1,79 @@
+"""Links to other members by name, at the addresses membership knows."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from hyperscale.config.addresses import split_address
+from hyperscale.membership.events import Member, State
+from hyperscale.wire.link import PeerLink
+from hyperscale.wire.peer import PeerServer
+from hyperscale.wire.roles import Role
+
+_LIVING = (State.ALIVE, State.SUSPECT)
+
+
+class Peers(Protocol):
+    """Who else there is, and how to reach them."""
+
+    def link(self, node: str) -> PeerLink | None:
+        """A lasting link; None if nobody of that name was ever seen."""
+
+    def living(self) -> list[str]:
+        """Nodes of the tier that are not known to be dead, this one included, in order."""
+
+    def dead_for_s(self, node: str) -> float | None:
+        """For how long a node has been dead; None if it lives or was never seen."""
+
+    def is_fit(self, node: str) -> bool:
+        """Whether a node should lead: alive, not overloaded, not leaving."""
+
+
+class MemberPeers:
+    """The members of one role, as membership sees them."""
+
+    def __init__(
+        self,
+        server: PeerServer,
+        members: Callable[[], list[Member]],
+        role: Role,
+        is_fit: Callable[[Member], bool],
+    ) -> None:
+        self._server = server
+        self._members = members
+        self._role = role
+        self._is_fit = is_fit
+        self._links: dict[str, PeerLink] = {}
+        self._seen_dead_s: dict[str, float] = {}
+
+    def _tier(self) -> Iterator[Member]:
+        return (member for member in self._members() if member.role is self._role)
+
+    def link(self, node: str) -> PeerLink | None:
+        member = next((each for each in self._members() if each.node == node), None)
+        known = self._links.get(node)
+        if member is None:
+            return known
+        host, port = split_address(member.address)
+        if known is not None and (known.host, known.port) == (host, port):
+            return known
+        if known is not None:
+            known.close()
+        link = self._server.link(host, port, node_id=node)
+        self._links[node] = link
+        return link
+
+    def living(self) -> list[str]:
+        own = self._server.local.node_id
+        return sorted({own, *(member.node for member in self._tier() if member.state in _LIVING)})
+
+    def dead_for_s(self, node: str) -> float | None:
+        now_s = asyncio.get_running_loop().time()
+        if node in self.living():
+            self._seen_dead_s.pop(node, None)
+            return None
+        return now_s - self._seen_dead_s.setdefault(node, now_s)
+
+    def is_fit(self, node: str) -> bool:
+        found = next((member for member in self._tier() if member.node == node), None)
+        return found is not None and found.state is State.ALIVE and self._is_fit(found)
