@@ -1,0 +1,356 @@
+"""A leader, an allocator and a ledger that commits at once, on a clock the test moves.
+
+Workers are played by the test: each obeys, and can be told to refuse, to fall silent or to die.
+What was sent to whom is kept, so that tests can look at it.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from hyperscale.jobs.allocator import Allocator, Tell
+from hyperscale.jobs.commands import (
+    HeldCores,
+    LeasesRenewed,
+    PartAnswer,
+    PartFinished,
+    PartPhase,
+    PartProgress,
+    PartReady,
+    PartStatus,
+    PartView,
+    PreparePart,
+    Progress,
+    ProgressTaken,
+    Refusal,
+    RenewLeases,
+    ResultAck,
+    RunId,
+    RunsHere,
+    StartPart,
+    StopPart,
+    WhoRuns,
+    WorkerCores,
+)
+from hyperscale.jobs.effects import Ask, Effect, Propose, Release, Send
+from hyperscale.jobs.events import Event, JobOptions, decode_reply, encode
+from hyperscale.jobs.leader import JobLeader
+from hyperscale.jobs.machine import JobMachine
+from hyperscale.jobs.state import Job, decode_job
+from hyperscale.jobs.timing import Timing
+from hyperscale.plan import WorkflowPlan
+from tests.jobs.builders import plan, report, submission
+
+
+@dataclass
+class Worker:
+    """An obedient worker, as far as a leader sees it."""
+
+    name: str
+    total: int = 2
+    is_up: bool = True
+    is_silent: bool = False
+    refusal: Refusal = Refusal.NONE
+    readies: bool = True  # says PartReady as soon as it has prepared
+    runs: dict[RunId, PreparePart] = field(default_factory=dict)
+    phases: dict[RunId, PartPhase] = field(default_factory=dict)
+    starts: dict[RunId, float] = field(default_factory=dict)
+    stops: list[RunId] = field(default_factory=list)
+    acks: list[RunId] = field(default_factory=list)
+    renewals: int = 0
+    version: int = 0
+    incarnation: int = 1
+
+    def cores(self) -> WorkerCores:
+        self.version += 1
+        held = [
+            HeldCores(run=run, cores=c.cores, shared=c.shared, exclusive=c.exclusive)
+            for run, c in self.runs.items()
+            if self.phases[run] is not PartPhase.FINISHED
+        ]
+        return WorkerCores(
+            worker=self.name,
+            incarnation=self.incarnation,
+            version=self.version,
+            total=self.total,
+            held=held,
+        )
+
+    def restart(self) -> None:
+        self.incarnation += 1
+        for kept in (self.runs, self.phases, self.starts):
+            kept.clear()
+        self.is_up = True
+
+
+class Rig:
+    def __init__(
+        self, *, workers: int = 2, cores: int = 2, timing: Timing | None = None, leads: bool = True
+    ) -> None:
+        self.now_s = 1000.0
+        self.machine = JobMachine("dc1", 1)
+        self.leader = JobLeader(1, "m1", self.machine, timing=timing)
+        self.allocator = Allocator()
+        self.workers = {f"w{i}": Worker(f"w{i}", cores) for i in range(workers)}
+        self.term = 0
+        self.index = 0
+        self.events: list[Event] = []
+        self.records: dict[str, Job] = {}
+        self.commits = True
+        self._work: deque[Any] = deque()
+        self.allocator.lead(self.workers, now_s=self.now_s)
+        for worker in self.workers.values():
+            self.told(worker)
+        if leads:
+            self.take_over()
+
+    # --- what tests do ------------------------------------------------------------------------
+
+    def take_over(self) -> None:
+        """A new leader with nothing but the machine's state."""
+        self.term += 1
+        alive = [name for name, worker in self.workers.items() if worker.is_up]
+        self.leader = JobLeader(1, f"m{self.term}", self.machine, timing=self.leader._timing)
+        self.do(self.leader.lead(self.term, alive, now_s=self.now_s, now_ms=self.now_ms))
+
+    @property
+    def now_ms(self) -> int:
+        return int(self.now_s * 1000)
+
+    def submit(
+        self, *workflows: WorkflowPlan, key: str = "k", options: JobOptions | None = None
+    ) -> str:
+        job = self.commit(submission(key, plan(*workflows), options))
+        self.run(0.2)
+        return job
+
+    def commit(self, event: Event) -> str:
+        self._work.append(Propose(event))
+        return self._drain()
+
+    def run(self, seconds: float, *, reports: bool = False) -> None:
+        """Lets time pass, in steps; with `reports` running parts report each half second."""
+        until_s = self.now_s + seconds
+        next_report_s = self.now_s + 0.5
+        while self.now_s < until_s - 1e-9:
+            self.now_s = min(until_s, self.now_s + 0.05)
+            if reports and self.now_s >= next_report_s:
+                next_report_s = self.now_s + 0.5
+                for worker in self.workers.values():
+                    self.report(worker.name)
+            if self.leader.wake_at_s() <= self.now_s:
+                self.do(self.leader.tick(now_s=self.now_s))
+            if self.allocator.wake_at_s() <= self.now_s:
+                self.tell(self.allocator.tick(now_s=self.now_s))
+
+    def job(self, job: str) -> Job:
+        found = self.machine.job(job)
+        assert found is not None
+        return found
+
+    def report(self, name: str, *, rate: int = 100) -> ProgressTaken | None:
+        worker = self.workers[name]
+        running = [run for run, phase in worker.phases.items() if phase is PartPhase.RUNNING]
+        if not running or not worker.is_up or worker.is_silent:
+            return None
+        parts = []
+        for run in running:
+            elapsed_s = self.now_s - worker.starts[run]
+            made = report(
+                run.workflow,
+                slot=worker.runs[run].first_slot,
+                sequence=int(elapsed_s * 1000) + 1,
+                elapsed_s=elapsed_s,
+                total=int(rate * elapsed_s),
+            )
+            parts.append(PartProgress(run=run, report=made, elapsed_s=elapsed_s))
+        taken, effects = self.leader.progress(
+            Progress(worker=name, group=1, parts=parts), now_s=self.now_s
+        )
+        self.do(effects)
+        return taken
+
+    def finish(
+        self,
+        name: str,
+        status: PartStatus = PartStatus.COMPLETED,
+        *,
+        total: int = 10,
+        error: str | None = None,
+        is_retryable: bool = False,
+        provided: list[bytes] | None = None,
+        workflow: str = "",
+    ) -> list[PartFinished]:
+        """The worker's runs end, and it says so."""
+        worker = self.workers[name]
+        told = []
+        for run, phase in list(worker.phases.items()):
+            if phase is PartPhase.FINISHED or (workflow and run.workflow != workflow):
+                continue
+            worker.phases[run] = PartPhase.FINISHED
+            elapsed_s = self.now_s - worker.starts.get(run, self.now_s)
+            told.append(
+                PartFinished(
+                    worker=name,
+                    group=1,
+                    run=run,
+                    status=status,
+                    report=report(
+                        run.workflow,
+                        slot=worker.runs[run].first_slot,
+                        sequence=10**9,
+                        elapsed_s=elapsed_s,
+                        total=total,
+                    ),
+                    elapsed_s=elapsed_s,
+                    error=error,
+                    is_retryable=is_retryable,
+                    provided=provided or [],
+                )
+            )
+        for message in told:
+            self.do(self.leader.received(message, now_s=self.now_s))
+        self.told(worker)
+        return told
+
+    def kill(self, name: str) -> None:
+        self.workers[name].is_up = False
+        self.do(self.leader.worker_down(name, is_certain=True, now_s=self.now_s))
+        self.tell(self.allocator.worker_down(name, now_s=self.now_s))
+
+    def revive(self, name: str) -> None:
+        self.workers[name].restart()
+        self.tell(self.allocator.worker_up(name, now_s=self.now_s))
+        self.told(self.workers[name])
+        self.do(self.leader.worker_up(name, now_s=self.now_s))
+
+    def told(self, worker: Worker) -> None:
+        self.tell(self.allocator.told(worker.cores(), now_s=self.now_s))
+
+    def running(self) -> dict[str, list[RunId]]:
+        return {
+            name: [run for run, phase in worker.phases.items() if phase is PartPhase.RUNNING]
+            for name, worker in self.workers.items()
+        }
+
+    # --- how it happens -----------------------------------------------------------------------
+
+    def do(self, effects: list[Effect]) -> None:
+        self._work.extend(effects)
+        self._drain()
+
+    def tell(self, tells: list[Tell]) -> None:
+        for each in tells:
+            self.do(self.leader.cores(each.answer, now_s=self.now_s))
+
+    def _drain(self) -> str:
+        last = ""
+        while self._work:
+            effect = self._work.popleft()
+            match effect:
+                case Propose(event=event):
+                    last = self._propose(event) or last
+                case Send(worker=name, command=command):
+                    self._send(name, command)
+                case Ask(wish=wish):
+                    answer = self.allocator.ask(wish, now_s=self.now_s)
+                    self._work.extend(self.leader.cores(answer, now_s=self.now_s))
+                case Release(release=release):
+                    for tell in self.allocator.release(release, now_s=self.now_s):
+                        self._work.extend(self.leader.cores(tell.answer, now_s=self.now_s))
+        return last
+
+    def _propose(self, event: Event) -> str:
+        if not self.commits:
+            self._work.extend(self.leader.proposal_failed(event, now_s=self.now_s))
+            return ""
+        self.index += 1
+        self.events.append(event)
+        applied = self.machine.apply(self.index, self.now_ms, encode(event))
+        for job, kind, data in applied.history:
+            if kind == "finished":
+                self.records[job] = decode_job(data)
+        reply = decode_reply(applied.reply)
+        self._work.extend(self.leader.applied(event, reply, now_s=self.now_s))
+        return reply.job
+
+    def _send(self, name: str, command: Any) -> None:
+        worker = self.workers[name]
+        if not worker.is_up or worker.is_silent:
+            self._work.extend(self.leader.answered(name, command, None, now_s=self.now_s))
+            return
+        answer = self._obey(worker, command)
+        if answer is not None:
+            done = self.leader.answered(name, command, answer, now_s=self.now_s, rtt_s=0.002)
+            self._work.extend(done)
+            self.told(worker)
+
+    def _obey(self, worker: Worker, command: Any) -> Any:
+        match command:
+            case PreparePart(run=run):
+                if worker.refusal is not Refusal.NONE:
+                    return PartAnswer(run=run, accepted=False, refusal=worker.refusal, reason="no")
+                worker.runs[run] = command
+                worker.phases.setdefault(run, PartPhase.PREPARING)
+                if worker.readies:
+                    self.ready(worker.name)
+                return self._answer(run, worker)
+            case StartPart(run=run):
+                if run not in worker.runs:
+                    return PartAnswer(
+                        run=run, accepted=False, refusal=Refusal.UNKNOWN_RUN, reason="unknown"
+                    )
+                worker.phases[run] = PartPhase.RUNNING
+                worker.starts.setdefault(run, self.now_s + command.start_in_ms / 1000)
+                return self._answer(run, worker)
+            case StopPart(run=run):
+                worker.stops.append(run)
+                if worker.phases.get(run) not in (None, PartPhase.FINISHED):
+                    self._end(worker, run, command.reason)
+                return self._answer(run, worker)
+            case RenewLeases():
+                worker.renewals += 1
+                open_ = {r for r, p in worker.phases.items() if p is not PartPhase.FINISHED}
+                return LeasesRenewed(
+                    accepted=True,
+                    unknown=[run for run in command.runs if run not in worker.runs],
+                    unlisted=sorted(open_ - set(command.runs), key=str),
+                    stamp_ms=self.now_ms,
+                )
+            case WhoRuns():
+                views = [
+                    PartView(run=run, phase=worker.phases[run], cores=c.cores)
+                    for run, c in worker.runs.items()
+                ]
+                return RunsHere(worker=worker.name, parts=views, stamp_ms=self.now_ms)
+            case ResultAck(run=run):
+                worker.acks.append(run)
+                worker.runs.pop(run, None)
+                worker.phases.pop(run, None)
+                return None
+        raise AssertionError(command)
+
+    def _answer(self, run: RunId, worker: Worker) -> PartAnswer:
+        phase = worker.phases.get(run, PartPhase.UNKNOWN)
+        return PartAnswer(run=run, accepted=True, phase=phase, stamp_ms=self.now_ms)
+
+    def _end(self, worker: Worker, run: RunId, reason: str) -> None:
+        worker.phases[run] = PartPhase.FINISHED
+        finished = PartFinished(
+            worker=worker.name,
+            group=1,
+            run=run,
+            status=PartStatus.STOPPED,
+            report=report(run.workflow, slot=worker.runs[run].first_slot, sequence=10**9),
+            error=reason,
+        )
+        self._work.extend(self.leader.received(finished, now_s=self.now_s))
+
+    def ready(self, name: str) -> None:
+        """The worker says that what it prepared is ready."""
+        worker = self.workers[name]
+        for run, phase in list(worker.phases.items()):
+            if phase is PartPhase.PREPARING:
+                worker.phases[run] = PartPhase.READY
+                message = PartReady(worker=name, group=1, run=run, stamp_ms=self.now_ms)
+                self._work.extend(self.leader.received(message, now_s=self.now_s))

@@ -1,0 +1,446 @@
+"""Cores: who gets how many, where, and when."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hyperscale.jobs.allocator import (
+    AGE_S,
+    FORGET_S,
+    REBUILD_S,
+    RESERVE_S,
+    SETTLE_S,
+    Allocator,
+    Tell,
+    place,
+)
+from hyperscale.jobs.commands import (
+    SHARED_MAX,
+    AskCores,
+    AskState,
+    CoresAnswer,
+    HeldCores,
+    ReleaseCores,
+    RunId,
+    WorkerCores,
+    WorkerShare,
+)
+from hyperscale.plan import Priority
+
+
+class Pool:
+    """An allocator with workers that hold what they were granted."""
+
+    def __init__(self, *totals: int, queue_max: int = 1000, told: bool = True) -> None:
+        self.now_s = 100.0
+        self.totals = {f"w{i}": total for i, total in enumerate(totals)}
+        self.held: dict[str, list[HeldCores]] = {name: [] for name in self.totals}
+        self.versions = dict.fromkeys(self.totals, 0)
+        self.draining: set[str] = set()
+        self.allocator = Allocator(queue_max=queue_max)
+        self.allocator.lead(self.totals, now_s=self.now_s)
+        self.granted: dict[str, CoresAnswer] = {}
+        self.wishes: dict[str, AskCores] = {}
+        if told:
+            for name in self.totals:
+                self.tell(name)
+
+    def tell(self, name: str) -> None:
+        self.versions[name] += 1
+        cores = WorkerCores(
+            worker=name,
+            incarnation=1,
+            version=self.versions[name],
+            total=self.totals[name],
+            held=self.held[name],
+            draining=name in self.draining,
+        )
+        self.take(self.allocator.told(cores, now_s=self.now_s))
+
+    def take(self, tells: list[Tell]) -> None:
+        for each in tells:
+            assert each.answer.ask not in self.granted
+            self.granted[each.answer.ask] = each.answer
+
+    def ask(self, name: str, **wish: object) -> CoresAnswer:
+        made = AskCores(
+            ask=name,
+            job=name,
+            workflow="Load",
+            group=1,
+            term=1,
+            leader="m1",
+            **{"vus": 1000, **wish},  # type: ignore[arg-type]  # fields of AskCores
+        )
+        self.wishes[name] = made
+        return self.allocator.ask(made, now_s=self.now_s)
+
+    def run(self, seconds: float, *, holds: bool = True, asks: bool = True) -> None:
+        until_s = self.now_s + seconds
+        while self.now_s < until_s:
+            self.now_s = min(until_s, self.now_s + 0.5)
+            if asks:
+                for name, wish in self.wishes.items():
+                    if name not in self.granted:
+                        self.allocator.ask(wish, now_s=self.now_s)
+            self.take(self.allocator.tick(now_s=self.now_s))
+            if holds:
+                self.hold()
+
+    def settle(self, *, holds: bool = True) -> None:
+        self.now_s += SETTLE_S
+        self.take(self.allocator.tick(now_s=self.now_s))
+        if holds:
+            self.hold()
+
+    def hold(self) -> None:
+        """Workers have taken what was granted on them."""
+        for name, answer in self.granted.items():
+            wish = self.wishes[name]
+            for index, share in enumerate(answer.shares):
+                part = max(wish.part, index)
+                run = RunId(name, "Load", part, 1)
+                if all(held.run != run for held in self.held[share.worker]):
+                    exclusive = wish.is_test and wish.priority is Priority.EXCLUSIVE
+                    self.held[share.worker].append(
+                        HeldCores(
+                            run=run, cores=share.cores, shared=answer.shared, exclusive=exclusive
+                        )
+                    )
+        for name in self.totals:
+            if self.versions[name]:
+                self.tell(name)
+
+    def end(self, name: str) -> None:
+        for worker, held in self.held.items():
+            self.held[worker] = [each for each in held if each.run.job != name]
+        del self.granted[name]
+        del self.wishes[name]
+        for worker in self.totals:
+            if self.versions[worker]:
+                self.tell(worker)
+
+    def cores(self, name: str) -> int:
+        return sum(share.cores for share in self.granted[name].shares)
+
+
+def test_a_single_workflow_gets_all_cores() -> None:
+    pool = Pool(8, 8, 8)
+    assert pool.ask("a").state is AskState.QUEUED
+    pool.settle()
+    assert pool.cores("a") == 24
+
+
+def test_high_and_low_together_share_the_pool_as_the_ranges_say() -> None:
+    pool = Pool(8, 8, 8)
+    pool.ask("metrics", priority=Priority.LOW)
+    pool.ask("load", priority=Priority.HIGH)
+    pool.settle()
+    assert (pool.cores("load"), pool.cores("metrics")) == (18, 6)
+
+
+def test_ranges_come_from_the_whole_pool_not_from_what_is_free() -> None:
+    pool = Pool(8)
+    pool.ask("first", priority=Priority.NORMAL, vus=4)
+    pool.settle()
+    assert pool.cores("first") == 4
+    pool.ask("second", priority=Priority.NORMAL)
+    pool.settle()
+    assert 2 <= pool.cores("second") <= 4
+    pool.ask("third", priority=Priority.HIGH)
+    pool.settle()
+    assert "third" not in pool.granted  # needs 6 of 8, though fewer are there
+
+
+def test_no_more_cores_than_virtual_users_and_one_for_what_is_no_test() -> None:
+    pool = Pool(4, 4)
+    pool.ask("small", vus=3)
+    pool.ask("setup", is_test=False)
+    pool.settle()
+    assert (pool.cores("small"), pool.cores("setup")) == (3, 1)
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 40),
+    st.dictionaries(st.sampled_from([f"w{i}" for i in range(6)]), st.integers(0, 16), max_size=6),
+)
+def test_a_workflow_is_spread_over_the_fewest_workers_that_fit(
+    cores: int, free: dict[str, int]
+) -> None:
+    if sum(free.values()) < cores:
+        return
+    shares = place(cores, free)
+    assert sum(share.cores for share in shares) == cores
+    assert all(0 < share.cores <= free[share.worker] for share in shares)
+    fewest, left = 0, cores
+    for count in sorted(free.values(), reverse=True):
+        if left <= 0:
+            break
+        left -= count
+        fewest += 1
+    assert len(shares) == fewest
+    assert len({share.worker for share in shares}) == len(shares)
+
+
+def test_the_last_worker_is_the_fullest_that_fits() -> None:
+    assert place(3, {"w0": 8, "w1": 3, "w2": 4}) == [WorkerShare("w1", 3)]
+
+
+def test_who_does_not_fit_waits_and_is_told_its_place() -> None:
+    pool = Pool(4)
+    pool.ask("a")
+    pool.settle()
+    pool.ask("b")
+    pool.now_s += 1
+    pool.ask("c")
+    assert (pool.ask("b").position, pool.ask("c").position, pool.ask("c").queue) == (1, 2, 2)
+    pool.end("a")
+    pool.run(1.0)
+    assert "b" in pool.granted
+
+
+def test_nothing_is_granted_before_every_worker_has_told() -> None:
+    pool = Pool(4, 4, told=False)
+    assert pool.ask("a").state is AskState.REBUILDING
+    pool.tell("w0")
+    pool.settle()
+    assert not pool.granted
+    pool.tell("w1")
+    pool.settle()
+    assert pool.cores("a") == 8
+
+
+def test_cores_that_are_held_since_an_earlier_allocator_are_not_granted_again() -> None:
+    pool = Pool(4, told=False)
+    pool.held["w0"] = [HeldCores(run=RunId("old", "Load", 0, 1), cores=3)]
+    pool.tell("w0")
+    pool.ask("a")
+    pool.settle()
+    assert pool.cores("a") == 1
+
+
+def test_a_worker_that_stays_silent_is_waited_for_only_so_long_but_by_the_exclusive() -> None:
+    pool = Pool(4, 4, told=False)
+    pool.tell("w0")
+    pool.ask("a", priority=Priority.EXCLUSIVE)
+    pool.ask("b", vus=1)
+    pool.run(REBUILD_S + 1)
+    assert set(pool.granted) == {"b"}
+    pool.end("b")
+    pool.take(pool.allocator.worker_down("w1", now_s=pool.now_s))
+    pool.run(2.0)
+    assert pool.cores("a") == 4
+
+
+def test_an_exclusive_workflow_is_alone_even_if_it_has_few_users() -> None:
+    pool = Pool(4, 4)
+    pool.ask("alone", priority=Priority.EXCLUSIVE, vus=2)
+    pool.ask("other")
+    pool.settle()
+    assert pool.cores("alone") == 2
+    pool.run(5.0)
+    assert "other" not in pool.granted
+    fresh = Pool(4, 4, told=False)  # another allocator learns it from the workers
+    fresh.held = pool.held
+    for name in fresh.totals:
+        fresh.tell(name)
+    fresh.ask("other")
+    fresh.settle()
+    assert not fresh.granted
+    pool.end("alone")
+    pool.run(1.0)
+    assert "other" in pool.granted
+
+
+def test_small_ones_do_not_starve_an_exclusive_one() -> None:
+    pool = Pool(4)
+    pool.ask("small-0", vus=2)
+    pool.settle()
+    pool.ask("alone", priority=Priority.EXCLUSIVE)
+    started_s = pool.now_s
+    number = 0
+    while "alone" not in pool.granted:
+        number += 1
+        pool.ask(f"small-{number}", vus=2)
+        pool.run(5.0)
+        ended = [name for name in pool.granted if name.startswith("small")]
+        if ended:
+            pool.end(ended[0])
+        pool.run(1.0)
+        assert pool.now_s < started_s + 4 * AGE_S
+    assert pool.cores("alone") == 4
+
+
+def test_one_that_has_waited_outranks_a_higher_priority_that_came_later() -> None:
+    pool = Pool(4)
+    pool.ask("first")
+    pool.settle()
+    pool.ask("low", priority=Priority.LOW)
+    pool.run(4 * AGE_S)
+    answer = pool.ask("high", priority=Priority.HIGH)
+    assert answer.position == 2
+
+
+def test_the_queue_is_bounded() -> None:
+    pool = Pool(1, queue_max=2)
+    for name in "abcd":
+        pool.ask(name)
+        pool.settle()
+    answer = pool.ask("e")
+    assert answer.state is AskState.EXCEEDED
+    assert answer.retry_after_s > 0
+    assert "capacity exceeded" in answer.reason
+    assert pool.allocator.room == 0
+    assert pool.ask("again", is_recovery=True, part=0, cores=1).state is AskState.QUEUED
+
+
+def test_asking_again_gets_the_same_grant() -> None:
+    pool = Pool(4)
+    pool.ask("a")
+    pool.settle(holds=False)
+    assert pool.ask("a") == pool.granted["a"]
+    assert sum(pool.allocator.free().values()) == 0
+
+
+def test_a_grant_nobody_uses_is_taken_back() -> None:
+    pool = Pool(4)
+    pool.ask("a")
+    pool.settle(holds=False)
+    pool.run(RESERVE_S + 1, holds=False)
+    assert sum(pool.allocator.free().values()) == 4
+
+
+def test_an_ask_without_a_leader_is_forgotten() -> None:
+    pool = Pool(4)
+    pool.ask("a")
+    pool.settle()
+    pool.ask("b")
+    pool.run(FORGET_S + 1, asks=False)
+    assert pool.allocator.waiting == 0
+
+
+def test_a_release_frees_what_was_promised() -> None:
+    pool = Pool(4)
+    pool.ask("a")
+    pool.settle(holds=False)
+    pool.ask("b")
+    pool.settle(holds=False)
+    released = ReleaseCores(ask="a", group=1, term=1)
+    pool.take(pool.allocator.release(released, now_s=pool.now_s))
+    assert pool.cores("b") == 4
+
+
+def test_a_draining_worker_gets_nothing_new() -> None:
+    pool = Pool(4, 4)
+    pool.draining.add("w0")
+    pool.tell("w0")
+    pool.ask("a")
+    pool.settle()
+    assert {share.worker for share in pool.granted["a"].shares} == {"w1"}
+
+
+def test_without_workers_it_is_said_so() -> None:
+    assert "no workers" in Pool().ask("a").reason
+
+
+def test_load_that_was_there_comes_back_first_and_beside_others_if_it_must() -> None:
+    pool = Pool(2, 2)
+    pool.ask("a")
+    pool.settle()
+    pool.ask("other")
+    pool.ask("a#2", is_recovery=True, part=0, cores=2, exclude=["w0"])
+    pool.settle()
+    answer = pool.granted["a#2"]
+    assert answer.shared
+    assert answer.shares == [WorkerShare("w1", 2)]
+    assert "other" not in pool.granted
+
+
+def test_load_that_was_there_comes_back_on_free_cores_if_there_are() -> None:
+    pool = Pool(2, 4, 2)
+    pool.ask("a", vus=2)
+    pool.settle()
+    pool.ask("a#2", is_recovery=True, part=0, cores=2, exclude=["w0"])
+    pool.settle()
+    answer = pool.granted["a#2"]
+    assert not answer.shared
+    assert answer.shares == [WorkerShare("w2", 2)]
+
+
+def test_a_core_is_shared_by_only_so_many() -> None:
+    pool = Pool(1)
+    for number in range(SHARED_MAX):
+        pool.ask(f"r{number}", is_recovery=True, part=0, cores=1)
+        pool.settle()
+    assert len(pool.granted) == SHARED_MAX
+    pool.ask("more", is_recovery=True, part=0, cores=1)
+    pool.run(2.0)
+    assert "more" not in pool.granted
+
+
+def test_a_part_nobody_else_can_take_is_impossible() -> None:
+    pool = Pool(4)
+    answer = pool.ask("a#2", is_recovery=True, part=0, cores=2, exclude=["w0"])
+    assert answer.state is AskState.IMPOSSIBLE
+
+
+def test_news_of_a_worker_that_were_overtaken_are_ignored() -> None:
+    pool = Pool(4)
+    pool.ask("a")
+    pool.settle()
+    old = WorkerCores(worker="w0", incarnation=1, version=0, total=4)
+    pool.allocator.told(old, now_s=pool.now_s)
+    assert sum(pool.allocator.free().values()) == 0
+
+
+def test_who_does_not_lead_grants_nothing() -> None:
+    pool = Pool(4)
+    pool.allocator.follow()
+    assert pool.ask("a").state is AskState.NOT_ALLOCATOR
+    pool.settle(holds=False)
+    assert not pool.granted
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.integers(1, 8), min_size=1, max_size=4),
+    st.lists(
+        st.tuples(
+            st.sampled_from(list(Priority)),
+            st.integers(1, 20),
+            st.booleans(),
+            st.integers(0, 40),
+            st.integers(0, 6),
+        ),
+        max_size=12,
+    ),
+)
+def test_no_core_is_promised_twice_and_nobody_waits_for_ever(
+    totals: list[int], wishes: list[tuple[Priority, int, bool, int, int]]
+) -> None:
+    pool = Pool(*totals)
+    for number, (priority, vus, is_test, wait_s, end) in enumerate(wishes):
+        pool.ask(f"j{number}", priority=priority, vus=vus, is_test=is_test)
+        pool.run(wait_s / 10)
+        check(pool)
+        running = list(pool.granted)
+        if end < len(running):
+            pool.end(running[end])
+            check(pool)
+    for _ in range(200):
+        if not pool.wishes:
+            break
+        pool.run(AGE_S / 2)
+        check(pool)
+        for name in list(pool.granted):
+            pool.end(name)
+    assert not pool.wishes
+
+
+def check(pool: Pool) -> None:
+    for name, total in pool.totals.items():
+        held = sum(each.cores for each in pool.held[name])
+        assert held <= total
+    jobs = {each.run.job: each.exclusive for held in pool.held.values() for each in held}
+    if any(jobs.values()):
+        assert len(jobs) == 1
