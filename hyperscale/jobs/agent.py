@@ -132,7 +132,12 @@ class Agent:
     def handle(self, event: Event, *, now_s: float) -> list[Effect]:
         effects: list[Effect] = self._handlers[type(event)](event, now_s) or []
         held = [
-            HeldCores(run=run, cores=cores, shared=self._runs[run].command.shared)
+            HeldCores(
+                run=run,
+                cores=cores,
+                shared=self._runs[run].command.shared,
+                exclusive=self._runs[run].command.exclusive,
+            )
             for run, cores in self._book.held().items()
         ]
         return effects + self._telling.cores(

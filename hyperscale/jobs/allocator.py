@@ -268,6 +268,10 @@ class Allocator:
             held.exclusive for worker in self._workers.values() for held in worker.held
         ) or any(ask.is_exclusive and ask.reserved for ask in self._asks.values())
 
+    def _knows_all(self, now_s: float) -> bool:
+        """Whether nothing can be under way that an earlier allocator has granted."""
+        return self.is_rebuilt and now_s >= self._since_s + RESERVE_S
+
     def _may_grant(self, now_s: float) -> bool:
         return self._is_leading and (self.is_rebuilt or now_s >= self._since_s + REBUILD_S)
 
@@ -313,7 +317,7 @@ class Allocator:
         for ask in queue:
             least, _ = provisioner.range_of(_claim(ask.wish))
             if ask.is_exclusive:
-                fits = is_idle and not chosen and self.is_rebuilt
+                fits = is_idle and not chosen and self._knows_all(now_s)
             else:
                 fits = least <= left and not any(other.is_exclusive for other in chosen)
             if fits:
@@ -336,8 +340,10 @@ class Allocator:
         """Load that was there must come back at once: on free cores, else beside others."""
         wish, free = ask.wish, self.free()
         allowed = {name: cores for name, cores in free.items() if name not in wish.exclude}
+        if self._is_exclusive_elsewhere(wish):
+            return None
         fitting = [name for name, cores in allowed.items() if cores >= wish.cores]
-        if fitting and not self._is_exclusive_elsewhere(wish):
+        if fitting:
             best = min(fitting, key=lambda name: (allowed[name], name))
             return self._grant(ask, [WorkerShare(best, wish.cores)], shared=False, now_s=now_s)
         promised: dict[str, int] = {}
@@ -355,11 +361,14 @@ class Allocator:
         return self._grant(ask, [WorkerShare(lightest, wish.cores)], shared=True, now_s=now_s)
 
     def _is_exclusive_elsewhere(self, wish: AskCores) -> bool:
-        """Whether another job has the datacenter for itself: then only shared cores remain."""
+        """Whether another job has the datacenter for itself, or was promised it."""
         return any(
             held.exclusive and held.run.job != wish.job
             for worker in self._workers.values()
             for held in worker.held
+        ) or any(
+            ask.is_exclusive and ask.reserved and ask.wish.job != wish.job
+            for ask in self._asks.values()
         )
 
     def _grant(

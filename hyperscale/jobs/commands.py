@@ -246,7 +246,8 @@ class PartRefused(Struct, frozen=True, kw_only=True):
 
 class PartProgress(Struct, frozen=True, kw_only=True):
     """The latest of one run. `report` is all its cores together, cumulative, with the part's
-    `first_slot` as slot and a sequence that grows for the life of the run."""
+    `first_slot` as slot and a sequence that grows for the life of the run. Its elapsed time and
+    its seconds are the workflow's: they go on where the attempt before this one was."""
 
     run: RunId
     report: PartReport

@@ -47,6 +47,7 @@ class LiveAsk:
     sent_s: float = float("-inf")
     wait_until_s: float = float("-inf")
     answer: CoresAnswer | None = None
+    granted_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -225,7 +226,7 @@ class Desk:
             return
         workflow = live.workflows.get(run.id.workflow)
         if workflow is not None:
-            workflow.take(progress.report, attempt=run.id.attempt, began_s=run.began_s)
+            workflow.take(progress.report, attempt=run.id.attempt)
             if not had_begun or run.deadline_s == float("inf"):
                 self._set_deadline(run, workflow)
         live.has_news = live.has_news or not had_begun
@@ -252,8 +253,11 @@ class Desk:
 
     def _set_deadline(self, run: LiveRun, workflow: LiveWorkflow) -> None:
         started_s = run.started_s or 0.0
-        remaining_s = max(0.0, workflow.plan.duration_s - run.began_s)
-        grace_s = workflow.plan.timeout_s + self.timing.overrun_s
+        plan = workflow.plan
+        # What is done once, and not for a time, is done whole by each attempt.
+        is_timed = plan.is_test or plan.iterations is not None
+        remaining_s = max(0.0, plan.duration_s - (run.began_s if is_timed else 0.0))
+        grace_s = plan.timeout_s + self.timing.overrun_s
         run.deadline_s = started_s + remaining_s + grace_s
 
     def lost(self, run: LiveRun, reason: str, *, now_s: float) -> list[Effect]:
@@ -272,13 +276,14 @@ class Desk:
         )
         return self.propose(event, now_s=now_s)
 
-    def take_answer(self, answer: CoresAnswer) -> str | None:
+    def take_answer(self, answer: CoresAnswer, *, now_s: float) -> str | None:
         """The allocator's word; whose job it is about, if it is still wanted."""
         ask = self.asks.get(answer.ask)
         if ask is None:
             return None
         if ask.answer is None or ask.answer.state is not AskState.GRANTED:
             ask.answer = answer
+            ask.granted_s = now_s
             ask.wait_until_s = max(ask.wait_until_s, ask.sent_s + answer.retry_after_s)
         return ask.job
 

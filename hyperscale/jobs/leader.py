@@ -256,7 +256,7 @@ class JobLeader:
         if not self._is_leading:
             return []
         desk = self._desk
-        job = desk.take_answer(answer)
+        job = desk.take_answer(answer, now_s=now_s)
         if job is not None:
             return self._steer(job, now_s)
         if answer.state is AskState.GRANTED and not desk.uses(answer.ask):
@@ -343,10 +343,11 @@ class JobLeader:
         if answer.accepted:
             self._desk.started(run, now_s=now_s)
             return self._steer(run_id.job, now_s)
-        if answer.refusal is Refusal.STALE_TERM:
-            return []
+        if answer.refusal in (Refusal.STALE_TERM, Refusal.INVALID):
+            return []  # deposed; or it was too long under way, and is sent again
         reason = f"worker {run.worker} could not start it: {answer.reason}"
-        return self._desk.give_up(run, reason, costs_retry=True, now_s=now_s)
+        costs_retry = answer.refusal is Refusal.UNKNOWN_RUN
+        return self._desk.give_up(run, reason, costs_retry=costs_retry, now_s=now_s)
 
     def _stopped(self, run_id: RunId, answer: PartAnswer, now_s: float) -> list[Effect]:
         run = self._desk.runs.get(run_id)

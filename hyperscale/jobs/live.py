@@ -1,7 +1,8 @@
 """What a leader knows of running parts beyond what is committed: phases, reports, rates.
 
-All of it can be had again from the workers, so none of it is replicated. A report of a later
-attempt counts from where its part was then: it is shifted here, and only here.
+All of it can be had again from the workers, so none of it is replicated. The elapsed time and
+the seconds in a report are those of the workflow, whichever attempt it is of; the elapsed time
+beside a report is that of the attempt.
 """
 
 import math
@@ -47,26 +48,6 @@ def sent_of(report: PartReport) -> int:
 
 def actions_of(report: PartReport) -> int:
     return sum(step.counts.total for step in report.steps) + report.iterations
-
-
-def shifted(report: PartReport, began_s: float) -> PartReport:
-    """The report on the time line of the workflow; `began_s` of it were done before."""
-    if began_s <= 0:
-        return report
-    seconds = round(began_s)
-    steps = [
-        msgspec.structs.replace(
-            step,
-            series=[
-                msgspec.structs.replace(point, second=point.second + seconds)
-                for point in step.series
-            ],
-        )
-        if step.series
-        else step
-        for step in report.steps
-    ]
-    return msgspec.structs.replace(report, elapsed_s=report.elapsed_s + began_s, steps=steps)
 
 
 def whole(state: PartState, *, series: bool = False) -> PartReport:
@@ -228,10 +209,10 @@ class LiveWorkflow:
         self.has_abort = any(threshold.abort_on_fail for threshold in self.thresholds)
         self._steps = {name for name, _ in self.stats.steps}
 
-    def take(self, report: PartReport, *, attempt: int, began_s: float) -> None:
+    def take(self, report: PartReport, *, attempt: int) -> None:
         """Reports of steps the plan does not know are left out: a worker is not trusted."""
         if report.workflow == self.plan.name and all(s.name in self._steps for s in report.steps):
-            self.stats.apply(shifted(report, began_s), attempt=attempt)
+            self.stats.apply(report, attempt=attempt)
 
     def remember(self, parts: list[Part]) -> None:
         """What is committed of its parts: segments, ends, checkpoints."""
@@ -239,7 +220,7 @@ class LiveWorkflow:
             for segment in part.segments:
                 report = decode_report(segment.report)
                 if report is not None:
-                    self.take(report, attempt=segment.attempt, began_s=segment.began_s)
+                    self.take(report, attempt=segment.attempt)
             report = decode_report(part.report)
             if report is not None:
-                self.take(report, attempt=part.attempt, began_s=part.began_s)
+                self.take(report, attempt=part.attempt)

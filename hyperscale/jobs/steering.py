@@ -41,6 +41,8 @@ from hyperscale.plan import Priority
 from hyperscale.stats.thresholds import abort_verdict
 
 _RUNNING = (PartPhase.RUNNING, PartPhase.STOPPING, PartPhase.FINISHED)
+GRANT_S = 10.0
+"""A grant is good for so long; the allocator holds it a little longer."""
 _DEAD_EXECUTOR_GAP_S = 0.5  # what an executor that died had not reported, at most
 
 
@@ -147,7 +149,9 @@ class Steering:
         if ask is None:
             ask = self._desk.asks[wish.ask] = LiveAsk(wish.job, wish.workflow, now_s)
         if ask.answer is not None and ask.answer.state is AskState.GRANTED:
-            return ask.answer, []
+            if now_s < ask.granted_s + GRANT_S:
+                return ask.answer, []
+            ask.answer = None  # it could not be used in time: it may be somebody else's now
         waited_s = now_s - live.waiting_s.setdefault((wish.workflow, wish.part), now_s)
         problem = self._waited_too_long(ask, waited_s, job)
         if problem is not None:
@@ -178,6 +182,9 @@ class Steering:
         effects: list[Effect] = []
         fresh: list[Dispatch] = []
         grant = self._desk.asks.get(f"{job.id}/{name}")
+        if grant is not None and now_s >= grant.granted_s + GRANT_S:
+            del self._desk.asks[f"{job.id}/{name}"]
+            grant = None
         for index, part in enumerate(workflow.parts):
             if part.has_ended:
                 continue

@@ -101,6 +101,7 @@ class Rig:
         self.allocator.lead(self.workers, now_s=self.now_s)
         for worker in self.workers.values():
             self.told(worker)
+        self.now_s += 20.0  # an allocator that has led for a while
         if leads:
             self.take_over()
 

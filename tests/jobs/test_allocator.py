@@ -43,6 +43,7 @@ class Pool:
         if told:
             for name in self.totals:
                 self.tell(name)
+            self.now_s += RESERVE_S  # nothing of an earlier allocator is under way
 
     def tell(self, name: str) -> None:
         self.versions[name] += 1
@@ -228,7 +229,7 @@ def test_a_worker_that_stays_silent_is_waited_for_only_so_long_but_by_the_exclus
     assert set(pool.granted) == {"b"}
     pool.end("b")
     pool.take(pool.allocator.worker_down("w1", now_s=pool.now_s))
-    pool.run(2.0)
+    pool.run(RESERVE_S)
     assert pool.cores("a") == 4
 
 
