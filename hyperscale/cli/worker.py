@@ -5,15 +5,17 @@ import argparse
 from hyperscale.cli.parser import Parser
 
 _DESCRIPTION = """\
-Runs a worker node: it joins its cluster through a manager, offers its cores, and shows itself
-at /metrics, /healthz and /readyz. Generating load on it comes with the datacenter release; for
-now it is a member only. Events go to standard error as JSON, one per line.
+Runs a worker node: it joins its cluster through a manager, offers its cores, generates load on
+them for the jobs it is given, and shows itself at /metrics, /healthz and /readyz. Results are
+kept in its data directory until a manager has them. Events go to standard error as JSON, one
+per line.
 """
 _EPILOG = """\
 It needs to know where a manager is (--seed or --dns); managers and workers may start in any
 order. Without a secret or certificates it listens on loopback only. SIGTERM or SIGINT makes it
-say farewell and end with exit code 0. Settings come from flags, HYPERSCALE_* variables and a
-TOML file, in this order; 'hyperscale config check --role worker' shows what they add up to.
+hand its work over, say farewell and end with exit code 0. Settings come from flags,
+HYPERSCALE_* variables and a TOML file, in this order; 'hyperscale config check --role worker'
+shows what they add up to.
 
 examples:
   hyperscale worker --seed 127.0.0.1:9000
@@ -27,7 +29,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
     parser = subparsers.add_parser(
         "worker",
-        help="run a worker node (a member only, for now)",
+        help="run a worker node",
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )

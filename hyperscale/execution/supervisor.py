@@ -37,7 +37,12 @@ from hyperscale.execution.protocol import (
     TearingDown,
 )
 
-__all__ = ["ExecutorPool", "default_executors"]
+__all__ = ["ExecutorLostError", "ExecutorPool", "default_executors"]
+
+
+class ExecutorLostError(RunError):
+    """The process ended; nothing says that the part would not do better in another."""
+
 
 _WATCH_EVERY_S = 0.25
 
@@ -214,10 +219,12 @@ class _Executor:
         self._disarm()
         reason = self._kill_reason or info.describe()
         if not self._greeted.done():
-            self._greeted.set_exception(RunError(f"an executor ended while starting: {reason}"))
+            self._greeted.set_exception(
+                ExecutorLostError(f"an executor ended while starting: {reason}")
+            )
             self._greeted.exception()  # looked at: nobody may be waiting, and that is no error
         if not self._is_answered():
-            self._resolve(RunError(f"the executor ended while preparing: {reason}"))
+            self._resolve(ExecutorLostError(f"the executor ended while preparing: {reason}"))
         elif phase in _HOLDS_PART and not self._is_leaving:
             self._emit(
                 Died(

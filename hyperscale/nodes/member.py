@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 from random import Random
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -106,6 +107,10 @@ class Service:
     def collect(self) -> list[Family]:
         """Its numbers, for /metrics."""
         return []
+
+    def metadata(self) -> dict[str, Any]:
+        """Fields of `NodeMetadata` it answers for; `member.describe` when they change."""
+        return {}
 
 
 class Duties(Struct, frozen=True, kw_only=True):
@@ -254,6 +259,8 @@ class MemberNode:
             progress=str(Progress.IDLE),
             http=self.http_address,
         )
+        for service in self._duties.services:
+            metadata = msgspec.structs.replace(metadata, **service.metadata())
         self.driver.feed(Describe(msgspec.msgpack.encode(metadata)))
         self._changed.set()
 

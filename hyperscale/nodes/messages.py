@@ -18,6 +18,8 @@ class NodeMetadata(Struct, frozen=True, omit_defaults=True):
     overload: str = "healthy"
     progress: str = "idle"
     http: str = ""
+    free: int = 0  # of `cores`
+    is_draining: bool = False
 
 
 _metadata = msgspec.msgpack.Decoder(NodeMetadata)

@@ -1,8 +1,9 @@
-"""A worker: a member that offers its cores; executors and their parts come with the datacenter."""
+"""A worker: a member that offers its cores and generates load on them for job leaders."""
 
 from hyperscale.config.schema import NodeConfig
 from hyperscale.execution.cores import default_executors
 from hyperscale.health.readiness import WorkerReadiness
+from hyperscale.nodes.agent.service import AgentService
 from hyperscale.nodes.member import Duties, Standing
 from hyperscale.nodes.running import NodeServer, Settings, as_config
 from hyperscale.wire.roles import Role
@@ -25,6 +26,7 @@ def worker_duties(config: NodeConfig) -> Duties:
         why_not_ready=why_not_ready,
         needs=frozenset({Role.MANAGER}),
         cores=cores,
+        services=(AgentService(config, cores),),
     )
 
 
@@ -35,6 +37,9 @@ class WorkerServer(NodeServer):
     await worker.start(timeout_s=10)
     ...
     await worker.graceful_shutdown()
+
+    Its executors are started from the thread its loop runs in, and die with it: run it in the
+    main thread.
     """
 
     def __init__(self, settings: Settings = None) -> None:

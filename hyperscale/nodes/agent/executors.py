@@ -1,0 +1,205 @@
+"""A worker's executors as its agent sees them: places that hold runs.
+
+Carries out what `jobs.agent` wants of processes and says what came of it. Places beyond the
+cores are made when they are first needed, and pinned to none.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from hyperscale.errors import HyperscaleError, InputError
+from hyperscale.execution import protocol
+from hyperscale.execution.supervisor import ExecutorLostError, ExecutorPool
+from hyperscale.jobs.agent_events import (
+    Ended,
+    Event,
+    LeaseRun,
+    Prepared,
+    PrepareFailed,
+    PrepareRun,
+    Printed,
+    Reported,
+    StartRun,
+    StopRun,
+    Vacated,
+)
+from hyperscale.jobs.commands import PartStatus, PreparePart, RunId
+from hyperscale.plan import share
+
+FetchBundle = Callable[[PreparePart], Awaitable[Path]]
+Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
+
+_STATUS = {status: PartStatus(status.value) for status in protocol.PartStatus}
+_NS = 1_000_000_000
+
+
+class Executors:
+    def __init__(
+        self,
+        cores: int,
+        *,
+        feed: Callable[[Event], None],
+        fetch: FetchBundle,
+        spawn: Spawn,
+        log_dir: Path | None = None,
+    ) -> None:
+        self._feed = feed
+        self._fetch = fetch
+        self._spawn = spawn
+        self._pool = ExecutorPool(cores, on_event=self._on_event, log_dir=log_dir)
+        self._indices = {place: place for place in range(cores)}  # place to number in the pool
+        self._places = dict(self._indices)
+        self._runs: dict[int, RunId] = {}  # by place
+        self._fetching: dict[RunId, asyncio.Task[None]] = {}
+
+    async def open(self) -> None:
+        await self._pool.__aenter__()
+
+    async def close(self) -> None:
+        for task in self._fetching.values():
+            task.cancel()
+        await self._pool.close()
+
+    @property
+    def pids(self) -> list[int]:
+        return self._pool.pids
+
+    # --- effects --------------------------------------------------------------------------
+
+    def prepare(self, effect: PrepareRun) -> None:
+        run = effect.command.run
+        for place in effect.places:
+            if place not in self._indices:
+                self._indices[place] = self._pool.grow()
+                self._places[self._indices[place]] = place
+            self._runs[place] = run
+        work = self._prepare(effect.command, effect.places)
+        self._fetching[run] = self._spawn(work, f"prepare:{run.job}/{run.workflow}/{run.part}")
+
+    def start(self, effect: StartRun) -> None:
+        self._pool.start(self._of(effect.places), effect.start_in_ms)
+
+    def renew(self, effect: LeaseRun) -> None:
+        self._pool.renew_lease(self._of(effect.places), round(effect.until_s * _NS))
+
+    def stop(self, effect: StopRun) -> None:
+        fetching = self._fetching.get(effect.run)
+        if fetching is not None:
+            fetching.cancel()  # its code is not here yet; `_prepare` says what follows
+        self._pool.stop(self._of(effect.places), effect.reason, effect.grace_s)
+
+    def _of(self, places: tuple[int, ...]) -> list[int]:
+        return [self._indices[place] for place in places]
+
+    # --- preparing ------------------------------------------------------------------------
+
+    async def _prepare(self, command: PreparePart, places: tuple[int, ...]) -> None:
+        run, indices = command.run, self._of(places)
+        try:
+            try:
+                bundle = await self._fetch(command)
+            finally:
+                self._fetching.pop(run, None)
+            await self._pool.prepare(indices, assignments(command, bundle))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or not self._is_open(places, run):
+                raise
+            # Told to stop while the bundle was on its way; the node itself goes on.
+            task.uncancel()
+            failed = PrepareFailed(run, "stopped while preparing")
+        except InputError as error:
+            failed = PrepareFailed(run, error.message, error.hint, is_input=True)
+        except (HyperscaleError, OSError) as error:
+            is_ours = isinstance(error, ExecutorLostError | OSError | BundleError)
+            hint = error.hint if isinstance(error, HyperscaleError) else ""
+            text = error.message if isinstance(error, HyperscaleError) else str(error)
+            failed = PrepareFailed(run, text, hint, is_retryable=is_ours)
+        else:
+            self._feed(Prepared(run))
+            return
+        for index in indices:
+            await self._pool.wait_vacant(index)
+        for place in places:
+            self._runs.pop(place, None)
+        self._feed(failed)
+
+    def _is_open(self, places: tuple[int, ...], run: RunId) -> bool:
+        return all(self._runs.get(place) == run for place in places)
+
+    # --- what executors say ---------------------------------------------------------------
+
+    def _on_event(self, index: int, event: protocol.Event) -> None:
+        place = self._places[index]
+        run = self._runs.get(place)
+        if run is None:
+            return
+        match event:
+            case protocol.Report():
+                self._feed(Reported(run, place, event.report))
+            case protocol.Output():
+                self._feed(Printed(run, place, event.stream, event.text))
+            case protocol.Finished():
+                self._end(
+                    Ended(
+                        run,
+                        place,
+                        _STATUS[event.status],
+                        error=event.error,
+                        report=event.report,
+                        provided=event.provided,
+                    )
+                )
+            case protocol.Died():
+                error = f"an executor of the part died: {event.reason}"
+                self._end(Ended(run, place, PartStatus.FAILED, error=error, is_dead=True))
+            case _:
+                pass
+
+    def _end(self, ended: Ended) -> None:
+        self._feed(ended)
+        self._spawn(self._vacate(ended.run, ended.place), f"vacate:{ended.place}")
+
+    async def _vacate(self, run: RunId, place: int) -> None:
+        await self._pool.wait_vacant(self._indices[place])
+        if self._runs.get(place) == run:
+            del self._runs[place]
+        self._feed(Vacated(run, place))
+
+
+class BundleError(HyperscaleError):
+    """The code of a run could not be brought here: another worker may have better luck."""
+
+
+def assignments(command: PreparePart, bundle: Path) -> list[protocol.Prepare]:
+    """What each executor of a part is told."""
+    return [
+        protocol.Prepare(
+            bundle=str(bundle),
+            file=command.file,
+            workflow=command.run.workflow,
+            plan=command.plan,
+            slot=command.first_slot + index,
+            slots=command.slots,
+            context=command.context,
+            log_level=command.log_level,
+            attempt=command.run.attempt,
+            elapsed_s=command.elapsed_s,
+            iterations=iterations,
+            static=command.static,
+        )
+        for index, iterations in enumerate(_iterations(command))
+    ]
+
+
+def _iterations(command: PreparePart) -> list[int | None]:
+    """Of each slot: its share, or its part of what earlier attempts of the part have left."""
+    total = command.plan.iterations
+    if total is None or not command.iterations_done:
+        return [None] * command.cores
+    slots = range(command.first_slot, command.first_slot + command.cores)
+    whole = sum(share(total, command.slots, slot) for slot in slots)
+    left = max(0, whole - command.iterations_done)
+    return [share(left, command.cores, index) for index in range(command.cores)]

@@ -1,0 +1,154 @@
+"""What a worker keeps on disk: bundles by their SHA-256, results until they are acknowledged.
+
+A file is complete or not there: written under another name, synced, then renamed. Everything
+here blocks; whoever calls it does so in a thread.
+"""
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+import msgspec
+
+from hyperscale.errors import RunError
+from hyperscale.jobs.commands import PartFinished, RunId
+
+BUNDLE_BYTES_MAX = 64 * 1024 * 1024
+BUNDLES_MAX = 64
+
+_finished = msgspec.msgpack.Decoder(PartFinished)
+
+
+class BundleShelf:
+    """Bundles this worker has, those used last first."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def open(self) -> None:
+        """Forgets what was not finished. Nothing is made before it is needed."""
+        for leftover in self._directory.glob("*.part"):
+            leftover.unlink(missing_ok=True)
+
+    def find(self, sha256: str) -> Path | None:
+        path = self._path(sha256)
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            return None
+        return path
+
+    def receive(self, sha256: str) -> "Receiving":
+        """Where the bytes of a bundle go while they arrive."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        return Receiving(self._directory, sha256, self._path(sha256))
+
+    def trim(self, keep: Iterable[str]) -> None:
+        """Forgets those not used for the longest time, but none of `keep`."""
+        kept = {self._path(sha256) for sha256 in keep}
+        found = sorted(self._directory.glob("*.zip"), key=lambda path: -path.stat().st_mtime)
+        for path in found[BUNDLES_MAX:]:
+            if path not in kept:
+                path.unlink(missing_ok=True)
+
+    def _path(self, sha256: str) -> Path:
+        return self._directory / f"{sha256}.zip"
+
+
+class Receiving:
+    """One bundle on its way: checked as it is written, in its place only if it is whole."""
+
+    def __init__(self, directory: Path, sha256: str, path: Path) -> None:
+        self._sha256 = sha256
+        self._path = path
+        self._hash = hashlib.sha256()
+        self._size = 0
+        self._file: IO[bytes] = tempfile.NamedTemporaryFile(  # noqa: SIM115  see __exit__
+            dir=directory, prefix=sha256[:16], suffix=".part", delete=False
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+        Path(self._file.name).unlink(missing_ok=True)
+
+    def write(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > BUNDLE_BYTES_MAX:
+            raise RunError(
+                f"bundle {self._sha256[:12]} is over {BUNDLE_BYTES_MAX // 2**20} MiB",
+                hint="what the manager sent is not what was submitted",
+            )
+        self._hash.update(data)
+        self._file.write(data)
+
+    def finish(self) -> Path:
+        found = self._hash.hexdigest()
+        if found != self._sha256:
+            raise RunError(
+                f"bundle {self._sha256[:12]}: the {self._size:,} bytes received are {found[:12]}",
+                hint="they were changed on the way, or the manager's disk is damaged",
+            )
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        os.rename(self._file.name, self._path)
+        _sync_directory(self._path.parent)
+        return self._path
+
+
+class ResultSpool:
+    """Results of runs, one file each."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def open(self) -> tuple[list[PartFinished], list[Path]]:
+        """What an earlier life left, and the files nobody can read."""
+        results, broken = [], []
+        for path in sorted(self._directory.glob("*.result")):
+            try:
+                results.append(_finished.decode(path.read_bytes()))
+            except (OSError, ValueError):
+                broken.append(path)
+        for leftover in self._directory.glob("*.part"):
+            leftover.unlink(missing_ok=True)
+        return results, broken
+
+    def store(self, result: PartFinished) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._path(result.run)
+        temporary = path.with_suffix(".part")
+        with temporary.open("wb") as file:
+            file.write(msgspec.msgpack.encode(result))
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+        _sync_directory(self._directory)
+
+    def erase(self, run: RunId) -> None:
+        self._path(run).unlink(missing_ok=True)
+
+    def _path(self, run: RunId) -> Path:
+        name = hashlib.sha256(msgspec.msgpack.encode(run)).hexdigest()
+        return self._directory / f"{name[:40]}.result"
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):  # some file systems cannot, and need not
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,308 @@
+"""A manager played by a test, over a real connection to a real worker with real executors."""
+
+import asyncio
+import itertools
+import json
+import textwrap
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import uvloop
+from msgspec import Struct
+
+from hyperscale import WorkerServer
+from hyperscale._native import Target
+from hyperscale.config.addresses import split_address
+from hyperscale.execution.bundle import Bundle, bundle_file
+from hyperscale.graph import build_plan, collect, load_module
+from hyperscale.jobs.commands import (
+    LeasesRenewed,
+    PartAnswer,
+    PartFinished,
+    PartOutput,
+    PartReady,
+    PartRefused,
+    PreparePart,
+    Progress,
+    ProgressTaken,
+    RenewLeases,
+    ResultAck,
+    RunId,
+    RunsHere,
+    StartPart,
+    StopPart,
+    WhoRuns,
+    WorkerCores,
+)
+from hyperscale.nodes.identity import incarnation_now
+from hyperscale.nodes.job_messages import FetchBlob
+from hyperscale.plan import WorkflowPlan
+from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.errors import RemoteError
+from hyperscale.wire.messages import Chunk, Introduction
+from hyperscale.wire.peer import PeerServer
+from hyperscale.wire.roles import Role
+from hyperscale.wire.security import Security
+from hyperscale.wire.serving import Handlers
+
+WAIT_S = 60.0
+_HEADER = """
+import asyncio, os, sys, time
+from hyperscale.graph import Provide, Use, Workflow, setup, state, step, teardown
+from hyperscale.testing import CustomResult, HTTPResponse, URL
+
+class Result(CustomResult):
+    ok = True
+"""
+LOAD = """
+class Load(Workflow):
+    vus = 4
+    duration = "{duration}"
+
+    @step()
+    async def hit(self, url: URL = "{url}") -> HTTPResponse:
+        {pause}
+        return await self.client.http.get(url)
+"""
+_R = TypeVar("_R", bound=Struct)
+
+
+class Code:
+    """A test file, its bundle and its plans."""
+
+    def __init__(self, directory: Path, source: str) -> None:
+        self.file = directory / "shop.py"
+        self.file.write_text(_HEADER + textwrap.dedent(source))
+        plan = build_plan(self.file, collect(load_module(self.file)))
+        self.plans = {workflow.name: workflow for workflow in plan.workflows}
+        self.bundle: Bundle = bundle_file(self.file)
+
+    @property
+    def sha256(self) -> str:
+        assert self.bundle.digest is not None
+        return self.bundle.digest
+
+    @property
+    def plan(self) -> WorkflowPlan:
+        return next(iter(self.plans.values()))
+
+
+def load(
+    directory: Path, target: Target, *, duration: str = "60s", path: str = "/", pause_s: float = 0.0
+) -> Code:
+    """Four users that get a page, again and again; static unless they pause."""
+    pause = f"await asyncio.sleep({pause_s})" if pause_s else ""
+    url = f"http://127.0.0.1:{target.port}{path}"
+    source = LOAD.format(duration=duration, url=url, pause=pause)
+    return Code(directory, source)
+
+
+def counted(target: Target) -> int:
+    return int(json.loads(target.counts())["total"])
+
+
+def run_id(attempt: int = 1, *, job: str = "dc.1-a", workflow: str = "Load") -> RunId:
+    return RunId(job, workflow, 0, attempt)
+
+
+class Boss:
+    """The leader of group 1, as far as a worker can tell."""
+
+    def __init__(self, server: PeerServer, handlers: Handlers, blobs: dict[str, bytes]) -> None:
+        self.server = server
+        self.blobs = blobs
+        self.heard: list[Any] = []
+        self.taken = ProgressTaken()
+        self.fetches: list[str] = []
+        self.answers_progress = True
+        self._worker = ("", 0)
+        for kind in (PartReady, PartRefused, PartFinished, PartOutput, WorkerCores):
+            handlers.add(kind, self._hear)
+        handlers.add(Progress, self._progress)
+        handlers.add(FetchBlob, self._blob)
+
+    def _hear(self, _call: InboundCall, message: Any) -> None:
+        self.heard.append(message)
+
+    async def _progress(self, _call: InboundCall, message: Progress) -> ProgressTaken:
+        self.heard.append(message)
+        if not self.answers_progress:
+            await asyncio.sleep(WAIT_S)
+        return self.taken
+
+    async def _blob(self, _call: InboundCall, asked: FetchBlob) -> AsyncGenerator[Struct, None]:
+        self.fetches.append(asked.sha256)
+        if asked.sha256 not in self.blobs:
+            raise RemoteError("no such blob", code="missing")
+        payload = self.blobs[asked.sha256]
+        for start in range(0, len(payload), 1000):
+            yield Chunk(payload[start : start + 1000])
+
+    # --- commanding -----------------------------------------------------------------------
+
+    async def meet(self, address: str) -> None:
+        self._worker = split_address(address)
+        await self.server.dial(*self._worker)
+
+    async def ask(self, message: Struct, reply: type[_R]) -> _R:
+        found = self.server.connections
+        connection = found[0] if found else await self.server.dial(*self._worker)
+        deadline_s = asyncio.get_running_loop().time() + WAIT_S
+        return await connection.call(message, reply, deadline_s=deadline_s)
+
+    async def prepare(
+        self, code: Code, run: RunId | None = None, *, term: int = 1, cores: int = 1, **changes: Any
+    ) -> PartAnswer:
+        self.blobs.setdefault(code.sha256, code.bundle.payload)
+        run = run or run_id(workflow=code.plan.name)
+        command = PreparePart(
+            run=run,
+            group=1,
+            term=term,
+            leader=self.server.local.node_id,
+            parts=1,
+            first_slot=0,
+            slots=cores,
+            cores=cores,
+            plan=code.plans[run.workflow],
+            file=str(code.file),
+            bundle=code.sha256,
+        )
+        return await self.ask(msgspec.structs.replace(command, **changes), PartAnswer)
+
+    async def start(
+        self, run: RunId | None = None, *, term: int = 1, lease_ms: int = 8_000, stamp_ms: int = 0
+    ) -> PartAnswer:
+        command = StartPart(
+            run=run or run_id(),
+            group=1,
+            term=term,
+            start_in_ms=0.0,
+            lease_ms=lease_ms,
+            stamp_ms=stamp_ms,
+        )
+        return await self.ask(command, PartAnswer)
+
+    async def stop(
+        self, run: RunId | None = None, *, term: int = 1, reason: str = "cancelled"
+    ) -> PartAnswer:
+        command = StopPart(run=run or run_id(), group=1, term=term, reason=reason)
+        return await self.ask(command, PartAnswer)
+
+    async def renew(
+        self, *runs: RunId, term: int = 1, lease_ms: int = 8_000, stamp_ms: int = 0
+    ) -> LeasesRenewed:
+        command = RenewLeases(
+            group=1,
+            term=term,
+            leader=self.server.local.node_id,
+            lease_ms=lease_ms,
+            runs=list(runs or [run_id()]),
+            stamp_ms=stamp_ms,
+        )
+        return await self.ask(command, LeasesRenewed)
+
+    async def who_runs(self, *, term: int = 1) -> RunsHere:
+        command = WhoRuns(group=1, term=term, leader=self.server.local.node_id)
+        return await self.ask(command, RunsHere)
+
+    def acknowledge(self, run: RunId | None = None, *, term: int = 1) -> None:
+        (connection,) = self.server.connections
+        connection.send(ResultAck(run=run or run_id(), group=1, term=term))
+
+    async def run(self, code: Code, run: RunId | None = None, **changes: Any) -> RunId:
+        """Takes a run up to RUNNING."""
+        run = run or run_id(workflow=code.plan.name)
+        answer = await self.prepare(code, run, **changes)
+        assert answer.accepted, answer
+        await self.hears(PartReady, lambda ready: ready.run == run)
+        answer = await self.start(
+            run, term=changes.get("term", 1), lease_ms=changes.get("lease_ms", 8_000)
+        )
+        assert answer.accepted, answer
+        return run
+
+    # --- hearing --------------------------------------------------------------------------
+
+    def said(self, kind: type[_R]) -> list[_R]:
+        return [message for message in self.heard if isinstance(message, kind)]
+
+    async def hears(self, kind: type[_R], like: Callable[[_R], object] = lambda _: True) -> _R:
+        """The first message of a kind, once there is one."""
+        await until(lambda: any(like(message) for message in self.said(kind)))
+        return next(message for message in self.said(kind) if like(message))
+
+    async def loads(self, target: Target, *, more_than: int = 0) -> None:
+        await until(lambda: counted(target) > more_than)
+
+
+async def until(condition: Callable[[], object], *, within_s: float = WAIT_S) -> None:
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "in vain"
+        await asyncio.sleep(0.01)
+
+
+async def is_quiet(target: Target, *, for_s: float = 0.5) -> int:
+    """What the target has counted once nothing came for so long."""
+    known, since_s = counted(target), time.monotonic()
+    while time.monotonic() - since_s < for_s:
+        await asyncio.sleep(0.02)
+        if counted(target) != known:
+            known, since_s = counted(target), time.monotonic()
+    return known
+
+
+_incarnations = itertools.count()
+
+
+@asynccontextmanager
+async def boss(name: str = "m1", blobs: dict[str, bytes] | None = None) -> AsyncIterator[Boss]:
+    handlers = Handlers()
+    local = Introduction(
+        cluster="hyperscale",
+        environment="default",
+        role=Role.MANAGER,
+        node_id=name,
+        incarnation=incarnation_now() + next(_incarnations),
+        version="1",
+    )
+    async with PeerServer(local, Security(), handlers) as server:
+        yield Boss(server, handlers, {} if blobs is None else blobs)
+
+
+@asynccontextmanager
+async def worker(
+    directory: Path, *, cores: int = 1, name: str = "w1"
+) -> AsyncIterator[WorkerServer]:
+    """A worker in this process. Its cluster does not exist: leaders come to it."""
+    node = WorkerServer(
+        {
+            "node": {"id": name, "cores": cores, "data_dir": str(directory), "stop_s": 3.0},
+            "listen": {"port": 0, "http_port": 0},
+            "discovery": {"seeds": ["127.0.0.1:9"]},
+        }
+    )
+    await node.start()
+    try:
+        yield node
+    finally:
+        await node.graceful_shutdown()
+
+
+def play(work: Callable[[], Awaitable[None]]) -> None:
+    """Runs it, and sees that nothing is left."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+
+        async def main() -> None:
+            before = asyncio.all_tasks()
+            async with asyncio.timeout(2 * WAIT_S):
+                await work()
+            await asyncio.sleep(0)
+            assert asyncio.all_tasks() == before
+
+        runner.run(main())

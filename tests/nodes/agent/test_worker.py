@@ -1,0 +1,518 @@
+"""A worker with real executors, led by a test. The target's counts are the truth."""
+
+import asyncio
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from hyperscale._native import Target
+from hyperscale.jobs.commands import (
+    Isolation,
+    PartFinished,
+    PartOutput,
+    PartPhase,
+    PartReady,
+    PartRefused,
+    PartStatus,
+    Progress,
+    Refusal,
+    WorkerCores,
+)
+from hyperscale.plan.context import decode_provided
+from tests.nodes.agent.lab import (
+    Boss,
+    Code,
+    boss,
+    counted,
+    is_quiet,
+    load,
+    play,
+    run_id,
+    until,
+    worker,
+)
+
+
+def total(finished: PartFinished) -> int:
+    assert finished.report is not None
+    return sum(step.counts.sent for step in finished.report.steps)
+
+
+def test_a_part_runs_to_its_end_and_its_result_is_exact(tmp_path: Path, target: Target) -> None:
+    code = load(tmp_path, target, duration="1500ms")
+
+    async def work() -> None:
+        async with worker(tmp_path, cores=2) as node, boss() as leader:
+            await leader.meet(node.address)
+            run = await leader.run(code, cores=2)
+            finished = await leader.hears(PartFinished)
+            assert (finished.run, finished.status) == (run, PartStatus.COMPLETED)
+            assert finished.error is None
+            assert total(finished) == await is_quiet(target) > 0
+            assert 1.4 < finished.elapsed_s < 3.0
+            assert len(finished.provided) == 2
+            assert [decode_provided(each).slot for each in finished.provided] == [0, 1]
+            progress = leader.said(Progress)
+            totals = [each.parts[0].report.steps[0].counts.total for each in progress]
+            assert totals == sorted(totals)
+            assert len(totals) >= 2
+            (fetched,) = leader.fetches
+            assert fetched == hashlib.sha256(code.bundle.payload).hexdigest()
+            leader.acknowledge(run)
+            await until(lambda: not list(tmp_path.rglob("*.result")))
+            cores = leader.said(WorkerCores)
+            assert (cores[-1].total, cores[-1].held) == (2, [])
+            assert any(held.cores == 2 for each in cores for held in each.held)
+
+    play(work)
+
+
+def test_a_result_is_repeated_until_it_is_acknowledged(tmp_path: Path, target: Target) -> None:
+    code = load(tmp_path, target, duration="200ms")
+
+    async def work() -> None:
+        async with worker(tmp_path) as node, boss() as leader:
+            await leader.meet(node.address)
+            run = await leader.run(code)
+            await until(lambda: len(leader.said(PartFinished)) >= 3)
+            assert len({repr(each.run) for each in leader.said(PartFinished)}) == 1
+            assert len(list(tmp_path.rglob("*.result"))) == 1
+            leader.acknowledge(run)
+            await until(lambda: not list(tmp_path.rglob("*.result")))
+
+    play(work)
+
+
+def test_a_lease_that_is_not_renewed_ends_the_load_by_itself(
+    tmp_path: Path, target: Target
+) -> None:
+    code = load(tmp_path, target)
+
+    async def work() -> None:
+        async with worker(tmp_path) as node, boss() as leader:
+            await leader.meet(node.address)
+            await leader.run(code, lease_ms=1_500)
+            await leader.loads(target)
+            finished = await leader.hears(PartFinished)
+            assert (finished.status, finished.error) == (PartStatus.STOPPED, "lease expired")
+            assert finished.is_retryable
+            assert finished.elapsed_s < 3.0
+            assert total(finished) == await is_quiet(target)
+
+    play(work)
+
+
+def test_renewals_keep_the_load_going(tmp_path: Path, target: Target) -> None:
+    code = load(tmp_path, target, duration="4s", pause_s=0.02)
+
+    async def work() -> None:
+        async with worker(tmp_path) as node, boss() as leader:
+            await leader.meet(node.address)
+            await leader.run(code, lease_ms=1_500)
+            stamp_ms = 0
+            while not leader.said(PartFinished):
+                renewed = await leader.renew(lease_ms=1_500, stamp_ms=stamp_ms)
+                stamp_ms = renewed.stamp_ms
+                await asyncio.sleep(0.3)
+            (finished,) = leader.said(PartFinished)[:1]
+            assert finished.status is PartStatus.COMPLETED
+            assert finished.elapsed_s >= 4.0
+            assert total(finished) == counted(target)
+
+    play(work)
+
+
+def test_without_managers_a_part_goes_on_if_it_was_told_so(tmp_path: Path, target: Target) -> None:
+    code = load(tmp_path, target, duration="3s", pause_s=0.02)
+
+    async def work() -> None:
+        async with worker(tmp_path) as node:
+            async with boss() as leader:
+                await leader.meet(node.address)
+                await leader.run(code, lease_ms=500, on_isolation=Isolation.CONTINUE)
+                await leader.loads(target)
+            async with boss("m2") as heir:
+                await heir.meet(node.address)
+                await asyncio.sleep(1.0)
+                here = await heir.who_runs(term=2)
+                assert [view.phase for view in here.parts] == [PartPhase.RUNNING]
+                assert here.parts[0].report is not None
+                finished = await heir.hears(PartFinished)
+                assert finished.status is PartStatus.COMPLETED
+                assert total(finished) == counted(target)
+
+    play(work)
+
+
+def test_a_new_leader_takes_over_without_a_pause(tmp_path: Path, target: Target) -> None:
+    code = load(tmp_path, target, duration="3s", pause_s=0.02)
+
+    async def work() -> None:
+        async with worker(tmp_path) as node, boss("m1") as old, boss("m2") as new:
+            await old.meet(node.address)
+            await new.meet(node.address)
+            run = await old.run(code)
+            await old.hears(Progress)
+            renewed = await new.renew(run, term=2)
+            assert (renewed.accepted, renewed.unknown) == (True, [])
+            progress = await new.hears(Progress)
+            assert progress.parts[0].run == run
+            assert not (await old.renew(run, term=1)).accepted
+            refused = await old.stop(run, term=1)
+            assert (refused.refusal, refused.seen_term) == (Refusal.STALE_TERM, 2)
+            finished = await new.hears(PartFinished)
+            assert finished.status is PartStatus.COMPLETED
+            assert total(finished) == counted(target)
+            assert old.said(PartFinished) == []
+
+    play(work)
+
+
+def test_a_higher_attempt_takes_the_cores_of_the_one_before(tmp_path: Path, target: Target) -> None:
+    code = load(tmp_path, target, pause_s=0.02)
+
+    async def work() -> None:
+        async with worker(tmp_path) as node, boss() as leader:
+            await leader.meet(node.address)
+            await leader.run(code)
+            await leader.loads(target)
+            newer = await leader.run(code, run_id(2), elapsed_s=59.0)
+            old = await leader.hears(PartFinished, lambda each: each.run == run_id(1))
+            assert (old.status, old.error) == (PartStatus.STOPPED, "superseded by attempt 2")
+            late = await leader.prepare(code, run_id(1))
+            assert late.phase is PartPhase.FINISHED
+            done = await leader.hears(PartFinished, lambda each: each.run == newer)
+            assert done.status is PartStatus.COMPLETED
+            assert 0.9 < done.elapsed_s < 3.0
+            assert done.report is not None
+            assert done.report.elapsed_s >= 60.0
+            assert total(old) + total(done) == await is_quiet(target)
+
+    play(work)
+
+
+def test_a_stop_ends_the_load_and_leaves_a_tombstone(tmp_path: Path, target: Target) -> None:
+    code = load(tmp_path, target)
+
+    async def work() -> None:
+        async with worker(tmp_path) as node, boss() as leader:
+            await leader.meet(node.address)
+            late = run_id(job="dc.1-late")
+            assert (await leader.stop(late)).accepted
+            assert (await leader.prepare(code, late)).refusal is Refusal.STALE_ATTEMPT
+            run = await leader.run(code)
+            await leader.loads(target)
+            assert (await leader.stop(run, reason="cancelled by alice")).accepted
+            finished = await leader.hears(PartFinished)
+            assert (finished.status, finished.error) == (PartStatus.STOPPED, "cancelled by alice")
+            assert total(finished) == await is_quiet(target)
+            assert (await leader.prepare(code, run)).phase is PartPhase.FINISHED
+            assert (await leader.start(run)).phase is PartPhase.FINISHED
+
+    play(work)
+
+
+def test_a_part_can_be_stopped_while_it_is_prepared(tmp_path: Path) -> None:
+    code = Code(
+        tmp_path,
+        """
+        class Load(Workflow):
+            vus = 1
+            duration = "5s"
+
+            @setup()
+            async def hang(self) -> None:
+                await asyncio.sleep(60)
+
+            @step()
+            async def one(self) -> Result:
+                return Result()
+        """,
+    )
+
+    async def work() -> None:
+        async with worker(tmp_path) as node, boss() as leader:
+            await leader.meet(node.address)
+            assert (await leader.prepare(code)).phase is PartPhase.PREPARING
+            assert (await leader.stop()).phase is PartPhase.STOPPING
+            finished = await leader.hears(PartFinished)
+            assert finished.status is PartStatus.STOPPED
+            assert (await leader.stop()).phase is PartPhase.FINISHED
+
+    play(work)
+
+
+def test_code_that_never_yields_is_killed_and_its_core_used_again(
+    tmp_path: Path, target: Target
+) -> None:
+    (tmp_path / "hog").mkdir()
+    hog = Code(
+        tmp_path / "hog",
+        """
+        class Load(Workflow):
+            vus = 1
+            duration = "60s"
+
+            @step()
+            async def hog(self) -> Result:
+                print("hogging", flush=True)
+                while True:
+                    pass
+        """,
+    )
+    code = load(tmp_path, target, duration="300ms")
+
+    async def work() -> None:
+        async with worker(tmp_path) as node, boss() as leader:
+            await leader.meet(node.address)
+            run = await leader.run(hog, lease_ms=60_000)
+            output = await leader.hears(PartOutput)
+            assert (output.stream, output.text) == ("stdout", "hogging\n")
+            assert (await leader.stop(run)).phase is PartPhase.STOPPING
+            other = run_id(job="dc.1-b")
+            assert (await leader.prepare(code, other)).refusal is Refusal.NO_CORES
+            finished = await leader.hears(PartFinished)
+            assert (finished.run, finished.status) == (run, PartStatus.STOPPED)
+            await leader.run(code, other)
+            finished = await leader.hears(PartFinished, lambda each: each.run == other)
+            assert finished.status is PartStatus.COMPLETED
+
+    play(work)
+
+
+def test_a_dead_executor_ends_the_part_with_what_it_had_reported(
+    tmp_path: Path, target: Target
+) -> None:
+    code = Code(
+        tmp_path,
+        f"""
+        class Load(Workflow):
+            vus = 4
+            duration = "60s"
+
+            @step()
+            async def hit(self, url: URL = "http://127.0.0.1:{target.port}/") -> HTTPResponse:
+                if os.path.exists({str(tmp_path / "die")!r}):
+                    os.kill(os.getpid(), 9)
+                await asyncio.sleep(0.01)
+                return await self.client.http.get(url)
+        """,
+    )
+
+    async def work() -> None:
+        async with worker(tmp_path, cores=2) as node, boss() as leader:
+            await leader.meet(node.address)
+            await leader.run(code, cores=2)
+            await leader.hears(Progress, lambda each: each.parts[0].report.iterations > 10)
+            (tmp_path / "die").touch()
+            finished = await leader.hears(PartFinished)
+            assert finished.status is PartStatus.FAILED
+            assert finished.is_retryable
+            assert finished.error is not None
+            assert "SIGKILL" in finished.error
+            assert 0 < total(finished) <= counted(target)
+
+    play(work)
+
+
+@pytest.mark.parametrize("cause", ["missing", "changed"])
+def test_a_bundle_that_cannot_be_brought_is_told_as_the_workers_trouble(
+    tmp_path: Path, target: Target, cause: str
+) -> None:
+    code = load(tmp_path, target)
+
+    async def work() -> None:
+        async with worker(tmp_path) as node, boss() as leader:
+            await leader.meet(node.address)
+            leader.blobs[code.sha256] = b"something else"
+            if cause == "missing":
+                del leader.blobs[code.sha256]
+                leader.blobs = _Nothing()
+            await leader.prepare(code)
+            refused = await leader.hears(PartRefused)
+            assert refused.is_retryable
+            assert not refused.is_input
+            assert code.sha256[:12] in refused.error
+            leader.acknowledge()
+            await until(lambda: leader.said(WorkerCores)[-1].held == [])
+            assert list(tmp_path.rglob("*.part")) == []
+
+    play(work)
+
+
+class _Nothing(dict[str, bytes]):
+    """A store that keeps nothing."""
+
+    def setdefault(self, key: str, default: bytes = b"", /) -> bytes:
+        return default
+
+
+def test_a_bundle_is_brought_once_for_all_and_kept(tmp_path: Path, target: Target) -> None:
+    code = load(tmp_path, target, duration="200ms")
+
+    async def work() -> None:
+        for life in range(2):
+            async with worker(tmp_path, cores=2) as node, boss() as leader:
+                await leader.meet(node.address)
+                runs = [run_id(job=f"dc.{life}-{n}") for n in range(2)]
+                await asyncio.gather(*(leader.run(code, run) for run in runs))
+                for run in runs:
+                    await leader.hears(PartFinished, lambda each, run=run: each.run == run)  # type: ignore[misc]  # bound now
+                    leader.acknowledge(run)
+                assert len(leader.fetches) == (1 if life == 0 else 0)
+
+    play(work)
+
+
+def test_a_wrong_file_is_the_users_trouble(tmp_path: Path) -> None:
+    code = Code(
+        tmp_path,
+        """
+        if "hyperscale.execution.service" in sys.modules:
+            import a_module_that_is_only_on_the_laptop
+
+        class Load(Workflow):
+            @step()
+            async def one(self) -> Result:
+                return Result()
+        """,
+    )
+
+    async def work() -> None:
+        async with worker(tmp_path) as node, boss() as leader:
+            await leader.meet(node.address)
+            await leader.prepare(code)
+            refused = await leader.hears(PartRefused)
+            assert refused.is_input
+            assert "a_module_that_is_only_on_the_laptop" in refused.error
+
+    play(work)
+
+
+def test_iterations_that_were_done_are_not_done_again(tmp_path: Path, target: Target) -> None:
+    code = Code(
+        tmp_path,
+        f"""
+        class Load(Workflow):
+            vus = 4
+            duration = "30s"
+            iterations = 101
+
+            @step()
+            async def hit(self, url: URL = "http://127.0.0.1:{target.port}/") -> HTTPResponse:
+                return await self.client.http.get(url)
+        """,
+    )
+
+    async def work() -> None:
+        async with worker(tmp_path, cores=2) as node, boss() as leader:
+            await leader.meet(node.address)
+            await leader.run(code, run_id(2), cores=2, elapsed_s=3.0, iterations_done=60)
+            finished = await leader.hears(PartFinished)
+            assert finished.status is PartStatus.COMPLETED
+            assert total(finished) == counted(target) == 41
+
+    play(work)
+
+
+def test_shared_parts_run_beside_the_one_that_has_the_core(tmp_path: Path, target: Target) -> None:
+    code = load(tmp_path, target, duration="2s", pause_s=0.02)
+
+    async def work() -> None:
+        async with worker(tmp_path) as node, boss() as leader:
+            await leader.meet(node.address)
+            beside = run_id(job="dc.1-b")
+            run = await leader.run(code)
+            await leader.run(code, beside, shared=True)
+            first = await leader.hears(PartFinished, lambda each: each.run == run)
+            second = await leader.hears(PartFinished, lambda each: each.run == beside)
+            assert first.status is second.status is PartStatus.COMPLETED
+            assert total(first) + total(second) == await is_quiet(target)
+
+    play(work)
+
+
+def test_a_worker_that_stops_hands_its_part_over_with_exact_numbers(
+    tmp_path: Path, target: Target
+) -> None:
+    code = load(tmp_path, target, pause_s=0.01)
+
+    async def work() -> None:
+        async with boss() as leader:
+            async with worker(tmp_path) as node:
+                await leader.meet(node.address)
+                run = await leader.run(code)
+                await leader.loads(target, more_than=10)
+                stopping = asyncio.ensure_future(node.graceful_shutdown())
+                finished = await leader.hears(PartFinished)
+                assert (await leader.prepare(code, run_id(job="x"))).refusal is Refusal.DRAINING
+                leader.acknowledge(run)
+                await stopping
+            assert finished.status is PartStatus.STOPPED
+            assert finished.error == "the worker is leaving"
+            assert finished.is_retryable
+            assert total(finished) == await is_quiet(target)
+            assert list(tmp_path.rglob("*.result")) == []
+
+    play(work)
+
+
+def test_a_result_survives_the_worker(tmp_path: Path, target: Target) -> None:
+    code = load(tmp_path, target, duration="300ms")
+
+    async def work() -> None:
+        async with boss() as leader, worker(tmp_path) as node:
+            await leader.meet(node.address)
+            await leader.run(code)
+            first = await leader.hears(PartFinished)
+        async with boss("m2") as heir, worker(tmp_path) as node:
+            await heir.meet(node.address)
+            again = await heir.hears(PartFinished)
+            assert again == first
+            assert (await heir.prepare(code, term=2)).phase is PartPhase.FINISHED
+            heir.acknowledge(term=2)
+            await until(lambda: not list(tmp_path.rglob("*.result")))
+
+    play(work)
+
+
+def test_readiness_and_free_cores_are_told_to_members(tmp_path: Path, target: Target) -> None:
+    code = load(tmp_path, target)
+
+    async def work() -> None:
+        async with worker(tmp_path, cores=2) as node, boss() as leader:
+            await leader.meet(node.address)
+            metrics = node.member.metrics().decode()
+            assert "hyperscale_worker_cores_free 2" in metrics
+            await leader.run(code)
+            metrics = node.member.metrics().decode()
+            assert "hyperscale_worker_cores_free 1" in metrics
+            assert 'hyperscale_worker_runs{phase="running"} 1' in metrics
+            await leader.stop()
+            await leader.hears(PartFinished)
+            leader.acknowledge()
+
+    play(work)
+
+
+def test_ready_is_told_with_a_stamp(tmp_path: Path, target: Target) -> None:
+    code = load(tmp_path, target)
+
+    async def work() -> None:
+        async with worker(tmp_path) as node, boss() as leader:
+            await leader.meet(node.address)
+            await leader.prepare(code)
+            ready = await leader.hears(PartReady)
+            stale = await leader.start(stamp_ms=ready.stamp_ms - 9_000)
+            assert stale.refusal is Refusal.INVALID
+            assert counted(target) == 0
+            await _stopped(leader)
+
+    play(work)
+
+
+async def _stopped(leader: Boss) -> None:
+    await leader.stop()
+    await leader.hears(PartFinished)
+    leader.acknowledge()
