@@ -193,9 +193,14 @@ impl Storage for Log {
         Ok(self.last())
     }
 
-    fn snapshot(&self, request_index: u64, _to: u64) -> Result<Snapshot> {
-        // One that ends before the first entry kept would leave a hole behind it.
-        if self.snapshot_index() < request_index.max(self.before.0) {
+    fn snapshot(&self, request_index: u64, to: u64) -> Result<Snapshot> {
+        // One that ends before the first entry kept would leave a hole behind it, and a node
+        // refuses one of a time when it did not take part.
+        let seats = self.snapshot.get_metadata().get_conf_state();
+        let is_in = [&seats.voters, &seats.learners, &seats.voters_outgoing]
+            .into_iter()
+            .any(|ids| ids.contains(&to));
+        if !is_in || self.snapshot_index() < request_index.max(self.before.0) {
             self.wanted.set(true);
             return Err(Error::Store(StorageError::SnapshotTemporarilyUnavailable));
         }
