@@ -157,6 +157,22 @@ pub struct Turn {
     more: bool,
 }
 
+/// The consensus core panics where going on would be unsafe. The host must hear of it as an
+/// error like any other: then it stops the node.
+fn guarded<T>(work: impl FnOnce() -> Result<T, raft::RaftError>) -> PyResult<T> {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
+        Ok(outcome) => outcome.map_err(to_py),
+        Err(panic) => {
+            let why = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("an unknown reason");
+            Err(to_py(format!("consensus cannot go on: {why}")))
+        }
+    }
+}
+
 #[pyclass(module = "hyperscale._native", unsendable)]
 pub struct MultiRaft {
     inner: raft::MultiRaft,
@@ -178,7 +194,7 @@ impl MultiRaft {
     }
 
     fn open(&mut self, image: &GroupImage) -> PyResult<()> {
-        self.inner.open(image.inner.clone()).map_err(to_py)
+        guarded(|| self.inner.open(image.inner.clone()))
     }
 
     fn close(&mut self, group: u64) {
@@ -189,20 +205,23 @@ impl MultiRaft {
         self.inner.groups().copied().collect()
     }
 
-    fn tick(&mut self) {
-        self.inner.tick();
+    fn tick(&mut self) -> PyResult<()> {
+        guarded(|| {
+            self.inner.tick();
+            Ok(())
+        })
     }
 
     fn step(&mut self, sender: u64, packed: &[u8]) -> PyResult<Vec<u64>> {
-        self.inner.step(sender, packed).map_err(to_py)
+        guarded(|| self.inner.step(sender, packed))
     }
 
     fn step_snapshot(&mut self, group: u64, message: &[u8], data: Vec<u8>) -> PyResult<()> {
-        self.inner.step_snapshot(group, message, data).map_err(to_py)
+        guarded(|| self.inner.step_snapshot(group, message, data))
     }
 
     fn propose(&mut self, group: u64, entries: Vec<(u64, Vec<u8>)>) -> PyResult<bool> {
-        self.inner.propose(group, entries).map_err(to_py)
+        guarded(|| self.inner.propose(group, entries))
     }
 
     #[pyo3(signature = (group, *, voters = vec![], learners = vec![], removed = vec![]))]
@@ -214,7 +233,7 @@ impl MultiRaft {
         removed: Vec<u64>,
     ) -> PyResult<bool> {
         let change = raft::Configuration { voters, learners, removed };
-        self.inner.propose_configuration(group, &change).map_err(to_py)
+        guarded(|| self.inner.propose_configuration(group, &change))
     }
 
     fn read_index(&mut self, group: u64, token: u64) -> PyResult<()> {
@@ -283,12 +302,15 @@ impl MultiRaft {
         self.inner.log_size(group).map_err(to_py)
     }
 
-    fn persisted(&mut self, number: u64) {
-        self.inner.persisted(number);
+    fn persisted(&mut self, number: u64) -> PyResult<()> {
+        guarded(|| {
+            self.inner.persisted(number);
+            Ok(())
+        })
     }
 
     fn turn(&mut self, py: Python<'_>) -> PyResult<Turn> {
-        let turn = self.inner.turn().map_err(to_py)?;
+        let turn = guarded(|| self.inner.turn())?;
         let bytes = |data: &[u8]| PyBytes::new(py, data).unbind();
         Ok(Turn {
             outbox: turn.outbox.iter().map(|(peer, packed)| (*peer, bytes(packed))).collect(),

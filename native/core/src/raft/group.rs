@@ -126,6 +126,8 @@ pub struct Group {
     last_hard_batch: Option<u64>,
     ready_persisted: u64,
     last_ready: u64,
+    /// The ready that brought a snapshot which is not on disk yet.
+    restored_by: Option<u64>,
 }
 
 impl Group {
@@ -165,6 +167,7 @@ impl Group {
             last_hard_batch: None,
             ready_persisted: 0,
             last_ready: 0,
+            restored_by: None,
         };
         group.throw();
         Ok(group)
@@ -256,6 +259,10 @@ impl Group {
             self.ready_persisted = ready;
             self.node.on_persist_ready(ready);
         }
+        if self.restored_by.is_some_and(|restored| restored <= ready) {
+            self.restored_by = None;
+            self.node.advance_apply();
+        }
         if self.last_batch.is_some_and(|(_, last)| last <= ready) {
             self.last_batch = None;
             self.last_hard_batch = None;
@@ -336,7 +343,12 @@ impl Group {
             done.committed.push(self.commit(entry)?);
         }
         self.node.advance_append_async(ready);
-        self.node.advance_apply();
+        if done.restored.is_some() {
+            // Counts as applied only once the disk has it.
+            self.restored_by = Some(done.ready);
+        } else if self.restored_by.is_none() {
+            self.node.advance_apply();
+        }
         self.throw();
         let standing = self.standing();
         let shown = Some((standing.term, standing.role, standing.leader));

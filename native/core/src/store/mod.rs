@@ -198,4 +198,3 @@ impl Drop for Store {
         drop(self.close());
     }
 }
-
