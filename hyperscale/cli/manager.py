@@ -27,7 +27,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
     parser = subparsers.add_parser(
         "manager",
-        help="run a manager node (a member only, for now)",
+        help="run a manager node",
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
@@ -40,5 +40,5 @@ def run(args: argparse.Namespace) -> int:
     from hyperscale.nodes.running import as_config, run_process
 
     config = as_config("manager", load_node(args, "manager").require())
-    run_process(config, manager_duties(), announce)
+    run_process(config, manager_duties(config), announce)
     return 0

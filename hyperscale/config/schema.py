@@ -73,13 +73,22 @@ class NodeSection(_Section, frozen=True, kw_only=True):
         Meta(ge=0, le=4096),
         _about("cores a worker offers; 0 for all it may use", flag="--cores"),
     ] = 0
+    failure_domain: Annotated[
+        str,
+        _NAME_OR_NONE,
+        _about(
+            "what fails together with this node (a rack, a zone); the node itself if empty",
+            flag="--failure-domain",
+        ),
+    ] = ""
     data_dir: Annotated[
         str,
         _about(
-            "directory of what must survive a restart: a manager's ledger, a worker's results",
+            "directory of what must survive a restart: a manager's ledger, a worker's results; "
+            "hyperscale-data/NAME if empty",
             flag="--data-dir",
         ),
-    ] = "hyperscale-data"
+    ] = ""
     stop_s: Annotated[
         float, _SECONDS, _about("how long a graceful stop may take", flag="--stop-s")
     ] = 10.0
@@ -214,6 +223,27 @@ class MembershipSection(_Section, frozen=True, kw_only=True):
             )
 
 
+class LedgerSection(_Section, frozen=True, kw_only=True):
+    founders: Annotated[
+        int,
+        Meta(ge=0, le=99),
+        _about(
+            "how many managers begin a new tier together; 0: one alone if it has no seeds, "
+            "and otherwise none: it joins a tier that exists",
+            flag="--founders",
+        ),
+    ] = 0
+    snapshot_entries: Annotated[
+        int, Meta(ge=100, le=10_000_000), _about("entries after which a snapshot is taken")
+    ] = 10_000
+    trailing_entries: Annotated[
+        int, Meta(ge=10, le=1_000_000), _about("entries kept behind it for nodes a little late")
+    ] = 1_000
+    history_days: Annotated[
+        float, Meta(gt=0, le=3650), _about("how long the history of jobs is kept")
+    ] = 30.0
+
+
 class LogSection(_Section, frozen=True, kw_only=True):
     level: Annotated[
         Literal["debug", "info", "warning", "error"],
@@ -245,6 +275,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     discovery: DiscoverySection = DiscoverySection()
     security: SecuritySection = SecuritySection()
     membership: MembershipSection = MembershipSection()
+    ledger: LedgerSection = LedgerSection()
     log: LogSection = LogSection()
     secret: Hidden | None = None
     previous_secret: Hidden | None = None
@@ -256,6 +287,7 @@ SECTIONS: dict[str, type[_Section]] = {
     "discovery": DiscoverySection,
     "security": SecuritySection,
     "membership": MembershipSection,
+    "ledger": LedgerSection,
     "log": LogSection,
 }
 

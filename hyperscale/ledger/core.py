@@ -229,8 +229,12 @@ class LedgerCore:
 
     def propose(self, group: int, record: Record) -> int:
         """Queues a record for the next turn; its token comes back with the answer."""
+        return self.propose_encoded(group, encode_record(record))
+
+    def propose_encoded(self, group: int, record: bytes) -> int:
+        """The same for a record another node has encoded."""
         token = self.token()
-        self._queued.setdefault(group, []).append((token, encode_record(record)))
+        self._queued.setdefault(group, []).append((token, record))
         return token
 
     def propose_command(self, group: int, key: str, body: bytes) -> int:

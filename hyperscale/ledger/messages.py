@@ -57,6 +57,8 @@ class Forwarded(Struct, frozen=True):
     key: str
     body: bytes
     hops: int = 0
+    is_record: bool = False
+    """The body is a whole record of the ledger's own, not a command for the machine."""
 
 
 @message(kind=305, priority=Priority.HIGH, size=SizeClass.LARGE, senders=_MEMBERS)

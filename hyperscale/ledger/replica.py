@@ -56,7 +56,7 @@ class _Image(Struct, array_like=True):
     last_ms: int
 
 
-_encode_image = msgspec.msgpack.Encoder(order="deterministic").encode
+_encode_image = msgspec.msgpack.Encoder().encode
 _decode_image = msgspec.msgpack.Decoder(_Image).decode
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from hyperscale.ledger.replica import SLOTS
 
@@ -146,7 +146,7 @@ class Verdict(Struct, frozen=True):
     refused: str = ""
 
 
-_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Decision).decode
 _decode_verdict = msgspec.msgpack.Decoder(Verdict).decode
 
@@ -164,7 +164,7 @@ class _State(Struct):
     nodes: dict[int, NodeRecord] = {}
     groups: dict[int, GroupRecord] = {}
     moves: dict[int, MoveRecord] = {}
-    owners: list[int] = [NO_GROUP] * SLOTS
+    owners: list[int] = field(default_factory=lambda: [NO_GROUP] * SLOTS)
     nonces: dict[str, int] = {}
     next_node: int = 1
     next_move: int = 1

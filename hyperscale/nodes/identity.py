@@ -1,5 +1,6 @@
 """Who a node is, from what it was told: name, life, addresses, and what proves it."""
 
+import os
 import secrets
 import socket
 import time
@@ -14,14 +15,42 @@ from hyperscale.wire.security import Security, TlsFiles
 
 VERSION = version("hyperscale")
 
+_NAME_FILE = "node-id"
+
 _WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104  recognised, not bound
 # Nothing is sent there: asking for a route to it tells which address of ours faces outwards.
 _ELSEWHERE = {socket.AF_INET: ("192.0.2.1", 9), socket.AF_INET6: ("2001:db8::1", 9)}
 
 
 def node_id_of(config: NodeConfig) -> str:
-    """The configured name, or one made now: a node without a name is another after a restart."""
-    return config.node.id or f"{config.role}-{secrets.token_hex(4)}"
+    """The configured name, the one its data directory has, or one made now."""
+    if config.node.id:
+        return config.node.id
+    try:
+        return (data_directory(config) / _NAME_FILE).read_text("utf-8").strip()
+    except OSError:
+        return f"{config.role}-{secrets.token_hex(4)}"
+
+
+def data_directory(config: NodeConfig) -> Path:
+    """Where this node keeps what must survive a restart."""
+    if config.node.data_dir:
+        return Path(config.node.data_dir)
+    # Without a name the port tells nodes on one machine apart, and one from its restart.
+    name = config.node.id or f"{config.role}-{config.listen.port or os.getpid()}"
+    return Path("hyperscale-data") / name
+
+
+def remember_name(directory: Path, name: str) -> None:
+    """A node whose name was made up has the same one after a restart."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / _NAME_FILE).write_text(f"{name}\n", "utf-8")
+    except OSError as error:
+        raise InputError(
+            f"the data directory {directory} cannot be written: {error.strerror or error}",
+            hint="give another one with --data-dir",
+        ) from error
 
 
 def incarnation_now() -> int:

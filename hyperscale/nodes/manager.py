@@ -1,16 +1,49 @@
-"""A manager: a member that keeps an eye on workers; jobs and results come with the datacenter."""
+"""A manager: a member that keeps the datacenter's ledger and an eye on its workers."""
 
+from pathlib import Path
+
+from hyperscale.config.schema import NodeConfig
 from hyperscale.health.readiness import ManagerReadiness
+from hyperscale.jobs.keys import slot_of
+from hyperscale.jobs.machine import JobMachine
+from hyperscale.ledger.core import Limits
+from hyperscale.ledger.machine import Machine
+from hyperscale.nodes.ledger.duty import LedgerDuty
 from hyperscale.nodes.member import Duties, Standing
 from hyperscale.nodes.running import NodeServer, Settings, as_config
 from hyperscale.nodes.workers import Workers
 from hyperscale.wire.roles import Role
 
 
-def manager_duties() -> Duties:
+def manager_duties(config: NodeConfig) -> Duties:
     return Duties(
-        role=Role.MANAGER, counts_cpu=True, why_not_ready=_why_not_ready, workers=Workers()
+        role=Role.MANAGER,
+        counts_cpu=True,
+        why_not_ready=_why_not_ready,
+        workers=Workers(),
+        services=(ledger_duty(config),),
     )
+
+
+def ledger_duty(config: NodeConfig) -> LedgerDuty:
+    """The ledger of a manager: groups of jobs."""
+    section = config.ledger
+    seeds = config.discovery.seeds or config.discovery.dns
+    return LedgerDuty(
+        Path(config.node.data_dir) / "ledger",
+        founders=section.founders or (0 if seeds else 1),
+        make_machine=lambda group: JobMachine(config.node.datacenter, group),
+        slot_of=slot_of,
+        live_jobs=_live_jobs,
+        limits=Limits(
+            snapshot_entries=section.snapshot_entries, trailing_entries=section.trailing_entries
+        ),
+    )
+
+
+def _live_jobs(machine: Machine) -> int:
+    assert isinstance(machine, JobMachine)
+    return sum(not job.has_ended for job in machine.jobs())
 
 
 def _why_not_ready(standing: Standing) -> tuple[str, ...]:
@@ -30,4 +63,5 @@ class ManagerServer(NodeServer):
 
     def __init__(self, settings: Settings = None) -> None:
         """`settings`: a `NodeConfig`, or the tables a configuration file would hold."""
-        super().__init__(as_config("manager", settings), manager_duties())
+        config = as_config("manager", settings)
+        super().__init__(config, manager_duties(config))

@@ -17,7 +17,7 @@ from hyperscale.config.loading import node_config
 from hyperscale.config.schema import NodeConfig, NodeRole
 from hyperscale.errors import InvariantError
 from hyperscale.membership.events import Member
-from hyperscale.nodes.identity import node_id_of
+from hyperscale.nodes.identity import data_directory, node_id_of
 from hyperscale.nodes.logs import Logging
 from hyperscale.nodes.member import Duties, MemberNode, open_member
 
@@ -28,9 +28,10 @@ Settings = NodeConfig | Mapping[str, Any] | None
 
 
 def as_config(role: NodeRole, given: Settings) -> NodeConfig:
-    """A complete configuration; the node has its name from here on."""
+    """A complete configuration; the node has its name and its directory from here on."""
     config = given if isinstance(given, NodeConfig) else node_config(role, given)
-    named = msgspec.structs.replace(config.node, id=node_id_of(config))
+    name, directory = node_id_of(config), data_directory(config)
+    named = msgspec.structs.replace(config.node, id=name, data_dir=str(directory))
     return msgspec.structs.replace(config, node=named)
 
 

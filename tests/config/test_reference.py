@@ -19,7 +19,7 @@ def test_the_table_of_settings_is_that_of_the_schema() -> None:
 def test_every_metric_is_listed_and_no_other() -> None:
     async def scrape() -> bytes:
         config = as_config("manager", {"listen": {"port": 0, "http_port": 0}})
-        async with open_member(config, manager_duties()) as member:
+        async with open_member(config, manager_duties(config)) as member:
             return member.metrics()
 
     served = set(re.findall(r"^# TYPE (\S+)", asyncio.run(scrape()).decode(), re.MULTILINE))

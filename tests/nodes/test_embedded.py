@@ -155,7 +155,7 @@ def test_a_node_that_is_cancelled_leaves_nothing() -> None:
         config = as_config("manager", {"listen": ANY_PORT})
 
         async def live() -> None:
-            async with open_member(config, manager_duties()):
+            async with open_member(config, manager_duties(config)):
                 await asyncio.Event().wait()
 
         task = asyncio.create_task(live())

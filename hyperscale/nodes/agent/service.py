@@ -30,7 +30,7 @@ class AgentService(Service):
 
     def __init__(self, config: NodeConfig, cores: int) -> None:
         self._cores = cores
-        self._directory = Path(config.node.data_dir) / f"worker-{config.node.id}"
+        self._directory = Path(config.node.data_dir)
         self._hand_over_s = config.node.stop_s * _HAND_OVER_SHARE
         self.driver: AgentDriver | None = None
 

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
+from msgspec.structs import replace
+
 from hyperscale.errors import RunError
 from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.messages import (
@@ -32,7 +34,6 @@ from hyperscale.nodes.ledger.errors import (
     NotLeaderError,
     OutcomeUnknownError,
     UnavailableError,
-    WrongGroupError,
 )
 from hyperscale.nodes.ledger.service import Committed, LocalLedger
 from hyperscale.wire.calls import InboundCall
@@ -60,50 +61,56 @@ class Ledger(LocalLedger):
         Goes on asking while the answer is "certainly not"; raises `OutcomeUnknownError` when it
         may have been carried out, `UnavailableError` when time is up and it was not.
         """
-        deadline_s = self._loop.time() + timeout_s
-        return await self._routed(group, key, body, deadline_s, hops=0)
+        return await self._routed(Forwarded(group, key, body), timeout_s)
+
+    async def execute_record(self, group: int, record: bytes, *, timeout_s: float = 5.0) -> None:
+        """Commits one of the ledger's own records in any group."""
+        await self._routed(Forwarded(group, "", record, is_record=True), timeout_s)
 
     async def submit(self, key: str, body: bytes, *, timeout_s: float = 5.0) -> Committed:
         """Commits a command in the group that owns the slot of its key."""
-        return await self.execute(-1, body, key=key, timeout_s=timeout_s)
+        return await self._routed(Forwarded(-1, key, body), timeout_s)
 
-    async def _routed(
-        self, group: int, key: str, body: bytes, deadline_s: float, *, hops: int
-    ) -> Committed:
-        asked = group
+    async def _routed(self, command: Forwarded, timeout_s: float) -> Committed:
+        deadline_s = self._loop.time() + timeout_s
         hint = ""
         last = "no leader is known"
+        group = command.group
         while (left_s := deadline_s - self._loop.time()) > 0:
-            group = self._owner(key) if asked < 0 else self.topology.heir_of(asked)
-            if asked < 0 and group == NO_GROUP:
+            group = self._group_of(command)
+            routed = replace(command, group=group, hops=command.hops + 1)
+            done: Done | None = None
+            if command.group < 0 and group == NO_GROUP:
                 last = "no group owns the slot of this key yet"
             elif self.core.is_leader(group):
-                try:
-                    return await self.propose(group, body, key=key, timeout_s=left_s)
-                except (NotLeaderError, WrongGroupError) as error:
-                    last = str(error)
-            elif hops < HOPS_MAX:
-                done = await self._ask(Forwarded(group, key, body, hops + 1), hint, deadline_s)
-                if done is not None and not done.refused:
+                done = await self._here(routed, left_s)
+            else:
+                done = await self._ask(routed, hint, deadline_s)
+                last = "no voter of it answers"
+            if done is not None:
+                if not done.refused:
                     return Committed(done.group, done.index, done.reply)
-                hint = done.leader if done is not None else ""
-                last = done.refused if done is not None else "no voter of it answers"
-                if hint:
-                    continue  # at once: it was told who leads
-            await asyncio.sleep(min(_RETRY_S, max(0.0, deadline_s - self._loop.time())))
+                last = done.refused.replace("_", " ")
+            hint = "" if done is None or done.leader == hint else done.leader
+            if not hint:  # else at once: it was told who leads
+                await asyncio.sleep(min(_RETRY_S, max(0.0, deadline_s - self._loop.time())))
         raise UnavailableError(
             f"group {group} did not take the command in time: {last}",
             hint="more than half of its nodes must be up and reach each other",
         )
+
+    def _group_of(self, command: Forwarded) -> int:
+        if command.group < 0:
+            return self._owner(command.key)
+        return self.topology.heir_of(command.group)
 
     def _owner(self, key: str) -> int:
         return self.topology.owners[self.core.slot_of(key)]
 
     async def _ask(self, command: Forwarded, hint: str, deadline_s: float) -> Done | None:
         """Passes the command on; None if nobody could be reached, so nobody carried it out."""
-        own = self.name_of(self.core.number)
         known = [hint, self.leader_of(command.group), *self.voters_of(command.group)]
-        tried = {"", own}
+        tried = {"", self.own_name}
         for name in known:
             link = None if name in tried else self.peers.link(name)
             tried.add(name)
@@ -120,14 +127,22 @@ class Ledger(LocalLedger):
         return None
 
     async def forwarded(self, call: InboundCall, command: Forwarded) -> Done:
-        group = self._owner(command.key) if command.group < 0 else command.group
-        left_s = call.deadline_s - self._loop.time()
+        """Answers a node that does not lead the group of its command."""
+        command = replace(command, group=self._group_of(command))
+        left_s = max(call.deadline_s - self._loop.time(), 0.01)
+        done = await self._here(command, left_s)
+        if done.refused != NOT_LEADER or not done.leader or command.hops >= HOPS_MAX:
+            return done
+        onward = replace(command, hops=command.hops + 1)
+        return await self._ask(onward, done.leader, call.deadline_s) or done
+
+    async def _here(self, command: Forwarded, timeout_s: float) -> Done:
+        group = command.group
         try:
-            outcome = await self._propose(group, command.key, command.body, max(left_s, 0.01))
+            outcome = await self.carry_out(command, timeout_s)
         except NotLeaderError as error:
-            if group not in self.core.replicas:
-                return Done(group, refused=UNKNOWN_GROUP)
-            return Done(group, refused=NOT_LEADER, leader=error.leader, term=error.term)
+            refused = NOT_LEADER if group in self.core.replicas else UNKNOWN_GROUP
+            return Done(group, refused=refused, leader=error.leader, term=error.term)
         if outcome.moved_to >= 0:
             return Done(group, refused=WRONG_GROUP, moved_to=outcome.moved_to)
         return Done(group, outcome.index, outcome.reply)

@@ -25,7 +25,7 @@ from hyperscale.ledger.core import (
     Superseded,
 )
 from hyperscale.ledger.machine import Machine
-from hyperscale.ledger.messages import RaftMessages
+from hyperscale.ledger.messages import Forwarded, RaftMessages
 from hyperscale.ledger.records import Record
 from hyperscale.ledger.replica import Outcome
 from hyperscale.ledger.topology import Topology
@@ -262,6 +262,10 @@ class LocalLedger:
 
     # -- messages -------------------------------------------------------------------------
 
+    @property
+    def own_name(self) -> str:
+        return self.name_of(self.core.number)
+
     def name_of(self, number: int) -> str:
         """The node of this number; empty if unknown."""
         return self.core.topology.name_of(number) or self._routes.get(number, "")
@@ -325,19 +329,25 @@ class LocalLedger:
         self, group: int, body: bytes, *, key: str = "", timeout_s: float = 5.0
     ) -> Committed:
         """Commits a command in a group this node leads; `NotLeaderError` if it does not."""
-        outcome = await self._propose(group, key, body, timeout_s)
+        outcome = await self.carry_out(Forwarded(group, key, body), timeout_s)
         if outcome.moved_to >= 0:
             raise WrongGroupError(group, outcome.moved_to)
         return Committed(group, outcome.index, outcome.reply)
 
-    async def _propose(self, group: int, key: str, body: bytes, timeout_s: float) -> Outcome:
+    async def carry_out(self, command: Forwarded, timeout_s: float) -> Outcome:
+        """Has a command committed here, in a group this node leads."""
         core = self.core
+        group = command.group
         if not core.is_leader(group):
-            raise self._not_leader(group)
+            raise self.not_leader(group)
         if core.is_full:
             raise OverloadedError("more waits for the disk than should", retry_after_s=0.1)
         begun_s = self._loop.time()
-        outcome = await self._answered(core.propose_command(group, key, body), group, timeout_s)
+        if command.is_record:
+            token = core.propose_encoded(group, command.body)
+        else:
+            token = core.propose_command(group, command.key, command.body)
+        outcome = await self._answered(token, group, timeout_s)
         self.commit_seconds.observe(self._loop.time() - begun_s)
         self.commands[group] = self.commands.get(group, 0) + 1
         return outcome
@@ -345,7 +355,7 @@ class LocalLedger:
     async def propose_record(self, group: int, record: Record, *, timeout_s: float = 5.0) -> None:
         """Commits one of the ledger's own records in a group this node leads."""
         if not self.core.is_leader(group):
-            raise self._not_leader(group)
+            raise self.not_leader(group)
         await self._answered(self.core.propose(group, record), group, timeout_s)
 
     async def _answered(self, token: int, group: int, timeout_s: float) -> Outcome:
@@ -359,15 +369,14 @@ class LocalLedger:
             expiry.cancel()
             self._answers.pop(token, None)
         if isinstance(outcome, Superseded):
-            raise self._not_leader(group)
+            raise self.not_leader(group)
         return outcome
 
-    def _not_leader(self, group: int) -> NotLeaderError:
+    def not_leader(self, group: int) -> NotLeaderError:
         standing = self.core.standings.get(group)
         leader = self.leader_of(group)
-        own = self.name_of(self.core.number)
         term = 0 if standing is None else standing.term
-        return NotLeaderError(group, "" if leader == own else leader, term)
+        return NotLeaderError(group, "" if leader == self.own_name else leader, term)
 
     # -- reads ----------------------------------------------------------------------------
 

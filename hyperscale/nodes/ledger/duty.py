@@ -1,0 +1,171 @@
+"""The ledger as a part of a node: its directory, its way to a tier, its end."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from hyperscale._native import LedgerError, LedgerStore
+from hyperscale.errors import InputError, RunError
+from hyperscale.ledger.core import LedgerCore, Limits
+from hyperscale.ledger.machine import Machine
+from hyperscale.membership.events import Member
+from hyperscale.nodes.identity import remember_name
+from hyperscale.nodes.ledger.figures import collect
+from hyperscale.nodes.ledger.joining import Belonging, Joining
+from hyperscale.nodes.ledger.managing import Managing
+from hyperscale.nodes.ledger.peers import MemberPeers
+from hyperscale.nodes.ledger.routing import Ledger, answer_ledger
+from hyperscale.nodes.member import MemberNode, Service
+from hyperscale.nodes.messages import metadata_of
+from hyperscale.nodes.metrics import Family
+from hyperscale.wire.serving import Handlers
+
+_HAND_OVER_S = 1.0
+
+_log = logging.getLogger("hyperscale.ledger")
+
+
+class LedgerDuty(Service):
+    """Holds the node's `Ledger`, once there is one."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        founders: int,
+        make_machine: Callable[[int], Machine],
+        slot_of: Callable[[str], int],
+        live_jobs: Callable[[Machine], int],
+        limits: Limits | None = None,
+    ) -> None:
+        self.ledger: Ledger | None = None
+        self.on_ledger: list[Callable[[Ledger], None]] = []
+        """Told once there is one, before it does anything."""
+        self._directory = directory
+        self._founders = founders
+        self._make_machine = make_machine
+        self._slot_of = slot_of
+        self._count_live = live_jobs
+        self._limits = limits
+        self._store: LedgerStore | None = None
+
+    def require(self) -> Ledger:
+        """The ledger; `RunError` while this node has none."""
+        if self.ledger is None:
+            raise RunError(
+                "this node has not joined its ledger yet",
+                hint="a new tier waits for all the managers it is to begin with",
+            )
+        return self.ledger
+
+    # -- Service --------------------------------------------------------------------------
+
+    def attach(self, member: MemberNode, handlers: Handlers) -> None:
+        remember_name(self._directory.parent, member.node_id)
+        try:
+            self._store = LedgerStore(self._directory)
+        except LedgerError as error:
+            raise InputError(
+                str(error),
+                hint="a node without its ledger joins as a new one: move the directory away, "
+                "and give it another --node-id or let the others know it lost its disk",
+            ) from error
+        except OSError as error:
+            raise InputError(f"{self._directory}: {error.strerror or error}") from error
+        self._member = member
+        self._peers = MemberPeers(member.server, member.members, member.server.local.role, _is_fit)
+        self._belonging = Belonging(self._store)
+        self._joining = Joining(
+            self._belonging,
+            self._peers,
+            name=member.node_id,
+            domain=member.config.node.failure_domain or member.node_id,
+            founders=self._founders,
+            ledger=lambda: self.ledger,
+        )
+        self._joining.answer(handlers)
+        answer_ledger(handlers, lambda: self.ledger)
+
+    async def start(self) -> None:
+        if self._belonging.ledger:
+            self._open()
+        else:
+            self._member.driver.spawn(self._join(), "ledger-join")
+
+    async def _join(self) -> None:
+        topology = await self._joining.found_or_join()
+        ledger = self._open()
+        if topology is not None:
+            ledger.core.found(topology)
+        elif not ledger.core.replicas:
+            ledger.core.join(0)
+        ledger.wake()
+        self._member.describe()
+
+    def _open(self) -> Ledger:
+        assert self._store is not None
+        core = LedgerCore(
+            self._belonging.number,
+            self._store,
+            make_machine=self._make_machine,
+            slot_of=self._slot_of,
+            seed=secrets.randbits(63),
+            limits=self._limits,
+            images=self._store.load(),
+        )
+        ledger = Ledger(self._belonging.ledger, core, self._store, self._peers)
+        self.ledger = ledger
+        ledger.hooks.topology.append(self._member.describe)
+        for told in self.on_ledger:
+            told(ledger)
+        managing = Managing(ledger, self._live_jobs)
+        self._member.driver.spawn(ledger.run(), "ledger")
+        self._member.driver.spawn(managing.run(), "ledger-managing")
+        return ledger
+
+    def _live_jobs(self, group: int) -> int | None:
+        machine = None if self.ledger is None else self.ledger.machine(group)
+        return None if machine is None else self._count_live(machine)
+
+    async def leave(self) -> None:
+        """Others lead on at once, instead of after an election."""
+        ledger = self.ledger
+        if ledger is None:
+            return
+        for group in tuple(ledger.leading()):
+            voters = ledger.core.raft.seats(group)[0]
+            fit = [n for n in voters if self._peers.is_fit(ledger.name_of(n))]
+            others = [number for number in fit if number != ledger.core.number]
+            if others:
+                ledger.core.raft.transfer_leadership(group, others[0])
+        ledger.wake()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_HAND_OVER_S):
+                while ledger.leading() and len(ledger.topology.nodes) > 1:  # noqa: ASYNC110
+                    await asyncio.sleep(_HAND_OVER_S / 50)
+
+    async def stop(self) -> None:
+        if self.ledger is not None:
+            await self.ledger.close()
+        elif self._store is not None:
+            self._store.close()
+
+    def why_not_ready(self) -> tuple[str, ...]:
+        if self.ledger is None:
+            return ("has not joined its ledger",)
+        topology = self.ledger.topology
+        if not any(topology.owners):
+            return ("its ledger has no groups yet",)
+        return ()
+
+    def collect(self) -> list[Family]:
+        return [] if self.ledger is None else collect(self.ledger)
+
+
+def _is_fit(member: Member) -> bool:
+    """A node that is overloaded or leaving should not lead."""
+    metadata = metadata_of(member.metadata)
+    return metadata is None or (metadata.is_ready and metadata.overload in {"healthy", "busy"})
