@@ -22,7 +22,6 @@ from hyperscale.graph.analysis import FromParameter
 
 # Between slices the loop turns: reports, stops and leases wait for one at most.
 _SLICE_S = 0.02
-_KEEPS_LEASES = hasattr(NativeProgram, "lease_in")
 
 
 class StaticCrew:
@@ -65,8 +64,8 @@ class StaticCrew:
 
     def renew_lease(self, deadline_boottime_ns: int) -> None:
         self._lease_boottime_ns = deadline_boottime_ns
-        if _KEEPS_LEASES:
-            self._program.lease_in(max(0, deadline_boottime_ns - boottime_ns()) / 1e9)
+        # Kept natively too, on a clock that goes on while this process is stopped.
+        self._program.lease_in(max(0, deadline_boottime_ns - boottime_ns()) / 1e9)
 
     def halt(self) -> None:
         """Not another slice: `cut` follows."""

@@ -45,16 +45,7 @@ BUSY = """
             while True:
                 pass
 """
-LOADS = [
-    pytest.param(IN_PYTHON, id="python"),
-    pytest.param(
-        STATIC,
-        id="static",
-        marks=pytest.mark.skipif(
-            not hasattr(_native.Program, "lease_in"), reason="an older native module"
-        ),
-    ),
-]
+LOADS = [pytest.param(IN_PYTHON, id="python"), pytest.param(STATIC, id="static")]
 
 
 @pytest.fixture
@@ -105,7 +96,7 @@ def test_an_executor_that_was_stopped_beyond_its_lease_sends_nothing_more(
     lab.work(work)
 
 
-@pytest.mark.parametrize("source", [IN_PYTHON, STATIC], ids=["python", "static"])
+@pytest.mark.parametrize("source", LOADS)
 def test_load_ends_at_the_deadline_and_renewing_puts_it_off(
     lab: Lab, target: _native.Target, source: str
 ) -> None:

@@ -1,0 +1,160 @@
+"""Worker processes that are stopped, killed and started again, under load."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hyperscale._native import Target
+from hyperscale.jobs.commands import PartFinished, PartPhase, PartStatus, Progress
+from tests.nodes.agent.lab import boss, counted, is_quiet, load, play, run_id, until
+from tests.nodes.lab import Cluster, Node
+
+LEASE_MS = 2_000
+LOADS = [pytest.param(0.005, id="python"), pytest.param(0.0, id="static")]
+
+
+@contextmanager
+def process(directory: Path) -> Iterator[Node]:
+    with Cluster(directory) as cluster:
+        yield start(cluster)
+
+
+def start(cluster: Cluster) -> Node:
+    data = cluster.directory / "data"
+    arguments = ("--cores", "1", "--data-dir", str(data), "--seed", "127.0.0.1:9")
+    return cluster.start("worker", "w1", *arguments).wait_listening()
+
+
+def executors_of(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in children]
+
+
+def total(finished: PartFinished) -> int:
+    assert finished.report is not None
+    return sum(step.counts.sent for step in finished.report.steps)
+
+
+@pytest.mark.parametrize("pause_s", LOADS)
+def test_load_ends_with_its_lease_though_the_agent_is_frozen(
+    tmp_path: Path, target: Target, pause_s: float
+) -> None:
+    code = load(tmp_path, target, pause_s=pause_s)
+
+    async def work() -> None:
+        with process(tmp_path) as node:
+            async with boss() as leader:
+                await leader.meet(node.address)
+                run = await leader.run(code, lease_ms=LEASE_MS)
+                await leader.loads(target)
+                await leader.renew(run, lease_ms=LEASE_MS)
+                renewed_s = time.monotonic()
+                os.kill(node.process.pid, signal.SIGSTOP)
+                quiet = await is_quiet(target, for_s=1.0)
+                # One second of it was the quiet itself.
+                assert time.monotonic() - renewed_s - 1.0 < LEASE_MS / 1000 + 1.0
+                # A renewal that waits in the agent's socket revives nothing.
+                late = asyncio.ensure_future(leader.renew(run, lease_ms=LEASE_MS))
+                await asyncio.sleep(0.3)
+                os.kill(node.process.pid, signal.SIGCONT)
+                await late
+                finished = await leader.hears(PartFinished)
+                assert (finished.status, finished.error) == (PartStatus.STOPPED, "lease expired")
+                assert total(finished) == quiet == await is_quiet(target)
+
+    play(work)
+
+
+@pytest.mark.parametrize("pause_s", LOADS)
+def test_nothing_is_sent_by_a_worker_that_was_stopped_beyond_its_leases(
+    tmp_path: Path, target: Target, pause_s: float
+) -> None:
+    code = load(tmp_path, target, pause_s=pause_s)
+
+    async def work() -> None:
+        with process(tmp_path) as node:
+            async with boss() as leader:
+                await leader.meet(node.address)
+                await leader.run(code, lease_ms=LEASE_MS)
+                await leader.loads(target, more_than=50)
+                everyone = [node.process.pid, *executors_of(node.process.pid)]
+                for pid in everyone:
+                    os.kill(pid, signal.SIGSTOP)
+                quiet = await is_quiet(target, for_s=LEASE_MS / 1000 + 0.5)
+                for pid in everyone:
+                    os.kill(pid, signal.SIGCONT)
+                finished = await leader.hears(PartFinished)
+                assert (finished.status, finished.error) == (PartStatus.STOPPED, "lease expired")
+                assert total(finished) == quiet == await is_quiet(target)
+
+    play(work)
+
+
+def test_a_killed_worker_leaves_nothing_running_and_its_results_to_its_next_life(
+    tmp_path: Path, target: Target
+) -> None:
+    (tmp_path / "short").mkdir()
+    short = load(tmp_path / "short", target, duration="300ms")
+    code = load(tmp_path, target, pause_s=0.01)
+
+    async def work() -> None:
+        with Cluster(tmp_path) as cluster:
+            async with boss() as leader:
+                node = start(cluster)
+                await leader.meet(node.address)
+                done = await leader.run(short, run_id(job="dc.1-done"))
+                first = await leader.hears(PartFinished)
+                assert first.run == done
+                running = await leader.run(code)
+                await leader.hears(Progress, lambda each: each.parts[0].run == running)
+                children = executors_of(node.process.pid)
+                node.kill()
+                await until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+                await is_quiet(target)
+            async with boss("m2", blobs={code.sha256: code.bundle.payload}) as heir:
+                node = start(cluster)
+                await heir.meet(node.address)
+                here = await heir.who_runs(term=2)
+                assert [(view.run, view.phase) for view in here.parts] == [
+                    (done, PartPhase.FINISHED)
+                ]
+                again = await heir.hears(PartFinished)
+                assert again == first
+                heir.acknowledge(done, term=2)
+                await until(lambda: not list(tmp_path.rglob("*.result")))
+                # The next attempt goes on where the last report was.
+                before = counted(target)
+                newer = await heir.run(code, run_id(2), term=2, elapsed_s=59.0)
+                finished = await heir.hears(PartFinished, lambda each: each.run == newer)
+                assert finished.status is PartStatus.COMPLETED
+                assert before + total(finished) == await is_quiet(target)
+
+    play(work)
+
+
+def test_sigterm_hands_the_part_over_and_ends_the_process_well(
+    tmp_path: Path, target: Target
+) -> None:
+    code = load(tmp_path, target, pause_s=0.01)
+
+    async def work() -> None:
+        with process(tmp_path) as node:
+            async with boss() as leader:
+                await leader.meet(node.address)
+                run = await leader.run(code)
+                await leader.loads(target, more_than=20)
+                node.process.send_signal(signal.SIGTERM)
+                finished = await leader.hears(PartFinished)
+                assert (finished.run, finished.is_retryable) == (run, True)
+                leader.acknowledge(run)
+                await until(lambda: node.process.poll() is not None)
+                assert node.process.returncode == 0
+                assert total(finished) == await is_quiet(target)
+
+    play(work)
