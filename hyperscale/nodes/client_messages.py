@@ -1,0 +1,213 @@
+"""What clients and operators say to managers about jobs. Kinds 450-479.
+
+Any manager answers for any job: one that does not lead the job's group passes the question on,
+and the answer back. A submission may be repeated with its key as often as need be. A failure
+that carries a `code` is definite; a lost connection is not: ask again, elsewhere.
+"""
+
+from msgspec import Struct, field
+
+from hyperscale.jobs.events import JobOptions
+from hyperscale.jobs.state import JobView
+from hyperscale.plan import Plan
+from hyperscale.stats.view import RunView
+from hyperscale.wire.registry import Priority, SizeClass, message, part
+from hyperscale.wire.roles import Role
+
+_ASKING = frozenset({Role.CLIENT, Role.OPERATOR, Role.MANAGER})
+_MANAGERS = frozenset({Role.MANAGER})
+
+BLOB_CHUNK_BYTES = 512 * 1024
+BLOB_BYTES_MAX = 64 * 1024 * 1024
+
+
+# -- bundles ------------------------------------------------------------------------------
+
+
+@message(
+    kind=450, priority=Priority.HIGH, size=SizeClass.MEDIUM, senders=_ASKING, rate_per_10s=5_000
+)
+class PutBlob(Struct, frozen=True, kw_only=True):
+    """A piece of a bundle, in order from offset 0. -> BlobTaken. An empty piece asks how far
+    it is."""
+
+    sha256: str
+    size: int
+    offset: int
+    data: bytes = b""
+
+
+@message(kind=451, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
+class BlobTaken(Struct, frozen=True, kw_only=True):
+    """Send from `offset` on; complete when that is the whole size, and then it is on disk."""
+
+    offset: int
+    is_complete: bool
+
+
+@message(kind=452, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
+class KeepBlob(Struct, frozen=True, kw_only=True):
+    """From one manager to another: fetch this from me and keep it. -> BlobTaken"""
+
+    sha256: str
+    size: int
+
+
+# -- jobs ---------------------------------------------------------------------------------
+
+
+@message(kind=453, priority=Priority.HIGH, size=SizeClass.LARGE, senders=_ASKING)
+class SubmitJob(Struct, frozen=True, kw_only=True):
+    """-> JobAck. The bundle must be there before (`PutBlob`); an empty one means none."""
+
+    key: str
+    plan: Plan
+    bundle: str = ""
+    options: JobOptions = field(default_factory=JobOptions)
+    by: str = ""
+
+
+@message(kind=454, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
+class JobAck(Struct, frozen=True, kw_only=True):
+    """`accepted`: the job is committed. `code` and `error` say why not (`jobs.events.Code`, or
+    `needs_bundle`: put it first)."""
+
+    accepted: bool
+    job: str = ""
+    key: str = ""
+    was_duplicate: bool = False
+    original_job_id: str = ""
+    code: str = ""
+    error: str = ""
+    retry_after_s: float = 0.0
+    group: int = 0
+    index: int = 0
+    """Of the commit: a `session` read with it sees the job on any manager."""
+
+
+@message(kind=455, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)
+class JobAsked(Struct, frozen=True, kw_only=True):
+    """-> JobTold"""
+
+    job: str
+    read: str = "strong"
+
+
+@message(kind=456, priority=Priority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)
+class JobTold(Struct, frozen=True, kw_only=True):
+    """`job` None: there is none of that name. `live` while it runs."""
+
+    job: JobView | None = None
+    position: int = 0
+    """Its place in the queue; 0: not in it."""
+    live: RunView | None = None
+
+
+@part
+class OutputLine(Struct, frozen=True, kw_only=True):
+    """What user code printed on a worker."""
+
+    worker: str
+    workflow: str
+    slot: int
+    stream: str
+    text: str
+
+
+@message(kind=457, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)
+class WatchJob(Struct, frozen=True, kw_only=True):
+    """Answered by `JobNews`, a few each second, until the job has ended: the last one says so.
+    The stream breaks when its leader changes: watch again, through any manager."""
+
+    job: str
+
+
+@message(kind=458, priority=Priority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)
+class JobNews(Struct, frozen=True, kw_only=True):
+    job: JobView
+    position: int = 0
+    live: RunView | None = None
+    output: list[OutputLine] = field(default_factory=list)
+
+
+@message(kind=459, priority=Priority.CRITICAL, size=SizeClass.SMALL, senders=_ASKING)
+class CancelJob(Struct, frozen=True, kw_only=True):
+    """-> CancelTold. Again is harmless."""
+
+    job: str
+    reason: str = ""
+    by: str = ""
+
+
+@message(kind=460, priority=Priority.CRITICAL, size=SizeClass.SMALL, senders=_MANAGERS)
+class CancelTold(Struct, frozen=True, kw_only=True):
+    """`accepted`: the cancel is committed, or the job had been cancelled before. Otherwise the
+    job had ended (`status` says as what) or `error` says why not."""
+
+    accepted: bool
+    status: str = ""
+    code: str = ""
+    error: str = ""
+
+
+@message(kind=461, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)
+class JobsAsked(Struct, frozen=True, kw_only=True):
+    """-> JobsTold, newest first."""
+
+    limit: int = 100
+    live_only: bool = False
+    is_relayed: bool = False
+    """From another manager: answer for the groups led here alone."""
+
+
+@message(kind=462, priority=Priority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)
+class JobsTold(Struct, frozen=True, kw_only=True):
+    jobs: list[JobView] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    """Managers that did not answer: jobs they lead may be missing."""
+
+
+@message(kind=463, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_ASKING)
+class RecordAsked(Struct, frozen=True, kw_only=True):
+    """The final record of a job that has ended (`jobs.state.decode_job`), in `Chunk`s. Fails
+    with the code `unknown_job` or `not_ended`."""
+
+    job: str
+
+
+# -- workers and nodes --------------------------------------------------------------------
+
+
+@message(kind=464, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)
+class WorkersAsked(Struct, frozen=True, kw_only=True):
+    """-> WorkersTold"""
+
+
+@part
+class WorkerRow(Struct, frozen=True, kw_only=True):
+    worker: str
+    state: str  # as membership sees it
+    address: str = ""
+    cores: int = 0
+    free: int = 0
+    is_draining: bool = False
+    runs: list[str] = field(default_factory=list)  # "job workflow/part attempt"
+
+
+@message(kind=465, priority=Priority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)
+class WorkersTold(Struct, frozen=True, kw_only=True):
+    workers: list[WorkerRow] = field(default_factory=list)
+
+
+@message(kind=466, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_ASKING)
+class DrainNode(Struct, frozen=True, kw_only=True):
+    """Takes a worker or a manager out of service without losing anything. -> DrainTold"""
+
+    node: str
+
+
+@message(kind=467, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
+class DrainTold(Struct, frozen=True, kw_only=True):
+    """`left` is what it still has: runs of a worker, groups of a manager. Ask again for news."""
+
+    left: int
