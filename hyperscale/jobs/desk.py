@@ -150,7 +150,8 @@ class Desk:
             opened_s=now_s,
         )
         if is_inherited:
-            live.remember(part, now_s=now_s)
+            age_s = max(0, self._now_ms - part.seen_ms) / 1000
+            live.remember(part, age_s=age_s, now_s=now_s)
         self.runs[run] = live
 
     def close(
@@ -261,19 +262,22 @@ class Desk:
         run.deadline_s = started_s + remaining_s + grace_s
 
     def lost(self, run: LiveRun, reason: str, *, now_s: float) -> list[Effect]:
-        """A run whose worker is gone, or has forgotten it: its load has ended."""
+        """A run whose worker is gone, or has forgotten it: its load has ended by now."""
         if run.result is not None:
             return []
         return self.give_up(run, reason, costs_retry=True, now_s=now_s)
 
     def give_up(
-        self, run: LiveRun, reason: str, *, costs_retry: bool, now_s: float
+        self,
+        run: LiveRun,
+        reason: str,
+        *,
+        costs_retry: bool,
+        now_s: float,
+        until_s: float = float("inf"),
     ) -> list[Effect]:
-        # The engine stops by itself when its lease runs out, so no more than that is unheard.
-        silent_s_max = self.timing.lease_s + self.timing.renew_s
-        event = run.revocation(
-            reason, silent_s_max=silent_s_max, costs_retry=costs_retry, now_s=now_s
-        )
+        """Another attempt, or none. `until_s`: when its load was over, if not only by now."""
+        event = run.revocation(reason, until_s=until_s, costs_retry=costs_retry, now_s=now_s)
         return self.propose(event, now_s=now_s)
 
     def take_answer(self, answer: CoresAnswer, *, now_s: float) -> str | None:

@@ -87,6 +87,7 @@ class LiveRun:
     opened_s: float = 0.0
     stamp_ms: int = 0
     started_s: float | None = None  # when its load began, as far as this leader knows
+    maybe_s: float | None = None  # from when on it may have begun, for all this leader knows
     deadline_s: float = float("inf")
     state: PartState | None = None
     elapsed_s: float = 0.0
@@ -122,8 +123,9 @@ class LiveRun:
             self.started_s = now_s - progress.elapsed_s
         return True
 
-    def remember(self, part: Part, *, now_s: float) -> None:
-        """What the last checkpoint says, for a leader that has heard nothing yet."""
+    def remember(self, part: Part, *, age_s: float, now_s: float) -> None:
+        """What was committed of it, `age_s` ago, for a leader that has heard nothing yet."""
+        self.maybe_s = now_s - age_s
         report = decode_report(part.report)
         if report is not None:
             self.state = PartState(report)
@@ -131,8 +133,7 @@ class LiveRun:
             if part.elapsed_s > 0:
                 self.rates = [sent_of(report) / part.elapsed_s]
             self.actions, self.moved_s = actions_of(report), now_s
-            # It is not known when that was: no later than the checkpoint's own interval ago.
-            self.report_s = now_s
+            self.report_s = now_s - age_s
 
     def _rate(self, report: PartReport, elapsed_s: float) -> None:
         before = self.state
@@ -167,10 +168,11 @@ class LiveRun:
         )
 
     def revocation(
-        self, reason: str, *, silent_s_max: float, costs_retry: bool, now_s: float
+        self, reason: str, *, until_s: float, costs_retry: bool, now_s: float
     ) -> AttemptRevoked:
-        """The end of an attempt that does not report any more: what it did, what it may have."""
-        gap_s, requests = self.gap(silent_s_max, now_s)
+        """The end of an attempt that reports no more: what it did, and what it may have done
+        until `until_s`, when its load was over."""
+        gap_s, requests = self.gap(min(until_s, now_s))
         return AttemptRevoked(
             job=self.id.job,
             workflow=self.id.workflow,
@@ -185,12 +187,13 @@ class LiveRun:
             costs_retry=costs_retry,
         )
 
-    def gap(self, silent_s_max: float, now_s: float) -> tuple[float, int]:
+    def gap(self, until_s: float) -> tuple[float, int]:
         """How long it may have gone on unheard, and at most how many requests that makes."""
-        since_s = self.report_s if self.report_s is not None else self.started_s
-        if since_s is None:
-            return 0.0, 0  # its load never began
-        silent_s = min(max(0.0, now_s - since_s), silent_s_max)
+        known = (self.report_s, self.started_s, self.maybe_s)
+        since_s = next((each for each in known if each is not None), None)
+        if since_s is None or until_s <= since_s:
+            return 0.0, 0  # its load never began, or all of it was reported
+        silent_s = until_s - since_s
         rate = max(self.rates, default=0.0) * _RATE_MARGIN
         if not self.rates:
             rate = float(RATE_PER_CORE_MAX * self.cores)

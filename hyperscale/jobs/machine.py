@@ -151,7 +151,7 @@ class JobMachine:
             return _after_the_end(job, event)
         match event:
             case Checkpointed():
-                checkpointed(job, event)
+                checkpointed(job, event, now_ms)
                 return _OK  # too many, and too large, for the history
             case WorkflowsPlanned():
                 is_new = planned(job, event, now_ms)

@@ -96,7 +96,8 @@ class Part(Struct, kw_only=True, omit_defaults=True):
     # Done by revoked attempts: the next one runs for the rest.
     began_s: float = 0.0
     iterations_done: int = 0
-    # Of the open attempt, at its last checkpoint.
+    # Of the open attempt, at its last checkpoint; when that was, or when it was dispatched.
+    seen_ms: int = 0
     elapsed_s: float = 0.0
     iterations: int = 0
     report: bytes = b""  # once ended: its whole last report

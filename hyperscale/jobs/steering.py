@@ -95,7 +95,13 @@ class Steering:
             if run.result is not None:
                 effects += self._commit_result(run, is_stopping=True, now_s=now_s)
             elif self._is_silent(run, now_s):
-                effects += self._desk.give_up(run, reason, costs_retry=False, now_s=now_s)
+                effects += self._desk.give_up(
+                    run,
+                    reason,
+                    costs_retry=False,
+                    now_s=now_s,
+                    until_s=self._lease_over_s(job, run, now_s),
+                )
             elif now_s >= run.sent_s + self._timing.repeat_s or run.phase is not PartPhase.STOPPING:
                 run.sent_s = now_s
                 run.phase = PartPhase.STOPPING
@@ -245,7 +251,8 @@ class Steering:
             return self._commit_result(run, is_stopping=False, now_s=now_s)
         loss = self._loss(job, run, now_s)
         if loss is not None:
-            return self._desk.lost(run, loss, now_s=now_s)
+            until_s = self._lease_over_s(job, run, now_s)
+            return self._desk.give_up(run, loss, costs_retry=True, now_s=now_s, until_s=until_s)
         is_due = now_s >= run.sent_s + self._timing.repeat_s
         effects: list[Effect] = []
         match run.phase:
@@ -326,6 +333,8 @@ class Steering:
             link = links[each.worker]
             start_in_s = max(0.0, live.start_at_s[name] - now_s - link.rtt_s / 2)
             each.sent_s = now_s
+            if each.maybe_s is None:
+                each.maybe_s = now_s
             command = StartPart(
                 run=each.id,
                 group=self._desk.group,
@@ -363,6 +372,13 @@ class Steering:
         # An idle worker has not been heard for long, and need not have been.
         return now_s >= links.stopped_at_s(run.worker, since_s=run.opened_s, now_s=now_s)
 
+    def _lease_over_s(self, job: Job, run: LiveRun, now_s: float) -> float:
+        """When its load was over at the latest."""
+        if job.options.on_isolation is Isolation.CONTINUE:
+            return now_s
+        over_s = self._desk.links.stopped_at_s(run.worker, since_s=run.opened_s, now_s=now_s)
+        return min(now_s, over_s - self._timing.silence_margin_s)
+
     # --- results --------------------------------------------------------------------------
 
     def _commit_result(self, run: LiveRun, *, is_stopping: bool, now_s: float) -> list[Effect]:
@@ -371,7 +387,9 @@ class Steering:
         if isinstance(result, PartRefused):
             if result.is_retryable and not is_stopping:
                 reason = f"worker {run.worker} could not prepare it: {result.error}"
-                return self._desk.give_up(run, reason, costs_retry=True, now_s=now_s)
+                return self._desk.give_up(
+                    run, reason, costs_retry=True, now_s=now_s, until_s=float("-inf")
+                )
             error = f"{result.error} (hint: {result.hint})" if result.hint else result.error
             status = PartStatus.STOPPED if is_stopping else PartStatus.FAILED
             return self._desk.propose(_finished(run, status, error), now_s=now_s)
@@ -385,13 +403,14 @@ class Steering:
         # An executor that died is held against its worker; a lease that ran out is not.
         died = result.status is PartStatus.FAILED
         reason = result.error or f"it ended early on {run.worker}"
-        event = run.revocation(
+        unheard_s = _DEAD_EXECUTOR_GAP_S if died else 0.0
+        return self._desk.give_up(
+            run,
             reason,
-            silent_s_max=_DEAD_EXECUTOR_GAP_S if died else 0.0,
             costs_retry=died,
             now_s=now_s,
+            until_s=(run.report_s or now_s) + unheard_s,
         )
-        return self._desk.propose(event, now_s=now_s)
 
     # --- statistics -----------------------------------------------------------------------
 

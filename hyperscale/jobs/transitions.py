@@ -94,6 +94,7 @@ def dispatched(job: Job, event: Dispatched, now_ms: int) -> bool:
     for dispatch in event.dispatches:
         part = workflow.parts[dispatch.part]
         part.attempt, part.worker, part.is_open = dispatch.attempt, dispatch.worker, True
+        part.seen_ms = now_ms
     if workflow.status is WorkflowStatus.PENDING:
         workflow.become(WorkflowStatus.DISPATCHED)
     if job.status is JobStatus.SUBMITTED:
@@ -115,7 +116,7 @@ def _check_dispatch(workflow: Workflow, dispatch: Dispatch) -> None:
         )
 
 
-def checkpointed(job: Job, event: Checkpointed) -> bool:
+def checkpointed(job: Job, event: Checkpointed, now_ms: int) -> bool:
     """Takes what applies, and refuses if anything does not."""
     workflows = job.workflows
     stale: Checkpoint | None = None
@@ -129,7 +130,7 @@ def checkpointed(job: Job, event: Checkpointed) -> bool:
             stale = point
             continue
         if point.elapsed_s >= part.elapsed_s:
-            part.elapsed_s = point.elapsed_s
+            part.elapsed_s, part.seen_ms = point.elapsed_s, now_ms
             part.iterations = point.iterations
             if point.report:
                 part.report = point.report
