@@ -1,0 +1,1 @@
+"""Job leaders, the allocator and worker agents in one simulated datacenter."""

@@ -1,0 +1,185 @@
+"""A ledger that is right by construction: it stands for consensus, which is tested elsewhere.
+
+One log per group, known to the world. Whoever leads a group commits after a moment, if it
+reaches a majority; a leader that stands still or is cut off is replaced after a while, and
+may go on believing for a little that it leads: what it commands then is what fences are for.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hyperscale.jobs.events import Event, Reply, decode_reply, encode
+from hyperscale.jobs.state import Job, decode_job
+
+if TYPE_CHECKING:
+    from hyperscale.jobs.machine import JobMachine
+    from tests.simulation.kernel import Host, World
+
+ALLOCATION = 0
+"""The management group: its leader is the allocator."""
+_LOOK_EVERY_S = 0.1
+_PROPOSAL_S = 5.0
+
+
+@dataclass(slots=True)
+class Entry:
+    stamp_ms: int
+    event: Event
+    body: bytes
+
+
+@dataclass(slots=True)
+class Group:
+    term: int = 0
+    leader: str | None = None
+    life: int = 0  # of the leader's process: another one does not lead
+    lost_s: float | None = None  # since when the leader does not lead any more in truth
+    patience_s: float = 1.0
+    log: list[Entry] = field(default_factory=list)
+
+
+class Ledger:
+    """All groups of the tier."""
+
+    def __init__(
+        self,
+        world: "World",
+        managers: list[str],
+        groups: int,
+        machine: Callable[[int], "JobMachine"],
+    ) -> None:
+        self.world = world
+        self.managers = managers
+        self.groups = {number: Group() for number in range(groups + 1)}
+        self.machine = machine
+        self.truth = {number: machine(number) for number in range(1, groups + 1)}
+        self.records: dict[str, Job] = {}
+        self.on_commit: Callable[[int, Event, Reply], None] = lambda group, event, reply: None
+        world.after(_LOOK_EVERY_S, self._look)
+
+    def leads(self, host: str, group: int, term: int) -> bool:
+        known = self.groups[group]
+        return (known.leader, known.term) == (host, term)
+
+    # --- committing -----------------------------------------------------------------------
+
+    def propose(
+        self, host: "Host", group: int, term: int, event: Event, failed: Callable[[], None]
+    ) -> None:
+        life = host.life
+
+        def fail() -> None:
+            if host.program is not None and host.life == life:
+                failed()
+
+        if not self.leads(host.address, group, term):
+            self.world.after(0.001, fail)
+        elif not self._reaches_majority(host.address):
+            self.world.after(_PROPOSAL_S, fail)
+        else:
+            delay_s = 0.001 + 0.01 * self.world.rng.random() ** 3
+            self.world.after(delay_s, lambda: self._decide(host, group, term, event, fail))
+
+    def _decide(
+        self, host: "Host", group: int, term: int, event: Event, fail: Callable[[], None]
+    ) -> None:
+        if self.leads(host.address, group, term) and self._reaches_majority(host.address):
+            self.commit(group, event)
+        else:
+            self.world.after(_PROPOSAL_S * self.world.rng.random(), fail)
+
+    def commit(self, group: int, event: Event) -> Reply:
+        known = self.groups[group]
+        body = encode(event)
+        entry = Entry(int(self.world.now_s * 1000) + 1_000_000, event, body)
+        known.log.append(entry)
+        applied = self.truth[group].apply(len(known.log), entry.stamp_ms, body)
+        for job, kind, data in applied.history:
+            if kind == "finished":
+                if job in self.records:
+                    self.world.fail(f"job {job} ended twice")
+                self.records[job] = decode_job(data)
+        reply = decode_reply(applied.reply)
+        if self.world.trace is not None:
+            self.world.trace.add(self.world.now_s, f"group {group}", "COMMIT", f"{event} {reply}")
+        self.on_commit(group, event, reply)
+        for name in self.managers:
+            self._later(name, "entry", group, 0.02)
+        return reply
+
+    def _later(self, name: str, what: str, payload: object, within_s: float) -> None:
+        host = self.world.hosts[name]
+        life = host.life
+
+        def tell() -> None:
+            if host.program is not None and host.life == life:
+                host.deliver(what, name, payload)
+
+        self.world.after(within_s * self.world.rng.random(), tell)
+
+    # --- leaders --------------------------------------------------------------------------
+
+    def _reaches_majority(self, name: str) -> bool:
+        hosts, network = self.world.hosts, self.world.network
+        host = hosts[name]
+        if not host.is_running:
+            return False
+        near = sum(
+            hosts[other].is_running
+            and not network.is_cut(name, other)
+            and not network.is_cut(other, name)
+            for other in self.managers
+        )
+        return near * 2 > len(self.managers)
+
+    def _look(self) -> None:
+        self.world.after(_LOOK_EVERY_S, self._look)
+        now_s, rng = self.world.now_s, self.world.rng
+        for number, group in self.groups.items():
+            if self._is_led(group):
+                group.lost_s = None
+                continue
+            if group.lost_s is None:
+                group.lost_s = now_s
+                group.patience_s = 1.0 + rng.random()
+                if group.leader is not None:
+                    # It notices by itself, about as soon as the others do; not while paused.
+                    self._depose(number, group.leader, group.term, 1.0 + rng.random())
+            if now_s >= group.lost_s + group.patience_s:
+                self._elect(number, group)
+
+    def _is_led(self, group: Group) -> bool:
+        if group.leader is None:
+            return False
+        is_same = self.world.hosts[group.leader].life == group.life
+        return is_same and self._reaches_majority(group.leader)
+
+    def stepped_down(self, number: int) -> None:
+        """Its leader has noticed by itself that it reaches nobody."""
+        self.groups[number].leader = None
+
+    def _elect(self, number: int, group: Group) -> None:
+        able = [name for name in self.managers if self._reaches_majority(name)]
+        if able:
+            self.make_leader(number, self.world.rng.choice(able))
+
+    def make_leader(self, number: int, name: str) -> None:
+        """An election, or a transfer."""
+        group = self.groups[number]
+        if group.leader is not None and group.leader != name:
+            self._depose(number, group.leader, group.term, 0.05)
+        group.term += 1
+        group.leader, group.lost_s = name, None
+        group.life = self.world.hosts[name].life
+        self._later(name, "lead", (number, group.term), 0.01)
+
+    def _depose(self, number: int, name: str, term: int, after_s: float) -> None:
+        host = self.world.hosts[name]
+        life = host.life
+
+        def tell() -> None:
+            if host.program is not None and host.life == life:
+                host.deliver("follow", name, (number, term))
+
+        self.world.after(after_s, tell)

@@ -1,0 +1,236 @@
+"""A manager's process: the shell around job leaders, the allocator and their machines."""
+
+from typing import TYPE_CHECKING, Any
+
+from hyperscale.jobs.allocator import Allocator, Tell
+from hyperscale.jobs.commands import (
+    AskCores,
+    CoresAnswer,
+    PartFinished,
+    PartReady,
+    PartRefused,
+    Progress,
+    ProgressTaken,
+    ReleaseCores,
+    ResultAck,
+    WorkerCores,
+)
+from hyperscale.jobs.effects import Ask, Effect, Propose, Release, Send
+from hyperscale.jobs.events import decode_reply
+from hyperscale.jobs.leader import JobLeader
+from tests.simulation import network
+from tests.simulation.jobs.ledger import ALLOCATION, Ledger
+
+if TYPE_CHECKING:
+    from tests.simulation.jobs.schedules import Setup
+    from tests.simulation.kernel import Host
+
+_LOOK_EVERY_S = 0.25
+_SILENT_S = 10.0
+
+
+class _Seen:
+    """What membership knows of a worker, at this manager."""
+
+    def __init__(self) -> None:
+        self.life = 0
+        self.is_up = False
+        self.silent_since_s: float | None = None
+        self.refused_at_s: float | None = None
+
+
+class ManagerProgram:
+    def __init__(self, host: "Host", setup: "Setup") -> None:
+        self.host = host
+        self.setup = setup
+        self.ledger: Ledger = setup.ledger
+        groups = range(1, setup.plan.groups + 1)
+        self.machines = {group: self.ledger.machine(group) for group in groups}
+        self.leaders: dict[int, JobLeader] = {
+            group: setup.leader(group, host.address, self.machines[group]) for group in groups
+        }
+        self.terms: dict[int, int] = {}
+        self.applied = dict.fromkeys(groups, 0)
+        self.allocator: Allocator = setup.allocator()
+        self.seen = {worker: _Seen() for worker in setup.plan.workers}
+        self._look_at_s = 0.0
+
+    def start(self, now_s: float) -> None:
+        for group, machine in self.machines.items():
+            for index, entry in enumerate(self.ledger.groups[group].log):
+                machine.apply(index + 1, entry.stamp_ms, entry.body)
+            self.applied[group] = len(self.ledger.groups[group].log)
+        self._look_at_s = now_s
+
+    # --- the ledger's hooks ---------------------------------------------------------------
+
+    def entry(self, group: int, now_s: float) -> None:
+        """Entries up to here are committed."""
+        log = self.ledger.groups[group].log
+        while self.applied[group] < len(log):
+            entry = log[self.applied[group]]
+            self.applied[group] += 1
+            applied = self.machines[group].apply(
+                self.applied[group], entry.stamp_ms, entry.body
+            )
+            reply = decode_reply(applied.reply)
+            self._do(group, self.leaders[group].applied(entry.event, reply, now_s=now_s))
+
+    def lead(self, payload: tuple[int, int], now_s: float) -> None:
+        group, term = payload
+        if not self.ledger.leads(self.host.address, group, term):
+            return
+        workers = [name for name, seen in self.seen.items() if seen.is_up]
+        self.terms[group] = term
+        if group == ALLOCATION:
+            self.allocator.lead(workers, now_s=now_s)
+            return
+        self.entry(group, now_s)
+        now_ms = int(now_s * 1000) + 1_000_000
+        effects = self.leaders[group].lead(term, workers, now_s=now_s, now_ms=now_ms)
+        self._do(group, effects)
+
+    def follow(self, payload: tuple[int, int], now_s: float) -> None:
+        group, term = payload
+        if self.terms.get(group, 0) != term:
+            return
+        if self.ledger.leads(self.host.address, group, term):
+            if self.ledger.groups[group].lost_s is None:
+                return  # it was only cut off for a moment
+            self.ledger.stepped_down(group)
+        if group == ALLOCATION:
+            self.allocator.follow()
+        else:
+            self.leaders[group].follow()
+
+    # --- the world ------------------------------------------------------------------------
+
+    def datagram(self, source: str, payload: Any, now_s: float) -> None:
+        match payload:
+            case PartReady() | PartRefused() | PartFinished():
+                group = payload.group
+                self._do(group, self.leaders[group].received(payload, now_s=now_s))
+            case WorkerCores():
+                self._tell(self.allocator.told(payload, now_s=now_s))
+            case ReleaseCores():
+                self._tell(self.allocator.release(payload, now_s=now_s))
+            case (int() as group, CoresAnswer() as answer):
+                self._do(group, self.leaders[group].cores(answer, now_s=now_s))
+
+    def stream(self, event: Any, now_s: float) -> None:
+        match event:
+            case network.Asked(message=AskCores() as wish, handle=handle):
+                self.host.answer(handle, self.allocator.ask(wish, now_s=now_s))
+            case network.Asked(message=Progress() as progress, handle=handle):
+                self.host.answer(handle, self._progress(progress, now_s))
+            case network.Answered(token=("ask", group), message=answer):
+                self._do(group, self.leaders[group].cores(answer, now_s=now_s))
+            case network.Answered(token=("send", group, command, at_s), source=worker):
+                effects = self.leaders[group].answered(
+                    worker, command, event.message, now_s=now_s, rtt_s=now_s - at_s
+                )
+                self._do(group, effects)
+            case network.Failed(token=("send", group, command, _), source=worker):
+                effects = self.leaders[group].answered(worker, command, None, now_s=now_s)
+                self._do(group, effects)
+
+    def _progress(self, progress: Progress, now_s: float) -> ProgressTaken:
+        leader = self.leaders[progress.group]
+        if not leader.is_leading:
+            return ProgressTaken(leader=self.ledger.groups[progress.group].leader or "")
+        taken, effects = leader.progress(progress, now_s=now_s)
+        self._do(progress.group, effects)
+        return taken
+
+    def disk(self, token: Any, now_s: float) -> None: ...
+
+    def wake(self, now_s: float) -> None:
+        if self._look_at_s <= now_s:
+            self._look_at_s = now_s + _LOOK_EVERY_S
+            for worker, seen in self.seen.items():
+                self._look(worker, seen, now_s)
+        for group, leader in self.leaders.items():
+            if leader.wake_at_s() <= now_s:
+                self._do(group, leader.tick(now_s=now_s))
+        if self.allocator.wake_at_s() <= now_s:
+            self._tell(self.allocator.tick(now_s=now_s))
+
+    def wake_at_s(self) -> float:
+        due_s = [leader.wake_at_s() for leader in self.leaders.values()]
+        return min([self._look_at_s, self.allocator.wake_at_s(), *due_s])
+
+    # --- membership, as an oracle with delays ---------------------------------------------
+
+    def _look(self, name: str, seen: _Seen, now_s: float) -> None:
+        world = self.host.world
+        worker = world.hosts[name]
+        cut = world.network.is_cut(self.host.address, name) or world.network.is_cut(
+            name, self.host.address
+        )
+        if cut or not worker.powered or worker.paused:
+            seen.silent_since_s = seen.silent_since_s or now_s
+            if seen.is_up and now_s >= seen.silent_since_s + _SILENT_S:
+                self._down(name, seen, now_s, is_certain=False)
+            return
+        seen.silent_since_s = None
+        if worker.program is None:
+            if seen.refused_at_s is None:
+                seen.refused_at_s = now_s + 2.0 * world.rng.random()
+            if seen.life and now_s >= seen.refused_at_s:
+                self._down(name, seen, now_s, is_certain=True)
+                seen.life = 0
+            return
+        seen.refused_at_s = None
+        if worker.life != seen.life:
+            if seen.life:
+                self._down(name, seen, now_s, is_certain=True)
+            seen.life = worker.life
+            self._up(name, seen, now_s)
+        elif not seen.is_up:
+            self._up(name, seen, now_s)
+
+    def _down(self, name: str, seen: _Seen, now_s: float, *, is_certain: bool) -> None:
+        seen.is_up = False
+        self.host.note("worker down", (name, "certain" if is_certain else "silent"))
+        for group, leader in self.leaders.items():
+            self._do(group, leader.worker_down(name, is_certain=is_certain, now_s=now_s))
+        self._tell(self.allocator.worker_down(name, now_s=now_s))
+
+    def _up(self, name: str, seen: _Seen, now_s: float) -> None:
+        seen.is_up = True
+        self._tell(self.allocator.worker_up(name, now_s=now_s))
+        for group, leader in self.leaders.items():
+            self._do(group, leader.worker_up(name, now_s=now_s))
+
+    # --- effects --------------------------------------------------------------------------
+
+    def _do(self, group: int, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Propose(event=event):
+                    self._propose(group, event)
+                case Send(worker=worker, command=ResultAck() as command):
+                    self.host.send(worker, command)
+                case Send(worker=worker, command=command):
+                    token = ("send", group, command, self.host.world.now_s)
+                    self.host.ask(worker, command, token, within_s=5.0)
+                case Ask(wish=wish):
+                    allocator = self.ledger.groups[ALLOCATION].leader
+                    if allocator is not None:
+                        self.host.ask(allocator, wish, ("ask", group), within_s=1.0)
+                case Release(release=release):
+                    allocator = self.ledger.groups[ALLOCATION].leader
+                    if allocator is not None:
+                        self.host.send(allocator, release)
+
+    def _propose(self, group: int, event: Any) -> None:
+        def failed() -> None:
+            now_s = self.host.world.now_s
+            self._do(group, self.leaders[group].proposal_failed(event, now_s=now_s))
+
+        self.ledger.propose(self.host, group, self.terms[group], event, failed)
+
+    def _tell(self, tells: list[Tell]) -> None:
+        for tell in tells:
+            group = self.setup.group_of(tell.answer.ask)
+            self.host.send(tell.leader, (group, tell.answer))

@@ -1,0 +1,155 @@
+"""The invariants of running jobs, and what is measured on the way.
+
+Safety, at any time (most of it at the target, see `target`):
+ 1. no slot of a workflow is loaded by two executors at once; no attempt begins twice
+ 2. no core is held by two runs; who is exclusive is alone
+ 3. every job ends once; its replicas agree
+ 4. a part is decided by the attempt that was open; a dependent begins after what it waits for
+At the end:
+ 5. every job has ended, nothing runs, no result waits, no core is held
+ 6. reported <= target <= reported + gaps
+Bounds, in the schedules they are meant for:
+ 7. a change of leaders restarts no part
+ 8. the load of a worker that crashed is back within 5 s of its death being seen
+"""
+
+from typing import TYPE_CHECKING
+
+from hyperscale.jobs.events import AttemptRevoked, Dispatched, Event, JobStatus, Reply
+from hyperscale.jobs.live import decode_report
+from hyperscale.jobs.outcome import outcome_of
+from hyperscale.jobs.state import Job
+from tests.simulation.kernel import Host, Monitor, World
+
+if TYPE_CHECKING:
+    from tests.simulation.jobs.ledger import Ledger
+    from tests.simulation.jobs.schedules import Outcome, Plan
+    from tests.simulation.jobs.target import Target
+
+
+class JobMonitor(Monitor):
+    world: World
+    plan: "Plan"
+    ledger: "Ledger"
+    target: "Target"
+
+    def begin(self, world: World, plan: "Plan", ledger: "Ledger", target: "Target") -> None:
+        self.world, self.plan, self.ledger, self.target = world, plan, ledger, target
+        self.revoked = 0
+        ledger.on_commit = self._committed
+
+    # --- what the kernel says -------------------------------------------------------------
+
+    def stopping(self, host: Host, how: str) -> None:
+        """Executors die with their worker's process."""
+        for executor in self._executors(host):
+            executor.die(is_lost=True)
+            self.target.leave(executor)
+
+    def paused(self, host: Host) -> None:
+        """Sometimes the agent alone stands still, sometimes the whole machine."""
+        if self.world.rng.random() < 0.5:
+            for executor in self._executors(host):
+                executor.freeze()
+
+    def resumed(self, host: Host, stood_s: float) -> None:
+        for executor in self._executors(host):
+            executor.thaw()
+
+    def _executors(self, host: Host):  # type: ignore[no-untyped-def]  # Executors, or none
+        runs = getattr(host.program, "executors", {})
+        return [executor for made in runs.values() for executor in made]
+
+    # --- what is committed ----------------------------------------------------------------
+
+    def _committed(self, group: int, event: Event, reply: Reply) -> None:
+        if not reply.ok:
+            return
+        if isinstance(event, Dispatched):
+            job = self.ledger.truth[group].job(event.job)
+            assert job is not None
+            for name in job.plan_of(event.workflow).depends:
+                if job.workflows[name].ended_as is not JobStatus.COMPLETED:
+                    self.world.fail(f"{event.workflow} is dispatched before {name} has completed")
+        if isinstance(event, AttemptRevoked) and reply.code.value == "ok":
+            self.revoked += 1
+            if self.plan.is_steady and event.costs_retry:
+                self.world.fail(f"a change of leaders restarts a part: {event}")
+
+    # --- the end --------------------------------------------------------------------------
+
+    def is_quiet(self) -> bool:
+        return not self.unrest()
+
+    def unrest(self) -> str:
+        if self.target.active:
+            return f"load goes on: {list(self.target.active)}"
+        for name in self.plan.workers:
+            program = self.world.hosts[name].program
+            if program is not None and not program.agent.is_idle:
+                return f"{name} is not idle: {program.agent.runs}"
+        for name in self.plan.managers:
+            program = self.world.hosts[name].program
+            if program.allocator.is_leading and program.allocator.waiting:
+                return f"asks wait at {name}"
+            for group, leader in program.leaders.items():
+                if leader.is_leading and leader._desk.runs:
+                    return f"{name} still leads runs of group {group}"
+        return ""
+
+    def outcome(self) -> "Outcome":
+        from tests.simulation.jobs.schedules import Outcome  # noqa: PLC0415  they use each other
+
+        statuses: dict[str, int] = {}
+        gaps_s = []
+        for record in self.ledger.records.values():
+            statuses[record.status.value] = statuses.get(record.status.value, 0) + 1
+            for workflow in record.workflows.values():
+                gaps_s += [gap.seconds for gap in workflow.gaps]
+        return Outcome(
+            seed=self.plan.seed,
+            events=self.world.events,
+            virtual_s=self.world.now_s,
+            jobs=len(self.ledger.records),
+            statuses=statuses,
+            revoked=self.revoked,
+            restored_s=self.target.restored_s,
+            gaps_s=gaps_s,
+        )
+
+
+def check_end(world: World, plan: "Plan", ledger: "Ledger", target: "Target") -> None:
+    for group, truth in ledger.truth.items():
+        for name in plan.managers:
+            program = world.hosts[name].program
+            if program.machines[group].digest() != truth.digest():
+                world.fail(f"{name} has another state of group {group}")
+    for job, record in ledger.records.items():
+        _check_record(world, job, record, target.counts.get(job, 0))
+    if target.places:
+        world.fail(f"cores are still held: {list(target.places)}")
+    if plan.restored_within_s is not None:
+        late = [each for each in target.restored_s if each > plan.restored_within_s]
+        if late:
+            world.fail(f"load was back only {max(late):.2f} s after a crash")
+
+
+def _check_record(world: World, job: str, record: Job, arrived: int) -> None:
+    end = outcome_of(record)
+    reported = sum(each.stats.total_counts().sent for each in end.workflows)
+    most = reported + sum(gap.requests_max for gap in end.gaps)
+    if not reported <= arrived <= most:
+        world.fail(
+            f"job {job}: {arrived} requests arrived, {reported} are reported, {most} at most"
+        )
+    for name, workflow in record.workflows.items():
+        for index, part in enumerate(workflow.parts):
+            report = decode_report(part.report)
+            if part.has_ended and report is not None:
+                _check_part(world, f"{job} {name} part {index}", part.attempt, report.rss_bytes)
+
+
+def _check_part(world: World, which: str, attempt: int, stamped: int) -> None:
+    # Each of the part's cores stamps its reports with its attempt; merged, they are summed.
+    if stamped % attempt:
+        world.fail(f"{which}: attempt {attempt} is decided by the result of another")

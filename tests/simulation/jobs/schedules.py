@@ -1,0 +1,421 @@
+"""Random schedules for a datacenter: jobs, faults, and the run of one seed.
+
+A run has two phases. First managers and workers start, jobs are submitted and some cancelled,
+and faults happen while the invariants are checked. Then everything heals and every job must
+end within a bound, all of it accounted for.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from hyperscale.jobs.agent import Agent
+from hyperscale.jobs.allocator import Allocator
+from hyperscale.jobs.events import (
+    CancelRequested,
+    JobOptions,
+    JobSubmitted,
+    payload_digest,
+)
+from hyperscale.jobs.keys import job_id, parse_job_id, slot_of
+from hyperscale.jobs.leader import JobLeader
+from hyperscale.jobs.machine import JobMachine
+from hyperscale.plan import Plan as TestPlan
+from hyperscale.plan import Priority, StepKind, StepPlan, WorkflowPlan
+from tests.simulation.faults import Step, play
+from tests.simulation.jobs.ledger import Ledger
+from tests.simulation.jobs.manager import ManagerProgram
+from tests.simulation.jobs.monitor import JobMonitor, check_end
+from tests.simulation.jobs.target import Target
+from tests.simulation.jobs.worker import WorkerProgram
+from tests.simulation.kernel import World
+from tests.simulation.network import Link
+from tests.simulation.trace import Trace
+
+SCOPE = "dc1"
+FAULTS_FROM_S = 4.0
+ENDED_WITHIN_S = 240.0
+QUIET_WITHIN_S = 30.0
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What may happen. Rates are expected events per run."""
+
+    name: str
+    managers: tuple[int, ...] = (1, 3, 3, 5)
+    faults_s: float = 30.0
+    loss_max: float = 0.1
+    worker_crashes: float = 0.0
+    worker_power: float = 0.0
+    worker_pauses: float = 0.0
+    worker_cuts: float = 0.0
+    drains: float = 0.0
+    leader_crashes: float = 0.0
+    leader_pauses: float = 0.0
+    manager_cuts: float = 0.0
+    transfers: float = 0.0
+    cancels: float = 0.3
+    exclusive: float = 0.15
+    restarts: float = 0.7
+    is_steady: bool = False
+    """Workers are well and leaders come back soon: then no part may be restarted."""
+    restored_within_s: float | None = None
+
+
+PROFILES = {
+    profile.name: profile
+    for profile in (
+        Profile(
+            "workers",
+            worker_crashes=2.0,
+            worker_power=0.7,
+            worker_pauses=1.5,
+            worker_cuts=1.0,
+            drains=0.3,
+            transfers=0.3,
+        ),
+        Profile(
+            "leaders",
+            managers=(3, 3, 5),
+            leader_crashes=1.5,
+            transfers=3.0,
+            loss_max=0.02,
+            cancels=0.1,
+            is_steady=True,
+        ),
+        Profile(
+            "isolation",
+            managers=(3, 5),
+            worker_cuts=2.0,
+            worker_pauses=2.0,
+            manager_cuts=1.0,
+            leader_pauses=1.0,
+        ),
+        Profile(
+            "everything",
+            worker_crashes=1.5,
+            worker_power=0.5,
+            worker_pauses=1.5,
+            worker_cuts=1.0,
+            drains=0.2,
+            leader_crashes=1.0,
+            leader_pauses=1.0,
+            manager_cuts=0.7,
+            transfers=1.0,
+        ),
+        Profile(
+            "allocators",
+            managers=(3, 3, 5),
+            transfers=6.0,
+            leader_crashes=1.0,
+            exclusive=0.6,
+            loss_max=0.02,
+            worker_crashes=0.3,
+        ),
+        Profile(
+            "crashes",
+            managers=(3,),
+            worker_crashes=2.0,
+            loss_max=0.02,
+            exclusive=0.0,
+            cancels=0.0,
+            restored_within_s=5.0,
+        ),
+    )
+}
+
+
+@dataclass
+class Submission:
+    at_s: float
+    key: str
+    workflows: list[dict[str, Any]]
+    timeout_s: float | None = None
+    cancel_s: float | None = None
+
+
+@dataclass
+class Plan:
+    """One schedule, complete."""
+
+    profile: str
+    seed: int
+    managers: list[str]
+    workers: dict[str, int]
+    groups: int
+    link: dict[str, float]
+    steps: list[Step]
+    jobs: list[Submission]
+    faults_until_s: float
+    is_steady: bool
+    restored_within_s: float | None
+
+
+@dataclass
+class Outcome:
+    seed: int
+    events: int
+    virtual_s: float
+    jobs: int
+    statuses: dict[str, int]
+    revoked: int
+    restored_s: list[float]
+    gaps_s: list[float]
+
+
+@dataclass
+class Setup:
+    """What programs are built from; mutants replace the factories."""
+
+    plan: Plan
+    ledger: Ledger
+    target: Target
+    agent: Callable[..., Agent]
+    leader: Callable[..., JobLeader]
+    allocator: Callable[[], Allocator]
+
+    @staticmethod
+    def group_of(ask: str) -> int:
+        return parse_job_id(ask.split("/")[0]).group
+
+
+@dataclass(frozen=True)
+class Cores:
+    """The parts under test, or what takes their place."""
+
+    agent: Callable[..., Agent] = Agent
+    leader: Callable[..., JobLeader] = JobLeader
+    allocator: Callable[[], Allocator] = Allocator
+    machine: Callable[[str, int], JobMachine] = JobMachine
+    obeys_leases: bool = True
+
+
+# --- drawing -----------------------------------------------------------------------------
+
+
+def draw(profile: Profile, seed: int) -> Plan:
+    rng = Random(f"{profile.name}/{seed}")
+    managers = [f"m{n}" for n in range(rng.choice(profile.managers))]
+    workers = {f"w{n}": rng.choice((1, 1, 2, 3)) for n in range(rng.choice((2, 2, 3, 4)))}
+    link = {
+        "loss": rng.choice((0.0, 0.0, 0.3, 1.0)) * profile.loss_max,
+        "duplicate": 0.05 * rng.random(),
+        "delay_s": 0.0002 + 0.01 * rng.random() ** 3,
+        "jitter_s": 0.0002 + 0.01 * rng.random() ** 2,
+    }
+    until_s = FAULTS_FROM_S + profile.faults_s
+    steps = _Draw(rng, profile, managers, list(workers)).steps()
+    return Plan(
+        profile=profile.name,
+        seed=seed,
+        managers=managers,
+        workers=workers,
+        groups=rng.choice((1, 2)),
+        link=link,
+        steps=sorted((s for s in steps if s["at_s"] < until_s), key=lambda step: step["at_s"]),
+        jobs=[_job(rng, profile, number) for number in range(rng.choice((1, 2, 3)))],
+        faults_until_s=until_s,
+        is_steady=profile.is_steady,
+        restored_within_s=profile.restored_within_s,
+    )
+
+
+def _job(rng: Random, profile: Profile, number: int) -> Submission:
+    workflows: list[dict[str, Any]] = []
+    for index in range(rng.choice((1, 1, 2, 3))):
+        names = [each["name"] for each in workflows]
+        is_test = rng.random() < 0.85
+        priority = rng.choice(("auto", "auto", "low", "normal", "high"))
+        if rng.random() < profile.exclusive:
+            priority = "exclusive"
+        workflows.append(
+            {
+                "name": f"W{index}",
+                "depends": [name for name in names if rng.random() < 0.4],
+                "duration_s": round(3.0 + 14.0 * rng.random(), 2),
+                "vus": rng.choice((1, 2, 5, 100)),
+                "priority": priority,
+                "is_test": is_test,
+            }
+        )
+    at_s = round(1.0 + profile.faults_s * 0.5 * rng.random() ** 2, 3)
+    job = Submission(at_s=at_s, key=f"key-{number}-{rng.random():.6f}", workflows=workflows)
+    if rng.random() < profile.cancels:
+        job.cancel_s = round(at_s + 20.0 * rng.random(), 3)
+    if rng.random() < 0.1:
+        job.timeout_s = round(5.0 + 30.0 * rng.random(), 1)
+    return job
+
+
+class _Draw:
+    def __init__(
+        self, rng: Random, profile: Profile, managers: list[str], workers: list[str]
+    ) -> None:
+        self.rng = rng
+        self.profile = profile
+        self.managers = managers
+        self.workers = workers
+        self.drawn: list[Step] = []
+
+    def steps(self) -> list[Step]:
+        p = self.profile
+        self._down("crash", p.worker_crashes, self.workers)
+        self._down("power", p.worker_power, self.workers)
+        self._down("crash", p.leader_crashes, self.managers)
+        self._pauses(p.worker_pauses, self.workers, (0.5, 3.0, 7.0, 12.0, 25.0))
+        self._pauses(p.leader_pauses, self.managers, (0.5, 3.0, 7.0, 12.0))
+        for _ in range(self._count(p.worker_cuts)):
+            side = [self.rng.choice(self.workers)]
+            if self.rng.random() < 0.3 and len(self.managers) > 1:
+                side.append(self.rng.choice(self.managers))  # with a minority of managers
+            self._cut(side)
+        for _ in range(self._count(p.manager_cuts)):
+            self._cut([self.rng.choice(self.managers)])
+        for _ in range(self._count(p.transfers)):
+            self.drawn.append({"at_s": self._time(), "do": "transfer"})
+        for _ in range(self._count(p.drains)):
+            host = self.rng.choice(self.workers)
+            self.drawn.append({"at_s": self._time(), "do": "tell", "host": host, "method": "drain"})
+        return self.drawn
+
+    def _count(self, expected: float) -> int:
+        return round(expected * 2 * self.rng.random())
+
+    def _time(self) -> float:
+        return round(FAULTS_FROM_S + self.rng.random() * self.profile.faults_s, 3)
+
+    def _down(self, how: str, expected: float, hosts: list[str]) -> None:
+        for _ in range(self._count(expected)):
+            host, at_s = self.rng.choice(hosts), self._time()
+            self.drawn.append({"at_s": at_s, "do": how, "host": host})
+            if self.rng.random() < self.profile.restarts:
+                wait_s = self.rng.choice((0.1, 1.0, 4.0, 12.0))
+                self.drawn.append({"at_s": round(at_s + wait_s, 3), "do": "start", "host": host})
+
+    def _pauses(self, expected: float, hosts: list[str], lengths: tuple[float, ...]) -> None:
+        for _ in range(self._count(expected)):
+            host, for_s = self.rng.choice(hosts), self.rng.choice(lengths)
+            self.drawn.append({"at_s": self._time(), "do": "pause", "host": host, "for_s": for_s})
+
+    def _cut(self, side: list[str]) -> None:
+        rest = [host for host in (*self.managers, *self.workers) if host not in side]
+        step: Step = {"at_s": self._time(), "do": "cut", "from": side, "to": rest}
+        step["both"] = self.rng.random() >= 0.3
+        step["for_s"] = self.rng.choice((1.0, 4.0, 9.0, 15.0, 30.0))
+        self.drawn.append(step)
+
+
+# --- playing -----------------------------------------------------------------------------
+
+
+def run(plan: Plan, *, cores: Cores | None = None, trace: Trace | None = None) -> Outcome:
+    """Plays a schedule; raises `Violation` where an invariant or a bound does not hold."""
+    cores = cores or Cores()
+    monitor = JobMonitor()
+    world = World(plan.seed, monitor=monitor, trace=trace)
+    world.network.link = Link(**plan.link)
+    ledger = Ledger(world, plan.managers, plan.groups, lambda g: cores.machine(SCOPE, g))
+    target = Target(world, obeys_leases=cores.obeys_leases)
+    setup = Setup(plan, ledger, target, cores.agent, cores.leader, cores.allocator)
+    monitor.begin(world, plan, ledger, target)
+    for name in plan.managers:
+        world.add(name, lambda host: ManagerProgram(host, setup)).start()
+    for name in plan.workers:
+        world.add(name, lambda host: WorkerProgram(host, setup)).start()
+    play(world, [step for step in plan.steps if step["do"] != "transfer"])
+    for step in plan.steps:
+        if step["do"] == "transfer":
+            world.at(step["at_s"], lambda: _transfer(world, ledger))
+    jobs = [_submit(world, ledger, plan, job) for job in plan.jobs]
+    world.run(plan.faults_until_s)
+    _heal(world)
+    took_s = world.run_until(
+        lambda: len(ledger.records) == len(plan.jobs), within_s=ENDED_WITHIN_S, every_s=0.5
+    )
+    if took_s is None:
+        open_ = [job for job in jobs if job not in ledger.records]
+        world.fail(f"not ended {ENDED_WITHIN_S} s after everything healed: {open_}")
+    quiet = world.run_until(lambda: monitor.is_quiet(), within_s=QUIET_WITHIN_S, every_s=0.5)
+    if quiet is None:
+        world.fail(f"not quiet {QUIET_WITHIN_S} s after the last job: {monitor.unrest()}")
+    world.run(world.now_s + 1.0)
+    check_end(world, plan, ledger, target)
+    return monitor.outcome()
+
+
+def _submit(world: World, ledger: Ledger, plan: Plan, job: Submission) -> str:
+    """A client that tries until it is committed; and its cancel, if it has one."""
+    group = slot_of(job.key) % plan.groups + 1
+    test = TestPlan(file="shop.py", workflows=tuple(_workflow(each) for each in job.workflows))
+    options = JobOptions(timeout_s=job.timeout_s)
+    event = JobSubmitted(
+        key=job.key,
+        digest=payload_digest(test, "b" * 64, options),
+        plan=test,
+        bundle="b" * 64,
+        options=options,
+    )
+    name = job_id(SCOPE, group, job.key)
+
+    def commit(what: JobSubmitted | CancelRequested) -> None:
+        if ledger.groups[group].leader is None or ledger.groups[group].lost_s is not None:
+            world.after(0.5, lambda: commit(what))
+        else:
+            ledger.commit(group, what)
+
+    world.at(job.at_s, lambda: commit(event))
+    if job.cancel_s is not None:
+        cancel = CancelRequested(job=name, reason="enough", by="test")
+
+        def try_cancel() -> None:
+            if ledger.truth[group].job(name) is None:
+                world.after(0.5, try_cancel)
+            else:
+                commit(cancel)
+
+        world.at(job.cancel_s, try_cancel)
+    return name
+
+
+def _workflow(each: dict[str, Any]) -> WorkflowPlan:
+    kind = StepKind.TEST if each["is_test"] else StepKind.ACTION
+    return WorkflowPlan(
+        name=each["name"],
+        vus=each["vus"],
+        duration_s=each["duration_s"],
+        timeout_s=5.0,
+        priority=Priority(each["priority"]),
+        is_test=each["is_test"],
+        depends=tuple(each["depends"]),
+        steps=(StepPlan(name="hit", kind=kind),),
+    )
+
+
+def _transfer(world: World, ledger: Ledger) -> None:
+    number = world.rng.choice(list(ledger.groups))
+    group = ledger.groups[number]
+    others = [
+        name
+        for name in ledger.managers
+        if name != group.leader and ledger._reaches_majority(name)
+    ]
+    if others and group.leader is not None and group.lost_s is None:
+        ledger.make_leader(number, world.rng.choice(others))
+
+
+def _heal(world: World) -> None:
+    world.network.heal()
+    world.network.slow.clear()
+    world.network.link.loss = min(0.01, world.network.link.loss)
+    for host in world.hosts.values():
+        if host.paused:
+            host.resume()
+        if host.is_up and isinstance(host.program, WorkerProgram):
+            if host.program.agent.is_draining:
+                host.stop("exit")
+        if not host.is_up:
+            host.start()
+
+

@@ -1,0 +1,228 @@
+"""The target of the load, and the executors that generate it: the truth to compare with.
+
+An executor goes on while the agent beside it stands still; it dies with its worker's process;
+it stops by itself when its lease is over. What it sent is counted here, by slot, and two
+executors for the same slot at the same time are a violation wherever they come from.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hyperscale.jobs.agent_events import Ended, Prepared, PrepareFailed, Reported, Vacated
+from hyperscale.jobs.commands import PartStatus, PreparePart, RunId
+from hyperscale.stats.report import PartReport, StepCounts, StepReport
+
+if TYPE_CHECKING:
+    from tests.simulation.kernel import Host, World
+
+RATE = 50.0
+_REPORT_S = 0.25
+Slot = tuple[str, str, int]
+
+
+@dataclass
+class Target:
+    """Who sends what, and how much arrived."""
+
+    world: "World"
+    active: dict[Slot, "Executor"] = field(default_factory=dict)
+    begun: set[tuple[RunId, int]] = field(default_factory=set)
+    places: dict[tuple[str, int], "Executor"] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    restored_s: list[float] = field(default_factory=list)
+    gone_s: dict[Slot, float] = field(default_factory=dict)
+    obeys_leases: bool = True
+
+    def occupy(self, executor: "Executor") -> None:
+        key = executor.host.address, executor.place
+        other = self.places.get(key)
+        if other is not None:
+            self.world.fail(f"core double-booked: {key} by {executor.run} and {other.run}")
+        self.places[key] = executor
+
+    def leave(self, executor: "Executor") -> None:
+        self.places.pop((executor.host.address, executor.place), None)
+
+    def begin(self, executor: "Executor") -> None:
+        slot = executor.slot
+        other = self.active.get(slot)
+        if other is not None:
+            self.world.fail(
+                f"double load: slot {slot} by {executor.run} on {executor.host.address} "
+                f"beside attempt {other.run.attempt} on {other.host.address}"
+            )
+        if (executor.run, slot[2]) in self.begun:
+            self.world.fail(f"attempt doubled: {executor.run} begins again")
+        self.begun.add((executor.run, slot[2]))
+        for rival in self.active.values():
+            if rival.run.job != executor.run.job and (rival.exclusive or executor.exclusive):
+                self.world.fail(f"exclusive, but not alone: {executor.run} beside {rival.run}")
+        self.active[slot] = executor
+        gone_s = self.gone_s.pop(slot, None)
+        if gone_s is not None:
+            self.restored_s.append(self.world.now_s - gone_s)
+
+    def end(self, executor: "Executor", *, is_lost: bool) -> None:
+        if self.active.get(executor.slot) is executor:
+            del self.active[executor.slot]
+            if is_lost:
+                self.gone_s[executor.slot] = self.world.now_s
+        job = executor.run.job
+        self.counts[job] = self.counts.get(job, 0) + executor.sent()
+
+
+class Executor:
+    """One core's share of a run."""
+
+    def __init__(
+        self, target: Target, host: "Host", command: PreparePart, place: int, index: int
+    ) -> None:
+        self.target = target
+        self.world = target.world
+        self.host = host
+        self.life = host.life
+        self.command = command
+        self.run = command.run
+        self.place = place
+        self.exclusive = command.exclusive
+        self.slot: Slot = (command.run.job, command.run.workflow, command.first_slot + index)
+        self.lease_s = float("inf")
+        self.began_s: float | None = None
+        self.frozen_s: float | None = None
+        self.ran_s = 0.0
+        self.is_over = False
+        self.sequence = 0
+
+    @property
+    def is_here(self) -> bool:
+        return self.host.life == self.life and self.host.program is not None
+
+    def start(self, in_s: float) -> None:
+        self.world.after(in_s, self._begin)
+
+    def _begin(self) -> None:
+        if self.is_over or self.began_s is not None or not self.is_here:
+            return
+        if self.frozen_s is not None:
+            self.world.after(0.05, self._begin)
+            return
+        if self.world.now_s >= self.lease_s and self.target.obeys_leases:
+            self.finish(PartStatus.STOPPED, "lease expired")
+            return
+        self.target.begin(self)
+        self.began_s = self.world.now_s
+        self._end_in(max(0.0, self.command.plan.duration_s - self.command.elapsed_s))
+        self.world.after(_REPORT_S, self._report)
+
+    def _end_in(self, seconds: float) -> None:
+        def over() -> None:
+            left_s = self.command.plan.duration_s - self.command.elapsed_s - self._running_s()
+            if self.is_over or not self.is_here:
+                return
+            if left_s > 1e-6 or self.frozen_s is not None:
+                self._end_in(max(0.05, left_s))
+            else:
+                self.finish(PartStatus.COMPLETED, None)
+
+        self.world.after(seconds, over)
+
+    def lease(self, until_s: float) -> None:
+        self.lease_s = max(until_s, 0.0)
+        self.world.at(until_s, self._look_at_lease)
+
+    def _look_at_lease(self) -> None:
+        expired = self.world.now_s >= self.lease_s - 1e-9 and self.target.obeys_leases
+        if expired and not self.is_over and self.began_s is not None and self.frozen_s is None:
+            self.finish(PartStatus.STOPPED, "lease expired")
+
+    def freeze(self) -> None:
+        if self.frozen_s is None and not self.is_over:
+            self.ran_s = self._running_s()
+            self.frozen_s = self.world.now_s
+
+    def thaw(self) -> None:
+        if self.frozen_s is None:
+            return
+        self.frozen_s = None
+        if self.began_s is not None and not self.is_over:
+            self.began_s = self.world.now_s - self.ran_s
+            self._look_at_lease()
+
+    def _running_s(self) -> float:
+        if self.began_s is None:
+            return 0.0
+        return self.ran_s if self.frozen_s is not None else self.world.now_s - self.began_s
+
+    def sent(self) -> int:
+        return int(RATE * self._running_s() + 1e-6)
+
+    def report(self) -> PartReport:
+        self.sequence += 1
+        sent = self.sent()
+        counts = StepCounts(total=sent, ok=sent, sent=sent)
+        return PartReport(
+            workflow=self.run.workflow,
+            slot=self.slot[2],
+            sequence=self.sequence,
+            elapsed_s=self.command.elapsed_s + self._running_s(),
+            vus=1,
+            iterations=sent,
+            steps=[StepReport(name="hit", counts=counts)],
+            # Which attempt this was, so that a result can be told from another's.
+            rss_bytes=self.run.attempt,
+        )
+
+    def _report(self) -> None:
+        if self.is_over or not self.is_here:
+            return
+        self.world.after(_REPORT_S, self._report)
+        if self.frozen_s is None:
+            self.tell(Reported(self.run, self.place, self.report()))
+
+    def finish(self, status: PartStatus, error: str | None) -> None:
+        """Its load ends here; the process is gone a moment later."""
+        if self.is_over:
+            return
+        report = self.report()
+        self.die(is_lost=False)
+        self.tell(Ended(self.run, self.place, status, error=error, report=report))
+
+        def vacate() -> None:
+            self.target.leave(self)
+            self.tell(Vacated(self.run, self.place))
+
+        if self.is_here:
+            self.world.after(0.01, vacate)
+
+    def die(self, *, is_lost: bool) -> None:
+        if not self.is_over:
+            if self.began_s is not None:
+                self.target.end(self, is_lost=is_lost)
+            self.is_over = True
+
+    def tell(self, event: Any) -> None:
+        if self.is_here:
+            self.host.deliver("engine", self.host.address, event)
+
+
+def prepare(executors: list[Executor]) -> None:
+    """All executors of a run import its code; one in a while cannot."""
+    first = executors[0]
+    world = first.world
+    for executor in executors:
+        first.target.occupy(executor)
+
+    def ready() -> None:
+        if not first.is_here or any(each.is_over for each in executors):
+            return
+        if any(each.frozen_s is not None for each in executors):
+            world.after(0.1, ready)
+        elif world.rng.random() < 0.01:
+            for each in executors:
+                each.is_over = True
+                first.target.leave(each)
+            first.tell(PrepareFailed(first.run, "bundle missing", is_retryable=True))
+        else:
+            first.tell(Prepared(first.run))
+
+    world.after(0.05 + 0.6 * world.rng.random(), ready)

@@ -1,0 +1,142 @@
+"""A worker's process: the shell around the agent core, with modelled executors."""
+
+from typing import TYPE_CHECKING, Any
+
+from hyperscale.jobs import agent_events as ev
+from hyperscale.jobs.agent import Agent
+from hyperscale.jobs.commands import PartStatus, RunId
+from tests.simulation import network
+from tests.simulation.jobs.target import Executor, Target, prepare
+
+if TYPE_CHECKING:
+    from tests.simulation.jobs.schedules import Setup
+    from tests.simulation.kernel import Host
+
+CLOCK_S = 5_000.0
+"""Clocks differ from host to host; only their pace is the same."""
+
+
+class WorkerProgram:
+    def __init__(self, host: "Host", setup: "Setup") -> None:
+        self.host = host
+        self.setup = setup
+        self.target: Target = setup.target
+        self.cores = setup.plan.workers[host.address]
+        self.offset_s = CLOCK_S * (host.index + 1)
+        self.executors: dict[RunId, list[Executor]] = {}
+        self.agent: Agent
+
+    def start(self, now_s: float) -> None:
+        self.agent = self.setup.agent(
+            self.host.address,
+            incarnation=self.host.wall_ms(),
+            cores=self.cores,
+            now_s=self._clock(now_s),
+        )
+        kept = self.host.disk.read("results", {})
+        if kept:
+            self._handle(ev.Restored(tuple(kept.values())), now_s)
+
+    def _clock(self, now_s: float) -> float:
+        return now_s + self.offset_s
+
+    # --- the world ------------------------------------------------------------------------
+
+    def datagram(self, source: str, payload: Any, now_s: float) -> None:
+        self._handle(ev.Commanded(source, payload), now_s)
+
+    def stream(self, event: Any, now_s: float) -> None:
+        match event:
+            case network.Asked(source=source, message=command, handle=handle):
+                self._handle(ev.Commanded(source, command, handle), now_s)
+            case network.Answered(token=(group, to), message=taken):
+                self._handle(ev.Answered(group, to, taken), now_s)
+            case network.Failed(token=(group, to)):
+                self._handle(ev.Answered(group, to, None), now_s)
+
+    def engine(self, event: Any, now_s: float) -> None:
+        self._handle(event, now_s)
+
+    def disk(self, token: Any, now_s: float) -> None:
+        self._handle(ev.Stored(token), now_s)
+
+    def wake(self, now_s: float) -> None:
+        self._handle(ev.Tick(), now_s)
+
+    def wake_at_s(self) -> float:
+        return self.agent.wake_at_s() - self.offset_s
+
+    def drain(self) -> None:
+        self._handle(ev.Drain(hands_over=True), self.host.world.now_s)
+
+    # --- effects --------------------------------------------------------------------------
+
+    def _handle(self, event: Any, now_s: float) -> None:
+        for effect in self.agent.handle(event, now_s=self._clock(now_s)):
+            self._perform(effect)
+
+    def _perform(self, effect: Any) -> None:
+        match effect:
+            case ev.Reply(token=handle, answer=answer):
+                if handle is not None:
+                    self.host.answer(handle, answer)
+            case ev.Send(to=to, message=message):
+                for manager in [to] if to else self.setup.plan.managers:
+                    self.host.send(manager, message)
+            case ev.Report(to=to, progress=progress):
+                self.host.ask(to, progress, (progress.group, to), within_s=2.0)
+            case ev.PrepareRun(command=command, places=places):
+                made = [
+                    Executor(self.target, self.host, command, place, index)
+                    for index, place in enumerate(places)
+                ]
+                self.executors[command.run] = made
+                prepare(made)
+            case ev.StartRun(run=run, start_in_ms=start_in_ms):
+                for executor in self.executors[run]:
+                    executor.start(start_in_ms / 1000)
+            case ev.LeaseRun(run=run, until_s=until_s):
+                for executor in self.executors.get(run, []):
+                    executor.lease(until_s - self.offset_s)
+            case ev.StopRun(run=run, places=places, reason=reason, grace_s=grace_s):
+                self._stop(run, places, reason, grace_s)
+            case ev.Store(result=result):
+                kept = {**self.host.disk.read("results", {}), result.run: result}
+                self.host.disk.write("results", kept)
+                self.host.sync(result.run, within_s=0.002)
+            case ev.Erase(run=run):
+                kept = dict(self.host.disk.read("results", {}))
+                kept.pop(run, None)
+                self.host.disk.write("results", kept)
+
+    def _stop(self, run: RunId, places: tuple[int, ...], reason: str, grace_s: float) -> None:
+        """User code may take its grace; its load ends at once, its process later."""
+        world = self.host.world
+        executors = [each for each in self.executors.get(run, []) if each.place in places]
+        if executors and executors[0].began_s is None:
+            # Not begun: the shell says that it could not be prepared, or that all are gone.
+            for each in executors:
+                each.is_over = True
+                self.target.leave(each)
+            first = executors[0]
+
+            def gone() -> None:
+                for each in executors:
+                    each.tell(ev.Ended(run, each.place, PartStatus.STOPPED, error=reason))
+                    each.tell(ev.Vacated(run, each.place))
+
+            if first.is_here:
+                world.after(0.01, gone)
+            return
+        for each in executors:
+            wait_s = grace_s * world.rng.random()
+
+            def end(executor: Executor = each) -> None:
+                if executor.frozen_s is not None:
+                    world.after(0.05, end)
+                else:
+                    executor.finish(PartStatus.STOPPED, reason)
+
+            world.after(wait_s, end)
+
+
