@@ -8,6 +8,7 @@ from hyperscale.jobs.keys import slot_of
 from hyperscale.jobs.machine import JobMachine
 from hyperscale.ledger.core import Limits
 from hyperscale.ledger.machine import Machine
+from hyperscale.nodes.jobs.duty import JobsDuty
 from hyperscale.nodes.ledger.duty import LedgerDuty
 from hyperscale.nodes.member import Duties, Standing
 from hyperscale.nodes.running import NodeServer, Settings, as_config
@@ -16,12 +17,14 @@ from hyperscale.wire.roles import Role
 
 
 def manager_duties(config: NodeConfig) -> Duties:
+    ledger = ledger_duty(config)
+    jobs = JobsDuty(Path(config.node.data_dir) / "blobs", ledger)
     return Duties(
         role=Role.MANAGER,
         counts_cpu=True,
         why_not_ready=_why_not_ready,
         workers=Workers(),
-        services=(ledger_duty(config),),
+        services=(ledger, jobs),
     )
 
 
@@ -35,6 +38,7 @@ def ledger_duty(config: NodeConfig) -> LedgerDuty:
         make_machine=lambda group: JobMachine(config.node.datacenter, group),
         slot_of=slot_of,
         live_jobs=_live_jobs,
+        history_days=section.history_days,
         limits=Limits(
             snapshot_entries=section.snapshot_entries, trailing_entries=section.trailing_entries
         ),

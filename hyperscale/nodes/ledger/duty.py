@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from hyperscale.nodes.identity import remember_name
 from hyperscale.nodes.ledger.figures import collect
 from hyperscale.nodes.ledger.joining import Belonging, Joining
 from hyperscale.nodes.ledger.managing import Managing
+from hyperscale.nodes.ledger.operator import Operator
 from hyperscale.nodes.ledger.peers import MemberPeers
 from hyperscale.nodes.ledger.routing import Ledger, answer_ledger
 from hyperscale.nodes.member import MemberNode, Service
@@ -24,6 +26,7 @@ from hyperscale.nodes.metrics import Family
 from hyperscale.wire.serving import Handlers
 
 _HAND_OVER_S = 1.0
+_FORGET_S = 3600.0
 
 _log = logging.getLogger("hyperscale.ledger")
 
@@ -40,6 +43,7 @@ class LedgerDuty(Service):
         slot_of: Callable[[str], int],
         live_jobs: Callable[[Machine], int],
         limits: Limits | None = None,
+        history_days: float = 30.0,
     ) -> None:
         self.ledger: Ledger | None = None
         self.on_ledger: list[Callable[[Ledger], None]] = []
@@ -50,6 +54,7 @@ class LedgerDuty(Service):
         self._slot_of = slot_of
         self._count_live = live_jobs
         self._limits = limits
+        self._history_ms = int(history_days * 24 * 3600 * 1000)
         self._store: LedgerStore | None = None
 
     def require(self) -> Ledger:
@@ -76,11 +81,11 @@ class LedgerDuty(Service):
         except OSError as error:
             raise InputError(f"{self._directory}: {error.strerror or error}") from error
         self._member = member
-        self._peers = MemberPeers(member.server, member.members, member.server.local.role, _is_fit)
+        self.peers = MemberPeers(member.server, member.members, member.server.local.role, _is_fit)
         self._belonging = Belonging(self._store)
         self._joining = Joining(
             self._belonging,
-            self._peers,
+            self.peers,
             name=member.node_id,
             domain=member.config.node.failure_domain or member.node_id,
             founders=self._founders,
@@ -88,6 +93,7 @@ class LedgerDuty(Service):
         )
         self._joining.answer(handlers)
         answer_ledger(handlers, lambda: self.ledger)
+        Operator(self.require).answer(handlers)
 
     async def start(self) -> None:
         if self._belonging.ledger:
@@ -116,7 +122,7 @@ class LedgerDuty(Service):
             limits=self._limits,
             images=self._store.load(),
         )
-        ledger = Ledger(self._belonging.ledger, core, self._store, self._peers)
+        ledger = Ledger(self._belonging.ledger, core, self._store, self.peers)
         self.ledger = ledger
         ledger.hooks.topology.append(self._member.describe)
         for told in self.on_ledger:
@@ -124,7 +130,14 @@ class LedgerDuty(Service):
         managing = Managing(ledger, self._live_jobs)
         self._member.driver.spawn(ledger.run(), "ledger")
         self._member.driver.spawn(managing.run(), "ledger-managing")
+        self._member.driver.spawn(self._forget(ledger), "ledger-forget")
         return ledger
+
+    async def _forget(self, ledger: Ledger) -> None:
+        """Lets history go that is older than it is to be kept."""
+        while True:
+            ledger.store.prune_history(time.time_ns() // 1_000_000 - self._history_ms)
+            await asyncio.sleep(_FORGET_S)
 
     def _live_jobs(self, group: int) -> int | None:
         machine = None if self.ledger is None else self.ledger.machine(group)
@@ -137,7 +150,7 @@ class LedgerDuty(Service):
             return
         for group in tuple(ledger.leading()):
             voters = ledger.core.raft.seats(group)[0]
-            fit = [n for n in voters if self._peers.is_fit(ledger.name_of(n))]
+            fit = [n for n in voters if self.peers.is_fit(ledger.name_of(n))]
             others = [number for number in fit if number != ledger.core.number]
             if others:
                 ledger.core.raft.transfer_leadership(group, others[0])

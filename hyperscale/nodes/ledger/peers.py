@@ -54,7 +54,7 @@ class MemberPeers:
         known = self._links.get(node)
         if member is None:
             return known
-        host, port = split_address(member.address)
+        host, port = split_address(member.stream_address)
         if known is not None and (known.host, known.port) == (host, port):
             return known
         if known is not None:

@@ -1,0 +1,371 @@
+"""What clients and operators ask of a manager about jobs, answered here or passed on."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TypeVar
+
+from msgspec import Struct
+
+from hyperscale.errors import InputError
+from hyperscale.jobs.events import (
+    CancelRequested,
+    Code,
+    JobSubmitted,
+    decode_reply,
+    encode,
+    payload_digest,
+)
+from hyperscale.jobs.keys import key_problem, parse_job_id
+from hyperscale.jobs.machine import JobMachine
+from hyperscale.jobs.state import Job, JobView, decode_job, view_of
+from hyperscale.ledger.topology import NodeMarked, NodeState
+from hyperscale.membership.events import Member
+from hyperscale.nodes.client_messages import (
+    BLOB_CHUNK_BYTES,
+    CancelJob,
+    CancelTold,
+    DrainNode,
+    DrainTold,
+    JobAck,
+    JobAsked,
+    JobNews,
+    JobsAsked,
+    JobsTold,
+    JobTold,
+    OutputLine,
+    RecordAsked,
+    SubmitJob,
+    WatchJob,
+    WorkerRow,
+    WorkersAsked,
+    WorkersTold,
+)
+from hyperscale.nodes.job_messages import DrainWorker, WorkerDrains
+from hyperscale.nodes.jobs.bundles import Bundles
+from hyperscale.nodes.jobs.driver import JobsDriver
+from hyperscale.nodes.ledger.peers import Peers
+from hyperscale.nodes.ledger.routing import Ledger
+from hyperscale.nodes.ledger.service import Read
+from hyperscale.nodes.member import MemberNode
+from hyperscale.nodes.messages import metadata_of
+from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.errors import CallError, RemoteError
+from hyperscale.wire.messages import Chunk
+from hyperscale.wire.roles import Role
+
+_NEWS_S = 0.5
+_ANSWER_S = 5.0
+_NEEDS_BUNDLE = "needs_bundle"
+_FINAL_KIND = "finished"
+
+_R = TypeVar("_R", bound=Struct)
+
+
+class ClientDesk:
+    """Answers for every job of the datacenter, wherever it is led."""
+
+    def __init__(
+        self, member: MemberNode, ledger: Ledger, driver: JobsDriver, bundles: Bundles, peers: Peers
+    ) -> None:
+        self._member = member
+        self._ledger = ledger
+        self._driver = driver
+        self._bundles = bundles
+        self._peers = peers
+        self._loop = asyncio.get_running_loop()
+
+    # -- submitting -----------------------------------------------------------------------
+
+    async def submit(self, call: InboundCall, job: SubmitJob) -> JobAck:
+        if (problem := key_problem(job.key)) is not None:
+            return JobAck(accepted=False, key=job.key, code=Code.INVALID_KEY.value, error=problem)
+        if job.bundle:
+            if not await self._bundles.find(job.bundle):
+                return JobAck(accepted=False, key=job.key, code=_NEEDS_BUNDLE)
+            group = self._ledger.topology.owners[self._ledger.core.slot_of(job.key)]
+            voters = self._ledger.voters_of(group)
+            if not await self._bundles.spread(job.bundle, voters, self._member.node_id):
+                raise RemoteError(
+                    "too few managers are up to keep the bundle safe", code="unavailable"
+                )
+        event = JobSubmitted(
+            key=job.key,
+            digest=payload_digest(job.plan, job.bundle, job.options),
+            plan=job.plan,
+            bundle=job.bundle,
+            options=job.options,
+            by=job.by,
+        )
+        left_s = max(0.1, call.deadline_s - self._loop.time() - 0.1)
+        done = await self._ledger.submit(job.key, encode(event), timeout_s=left_s)
+        reply = decode_reply(done.reply)
+        return JobAck(
+            accepted=reply.ok,
+            job=reply.job,
+            key=job.key,
+            was_duplicate=reply.was_duplicate,
+            original_job_id=reply.job if reply.was_duplicate else "",
+            code="" if reply.ok else reply.code.value,
+            error=reply.error,
+            retry_after_s=0.0 if reply.ok or reply.is_permanent else 1.0,
+            group=done.group,
+            index=done.index,
+        )
+
+    async def cancel(self, call: InboundCall, cancel: CancelJob) -> CancelTold:
+        group = self._group(cancel.job)
+        event = CancelRequested(job=cancel.job, reason=cancel.reason, by=cancel.by)
+        left_s = max(0.1, call.deadline_s - self._loop.time() - 0.1)
+        done = await self._ledger.execute(group, encode(event), timeout_s=left_s)
+        reply = decode_reply(done.reply)
+        status = ""
+        if reply.code in {Code.TERMINAL, Code.UNKNOWN_JOB}:
+            record = await self._record(cancel.job)
+            if record is not None:
+                return CancelTold(
+                    accepted=False, status=record.status.value, code=Code.TERMINAL.value
+                )
+        return CancelTold(
+            accepted=reply.ok or reply.code in {Code.CANCELLING, Code.DUPLICATE},
+            status=status,
+            code="" if reply.ok else reply.code.value,
+            error=reply.error,
+        )
+
+    # -- reading --------------------------------------------------------------------------
+
+    async def told(self, call: InboundCall, asked: JobAsked) -> JobTold:
+        group = self._group(asked.job)
+
+        async def here() -> JobTold:
+            await self._ledger.fresh(group, Read(asked.read))
+            view, position = self._view(group, asked.job)
+            if view is None:
+                record = await self._record(asked.job)
+                return JobTold(job=None if record is None else view_of(record))
+            leader = self._driver.leaders.get(group)
+            live = None
+            if leader is not None:
+                live = leader.view(asked.job, now_s=time.monotonic())
+            return JobTold(job=view, position=position, live=live)
+
+        return await self._answered(call, group, asked, JobTold, here)
+
+    async def watch(self, call: InboundCall, asked: WatchJob) -> AsyncGenerator[JobNews, None]:
+        group = self._group(asked.job)
+        leader = self._ledger.leader_of(group)
+        if group not in self._driver.leaders and call.peer.role is not Role.MANAGER and leader:
+            link = self._peers.link(leader)
+            if link is None:
+                raise RemoteError(f"{leader} is not reachable from here", code="moved")
+            stream = await link.stream(asked, JobNews, deadline_s=call.deadline_s)
+            async with stream as news:
+                async for each in news:
+                    yield each
+            return
+        sent = 0
+        while True:
+            view, position = self._view(group, asked.job)
+            if view is None:
+                record = await self._record(asked.job)
+                if record is None:
+                    raise RemoteError(f"there is no job {asked.job}", code=Code.UNKNOWN_JOB.value)
+                yield JobNews(job=view_of(record))
+                return
+            core = self._driver.leaders.get(group)
+            if core is None and view.ended_ms == 0:
+                raise RemoteError("this manager does not lead the job any more", code="moved")
+            live = None if core is None else core.view(asked.job, now_s=time.monotonic())
+            lines, sent = self._lines(asked.job, sent)
+            yield JobNews(job=view, position=position, live=live, output=lines)
+            if view.ended_ms:
+                return
+            await asyncio.sleep(_NEWS_S)
+
+    def _lines(self, job: str, sent: int) -> tuple[list[OutputLine], int]:
+        """Lines since the last news; a watcher that comes late gets what is still kept."""
+        output = self._driver.output.get(job)
+        if output is None:
+            return [], sent
+        total = output.total
+        fresh = list(output.lines)[-(total - sent) :] if total > sent else []
+        return [
+            OutputLine(
+                worker=line.worker,
+                workflow=line.run.workflow,
+                slot=line.slot,
+                stream=line.stream,
+                text=line.text,
+            )
+            for line in fresh
+        ], total
+
+    async def jobs(self, _call: InboundCall, asked: JobsAsked) -> JobsTold:
+        found: dict[str, JobView] = {}
+        missing: list[str] = []
+        for group in self._driver.leaders:
+            machine = self._machine(group)
+            if machine is not None:
+                found.update((view.job, view) for view in machine.views())
+        if not asked.is_relayed:
+            others = [name for name in self._peers.living() if name != self._member.node_id]
+            told = await asyncio.gather(*(self._jobs_of(name, asked) for name in others))
+            for name, answer in zip(others, told, strict=True):
+                if answer is None:
+                    missing.append(name)
+                else:
+                    found.update((view.job, view) for view in answer.jobs)
+        views = [view for view in found.values() if not (asked.live_only and view.ended_ms)]
+        views.sort(key=lambda view: -view.submitted_ms)
+        return JobsTold(jobs=views[: asked.limit], missing=missing)
+
+    async def _jobs_of(self, name: str, asked: JobsAsked) -> JobsTold | None:
+        link = self._peers.link(name)
+        if link is None:
+            return None
+        relayed = JobsAsked(limit=asked.limit, live_only=asked.live_only, is_relayed=True)
+        deadline_s = self._loop.time() + 2.0
+        try:
+            return await link.call(relayed, JobsTold, deadline_s=deadline_s, retries=0)
+        except CallError:
+            return None
+
+    async def record(self, call: InboundCall, asked: RecordAsked) -> AsyncGenerator[Chunk, None]:
+        found = await self._record_bytes(asked.job)
+        if found is None:
+            group = self._group(asked.job)
+            view, _ = self._view(group, asked.job)
+            if view is not None and not view.ended_ms:
+                raise RemoteError(f"job {asked.job} has not ended", code="not_ended")
+            if call.peer.role is Role.MANAGER:
+                raise RemoteError(f"there is no job {asked.job}", code=Code.UNKNOWN_JOB.value)
+            found = await self._record_elsewhere(group, asked)
+        for start in range(0, len(found), BLOB_CHUNK_BYTES):
+            yield Chunk(found[start : start + BLOB_CHUNK_BYTES])
+
+    async def _record_elsewhere(self, group: int, asked: RecordAsked) -> bytes:
+        last: CallError | None = None
+        for name in self._ledger.voters_of(group):
+            link = None if name == self._member.node_id else self._peers.link(name)
+            if link is None:
+                continue
+            try:
+                deadline_s = self._loop.time() + _ANSWER_S
+                data = bytearray()
+                async with await link.stream(asked, Chunk, deadline_s=deadline_s) as chunks:
+                    async for chunk in chunks:
+                        data += chunk.data
+                return bytes(data)
+            except CallError as error:
+                last = error
+        if isinstance(last, RemoteError):
+            raise last
+        raise RemoteError(f"there is no job {asked.job}", code=Code.UNKNOWN_JOB.value)
+
+    # -- workers and nodes ----------------------------------------------------------------
+
+    def workers(self, _call: InboundCall, _asked: WorkersAsked) -> WorkersTold:
+        rows = [
+            _worker_row(member) for member in self._member.members() if member.role is Role.WORKER
+        ]
+        return WorkersTold(workers=rows)
+
+    async def drain(self, _call: InboundCall, asked: DrainNode) -> DrainTold:
+        member = next((m for m in self._member.members() if m.node == asked.node), None)
+        if member is not None and member.role is Role.WORKER:
+            link = self._peers.link(asked.node)
+            if link is None:
+                raise RemoteError(f"{asked.node} is not reachable from here", code="unreachable")
+            deadline_s = self._loop.time() + _ANSWER_S
+            drains = await link.call(DrainWorker(), WorkerDrains, deadline_s=deadline_s)
+            return DrainTold(left=drains.runs)
+        topology = self._ledger.topology
+        number = topology.number_of(asked.node)
+        if number is None:
+            raise RemoteError(
+                f"there is no worker and no manager {asked.node}", code="unknown_node"
+            )
+        if topology.nodes[number].state is NodeState.ACTIVE:
+            await self._ledger.decide(NodeMarked(number, NodeState.DRAINING))
+        seats = sum(number in {*group.voters, *group.settled} for group in topology.groups.values())
+        return DrainTold(left=seats)
+
+    # -- inside ---------------------------------------------------------------------------
+
+    def _group(self, job: str) -> int:
+        try:
+            group = parse_job_id(job).group
+        except (InputError, ValueError) as error:
+            raise RemoteError(str(error), code=Code.UNKNOWN_JOB.value) from error
+        return self._ledger.topology.heir_of(group)
+
+    def _machine(self, group: int) -> JobMachine | None:
+        machine = self._ledger.machine(group)
+        return machine if isinstance(machine, JobMachine) else None
+
+    def _view(self, group: int, job: str) -> tuple[JobView | None, int]:
+        machine = self._machine(group)
+        found = None if machine is None else machine.job(job)
+        if found is None:
+            return (None if machine is None else machine.view(job)), 0
+        leader = self._driver.leaders.get(group)
+        view = view_of(found)
+        if leader is None:
+            return view, 0
+        status, position = leader.status(found)
+        return JobView(
+            job=view.job,
+            status=status,
+            file=view.file,
+            reason=view.reason,
+            submitted_ms=view.submitted_ms,
+            started_ms=view.started_ms,
+            ended_ms=view.ended_ms,
+            workflows=view.workflows,
+        ), position
+
+    async def _record_bytes(self, job: str) -> bytes | None:
+        rows = await asyncio.to_thread(self._ledger.store.history, job_id=job, limit=100_000)
+        final = [data for _, _, _, _, kind, data in rows if kind == _FINAL_KIND]
+        return final[-1] if final else None
+
+    async def _record(self, job: str) -> Job | None:
+        data = await self._record_bytes(job)
+        return None if data is None else decode_job(data)
+
+    async def _answered(
+        self,
+        call: InboundCall,
+        group: int,
+        asked: Struct,
+        reply: type[_R],
+        here: Callable[[], Awaitable[_R]],
+    ) -> _R:
+        """From the leader, who knows most; from here if it is this node or cannot be asked."""
+        leader = self._ledger.leader_of(group) or next(iter(self._ledger.voters_of(group)), "")
+        is_here = group in self._ledger.core.replicas
+        if leader and leader != self._member.node_id and call.peer.role is not Role.MANAGER:
+            link = self._peers.link(leader)
+            if link is not None:
+                deadline_s = min(call.deadline_s, self._loop.time() + _ANSWER_S)
+                try:
+                    return await link.call(asked, reply, deadline_s=deadline_s, retries=0)
+                except CallError:
+                    if not is_here:
+                        raise
+        if not is_here:
+            raise RemoteError("nobody who knows the job can be asked", code="unavailable")
+        return await here()
+
+
+def _worker_row(member: Member) -> WorkerRow:
+    said = metadata_of(member.metadata)
+    return WorkerRow(
+        worker=member.node,
+        state=str(member.state),
+        address=member.address,
+        cores=0 if said is None else said.cores,
+        free=0 if said is None else said.free,
+        is_draining=said is not None and said.is_draining,
+    )

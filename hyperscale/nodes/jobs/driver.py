@@ -1,0 +1,364 @@
+"""Runs the cores: a job leader for each group this node leads, the allocator if it manages.
+
+Feeds them what the ledger applied, what workers say and what membership sees, and performs what
+they ask for. Decides nothing.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+from msgspec import Struct
+
+from hyperscale.errors import HyperscaleError
+from hyperscale.health.correlation import CorrelationGuard
+from hyperscale.health.overload import Overload
+from hyperscale.jobs.allocator import Allocator, Tell
+from hyperscale.jobs.commands import (
+    AskCores,
+    Backpressure,
+    CoresAnswer,
+    LeasesRenewed,
+    PartAnswer,
+    PartFinished,
+    PartOutput,
+    PartReady,
+    PartRefused,
+    Progress,
+    ProgressTaken,
+    ReleaseCores,
+    RenewLeases,
+    ResultAck,
+    RunsHere,
+    WhoRuns,
+    WorkerCores,
+)
+from hyperscale.jobs.effects import Ask, Command, Effect, Propose, Release, Send
+from hyperscale.jobs.events import Event, decode, decode_reply, encode
+from hyperscale.jobs.leader import JobLeader
+from hyperscale.jobs.machine import JobMachine
+from hyperscale.ledger.core import MANAGEMENT, AppliedEntry
+from hyperscale.ledger.records import Command as LedgerCommand
+from hyperscale.ledger.records import decode_record
+from hyperscale.membership.events import Changed, Died, State
+from hyperscale.membership.messages import Claim
+from hyperscale.nodes.ledger.peers import Peers
+from hyperscale.nodes.ledger.routing import Ledger
+from hyperscale.nodes.member import MemberNode
+from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.errors import CallError
+from hyperscale.wire.roles import Role
+
+CALL_S = 2.0
+PREPARE_S = 5.0
+_TICK_S = 0.25
+_OUTPUT_LINES_MAX = 1_000
+_LIVING = (State.ALIVE, State.SUSPECT)
+
+_BACKPRESSURE = {
+    Overload.HEALTHY: Backpressure.NONE,
+    Overload.BUSY: Backpressure.THROTTLE,
+    Overload.STRESSED: Backpressure.BATCH,
+    Overload.OVERLOADED: Backpressure.REJECT,
+}
+_log = logging.getLogger("hyperscale.jobs")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Output:
+    """The last of what user code of one job printed, and how much there was in all."""
+
+    def __init__(self) -> None:
+        self.lines: deque[PartOutput] = deque(maxlen=_OUTPUT_LINES_MAX)
+        self.total = 0
+
+    def add(self, line: PartOutput) -> None:
+        self.lines.append(line)
+        self.total += 1
+
+
+class JobsDriver:
+    """The cores of one manager. Begins with its ledger."""
+
+    def __init__(self, member: MemberNode, ledger: Ledger, peers: Peers) -> None:
+        self.ledger = ledger
+        self.leaders: dict[int, JobLeader] = {}
+        self.allocator = Allocator()
+        self.output: dict[str, Output] = {}
+        """What user code printed, by job."""
+        self.changed_jobs = asyncio.Event()
+        """Set when anything about a job changed; whoever waits clears it."""
+        self._member = member
+        self._peers = peers
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._asks: dict[str, int] = {}  # who asked for what: ask -> group
+        self._guard = CorrelationGuard()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_open = True
+        ledger.hooks.leading.append(self._leads)
+        ledger.hooks.following.append(self._follows)
+        ledger.hooks.applied.append(self._applied)
+        self._tick()
+
+    async def close(self) -> None:
+        self._is_open = False
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = self._loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- who leads ------------------------------------------------------------------------
+
+    def _workers(self) -> list[str]:
+        return [
+            member.node
+            for member in self._member.members()
+            if member.role is Role.WORKER and member.state in _LIVING
+        ]
+
+    def _leads(self, group: int, term: int) -> None:
+        now_s = time.monotonic()
+        if group == MANAGEMENT:
+            self.allocator.lead(self._workers(), now_s=now_s)
+            return
+        machine = self.ledger.machine(group)
+        assert isinstance(machine, JobMachine)
+        leader = JobLeader(group, self._member.node_id, machine)
+        self.leaders[group] = leader
+        self._perform(group, leader.lead(term, self._workers(), now_s=now_s, now_ms=_now_ms()))
+
+    def _follows(self, group: int) -> None:
+        if group == MANAGEMENT:
+            self.allocator.follow()
+        elif (leader := self.leaders.pop(group, None)) is not None:
+            leader.follow()
+        self.changed_jobs.set()
+
+    def _applied(self, entry: AppliedEntry) -> None:
+        leader = self.leaders.get(entry.group)
+        if leader is None:
+            return
+        record = decode_record(entry.data)
+        if isinstance(record, LedgerCommand) and entry.reply:
+            event = decode(record.body)
+            reply = decode_reply(entry.reply)
+            effects = leader.applied(event, reply, now_s=time.monotonic())
+            self._perform(entry.group, effects)
+            self.changed_jobs.set()
+
+    # -- effects --------------------------------------------------------------------------
+
+    def _perform(self, group: int, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Propose(event=event):
+                    self._spawn(self._propose(group, event), "propose")
+                case Send(worker=worker, command=ResultAck() as command):
+                    self._send(worker, command)
+                case Send(worker=worker, command=command):
+                    self._spawn(self._command(group, worker, command), "command")
+                case Ask(wish=wish):
+                    self._asks[wish.ask] = group
+                    self._spawn(self._ask(group, wish), "ask")
+                case Release(release=release):
+                    self._asks.pop(release.ask, None)
+                    self._release(release)
+
+    async def _propose(self, group: int, event: Event) -> None:
+        try:
+            await self.ledger.propose(group, encode(event))
+        except HyperscaleError as error:
+            leader = self.leaders.get(group)
+            _log.info("proposal.failed: %s", error, extra={"group": group})
+            if leader is not None:
+                effects = leader.proposal_failed(event, now_s=time.monotonic())
+                self._perform(group, effects)
+
+    def _send(self, node: str, message: Struct) -> None:
+        link = self._peers.link(node)
+        connection = None if link is None else link.connection
+        if connection is None:
+            return
+        try:
+            connection.send(message)
+        except CallError as error:
+            _log.debug("message.dropped: %s", error, extra={"to": node})
+
+    async def _command(self, group: int, worker: str, command: Command) -> None:
+        answer: PartAnswer | LeasesRenewed | RunsHere | None = None
+        begun_s = self._loop.time()
+        link = self._peers.link(worker)
+        if link is not None:
+            expected = _ANSWERS.get(type(command), PartAnswer)
+            wait_s = CALL_S if isinstance(command, RenewLeases) else PREPARE_S
+            try:
+                answer = await link.call(command, expected, deadline_s=begun_s + wait_s, retries=0)
+            except CallError as error:
+                _log.info(
+                    "command.unanswered: %s",
+                    error,
+                    extra={"command": type(command).__name__, "worker": worker},
+                )
+        leader = self.leaders.get(group)
+        if leader is not None:
+            rtt_s = self._loop.time() - begun_s
+            effects = leader.answered(worker, command, answer, now_s=time.monotonic(), rtt_s=rtt_s)
+            self._perform(group, effects)
+
+    # -- the allocator --------------------------------------------------------------------
+
+    async def _ask(self, group: int, wish: AskCores) -> None:
+        if self.allocator.is_leading:
+            answer = self.allocator.ask(wish, now_s=time.monotonic())
+            self._arm()
+        else:
+            link = self._peers.link(self.ledger.leader_of(MANAGEMENT))
+            if link is None:
+                return
+            try:
+                answer = await link.call(
+                    wish, CoresAnswer, deadline_s=self._loop.time() + CALL_S, retries=0
+                )
+            except CallError as error:
+                _log.info("allocator.unanswered: %s", error)
+                return
+        self._granted(group, answer)
+
+    def _granted(self, group: int, answer: CoresAnswer) -> None:
+        leader = self.leaders.get(group)
+        if leader is not None:
+            self._perform(group, leader.cores(answer, now_s=time.monotonic()))
+
+    def _release(self, release: ReleaseCores) -> None:
+        if self.allocator.is_leading:
+            self._tell(self.allocator.release(release, now_s=time.monotonic()))
+        else:
+            self._send(self.ledger.leader_of(MANAGEMENT), release)
+
+    def _tell(self, tells: Iterable[Tell]) -> None:
+        for tell in tells:
+            if tell.leader == self._member.node_id:
+                self.cores_told(tell.answer)
+            else:
+                self._send(tell.leader, tell.answer)
+        self._arm()
+
+    def cores_told(self, answer: CoresAnswer) -> None:
+        """The allocator's later word on an ask of a leader here."""
+        group = self._asks.get(answer.ask)
+        if group is not None:
+            self._granted(group, answer)
+
+    # -- messages -------------------------------------------------------------------------
+
+    def told_cores(self, _call: InboundCall, answer: CoresAnswer) -> None:
+        self.cores_told(answer)
+
+    def asked_cores(self, _call: InboundCall, wish: AskCores) -> CoresAnswer:
+        answer = self.allocator.ask(wish, now_s=time.monotonic())
+        self._arm()
+        return answer
+
+    def released_cores(self, _call: InboundCall, release: ReleaseCores) -> None:
+        self._tell(self.allocator.release(release, now_s=time.monotonic()))
+
+    def worker_told(self, _call: InboundCall, cores: WorkerCores) -> None:
+        self._tell(self.allocator.told(cores, now_s=time.monotonic()))
+
+    def received(self, _call: InboundCall, message: PartReady | PartRefused | PartFinished) -> None:
+        """What a worker says by itself; repeated by it until somebody who leads answers."""
+        leader = self.leaders.get(message.group)
+        if leader is not None:
+            effects = leader.received(message, now_s=time.monotonic())
+            self._perform(message.group, effects)
+            self.changed_jobs.set()
+
+    def progress(self, _call: InboundCall, progress: Progress) -> ProgressTaken:
+        leader = self.leaders.get(progress.group)
+        if leader is None:
+            return ProgressTaken(leader=self.ledger.leader_of(progress.group))
+        leader.backpressure = _BACKPRESSURE[self._member.vitals.level]
+        taken, effects = leader.progress(progress, now_s=time.monotonic())
+        self._perform(progress.group, effects)
+        return taken
+
+    def printed(self, _call: InboundCall, output: PartOutput) -> None:
+        self.output.setdefault(output.run.job, Output()).add(output)
+
+    # -- membership -----------------------------------------------------------------------
+
+    def member_changed(self, change: Changed | Died) -> None:
+        member = change.member
+        if member.role is not Role.WORKER:
+            return
+        now_s = time.monotonic()
+        worker = member.node
+        if isinstance(change, Died):
+            is_certain = change.evidence is Claim.REFUSED
+            self._guard.failed(worker, is_certain=is_certain, now_s=now_s)
+            self._worker_down(worker, is_certain=is_certain, now_s=now_s)
+        elif member.state is State.LEFT:
+            self._worker_down(worker, is_certain=True, now_s=now_s)
+        elif member.state is State.ALIVE and change.before not in _LIVING:
+            self._guard.recovered(worker)
+            self._tell(self.allocator.worker_up(worker, now_s=now_s))
+            for group, leader in list(self.leaders.items()):
+                self._perform(group, leader.worker_up(worker, now_s=now_s))
+
+    def _worker_down(self, worker: str, *, is_certain: bool, now_s: float) -> None:
+        self._tell(self.allocator.worker_down(worker, now_s=now_s))
+        for group, leader in list(self.leaders.items()):
+            effects = leader.worker_down(worker, is_certain=is_certain, now_s=now_s)
+            self._perform(group, effects)
+
+    # -- time -----------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """Wakes at the earliest wish of any core."""
+        if not self._is_open:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        wishes = [leader.wake_at_s() for leader in self.leaders.values()]
+        if self.allocator.is_leading:
+            wishes.append(self.allocator.wake_at_s())
+        wait_s = min([_TICK_S, *(wish - time.monotonic() for wish in wishes)])
+        self._timer = self._loop.call_later(max(wait_s, 0.005), self._tick)
+
+    def _tick(self) -> None:
+        now_s = time.monotonic()
+        if self.allocator.is_leading:
+            self._tell(self.allocator.tick(now_s=now_s))
+        workers = self._workers()
+        count = len(workers)
+        for group, leader in list(self.leaders.items()):
+            leader.hold(
+                frozenset(
+                    worker
+                    for worker in self._known_workers()
+                    if self._guard.is_held(worker, nodes=count, now_s=now_s)
+                )
+            )
+            if now_s >= leader.wake_at_s():
+                self._perform(group, leader.tick(now_s=now_s))
+        self._arm()
+
+    def _known_workers(self) -> list[str]:
+        return [m.node for m in self._member.members() if m.role is Role.WORKER]
+
+
+_ANSWERS: dict[type, type[Any]] = {RenewLeases: LeasesRenewed, WhoRuns: RunsHere}
