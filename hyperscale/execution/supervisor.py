@@ -347,6 +347,10 @@ class ExecutorPool:
         self._executors.append(self._executor(len(self._executors), None))
         return len(self._executors) - 1
 
+    def retire(self, index: int) -> None:
+        """Ends an idle executor; it is started again when it is next given a part."""
+        self._executors[index].leave()
+
     async def wait_vacant(self, index: int) -> None:
         """Returns when nothing of a part is left on this executor: its core is free."""
         await self._executors[index].wait_vacant()

@@ -2,7 +2,7 @@
 
 Owns which run holds which places, its phase, its lease and its end. Refuses to know sockets,
 processes, files and clocks: events and `now_s` in, effects out, in order. `now_s` is a clock
-that also counts while the machine sleeps; its milliseconds are the worker's stamps.
+that also counts while the machine sleeps.
 
     agent = Agent("w1", incarnation=7, cores=4, now_s=0.0)
     for effect in agent.handle(Commanded("m1", prepare, token), now_s=1.0): ...
@@ -40,8 +40,8 @@ from hyperscale.jobs.agent_events import (
 )
 from hyperscale.jobs.agent_fences import Fences
 from hyperscale.jobs.agent_merge import POINTS_MAX, PartMerge
-from hyperscale.jobs.agent_runs import LIVE, OutputBuffer, Run
-from hyperscale.jobs.agent_telling import Telling, stamp_ms
+from hyperscale.jobs.agent_runs import LIVE, OutputBuffer, Run, StampClock
+from hyperscale.jobs.agent_telling import Telling
 from hyperscale.jobs.commands import (
     HeldCores,
     LeasesRenewed,
@@ -80,7 +80,8 @@ class Agent:
         self._book = CoreBook(cores)
         self._fences = Fences()
         self._runs: dict[RunId, Run] = {}
-        self._telling = Telling(worker, incarnation=incarnation, now_s=now_s)
+        self._clock = StampClock(incarnation, now_s=now_s)
+        self._telling = Telling(worker, incarnation=incarnation, clock=self._clock, now_s=now_s)
         self._handlers: dict[type, Callable[[Any, float], list[Effect] | None]] = {
             Commanded: self._commanded,
             Prepared: self._prepared,
@@ -144,10 +145,10 @@ class Agent:
             self._book.total, held, is_draining=self.is_draining, now_s=now_s
         )
 
-    def _reported(self, event: Reported, _now_s: float) -> None:
+    def _reported(self, event: Reported, now_s: float) -> None:
         run = self._runs.get(event.run)
         if run is not None:
-            run.take(event.place, event.report)
+            run.take(event.place, event.report, now_s=now_s)
 
     def _printed(self, event: Printed, now_s: float) -> None:
         run = self._runs.get(event.run)
@@ -278,7 +279,7 @@ class Agent:
 
     def _start(self, command: StartPart, now_s: float) -> tuple[list[Effect], _Refused | None]:
         run = self._runs.get(command.run)
-        until_s = _lease_until_s(command.stamp_ms, command.lease_ms, now_s)
+        until_s = self._lease_until_s(command, now_s)
         refusal: _Refused | None = None
         if command.run in self._telling.results:
             return [], None
@@ -292,12 +293,17 @@ class Agent:
             refusal = Refusal.INVALID, "the command is older than its lease"
         if run is None or refusal is not None:
             return [], refusal
-        effects = self._extend(run, until_s)
-        if run.phase is PartPhase.READY:
-            run.phase = PartPhase.RUNNING
-            self._telling.watch(run, now_s=now_s)
-            effects.append(StartRun(run.id, run.places, command.start_in_ms))
-        return effects, None
+        if run.phase is PartPhase.RUNNING:
+            return self._extend(run, until_s), None
+        run.phase = PartPhase.RUNNING
+        self._telling.watch(run, now_s=now_s)
+        effects: list[Effect] = []
+        # Load begins under this lease, also if the one it was prepared under lasts longer: of
+        # that the leader may never have heard.
+        run.lease_until_s = until_s
+        if run.is_leased:
+            effects.append(LeaseRun(run.id, run.places, until_s))
+        return [*effects, StartRun(run.id, run.places, command.start_in_ms)], None
 
     def _stop_commanded(
         self, command: StopPart, now_s: float
@@ -318,7 +324,7 @@ class Agent:
         seen_term = self._fences.term(command.group)
         if not is_admitted:
             return [Reply(token, LeasesRenewed(accepted=False, seen_term=seen_term))]
-        until_s = _lease_until_s(command.stamp_ms, command.lease_ms, now_s)
+        until_s = self._lease_until_s(command, now_s)
         effects: list[Effect] = []
         for run_id in command.runs:
             run = self._runs.get(run_id)
@@ -331,9 +337,14 @@ class Agent:
             seen_term=seen_term,
             unknown=[run for run in command.runs if run not in known],
             unlisted=[run for run in here if run not in listed],
-            stamp_ms=stamp_ms(now_s),
+            stamp_ms=self._clock.stamp_ms(now_s),
         )
         return [*effects, Reply(token, answer)]
+
+    def _lease_until_s(self, command: StartPart | RenewLeases, now_s: float) -> float:
+        """A lease counts from when the leader last heard of this worker, if that is known."""
+        since_s = self._clock.instant_s(command.stamp_ms) if command.stamp_ms else now_s
+        return min(since_s, now_s) + command.lease_ms / 1000
 
     def _extend(self, run: Run, until_s: float) -> list[Effect]:
         if until_s <= run.lease_until_s:
@@ -367,7 +378,10 @@ class Agent:
         finished = self._telling.offer_anew(command.group, now_s=now_s)
         views += [PartView(run=run, phase=PartPhase.FINISHED, cores=0) for run in finished]
         answer = RunsHere(
-            worker=self._worker, seen_term=seen_term, parts=views, stamp_ms=stamp_ms(now_s)
+            worker=self._worker,
+            seen_term=seen_term,
+            parts=views,
+            stamp_ms=self._clock.stamp_ms(now_s),
         )
         return [Reply(token, answer)]
 
@@ -429,13 +443,13 @@ class Agent:
         left = tuple(place for place in run.places if place not in run.ended)
         return [StopRun(run.id, left, reason, grace_s)] if left else []
 
-    def _ended(self, event: Ended, _now_s: float) -> list[Effect]:
+    def _ended(self, event: Ended, now_s: float) -> list[Effect]:
         run = self._runs.get(event.run)
         if run is None or event.place in run.ended:
             return []
         run.ended[event.place] = event
         if event.report is not None:
-            run.take(event.place, event.report)
+            run.take(event.place, event.report, now_s=now_s)
         is_trouble = event.is_dead or event.status is PartStatus.FAILED
         others = tuple(place for place in run.places if place not in run.ended)
         if not is_trouble or run.stop_reason is not None or not others:
@@ -512,7 +526,7 @@ class Agent:
             seen_term=self._fences.term(command.group),
             seen_attempt=self._fences.attempt(run),
             phase=known.get(run) or known.get(newest, PartPhase.UNKNOWN),
-            stamp_ms=stamp_ms(now_s),
+            stamp_ms=self._clock.stamp_ms(now_s),
         )
 
 
@@ -549,9 +563,3 @@ def _outcome(run: Run) -> tuple[PartStatus, str | None, bool]:
 
 def _is_same_part(one: RunId, other: RunId) -> bool:
     return (one.job, one.workflow, one.part) == (other.job, other.workflow, other.part)
-
-
-def _lease_until_s(stamp_ms: int, lease_ms: int, now_s: float) -> float:
-    """A lease counts from when the worker was last heard by its leader, if that is known."""
-    since_s = min(stamp_ms / 1000, now_s) if stamp_ms else now_s
-    return since_s + lease_ms / 1000

@@ -57,6 +57,10 @@ class PartMerge:
     def elapsed_s(self) -> float:
         return max((state.report.elapsed_s for state in self._states.values()), default=0.0)
 
+    @property
+    def vus(self) -> int:
+        return sum(state.report.vus for state in self._states.values())
+
     def latest(self) -> PartReport | None:
         """For a live view: with histograms and the newest seconds if there are new ones."""
         has_histograms, self._has_histograms = self._has_histograms, False

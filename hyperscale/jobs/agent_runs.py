@@ -19,6 +19,9 @@ from hyperscale.stats.saturation import SaturationWatch
 
 LIVE = (PartPhase.PREPARING, PartPhase.READY, PartPhase.RUNNING)
 
+STILL_S = 10.0
+"""An action that takes this long is worth a word, before the run is taken for stuck."""
+
 RESEND_FIRST_S = 1.0
 RESEND_MOST_S = 10.0
 RESEND_UNASKED_S = 5.0
@@ -55,6 +58,8 @@ class Run:
     ready_again_s: float = 0.0
     ended: dict[int, Ended] = field(default_factory=dict)
     vacated: set[int] = field(default_factory=set)
+    actions: dict[int, int] = field(default_factory=dict)  # finished, by place
+    moved_s: float = float("inf")  # when one finished for the last time
 
     @property
     def id(self) -> RunId:
@@ -74,9 +79,20 @@ class Run:
         """What has not begun is given up without a leader, whatever it would do later."""
         return self.phase in LIVE and (self.is_leased or self.phase is not PartPhase.RUNNING)
 
-    def take(self, place: int, report: PartReport) -> None:
+    def take(self, place: int, report: PartReport, *, now_s: float) -> None:
         self.merge.offer(place, report)
         self.saturation.observe(report)
+        actions = sum(step.counts.total for step in report.steps)
+        if self.actions.get(place) != actions:
+            self.actions[place] = actions
+            self.moved_s = now_s
+
+    def plea(self, *, now_s: float) -> str:
+        """Why it should not be taken for stuck, though no action of it has finished for long."""
+        still_s = now_s - self.moved_s
+        if still_s < STILL_S or self.phase is not PartPhase.RUNNING or not self.merge.vus:
+            return ""
+        return f"{self.merge.vus} virtual users have been in their steps for {still_s:.0f} s"
 
     def elapsed_s(self) -> float:
         """Of this attempt."""
@@ -131,6 +147,24 @@ class Outlet:
             relief_s = PROGRESS_S[self.level] - PROGRESS_S[level]
             self.level = level
             self.next_s = max(now_s, self.next_s - relief_s)
+
+
+class StampClock:
+    """The worker's time as leaders carry it back: milliseconds that grow with every life.
+
+    Counted on from the incarnation, so that a stamp of an earlier life, also of one before a
+    reboot, lies before the beginning of this one.
+    """
+
+    def __init__(self, incarnation: int, *, now_s: float) -> None:
+        self._incarnation = incarnation
+        self._began_s = now_s
+
+    def stamp_ms(self, now_s: float) -> int:
+        return self._incarnation + int((now_s - self._began_s) * 1000)
+
+    def instant_s(self, stamp_ms: int) -> float:
+        return self._began_s + (stamp_ms - self._incarnation) / 1000
 
 
 class OutputBuffer:

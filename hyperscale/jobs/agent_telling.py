@@ -7,7 +7,7 @@ news about cores. What runs, and in which phase, is the agent's to say. Pure: ti
 from collections.abc import Iterable, Sequence
 
 from hyperscale.jobs.agent_events import Answered, Effect, Measured, Report, Send
-from hyperscale.jobs.agent_runs import RESEND_FOR_S, Outlet, Result, Run
+from hyperscale.jobs.agent_runs import RESEND_FOR_S, Outlet, Result, Run, StampClock
 from hyperscale.jobs.commands import (
     HeldCores,
     PartFinished,
@@ -29,8 +29,9 @@ _REPORTED = (PartPhase.RUNNING, PartPhase.STOPPING)
 
 
 class Telling:
-    def __init__(self, worker: str, *, incarnation: int, now_s: float) -> None:
+    def __init__(self, worker: str, *, incarnation: int, clock: StampClock, now_s: float) -> None:
         self.worker = worker
+        self._clock = clock
         self.usage = Measured(0.0, 0.0)
         self.results: dict[RunId, Result] = {}
         self._incarnation = incarnation
@@ -93,7 +94,7 @@ class Telling:
     def ready(self, run: Run, *, now_s: float) -> list[Effect]:
         run.ready_again_s = now_s + READY_S
         message = PartReady(
-            worker=self.worker, group=run.group, run=run.id, stamp_ms=stamp_ms(now_s)
+            worker=self.worker, group=run.group, run=run.id, stamp_ms=self._clock.stamp_ms(now_s)
         )
         return [Send(self._leaders.get(run.group, run.command.leader), message)]
 
@@ -136,7 +137,13 @@ class Telling:
     ) -> list[Effect]:
         here = [run for run in runs if run.group == group and run.phase in _REPORTED]
         parts = [
-            PartProgress(run=run.id, report=report, elapsed_s=run.elapsed_s(), phase=run.phase)
+            PartProgress(
+                run=run.id,
+                report=report,
+                elapsed_s=run.elapsed_s(),
+                phase=run.phase,
+                extension=run.plea(now_s=now_s),
+            )
             for run in here
             if (report := run.merge.latest()) is not None
         ]
@@ -202,8 +209,3 @@ class Telling:
             draining=is_draining,
         )
         return [Send("", message)]
-
-
-def stamp_ms(now_s: float) -> int:
-    """The worker's clock, as leaders carry it back."""
-    return int(now_s * 1000)

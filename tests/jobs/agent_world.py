@@ -259,7 +259,8 @@ class World:
                 self.started[effect.run] += 1
                 assert self.started[effect.run] == 1, "started twice"
             case LeaseRun():
-                assert effect.until_s > self.leases.get(effect.run, 0.0)
+                if self.started[effect.run]:
+                    assert effect.until_s > self.leases[effect.run]
                 self.leases[effect.run] = effect.until_s
             case StopRun():
                 self.stopping[effect.run] = effect.reason

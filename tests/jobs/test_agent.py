@@ -446,7 +446,7 @@ def test_a_renewal_counts_from_the_stamp_it_carries() -> None:
     stamp_ms = world.renewed(renew(run_id())).stamp_ms
     world.now_s += 5
     world.command(renew(run_id(), stamp_ms=stamp_ms, lease_ms=9_000))
-    assert world.leases[run_id()] == pytest.approx(stamp_ms / 1000 + 9.0)
+    assert world.leases[run_id()] == pytest.approx(world.now_s - 5 + 9.0)
     world.now_s += 3
     world.command(renew(run_id(), stamp_ms=stamp_ms, lease_ms=9_000))  # had been under way for long
     world.wait(1.1)
@@ -462,6 +462,16 @@ def test_a_start_that_is_older_than_its_lease_is_refused() -> None:
     answer = world.part(start(stamp_ms=stamp_ms))
     assert answer.refusal is Refusal.INVALID
     assert world.started[run_id()] == 0
+    assert world.part(start(stamp_ms=answer.stamp_ms)).accepted
+
+
+def test_load_begins_under_the_lease_of_its_start_also_if_that_is_shorter() -> None:
+    world = World()
+    world.part(prepare(lease_ms=60_000))
+    world.get_ready()
+    assert world.leases[run_id()] == world.now_s + 60
+    assert world.part(start(lease_ms=8_000)).accepted
+    assert world.leases[run_id()] == world.now_s + 8
 
 
 def test_what_was_never_started_is_given_up_without_a_leader() -> None:
@@ -578,6 +588,22 @@ def test_the_elapsed_time_is_of_this_attempt_and_the_report_of_the_workflow() ->
     (part,) = world.said(Progress)[-1].parts
     assert part.elapsed_s == 5.0
     assert part.report.elapsed_s == 25.0
+
+
+def test_a_run_whose_actions_take_long_says_so_before_it_is_taken_for_stuck() -> None:
+    world = World()
+    world.runs(on_isolation=Isolation.CONTINUE)
+    pleas = []
+    for second in range(15):
+        world.report(run_id(), 0, 3, sequence=second + 1)
+        world.wait(1)
+        _answer(world, ProgressTaken())
+        pleas.append(world.said(Progress)[-1].parts[0].extension)
+    assert pleas[5] == ""
+    assert pleas[-1].startswith("1 virtual users have been in their steps for 1")
+    world.report(run_id(), 0, 4, sequence=99)
+    world.wait(1)
+    assert world.said(Progress)[-1].parts[0].extension == ""
 
 
 def test_who_runs_gets_everything_there_is_to_know() -> None:

@@ -87,7 +87,6 @@ class AgentDriver:
             feed=self.feed,
             fetch=self._fetch,
             spawn=self._spawn,
-            log_dir=directory / "logs",
         )
         self._events: deque[Event] = deque()
         self._is_handling = False

@@ -43,12 +43,12 @@ class Executors:
         feed: Callable[[Event], None],
         fetch: FetchBundle,
         spawn: Spawn,
-        log_dir: Path | None = None,
     ) -> None:
+        self._cores = cores
         self._feed = feed
         self._fetch = fetch
         self._spawn = spawn
-        self._pool = ExecutorPool(cores, on_event=self._on_event, log_dir=log_dir)
+        self._pool = ExecutorPool(cores, on_event=self._on_event)
         self._indices = {place: place for place in range(cores)}  # place to number in the pool
         self._places = dict(self._indices)
         self._runs: dict[int, RunId] = {}  # by place
@@ -163,9 +163,12 @@ class Executors:
         self._spawn(self._vacate(ended.run, ended.place), f"vacate:{ended.place}")
 
     async def _vacate(self, run: RunId, place: int) -> None:
-        await self._pool.wait_vacant(self._indices[place])
+        index = self._indices[place]
+        await self._pool.wait_vacant(index)
         if self._runs.get(place) == run:
             del self._runs[place]
+            if place >= self._cores:  # seldom needed, so not kept
+                self._pool.retire(index)
         self._feed(Vacated(run, place))
 
 
