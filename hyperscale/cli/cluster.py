@@ -1,0 +1,113 @@
+"""`hyperscale cluster`: a whole cluster of real processes on this machine, for trying things."""
+
+import argparse
+from pathlib import Path
+
+from hyperscale.cli.parser import Parser
+from hyperscale.errors import InputError
+
+_DESCRIPTION = """\
+Runs a cluster of real node processes on this machine, on loopback, with a secret of its own.
+"""
+_UP_DESCRIPTION = """\
+Starts managers and workers, prints 'ready' and their addresses, and writes DIR/cluster.json,
+which every client command reads with --dir. Nodes keep their data in DIR/data and their logs
+in DIR/logs; the same DIR again continues the same cluster. A node that dies by itself is told
+and not restarted. Ctrl-C ends all of them.
+"""
+_UP_EPILOG = """\
+examples:
+  hyperscale cluster up
+  hyperscale cluster up --managers 1 --workers 2 --cores 2 --dir /tmp/lab
+  hyperscale submit shop.py --dir /tmp/lab --watch          in another terminal
+"""
+_START_DESCRIPTION = """\
+Starts a node of a running local cluster again, after it was killed.
+"""
+_NODES_MAX = 64
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
+    from hyperscale.nodes.local.file import DEFAULT_DIRECTORY
+
+    parser = subparsers.add_parser(
+        "cluster", help="run a whole cluster on this machine", description=_DESCRIPTION
+    )
+    actions = parser.add_subparsers(metavar="ACTION", title="actions", dest="action")
+    up = actions.add_parser(
+        "up",
+        help="start a cluster and keep it until Ctrl-C",
+        description=_UP_DESCRIPTION,
+        epilog=_UP_EPILOG,
+    )
+    up.add_argument("--managers", metavar="N", default="3", help="default: %(default)s")
+    up.add_argument("--workers", metavar="N", default="3", help="default: %(default)s")
+    up.add_argument("--cores", metavar="N", default="1", help="of each worker; default: 1")
+    up.add_argument("--datacenters", metavar="N", default="1", help="default: %(default)s")
+    up.add_argument("--gates", metavar="N", default="0", help="default: %(default)s")
+    up.add_argument(
+        "--base-port", metavar="P", help="first of the ports, two for each node; default: any free"
+    )
+    start = actions.add_parser(
+        "start", help="start a killed node again", description=_START_DESCRIPTION
+    )
+    start.add_argument("node", metavar="NODE", help="as worker-2")
+    for action in (up, start):
+        action.add_argument(
+            "--dir",
+            metavar="DIR",
+            default=DEFAULT_DIRECTORY,
+            help="directory of the cluster (default %(default)s)",
+        )
+    parser.set_defaults(parser=parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    match args.action:
+        case "up":
+            return _up(args)
+        case "start":
+            from hyperscale.nodes.local.control import start_again
+
+            print(f"{args.node} started, pid {start_again(Path(args.dir), args.node)}")
+        case _:
+            args.parser.print_help()
+    return 0
+
+
+def _up(args: argparse.Namespace) -> int:
+    from hyperscale.nodes.local.cluster import open_cluster
+    from hyperscale.nodes.local.layout import Shape
+
+    if _whole(args.gates, "--gates", low=0) > 0:
+        raise InputError(
+            f"--gates: {args.gates}: not possible yet; it comes with gates", hint="leave it out"
+        )
+    if _whole(args.datacenters, "--datacenters") > 1:
+        raise InputError(
+            f"--datacenters: {args.datacenters}: more than one comes with gates, which are not "
+            "built yet",
+            hint="leave it out",
+        )
+    base_port = None
+    if args.base_port is not None:
+        base_port = _whole(args.base_port, "--base-port", most=65535)
+    shape = Shape(
+        managers=_whole(args.managers, "--managers"),
+        workers=_whole(args.workers, "--workers", low=0),
+        cores=_whole(args.cores, "--cores", most=4096),
+        base_port=base_port,
+    )
+    with open_cluster(Path(args.dir), shape, _say) as cluster:
+        cluster.run()
+    return 0
+
+
+def _whole(text: str, flag: str, *, low: int = 1, most: int = _NODES_MAX) -> int:
+    if not (text.isascii() and text.isdecimal() and low <= int(text) <= most):
+        raise InputError(f"{flag}: {text!r} is not a whole number from {low} to {most}")
+    return int(text)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

@@ -1,0 +1,310 @@
+"""Running a local cluster: starts its nodes, tells who died, starts what it is asked to, ends all.
+
+Restarts nothing by itself. One thread: the nodes live no longer than it does.
+"""
+
+import contextlib
+import fcntl
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+
+from hyperscale.config.addresses import split_address
+from hyperscale.errors import InputError, RunError
+from hyperscale.nodes.local.control import LINE_BYTES_MAX, Answer, Request, short_path
+from hyperscale.nodes.local.file import (
+    ClusterFile,
+    NodeRow,
+    cluster_path,
+    read_cluster,
+    write_cluster,
+)
+from hyperscale.nodes.local.layout import Shape, lay_out
+from hyperscale.nodes.local.processes import ended_how, start_node
+from hyperscale.wire.secret import make_secret, write_secret_file
+
+READY_S = 60.0
+STOP_S = 15.0
+_LOOK_S = 0.1
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LOG_LINES = 5
+
+
+class LocalCluster:
+    """A cluster in a directory, from `open_cluster`. `say` gets lines for people."""
+
+    def __init__(self, directory: Path, rows: ClusterFile, say: Callable[[str], None]) -> None:
+        self._directory = directory
+        self._say = say
+        self._file = rows
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._dead: set[str] = set()
+        self._selector = selectors.DefaultSelector()
+        self._pidfds: dict[str, int] = {}
+        self._stops = 0
+
+    @property
+    def file(self) -> ClusterFile:
+        return self._file
+
+    def run(self) -> None:
+        """From the first process to the last; returns after SIGINT, SIGTERM or SIGHUP."""
+        with _signals(self._on_signal, self._selector), self._listening():
+            try:
+                for row in self._file.nodes:
+                    self._start(row)
+                write_cluster(self._directory, self._file)
+                if self._wait_ready():
+                    self._announce()
+                    while not self._stops:
+                        self._turn(None)
+            finally:
+                self._end_all()
+
+    # -- nodes ----------------------------------------------------------------------------
+
+    def _start(self, row: NodeRow) -> None:
+        log = self._directory / "logs" / f"{row.id}.log"
+        process = start_node(row.argv, row.cpus, log)
+        self._processes[row.id] = process
+        self._dead.discard(row.id)
+        descriptor = os.pidfd_open(process.pid)
+        self._pidfds[row.id] = descriptor
+        self._selector.register(descriptor, selectors.EVENT_READ, row.id)
+        self._replace(msgspec.structs.replace(row, pid=process.pid))
+
+    def _replace(self, row: NodeRow) -> None:
+        def put(rows: list[NodeRow]) -> list[NodeRow]:
+            return [row if each.id == row.id else each for each in rows]
+
+        self._file = msgspec.structs.replace(
+            self._file, managers=put(self._file.managers), workers=put(self._file.workers)
+        )
+
+    def _wait_ready(self) -> bool:
+        """False if it is to stop before that."""
+        deadline_s = time.monotonic() + READY_S
+        waiting = {row.id: row for row in self._file.nodes}
+        while waiting and not self._stops:
+            self._turn(_LOOK_S)
+            if self._dead:
+                name = min(self._dead)
+                raise RunError(f"{name} did not start: {self._last_words(name)}")
+            for name, row in list(waiting.items()):
+                if is_ready(row):
+                    del waiting[name]
+            if time.monotonic() > deadline_s:
+                raise RunError(
+                    f"not ready within {READY_S:g} s: {', '.join(waiting)}",
+                    hint=f"what they say is in {self._directory / 'logs'}",
+                )
+        return not self._stops
+
+    def _announce(self) -> None:
+        lines = ["ready"]
+        lines += [
+            f"  {row.id:<12} {row.tcp:<22} http://{row.http}  pid {row.pid}"
+            for row in self._file.nodes
+        ]
+        lines.append(f"submit with: hyperscale submit FILE --dir {self._directory}")
+        self._say("\n".join(lines))
+
+    def _died(self, name: str) -> None:
+        descriptor = self._pidfds.pop(name)
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        code = self._processes[name].wait()
+        self._dead.add(name)
+        if not self._stops:
+            self._say(f"{name} {ended_how(code)} (log: {self._directory / 'logs' / name}.log)")
+
+    def _last_words(self, name: str) -> str:
+        path = self._directory / "logs" / f"{name}.log"
+        try:
+            lines = path.read_text("utf-8", "replace").splitlines()
+        except OSError:
+            lines = []
+        how = ended_how(self._processes[name].returncode)
+        return "\n  ".join([how, *lines[-_LOG_LINES:]])
+
+    # -- events ---------------------------------------------------------------------------
+
+    def _turn(self, timeout_s: float | None) -> None:
+        for key, _ in self._selector.select(timeout_s):
+            match key.data:
+                case str() as name:
+                    self._died(name)
+                case socket.socket() as listener:
+                    self._answer(listener)
+                case _:
+                    os.read(key.fd, 4096)  # only the wakeup matters: the handler has run
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._stops += 1
+
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[None]:
+        with (
+            short_path(self._directory) as path,
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
+        ):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            listener.bind(path)
+            os.chmod(path, 0o600)
+            listener.listen()
+            self._selector.register(listener, selectors.EVENT_READ, listener)
+            try:
+                yield
+            finally:
+                self._selector.unregister(listener)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+
+    def _answer(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            asking, _ = listener.accept()
+            with asking:
+                asking.settimeout(1.0)
+                line = b""
+                while not line.endswith(b"\n") and len(line) < LINE_BYTES_MAX:
+                    data = asking.recv(LINE_BYTES_MAX)
+                    if not data:
+                        return
+                    line += data
+                asking.sendall(msgspec.json.encode(self._serve(line)) + b"\n")
+
+    def _serve(self, line: bytes) -> Answer:
+        try:
+            row = self._file.node(msgspec.json.decode(line, type=Request).start)
+            if self._processes[row.id].poll() is None:
+                return Answer(error=f"{row.id} is running")
+            if row.id not in self._dead:
+                self._died(row.id)
+            self._start(row)
+            write_cluster(self._directory, self._file)
+        except (msgspec.MsgspecError, InputError, RunError) as error:
+            return Answer(error=str(error))
+        self._say(f"{row.id} started again, pid {self._processes[row.id].pid}")
+        return Answer(pid=self._processes[row.id].pid)
+
+    # -- the end --------------------------------------------------------------------------
+
+    def _end_all(self) -> None:
+        """Workers first, so that managers hear their last words; a second signal hurries it."""
+        self._stops = max(1, self._stops)
+        for rows in (self._file.workers, self._file.managers):
+            alive = [row.id for row in rows if self._is_alive(row.id)]
+            for name in alive:
+                self._signal(name, signal.SIGCONT)
+                self._signal(name, signal.SIGTERM)
+            deadline_s = time.monotonic() + STOP_S
+            while any(map(self._is_alive, alive)) and self._stops < 2:
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    break
+                self._turn(min(left_s, _LOOK_S))
+        for name, process in self._processes.items():
+            if self._is_alive(name):
+                self._say(f"{name} does not end and is killed")
+                self._signal(name, signal.SIGKILL)
+            process.wait()
+
+    def _is_alive(self, name: str) -> bool:
+        process = self._processes.get(name)
+        return process is not None and process.poll() is None
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        self._processes[name].send_signal(number)
+
+
+def is_ready(row: NodeRow) -> bool:
+    """Whether the node says so at /readyz."""
+    host, port = split_address(row.http)
+    connection = HTTPConnection(host, port, timeout=1.0)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+@contextlib.contextmanager
+def open_cluster(
+    directory: Path, shape: Shape, say: Callable[[str], None]
+) -> Iterator[LocalCluster]:
+    """The directory, taken; laid out anew, or as the cluster that was there before."""
+    directory = directory.absolute()
+    try:
+        (directory / "logs").mkdir(parents=True, exist_ok=True)
+        lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InputError(
+            f"--dir: {directory} cannot be used: {error.strerror}", hint="choose another"
+        ) from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"--dir: another cluster is running in {directory}", hint="choose another --dir"
+            ) from None
+        yield LocalCluster(directory, _laid_out(directory, shape), say)
+    finally:
+        os.close(lock)
+
+
+def _laid_out(directory: Path, shape: Shape) -> ClusterFile:
+    secret_file = directory / "secret"
+    if cluster_path(directory).exists():
+        before = read_cluster(directory)
+        found = (len(before.managers), len(before.workers))
+        if found != (shape.managers, shape.workers):
+            raise InputError(
+                f"--dir: {directory} holds a cluster of {found[0]} managers and {found[1]} workers",
+                hint="start it as it was, choose another --dir, or remove the directory",
+            )
+        if shape.base_port is None:
+            base = split_address(before.managers[0].tcp)[1]
+            shape = msgspec.structs.replace(shape, base_port=base)
+    if not secret_file.exists():
+        write_secret_file(secret_file, make_secret())
+    managers, workers = lay_out(shape, directory, secret_file)
+    return ClusterFile(
+        secret_file=str(secret_file),
+        managers=managers,
+        workers=workers,
+        pid=os.getpid(),
+        datacenters=["default"],
+    )
+
+
+@contextlib.contextmanager
+def _signals(
+    handler: Callable[[int, FrameType | None], None], selector: selectors.BaseSelector
+) -> Iterator[None]:
+    """Signals wake the selector; the handler itself only counts."""
+    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = {number: signal.signal(number, handler) for number in _STOP_SIGNALS}
+    woken = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    selector.register(reading, selectors.EVENT_READ, None)
+    try:
+        yield
+    finally:
+        selector.unregister(reading)
+        signal.set_wakeup_fd(woken)
+        for number, previous in before.items():
+            signal.signal(number, previous)
+        os.close(reading)
+        os.close(writing)

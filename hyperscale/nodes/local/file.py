@@ -1,0 +1,74 @@
+"""`DIR/cluster.json`: what others need to know of a local cluster, and how it is read.
+
+Written by whoever runs the cluster, whole or not at all.
+"""
+
+import os
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, field
+
+from hyperscale.errors import InputError
+
+FILE_NAME = "cluster.json"
+DEFAULT_DIRECTORY = "hyperscale-cluster"
+
+
+class NodeRow(Struct, frozen=True, kw_only=True):
+    id: str
+    pid: int
+    tcp: str  # host:port, as are the others
+    udp: str
+    http: str
+    argv: list[str] = field(default_factory=list)  # what starts it again
+    cpus: list[int] = field(default_factory=list)
+
+
+class ClusterFile(Struct, frozen=True, kw_only=True):
+    secret_file: str
+    gates: list[NodeRow] = field(default_factory=list)
+    managers: list[NodeRow] = field(default_factory=list)
+    workers: list[NodeRow] = field(default_factory=list)
+    pid: int = 0  # of whoever runs it
+    cluster: str = "hyperscale"
+    datacenters: list[str] = field(default_factory=list)
+
+    @property
+    def nodes(self) -> list[NodeRow]:
+        return [*self.gates, *self.managers, *self.workers]
+
+    def node(self, name: str) -> NodeRow:
+        for node in self.nodes:
+            if node.id == name:
+                return node
+        raise InputError(
+            f"there is no node {name!r} in this cluster",
+            hint=f"it has {', '.join(node.id for node in self.nodes)}",
+        )
+
+
+def cluster_path(directory: Path) -> Path:
+    return directory / FILE_NAME
+
+
+def read_cluster(directory: Path) -> ClusterFile:
+    path = cluster_path(directory)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ClusterFile)
+    except FileNotFoundError:
+        raise InputError(
+            f"{directory} holds no cluster: there is no {FILE_NAME}",
+            hint=f"start one with 'hyperscale cluster up --dir {directory}'",
+        ) from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except msgspec.MsgspecError as error:
+        raise InputError(f"{path} is not what 'hyperscale cluster up' wrote: {error}") from error
+
+
+def write_cluster(directory: Path, cluster: ClusterFile) -> None:
+    path = cluster_path(directory)
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(cluster), indent=2) + b"\n")
+    partial.replace(path)
