@@ -120,6 +120,8 @@ class LedgerCore:
         self.standings: dict[int, Standing] = {}
         self.mismatches_total = 0
         self.ignored_stamps_total = 0
+        self.history_ticket = 0
+        """Of the last rows given to the store."""
         self.raft = MultiRaft(number, seed, self.limits.election_ticks, self.limits.heartbeat_ticks)
         self._store = store
         self._make_machine = make_machine
@@ -367,7 +369,7 @@ class LedgerCore:
     def _keep_history(self) -> None:
         for replica in self.replicas.values():
             if replica.history:
-                self._store.add_history(replica.history)
+                self.history_ticket = self._store.add_history(replica.history)
                 replica.history = []
 
     def take_snapshot(self, group: int) -> None:

@@ -51,7 +51,13 @@ class Checked(Struct, frozen=True, array_like=True, tag=4):
     digest: bytes
 
 
-Record = Command | Released | Adopted | Handed | Checked
+class Surveyed(Struct, frozen=True, array_like=True, tag=5):
+    """Every replica keeps the digest of its state here, for whoever compares them."""
+
+    stamp: int
+
+
+Record = Command | Released | Adopted | Handed | Checked | Surveyed
 
 _encode = msgspec.msgpack.Encoder().encode
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)

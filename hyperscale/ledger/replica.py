@@ -19,6 +19,7 @@ from hyperscale.ledger.records import (
     Handed,
     Record,
     Released,
+    Surveyed,
     decode_record,
 )
 from hyperscale.ledger.stamps import stamp_ms
@@ -26,6 +27,7 @@ from hyperscale.ledger.stamps import stamp_ms
 SLOTS: Final = 1_024
 DIGEST_EVERY: Final = 1_000
 _DIGESTS_KEPT = 4
+_SURVEYS_KEPT = 16
 
 
 class Move(Struct, frozen=True, array_like=True):
@@ -80,6 +82,8 @@ class Replica:
         self.history: list[tuple[str, int, int, int, str, bytes]] = []
         """Rows for the audit table since they were last taken."""
         self.digests: dict[int, bytes] = {}
+        self.surveys: dict[int, bytes] = {}
+        """Digests that were asked for, by index; those of a former state go with a snapshot."""
         self.last_ms = 0
         self._adopted: dict[int, int] = {}  # move -> how many slots; a repeat changes nothing
         self._heirs: dict[int, int] = {}  # slot given away -> where it went
@@ -126,6 +130,10 @@ class Replica:
                 self.outgoing.pop(move, None)
             case Checked():
                 pass  # `disagrees` is asked about it by whoever can act on it
+            case Surveyed():
+                self.surveys[index] = self.digest()
+                while len(self.surveys) > _SURVEYS_KEPT:
+                    del self.surveys[min(self.surveys)]
         return Outcome(index)
 
     def _release(self, move: int, slots: Sequence[int], target: int) -> None:
@@ -177,3 +185,4 @@ class Replica:
         self.last_ms = image.last_ms
         self.applied = index
         self.digests.clear()
+        self.surveys.clear()

@@ -2,20 +2,38 @@
 
 import asyncio
 import secrets
+from typing import TypeVar
+
+from msgspec import Struct
 
 from hyperscale.config.addresses import format_address
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import RunError
 from hyperscale.nodes.identity import VERSION, incarnation_now, security_of
 from hyperscale.nodes.messages import MembersAsked, MembersTold
-from hyperscale.wire.errors import CallError
+from hyperscale.wire.errors import CallError, RemoteError
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.peer import PeerServer
 from hyperscale.wire.roles import Role
 
+_Answer = TypeVar("_Answer", bound=Struct)
+
 
 async def ask_members(config: NodeConfig, host: str, port: int, *, timeout_s: float) -> MembersTold:
     """Everyone the node at this address knows."""
+    return await ask(config, host, port, MembersAsked(), MembersTold, timeout_s=timeout_s)
+
+
+async def ask(
+    config: NodeConfig,
+    host: str,
+    port: int,
+    question: Struct,
+    answer: type[_Answer],
+    *,
+    timeout_s: float,
+) -> _Answer:
+    """What the node at this address answers an operator."""
     local = Introduction(
         cluster=config.node.cluster,
         environment=config.node.environment,
@@ -29,9 +47,11 @@ async def ask_members(config: NodeConfig, host: str, port: int, *, timeout_s: fl
         async with PeerServer(local, security_of(config)) as server, asyncio.timeout(timeout_s):
             connection = await server.dial(host, port)
             deadline_s = asyncio.get_running_loop().time() + timeout_s
-            return await connection.call(MembersAsked(), MembersTold, deadline_s=deadline_s)
+            return await connection.call(question, answer, deadline_s=deadline_s)
     except TimeoutError:
         raise RunError(f"{where} did not answer within {timeout_s:g} s") from None
+    except RemoteError as error:
+        raise RunError(f"{where}: {error}") from error
     except (OSError, CallError) as error:
         raise RunError(
             f"{where} cannot be asked: {getattr(error, 'strerror', None) or error}",

@@ -63,9 +63,11 @@ class Ledger(LocalLedger):
         """
         return await self._routed(Forwarded(group, key, body), timeout_s)
 
-    async def execute_record(self, group: int, record: bytes, *, timeout_s: float = 5.0) -> None:
+    async def execute_record(
+        self, group: int, record: bytes, *, timeout_s: float = 5.0
+    ) -> Committed:
         """Commits one of the ledger's own records in any group."""
-        await self._routed(Forwarded(group, "", record, is_record=True), timeout_s)
+        return await self._routed(Forwarded(group, "", record, is_record=True), timeout_s)
 
     async def submit(self, key: str, body: bytes, *, timeout_s: float = 5.0) -> Committed:
         """Commits a command in the group that owns the slot of its key."""

@@ -229,6 +229,10 @@ class LocalLedger:
 
     def _note_leading(self) -> None:
         """A leader acts only once an entry of its own term is applied: then all before it is."""
+        for group in [group for group in self._leading if group not in self.core.replicas]:
+            del self._leading[group]  # destroyed, or given to others
+            for following in self.hooks.following:
+                following(group)
         for group, standing in self.core.standings.items():
             is_new = standing.is_leader and self._leading.get(group) != standing.term
             if is_new and self.core.replicas[group].term == standing.term:

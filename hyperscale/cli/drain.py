@@ -1,0 +1,76 @@
+"""`hyperscale drain`: has a node give up its work, so that it can be stopped."""
+
+import argparse
+from typing import Any
+
+from hyperscale.cli.parser import Parser
+
+_LOOK_S = 0.5
+
+_DESCRIPTION = """\
+Takes a manager out of the ledger of its tier: its seats and leaderships go to others, the
+groups there are too many of end once their jobs have, and then it is gone and may be stopped.
+Nothing that was committed is lost.
+"""
+_EPILOG = """\
+Ends when the node has no seat left. --no-wait: as soon as the drain is decided. 'hyperscale
+ledger members add NODE' takes it back while it goes on. Ask another node than the one that
+drains.
+
+examples:
+  hyperscale drain manager-3 --connect 127.0.0.1:9000
+  hyperscale drain manager-3 --connect 10.0.0.5:9000 --secret-file cluster.secret --no-wait
+"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
+    from hyperscale.cli.asking import add_asking_flags
+
+    parser = subparsers.add_parser(
+        "drain",
+        help="have a node give up its work",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+    )
+    parser.add_argument("node", metavar="NODE", help="id of a manager")
+    parser.add_argument("--no-wait", action="store_true", help="do not wait for its end")
+    add_asking_flags(parser, timeout="60s")
+
+
+def run(args: argparse.Namespace) -> int:
+    from hyperscale.cli.ledger import change_member
+
+    change_member(args, "drain", args.node)
+    if not args.no_wait:
+        _wait(args)
+    return 0
+
+
+def _wait(args: argparse.Namespace) -> None:
+    import time
+
+    from hyperscale.cli.asking import ask_node
+    from hyperscale.config import parse_duration_s
+    from hyperscale.errors import RunError
+    from hyperscale.nodes.ledger.questions import LedgerAsked, LedgerTold
+
+    deadline_s = time.monotonic() + parse_duration_s(args.timeout, where="--timeout")
+    while True:
+        told = ask_node(args, LedgerAsked(), LedgerTold)
+        if _has_gone(told, args.node):
+            break
+        if time.monotonic() > deadline_s:
+            seats = [row.group for row in told.groups if args.node in (*row.voters, *row.settled)]
+            raise RunError(
+                f"{args.node} still drains after {args.timeout}: it votes in groups {seats}",
+                hint="the drain goes on; groups end when their jobs have",
+            )
+        time.sleep(_LOOK_S)
+    if not args.json:
+        print(f"{args.node} is gone from the ledger; it may be stopped")
+
+
+def _has_gone(told: Any, node: str) -> bool:
+    return all(row.state == "gone" for row in told.nodes if row.name == node) and not any(
+        node in (*row.voters, *row.learners) for row in told.replicas
+    )
