@@ -266,7 +266,12 @@ class Allocator:
         """Whether something runs, or was promised, that is to have nothing beside it."""
         return any(
             held.exclusive for worker in self._workers.values() for held in worker.held
-        ) or any(ask.is_exclusive and ask.reserved for ask in self._asks.values())
+        ) or any(
+            ask.wish.priority is Priority.EXCLUSIVE
+            and ask.wish.is_test
+            and (ask.reserved or ask.wish.is_recovery)
+            for ask in self._asks.values()
+        )
 
     def _knows_all(self, now_s: float) -> bool:
         """Whether nothing can be under way that an earlier allocator has granted."""

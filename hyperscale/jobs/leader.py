@@ -144,15 +144,20 @@ class JobLeader:
         if not self._is_leading:
             return []
         desk = self._desk
-        if desk.links.get(worker, now_s=now_s).is_gone:
+        link = desk.links.get(worker, now_s=now_s)
+        if link.is_gone:
             desk.links.forget(worker)  # another process: nothing of the last one holds
-        desk.links.get(worker, now_s=now_s).is_up = True
+            link = desk.links.get(worker, now_s=now_s)
+        link.is_up, link.is_doubtful = True, False
         desk.returned.add(worker)
         return self._contact(now_s)
 
     def worker_down(self, worker: str, *, is_certain: bool, now_s: float) -> list[Effect]:
-        """Membership gave a worker up. Certain: its process is gone, so its runs are at once;
-        from silence alone nothing follows before its leases have run out."""
+        """Membership gave a worker up. Certain: a process of it is gone, and what that ran;
+        from silence alone nothing follows before its leases have run out.
+
+        Call it with `is_certain` also before `worker_up` of a newer incarnation.
+        """
         if not self._is_leading:
             return []
         desk = self._desk
@@ -161,11 +166,19 @@ class JobLeader:
         desk.returned.discard(worker)
         if not is_certain:
             return []
-        link.is_gone = True
+        runs = [run for run in desk.runs.values() if run.worker == worker]
+        # What was accepted just now may have been by its successor: that one is asked.
+        recent_s = now_s - self._timing.evidence_s
+        recent = [run for run in runs if run.phase is None or run.opened_s > recent_s]
+        link.is_gone, link.is_doubtful = not recent, bool(recent)
+        link.has_answered, link.renewed_s = False, float("-inf")
         effects: list[Effect] = []
-        for run in [run for run in desk.runs.values() if run.worker == worker]:
-            effects += desk.lost(run, f"worker {worker} died", now_s=now_s)
-        return effects
+        for run in runs:
+            if run in recent:
+                run.is_inherited = run.is_inherited or run.phase is not None
+            else:
+                effects += desk.lost(run, f"worker {worker} died", now_s=now_s)
+        return effects + self._contact(now_s)
 
     def hold(self, workers: frozenset[str]) -> None:
         """Workers whose silence is put down to the network for now, and no others."""
@@ -180,11 +193,17 @@ class JobLeader:
         *,
         now_s: float,
         rtt_s: float | None = None,
+        is_refused: bool = False,
     ) -> list[Effect]:
-        """What became of a `Send`. None: no answer; it is repeated while it is wanted."""
-        if not self._is_leading or answer is None:
+        """What became of a `Send`. None: no answer; it is repeated while it is wanted.
+        `is_refused`: nobody listens there."""
+        if not self._is_leading:
             return []
         links = self._desk.links
+        if answer is None:
+            link = links.get(worker, now_s=now_s)
+            link.is_gone = link.is_gone or (is_refused and link.is_doubtful)
+            return []
         if rtt_s is not None:
             links.measured(worker, rtt_s, now_s=now_s)
         links.heard(worker, answer.stamp_ms, now_s=now_s)

@@ -21,6 +21,7 @@ class Link:
     has_answered: bool = False  # said what it runs, to this leader
     is_up: bool = True  # membership sees it
     is_gone: bool = False  # its process has certainly ended
+    is_doubtful: bool = False  # a process of it has; perhaps not the one that runs things now
     is_held: bool = False  # many fell silent at once: it is the network's fault
 
 

@@ -23,6 +23,7 @@ from hyperscale.stats.view import LiveMeter
 RATE_PER_CORE_MAX = 100_000
 """Bound of what a core can send in a second, where nothing was measured."""
 _RATE_MARGIN = 1.5
+_MERGE_S = 0.25  # how much older one core's share of a report may be than another's
 _RATE_SPAN_S = 0.4  # rates over less are noise
 
 _encoder = msgspec.msgpack.Encoder()
@@ -93,6 +94,7 @@ class LiveRun:
     elapsed_s: float = 0.0
     iterations: int = 0
     report_s: float | None = None  # when the last report came
+    origin_s: float = float("inf")  # when its load began, as the fastest report has it
     rates: list[float] = field(default_factory=list)  # of requests, between reports, newest last
     actions: int = -1
     moved_s: float = 0.0  # when an action finished for the last time
@@ -114,6 +116,7 @@ class LiveRun:
         self.elapsed_s = max(self.elapsed_s, progress.elapsed_s)
         self.iterations = report.iterations
         self.report_s = now_s
+        self.origin_s = min(self.origin_s, now_s - progress.elapsed_s)
         actions = actions_of(report)
         if actions != self.actions:
             self.actions, self.moved_s = actions, now_s
@@ -189,8 +192,7 @@ class LiveRun:
 
     def gap(self, until_s: float) -> tuple[float, int]:
         """How long it may have gone on unheard, and at most how many requests that makes."""
-        known = (self.report_s, self.started_s, self.maybe_s)
-        since_s = next((each for each in known if each is not None), None)
+        since_s = self._heard_until_s()
         if since_s is None or until_s <= since_s:
             return 0.0, 0  # its load never began, or all of it was reported
         silent_s = until_s - since_s
@@ -198,7 +200,13 @@ class LiveRun:
         if not self.rates:
             rate = float(RATE_PER_CORE_MAX * self.cores)
         in_flight = 0 if self.state is None else self.state.report.vus
-        return silent_s, math.ceil(rate * silent_s) + in_flight
+        return silent_s, math.ceil(rate * (silent_s + _MERGE_S)) + in_flight
+
+    def _heard_until_s(self) -> float | None:
+        """Up to when its load is known. A report may have been under way for long."""
+        if self.report_s is not None:
+            return min(self.report_s, self.origin_s + self.elapsed_s)
+        return self.started_s if self.started_s is not None else self.maybe_s
 
 
 class LiveWorkflow:

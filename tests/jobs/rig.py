@@ -278,7 +278,10 @@ class Rig:
     def _send(self, name: str, command: Any) -> None:
         worker = self.workers[name]
         if not worker.is_up or worker.is_silent:
-            self._work.extend(self.leader.answered(name, command, None, now_s=self.now_s))
+            failed = self.leader.answered(
+                name, command, None, now_s=self.now_s, is_refused=not worker.is_up
+            )
+            self._work.extend(failed)
             return
         answer = self._obey(worker, command)
         if answer is not None:

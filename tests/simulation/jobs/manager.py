@@ -70,9 +70,7 @@ class ManagerProgram:
         while self.applied[group] < len(log):
             entry = log[self.applied[group]]
             self.applied[group] += 1
-            applied = self.machines[group].apply(
-                self.applied[group], entry.stamp_ms, entry.body
-            )
+            applied = self.machines[group].apply(self.applied[group], entry.stamp_ms, entry.body)
             reply = decode_reply(applied.reply)
             self._do(group, self.leaders[group].applied(entry.event, reply, now_s=now_s))
 
@@ -131,7 +129,9 @@ class ManagerProgram:
                 )
                 self._do(group, effects)
             case network.Failed(token=("send", group, command, _), source=worker):
-                effects = self.leaders[group].answered(worker, command, None, now_s=now_s)
+                effects = self.leaders[group].answered(
+                    worker, command, None, now_s=now_s, is_refused=event.refused
+                )
                 self._do(group, effects)
 
     def _progress(self, progress: Progress, now_s: float) -> ProgressTaken:

@@ -178,7 +178,7 @@ class Setup:
 
     @staticmethod
     def group_of(ask: str) -> int:
-        return parse_job_id(ask.split("/")[0]).group
+        return parse_job_id(ask.split("/", maxsplit=1)[0]).group
 
 
 @dataclass(frozen=True)
@@ -337,7 +337,7 @@ def run(plan: Plan, *, cores: Cores | None = None, trace: Trace | None = None) -
     if took_s is None:
         open_ = [job for job in jobs if job not in ledger.records]
         world.fail(f"not ended {ENDED_WITHIN_S} s after everything healed: {open_}")
-    quiet = world.run_until(lambda: monitor.is_quiet(), within_s=QUIET_WITHIN_S, every_s=0.5)
+    quiet = world.run_until(monitor.is_quiet, within_s=QUIET_WITHIN_S, every_s=0.5)
     if quiet is None:
         world.fail(f"not quiet {QUIET_WITHIN_S} s after the last job: {monitor.unrest()}")
     world.run(world.now_s + 1.0)
@@ -397,9 +397,7 @@ def _transfer(world: World, ledger: Ledger) -> None:
     number = world.rng.choice(list(ledger.groups))
     group = ledger.groups[number]
     others = [
-        name
-        for name in ledger.managers
-        if name != group.leader and ledger._reaches_majority(name)
+        name for name in ledger.managers if name != group.leader and ledger._reaches_majority(name)
     ]
     if others and group.leader is not None and group.lost_s is None:
         ledger.make_leader(number, world.rng.choice(others))
@@ -412,10 +410,8 @@ def _heal(world: World) -> None:
     for host in world.hosts.values():
         if host.paused:
             host.resume()
-        if host.is_up and isinstance(host.program, WorkerProgram):
-            if host.program.agent.is_draining:
-                host.stop("exit")
+        program = host.program
+        if isinstance(program, WorkerProgram) and program.agent.is_draining:
+            host.stop("exit")
         if not host.is_up:
             host.start()
-
-

@@ -46,7 +46,7 @@ class Target:
     def begin(self, executor: "Executor") -> None:
         slot = executor.slot
         other = self.active.get(slot)
-        if other is not None:
+        if other is not None and other.frozen_s is None:
             self.world.fail(
                 f"double load: slot {slot} by {executor.run} on {executor.host.address} "
                 f"beside attempt {other.run.attempt} on {other.host.address}"
@@ -54,7 +54,8 @@ class Target:
         if (executor.run, slot[2]) in self.begun:
             self.world.fail(f"attempt doubled: {executor.run} begins again")
         self.begun.add((executor.run, slot[2]))
-        for rival in self.active.values():
+        # Load that was lost comes back beside others if it must; nothing new begins so.
+        for rival in self.active.values() if executor.run.attempt == 1 else ():
             if rival.run.job != executor.run.job and (rival.exclusive or executor.exclusive):
                 self.world.fail(f"exclusive, but not alone: {executor.run} beside {rival.run}")
         self.active[slot] = executor
@@ -147,6 +148,8 @@ class Executor:
         if self.began_s is not None and not self.is_over:
             self.began_s = self.world.now_s - self.ran_s
             self._look_at_lease()
+            if not self.is_over and self.target.active.get(self.slot) is not self:
+                self.world.fail(f"double load: {self.run} wakes up beside its successor")
 
     def _running_s(self) -> float:
         if self.began_s is None:

@@ -138,5 +138,3 @@ class WorkerProgram:
                     executor.finish(PartStatus.STOPPED, reason)
 
             world.after(wait_s, end)
-
-
