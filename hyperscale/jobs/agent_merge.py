@@ -4,7 +4,7 @@ Works on whatever has been reported so far, in whatever order it came. Histogram
 only where several executors have to become one.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from hyperscale.stats.histograms import merge_encoded
 from hyperscale.stats.merge import PartState, merge_counts
@@ -21,6 +21,8 @@ SERIES_S = 15
 POINTS_MAX = 4_000
 """Points of all steps together in a whole report: what a message can carry with ease."""
 SECONDS_MAX = 600
+MERGED_PER_S = 300
+"""Steps of executors, each with its histograms, that are merged in a second at most."""
 
 
 class PartMerge:
@@ -32,8 +34,11 @@ class PartMerge:
         self._sequence = 0
         self._states: dict[int, PartState] = {}
         self._series: dict[str, dict[int, dict[int, SeriesPoint]]] = {}  # step, second, place
+        # Of the same, the seconds that were merged and did not grow since: most of them.
+        self._joined: dict[tuple[str, int], SeriesPoint] = {}
         self._lag_s = 0.0
         self._has_histograms = False
+        self._histograms_again_s = float("-inf")
 
     def offer(self, place: int, report: PartReport) -> None:
         state = self._states.get(place)
@@ -48,10 +53,13 @@ class PartMerge:
             for point in step.series:
                 places = seconds.setdefault(point.second, {})
                 known = places.get(place)
-                if known is None or point.total >= known.total:
+                if known is None or point.total > known.total:
                     places[place] = point
-            for second in sorted(seconds)[: max(0, len(seconds) - SECONDS_MAX)]:
-                del seconds[second]
+                    self._joined.pop((step.name, point.second), None)
+            if len(seconds) > SECONDS_MAX:
+                for second in sorted(seconds)[: len(seconds) - SECONDS_MAX]:
+                    del seconds[second]
+                    self._joined.pop((step.name, second), None)
 
     @property
     def elapsed_s(self) -> float:
@@ -61,10 +69,17 @@ class PartMerge:
     def vus(self) -> int:
         return sum(state.report.vus for state in self._states.values())
 
-    def latest(self) -> PartReport | None:
-        """For a live view: with histograms and the newest seconds if there are new ones."""
-        has_histograms, self._has_histograms = self._has_histograms, False
-        return self._merged(histograms=has_histograms, seconds=SERIES_S if has_histograms else 0)
+    def latest(self, *, now_s: float) -> PartReport | None:
+        """For a live view: with histograms and the newest seconds if there are new ones.
+
+        Merging histograms is the dear part, so with very many of them it is done less often.
+        """
+        is_due = self._has_histograms and now_s >= self._histograms_again_s
+        if is_due:
+            self._has_histograms = False
+            histograms = sum(len(state.report.steps) for state in self._states.values())
+            self._histograms_again_s = now_s + histograms / MERGED_PER_S
+        return self._merged(histograms=is_due, seconds=SERIES_S if is_due else 0)
 
     def whole(self, *, points_max: int = POINTS_MAX) -> PartReport | None:
         """Everything, for whoever has seen nothing before."""
@@ -111,10 +126,28 @@ class PartMerge:
                 counts=counts[name],
                 latency=_joined(state.latency(name) for state in states) if histograms else None,
                 phases=_phases(states, name) if histograms else None,
-                series=_points(self._series.get(name, {}), seconds),
+                series=self._points(name, seconds),
             )
             for name in names
         ]
+
+    def _points(self, step: str, newest: int) -> list[SeriesPoint]:
+        seconds = self._series.get(step, {})
+        chosen = sorted(seconds)[max(0, len(seconds) - newest) :] if newest else []
+        found = []
+        for second in chosen:
+            point = self._joined.get((step, second))
+            if point is None:
+                points = list(seconds[second].values())
+                point = SeriesPoint(
+                    second=second,
+                    total=sum(each.total for each in points),
+                    failed=sum(each.failed for each in points),
+                    latency=_joined(each.latency for each in points) or b"",
+                )
+                self._joined[step, second] = point
+            found.append(point)
+        return found
 
 
 def _joined(payloads: Iterable[bytes | None]) -> bytes | None:
@@ -130,22 +163,6 @@ def _phases(states: list[PartState], step: str) -> dict[str, bytes]:
         for phase, payload in state.phases(step).items():
             found.setdefault(phase, []).append(payload)
     return {phase: _joined(payloads) or b"" for phase, payloads in found.items()}
-
-
-def _points(seconds: Mapping[int, Mapping[int, SeriesPoint]], newest: int) -> list[SeriesPoint]:
-    chosen = sorted(seconds)[max(0, len(seconds) - newest) :] if newest else []
-    merged = []
-    for second in chosen:
-        points = list(seconds[second].values())
-        merged.append(
-            SeriesPoint(
-                second=second,
-                total=sum(point.total for point in points),
-                failed=sum(point.failed for point in points),
-                latency=_joined(point.latency for point in points) or b"",
-            )
-        )
-    return merged
 
 
 def _checks(reports: Iterable[PartReport]) -> list[CheckReport]:

@@ -145,7 +145,7 @@ class Telling:
                 extension=run.plea(now_s=now_s),
             )
             for run in here
-            if (report := run.merge.latest()) is not None
+            if (report := run.merge.latest(now_s=now_s)) is not None
         ]
         leader = self._leaders.get(group)
         if leader is None or not parts:

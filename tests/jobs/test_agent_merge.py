@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperscale._native import Histogram
-from hyperscale.jobs.agent_merge import POINTS_MAX, SECONDS_MAX, PartMerge
+from hyperscale.jobs.agent_merge import MERGED_PER_S, POINTS_MAX, SECONDS_MAX, PartMerge
 from hyperscale.plan import StepKind, StepPlan, WorkflowPlan
 from hyperscale.stats.merge import WorkflowStats
 from hyperscale.stats.report import (
@@ -69,7 +69,7 @@ def test_executors_are_summed_and_their_histograms_merged() -> None:
     merge = PartMerge("Load", 4)
     merge.offer(0, report(4, 1, [10, 20]))
     merge.offer(1, report(5, 1, [30]))
-    merged = merge.latest()
+    merged = merge.latest(now_s=1.0)
     assert merged is not None
     assert (merged.slot, merged.sequence, merged.vus, merged.iterations) == (4, 1, 4, 3)
     assert merged.steps[0].counts.status_codes == {200: 3}
@@ -84,9 +84,9 @@ def test_executors_are_summed_and_their_histograms_merged() -> None:
 def test_histograms_go_only_when_there_are_new_ones() -> None:
     merge = PartMerge("Load", 0)
     merge.offer(0, report(0, 1, [10]))
-    first = merge.latest()
+    first = merge.latest(now_s=1.0)
     merge.offer(0, report(0, 2, [10, 10], histograms=False))
-    second = merge.latest()
+    second = merge.latest(now_s=2.0)
     whole = merge.whole()
     assert first is not None
     assert second is not None
@@ -96,6 +96,20 @@ def test_histograms_go_only_when_there_are_new_ones() -> None:
     assert second.steps[0].series == []
     assert whole.steps[0].latency == first.steps[0].latency
     assert [first.sequence, second.sequence, whole.sequence] == [1, 2, 3]
+
+
+def test_very_many_histograms_are_merged_less_often() -> None:
+    merge = PartMerge("Load", 0)
+    merged_s = []
+    for second in range(1, 7):
+        for place in range(2 * MERGED_PER_S):
+            merge.offer(place, report(place, second, [10]))
+        merged = merge.latest(now_s=float(second))
+        assert merged is not None
+        assert merged.iterations == 2 * MERGED_PER_S
+        if merged.steps[0].latency is not None:
+            merged_s.append(second)
+    assert merged_s == [1, 3, 5]
 
 
 def test_a_long_run_is_bounded() -> None:
@@ -132,7 +146,7 @@ def test_merged_here_or_by_the_leader_the_totals_are_the_same(
     for one in [*reports, *reports]:  # again: changes nothing
         merge.offer(one.slot, one)
         direct.apply(one)
-        merged = merge.latest()
+        merged = merge.latest(now_s=float(one.sequence))
         if merged is not None:
             through.apply(merged)
     whole = merge.whole()

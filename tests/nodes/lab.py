@@ -262,7 +262,9 @@ class Cluster:
             self.start("manager", f"m{n}", *seed, *arguments, **options) for n in range(1, managers)
         ]
         nodes += [
-            self.start("worker", f"w{n}", *seed, *arguments, **options) for n in range(workers)
+            # One core each: these tests are about members, and executors cost a start.
+            self.start("worker", f"w{n}", *seed, "--cores", "1", *arguments, **options)
+            for n in range(workers)
         ]
         for node in nodes:
             node.wait_listening()
