@@ -13,10 +13,12 @@ from datetime import UTC, datetime
 from hyperscale.plan import MetricKind
 from hyperscale.reporting.results import (
     CheckResult,
+    GapResult,
     LatencyMs,
     MetricResult,
     RunResult,
     RunStatus,
+    SegmentResult,
     SeriesResult,
     StepResult,
     ThresholdResult,
@@ -41,6 +43,18 @@ class WorkflowOutcome:
     error: str | None = None
     warnings: tuple[str, ...] = ()
     was_saturated: bool = False
+    attempts: int = 0
+    workers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFacts:
+    """What only a job on a cluster has."""
+
+    job_id: str
+    datacenters: Sequence[str] = ()
+    segments: Sequence[SegmentResult] = ()
+    gaps: Sequence[GapResult] = ()
 
 
 def build_result(
@@ -52,6 +66,7 @@ def build_result(
     outcomes: Sequence[WorkflowOutcome],
     warnings: Sequence[str] = (),
     generator: str = "",
+    cluster: ClusterFacts | None = None,
 ) -> RunResult:
     """The result of a run. `warnings` are the run's own; those of workflows are added."""
     workflows = [_workflow(outcome) for outcome in outcomes]
@@ -72,6 +87,11 @@ def build_result(
         passed=verdict(status, thresholds, workflows),
         warnings=[clean(text) for text in all_warnings],
         generator=generator,
+        job_id="" if cluster is None else cluster.job_id,
+        datacenters=[] if cluster is None else list(cluster.datacenters),
+        attempts=sum(outcome.attempts for outcome in outcomes),
+        segments=[] if cluster is None else list(cluster.segments),
+        gaps=[] if cluster is None else list(cluster.gaps),
     )
 
 
@@ -115,6 +135,8 @@ def _workflow(outcome: WorkflowOutcome) -> WorkflowResult:
         tags=[clean(tag) for tag in plan.tags],
         saturated=outcome.was_saturated,
         warnings=[clean(text) for text in outcome.warnings],
+        attempts=outcome.attempts,
+        workers=list(outcome.workers),
     )
 
 

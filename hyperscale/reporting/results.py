@@ -124,6 +124,30 @@ class WorkflowResult(Struct, frozen=True, kw_only=True):
     tags: list[str] = field(default_factory=list)
     saturated: bool = False
     warnings: list[str] = field(default_factory=list)
+    # Of a job on a cluster.
+    attempts: int = 0
+    workers: list[str] = field(default_factory=list)
+
+
+class SegmentResult(Struct, frozen=True, kw_only=True):
+    """An attempt on a worker that was given up. What it had reported is in the totals."""
+
+    workflow: str
+    part: int
+    attempt: int
+    worker: str
+    reason: str
+    began_seconds: float = 0.0  # of the workflow's time, when it took over
+    elapsed_seconds: float = 0.0
+
+
+class GapResult(Struct, frozen=True, kw_only=True):
+    """Load that was possibly sent and not reported: reported <= target <= reported + gaps."""
+
+    workflow: str
+    worker: str
+    seconds: float
+    requests_max: int
 
 
 class RunResult(Struct, frozen=True, kw_only=True):
@@ -139,6 +163,12 @@ class RunResult(Struct, frozen=True, kw_only=True):
     warnings: list[str] = field(default_factory=list)
     outputs: dict[str, str] = field(default_factory=dict)  # kind -> path written
     generator: str = ""  # "hyperscale 0.1.0"
+    # Of a job on a cluster; empty for a run on one machine.
+    job_id: str = ""
+    datacenters: list[str] = field(default_factory=list)
+    attempts: int = 0
+    segments: list[SegmentResult] = field(default_factory=list)
+    gaps: list[GapResult] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int:

@@ -15,10 +15,12 @@ from hyperscale.reporting.build import WorkflowOutcome, build_result
 from hyperscale.reporting.json_report import decode_json, encode_json
 from hyperscale.reporting.results import (
     CheckResult,
+    GapResult,
     LatencyMs,
     MetricResult,
     RunResult,
     RunStatus,
+    SegmentResult,
     SeriesResult,
     StepResult,
     ThresholdResult,
@@ -38,6 +40,8 @@ STRUCTS = {
     "metric": MetricResult,
     "threshold": ThresholdResult,
     "workflow": WorkflowResult,
+    "segment": SegmentResult,
+    "gap": GapResult,
 }
 
 
