@@ -8,14 +8,22 @@ closes groups as group 0 says. No socket, clock or task: the simulator runs it a
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from hyperscale._native import GroupImage, MultiRaft, Turn
+from hyperscale._native import GroupImage, LedgerError, MultiRaft, Turn
 from hyperscale.errors import InvariantError
 from hyperscale.ledger.machine import Machine
-from hyperscale.ledger.records import Checked, Command, Record, encode_record
+from hyperscale.ledger.records import (
+    Checked,
+    Command,
+    Record,
+    decode_record,
+    encode_record,
+)
 from hyperscale.ledger.replica import DIGEST_EVERY, Outcome, Replica
 from hyperscale.ledger.stamps import StampError, Stamps
 from hyperscale.ledger.store import Store
@@ -23,7 +31,7 @@ from hyperscale.ledger.topology import GroupState, Topology
 
 MANAGEMENT: Final = 0
 """The group whose state is the topology."""
-TOKEN_BITS = 40
+_TOKEN_BITS = 48
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -54,6 +62,10 @@ class Standing(Struct, frozen=True):
 
 class Superseded(Struct, frozen=True):
     """A proposal that will never be committed: another leader's log took its place."""
+
+
+class Unknown(Struct, frozen=True):
+    """A proposal that may have been committed: what followed it here was a snapshot."""
 
 
 class SnapshotOffer(Struct, frozen=True):
@@ -87,7 +99,7 @@ class Effects(Struct):
 
     outbox: list[tuple[int, bytes]] = field(default_factory=list)
     offers: list[SnapshotOffer] = field(default_factory=list)
-    answers: list[tuple[int, Outcome | Superseded]] = field(default_factory=list)
+    answers: list[tuple[int, Outcome | Superseded | Unknown]] = field(default_factory=list)
     reads: list[int] = field(default_factory=list)
     """Reads whose replica is fresh enough now."""
     standings: list[Standing] = field(default_factory=list)
@@ -127,14 +139,18 @@ class LedgerCore:
         self._make_machine = make_machine
         self.slot_of = slot_of
         self._now_ms = 0
-        self._next_token = number << TOKEN_BITS
+        # Answers to a former life may still be under way: its tokens must be others.
+        self._next_token = (number << _TOKEN_BITS) + (seed & ((1 << (_TOKEN_BITS - 1)) - 1))
         self._queued: dict[int, list[tuple[int, bytes]]] = {}
         self._waiting: dict[int, dict[int, int]] = {}  # group -> token -> term of the proposal
         self._writes: deque[tuple[int, int]] = deque()  # (ticket, batch number)
         self._reads: dict[int, list[tuple[int, int]]] = {}  # group -> (index, token)
         self._since_snapshot: dict[int, list[int]] = {}  # group -> [entries, bytes]
+        self._left: dict[int, int] = {}  # group -> the highest term this node took part in
+        self._astray: set[int] = set()  # groups whose replica must be replaced by the leader's
+        self._is_new = True
         self._unwanted: set[int] = set()
-        self._refused: list[tuple[int, Outcome | Superseded]] = []
+        self._refused: list[tuple[int, Outcome | Superseded | Unknown]] = []
         for image in images:
             self._open(image)
 
@@ -157,7 +173,12 @@ class LedgerCore:
 
     def join(self, group: int) -> None:
         """Takes part in a group from nothing: its leader will send a snapshot."""
-        self._create(GroupImage.empty(group))
+        self._create(self._blank(group))
+
+    def _blank(self, group: int) -> GroupImage:
+        """Nothing of a group, except that this node has no vote left in the terms it saw."""
+        term = self._left.get(group, 0)
+        return GroupImage(group, (term, self.number if term else 0, 0), (0, 0, b"", b""), [])
 
     def _create(self, image: GroupImage) -> None:
         self._store.create(image)
@@ -175,16 +196,23 @@ class LedgerCore:
         self.raft.open(image)
 
     def leave(self, group: int) -> None:
-        """Takes part no longer, and forgets the group's log (its history stays)."""
+        """Takes part no longer, and forgets the group's log (its history stays).
+
+        What stays on disk is a blank: with the log went the promises this node has made, so it
+        must never begin from the group's first image again, whatever an older topology says.
+        """
+        self._left[group] = self.raft.standing(group)[1]
         self.raft.close(group)
+        self._astray.discard(group)
         del self.replicas[group]
         self.standings.pop(group, None)
         self._queued.pop(group, None)
         self._since_snapshot.pop(group)
         self._reads.pop(group, None)
         for token in self._waiting.pop(group, {}):
-            self._refused.append((token, Superseded()))
+            self._refused.append((token, Unknown()))
         self._store.destroy(group)
+        self._store.create(self._blank(group))
 
     def follow_topology(self) -> None:
         """Opens the groups this node should vote in, leaves those it is out of."""
@@ -195,11 +223,20 @@ class LedgerCore:
                 if group in self.replicas:
                     self.leave(group)
             elif group not in self.replicas:
-                if self.number in record.founders:
+                if self.number in record.founders and group not in self._left:
                     born = Replica(group, self._make_machine(group), self.slot_of, record.slots)
                     self._create(GroupImage.first(group, record.founders, born.snapshot()))
                 else:
                     self.join(group)
+
+    def may_act(self, group: int) -> bool:
+        """Whether this node leads a group and has applied all that was committed before it did."""
+        standing = self.standings.get(group)
+        return (
+            standing is not None
+            and standing.is_leader
+            and self.replicas[group].term == standing.term
+        )
 
     def is_leader(self, group: int) -> bool:
         standing = self.standings.get(group)
@@ -231,13 +268,14 @@ class LedgerCore:
 
     def propose(self, group: int, record: Record) -> int:
         """Queues a record for the next turn; its token comes back with the answer."""
-        return self.propose_encoded(group, encode_record(record))
+        token = self.token()
+        self._queued.setdefault(group, []).append((token, encode_record(record)))
+        return token
 
     def propose_encoded(self, group: int, record: bytes) -> int:
-        """The same for a record another node has encoded."""
-        token = self.token()
-        self._queued.setdefault(group, []).append((token, record))
-        return token
+        """The same for a record another node has encoded. Its stamp counts for nothing: time in a
+        group is its leader's."""
+        return self.propose(group, replace(decode_record(record), stamp=self.stamp()))
 
     def propose_command(self, group: int, key: str, body: bytes) -> int:
         return self.propose(group, Command(self.stamp(), key, body))
@@ -267,8 +305,10 @@ class LedgerCore:
     def turn(self, now_ms: int) -> Effects:
         """Does all that can be done now."""
         self._now_ms = now_ms
-        effects = Effects(answers=self._refused)
+        effects = Effects(answers=self._refused, topology_changed=self._is_new)
         self._refused = []
+        self._is_new = False  # from the first turn on: a crash may have come between a topology
+        # and the groups it asks for
         durable = self._store.durable()
         while self._writes and self._writes[0][0] <= durable:
             self.raft.persisted(self._writes.popleft()[1])
@@ -304,6 +344,8 @@ class LedgerCore:
             replica = self.replicas[group]
             replica.restore(index, data)
             self._since_snapshot[group] = [0, 0]
+            self._astray.discard(group)
+            effects.answers.extend((token, Unknown()) for token in self._waiting.pop(group, {}))
             effects.restored.append(group)
             effects.topology_changed |= group == MANAGEMENT
         if committed := turn.committed:
@@ -314,6 +356,8 @@ class LedgerCore:
             self._reads.setdefault(group, []).append((index, token))
         self._answer_reads(effects)
         self._keep_history()
+        for group in self._astray:
+            self._seek_repair(group)
         for group in turn.snapshots_wanted:
             self.take_snapshot(group)
         for group, (entries, size) in self._since_snapshot.items():
@@ -327,7 +371,7 @@ class LedgerCore:
         if waiting and term > replica.term:
             # A leader of a later term has spoken: what was proposed before and is not in its
             # log by now never will be.
-            lost = [own for own, proposed in waiting.items() if proposed < term and own != token]
+            lost = [own for own, proposed in waiting.items() if proposed < term]
             for own in lost:
                 del waiting[own]
                 effects.answers.append((own, Superseded()))
@@ -337,7 +381,8 @@ class LedgerCore:
         since[1] += len(data)
         if data:
             self._note(replica, data, outcome, effects)
-        if waiting and waiting.pop(token, None) is not None:
+        if waiting and waiting.get(token) == term:
+            del waiting[token]
             effects.answers.append((token, outcome))
         if index % DIGEST_EVERY == 0 and self.is_leader(group):
             self.propose(group, Checked(self.stamp(), index, replica.digests[index]))
@@ -356,9 +401,22 @@ class LedgerCore:
         if len(data) < _CHECKED_BYTES_MAX and replica.disagrees(data):
             self.mismatches_total += 1
             effects.mismatches.append(group)
-            if self.is_leader(group):
-                raise InvariantError(f"group {group}: the leader disagrees with itself")
-            self.raft.request_snapshot(group)
+            self._astray.add(group)
+
+    def _seek_repair(self, group: int) -> None:
+        """A replica that went astray must not lead, and needs the leader's state for its own."""
+        if not self.is_leader(group):
+            with suppress(LedgerError):  # no leader is known, or it was asked: tried again
+                self.raft.request_snapshot(group)
+            return
+        voters = self.raft.seats(group)[0]
+        others = [n for n, _, is_heard in self.raft.progress(group) if is_heard and n in voters]
+        if voters == [self.number]:
+            raise InvariantError(f"group {group}: its only voter is not what its log says")
+        for number in others:
+            if number != self.number:
+                self.raft.transfer_leadership(group, number)
+                return
 
     def _answer_reads(self, effects: Effects) -> None:
         for group, reads in self._reads.items():

@@ -15,7 +15,6 @@ from hyperscale.ledger.topology import (
     NO_GROUP,
     Decision,
     GroupCreated,
-    GroupDestroyed,
     GroupDraining,
     GroupRecord,
     GroupState,
@@ -40,8 +39,6 @@ class Sight(Struct, frozen=True, kw_only=True):
     """For how long each dead node has been dead."""
     unfit: frozenset[int] = frozenset()
     """Nodes that should not lead: overloaded, or leaving."""
-    live_jobs: Mapping[int, int] = {}
-    """Jobs that have not ended, by group; a group nobody reported about is not in here."""
     load: Mapping[int, float] = {}
     """Commands per second by group."""
 
@@ -118,8 +115,10 @@ def _seats(topology: Topology, sight: Sight) -> list[Decision]:
     seats = Counter(voter for group in topology.groups.values() for voter in group.voters)
     decisions: list[Decision] = []
     for group in topology.groups.values():
-        if group.state is GroupState.DESTROYED or group.voters != group.settled:
-            continue  # one change at a time
+        if group.state is GroupState.DESTROYED:
+            continue
+        if group.voters != group.settled and not set(group.voters) - set(active):
+            continue  # one change at a time, unless it waits for a node that will not come
         kept = [voter for voter in group.voters if voter in active]
         count = _seat_count(len(active), VOTERS)
         ranked = kept + sorted(set(active) - set(kept), key=lambda n: (seats[n], n))
@@ -163,7 +162,8 @@ def _create_groups(topology: Topology, sight: Sight) -> list[Decision]:
 
 
 def _drain_groups(topology: Topology, sight: Sight) -> list[Decision]:
-    """Groups beyond the number of nodes end: slots to an heir, then nothing left to keep."""
+    """Groups beyond the number of nodes end: slots to an heir. When there is nothing left to keep
+    only a group's own leader can tell."""
     decisions: list[Decision] = []
     groups = _active_groups(topology)
     surplus = len(groups) - max(1, len(_active_nodes(topology, sight)))
@@ -181,8 +181,6 @@ def _drain_groups(topology: Topology, sight: Sight) -> list[Decision]:
         moving = any(group.number in (m.source, m.target) for m in topology.moves.values())
         if slots and not moving:
             decisions.append(MoveBegun(slots, group.number, topology.heir_of(group.heir)))
-        elif not slots and not moving and sight.live_jobs.get(group.number) == 0:
-            decisions.append(GroupDestroyed(group.number))
     return decisions
 
 

@@ -53,6 +53,7 @@ class _Image(Struct, array_like=True):
     machine: bytes
     slots: list[int]
     outgoing: dict[int, Move]
+    released: list[int]
     adopted: dict[int, int]
     heirs: dict[int, int]
     last_ms: int
@@ -85,6 +86,7 @@ class Replica:
         self.surveys: dict[int, bytes] = {}
         """Digests that were asked for, by index; those of a former state go with a snapshot."""
         self.last_ms = 0
+        self._released: set[int] = set()  # moves; a repeat changes nothing, also if slots came back
         self._adopted: dict[int, int] = {}  # move -> how many slots; a repeat changes nothing
         self._heirs: dict[int, int] = {}  # slot given away -> where it went
         self._slot_of = slot_of
@@ -138,12 +140,16 @@ class Replica:
 
     def _release(self, move: int, slots: Sequence[int], target: int) -> None:
         given = tuple(slot for slot in slots if slot in self.slots)
-        if move in self.outgoing or not given:
+        if move in self._released or not given:
             return
+        self._released.add(move)
         self.slots.difference_update(given)
         self._heirs.update(dict.fromkeys(given, target))
         keys = self.machine.export_keys(frozenset(given))
         self.outgoing[move] = Move(given, target, keys)
+
+    def has_released(self, move: int) -> bool:
+        return move in self._released
 
     def disagrees(self, data: bytes) -> bool:
         """Whether this entry is a digest of a state that was another one here."""
@@ -155,23 +161,24 @@ class Replica:
 
     def digest(self) -> bytes:
         """A hash of everything a snapshot would hold, computed afresh."""
-        rest = (sorted(self.slots), self.outgoing, self._adopted, self._heirs, self.last_ms)
-        own = hashlib.blake2b(_encode_image(rest), digest_size=16)
+        own = hashlib.blake2b(_encode_image(self._image(b"")), digest_size=16)
         own.update(self.machine.digest())
         return own.digest()
 
     # -- snapshots ------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
-        return _encode_image(
-            _Image(
-                self.machine.snapshot(),
-                sorted(self.slots),
-                self.outgoing,
-                self._adopted,
-                self._heirs,
-                self.last_ms,
-            )
+        return _encode_image(self._image(self.machine.snapshot()))
+
+    def _image(self, machine: bytes) -> _Image:
+        return _Image(
+            machine,
+            sorted(self.slots),
+            self.outgoing,
+            sorted(self._released),
+            self._adopted,
+            self._heirs,
+            self.last_ms,
         )
 
     def restore(self, index: int, data: bytes) -> None:
@@ -180,6 +187,7 @@ class Replica:
         self.machine.restore(image.machine)
         self.slots = set(image.slots)
         self.outgoing = image.outgoing
+        self._released = set(image.released)
         self._adopted = image.adopted
         self._heirs = image.heirs
         self.last_ms = image.last_ms

@@ -40,7 +40,7 @@ class NodeRecord(Struct, kw_only=True):
 class GroupRecord(Struct, kw_only=True):
     number: int
     voters: list[int]
-    """Who should vote; `settled` is who is known to."""
+    """Who should vote; `settled` is who did before that, and may still."""
     settled: list[int]
     founders: list[int]
     """Voters since the group's birth: these may begin from its first image."""
@@ -50,6 +50,8 @@ class GroupRecord(Struct, kw_only=True):
     """Who should lead, if it can."""
     state: GroupState = GroupState.ACTIVE
     heir: int = NO_GROUP
+    change: int = 0
+    """How often other voters were wanted: a late report about an earlier change is none."""
 
 
 class MoveRecord(Struct, kw_only=True):
@@ -94,10 +96,11 @@ class SeatsWanted(Struct, frozen=True, tag="seats_wanted"):
 
 
 class SeatsSettled(Struct, frozen=True, tag="seats_settled"):
-    """A group's leader reports who votes in it."""
+    """A group's leader reports that those vote in it who should after this change."""
 
     group: int
     voters: tuple[int, ...]
+    change: int = 0
 
 
 class LeaderWanted(Struct, frozen=True, tag="leader_wanted"):
@@ -342,14 +345,9 @@ class Topology:
             return Verdict(refused=f"there is no group {decision.group}")
         match decision:
             case SeatsWanted(voters=voters):
-                if not voters or any(voter not in self._state.nodes for voter in voters):
-                    return Verdict(refused=f"group {decision.group} needs voters that are nodes")
-                record.voters = sorted(voters)
-                if record.leader not in record.voters:
-                    record.leader = record.voters[record.number % len(record.voters)]
-            case SeatsSettled(voters=voters):
-                record.settled = sorted(voters)
-                record.founders = [node for node in record.founders if node in voters]
+                return self._seats_wanted(record, voters)
+            case SeatsSettled():
+                return _seats_settled(record, decision)
             case LeaderWanted(leader=leader):
                 if leader not in record.voters:
                     return Verdict(refused=f"node {leader} does not vote in group {record.number}")
@@ -358,11 +356,35 @@ class Topology:
                 record.state = GroupState.DRAINING
                 record.heir = heir
             case GroupDestroyed():
+                if record.state is not GroupState.DRAINING:
+                    return Verdict(refused=f"group {decision.group} is in use")
                 if decision.group in self._state.owners or self._moves_of(decision.group):
                     return Verdict(refused=f"group {decision.group} still owns slots")
                 record.state = GroupState.DESTROYED
         return Verdict(record.number)
 
+    def _seats_wanted(self, record: GroupRecord, voters: Sequence[int]) -> Verdict:
+        if not voters or any(voter not in self._state.nodes for voter in voters):
+            return Verdict(refused=f"group {record.number} needs voters that are nodes")
+        if record.voters != record.settled:
+            # A change that did not end may have seated some of them.
+            record.settled = sorted({*record.settled, *record.voters})
+        record.voters = sorted(voters)
+        record.change += 1
+        if record.leader not in record.voters:
+            record.leader = record.voters[record.number % len(record.voters)]
+        return Verdict(record.number)
+
     def _moves_of(self, group: int) -> list[MoveRecord]:
         moves = self._state.moves.values()
         return [move for move in moves if group in (move.source, move.target)]
+
+
+def _seats_settled(record: GroupRecord, settled: SeatsSettled) -> Verdict:
+    voters = sorted(settled.voters)
+    if settled.change != record.change or voters != record.voters:
+        # Others may vote by now, and whoever is in neither list destroys its replica.
+        return Verdict(refused=f"group {record.number} has moved on")
+    record.settled = voters
+    record.founders = [node for node in record.founders if node in voters]
+    return Verdict(record.number)

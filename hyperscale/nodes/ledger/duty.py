@@ -127,7 +127,7 @@ class LedgerDuty(Service):
         ledger.hooks.topology.append(self._member.describe)
         for told in self.on_ledger:
             told(ledger)
-        managing = Managing(ledger, self._live_jobs)
+        managing = Managing(ledger, self._count_live)
         self._member.driver.spawn(ledger.run(), "ledger")
         self._member.driver.spawn(managing.run(), "ledger-managing")
         self._member.driver.spawn(self._forget(ledger), "ledger-forget")
@@ -138,10 +138,6 @@ class LedgerDuty(Service):
         while True:
             ledger.store.prune_history(time.time_ns() // 1_000_000 - self._history_ms)
             await asyncio.sleep(_FORGET_S)
-
-    def _live_jobs(self, group: int) -> int | None:
-        machine = None if self.ledger is None else self.ledger.machine(group)
-        return None if machine is None else self._count_live(machine)
 
     async def leave(self) -> None:
         """Others lead on at once, instead of after an election."""

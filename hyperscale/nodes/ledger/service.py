@@ -23,6 +23,7 @@ from hyperscale.ledger.core import (
     LedgerCore,
     Standing,
     Superseded,
+    Unknown,
 )
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.messages import Forwarded, RaftMessages
@@ -94,7 +95,7 @@ class LocalLedger:
         self._loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[None] = self._loop.create_future()
         self._routes: dict[int, str] = {}
-        self._answers: dict[int, asyncio.Future[Outcome | Superseded]] = {}
+        self._answers: dict[int, asyncio.Future[Outcome | Superseded | Unknown]] = {}
         self._reads: dict[int, asyncio.Future[None]] = {}
         self._applied_waiters: dict[int, list[tuple[int, asyncio.Future[None]]]] = {}
         self._leading: dict[int, int] = {}
@@ -363,7 +364,7 @@ class LocalLedger:
         await self._answered(self.core.propose(group, record), group, timeout_s)
 
     async def _answered(self, token: int, group: int, timeout_s: float) -> Outcome:
-        answer: asyncio.Future[Outcome | Superseded] = self._loop.create_future()
+        answer: asyncio.Future[Outcome | Superseded | Unknown] = self._loop.create_future()
         self._answers[token] = answer
         self.wake()
         expiry = self._loop.call_later(timeout_s, _expire, answer)
@@ -374,6 +375,8 @@ class LocalLedger:
             self._answers.pop(token, None)
         if isinstance(outcome, Superseded):
             raise self.not_leader(group)
+        if isinstance(outcome, Unknown):
+            raise _unknown("this node fell behind its group")
         return outcome
 
     def not_leader(self, group: int) -> NotLeaderError:
@@ -436,11 +439,13 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _expire(answer: "asyncio.Future[Outcome | Superseded]") -> None:
+def _expire(answer: "asyncio.Future[Outcome | Superseded | Unknown]") -> None:
     if not answer.done():
-        answer.set_exception(
-            OutcomeUnknownError(
-                "no quorum in time; the command may still be carried out",
-                hint="repeat it with the same key",
-            )
-        )
+        answer.set_exception(_unknown("no quorum in time"))
+
+
+def _unknown(why: str) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        f"{why}; the command may have been carried out, or may still be",
+        hint="repeat it with the same key",
+    )
