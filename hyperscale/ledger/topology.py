@@ -356,10 +356,9 @@ class Topology:
                 record.state = GroupState.DRAINING
                 record.heir = heir
             case GroupDestroyed():
-                if record.state is not GroupState.DRAINING:
-                    return Verdict(refused=f"group {decision.group} is in use")
-                if decision.group in self._state.owners or self._moves_of(decision.group):
-                    return Verdict(refused=f"group {decision.group} still owns slots")
+                is_owner = record.number in self._state.owners or self._moves_of(record.number)
+                if is_owner or record.state is not GroupState.DRAINING:
+                    return Verdict(refused=f"group {record.number} is in use")
                 record.state = GroupState.DESTROYED
         return Verdict(record.number)
 
