@@ -66,6 +66,7 @@ from hyperscale.stats.saturation import SaturationWatch
 LEASE_OVER = "lease expired"
 LEAVING = "the worker is leaving"
 STOP_GRACE_S = 1.0
+ERROR_CHARS_MAX = 4_000
 
 _Refused = tuple[Refusal, str]
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
@@ -382,6 +383,7 @@ class Agent:
             seen_term=seen_term,
             parts=views,
             stamp_ms=self._clock.stamp_ms(now_s),
+            alive_ms=self._clock.alive_ms(now_s),
         )
         return [Reply(token, answer)]
 
@@ -416,8 +418,8 @@ class Agent:
             worker=self._worker,
             group=run.group,
             run=run.id,
-            error=event.error,
-            hint=event.hint,
+            error=_cut(event.error),
+            hint=_cut(event.hint),
             is_input=event.is_input,
             is_retryable=event.is_retryable,
         )
@@ -477,7 +479,7 @@ class Agent:
             status=status,
             report=run.merge.whole(),
             elapsed_s=run.elapsed_s(),
-            error=error,
+            error=None if error is None else _cut(error),
             provided=[end.provided for end in ends if end.provided],
             is_retryable=is_retryable,
             was_saturated=run.saturation.was_saturated,
@@ -559,6 +561,11 @@ def _outcome(run: Run) -> tuple[PartStatus, str | None, bool]:
     stopped = next((end for end in ends if end.status is PartStatus.STOPPED), None)
     # Nobody told it to stop but its executor, and that knows one reason only.
     return PartStatus.STOPPED, LEASE_OVER if stopped is None else stopped.error, True
+
+
+def _cut(text: str) -> str:
+    """Errors may quote what user code has at hand; a message must stay one."""
+    return text if len(text) <= ERROR_CHARS_MAX else f"{text[: ERROR_CHARS_MAX - 2]} …"
 
 
 def _is_same_part(one: RunId, other: RunId) -> bool:

@@ -163,6 +163,9 @@ class StampClock:
     def stamp_ms(self, now_s: float) -> int:
         return self._incarnation + int((now_s - self._began_s) * 1000)
 
+    def alive_ms(self, now_s: float) -> int:
+        return int((now_s - self._began_s) * 1000)
+
     def instant_s(self, stamp_ms: int) -> float:
         return self._began_s + (stamp_ms - self._incarnation) / 1000
 
@@ -183,10 +186,11 @@ class OutputBuffer:
         gained = (now_s - self._filled_s) * OUTPUT_BYTES_PER_S
         self._credit_bytes = min(OUTPUT_BURST_BYTES, self._credit_bytes + gained)
         self._filled_s = now_s
-        if len(text) > self._credit_bytes:
-            self._dropped_bytes += len(text)
+        size = len(text.encode("utf-8", "replace"))
+        if size > self._credit_bytes:
+            self._dropped_bytes += size
             return
-        self._credit_bytes -= len(text)
+        self._credit_bytes -= size
         self._texts.setdefault((place, stream), []).append(text)
 
     def take(self) -> list[tuple[int, str, str]]:

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from hyperscale.jobs.agent import LEASE_OVER, LEAVING
+from hyperscale.jobs.agent import ERROR_CHARS_MAX, LEASE_OVER, LEAVING
 from hyperscale.jobs.agent_events import (
     Answered,
     Drain,
@@ -129,6 +129,16 @@ def test_a_failed_preparation_is_told_until_acknowledged_and_frees_its_cores() -
     world.command(ack())
     assert world.said(PartRefused, world.wait(30)) == []
     assert world.agent.is_idle
+
+
+def test_an_error_of_any_length_fits_into_a_message() -> None:
+    world = World()
+    world.part(prepare())
+    world.fail_to_prepare(error="x" * 10_000_000)
+    assert len(world.said(PartRefused)[0].error) == ERROR_CHARS_MAX
+    world.runs(run_id(2))
+    world.end(run_id(2), status=PartStatus.FAILED, error="y" * 10_000_000)
+    assert len(world.result(run_id(2)).error or "") == ERROR_CHARS_MAX
 
 
 def test_ready_is_repeated_until_the_start() -> None:
