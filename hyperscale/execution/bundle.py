@@ -114,6 +114,44 @@ def bundle_classes(classes: Sequence[type]) -> Bundle:
     return Bundle(name=f"classes-{uuid.uuid4().hex}", payload=packed.payload, digest=None)
 
 
+def merged(bundles: Sequence[tuple[Bundle, Sequence[str]]]) -> Bundle:
+    """One bundle of several, each with the names of the classes it is there for.
+
+    Its main module is one that imports them from theirs.
+    """
+    if len(bundles) == 1:
+        return bundles[0][0]
+    entries: dict[str, bytes] = {}
+    sources: dict[str, str] = {}
+    files: dict[str, str] = {}
+    lines = []
+    for bundle, names in bundles:
+        opened = OpenBundle(io.BytesIO(bundle.payload))
+        manifest = opened.manifest
+        if opened.classes is not None:
+            raise InputError(
+                f"{', '.join(names)}: without a file, and cannot be sent together with classes "
+                "of other modules",
+                hint="put them in one file",
+            )
+        for module, entry in manifest.sources.items():
+            content = opened.source(module)
+            if entries.setdefault(entry, content) != content:
+                raise InputError(
+                    f"module {module!r} lies in two places with different content",
+                    hint="rename one, or submit the workflows one after the other",
+                )
+            sources[module] = entry
+        for name, entry in manifest.files.items():
+            files[name], entries[entry] = entry, opened.files[name]
+        lines.append(f"from {manifest.module} import {', '.join(names)}\n")
+    # Named by what it imports: no module of a user's is called so.
+    text = "".join(lines).encode()
+    main = f"_workflows_{hashlib.sha256(text).hexdigest()[:16]}"
+    sources[main], entries[f"src/{main}.py"] = f"src/{main}.py", text
+    return _pack(Manifest(module=main, sources=sources, files=files), entries)
+
+
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -153,7 +191,7 @@ def _pack(manifest: Manifest, entries: Mapping[str, bytes]) -> Bundle:
 class OpenBundle:
     """A bundle being read: its manifest, sources and files."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | io.BytesIO) -> None:
         try:
             with zipfile.ZipFile(path) as archive:
                 self._entries = {name: archive.read(name) for name in archive.namelist()}
@@ -186,7 +224,9 @@ class _Loader(SourceLoader):
         sources = bundle.manifest.sources
         # "src/a/b.py" lies two directories below its root; so does the file it was made from.
         main = sources.get(bundle.manifest.module, "src/")
-        root = file.parents[main.count("/") - 1]
+        # Where the test lies may be said by a name alone.
+        depth = main.count("/") - 1
+        root = file.parents[depth] if depth < len(file.parents) else Path()
         self.names = {
             module: str(root / entry.removeprefix("src/")) for module, entry in sources.items()
         }

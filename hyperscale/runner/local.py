@@ -60,7 +60,7 @@ class LocalRunner:
         """
         if log_level.upper() not in logging.getLevelNamesMapping():
             raise InputError(f"log_level: {log_level!r} is unknown", hint='as "info" or "debug"')
-        classes, plan = _plan_of(test_name, workflows)
+        classes, plan = plan_of(test_name, workflows, where="LocalRunner.run")
         options = Options(
             workers=self.workers,
             timeout_s=None if timeout is None else parse_duration_s(timeout, where="timeout"),
@@ -84,12 +84,13 @@ def parse_workers(value: object, *, where: str) -> int | None:
     return None if value is None else parse_count(value, where=where, most=WORKERS_MAX)
 
 
-def _plan_of(
-    test_name: str, workflows: Iterable[Given | tuple[Iterable[str], Given]]
+def plan_of(
+    test_name: str, workflows: Iterable[Given | tuple[Iterable[str], Given]], *, where: str
 ) -> tuple[Sequence[type[Workflow]], Plan]:
-    given = [_untagged(item) for item in workflows]
+    """The classes of what was given, and the plan they make."""
+    given = [_untagged(item, where) for item in workflows]
     if not given:
-        raise InputError("LocalRunner.run: no workflows were given")
+        raise InputError(f"{where}: no workflows were given")
     classes = [one if isinstance(one, type) else type(one) for _, one in given]
     plan = build_plan(test_name, classes)
     planned = tuple(
@@ -98,7 +99,9 @@ def _plan_of(
     return classes, msgspec.structs.replace(plan, workflows=planned)
 
 
-def _untagged(item: Given | tuple[Iterable[str], Given]) -> tuple[tuple[str, ...], Given]:
+def _untagged(
+    item: Given | tuple[Iterable[str], Given], where: str
+) -> tuple[tuple[str, ...], Given]:
     tags: tuple[str, ...] = ()
     one: object = item
     if isinstance(item, tuple) and len(item) == 2:
@@ -106,7 +109,7 @@ def _untagged(item: Given | tuple[Iterable[str], Given]) -> tuple[tuple[str, ...
     if isinstance(one, Workflow) or (isinstance(one, type) and issubclass(one, Workflow)):
         return tags, one
     raise InputError(
-        f"LocalRunner.run: {item!r} is not a workflow",
+        f"{where}: {item!r} is not a workflow",
         hint='give a class, an instance, or (["tag"], instance)',
     )
 

@@ -1,0 +1,532 @@
+"""`HyperscaleClient`: submit jobs to a cluster, follow them, get their results.
+
+    async with HyperscaleClient(manager_tcp_addrs=["127.0.0.1:9000"]) as client:
+        job = await client.submit_job([Shop], on_progress_update=print)
+        final = await client.wait_for_completion(job)
+
+Survives the loss of any manager it talks to. A submission is repeated with its key until it is
+known to be accepted or refused, so a job is made once.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from hyperscale.config import parse_duration_s
+from hyperscale.config.addresses import parse_address
+from hyperscale.config.loading import node_config
+from hyperscale.config.schema import NodeConfig
+from hyperscale.errors import InputError, InvariantError, RunError
+from hyperscale.graph import Overrides
+from hyperscale.jobs.commands import Isolation
+from hyperscale.jobs.events import Code, JobOptions
+from hyperscale.jobs.keys import key_problem
+from hyperscale.jobs.state import JOB_ENDS, JobView
+from hyperscale.nodes.client_api import (
+    Callbacks,
+    CancelResult,
+    JobFinalResult,
+    JobStatusPush,
+    JobSubmission,
+    WorkflowResultPush,
+    called,
+    final_of,
+    progress_of,
+    results_in,
+    status_of,
+)
+from hyperscale.nodes.client_managers import Address, Managers, NoManagerError
+from hyperscale.nodes.client_messages import (
+    BLOB_CHUNK_BYTES,
+    BlobTaken,
+    CancelJob,
+    CancelTold,
+    DrainNode,
+    DrainTold,
+    JobAck,
+    JobAsked,
+    JobNews,
+    JobsAsked,
+    JobsTold,
+    JobTold,
+    PutBlob,
+    RecordAsked,
+    SubmitJob,
+    WorkersAsked,
+    WorkersTold,
+)
+from hyperscale.nodes.client_package import Package, package_classes, package_file
+from hyperscale.nodes.client_results import result_of
+from hyperscale.nodes.client_watch import PATIENCE_S, follow_job, unknown_job
+from hyperscale.nodes.identity import VERSION, incarnation_now, security_of
+from hyperscale.nodes.local.file import read_cluster
+from hyperscale.nodes.running import Settings
+from hyperscale.reporting.results import RunResult
+from hyperscale.runner.local import Given
+from hyperscale.wire.errors import CallError, RemoteError
+from hyperscale.wire.messages import Chunk, Introduction
+from hyperscale.wire.peer import Limits, PeerServer
+from hyperscale.wire.roles import Role
+
+DEFAULT_PORT = 9000
+ASK_S = 30.0
+SUBMIT_S = 60.0
+CONNECT_S = 5.0
+"""How long it is tried while no manager can be reached at all."""
+_HANDSHAKE_S = 3.0
+_RECORD_S = 120.0
+_NEEDS_BUNDLE = "needs_bundle"
+
+_log = logging.getLogger("hyperscale.client")
+
+_R = TypeVar("_R", bound=msgspec.Struct)
+Work = str | Path | Iterable[Given | tuple[Iterable[str], Given]]
+
+
+class HyperscaleClient:
+    """A client of one cluster. Start it, or enter it; one event loop, any number of jobs."""
+
+    def __init__(
+        self,
+        manager_tcp_addrs: Sequence[str | Address] = (),
+        *,
+        gate_tcp_addrs: Sequence[str | Address] = (),
+        directory: str | Path | None = None,
+        settings: Settings = None,
+        connect_timeout: str | float = CONNECT_S,
+        name: str = "",
+    ) -> None:
+        """`directory`: that of a `hyperscale cluster up`, with its addresses and its secret.
+        `settings`: what else a node's configuration would hold, as its secret or certificates.
+        """
+        config: NodeConfig | None = None
+        tables: dict[str, Any] = {}
+        if isinstance(settings, NodeConfig):
+            config = settings
+        elif settings is not None:
+            tables = dict(settings)
+        if gate_tcp_addrs:
+            raise InputError(
+                "gate_tcp_addrs: there are no gates yet", hint="give manager_tcp_addrs"
+            )
+        given: list[str | Address] = list(manager_tcp_addrs)
+        if directory is not None:
+            cluster = read_cluster(Path(directory))
+            given = given or [node.tcp for node in cluster.managers]
+            if config is None and not tables.get("security"):
+                tables["security"] = {"secret_file": cluster.secret_file}
+        self._addresses = [_address(each) for each in given] or [("127.0.0.1", DEFAULT_PORT)]
+        self._config = config or node_config("manager", tables)
+        self._patience_s = parse_duration_s(connect_timeout, where="connect_timeout")
+        self._name = name or f"client-{secrets.token_hex(6)}"
+        self._managers: Managers | None = None
+        self._stop = asyncio.Event()
+        self._life: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- lifetime -------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Ready to ask. Nobody is dialled before there is something to say."""
+        if self._life is not None:
+            raise InvariantError("a client is started once", hint="make another for another life")
+        opened: asyncio.Future[Managers] = asyncio.get_running_loop().create_future()
+        self._life = asyncio.create_task(self._live(opened), name=self._name)
+        either: list[asyncio.Future[Any]] = [self._life, opened]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not opened.done():
+            opened.cancel()
+            await self._life  # raises why it did not open
+        self._managers = opened.result()
+
+    async def stop(self) -> None:
+        """Leaves the cluster; jobs go on."""
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._stop.set()
+        if self._life is not None:
+            await self._life
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def _live(self, opened: "asyncio.Future[Managers]") -> None:
+        node = self._config.node
+        local = Introduction(
+            cluster=node.cluster,
+            environment=node.environment,
+            role=Role.CLIENT,
+            node_id=self._name,
+            incarnation=incarnation_now(),
+            version=VERSION,
+        )
+        limits = Limits(handshake_s=_HANDSHAKE_S)
+        async with PeerServer(local, security_of(self._config), limits=limits) as server:
+            opened.set_result(Managers(server, self._addresses, Random()))  # noqa: S311  order
+            await self._stop.wait()
+
+    @property
+    def _asked(self) -> Managers:
+        if self._managers is None:
+            raise InvariantError("the client is not started", hint="await start() first")
+        return self._managers
+
+    # -- submitting -----------------------------------------------------------------------
+
+    async def submit_job(
+        self,
+        job: "JobSubmission | Work | Package",
+        *,
+        test_name: str = "",
+        vus: int | None = None,
+        duration: str | float | None = None,
+        only: Sequence[str] = (),
+        timeout: str | float | None = None,  # noqa: ASYNC109  of the job, not of this call
+        dispatch_timeout: str | float | None = None,
+        key: str = "",
+        target_datacenters: Sequence[str] = (),
+        on_isolation: str = "stop",
+        log_level: str = "info",
+        static: bool = True,
+        by: str = "",
+        submit_timeout: str | float = SUBMIT_S,
+        on_status_update: Callable[[JobStatusPush], Any] | None = None,
+        on_progress_update: Callable[..., Any] | None = None,
+        on_workflow_result: Callable[[WorkflowResultPush], Any] | None = None,
+    ) -> str:
+        """Submits a test file or workflows (as `LocalRunner` takes them); returns the job's id.
+
+        A `JobSubmission` says the same in one object. The same `key` again is the same job
+        again; without one, each call makes a new job. Callbacks may be coroutine functions.
+        """
+        if isinstance(job, JobSubmission):
+            chosen = job
+        else:
+            chosen = JobSubmission(
+                workflows=job if not isinstance(job, str | Path | Package) else (),
+                file=job if isinstance(job, str | Path) else None,
+                test_name=test_name,
+                vus=vus,
+                duration=duration,
+                only=only,
+                timeout=timeout,
+                dispatch_timeout=dispatch_timeout,
+                key=key,
+                target_datacenters=target_datacenters,
+                on_isolation=on_isolation,
+                log_level=log_level,
+                static=static,
+                by=by,
+            )
+        options = _options(chosen)
+        key = chosen.key or secrets.token_urlsafe(24)
+        if (problem := key_problem(key)) is not None:
+            raise InputError(f"key: {problem}")
+        package = job if isinstance(job, Package) else await asyncio.to_thread(_package, chosen)
+        await self._check_datacenters(chosen.target_datacenters)
+        within_s = parse_duration_s(submit_timeout, where="submit_timeout")
+        ack = await self._submit(package, key, options, chosen.by, within_s)
+        callbacks = Callbacks(on_status_update, on_progress_update, on_workflow_result)
+        if callbacks.are_any:
+            self._spawn(self._call_back(ack.job, callbacks), name=f"callbacks:{ack.job}")
+        return ack.job
+
+    async def _submit(
+        self, package: Package, key: str, options: JobOptions, by: str, within_s: float
+    ) -> JobAck:
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + within_s
+        submission = SubmitJob(
+            key=key, plan=package.plan, bundle=package.sha256, options=options, by=by
+        )
+        size = len(msgspec.msgpack.encode(submission))
+        if size > 15 * 1024 * 1024:
+            raise InputError(f"the plan is {size / 2**20:.1f} MiB, over the limit of 15 MiB")
+        while True:
+            left_s = max(0.1, deadline_s - loop.time())
+            ack = await self._ask(submission, JobAck, within_s=left_s)
+            if ack.accepted:
+                return ack
+            if ack.code == _NEEDS_BUNDLE:
+                await self._put(package, deadline_s)
+                continue
+            if ack.code != Code.CAPACITY.value:
+                raise InputError(f"the job was refused: {ack.error or ack.code}", hint=_hint(ack))
+            if loop.time() + ack.retry_after_s >= deadline_s:
+                raise RunError(
+                    f"the cluster has no room for another job: {ack.error}",
+                    hint="try again later",
+                )
+            await asyncio.sleep(max(0.1, ack.retry_after_s))
+
+    async def _put(self, package: Package, deadline_s: float) -> None:
+        """Brings the bundle to a manager, from where it stopped if it was interrupted."""
+        loop = asyncio.get_running_loop()
+        payload, size, offset = package.payload, len(package.payload), 0
+        while True:
+            piece = PutBlob(
+                sha256=package.sha256,
+                size=size,
+                offset=offset,
+                data=payload[offset : offset + BLOB_CHUNK_BYTES],
+            )
+            taken = await self._ask(piece, BlobTaken, within_s=max(0.1, deadline_s - loop.time()))
+            if taken.is_complete:
+                return
+            offset = taken.offset
+
+    async def _check_datacenters(self, wanted: Sequence[str]) -> None:
+        if not wanted:
+            return
+        known = await self.get_datacenters()
+        unknown = sorted(set(wanted) - set(known))
+        if unknown:
+            raise InputError(
+                f"target_datacenters: there is no {', '.join(unknown)}",
+                hint=f"this cluster has {', '.join(known)}",
+            )
+
+    # -- asking ---------------------------------------------------------------------------
+
+    async def get_job_status(self, job_id: str) -> JobStatusPush:
+        """How a job is doing now. `InputError` if there is none of that name."""
+        return status_of(await self.job_news(job_id))
+
+    async def job_news(self, job_id: str) -> JobNews:
+        """All that is known of a job without following it."""
+        told = await self._ask_about(job_id, JobAsked(job=job_id), JobTold)
+        if told.job is None:
+            raise unknown_job(job_id)
+        return JobNews(job=told.job, position=told.position, live=told.live)
+
+    async def cancel_job(self, job_id: str, reason: str = "", *, by: str = "") -> CancelResult:
+        """Ends a job early. Again is harmless; one that has ended stays what it became."""
+        cancel = CancelJob(job=job_id, reason=reason or "cancelled by its user", by=by)
+        told = await self._ask_about(job_id, cancel, CancelTold)
+        if not told.accepted and told.code == Code.UNKNOWN_JOB.value:
+            raise unknown_job(job_id)
+        if not told.accepted and not told.status:
+            raise RunError(f"{job_id} cannot be cancelled: {told.error or told.code}")
+        return CancelResult(job_id=job_id, accepted=told.accepted, status=told.status)
+
+    async def get_jobs(self, *, limit: int = 100, live_only: bool = False) -> JobsTold:
+        """The jobs of the cluster, newest first."""
+        return await self._ask(JobsAsked(limit=limit, live_only=live_only), JobsTold)
+
+    async def get_workers(self) -> WorkersTold:
+        return await self._ask(WorkersAsked(), WorkersTold)
+
+    async def drain_node(self, node: str) -> DrainTold:
+        """Takes a node out of service; ask again for how much is left of its work."""
+        return await self._ask(DrainNode(node=node), DrainTold)
+
+    async def get_datacenters(self) -> list[str]:
+        """The datacenters this client can submit to."""
+        await self._asked.connected()
+        return self._asked.datacenters
+
+    # -- following ------------------------------------------------------------------------
+
+    async def follow_job(
+        self,
+        job_id: str,
+        *,
+        is_known: bool = False,
+        patience_s: float = PATIENCE_S,
+        on_trouble: Callable[[str], None] = lambda _: None,
+    ) -> AsyncGenerator[JobNews, None]:
+        """News of a job twice a second, until it has ended."""
+        news_of = follow_job(
+            self._asked, job_id, is_known=is_known, patience_s=patience_s, on_trouble=on_trouble
+        )
+        try:
+            async for news in news_of:
+                yield news
+        finally:
+            await news_of.aclose()
+
+    async def stream_workflow_results(
+        self, job_id: str
+    ) -> AsyncGenerator[WorkflowResultPush, None]:
+        """Each workflow's result when it ends, those that ended before included; the stream
+        ends with the job, whatever becomes of it."""
+        told: set[str] = set()
+        last: JobNews | None = None
+        async for news in self.follow_job(job_id):
+            last = news
+            if news.job.status in JOB_ENDS:
+                break
+            for push in results_in(news):
+                if push.workflow_id not in told:
+                    told.add(push.workflow_id)
+                    yield push
+        if last is not None:
+            final = final_of(await self.get_results(job_id), last.job)
+            for result in final.workflow_results:
+                if result.name not in told:
+                    yield WorkflowResultPush.of(job_id, result)
+
+    async def wait_for_completion(
+        self,
+        job_id: str,
+        timeout: str | float | None = None,  # noqa: ASYNC109  of the whole wait
+    ) -> JobFinalResult:
+        """The final result; `TimeoutError` if it is not there in time (the job goes on)."""
+        limit_s = None if timeout is None else parse_duration_s(timeout, where="timeout")
+        async with asyncio.timeout(limit_s):
+            last: JobView | None = None
+            async for news in self.follow_job(job_id):
+                last = news.job
+            assert last is not None  # it ends with the news that it has ended
+            return final_of(await self.get_results(job_id), last)
+
+    async def get_results(self, job_id: str, *, within_s: float = _RECORD_S) -> RunResult:
+        """The results of a job that has ended, as `hyperscale run` would give them."""
+        return result_of(await self.get_record(job_id, within_s=within_s))
+
+    async def get_record(self, job_id: str, *, within_s: float = _RECORD_S) -> bytes:
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + within_s
+        while True:
+            try:
+                data = bytearray()
+                pieces = self._asked.follow(
+                    RecordAsked(job=job_id), Chunk, within_s=within_s, silence_s=15.0
+                )
+                async for piece in pieces:
+                    data += piece.data
+                return bytes(data)
+            except RemoteError as error:
+                if loop.time() >= deadline_s or error.code in {"unknown_job", "not_ended"}:
+                    view = (await self.job_news(job_id)).job  # raises if there is no such job
+                    if view.status not in JOB_ENDS:
+                        raise InputError(
+                            f"job {job_id} has not ended: it is {view.status.value}",
+                            hint=f"follow it with 'hyperscale watch {job_id}'",
+                        ) from error
+                    if loop.time() >= deadline_s:
+                        raise RunError(
+                            f"no manager has the results of {job_id}: {error}"
+                        ) from error
+            except NoManagerError:
+                if loop.time() >= deadline_s:
+                    raise
+            except CallError as error:
+                if loop.time() >= deadline_s:
+                    raise RunError(f"the results of {job_id} did not come: {error}") from error
+            await asyncio.sleep(0.3)
+
+    # -- inside ---------------------------------------------------------------------------
+
+    async def _ask(
+        self, message: msgspec.Struct, reply: type[_R], *, within_s: float = ASK_S
+    ) -> _R:
+        return await self._asked.ask(message, reply, within_s=within_s, patience_s=self._patience_s)
+
+    async def _ask_about(self, job_id: str, message: msgspec.Struct, reply: type[_R]) -> _R:
+        try:
+            return await self._ask(message, reply)
+        except RemoteError as error:
+            if error.code == Code.UNKNOWN_JOB.value:
+                raise unknown_job(job_id) from error
+            raise
+
+    async def _call_back(self, job_id: str, callbacks: Callbacks) -> None:
+        """Tells callbacks what happens, one after the other, the end always last."""
+        told: set[str] = set()
+        status = ""
+        async for news in self.follow_job(job_id, is_known=True):
+            is_final = news.job.status in JOB_ENDS
+            if callbacks.on_progress is not None:
+                for progress in progress_of(news):
+                    await called(callbacks.on_progress, progress)
+            if callbacks.on_result is not None and not is_final:
+                for push in results_in(news):
+                    if push.workflow_id not in told:
+                        told.add(push.workflow_id)
+                        await called(callbacks.on_result, push)
+            if is_final:
+                await self._call_back_end(job_id, news, callbacks, told)
+            elif callbacks.on_status is not None and news.job.status.value != status:
+                status = news.job.status.value
+                await called(callbacks.on_status, status_of(news))
+
+    async def _call_back_end(
+        self, job_id: str, news: JobNews, callbacks: Callbacks, told: set[str]
+    ) -> None:
+        final = final_of(await self.get_results(job_id), news.job)
+        if callbacks.on_result is not None:
+            for result in final.workflow_results:
+                if result.name not in told:
+                    await called(callbacks.on_result, WorkflowResultPush.of(job_id, result))
+        if callbacks.on_status is not None:
+            await called(callbacks.on_status, final.as_status())
+
+    def _spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("%s ended: %s", task.get_name(), error)
+
+
+def _address(given: str | Address) -> Address:
+    if isinstance(given, str):
+        return parse_address(given, default_port=DEFAULT_PORT, where="manager_tcp_addrs")
+    return str(given[0]), int(given[1])
+
+
+def _options(job: JobSubmission) -> JobOptions:
+    try:
+        isolation = Isolation(job.on_isolation)
+    except ValueError:
+        known = " or ".join(f'"{each.value}"' for each in Isolation)
+        raise InputError(f"on_isolation: {job.on_isolation!r} is not {known}") from None
+    options = JobOptions(
+        timeout_s=None if job.timeout is None else parse_duration_s(job.timeout, where="timeout"),
+        on_isolation=isolation,
+        log_level=job.log_level,
+        static=job.static,
+    )
+    if job.dispatch_timeout is not None:
+        wait_s = parse_duration_s(job.dispatch_timeout, where="dispatch_timeout")
+        options = msgspec.structs.replace(options, dispatch_timeout_s=wait_s)
+    return options
+
+
+def _package(job: JobSubmission) -> Package:
+    if job.file is not None:
+        overrides = Overrides(vus=job.vus, duration=job.duration, only=list(job.only))
+        return package_file(job.file, overrides)
+    if job.vus is not None or job.duration is not None or job.only:
+        raise InputError(
+            "submit_job: vus, duration and only are for test files",
+            hint="set them on the classes, or give instances that have their own",
+        )
+    workflows = list(job.workflows)
+    name = job.test_name
+    if not name and workflows:
+        first = workflows[0][1] if isinstance(workflows[0], tuple) else workflows[0]
+        name = first.__name__ if isinstance(first, type) else type(first).__name__
+    return package_classes(workflows, test_name=name)
+
+
+def _hint(ack: JobAck) -> str:
+    if ack.code == Code.CONFLICT.value:
+        return "this key belongs to another submission: use a new one"
+    return ""

@@ -1,0 +1,221 @@
+"""How a client reaches managers: any that answers will do.
+
+Every question may be asked twice, so what a lost connection leaves open is asked again, through
+the next manager, until the deadline. A refusal for now is obeyed; a definite one is raised. If
+nobody can be reached, the error names everyone who was tried, and why it failed.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from random import Random
+from typing import TypeVar
+
+from msgspec import Struct
+
+from hyperscale.config.addresses import format_address
+from hyperscale.errors import HyperscaleError, InputError, RunError
+from hyperscale.wire.connection import Connection
+from hyperscale.wire.errors import (
+    CallError,
+    OverloadedError,
+    PeerProtocolError,
+    Reason,
+    RemoteError,
+)
+from hyperscale.wire.peer import PeerServer
+
+ANSWER_S = 6.0
+"""How long one manager may take before the next one is asked."""
+_PAUSE_S = 0.1
+_PAUSE_MOST_S = 1.0
+
+# Codes of managers that cannot help now; another one can, or the same one later.
+_PASSING = frozenset({"unavailable", "moved", "unreachable", "failed", "internal"})
+# The user gave something wrong: nobody else will let it in.
+_OURS_TO_MEND = frozenset(
+    {
+        Reason.SECRET,
+        Reason.UNSEALED,
+        Reason.SEALED,
+        Reason.CERTIFICATE,
+        Reason.IDENTITY,
+        Reason.ROLE,
+        Reason.CLUSTER,
+        Reason.ENVIRONMENT,
+        Reason.VERSION,
+    }
+)
+
+_R = TypeVar("_R", bound=Struct)
+Address = tuple[str, int]
+
+
+class NoManagerError(RunError):
+    """No manager could be reached."""
+
+
+class Managers:
+    """The managers a client knows of; the one that answered last is asked first."""
+
+    def __init__(self, server: PeerServer, addresses: Sequence[Address], rng: Random) -> None:
+        self._server = server
+        self._addresses = list(dict.fromkeys(addresses))
+        self._rng = rng
+        rng.shuffle(self._addresses)
+        self._open: dict[Address, Connection] = {}
+        self._troubles: dict[Address, Exception] = {}
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def datacenters(self) -> list[str]:
+        """Of the managers that were reached."""
+        return sorted({each.peer.datacenter for each in self._open.values()} - {""})
+
+    async def ask(
+        self, message: Struct, reply: type[_R], *, within_s: float, patience_s: float | None = None
+    ) -> _R:
+        """The first answer. `patience_s` bounds how long it is tried while nobody can be
+        reached at all."""
+        deadline_s = self._loop.time() + within_s
+        give_up_s = deadline_s if patience_s is None else self._loop.time() + patience_s
+        pause_s = _PAUSE_S
+        last: HyperscaleError | None = None
+        while True:
+            wait_s = 0.0
+            for address in list(self._addresses):
+                connection = await self._connection(address)
+                if connection is None:
+                    continue
+                until_s = min(deadline_s, self._loop.time() + ANSWER_S)
+                try:
+                    answer = await connection.call(message, reply, deadline_s=until_s)
+                except OverloadedError as error:
+                    last, wait_s = error, max(wait_s, error.retry_after_s)
+                except RemoteError as error:
+                    if error.code not in _PASSING:
+                        raise
+                    last = error
+                except CallError as error:
+                    last = error
+                    self.demote(address)
+                else:
+                    self._prefer(address)
+                    return answer
+            now_s = self._loop.time()
+            if self._is_cut_off():
+                self._refuse_if_ours()
+                if now_s >= min(give_up_s, deadline_s):
+                    raise self._nobody()
+            if now_s >= deadline_s:
+                raise RunError(
+                    f"no answer within {within_s:g} s; last: {last or self._nobody().message}"
+                )
+            # Together with everyone else who was refused: not all at once again.
+            await asyncio.sleep(max(wait_s, pause_s) * self._rng.uniform(1.0, 1.3))
+            pause_s = min(_PAUSE_MOST_S, pause_s * 2)
+
+    async def follow(
+        self, message: Struct, item: type[_R], *, within_s: float, silence_s: float
+    ) -> AsyncGenerator[_R, None]:
+        """An answer in parts, from the first manager that begins one. It breaks with a
+        `CallError` when the manager does, or says nothing for `silence_s`."""
+        connection, address = await self.connected()
+        deadline_s = self._loop.time() + within_s
+        try:
+            async with connection.stream(message, item, deadline_s=deadline_s) as parts:
+                while True:
+                    try:
+                        async with asyncio.timeout(silence_s):
+                            part = await anext(parts)
+                    except StopAsyncIteration:
+                        return
+                    yield part
+        except TimeoutError:
+            self.demote(address)
+            raise CallError(
+                f"{format_address(*address)} said nothing for {silence_s:g} s"
+            ) from None
+        except RemoteError:
+            self._rotate(address)
+            raise
+        except CallError:
+            self.demote(address)
+            raise
+
+    async def connected(self) -> tuple[Connection, Address]:
+        """A connection to whoever can be reached; raises if nobody can."""
+        for address in list(self._addresses):
+            connection = await self._connection(address)
+            if connection is not None:
+                return connection, address
+        self._refuse_if_ours()
+        raise self._nobody()
+
+    def demote(self, address: Address) -> None:
+        """This one is in trouble: dialled anew, and asked last."""
+        connection = self._open.pop(address, None)
+        if connection is not None:
+            connection.abort("it does not answer")
+        self._rotate(address)
+
+    # -- inside ---------------------------------------------------------------------------
+
+    async def _connection(self, address: Address) -> Connection | None:
+        connection = self._open.get(address)
+        if connection is not None and connection.is_usable:
+            return connection
+        self._open.pop(address, None)
+        try:
+            connection = await self._server.dial(*address)
+        except (OSError, TimeoutError, HyperscaleError) as error:
+            self._troubles[address] = error
+            return None
+        self._troubles.pop(address, None)
+        self._open[address] = connection
+        return connection
+
+    def _prefer(self, address: Address) -> None:
+        self._addresses.remove(address)
+        self._addresses.insert(0, address)
+
+    def _rotate(self, address: Address) -> None:
+        self._addresses.remove(address)
+        self._addresses.append(address)
+
+    def _is_cut_off(self) -> bool:
+        return all(address in self._troubles for address in self._addresses)
+
+    def _refuse_if_ours(self) -> None:
+        """Raises what the user must mend, if that is all that went wrong."""
+        refusals = [
+            error
+            for error in self._troubles.values()
+            if isinstance(error, PeerProtocolError) and error.reason in _OURS_TO_MEND
+        ]
+        if refusals and len(refusals) == len(self._troubles):
+            address, error = next(iter(self._troubles.items()))
+            hint = refusals[0].hint
+            if refusals[0].reason in {Reason.SECRET, Reason.UNSEALED, Reason.SEALED}:
+                hint = "the secret must be that of the cluster: --secret-file, or --dir"
+            raise InputError(f"{format_address(*address)} refused us: {_why(error)}", hint=hint)
+
+    def _nobody(self) -> NoManagerError:
+        tried = ", ".join(
+            f"{format_address(*address)} ({_why(error)})"
+            for address, error in self._troubles.items()
+        )
+        return NoManagerError(
+            f"no manager can be reached; tried {tried or 'none'}",
+            hint="is a manager running there? 'hyperscale cluster up' starts a cluster",
+        )
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, HyperscaleError):
+        return error.message
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    strerror = getattr(error, "strerror", None)
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    return str(strerror or error or type(error).__name__)

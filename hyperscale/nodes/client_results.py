@@ -1,0 +1,110 @@
+"""The results of a job, from its final record: the same as those of a run on one machine."""
+
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+from hyperscale.jobs.events import JobStatus
+from hyperscale.jobs.keys import parse_job_id
+from hyperscale.jobs.outcome import GapRow, JobEnd, SegmentRow, outcome_of
+from hyperscale.jobs.state import decode_job
+from hyperscale.reporting.build import ClusterFacts, WorkflowOutcome, build_result, clean
+from hyperscale.reporting.results import GapResult, RunResult, RunStatus, SegmentResult
+
+_DIGITS = 6
+_ABORTED = "stopped by the threshold of "
+
+
+def result_of(record: bytes) -> RunResult:
+    """The result that a final record describes."""
+    return result_of_end(outcome_of(decode_job(record)))
+
+
+def result_of_end(end: JobEnd) -> RunResult:
+    scope = parse_job_id(end.job).scope
+    started_ms = end.started_ms or end.submitted_ms
+    return build_result(
+        file=end.file,
+        status=RunStatus(end.status.value),
+        started_at=datetime.fromtimestamp(started_ms / 1000, UTC),
+        elapsed_s=end.elapsed_s,
+        outcomes=[
+            WorkflowOutcome(
+                stats=workflow.stats,
+                status=RunStatus(workflow.status.value),
+                cores=workflow.cores,
+                error=workflow.error,
+                was_saturated=workflow.was_saturated,
+                attempts=workflow.attempts,
+                workers=workflow.workers,
+            )
+            for workflow in end.workflows
+        ],
+        warnings=[*end.warnings, *_notes(end)],
+        generator=f"hyperscale {version('hyperscale')}",
+        cluster=ClusterFacts(
+            job_id=end.job,
+            datacenters=[scope],
+            segments=[_segment(row) for row in end.segments],
+            gaps=[_gap(row) for row in end.gaps],
+        ),
+    )
+
+
+def was_aborted(result: RunResult, reason: str) -> bool:
+    """Whether a threshold ended the job: that is a verdict, not a failure to run."""
+    return reason.startswith(_ABORTED) and any(
+        threshold.abort_on_fail and not threshold.passed for threshold in result.thresholds
+    )
+
+
+def exit_code_of(result: RunResult, reason: str) -> int:
+    """What a command that followed the job ends with."""
+    return 1 if was_aborted(result, reason) else result.exit_code
+
+
+def _notes(end: JobEnd) -> list[str]:
+    notes = []
+    said = {workflow.error for workflow in end.workflows}
+    if end.reason and end.status is not JobStatus.COMPLETED and end.reason not in said:
+        notes.append(f"the job {_ENDED_AS.get(end.status, 'ended')}: {end.reason}")
+    notes += [
+        f"{row.workflow}: {row.worker} was given up after {row.elapsed_s:.1f} s: {row.reason}"
+        for row in end.segments
+    ]
+    lost = [row for row in end.gaps if row.requests_max]
+    if lost:
+        most = sum(row.requests_max for row in lost)
+        notes.append(
+            f"up to {most:,} more requests than counted may have reached the target: "
+            f"{', '.join(sorted({row.worker for row in lost}))} had not reported them"
+        )
+    return notes
+
+
+_ENDED_AS = {
+    JobStatus.CANCELLED: "was cancelled",
+    JobStatus.TIMEOUT: "timed out",
+    JobStatus.FAILED: "failed",
+    JobStatus.PARTIAL: "is partial",
+}
+
+
+def _segment(row: SegmentRow) -> SegmentResult:
+    return SegmentResult(
+        workflow=clean(row.workflow),
+        part=row.part,
+        attempt=row.attempt,
+        worker=row.worker,
+        reason=clean(row.reason),
+        began_seconds=round(row.began_s, _DIGITS),
+        elapsed_seconds=round(row.elapsed_s, _DIGITS),
+    )
+
+
+def _gap(row: GapRow) -> GapResult:
+    return GapResult(
+        workflow=clean(row.workflow),
+        worker=row.worker,
+        seconds=round(row.seconds, _DIGITS),
+        requests_max=row.requests_max,
+    )

@@ -1,0 +1,165 @@
+"""Following a job until it has ended, whoever leads it and through whichever manager."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+
+import msgspec
+
+from hyperscale.errors import InputError
+from hyperscale.jobs.events import Code
+from hyperscale.jobs.state import JOB_ENDS, JobView
+from hyperscale.nodes.client_managers import Managers, NoManagerError
+from hyperscale.nodes.client_messages import JobAsked, JobNews, JobTold, OutputLine, WatchJob
+from hyperscale.stats.view import RunView, WorkflowView
+from hyperscale.wire.errors import CallError, RemoteError
+
+SILENCE_S = 5.0
+"""News come twice a second; whoever is silent for this long is left for another manager."""
+PATIENCE_S = 600.0
+"""How long managers may be gone while a job that is known is followed."""
+_STREAM_S = 1800.0
+_PAUSE_S = 0.2
+_PAUSE_MOST_S = 2.0
+_LINES_REMEMBERED = 4096
+
+
+def unknown_job(job: str) -> InputError:
+    return InputError(
+        f"there is no job {job!r} in this cluster", hint="'hyperscale jobs' lists those there are"
+    )
+
+
+async def follow_job(
+    managers: Managers,
+    job: str,
+    *,
+    is_known: bool = False,
+    patience_s: float = PATIENCE_S,
+    on_trouble: Callable[[str], None] = lambda _: None,
+) -> AsyncGenerator[JobNews, None]:
+    """News of the job; the last one has ended. `is_known`: it was seen before, so that a
+    manager that does not know it is only late."""
+    loop = asyncio.get_running_loop()
+    lines = _Lines()
+    heard_s = loop.time()
+    pause_s = _PAUSE_S
+    while True:
+        lines.begin()
+        news_of = managers.follow(
+            WatchJob(job=job), JobNews, within_s=_STREAM_S, silence_s=SILENCE_S
+        )
+        try:
+            async for news in news_of:
+                is_known, heard_s, pause_s = True, loop.time(), _PAUSE_S
+                yield msgspec.structs.replace(news, output=lines.fresh(news.output))
+                if news.job.status in JOB_ENDS:
+                    return
+        except NoManagerError as error:
+            if not is_known or loop.time() - heard_s >= patience_s:
+                raise
+            on_trouble(error.message)
+        except RemoteError as error:
+            if error.code == Code.UNKNOWN_JOB.value:
+                is_known = is_known or await _exists(managers, job)
+                if not is_known or loop.time() - heard_s >= patience_s:
+                    raise unknown_job(job) from error
+            elif loop.time() - heard_s >= patience_s:
+                raise
+        except CallError as error:
+            if loop.time() - heard_s >= patience_s:
+                raise
+            on_trouble(error.message)
+        finally:
+            await news_of.aclose()
+        await asyncio.sleep(pause_s)
+        pause_s = min(_PAUSE_MOST_S, pause_s * 1.5)
+
+
+async def _exists(managers: Managers, job: str) -> bool:
+    told = await managers.ask(JobAsked(job=job), JobTold, within_s=10.0)
+    return told.job is not None
+
+
+class _Lines:
+    """What user code printed, each line once: a new stream begins with what is still kept."""
+
+    def __init__(self) -> None:
+        self._seen: list[OutputLine] = []
+        self._is_first = True
+
+    def begin(self) -> None:
+        self._is_first = True
+
+    def fresh(self, lines: list[OutputLine]) -> list[OutputLine]:
+        known = 0
+        if self._is_first and lines:
+            most = min(len(self._seen), len(lines))
+            known = next((n for n in range(most, 0, -1) if self._seen[-n:] == lines[:n]), 0)
+        self._is_first = False
+        new = lines[known:]
+        self._seen += new
+        del self._seen[:-_LINES_REMEMBERED]
+        return new
+
+
+def shown(news: JobNews) -> RunView:
+    """The job as the terminal shows a run, also while it waits."""
+    job = news.job
+    warnings = list(news.live.warnings) if news.live is not None else []
+    note = waiting_note(job, news.position)
+    if note:
+        warnings.append(note)
+    if news.live is not None:
+        return RunView(
+            file=news.live.file,
+            elapsed_s=news.live.elapsed_s,
+            workflows=tuple(map(_plainly, news.live.workflows)),
+            saturated=news.live.saturated,
+            warnings=tuple(warnings),
+        )
+    workflows = tuple(
+        WorkflowView(
+            name=row.name,
+            status=_STATUS.get(row.status.value, row.status.value),
+            vus=0,
+            cores=row.cores,
+            elapsed_s=0.0,
+            duration_s=0.0,
+            progress=0.0,
+            rate_now=0.0,
+            rate_total=0.0,
+            total=0,
+            ok=0,
+            failed=0,
+            cut=0,
+            error=row.error,
+        )
+        for row in job.workflows
+    )
+    return RunView(file=job.file, elapsed_s=0.0, workflows=workflows, warnings=tuple(warnings))
+
+
+def waiting_note(job: JobView, position: int) -> str:
+    """Why nothing runs yet, if it does not."""
+    if not position:
+        return ""
+    why = f": {job.reason}" if job.reason else ""
+    return f"waiting for cores, number {position} in the queue{why}"
+
+
+# What the terminal calls the phases of a workflow.
+_STATUS = {
+    "pending": "waiting",
+    "dispatched": "preparing",
+    "aggregated": "completed",
+    "failed_canceling_deps": "failed",
+    "failed_ready": "waiting",
+}
+
+
+def _plainly(view: WorkflowView) -> WorkflowView:
+    status = _STATUS.get(view.status)
+    if status is None:
+        return view
+    fields = {name: getattr(view, name) for name in WorkflowView.__slots__}
+    return WorkflowView(**{**fields, "status": status})
