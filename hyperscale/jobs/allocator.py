@@ -215,12 +215,7 @@ class Allocator:
         return self._serve(now_s)
 
     def tick(self, *, now_s: float) -> list[Tell]:
-        """Forgets asks without a leader and grants nobody used; serves the rest."""
-        for name, ask in list(self._asks.items()):
-            is_unused = ask.answer is not None and now_s >= ask.heard_s + RESERVE_S
-            is_orphan = ask.answer is None and now_s >= ask.heard_s + FORGET_S
-            if is_unused or is_orphan:
-                del self._asks[name]
+        """What is due at `wake_at_s`."""
         return self._serve(now_s)
 
     def wake_at_s(self) -> float:
@@ -286,6 +281,7 @@ class Allocator:
         """Grants what can be granted."""
         if not self._is_leading:
             return []
+        self._forget(now_s)
         queue = self._queue(now_s)
         settling = [ask for ask in queue if now_s < ask.since_s + SETTLE_S]
         self._serve_at_s = now_s + 1.0
@@ -304,6 +300,14 @@ class Allocator:
         seats = [ask for ask in queue if not ask.wish.is_recovery]
         tells += [Tell(ask.wish.leader, answer) for ask, answer in self._seat(seats, now_s)]
         return tells
+
+    def _forget(self, now_s: float) -> None:
+        """Asks without a leader, and grants nobody used."""
+        for name, ask in list(self._asks.items()):
+            is_unused = ask.answer is not None and now_s >= ask.heard_s + RESERVE_S
+            is_orphan = ask.answer is None and now_s >= ask.heard_s + FORGET_S
+            if is_unused or is_orphan:
+                del self._asks[name]
 
     def _queue(self, now_s: float) -> list[_Ask]:
         waiting = [ask for ask in self._asks.values() if ask.answer is None]

@@ -221,6 +221,7 @@ class RunsHere(Struct, frozen=True, kw_only=True):
     seen_term: int = 0
     parts: list[PartView] = field(default_factory=list)
     stamp_ms: int = 0  # as in PartAnswer
+    alive_ms: int = 0  # how long this process has been there: what it does not know, it never had
 
 
 class PartReady(Struct, frozen=True, kw_only=True):

@@ -48,6 +48,7 @@ class LiveAsk:
     wait_until_s: float = float("-inf")
     answer: CoresAnswer | None = None
     granted_s: float = 0.0
+    impossible_since_s: float | None = None  # since when it is said that nobody ever could
 
 
 @dataclass(slots=True)
@@ -153,6 +154,10 @@ class Desk:
             age_s = max(0, self._now_ms - part.seen_ms) / 1000
             live.remember(part, age_s=age_s, now_s=now_s)
         self.runs[run] = live
+        if not is_inherited and self.links.get(part.worker, now_s=now_s).is_gone:
+            # The allocator has heard of another process there before this leader has.
+            self.links.forget(part.worker)
+            self.links.get(part.worker, now_s=now_s).is_doubtful = True
 
     def close(
         self, run_id: RunId, job: Job, event: AttemptRevoked | SubFinished, *, now_s: float
@@ -265,7 +270,7 @@ class Desk:
         """A run whose worker is gone, or has forgotten it: its load has ended by now."""
         if run.result is not None:
             return []
-        return self.give_up(run, reason, costs_retry=True, now_s=now_s)
+        return self.give_up(run, reason, costs_retry=run.was_accepted, now_s=now_s)
 
     def give_up(
         self,
@@ -288,6 +293,10 @@ class Desk:
         if ask.answer is None or ask.answer.state is not AskState.GRANTED:
             ask.answer = answer
             ask.granted_s = now_s
+            if answer.state is not AskState.IMPOSSIBLE:
+                ask.impossible_since_s = None
+            elif ask.impossible_since_s is None:
+                ask.impossible_since_s = now_s
             ask.wait_until_s = max(ask.wait_until_s, ask.sent_s + answer.retry_after_s)
         return ask.job
 

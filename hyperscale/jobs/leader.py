@@ -422,8 +422,15 @@ class JobLeader:
                 )
                 desk.take(run, seen, now_s=now_s)
         for run in [run for run in desk.runs.values() if run.worker == worker]:
-            if is_first and run.is_inherited and run.id not in here:
+            if not (is_first and run.is_inherited and run.id not in here):
+                continue
+            if run.was_accepted or run.may_be_older_than(answer.alive_ms / 1000, now_s):
                 effects += desk.lost(run, f"worker {worker} has lost it", now_s=now_s)
+            else:
+                reason = f"worker {worker} was never told of it"
+                effects += desk.give_up(
+                    run, reason, costs_retry=False, now_s=now_s, until_s=float("-inf")
+                )
         for job_id in {run.job for run in here}:
             effects += self._steer(job_id, now_s)
         return effects + self._contact(now_s)

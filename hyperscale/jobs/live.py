@@ -24,6 +24,7 @@ RATE_PER_CORE_MAX = 100_000
 """Bound of what a core can send in a second, where nothing was measured."""
 _RATE_MARGIN = 1.5
 _MERGE_S = 0.25  # how much older one core's share of a report may be than another's
+_CLOCKS_S = 1.0  # how far the clocks of two managers may be apart
 _RATE_SPAN_S = 0.4  # rates over less are noise
 
 _encoder = msgspec.msgpack.Encoder()
@@ -102,6 +103,15 @@ class LiveRun:
     extensions: int = 0
     extended_at: int = -1  # actions when time was granted last
     result: PartFinished | PartRefused | None = None  # to be committed
+
+    @property
+    def was_accepted(self) -> bool:
+        """Whether a worker is known to have taken it."""
+        return self.phase is not None or self.state is not None
+
+    def may_be_older_than(self, alive_s: float, now_s: float) -> bool:
+        """Whether it may have been there before a process that has been alive so long."""
+        return self.maybe_s is None or now_s - self.maybe_s > alive_s - _CLOCKS_S
 
     def take(self, progress: PartProgress, *, now_s: float) -> bool:
         """One report. False if it is older than what is known."""

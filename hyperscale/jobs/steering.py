@@ -159,7 +159,7 @@ class Steering:
                 return ask.answer, []
             ask.answer = None  # it could not be used in time: it may be somebody else's now
         waited_s = now_s - live.waiting_s.setdefault((wish.workflow, wish.part), now_s)
-        problem = self._waited_too_long(ask, waited_s, job)
+        problem = self._waited_too_long(ask, waited_s, job, now_s)
         if problem is not None:
             end = WorkflowEnded(job=wish.job, workflow=wish.workflow, reason=problem)
             return None, self._desk.propose(end, now_s=now_s)
@@ -168,14 +168,16 @@ class Steering:
         ask.sent_s = now_s
         return None, [Ask(wish)]
 
-    def _waited_too_long(self, ask: LiveAsk, waited_s: float, job: Job) -> str | None:
+    def _waited_too_long(self, ask: LiveAsk, waited_s: float, job: Job, now_s: float) -> str | None:
         answer = ask.answer
         limit_s = job.options.dispatch_timeout_s
         if waited_s >= limit_s:
             detail = f": {answer.reason}" if answer is not None and answer.reason else ""
             return f"no cores within {limit_s:g} s{detail}"
-        is_impossible = answer is not None and answer.state is AskState.IMPOSSIBLE
-        if is_impossible and waited_s >= self._timing.no_workers_s and answer is not None:
+        impossible_s = ask.impossible_since_s
+        if answer is None or impossible_s is None:
+            return None
+        if now_s >= impossible_s + self._timing.no_workers_s:
             return f"nobody can run it: {answer.reason}"
         return None
 
@@ -188,7 +190,7 @@ class Steering:
         effects: list[Effect] = []
         fresh: list[Dispatch] = []
         grant = self._desk.asks.get(f"{job.id}/{name}")
-        if grant is not None and now_s >= grant.granted_s + GRANT_S:
+        if grant is not None and not _fits(grant, workflow, now_s):
             del self._desk.asks[f"{job.id}/{name}"]
             grant = None
         for index, part in enumerate(workflow.parts):
@@ -252,7 +254,9 @@ class Steering:
         loss = self._loss(job, run, now_s)
         if loss is not None:
             until_s = self._lease_over_s(job, run, now_s)
-            return self._desk.give_up(run, loss, costs_retry=True, now_s=now_s, until_s=until_s)
+            return self._desk.give_up(
+                run, loss, costs_retry=run.was_accepted, now_s=now_s, until_s=until_s
+            )
         is_due = now_s >= run.sent_s + self._timing.repeat_s
         effects: list[Effect] = []
         match run.phase:
@@ -447,6 +451,15 @@ class Steering:
                 )
                 return self._desk.propose(event, now_s=now_s)
         return []
+
+
+def _fits(grant: LiveAsk, workflow: Workflow, now_s: float) -> bool:
+    """Whether it is what the workflow was planned for, and still good."""
+    answer = grant.answer
+    if answer is None or answer.state is not AskState.GRANTED:
+        return False
+    is_same = [share.cores for share in answer.shares] == [part.cores for part in workflow.parts]
+    return is_same and now_s < grant.granted_s + GRANT_S
 
 
 def _finished(

@@ -42,9 +42,14 @@ class JobMonitor(Monitor):
 
     def stopping(self, host: Host, how: str) -> None:
         """Executors die with their worker's process."""
+        if host.address in self.plan.workers:
+            self.target.gone_s.clear()  # one death at a time is what the bound is about
         for executor in self._executors(host):
             executor.die(is_lost=True)
             self.target.leave(executor)
+        others = [name for name in self.plan.workers if name != host.address]
+        if not any(self.world.hosts[name].is_running for name in others):
+            self.target.gone_s.clear()
 
     def paused(self, host: Host) -> None:
         """Sometimes the agent alone stands still, sometimes the whole machine."""

@@ -62,6 +62,7 @@ class Profile:
     is_steady: bool = False
     """Workers are well and leaders come back soon: then no part may be restarted."""
     restored_within_s: float | None = None
+    flaky: float = 0.01
 
 
 PROFILES = {
@@ -84,6 +85,7 @@ PROFILES = {
             loss_max=0.02,
             cancels=0.1,
             is_steady=True,
+            flaky=0.0,
         ),
         Profile(
             "isolation",
@@ -122,6 +124,7 @@ PROFILES = {
             exclusive=0.0,
             cancels=0.0,
             restored_within_s=5.0,
+            flaky=0.0,
         ),
     )
 }
@@ -151,6 +154,7 @@ class Plan:
     faults_until_s: float
     is_steady: bool
     restored_within_s: float | None
+    flaky: float
 
 
 @dataclass
@@ -219,6 +223,7 @@ def draw(profile: Profile, seed: int) -> Plan:
         faults_until_s=until_s,
         is_steady=profile.is_steady,
         restored_within_s=profile.restored_within_s,
+        flaky=profile.flaky,
     )
 
 
@@ -317,7 +322,7 @@ def run(plan: Plan, *, cores: Cores | None = None, trace: Trace | None = None) -
     world = World(plan.seed, monitor=monitor, trace=trace)
     world.network.link = Link(**plan.link)
     ledger = Ledger(world, plan.managers, plan.groups, lambda g: cores.machine(SCOPE, g))
-    target = Target(world, obeys_leases=cores.obeys_leases)
+    target = Target(world, obeys_leases=cores.obeys_leases, flaky=plan.flaky)
     setup = Setup(plan, ledger, target, cores.agent, cores.leader, cores.allocator)
     monitor.begin(world, plan, ledger, target)
     for name in plan.managers:

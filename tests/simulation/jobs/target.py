@@ -32,6 +32,8 @@ class Target:
     restored_s: list[float] = field(default_factory=list)
     gone_s: dict[Slot, float] = field(default_factory=dict)
     obeys_leases: bool = True
+    flaky: float = 0.01
+    """How often preparing fails."""
 
     def occupy(self, executor: "Executor") -> None:
         key = executor.host.address, executor.place
@@ -56,7 +58,8 @@ class Target:
         self.begun.add((executor.run, slot[2]))
         # Load that was lost comes back beside others if it must; nothing new begins so.
         for rival in self.active.values() if executor.run.attempt == 1 else ():
-            if rival.run.job != executor.run.job and (rival.exclusive or executor.exclusive):
+            is_other = rival.run.job != executor.run.job and rival.frozen_s is None
+            if is_other and (rival.exclusive or executor.exclusive):
                 self.world.fail(f"exclusive, but not alone: {executor.run} beside {rival.run}")
         self.active[slot] = executor
         gone_s = self.gone_s.pop(slot, None)
@@ -220,7 +223,7 @@ def prepare(executors: list[Executor]) -> None:
             return
         if any(each.frozen_s is not None for each in executors):
             world.after(0.1, ready)
-        elif world.rng.random() < 0.01:
+        elif world.rng.random() < first.target.flaky:
             for each in executors:
                 each.is_over = True
                 first.target.leave(each)
