@@ -4,10 +4,9 @@ Everything that can be wrong with what a user wrote is found here, before anyone
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from hyperscale.execution.bundle import Bundle, merged
 from hyperscale.graph import Overrides
@@ -26,7 +25,6 @@ class Package:
     plan: Plan
     payload: bytes
     sha256: str
-    files: Mapping[str, str] = MappingProxyType({})  # workflow -> where its code lies
     reporters: tuple[Sink, ...] = ()
 
 
@@ -54,6 +52,5 @@ def _packed(job: Job) -> Package:
         plan=job.plan,
         payload=payload,
         sha256=hashlib.sha256(payload).hexdigest(),
-        files={workflow: code.file for workflow, code in job.code.items()},
         reporters=job.reporters,
     )

@@ -110,11 +110,13 @@ class Bundles:
                     await asyncio.to_thread(receiving.write, chunk.data)
             await asyncio.to_thread(receiving.finish)
 
-    async def find(self, sha256: str) -> bool:
+    async def find(self, sha256: str, own: str) -> bool:
         """Whether it is here, brought from another manager if need be."""
         if self.has(sha256):
             return True
         for node in self._peers.living():
+            if node == own:
+                continue
             with suppress(CallError):
                 await self._pull(sha256, node)
                 return True

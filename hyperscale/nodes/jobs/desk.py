@@ -81,7 +81,7 @@ class ClientDesk:
         if (problem := key_problem(job.key)) is not None:
             return JobAck(accepted=False, key=job.key, code=Code.INVALID_KEY.value, error=problem)
         if job.bundle:
-            if not await self._bundles.find(job.bundle):
+            if not await self._bundles.find(job.bundle, self._member.node_id):
                 return JobAck(accepted=False, key=job.key, code=_NEEDS_BUNDLE)
             group = self._ledger.topology.owners[self._ledger.core.slot_of(job.key)]
             voters = self._ledger.voters_of(group)
