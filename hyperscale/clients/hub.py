@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _NO_STEP = StepScope(step=2**32 - 1, sees_body=True)
 
 _Made = TypeVar("_Made")
+SendNative = Callable[[Template, int, int, bool], Response]
 
 ProgramLayer = Sequence[tuple[Template, int, Sequence[int], Sequence[int]]]
 
@@ -54,7 +55,7 @@ class ClientHub:
         self._engine: Engine | None = None
         self._loop: AbstractEventLoop | None = None
         self._send: Send = _unopened
-        self._halt: Callable[[bool], None] = lambda _: None
+        self._rebind: Callable[[SendNative | None], None] = lambda _: None
         self._is_guarded = self._is_halted = False
         self._addresses: dict[tuple[str, int], asyncio.Future[list[str]]] = {}
         self._pinned: dict[tuple[str, int], tuple[Template, list[str]]] = {}
@@ -73,7 +74,7 @@ class ClientHub:
         )
         loop.add_reader(engine.fileno(), engine.poll)
         self._engine, self._loop = engine, loop
-        send_native: Callable[[Template, int, int, bool], Response] = engine.send
+        send_native: SendNative = engine.send
         get_step = current_step.get
         sees_all = trace is not None
 
@@ -85,11 +86,12 @@ class ClientHub:
             await loop.create_future()
             raise InvariantError("a request that was not sent was answered")
 
-        def halt(is_halted: bool) -> None:
+        def rebind(function: SendNative | None) -> None:
             nonlocal send_native
-            send_native = never if is_halted else engine.send
+            send_native = function or never
 
-        self._send, self._halt = send, halt
+        # Clients keep these functions for good, and the engine lives as long as they know it.
+        self._send, self._rebind = send, rebind
 
     def client(self, vu: int) -> Client:
         return Client(HTTPClient(self._book, self._send, vu))
@@ -163,13 +165,13 @@ class ClientHub:
         still has to write it writes only if it is polled, which `guard` prevents.
         """
         self._is_halted = True
-        self._halt(True)
+        self._rebind(None)
 
     def resume(self) -> None:
         """Lets calls through again, such as those of teardown hooks."""
-        if self._is_halted:
+        if self._is_halted and self._engine is not None:
             self._is_halted = False
-            self._halt(False)
+            self._rebind(self._engine.send)
 
     def guard(self) -> None:
         """From here on the engine works only while it is not halted."""
@@ -191,6 +193,9 @@ class ClientHub:
         if self._engine is not None and self._loop is not None:
             self._engine.abort_all()
             self._loop.remove_reader(self._engine.fileno())
+            self._rebind(_closed)
+            # Nobody knows the engine any more: its connections end here, not when a collector
+            # comes by.
             self._engine = self._loop = None
             self._send = _unopened
 
@@ -209,6 +214,10 @@ def _traced(
         return make(exchange)
 
     return show
+
+
+def _closed(_template: Template, _vu: int, _step: int, _sees_body: bool) -> NoReturn:
+    raise InvariantError("a client was used after its engine was closed")
 
 
 def _unopened(_template: Template, _vu: int) -> NoReturn:

@@ -348,6 +348,7 @@ class Part:
         finally:
             over.cancel()
             self._ended_s = time.monotonic()
+            crew.close()
 
     async def _either(self, over: "asyncio.Future[None]", *, until_s: float) -> None:
         """Waits for the users, for a (new) stop or for the instant, whichever is first."""

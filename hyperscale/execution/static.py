@@ -28,7 +28,8 @@ class StaticCrew:
     """The virtual users of a native program."""
 
     def __init__(self, program: NativeProgram, *, vus: int, duration_s: float) -> None:
-        self._program = program
+        self._program: NativeProgram | None = program
+        self._iterations = 0
         self._vus = vus
         self._duration_s = duration_s
         self._driver: asyncio.Task[None] | None = None
@@ -45,41 +46,51 @@ class StaticCrew:
 
     @property
     def looping(self) -> int:
-        return self._program.active if self._driver is not None else 0
+        program = self._program
+        return 0 if program is None or self._driver is None else program.active
 
     @property
     def iterations(self) -> int:
-        return self._program.iterations
+        return self._iterations if self._program is None else self._program.iterations
 
     def start(self) -> None:
-        self._program.stop_in(self._duration_s)  # kept natively, to the instant
-        self._driver = asyncio.get_running_loop().create_task(self._drive(), name="program")
+        if self._program is not None:
+            self._program.stop_in(self._duration_s)  # kept natively, to the instant
+            work = self._drive(self._program)
+            self._driver = asyncio.get_running_loop().create_task(work, name="program")
 
     async def wait(self) -> None:
         if self._driver is not None:
             await asyncio.wait((self._driver,))
 
     def stop(self) -> None:
-        self._program.stop_in(0.0)
+        if self._program is not None:
+            self._program.stop_in(0.0)
+
+    def close(self) -> None:
+        """The users are done. Ends their connections: nobody else knows the program."""
+        self._iterations = self.iterations
+        self._program = self._driver = None
 
     def renew_lease(self, deadline_boottime_ns: int) -> None:
         self._lease_boottime_ns = deadline_boottime_ns
-        # Kept natively too, on a clock that goes on while this process is stopped.
-        self._program.lease_in(max(0, deadline_boottime_ns - boottime_ns()) / 1e9)
+        if self._program is not None:
+            # Kept natively too, on a clock that goes on while this process is stopped.
+            self._program.lease_in(max(0, deadline_boottime_ns - boottime_ns()) / 1e9)
 
     def halt(self) -> None:
         """Not another slice: `cut` follows."""
         self._is_halted = True
 
     def cut(self) -> None:
-        if not self._is_cut:
+        if not self._is_cut and self._program is not None:
             self._is_cut = True
             self._program.cut()
 
-    async def _drive(self) -> None:
+    async def _drive(self, program: NativeProgram) -> None:
         try:
             # It is the program that waits; the sleep only lets the loop turn.
-            while not self._is_over() and self._program.run(_SLICE_S):  # noqa: ASYNC110
+            while not self._is_over() and program.run(_SLICE_S):  # noqa: ASYNC110
                 await asyncio.sleep(0)
         except Exception as error:  # noqa: BLE001 - the part fails with it
             self.breakage = error

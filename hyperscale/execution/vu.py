@@ -107,6 +107,9 @@ class Crew:
     def renew_lease(self, deadline_boottime_ns: int) -> None:
         """Nothing here runs without the interpreter, which keeps the lease."""
 
+    def close(self) -> None:
+        """The users are done. Their connections are the hub's, which hooks may still need."""
+
     def cut(self) -> None:
         """Counts every step in flight as cut and cancels it. Can be called again to insist."""
         self.is_stopping = True

@@ -118,6 +118,36 @@ def test_load_ends_at_the_deadline_and_renewing_puts_it_off(
     lab.work(work)
 
 
+@pytest.mark.parametrize("pause", ["", "await asyncio.sleep(0.05)"])
+def test_when_a_part_is_over_so_are_its_connections(
+    lab: Lab, target: _native.Target, pause: str
+) -> None:
+    lab.write(f"""
+        class Load(Workflow):
+            vus = 20
+            duration = "60s"
+
+            @step()
+            async def hit(self, url: URL = "http://127.0.0.1:{target.port}/") -> HTTPResponse:
+                {pause}
+                return await self.client.http.get(url)
+    """)
+
+    async def work(bench: Bench) -> None:
+        await bench.prepare("Load")
+        bench.pool.renew_lease(bench.ids, boottime_ns() + 700_000_000)
+        bench.pool.start(bench.ids)
+        (outcome,) = await bench.ended()
+        assert outcome.finished is not None
+        assert outcome.report.iterations > 20
+        assert outcome.report.vus == 0
+        async with asyncio.timeout(5):
+            while json.loads(target.counts())["connections"]["current"]:
+                await asyncio.sleep(0.01)
+
+    lab.work(work)
+
+
 def test_code_that_does_not_let_go_is_killed_though_nobody_asks_for_it(lab: Lab) -> None:
     lab.write(BUSY)
 
