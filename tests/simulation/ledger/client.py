@@ -1,0 +1,272 @@
+"""Who uses the ledger: one operation after another, through any node, with keys.
+
+Two kinds of jobs. Those with keys `k…` are only submitted, cancelled, finished and read, and what
+clients were told about them is a history that must be linearizable. Those with keys `w…` are also
+dispatched, revoked and finished part by part, with attempts that are often the wrong ones: what
+fences are for.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hyperscale.jobs.commands import PartStatus
+from hyperscale.jobs.events import (
+    AttemptRevoked,
+    CancelRequested,
+    Code,
+    Dispatch,
+    Dispatched,
+    Event,
+    JobFinished,
+    JobStatus,
+    JobSubmitted,
+    PartPlan,
+    Reply,
+    SubFinished,
+    WorkflowsPlanned,
+    decode_reply,
+    encode,
+)
+from hyperscale.jobs.keys import parse_job_id
+from tests.jobs.builders import plan, submission, workflow
+from tests.ledger.linearizability import History, Operation
+from tests.simulation import network
+from tests.simulation.kernel import Host
+from tests.simulation.ledger.program import Command
+
+ANSWER_S = 4.0
+_PAYLOADS = (plan(workflow("Load")), plan(workflow("Other")))
+_ENDS = (JobStatus.COMPLETED, JobStatus.FAILED)
+
+
+def _submission(key: str, payload: int) -> JobSubmitted:
+    return submission(key, _PAYLOADS[payload])
+
+
+_DIGESTS = [_submission("", payload).digest for payload in range(len(_PAYLOADS))]
+
+
+@dataclass
+class Desk:
+    """What all clients share: what they did, and the jobs they have heard of."""
+
+    nodes: list[str]
+    keys: int = 5
+    every_s: float = 0.15
+    work: float = 0.3
+    """Share of operations on jobs that are worked on."""
+    history: History = field(default_factory=History)
+    jobs: dict[str, str] = field(default_factory=dict)
+    tokens: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Group and index of the write that made the job of a key."""
+    answered: int = 0
+    unknown: int = 0
+    refused: int = 0
+    stale: list[str] = field(default_factory=list)
+    """Session reads that did not see their write."""
+
+
+class ClientProgram:
+    """One client. It is never crashed: it is the one who remembers."""
+
+    def __init__(self, host: Host, desk: Desk) -> None:
+        self.host = host
+        self.desk = desk
+        self.is_active = True
+        self.probes: list[tuple[str, str]] = []
+        """(key, node) still to be submitted, one after another, until answered."""
+        self._next_s = host.world.now_s + desk.every_s * host.world.rng.random()
+        self._calls: dict[int, Callable[[Any], None]] = {}
+        self._count = 0
+        self._is_busy = False
+
+    # -- kernel side ----------------------------------------------------------------------
+
+    def start(self, now_s: float) -> None: ...
+
+    def datagram(self, source: str, payload: Any, now_s: float) -> None: ...
+
+    def disk(self, token: Any, now_s: float) -> None: ...
+
+    def stream(self, event: Any, now_s: float) -> None:
+        self._is_busy = False
+        self._next_s = now_s + self.desk.every_s * self.host.world.rng.random()
+        match event:
+            case network.Answered(token, _, message):
+                self._calls.pop(token)(message)
+            case network.Failed(token, _, refused):
+                answer = ("refused", "nobody listens", "") if refused else ("unknown",)
+                self._calls.pop(token)(answer)
+
+    def wake(self, now_s: float) -> None:
+        if self._is_busy:
+            self._next_s = float("inf")
+        elif self.probes:
+            self._probe()
+        elif self.is_active:
+            self._act(now_s)
+        else:
+            self._next_s = float("inf")
+
+    def wake_at_s(self) -> float:
+        return float("inf") if self._is_busy else self._next_s
+
+    def probe(self, probes: list[tuple[str, str]]) -> None:
+        self.is_active = False
+        self.probes = probes
+        self._next_s = min(self._next_s, self.host.world.now_s + 0.05)
+        self.host.settle()
+
+    # -- operations -----------------------------------------------------------------------
+
+    def _act(self, now_s: float) -> None:
+        rng, desk = self.host.world.rng, self.desk
+        node = rng.choice(desk.nodes)
+        if rng.random() < desk.work:
+            self._work(node, f"w{rng.randrange(2)}")
+            return
+        key = f"k{rng.randrange(desk.keys)}"
+        dice = rng.random()
+        if key not in desk.jobs or dice < 0.25:
+            self._submit(node, key, int(rng.random() < 0.15))
+        elif dice < 0.35 and key in desk.tokens:
+            self._session_read(node, key)
+        elif dice < 0.60:
+            self._read(node, key)
+        elif dice < 0.80:
+            event = CancelRequested(job=desk.jobs[key], reason="tired")
+            self._recorded(node, key, "cancel", None, event)
+        else:
+            status = rng.choice(_ENDS)
+            event = JobFinished(job=desk.jobs[key], status=status)
+            self._recorded(node, key, "finish", status.value, event)
+        del now_s
+
+    def _submit(self, node: str, key: str, payload: int) -> None:
+        event = _submission(key, payload)
+        operation = self._invoked(key, "submit", _DIGESTS[payload])
+
+        def told(answer: Any) -> None:
+            reply = self._settled(operation, answer)
+            if reply is not None and reply.job:
+                self.desk.jobs.setdefault(key, reply.job)
+                if reply.ok and not reply.was_duplicate:
+                    self.desk.tokens[key] = (answer[1], answer[2])
+
+        self._call(node, ("routed", Command(-1, key, encode(event))), told)
+
+    def _recorded(self, node: str, key: str, name: str, argument: Any, event: Event) -> None:
+        operation = self._invoked(key, name, argument)
+        group = parse_job_id(self.desk.jobs[key]).group
+        command = Command(group, "", encode(event))
+        self._call(
+            node, ("routed", command), lambda answer: self._settled(operation, answer) and None
+        )
+
+    def _read(self, node: str, key: str) -> None:
+        job = self.desk.jobs[key]
+        operation = self._invoked(key, "read", None)
+
+        def told(answer: Any) -> None:
+            if answer[0] == "status":
+                self.desk.answered += 1
+                self.desk.history.returned(operation, answer[1], self.host.world.now_s)
+            else:  # refused or unknown: nothing was learnt
+                self.desk.history.dropped(operation)
+
+        self._call(node, ("read", parse_job_id(job).group, job), told)
+
+    def _session_read(self, node: str, key: str) -> None:
+        job, (group, index) = self.desk.jobs[key], self.desk.tokens[key]
+
+        def told(answer: Any) -> None:
+            if answer == ("status", "none"):
+                self.desk.stale.append(f"{node} does not know {job} at entry {index}")
+
+        self._call(node, ("session", group, index, job), told)
+
+    def _work(self, node: str, key: str) -> None:
+        """Something about a part, right or wrong."""
+        rng, desk = self.host.world.rng, self.desk
+        job = desk.jobs.get(key)
+        if job is None:
+            self._submit(node, key, 0)
+            return
+        attempt = rng.choice((1, 1, 2, 2, 3, 4))
+        dice = rng.random()
+        event: Event
+        if dice < 0.2:
+            event = WorkflowsPlanned(job=job, parts={"Load": [PartPlan(0, 1), PartPlan(1, 1)]})
+        elif dice < 0.55:
+            dispatch = [Dispatch(rng.randrange(2), attempt, f"worker-{rng.randrange(3)}")]
+            event = Dispatched(job=job, workflow="Load", dispatches=dispatch)
+        elif dice < 0.8:
+            event = AttemptRevoked(
+                job=job, workflow="Load", part=rng.randrange(2), attempt=attempt, reason="silent"
+            )
+        else:
+            event = SubFinished(
+                job=job,
+                workflow="Load",
+                part=rng.randrange(2),
+                attempt=attempt,
+                status=PartStatus.COMPLETED,
+            )
+        command = Command(parse_job_id(job).group, "", encode(event))
+        self._call(node, ("routed", command), self._count_answer)
+
+    def _probe(self) -> None:
+        key, node = self.probes[-1]
+
+        def told(answer: Any) -> None:
+            if answer[0] == "done":
+                self.probes.pop()
+            else:
+                self.probes[-1] = (key, self.host.world.rng.choice(self.desk.nodes))
+
+        self._call(node, ("routed", Command(-1, key, encode(_submission(key, 0)))), told)
+
+    # -- calls ----------------------------------------------------------------------------
+
+    def _call(self, node: str, message: Any, told: Callable[[Any], None]) -> None:
+        self._count += 1
+        self._is_busy = True
+        self._calls[self._count] = told
+        self.host.ask(node, message, self._count, within_s=ANSWER_S)
+
+    def _invoked(self, key: str, name: str, argument: Any) -> Operation:
+        world = self.host.world
+        return self.desk.history.invoke(self.host.address, key, name, argument, world.now_s)
+
+    def _count_answer(self, answer: Any) -> None:
+        match answer[0]:
+            case "done":
+                self.desk.answered += 1
+            case "refused":
+                self.desk.refused += 1
+            case _:
+                self.desk.unknown += 1
+
+    def _settled(self, operation: Operation, answer: Any) -> Reply | None:
+        """Writes down what was heard."""
+        self._count_answer(answer)
+        history = self.desk.history
+        if answer[0] == "refused":
+            history.dropped(operation)
+            return None
+        if answer[0] != "done":
+            return None  # it may have happened, or may happen yet
+        reply = decode_reply(answer[3])
+        job = self.desk.jobs.get(operation.key)
+        if reply.code is Code.UNKNOWN_JOB and job and parse_job_id(job).group != answer[1]:
+            history.dropped(operation)  # told by the heir of its group, which ended with it
+            return None
+        history.returned(operation, _result(operation.name, reply), self.host.world.now_s)
+        return reply
+
+
+def _result(name: str, reply: Reply) -> str:
+    if name == "submit" and reply.ok:
+        return "duplicate" if reply.was_duplicate else "new"
+    return "conflict" if reply.code is Code.CONFLICT else reply.code.value

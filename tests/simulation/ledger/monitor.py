@@ -1,0 +1,322 @@
+"""What must hold in a tier, after every event.
+
+1. At most one leader of a group in a term.
+2. An entry that was applied anywhere is the same entry everywhere: index, term and bytes; and
+   entries of one index and term are the same on every disk, with the same one before them.
+3. Replicas that applied the same entries are equal (digests).
+4. An entry is acknowledged only when a majority of its voters has it on disk, and stays.
+5. A slot belongs to at most one group; a key makes one job, wherever and however often it is
+   submitted.
+6. Of a part's attempts only the open one can be finished, and only one is.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hyperscale.jobs.events import (
+    AttemptRevoked,
+    Code,
+    Dispatched,
+    JobSubmitted,
+    SubFinished,
+    decode,
+    decode_reply,
+)
+from hyperscale.jobs.machine import JobMachine
+from hyperscale.ledger.core import MANAGEMENT
+from hyperscale.ledger.records import Adopted, Command, Released, decode_record
+from hyperscale.ledger.replica import Outcome
+from hyperscale.ledger.topology import GroupState
+from tests.simulation.kernel import Host, Monitor, World
+from tests.simulation.ledger.program import LedgerProgram, ObservedCore, Observer, Tier
+
+_DIGEST_EVERY = 4
+
+
+@dataclass
+class Findings:
+    """What a run saw."""
+
+    entries: int = 0
+    acknowledged: int = 0
+    leaders: int = 0
+    snapshots: int = 0
+    moves: int = 0
+    seats: int = 0
+    destroyed: int = 0
+
+
+@dataclass(slots=True)
+class _Part:
+    attempt: int = 0
+    is_open: bool = False
+    has_ended: bool = False
+
+
+@dataclass(slots=True)
+class _Fact:
+    """What is known of one applied entry."""
+
+    term: int
+    data: bytes
+    digest: bytes | None
+
+
+@dataclass
+class _Group:
+    facts: dict[int, _Fact] = field(default_factory=dict)
+    leaders: dict[int, int] = field(default_factory=dict)
+    slots: frozenset[int] = frozenset()
+    acknowledged: int = 0
+    logs: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    seats: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)
+
+
+class LedgerMonitor(Monitor, Observer):
+    """Invariants of a tier."""
+
+    def __init__(self) -> None:
+        self.findings = Findings()
+        self.world: World
+        self.tier: Tier
+        self.groups: dict[int, _Group] = {}
+        self.jobs: dict[str, str] = {}
+        self._parts: dict[tuple[str, str, int], _Part] = {}
+        self._numbers: dict[int, str] = {}
+
+    # -- kernel side ----------------------------------------------------------------------
+
+    def started(self, host: Host) -> None:
+        self.after(host)
+
+    def stopping(self, host: Host, how: str) -> None:
+        del how
+        if host.address in self.tier.stores:
+            self.tier.down_since_s[host.address] = self.world.now_s
+            keeps = self.world.rng.random() < 0.5
+            self.tier.stores[host.address].crash(keeps_sync=keeps)
+
+    def after(self, host: Host) -> None:
+        program = host.program
+        if not isinstance(program, LedgerProgram) or not program.standings:
+            return
+        standings, program.standings = program.standings, []
+        for standing in standings:
+            if standing.is_leader:
+                self._leads(program.core_number, standing.group, standing.term)
+
+    def _leads(self, number: int, group: int, term: int) -> None:
+        leaders = self._group(group).leaders
+        other = leaders.setdefault(term, number)
+        if other != number:
+            self.world.fail(f"group {group} has two leaders in term {term}: {other} and {number}")
+        self.findings.leaders += 1
+
+    def _group(self, group: int) -> _Group:
+        found = self.groups.get(group)
+        if found is None:
+            found = self.groups[group] = _Group()
+        return found
+
+    # -- applying -------------------------------------------------------------------------
+
+    def applied(self, core: ObservedCore, group: int, index: int, term: int, data: bytes) -> None:
+        known = self._group(group)
+        fact = known.facts.get(index)
+        replica = core.replicas[group]
+        if fact is None:
+            digest = replica.digest()
+            known.facts[index] = _Fact(term, data, digest)
+            self.findings.entries += 1
+            if data and group != MANAGEMENT:
+                self._first(core, group, data)
+            return
+        if (fact.term, fact.data) != (term, data):
+            self.world.fail(
+                f"node {core.number} applied another entry {index} of group {group}: "
+                f"term {term} {_say(data)}, elsewhere term {fact.term} {_say(fact.data)}"
+            )
+        if index % _DIGEST_EVERY == 0:
+            self.check_digest(core, group)
+
+    def check_digest(self, core: ObservedCore, group: int) -> None:
+        """Whether a replica is what others were after the same entries."""
+        replica = core.replicas[group]
+        fact = self._group(group).facts.get(replica.applied)
+        if fact is not None and fact.digest != replica.digest():
+            self.world.fail(
+                f"node {core.number}: its replica of group {group} at {replica.applied} "
+                "differs from others'"
+            )
+
+    def restored(self, core: ObservedCore, group: int) -> None:
+        self.findings.snapshots += 1
+        self.check_digest(core, group)
+
+    def _first(self, core: ObservedCore, group: int, data: bytes) -> None:
+        """An entry was applied for the first time anywhere."""
+        record = decode_record(data)
+        replica = core.replicas[group]
+        if isinstance(record, Released | Adopted):
+            self.findings.moves += isinstance(record, Adopted)
+            self._group(group).slots = frozenset(replica.slots)
+            self._check_slots(group)
+        elif isinstance(record, Command) and isinstance(replica.machine, JobMachine):
+            self._judge(group, record, core.last_reply)
+
+    def born(self, core: ObservedCore, group: int) -> None:
+        """A group began, with the slots it was given."""
+        known = self._group(group)
+        if not known.slots and not known.facts:
+            known.slots = frozenset(core.replicas[group].slots)
+            self._check_slots(group)
+
+    def _check_slots(self, group: int) -> None:
+        own = self._group(group).slots
+        for other, known in self.groups.items():
+            if other != group and own & known.slots:
+                shared = len(own & known.slots)
+                self.world.fail(f"groups {group} and {other} both own {shared} slots")
+
+    def _judge(self, group: int, record: Command, reply_bytes: bytes) -> None:
+        if not reply_bytes:
+            return  # not this group's slot
+        event, reply = decode(record.body), decode_reply(reply_bytes)
+        is_new = reply.ok and reply.code is Code.OK
+        if not is_new:
+            return
+        if isinstance(event, JobSubmitted):
+            first = self.jobs.setdefault(event.key, reply.job)
+            if first != reply.job:
+                self.world.fail(f"the key {event.key} made two jobs: {first} and {reply.job}")
+        elif isinstance(event, Dispatched):
+            for dispatch in event.dispatches:
+                part = self._part(event.job, event.workflow, dispatch.part)
+                if part.is_open or part.has_ended or dispatch.attempt != part.attempt + 1:
+                    self.world.fail(f"{event.job}: attempt {dispatch.attempt} after {part}")
+                part.attempt, part.is_open = dispatch.attempt, True
+        elif isinstance(event, AttemptRevoked):
+            part = self._part(event.job, event.workflow, event.part)
+            if not part.is_open or part.attempt != event.attempt:
+                self.world.fail(f"{event.job}: attempt {event.attempt} revoked, but {part}")
+            part.is_open = False
+        elif isinstance(event, SubFinished):
+            part = self._part(event.job, event.workflow, event.part)
+            if not part.is_open or part.attempt != event.attempt:
+                self.world.fail(f"{event.job}: attempt {event.attempt} counted, but {part}")
+            part.is_open, part.has_ended = False, True
+
+    def _part(self, job: str, workflow: str, part: int) -> _Part:
+        return self._parts.setdefault((job, workflow, part), _Part())
+
+    # -- acknowledging --------------------------------------------------------------------
+
+    def acknowledged(self, core: ObservedCore, group: int, outcome: Outcome, data: bytes) -> None:
+        known = self._group(group)
+        fact = known.facts.get(outcome.index)
+        if fact is None or fact.data != data:
+            found = "nothing" if fact is None else _say(fact.data)
+            self.world.fail(
+                f"node {core.number} acknowledged {_say(data)} as entry {outcome.index} of group "
+                f"{group}, where {found} was applied"
+            )
+            return
+        known.acknowledged = max(known.acknowledged, outcome.index)
+        self.findings.acknowledged += 1
+        voters, outgoing, _ = core.raft.seats(group) if group in core.replicas else ([], [], [])
+        holders = self._holders(group, outcome.index, fact.term)
+        before = known.seats.get(core.number, (voters, outgoing))
+        known.seats[core.number] = (voters, outgoing)
+        # The configuration may have changed with an entry after this one, in the same turn.
+        if not any(
+            all(_is_majority(holders, seats) for seats in configuration if seats)
+            for configuration in ((voters, outgoing), before, (voters,), (outgoing or voters,))
+        ):
+            self.world.fail(
+                f"entry {outcome.index} of group {group} is acknowledged, but of its voters "
+                f"{voters} {outgoing} only {sorted(holders)} have it on disk"
+            )
+
+    def _holders(self, group: int, index: int, term: int) -> set[int]:
+        found: set[int] = set()
+        for store in self.tier.stores.values():
+            kept = store.groups.get(group)
+            number = store.meta.get("number")
+            if kept is not None and number and kept.holds(index, term):
+                found.add(int(number))
+        return found
+
+    # -- logs -----------------------------------------------------------------------------
+
+    def wrote(self, group: int, entries: Iterable[tuple[int, int, int, bytes]]) -> None:
+        """Entries were handed to a disk: of one index and term there is only one."""
+        logs = self._group(group).logs
+        for index, term, _, data in entries:
+            if logs.setdefault((index, term), data) != data:
+                self.world.fail(f"two entries {index} of term {term} in group {group}")
+
+    # -- after healing --------------------------------------------------------------------
+
+    def unsettled(self, *, is_final: bool = False) -> str:
+        """Empty if all running nodes agree and every group works; else what is missing."""
+        cores = [
+            host.program.core
+            for host in self.world.hosts.values()
+            if isinstance(host.program, LedgerProgram) and host.program.core is not None
+        ]
+        latest = max(cores, key=lambda core: core.replicas[MANAGEMENT].applied)
+        topology = latest.topology
+        members = [n for n, node in topology.nodes.items() if node.state.value != "gone"]
+        for core in cores:
+            if core.number in members:
+                behind = self._behind(core, MANAGEMENT, latest)
+                if behind:
+                    return behind
+        if topology.moves:
+            return f"moves {sorted(topology.moves)} have not ended"
+        by_number = {core.number: core for core in cores}
+        for record in topology.groups.values():
+            if record.state is GroupState.DESTROYED:
+                continue
+            if record.voters != record.settled:
+                return f"group {record.number}: seats {record.voters} but {record.settled} settled"
+            voters = [by_number[n] for n in record.voters if n in by_number]
+            if not any(core.may_act(record.number) for core in voters):
+                return f"group {record.number} has no leader"
+            if any(record.number not in core.replicas for core in voters):
+                return f"group {record.number} is not open everywhere"
+            first = max(voters, key=lambda core: core.replicas[record.number].applied)
+            for core in voters:
+                behind = self._behind(core, record.number, first)
+                if behind:
+                    return behind
+            if is_final and first.replicas[record.number].applied < (
+                self._group(record.number).acknowledged
+            ):
+                self.world.fail(f"group {record.number} has lost acknowledged entries")
+        return ""
+
+    def _behind(self, core: ObservedCore, group: int, other: ObservedCore) -> str:
+        mine = core.replicas[group].applied
+        theirs = other.replicas[group].applied
+        return "" if mine == theirs else f"node {core.number} is at {mine} of {theirs} in {group}"
+
+    def check_all(self) -> None:
+        """At the end: every replica once more, and every slot has its owner."""
+        for host in self.world.hosts.values():
+            program = host.program
+            if isinstance(program, LedgerProgram) and program.core is not None:
+                for group in program.core.replicas:
+                    self.check_digest(program.core, group)
+
+
+def _is_majority(holders: set[int], seats: list[int]) -> bool:
+    return 2 * len(holders.intersection(seats)) > len(seats)
+
+
+def _say(data: Any) -> str:
+    if not data:
+        return "nothing"
+    record = decode_record(data)
+    return f"{type(record).__name__} {str(record)[:80]}"

@@ -1,0 +1,147 @@
+"""Rules broken on purpose, each in one place. The simulator must notice every one.
+
+They are injected around the product: in the loop that drives the core, in the disk, in the machine
+that is replicated.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from hyperscale._native import GroupImage, WriteBatch
+from hyperscale.jobs.events import SubFinished, decode, encode
+from hyperscale.jobs.machine import Applied, JobMachine
+from hyperscale.ledger.core import Effects, Superseded
+from hyperscale.ledger.machine import Machine
+from hyperscale.ledger.records import Command, decode_record, encode_record
+from tests.simulation.ledger.program import ObservedCore
+from tests.simulation.ledger.store import CrashableStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    name: str
+    profile: str = "strikes"
+    caught_by: tuple[str, ...] = ()
+    """Words of the violations that may be what notices it."""
+    core: Callable[..., ObservedCore] = ObservedCore
+    machine: Callable[[str, int], Machine] = JobMachine
+    store: Callable[[], CrashableStore] | None = None
+    stale_snapshots: bool = False
+    acks_early: bool = False
+
+
+REAL = Mutant(name="none")
+
+
+class Hasty(ObservedCore):
+    """Messages leave before what they promise is on disk."""
+
+    def _take(self, turn: Any, effects: Effects) -> None:
+        super()._take(turn, effects)
+        while self._writes:
+            self.raft.persisted(self._writes.popleft()[1])
+
+
+class Forgetful(CrashableStore):
+    """Term and vote are never written."""
+
+    def write(self, batch: WriteBatch) -> int:
+        groups = [
+            (group, (0, 0, hard[2]), entries, snapshot)
+            for group, hard, entries, snapshot in batch.groups
+        ]
+        return self._put("write", groups)
+
+
+class Twice(JobMachine):
+    """Every entry is applied twice."""
+
+    def apply(self, index: int, stamp_ms: int, body: bytes) -> Applied:
+        super().apply(index, stamp_ms, body)
+        return super().apply(index, stamp_ms, body)
+
+
+class Unfenced(JobMachine):
+    """A result counts whichever attempt it is of."""
+
+    def apply(self, index: int, stamp_ms: int, body: bytes) -> Applied:
+        event = decode(body)
+        if isinstance(event, SubFinished) and (job := self.job(event.job)) is not None:
+            parts = job.workflows[event.workflow].parts
+            if event.part < len(parts):
+                attempt = parts[event.part].attempt
+                body = encode(msgspec.structs.replace(event, attempt=attempt))
+        return super().apply(index, stamp_ms, body)
+
+
+class Greedy(ObservedCore):
+    """A key is taken whatever slot it falls in."""
+
+    def _apply(self, replica: Any, entry: Any, effects: Effects) -> None:
+        record = decode_record(entry.data) if entry.data else None
+        if isinstance(record, Command) and record.key:
+            keyless = encode_record(Command(record.stamp, "", record.body))
+            entry = entry._replace(data=keyless)
+        super()._apply(replica, entry, effects)
+
+
+class Amnesiac(ObservedCore):
+    """A node that left a group keeps no mark of it, and may begin it anew."""
+
+    def leave(self, group: int) -> None:
+        super().leave(group)
+        del self._left[group]
+        self._store.destroy(group)
+
+
+class Repeating(ObservedCore):
+    """Tokens begin anew with every life, and whose term an entry is of is not looked at."""
+
+    def __init__(self, number: int, *args: Any, **kwargs: Any) -> None:
+        super().__init__(number, *args, **kwargs)
+        self._next_token = number << 48
+
+
+class Blind(ObservedCore):
+    """What was proposed before a snapshot came is said to be lost."""
+
+    def _take(self, turn: Any, effects: Effects) -> None:
+        before = {group: dict(self._waiting.get(group, {})) for group, _, _ in turn.restored}
+        super()._take(turn, effects)
+        lost = {token for tokens in before.values() for token in tokens}
+        effects.answers[:] = [
+            (token, Superseded() if token in lost else outcome)
+            for token, outcome in effects.answers
+        ]
+
+
+def _unborn(group: int) -> GroupImage:
+    return GroupImage.empty(group)
+
+
+MUTANTS = (
+    Mutant(
+        name="send before persist",
+        core=Hasty,
+        caught_by=("have it on disk", "another entry", "two entries", "two leaders", "commit"),
+    ),
+    Mutant(
+        name="vote not persisted",
+        profile="disks",
+        store=Forgetful,
+        caught_by=("two leaders", "two entries", "another entry"),
+    ),
+    Mutant(name="apply twice", machine=Twice, caught_by=("not linearizable",)),
+    Mutant(
+        name="stale snapshot installed",
+        profile="seats",
+        stale_snapshots=True,
+        caught_by=("differs from", "differ from"),
+    ),
+    Mutant(name="ack before quorum", acks_early=True, caught_by=("acknowledged",)),
+    Mutant(name="fence ignored", machine=Unfenced, caught_by=("counted, but",)),
+    Mutant(name="foreign slot accepted", profile="slots", core=Greedy, caught_by=("two jobs",)),
+)
