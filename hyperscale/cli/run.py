@@ -2,17 +2,11 @@
 
 import argparse
 import asyncio
-import contextlib
-import os
-import signal
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hyperscale.cli.output import Destination, add_output_flags, default_out_dir
 from hyperscale.cli.parser import Parser
-from hyperscale.errors import InputError, RunError
 
 if TYPE_CHECKING:
     from hyperscale.runner.drive import Ending, Options
@@ -64,20 +58,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
         action="store_true",
         help="run every step in Python, also those that need no interpreter",
     )
-    output = parser.add_argument_group("the output")
-    output.add_argument(
-        "--ui",
-        choices=("full", "ci", "none"),
-        default="full",
-        help="live view, plain lines (also without a terminal) or nothing; default: full",
-    )
-    output.add_argument("--quiet", "-q", action="store_true", help="show errors only")
-    output.add_argument(
-        "--out",
-        metavar="DIR",
-        help="directory of the results; default: hyperscale-results/<file>-<time>",
-    )
-    output.add_argument("--json", metavar="FILE", help="also write the results here; - for stdout")
+    output = add_output_flags(parser)
     output.add_argument(
         "--log-level", choices=LOG_LEVELS, default="info", help="of the test's own logging"
     )
@@ -110,77 +91,16 @@ def run(args: argparse.Namespace) -> int:
 
 async def _run(job: "Job", options: "Options", args: argparse.Namespace, out_dir: Path) -> "Ending":
     from hyperscale.reporting.files import ensure_writable
-    from hyperscale.reporting.json_report import encode_json
-    from hyperscale.reporting.outputs import planned_outputs, write_outputs
-    from hyperscale.reporting.reporter import submit_all
     from hyperscale.runner.drive import drive
     from hyperscale.runner.source import resolve_hosts
     from hyperscale.ui import open_ui
 
     await resolve_hosts(job.plan)
-    is_piped = args.json == "-"
-    json_path = Path(args.json) if args.json and not is_piped else None
-    if json_path is not None and json_path.exists() and json_path.samefile(args.file):
-        raise InputError(f"--json: {json_path} is the test file itself", hint="name another file")
-    for kind, path in planned_outputs(out_dir, json_path):
-        ensure_writable(path, where="--json" if kind == "json" and path == json_path else "--out")
+    destination = Destination(args, out_dir, args.file)
     if options.log_dir is not None:
         ensure_writable(options.log_dir / "executor-0.log", where="--log-dir")
-    # With the results on stdout, everything for people goes to stderr.
-    stream = sys.stderr if is_piped else sys.stdout
-    with open_ui(args.ui, stream=stream, quiet=args.quiet) as ui:
+    with open_ui(args.ui, stream=destination.stream, quiet=args.quiet) as ui:
         ending = await drive(job, options, ui)
-        with _uninterrupted():
-            outputs = write_outputs(
-                ending.result,
-                out_dir=out_dir,
-                json_path=json_path,
-                output_file=options.output_file,
-            )
-        lost = await submit_all(job.reporters, outputs.result)
-        ui.finish(outputs.result)
-    for failure in outputs.failures:
-        print(f"hyperscale: {failure.error}", file=sys.stderr)
-    for refusal in lost:
-        print(
-            f"hyperscale: {refusal.reporter} failed to {refusal.stage}: {refusal.error}",
-            file=sys.stderr,
-        )
-    if is_piped:
-        _write_stdout(encode_json(outputs.result))
+        problems = await destination.publish(ending.result, ui, job.reporters)
+    destination.complain(problems)
     return ending
-
-
-def _write_stdout(payload: bytes) -> None:
-    """Past the stream's buffer, which would try again at exit what failed here."""
-    sys.stdout.flush()
-    left = memoryview(payload)
-    try:
-        while left:
-            left = left[os.write(sys.stdout.fileno(), left) :]
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise RunError(f"--json -: cannot write the results: {error.strerror}") from error
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Somebody who presses Ctrl-C once more does not lose what was measured."""
-    before = signal.pthread_sigmask(
-        signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    )
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def default_out_dir(file: str) -> Path:
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    base = Path("hyperscale-results") / f"{Path(file).stem}-{stamp}"
-    path, count = base, 1
-    while path.exists():
-        count += 1
-        path = base.with_name(f"{base.name}-{count}")
-    return path

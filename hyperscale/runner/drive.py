@@ -82,7 +82,7 @@ async def drive(job: Job, options: Options, ui: Ui) -> Ending:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="hyperscale-"))
         bundles = {name: str(code.bundle.write(Path(directory))) for name, code in job.code.items()}
         output = stack.enter_context(
-            _OutputLog(options.output_file, lambda text: ui.log(text, source="hyperscale"))
+            OutputLog(options.output_file, lambda text: ui.log(text, source="hyperscale"))
         )
         driver = _Driver(job, options, ui=ui, output=output, bundles=bundles, workers=workers)
         stack.enter_context(_signals(driver.interrupt))
@@ -102,7 +102,7 @@ class _Driver:
         options: Options,
         *,
         ui: Ui,
-        output: "_OutputLog",
+        output: "OutputLog",
         bundles: Mapping[str, str],
         workers: int,
     ) -> None:
@@ -222,7 +222,7 @@ class _Driver:
             self._post(Prepared(name))
 
 
-class _OutputLog:
+class OutputLog:
     """What user code printed, each line with who printed it. Opened when there is something."""
 
     def __init__(self, path: Path | None, complain: Callable[[str], None]) -> None:
@@ -231,7 +231,7 @@ class _OutputLog:
         self._file: TextIO | None = None
         self._left_bytes = OUTPUT_BYTES_MAX
 
-    def __enter__(self) -> "_OutputLog":
+    def __enter__(self) -> "OutputLog":
         if self._path is not None:
             with contextlib.suppress(OSError):  # told when there is something to write
                 self._path.unlink(missing_ok=True)  # of an earlier run into the same directory
@@ -242,7 +242,7 @@ class _OutputLog:
             with contextlib.suppress(OSError):  # said when it could not be written
                 self._file.close()
 
-    def write(self, source: str, executor: int, text: str) -> None:
+    def write(self, source: str, executor: int | str, text: str) -> None:
         if self._path is None or self._left_bytes <= 0:
             return
         try:
@@ -251,7 +251,7 @@ class _OutputLog:
             self._complain(f"{self._path}: not written any more: {error.strerror}\n")
             self._path = None
 
-    def _write(self, path: Path, source: str, executor: int, text: str) -> None:
+    def _write(self, path: Path, source: str, executor: int | str, text: str) -> None:
         if self._file is None:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("w", encoding="utf-8", errors="backslashreplace")

@@ -1,0 +1,107 @@
+"""How the commands that talk to a cluster find it: their flags, and the client they lead to."""
+
+import argparse
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hyperscale.errors import InputError
+
+if TYPE_CHECKING:
+    from hyperscale.nodes.client import HyperscaleClient
+
+DEFAULT_PORT = 9000
+
+CLUSTER_HELP = """\
+Which cluster: --dir names the directory of a local one ('hyperscale cluster up'), --manager the
+managers of any other, with --secret-file, HYPERSCALE_SECRET_FILE or certificates of role client.
+Without either: the local cluster below the working directory, or the manager on this machine.
+"""
+
+
+def add_client_flags(parser: argparse.ArgumentParser) -> None:
+    from hyperscale.cli.node_flags import CONNECTION_SETTINGS, add_node_flags
+
+    group = parser.add_argument_group("the cluster")
+    group.add_argument("--dir", metavar="DIR", help="directory of a local cluster")
+    group.add_argument(
+        "--manager",
+        metavar="HOST:PORT",
+        action="append",
+        default=[],
+        help=f"a manager of the cluster (port {DEFAULT_PORT} if left out); repeat it for more",
+    )
+    group.add_argument("--gate", metavar="HOST:PORT", action="append", default=[], help="(later)")
+    # `--key` is that of a submission here.
+    add_node_flags(parser, only=CONNECTION_SETTINGS - {"security.key"})
+    parser.add_argument(
+        "--certificate-key",
+        dest="security.key",
+        metavar="FILE",
+        help="private key of the certificate, PEM",
+    )
+
+
+def directory_of(args: argparse.Namespace) -> Path | None:
+    """The local cluster that is meant, if one is."""
+    from hyperscale.nodes.local.file import DEFAULT_DIRECTORY, cluster_path
+
+    if args.dir is not None:
+        return Path(args.dir)
+    default = Path(DEFAULT_DIRECTORY)
+    return default if not args.manager and cluster_path(default).exists() else None
+
+
+def where(args: argparse.Namespace) -> str:
+    """The flags that lead to the same cluster again, for messages."""
+    directory = directory_of(args)
+    if args.dir is not None and directory is not None:
+        return f" --dir {directory}"
+    return "".join(f" --manager {each}" for each in args.manager)
+
+
+@contextlib.asynccontextmanager
+async def open_client(args: argparse.Namespace) -> "AsyncIterator[HyperscaleClient]":
+    from hyperscale.cli.node_flags import load_node
+    from hyperscale.nodes.client import HyperscaleClient
+
+    # What the wire would log is what these commands say themselves, as their error.
+    logging.getLogger("hyperscale").addHandler(logging.NullHandler())
+    if args.gate:
+        raise InputError("--gate: there are no gates yet", hint="give --manager or --dir")
+    directory = directory_of(args)
+    if args.dir is not None and args.manager:
+        raise InputError("--dir and --manager exclude each other")
+    if directory is not None:
+        client = HyperscaleClient(directory=directory)
+    else:
+        config = load_node(args, "manager").require()
+        client = HyperscaleClient(args.manager, settings=config)
+    async with client:
+        yield client
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns as wide as they must be."""
+    lines = [tuple(head), *(tuple(map(printable, row)) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def printable(text: str) -> str:
+    """What others say about themselves must not move the cursor."""
+    return "".join(char if char.isprintable() else "?" for char in text) or "-"
+
+
+def ago(stamp_ms: int, now_s: float) -> str:
+    """How long ago, for people; - if never."""
+    from hyperscale.config import format_duration
+
+    if not stamp_ms:
+        return "-"
+    return format_duration(max(0, round(now_s - stamp_ms / 1000)))

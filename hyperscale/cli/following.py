@@ -1,0 +1,117 @@
+"""Following a job on the terminal: the live view of `run`, until the job ends or the person goes.
+
+Leaving leaves the job alone.
+"""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import argparse
+
+    from hyperscale.cli.output import Destination
+    from hyperscale.nodes.client import HyperscaleClient
+    from hyperscale.nodes.client_messages import JobNews
+    from hyperscale.reporting.reporter import Sink
+    from hyperscale.runner.drive import OutputLog
+    from hyperscale.ui.api import Ui
+
+EXIT_INTERRUPTED = 130
+
+
+async def follow_to_end(
+    client: "HyperscaleClient",
+    job: str,
+    args: "argparse.Namespace",
+    destination: "Destination",
+    *,
+    is_known: bool = False,
+    reporters: "Sequence[Sink]" = (),
+) -> int:
+    """Shows the job until it has ended, then its results; returns the exit code."""
+    from hyperscale.cli.client_flags import where
+    from hyperscale.nodes.client_results import exit_code_of
+    from hyperscale.runner.drive import OutputLog
+    from hyperscale.ui import open_ui
+
+    with open_ui(args.ui, stream=destination.stream, quiet=args.quiet) as ui:
+        with OutputLog(
+            destination.output_file, lambda text: ui.log(text, source="hyperscale")
+        ) as output:
+            last = await _follow(client, job, ui, output, is_known=is_known)
+        if last is None:
+            result = None
+        else:
+            result = await client.get_results(job)
+            problems = await destination.publish(result, ui, reporters)
+    if last is None or result is None:
+        print(
+            f"hyperscale: job {job} goes on; see it again with "
+            f"'hyperscale watch {job}{where(args)}', end it with "
+            f"'hyperscale cancel {job}{where(args)}'",
+            file=sys.stderr,
+        )
+        return EXIT_INTERRUPTED
+    destination.complain(problems)
+    return exit_code_of(result, last.job.reason)
+
+
+async def _follow(
+    client: "HyperscaleClient", job: str, ui: "Ui", output: "OutputLog", *, is_known: bool
+) -> "JobNews | None":
+    """The last news; None if the person left."""
+    task = asyncio.create_task(_show(client, job, ui, output, is_known=is_known), name="follow")
+    with _signals(task):
+        try:
+            return await task
+        except asyncio.CancelledError:
+            return None
+
+
+async def _show(
+    client: "HyperscaleClient", job: str, ui: "Ui", output: "OutputLog", *, is_known: bool
+) -> "JobNews":
+    from hyperscale.nodes.client_watch import shown
+
+    last: JobNews | None = None
+    note = ""
+    news_of = client.follow_job(
+        job,
+        is_known=is_known,
+        on_trouble=lambda text: ui.log(f"{text}; trying on\n", source="hyperscale"),
+    )
+    async for news in news_of:
+        last = news
+        view = shown(news)
+        ui.update(view)
+        for line in news.output:
+            output.write(f"{line.workflow} {line.worker}", line.slot, line.text)
+            ui.log(line.text, source=f"{line.workflow} {line.worker}")
+        waiting = next((w for w in view.warnings if w.startswith("waiting for cores")), "")
+        if waiting and waiting != note:
+            ui.log(f"{waiting}\n", source="hyperscale")
+        note = waiting
+    assert last is not None  # it ends with the news that it has ended
+    return last
+
+
+@contextlib.contextmanager
+def _signals(task: "asyncio.Task[JobNews]") -> Iterator[None]:
+    """Signals that ask the process to end end the following instead."""
+    loop = asyncio.get_running_loop()
+    before = {}
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        previous = signal.getsignal(number)
+        if previous is not signal.SIG_IGN:  # as under nohup: the user's wish
+            before[number] = previous
+            loop.add_signal_handler(number, task.cancel)
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, previous)

@@ -1,0 +1,71 @@
+"""`hyperscale jobs`: the jobs of a cluster."""
+
+import argparse
+import asyncio
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags
+from hyperscale.cli.parser import Parser
+from hyperscale.errors import InputError
+
+if TYPE_CHECKING:
+    from hyperscale.nodes.client_messages import JobsTold
+
+_DESCRIPTION = """\
+Lists the jobs of a cluster, newest first: those that run or wait, and those that ended not long
+ago.
+"""
+_EPILOG = f"""\
+{CLUSTER_HELP}
+examples:
+  hyperscale jobs
+  hyperscale jobs --live --json
+"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
+    parser = subparsers.add_parser(
+        "jobs", help="list the jobs of a cluster", description=_DESCRIPTION, epilog=_EPILOG
+    )
+    parser.add_argument("--live", action="store_true", help="only those that have not ended")
+    parser.add_argument("--limit", metavar="N", default="100", help="default: %(default)s")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_client_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    if not (args.limit.isascii() and args.limit.isdecimal() and int(args.limit) > 0):
+        raise InputError(f"--limit: {args.limit!r} is not a whole number above 0")
+    told = asyncio.run(_ask(args))
+    if args.json:
+        import msgspec
+
+        print(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
+    else:
+        print(_text(told))
+    if told.missing:
+        print(
+            f"hyperscale: {', '.join(told.missing)} did not answer: jobs may be missing",
+            file=sys.stderr,
+        )
+    return 0
+
+
+async def _ask(args: argparse.Namespace) -> "JobsTold":
+    from hyperscale.cli.client_flags import open_client
+
+    async with open_client(args) as client:
+        return await client.get_jobs(limit=int(args.limit), live_only=args.live)
+
+
+def _text(told: "JobsTold") -> str:
+    from hyperscale.cli.client_flags import ago, table
+
+    now_s = time.time()
+    rows = [
+        (job.job, job.status.value, ago(job.submitted_ms, now_s), job.file, job.reason)
+        for job in told.jobs
+    ]
+    return table(("JOB", "STATE", "AGE", "FILE", "REASON"), rows)

@@ -1,0 +1,126 @@
+"""What `run`, `submit`, `watch` and `results` do alike with results: flags, files, reporters."""
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hyperscale.errors import InputError, RunError
+
+if TYPE_CHECKING:
+    from hyperscale.reporting.reporter import Sink
+    from hyperscale.reporting.results import RunResult
+    from hyperscale.ui.api import Ui
+
+
+def add_output_flags(
+    parser: argparse.ArgumentParser, *, ui: str = "full", out: str = ""
+) -> "argparse._ArgumentGroup":
+    group = parser.add_argument_group("the output")
+    group.add_argument(
+        "--ui",
+        choices=("full", "ci", "none"),
+        default=ui,
+        help="live view, plain lines (also without a terminal) or nothing; default: %(default)s",
+    )
+    group.add_argument("--quiet", "-q", action="store_true", help="show errors only")
+    group.add_argument(
+        "--out",
+        metavar="DIR",
+        help=f"directory of the results; default: {out or 'hyperscale-results/<file>-<time>'}",
+    )
+    group.add_argument("--json", metavar="FILE", help="also write the results here; - for stdout")
+    return group
+
+
+class Destination:
+    """Where the results of this command line go, checked before anything runs."""
+
+    def __init__(self, args: argparse.Namespace, out_dir: Path | None, file: str = "") -> None:
+        from hyperscale.reporting.files import ensure_writable
+        from hyperscale.reporting.outputs import planned_outputs
+
+        self.out_dir = out_dir
+        self.is_piped = args.json == "-"
+        self.json_path = Path(args.json) if args.json and not self.is_piped else None
+        path = self.json_path
+        if path is not None and file and path.exists() and path.samefile(file):
+            raise InputError(f"--json: {path} is the test file itself", hint="name another file")
+        for kind, planned in planned_outputs(out_dir, path):
+            where = "--json" if kind == "json" and planned == path else "--out"
+            ensure_writable(planned, where=where)
+        # With the results on stdout, everything for people goes to stderr.
+        self.stream = sys.stderr if self.is_piped else sys.stdout
+        self.output_file = None if out_dir is None else out_dir / "output.log"
+        self._piped = b""
+
+    async def publish(
+        self, result: "RunResult", ui: "Ui", reporters: "Sequence[Sink]" = ()
+    ) -> list[str]:
+        """Writes the files, tells the reporters, shows the summary. What went wrong on the way
+        is for `complain`, once the terminal is given back."""
+        from hyperscale.reporting.json_report import encode_json
+        from hyperscale.reporting.outputs import write_outputs
+        from hyperscale.reporting.reporter import submit_all
+
+        with _uninterrupted():
+            outputs = write_outputs(
+                result,
+                out_dir=self.out_dir,
+                json_path=self.json_path,
+                output_file=self.output_file,
+            )
+        lost = await submit_all(tuple(reporters), outputs.result)
+        ui.finish(outputs.result)
+        if self.is_piped:
+            self._piped = encode_json(outputs.result)
+        return [failure.error for failure in outputs.failures] + [
+            f"{refusal.reporter} failed to {refusal.stage}: {refusal.error}" for refusal in lost
+        ]
+
+    def complain(self, problems: Sequence[str]) -> None:
+        """After the live view: what could not be written, then the results on stdout."""
+        for problem in problems:
+            print(f"hyperscale: {problem}", file=sys.stderr)
+        if self.is_piped:
+            _write_stdout(self._piped)
+
+
+def _write_stdout(payload: bytes) -> None:
+    """Past the stream's buffer, which would try again at exit what failed here."""
+    sys.stdout.flush()
+    left = memoryview(payload)
+    try:
+        while left:
+            left = left[os.write(sys.stdout.fileno(), left) :]
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise RunError(f"--json -: cannot write the results: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Somebody who presses Ctrl-C once more does not lose what was measured."""
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    )
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def default_out_dir(file: str) -> Path:
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    base = Path("hyperscale-results") / f"{Path(file).stem}-{stamp}"
+    path, count = base, 1
+    while path.exists():
+        count += 1
+        path = base.with_name(f"{base.name}-{count}")
+    return path

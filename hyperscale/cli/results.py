@@ -1,0 +1,58 @@
+"""`hyperscale results JOB`: the results of a job that has ended."""
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags
+from hyperscale.cli.output import add_output_flags
+from hyperscale.cli.parser import Parser
+
+_DESCRIPTION = """\
+Fetches the results of a job that has ended, shows the summary and, with --out or --json, writes
+the same files as 'run'.
+"""
+_EPILOG = f"""\
+{CLUSTER_HELP}
+examples:
+  hyperscale results default.1-k5mz7vqjx2
+  hyperscale results default.1-k5mz7vqjx2 --out results
+  hyperscale results default.1-k5mz7vqjx2 --json - | jq .gaps
+
+exit codes: as of 'run', for the job: 0 passed, 1 a threshold or check failed, 3 it failed, was
+partial, cancelled or timed out; 2 there is no such job, or it has not ended
+"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
+    parser = subparsers.add_parser(
+        "results",
+        help="fetch the results of a job that has ended",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+    )
+    parser.add_argument("job", metavar="JOB", help="its id, as 'submit' printed it")
+    add_output_flags(parser, ui="ci", out="none are written")
+    add_client_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    return asyncio.run(_results(args))
+
+
+async def _results(args: argparse.Namespace) -> int:
+    from hyperscale.cli.client_flags import open_client
+    from hyperscale.cli.output import Destination
+    from hyperscale.nodes.client_results import exit_code_of
+    from hyperscale.ui import open_ui
+
+    destination = Destination(args, Path(args.out) if args.out else None)
+    async with open_client(args) as client:
+        view = (await client.job_news(args.job)).job
+        result = await client.get_results(args.job)
+    is_silent = args.quiet or (destination.is_piped and args.ui == "ci")
+    mode = "none" if args.ui == "none" else "ci"
+    with open_ui(mode, stream=destination.stream, quiet=is_silent) as ui:
+        problems = await destination.publish(result, ui)
+    destination.complain(problems)
+    return exit_code_of(result, view.reason)

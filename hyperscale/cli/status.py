@@ -1,0 +1,83 @@
+"""`hyperscale status JOB`: how a job is doing, once."""
+
+import argparse
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags
+from hyperscale.cli.parser import Parser
+
+if TYPE_CHECKING:
+    from hyperscale.nodes.client_messages import JobNews
+
+_DESCRIPTION = """\
+Shows how a job is doing: its state, its place in the queue, its workflows and their workers.
+"""
+_EPILOG = f"""\
+{CLUSTER_HELP}
+examples:
+  hyperscale status default.1-k5mz7vqjx2
+  hyperscale status default.1-k5mz7vqjx2 --json
+"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
+    parser = subparsers.add_parser(
+        "status", help="show how a job is doing", description=_DESCRIPTION, epilog=_EPILOG
+    )
+    parser.add_argument("job", metavar="JOB", help="its id, as 'submit' printed it")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_client_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    news = asyncio.run(_ask(args))
+    if args.json:
+        import msgspec
+
+        print(msgspec.json.format(msgspec.json.encode(news), indent=2).decode())
+    else:
+        print(_text(news))
+    return 0
+
+
+async def _ask(args: argparse.Namespace) -> "JobNews":
+    from hyperscale.cli.client_flags import open_client
+
+    async with open_client(args) as client:
+        return await client.job_news(args.job)
+
+
+def _text(news: "JobNews") -> str:
+    from hyperscale.cli.client_flags import ago, printable, table
+    from hyperscale.nodes.client_watch import waiting_note
+
+    job, now_s = news.job, time.time()
+    lines = [f"{job.job}  {job.status.value}  {printable(job.file)}"]
+    note = waiting_note(job, news.position) or job.reason
+    if note:
+        lines.append(f"  {printable(note)}")
+    facts = [f"submitted {ago(job.submitted_ms, now_s)} ago"]
+    if job.started_ms:
+        facts.append(f"started {ago(job.started_ms, now_s)} ago")
+    if job.ended_ms:
+        facts.append(f"ended {ago(job.ended_ms, now_s)} ago")
+    lines += [f"  {', '.join(facts)}", ""]
+    live = {} if news.live is None else {view.name: view for view in news.live.workflows}
+    rows = []
+    for row in job.workflows:
+        view = live.get(row.name)
+        numbers = ["-", "-", "-"]
+        if view is not None:
+            numbers = [f"{view.total:,}", f"{view.failed:,}", f"{view.rate_now:,.0f}/s"]
+        rows.append(
+            [
+                *(row.name, row.status.value, str(row.cores), str(row.attempts), *numbers),
+                ", ".join(row.workers),
+            ]
+        )
+    head = ("WORKFLOW", "STATE", "CORES", "ATTEMPTS", "REQUESTS", "FAILED", "RATE", "WORKERS")
+    lines.append(table(head, rows))
+    lines += [f"{row.name}: {printable(row.error)}" for row in job.workflows if row.error]
+    return "\n".join(lines)

@@ -1,0 +1,121 @@
+"""`hyperscale submit FILE`: the same test as `run`, on the workers of a cluster."""
+
+import argparse
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags
+from hyperscale.cli.output import add_output_flags, default_out_dir
+from hyperscale.cli.parser import Parser
+from hyperscale.errors import InputError
+
+if TYPE_CHECKING:
+    from hyperscale.nodes.client_package import Package
+
+LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
+
+_DESCRIPTION = """\
+Sends a test file, with the local modules it imports, to a cluster and runs it there. Waits for
+the end and writes the same results as 'run'; --watch shows it live meanwhile, --detach prints
+the job's id and leaves at once.
+"""
+_EPILOG = f"""\
+{CLUSTER_HELP}
+examples:
+  hyperscale submit shop.py --dir hyperscale-cluster --watch
+  hyperscale submit shop.py --manager 10.0.0.5:9000 --manager 10.0.0.6:9000 \\
+      --secret-file cluster.secret
+  job=$(hyperscale submit shop.py --detach); hyperscale results $job --json results.json
+  hyperscale submit shop.py --key nightly-2024-05-01      never twice with the same key
+
+Ctrl-C leaves the job running, and says how to see it again (exit code 130).
+"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
+    parser = subparsers.add_parser(
+        "submit", help="run a test file on a cluster", description=_DESCRIPTION, epilog=_EPILOG
+    )
+    parser.add_argument("file", metavar="FILE", help="the test file")
+    how = parser.add_argument_group("how")
+    how.add_argument("--watch", action="store_true", help="show it live until it ends")
+    how.add_argument("--detach", action="store_true", help="print the job's id and leave")
+    how.add_argument("--key", metavar="K", default="", help="the same key again: the same job")
+    load = parser.add_argument_group("the load")
+    load.add_argument("--vus", metavar="N", help="virtual users of every workflow")
+    load.add_argument("--duration", metavar="D", help='how long each runs: "30s", "1m30s"')
+    load.add_argument("--timeout", metavar="D", help="bound of the whole job")
+    load.add_argument(
+        "--dispatch-timeout", metavar="D", help="how long a workflow may wait for cores; 5m"
+    )
+    load.add_argument(
+        "--only",
+        metavar="NAME",
+        action="extend",
+        nargs="+",
+        default=[],
+        help="run these workflows and what they depend on",
+    )
+    load.add_argument(
+        "--on-isolation",
+        choices=("stop", "continue"),
+        default="stop",
+        help="what workers do without managers; default: stop",
+    )
+    load.add_argument(
+        "--no-compile",
+        action="store_true",
+        help="run every step in Python, also those that need no interpreter",
+    )
+    output = add_output_flags(parser)
+    output.add_argument(
+        "--log-level", choices=LOG_LEVELS, default="info", help="of the test's own logging"
+    )
+    add_client_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from hyperscale.config import parse_duration_s
+    from hyperscale.graph import Overrides
+    from hyperscale.nodes.client_package import package_file
+
+    if args.watch and args.detach:
+        raise InputError("--watch and --detach exclude each other")
+    for flag in ("timeout", "dispatch_timeout"):
+        if getattr(args, flag) is not None:
+            parse_duration_s(getattr(args, flag), where=f"--{flag.replace('_', '-')}")
+    overrides = Overrides(vus=args.vus, duration=args.duration, only=args.only)
+    package = package_file(args.file, overrides)
+    if not args.watch and args.ui == "full":
+        args.ui = "ci"
+    return asyncio.run(_submit(args, package))
+
+
+async def _submit(args: argparse.Namespace, package: "Package") -> int:
+    from hyperscale.cli.client_flags import open_client
+    from hyperscale.cli.following import follow_to_end
+    from hyperscale.cli.output import Destination
+
+    destination = None
+    if not args.detach:
+        out_dir = Path(args.out) if args.out else default_out_dir(args.file)
+        destination = Destination(args, out_dir, args.file)
+    async with open_client(args) as client:
+        job = await client.submit_job(
+            package,
+            key=args.key,
+            timeout=args.timeout,
+            dispatch_timeout=args.dispatch_timeout,
+            on_isolation=args.on_isolation,
+            log_level=args.log_level,
+            static=not args.no_compile,
+        )
+        if destination is None:
+            print(job, flush=True)
+            return 0
+        if not args.quiet:
+            print(f"job {job}", file=destination.stream, flush=True)
+        return await follow_to_end(
+            client, job, args, destination, is_known=True, reporters=package.reporters
+        )

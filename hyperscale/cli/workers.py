@@ -1,0 +1,60 @@
+"""`hyperscale workers`: the workers of a cluster, their cores and what runs on them."""
+
+import argparse
+import asyncio
+from typing import TYPE_CHECKING
+
+from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags
+from hyperscale.cli.parser import Parser
+
+if TYPE_CHECKING:
+    from hyperscale.nodes.client_messages import WorkersTold
+
+_DESCRIPTION = """\
+Lists the workers of a cluster: their state, their cores, and what runs on them.
+"""
+_EPILOG = f"""\
+{CLUSTER_HELP}
+examples:
+  hyperscale workers
+  hyperscale workers --json
+"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
+    parser = subparsers.add_parser(
+        "workers", help="list the workers of a cluster", description=_DESCRIPTION, epilog=_EPILOG
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_client_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    told = asyncio.run(_ask(args))
+    if args.json:
+        import msgspec
+
+        print(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
+    else:
+        print(_text(told))
+    return 0
+
+
+async def _ask(args: argparse.Namespace) -> "WorkersTold":
+    from hyperscale.cli.client_flags import open_client
+
+    async with open_client(args) as client:
+        return await client.get_workers()
+
+
+def _text(told: "WorkersTold") -> str:
+    from hyperscale.cli.client_flags import table
+
+    rows = [
+        (
+            *(row.worker, row.state + (", draining" if row.is_draining else ""), row.address),
+            *(str(row.cores), str(row.free), "; ".join(row.runs)),
+        )
+        for row in sorted(told.workers, key=lambda row: row.worker)
+    ]
+    return table(("WORKER", "STATE", "ADDRESS", "CORES", "FREE", "RUNS"), rows)
