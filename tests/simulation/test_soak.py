@@ -16,7 +16,14 @@ from tests.simulation.campaign import (
     quantiles,
     seeds_of_commit,
 )
-from tests.simulation.fleet.lifeguard import DETECTORS, MEMBERS, interval, threshold
+from tests.simulation.fleet.lifeguard import (
+    DETECTORS,
+    INTERVAL_S,
+    MEMBERS,
+    PAPER_SUSPICION_S,
+    interval,
+    threshold,
+)
 from tests.simulation.fleet.mutants import MUTANTS, Mutant
 from tests.simulation.fleet.schedules import PROFILES
 from tests.simulation.fleet.suite import FleetSuite
@@ -33,7 +40,7 @@ INTERVALS = (  # slow members, blocked for, free for
     (4, 32.768, 4.096),
     (16, 8.192, 0.064),
     (16, 16.384, 1.024),
-    (32, 2.048, 0.256),
+    (32, 8.192, 0.256),
     (32, 32.768, 4.096),
 )
 THRESHOLDS = ((1, 1), (4, 2), (16, 3), (32, 4))  # slow members, seed
@@ -99,7 +106,8 @@ def test_slow_members_cause_no_false_positives_at_healthy_ones() -> None:
     lines = [
         f"The Lifeguard paper's set-up (arXiv 1707.00788): {MEMBERS} members, some of them slow",
         "",
-        "False positives over 120 s: healthy members declared dead, at anyone (FP) and at healthy",
+        f"False positives over {INTERVAL_S:.0f} s: healthy members declared dead, at anyone (FP) "
+        "and at healthy",
         "members only (FP-), summed over (slow members, blocked s, free s) =",
         "  " + " ".join(str(each) for each in INTERVALS),
         "",
@@ -112,7 +120,8 @@ def test_slow_members_cause_no_false_positives_at_healthy_ones() -> None:
         share = 100 * totals[at][1] / max(1, totals[0][1])
         lines.append(f"{detector.name:30}{totals[at][0]:>9}{totals[at][1]:>9}{share:>15.2f}")
     lines += [
-        "the paper, SWIM and Lifeguard (Table IV): FP- 100 % and 1.9 %; FP 50 to 100 times fewer",
+        f"{'the paper (Table IV), SWIM':30}{'':>18}{100:>15.2f}",
+        f"{'the paper, Lifeguard':30}{'':>18}{1.9:>15.2f}  (FP 50 to 100 times fewer)",
         "",
         "Seconds until members blocked for good (1, 4, 16, 32 of them) are declared dead at",
         "healthy members: by the first, by the last of them",
@@ -125,6 +134,11 @@ def test_slow_members_cause_no_false_positives_at_healthy_ones() -> None:
         ]
         lines.append(f"{detector.name:30}first {quantiles([first for first, _ in pairs])}")
         lines.append(f"{'':30}last  {quantiles([last for _, last in pairs])}")
+    lines += [
+        f"{'the paper':30}a suspicion of {PAPER_SUSPICION_S} s at {MEMBERS} members for SWIM, and "
+        "with Lifeguard",
+        f"{'':30}a modestly longer latency; both detectors are run above with its numbers",
+    ]
     _write("lifeguard.txt", (*lines, ""))
     off, ours = totals[2][1], totals[3][1]
     assert ours == 0 or ours * FEWER <= off

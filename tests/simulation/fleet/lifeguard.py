@@ -25,14 +25,15 @@ from hyperscale.membership.messages import Claim
 from hyperscale.membership.settings import MembershipConfig
 from hyperscale.wire.roles import Role
 from tests.simulation.fleet.monitor import views_agree
-from tests.simulation.fleet.program import FleetConfig, MemberProgram
+from tests.simulation.fleet.program import FleetConfig
+from tests.simulation.fleet.settled import settled_fleet
 from tests.simulation.kernel import Host, Monitor, World
 
 MEMBERS = 128
 PAPER_SUSPICION_S = 10.5  # alpha 5 * log10(128) * 1 s
 PAPER_SUSPICION_MAX_S = 63.0  # beta 6
-WARM_UP_S = 20.0
-INTERVAL_S = 120.0
+WARM_UP_S = 5.0
+INTERVAL_S = 75.0
 
 OURS = MembershipConfig()
 LIFEGUARD_OFF: dict[str, Any] = {"health_score_max": 0, "nacks": False, "tells_suspects": False}
@@ -124,7 +125,7 @@ class Counted(Monitor):
 
 
 def _fleet(detector: Detector, seed: int) -> tuple[World, Counted]:
-    """All members joined and settled."""
+    """All members know each other, as long as it takes for their rounds to fall apart."""
     monitor = Counted()
     world = World(seed, monitor=monitor)
     world.network.link.delay_s, world.network.link.jitter_s = 0.0005, 0.0005
@@ -136,9 +137,7 @@ def _fleet(detector: Detector, seed: int) -> tuple[World, Counted]:
         seeds=addresses[:3],
         rejoin=False,
     )
-    for n, address in enumerate(addresses):
-        host = world.add(address, lambda host: MemberProgram(host, fleet))
-        world.at(0.02 * n, host.start)
+    settled_fleet(world, addresses, fleet)
     world.run(WARM_UP_S)
     if views_agree(world):
         raise AssertionError(f"the fleet has not settled: {views_agree(world)}")
@@ -149,7 +148,7 @@ def _fleet(detector: Detector, seed: int) -> tuple[World, Counted]:
 def interval(
     detector: Detector, *, slow: int, blocked_s: float, free_s: float, seed: int
 ) -> tuple[int, int]:
-    """FP and FP- over two minutes in which some members hang again and again."""
+    """FP and FP- over a while in which some members hang again and again."""
     world, monitor = _fleet(detector, seed)
     rng = Random(seed)
     chosen = rng.sample(list(world.hosts.values()), slow)
@@ -182,8 +181,13 @@ def threshold(detector: Detector, *, slow: int, seed: int) -> list[tuple[float, 
     began_s = world.now_s
     for host in chosen:
         host.block()
-    world.run(began_s + 90.0)
     healthy = MEMBERS - slow
+
+    def is_known() -> bool:
+        times = monitor.declared_s.values()
+        return len(times) == slow and all(len(each) == healthy for each in times)
+
+    world.run_until(is_known, within_s=90.0)
     return [
         (min(times) - began_s, max(times) - began_s)
         for times in monitor.declared_s.values()
