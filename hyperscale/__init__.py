@@ -23,11 +23,15 @@ if TYPE_CHECKING:
         step,
         teardown,
     )
+    from hyperscale.nodes.client import HyperscaleClient
+    from hyperscale.nodes.client_api import JobSubmission
     from hyperscale.nodes.manager import ManagerServer
     from hyperscale.nodes.worker import WorkerServer
     from hyperscale.runner import LocalRunner
 
 __all__ = [
+    "HyperscaleClient",
+    "JobSubmission",
     "LocalRunner",
     "ManagerServer",
     "Provide",
@@ -45,6 +49,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "HyperscaleClient": "hyperscale.nodes.client",
+    "JobSubmission": "hyperscale.nodes.client_api",
     "LocalRunner": "hyperscale.runner",
     "ManagerServer": "hyperscale.nodes.manager",
     "WorkerServer": "hyperscale.nodes.worker",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hyperscale.nodes.client_messages import JobNews
     from hyperscale.reporting.reporter import Sink
     from hyperscale.runner.drive import OutputLog
+    from hyperscale.stats.view import RunView
     from hyperscale.ui.api import Ui
 
 EXIT_INTERRUPTED = 130
@@ -78,6 +79,7 @@ async def _show(
     from hyperscale.nodes.client_watch import shown
 
     last: JobNews | None = None
+    view: RunView | None = None
     note = ""
     news_of = client.follow_job(
         job,
@@ -86,7 +88,7 @@ async def _show(
     )
     async for news in news_of:
         last = news
-        view = shown(news)
+        view = shown(news, view)
         ui.update(view)
         for line in news.output:
             output.write(f"{line.workflow} {line.worker}", line.slot, line.text)

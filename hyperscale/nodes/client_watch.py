@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 
 import msgspec
 
 from hyperscale.errors import InputError
 from hyperscale.jobs.events import Code
-from hyperscale.jobs.state import JOB_ENDS, JobView
+from hyperscale.jobs.state import JOB_ENDS, JobView, WorkflowRow
 from hyperscale.nodes.client_managers import Managers, NoManagerError
 from hyperscale.nodes.client_messages import JobAsked, JobNews, JobTold, OutputLine, WatchJob
 from hyperscale.stats.view import RunView, WorkflowView
@@ -102,41 +103,47 @@ class _Lines:
         return new
 
 
-def shown(news: JobNews) -> RunView:
-    """The job as the terminal shows a run, also while it waits."""
+def shown(news: JobNews, before: RunView | None = None) -> RunView:
+    """The job as the terminal shows a run, also while it waits, and when its leader has
+    forgotten the numbers: then they are those that were seen before."""
     job = news.job
-    warnings = list(news.live.warnings) if news.live is not None else []
+    live = news.live
+    numbers = live or before
+    warnings = () if numbers is None else tuple(w for w in numbers.warnings if w[:7] != "waiting")
     note = waiting_note(job, news.position)
     if note:
-        warnings.append(note)
-    if news.live is not None:
-        return RunView(
-            file=news.live.file,
-            elapsed_s=news.live.elapsed_s,
-            workflows=tuple(map(_plainly, news.live.workflows)),
-            saturated=news.live.saturated,
-            warnings=tuple(warnings),
-        )
-    workflows = tuple(
-        WorkflowView(
-            name=row.name,
-            status=_STATUS.get(row.status.value, row.status.value),
-            vus=0,
-            cores=row.cores,
-            elapsed_s=0.0,
-            duration_s=0.0,
-            progress=0.0,
-            rate_now=0.0,
-            rate_total=0.0,
-            total=0,
-            ok=0,
-            failed=0,
-            cut=0,
-            error=row.error,
-        )
-        for row in job.workflows
+        warnings = (*warnings, note)
+    known = {} if numbers is None else {view.name: view for view in numbers.workflows}
+    workflows = []
+    for row in job.workflows:
+        view = known.get(row.name) or _nothing_yet(row)
+        status, error = row.status.value, row.error or view.error
+        workflows.append(replace(view, status=_STATUS.get(status, status), error=error))
+    return RunView(
+        file=job.file,
+        elapsed_s=0.0 if numbers is None else numbers.elapsed_s,
+        workflows=tuple(workflows),
+        saturated=numbers is not None and numbers.saturated,
+        warnings=warnings,
     )
-    return RunView(file=job.file, elapsed_s=0.0, workflows=workflows, warnings=tuple(warnings))
+
+
+def _nothing_yet(row: WorkflowRow) -> WorkflowView:
+    return WorkflowView(
+        name=row.name,
+        status="waiting",
+        vus=0,
+        cores=row.cores,
+        elapsed_s=0.0,
+        duration_s=0.0,
+        progress=0.0,
+        rate_now=0.0,
+        rate_total=0.0,
+        total=0,
+        ok=0,
+        failed=0,
+        cut=0,
+    )
 
 
 def waiting_note(job: JobView, position: int) -> str:
@@ -155,11 +162,3 @@ _STATUS = {
     "failed_canceling_deps": "failed",
     "failed_ready": "waiting",
 }
-
-
-def _plainly(view: WorkflowView) -> WorkflowView:
-    status = _STATUS.get(view.status)
-    if status is None:
-        return view
-    fields = {name: getattr(view, name) for name in WorkflowView.__slots__}
-    return WorkflowView(**{**fields, "status": status})
