@@ -193,6 +193,13 @@ impl Group {
     }
 
     pub fn step(&mut self, message: Message) {
+        let kind = message.get_msg_type();
+        let is_vote = matches!(kind, MessageType::MsgRequestVote | MessageType::MsgRequestPreVote);
+        if is_vote && self.node.store().is_blank() {
+            // A node that left the group and came back has forgotten what it vouched for: with
+            // its vote a candidate could win that lacks what was committed.
+            return;
+        }
         // Refused messages (from a node removed meanwhile, of an older term) are the protocol's
         // own business; the sender learns by what it does not get.
         drop(self.node.step(message));

@@ -69,6 +69,11 @@ impl Log {
         })
     }
 
+    /// Nothing has come from the group's leader yet.
+    pub fn is_blank(&self) -> bool {
+        self.entries.is_empty() && self.snapshot_index() == 0
+    }
+
     pub fn snapshot_index(&self) -> u64 {
         self.snapshot.get_metadata().index
     }

@@ -389,3 +389,6 @@ fn unpack<'a>(rest: &mut &'a [u8]) -> Result<(u64, &'a [u8]), RaftError> {
     *rest = after.get(length..).ok_or_else(short)?;
     Ok((u64::from_le_bytes(*group), body))
 }
+
+#[cfg(test)]
+mod tests;

@@ -198,3 +198,6 @@ impl Drop for Store {
         drop(self.close());
     }
 }
+
+#[cfg(test)]
+mod tests;
