@@ -36,16 +36,11 @@ class SnapshotOffered(Struct, frozen=True):
 
 @message(kind=302, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
 class SnapshotAsked(Struct, frozen=True):
-    """Answered by `Chunk`s."""
+    """Answered by `wire.messages.Chunk`s."""
 
     group: int
     index: int
     receiver: int
-
-
-@message(kind=303, priority=Priority.HIGH, size=SizeClass.LARGE, senders=_MEMBERS)
-class Chunk(Struct, frozen=True):
-    data: bytes
 
 
 @message(kind=304, priority=Priority.HIGH, size=SizeClass.LARGE, senders=_MEMBERS)

@@ -23,6 +23,8 @@ _PASS_S = 1.0
 _HISTORY_PAGE = 500
 _HISTORY_S = 30.0
 
+_UNFIT_S = 10.0
+
 _log = logging.getLogger("hyperscale.ledger")
 
 
@@ -33,6 +35,7 @@ class Managing:
         self._ledger = ledger
         self._changed = asyncio.Event()
         self._commands: dict[int, int] = {}
+        self._unfit_since_s: dict[str, float] = {}
         self._under_way: dict[int, asyncio.Task[None]] = {}
         self._steward = Steward(
             ledger.core,
@@ -106,9 +109,17 @@ class Managing:
         unfit = {
             number
             for number, node in nodes.items()
-            if number != own and not ledger.peers.is_fit(node.name)
+            if number != own and self._is_long_unfit(node.name)
         }
         return Sight(dead_s=dead, unfit=frozenset(unfit), load=self._load())
+
+    def _is_long_unfit(self, name: str) -> bool:
+        """A moment of overload is no reason to move leaderships about."""
+        now_s = asyncio.get_running_loop().time()
+        if self._ledger.peers.is_fit(name):
+            self._unfit_since_s.pop(name, None)
+            return False
+        return now_s - self._unfit_since_s.setdefault(name, now_s) >= _UNFIT_S
 
     def _load(self) -> Mapping[int, float]:
         """Commands per pass; only of the groups led here, which is enough to shed load."""

@@ -12,7 +12,6 @@ from hyperscale.ledger.messages import (
     NOT_LEADER,
     UNKNOWN_GROUP,
     WRONG_GROUP,
-    Chunk,
     Done,
     Forwarded,
     HistoryAsked,
@@ -38,6 +37,7 @@ from hyperscale.nodes.ledger.errors import (
 from hyperscale.nodes.ledger.service import Committed, LocalLedger
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError
+from hyperscale.wire.messages import Chunk
 from hyperscale.wire.serving import Handlers
 
 HOPS_MAX: Final = 3

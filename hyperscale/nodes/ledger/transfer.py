@@ -9,7 +9,6 @@ from hyperscale._native import LedgerError
 from hyperscale.errors import HyperscaleError, RunError
 from hyperscale.ledger.core import SnapshotOffer
 from hyperscale.ledger.messages import (
-    Chunk,
     HistoryAsked,
     HistoryGiven,
     HistoryKept,
@@ -18,6 +17,7 @@ from hyperscale.ledger.messages import (
     SnapshotOffered,
 )
 from hyperscale.wire.errors import CallError
+from hyperscale.wire.messages import Chunk
 
 if TYPE_CHECKING:
     from hyperscale.nodes.ledger.service import LocalLedger
