@@ -14,8 +14,8 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 
 # Debian packages the tests and the benchmarks drive; installed only where missing.
-TEST_PACKAGES := iproute2
-BENCH_PACKAGES := wrk nginx-light
+TEST_PACKAGES := iproute2 strace
+BENCH_PACKAGES := wrk nginx-light etcd-server nghttp2-client
 
 # Everything a change of which makes the native module (or the console script) old.
 NATIVE := Cargo.toml Cargo.lock pyproject.toml \

@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-ALL = ("startup", "memory", "latency", "throughput", "rpc", "membership")
+ALL = ("startup", "memory", "latency", "throughput", "rpc", "membership", "ledger")
 
 
 def main() -> None:

@@ -3,7 +3,6 @@
 import random
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,6 @@ from tests.nodes.ledger.writer import Load, losses, run
 from tests.nodes.report import Report
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path) as running:
-        yield running
 
 
 class Outcome:
