@@ -3,7 +3,7 @@
 import argparse
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,21 +81,6 @@ async def open_client(args: argparse.Namespace) -> "AsyncIterator[HyperscaleClie
         client = HyperscaleClient(args.manager, settings=config)
     async with client:
         yield client
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns as wide as they must be."""
-    lines = [tuple(head), *(tuple(map(printable, row)) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
-
-
-def printable(text: str) -> str:
-    """What others say about themselves must not move the cursor."""
-    return "".join(char if char.isprintable() else "?" for char in text) or "-"
 
 
 def ago(stamp_ms: int, now_s: float) -> str:

@@ -61,7 +61,8 @@ async def _ask(args: argparse.Namespace) -> "JobsTold":
 
 
 def _text(told: "JobsTold") -> str:
-    from hyperscale.cli.client_flags import ago, table
+    from hyperscale.cli.asking import table
+    from hyperscale.cli.client_flags import ago
 
     now_s = time.time()
     rows = [

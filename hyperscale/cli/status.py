@@ -50,7 +50,8 @@ async def _ask(args: argparse.Namespace) -> "JobNews":
 
 
 def _text(news: "JobNews") -> str:
-    from hyperscale.cli.client_flags import ago, printable, table
+    from hyperscale.cli.asking import printable, table
+    from hyperscale.cli.client_flags import ago
     from hyperscale.nodes.client_watch import waiting_note
 
     job, now_s = news.job, time.time()

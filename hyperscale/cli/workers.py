@@ -48,7 +48,7 @@ async def _ask(args: argparse.Namespace) -> "WorkersTold":
 
 
 def _text(told: "WorkersTold") -> str:
-    from hyperscale.cli.client_flags import table
+    from hyperscale.cli.asking import table
 
     rows = [
         (

@@ -1,0 +1,79 @@
+"""`hyperscale chaos`: trouble for a local cluster while a job runs, by a seeded plan."""
+
+import argparse
+import asyncio
+import random
+from pathlib import Path
+
+from hyperscale.cli.parser import Parser
+from hyperscale.errors import InputError
+
+_DESCRIPTION = """\
+Kills, pauses and restarts random nodes of a cluster that 'hyperscale cluster up' runs, by a plan
+made from a seed, while a job runs against a built-in target. Then checks what must hold: the job
+ended once and every manager tells the same end, every request the target saw is reported or
+within a stated gap, never more connections than asked for, all nodes are back, and all replicas
+of the ledger are equal.
+"""
+_EPILOG = """\
+examples:
+  hyperscale cluster up --workers 4 --dir lab
+  hyperscale chaos --dir lab --seed 7                    in another terminal
+  hyperscale chaos --dir lab --file shop.py --target http://127.0.0.1:8080
+
+exit codes: 0 everything held, 3 something did not
+"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
+    from hyperscale.nodes.local.file import DEFAULT_DIRECTORY
+
+    parser = subparsers.add_parser(
+        "chaos",
+        help="kill, pause and restart nodes while a job runs, and check what comes out",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+    )
+    parser.add_argument(
+        "--dir",
+        metavar="DIR",
+        default=DEFAULT_DIRECTORY,
+        help="directory of the cluster (default %(default)s)",
+    )
+    parser.add_argument("--seed", metavar="N", help="of the plan; default: a random one")
+    parser.add_argument("--duration", metavar="D", default="20s", help="default: %(default)s")
+    parser.add_argument("--file", metavar="F", help="a test file; default: one of its own")
+    parser.add_argument(
+        "--target", metavar="URL", default="", help="the 'hyperscale target' that F sends to"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from hyperscale.config import parse_duration_s
+    from hyperscale.nodes.local.chaos import Chaos
+    from hyperscale.nodes.local.file import read_cluster
+
+    if args.seed is not None and not (args.seed.isascii() and args.seed.isdecimal()):
+        raise InputError(f"--seed: {args.seed!r} is not a whole number")
+    if args.target and not args.file:
+        raise InputError("--target needs --file", hint="without a file it has a target of its own")
+    seed = random.randrange(1_000_000) if args.seed is None else int(args.seed)  # noqa: S311
+    duration_s = parse_duration_s(args.duration, where="--duration")
+    directory = Path(args.dir)
+    read_cluster(directory)
+    chaos = Chaos(directory, seed=seed, say=_say)
+    file = Path(args.file) if args.file else None
+    verdict = asyncio.run(chaos.run(duration_s=duration_s, file=file, target_url=args.target))
+    for what in verdict.held:
+        _say(f"held    {what}")
+    for what in verdict.broken:
+        _say(f"BROKEN  {what}")
+    if verdict.broken:
+        _say(f"verdict: broken (seed {seed})")
+        return 3
+    _say("verdict: everything held")
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

@@ -1,0 +1,317 @@
+"""Trouble for a local cluster while a job runs, and what must hold afterwards.
+
+The job must end once, the same for everyone; every request the target saw must be reported or
+within a stated gap; nodes must be back and replicas equal.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+from hyperscale._native import Target
+from hyperscale.config.addresses import split_address
+from hyperscale.config.loading import node_config
+from hyperscale.errors import HyperscaleError, RunError
+from hyperscale.nodes.ask import ask
+from hyperscale.nodes.client import HyperscaleClient
+from hyperscale.nodes.ledger.questions import VerifyAsked, VerifyTold
+from hyperscale.nodes.local.cluster import is_ready
+from hyperscale.nodes.local.control import start_again
+from hyperscale.nodes.local.file import NodeRow, read_cluster
+from hyperscale.nodes.local.trouble import Kind, Trouble, make_plan
+from hyperscale.reporting.results import RunResult
+
+BACK_S = 60.0
+END_S = 90.0
+"""How long after its load a job may take to end."""
+_VUS_PER_WORKER = 4
+_STOP_S = 20.0
+_LOOK_S = 0.1
+
+_LOAD = '''\
+"""Paced load: each virtual user waits 20 ms for each answer."""
+
+from hyperscale import Workflow, step
+from hyperscale.testing import URL, HTTPResponse
+
+
+class Chaos(Workflow):
+    vus = {vus}
+    duration = "{duration_s:g}s"
+
+    @step()
+    async def get(self, url: URL = "http://127.0.0.1:{port}/delay/20") -> HTTPResponse:
+        return await self.client.http.get(url)
+'''
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was checked, and what does not hold."""
+
+    held: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+
+    def check(self, holds: bool, what: str) -> None:
+        (self.held if holds else self.broken).append(what)
+
+
+class Chaos:
+    """One seed: the job, its trouble, the verdict. `say` gets lines for people."""
+
+    def __init__(self, directory: Path, *, seed: int, say: Callable[[str], None]) -> None:
+        self._directory = directory
+        self._seed = seed
+        self._say = say
+        self._ours: set[str] = set()  # nodes that are down because of us
+        self._began_s = 0.0
+
+    async def run(
+        self, *, duration_s: float, file: Path | None = None, target_url: str = ""
+    ) -> Verdict:
+        cluster = read_cluster(self._directory)
+        managers = [node.id for node in cluster.managers]
+        workers = [node.id for node in cluster.workers]
+        plan = make_plan(self._seed, managers, workers, duration_s)
+        self._say(f"seed {self._seed}, {duration_s:g} s of load, {len(plan)} troubles:")
+        for trouble in plan:
+            self._say(f"  {trouble.describe()}")
+        vus = _VUS_PER_WORKER * max(1, len(workers))
+        target = None
+        if file is None:
+            target = Target("127.0.0.1", 0, 1)
+            file = self._directory / f"chaos-{self._seed}.py"
+            file.write_text(_LOAD.format(vus=vus, duration_s=duration_s, port=target.port))
+        elif target_url:
+            await asyncio.to_thread(_post, f"{target_url.rstrip('/')}/counts/reset")
+        try:
+            return await self._run(plan, file, duration_s, target, target_url, vus)
+        finally:
+            if target is not None:
+                target.stop()
+
+    async def _run(
+        self,
+        plan: list[Trouble],
+        file: Path,
+        duration_s: float,
+        target: Target | None,
+        target_url: str,
+        vus: int,
+    ) -> Verdict:
+        verdict = Verdict()
+        async with HyperscaleClient(directory=self._directory, connect_timeout=30.0) as client:
+            job = await client.submit_job(file)
+            self._began_s = time.monotonic()
+            self._event(f"job {job} submitted")
+            async with asyncio.TaskGroup() as tasks:
+                for trouble in plan:
+                    tasks.create_task(self._make(trouble), name=trouble.describe())
+                ending = tasks.create_task(self._ended(client, job, duration_s), name="job")
+            status = ending.result()
+            verdict.check(status is not None, f"the job ended: {status or 'it did not'}")
+            await self._check_nodes(verdict)
+            if status is None:
+                return verdict
+            await self._check_agreement(job, verdict)
+            await self._check_ledger(verdict)
+            result = await client.get_results(job)
+        counts = None
+        if target is not None:
+            counts = json.loads(target.counts())
+        elif target_url:
+            counts = await asyncio.to_thread(_get, f"{target_url.rstrip('/')}/counts")
+        if counts is not None:
+            _check_counts(result, counts, verdict)
+        if target is not None and counts is not None:
+            _check_connections(counts, vus, plan, verdict)
+        return verdict
+
+    # -- trouble --------------------------------------------------------------------------
+
+    async def _make(self, trouble: Trouble) -> None:
+        await asyncio.sleep(max(0.0, self._began_s + trouble.at_s - time.monotonic()))
+        node = read_cluster(self._directory).node(trouble.node)
+        match trouble.kind:
+            case Kind.PAUSE | Kind.PAUSE_ALL:
+                await self._pause(node, trouble)
+            case Kind.KILL | Kind.RESTART:
+                await self._end(node, trouble)
+
+    async def _pause(self, node: NodeRow, trouble: Trouble) -> None:
+        pids = [node.pid]
+        if trouble.kind is Kind.PAUSE_ALL:
+            pids += children_of(node.pid)
+        self._event(f"{node.id} paused, {len(pids)} processes")
+        for pid in pids:
+            _signal(pid, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(trouble.away_s)
+        finally:
+            for pid in reversed(pids):
+                _signal(pid, signal.SIGCONT)
+        self._event(f"{node.id} goes on")
+
+    async def _end(self, node: NodeRow, trouble: Trouble) -> None:
+        self._ours.add(node.id)
+        is_kill = trouble.kind is Kind.KILL
+        self._event(f"{node.id} {'killed' if is_kill else 'told to stop'}")
+        _signal(node.pid, signal.SIGKILL if is_kill else signal.SIGTERM)
+        deadline_s = time.monotonic() + _STOP_S
+        while _is_alive(node.pid):
+            if time.monotonic() > deadline_s:
+                _signal(node.pid, signal.SIGKILL)
+                self._event(f"{node.id} did not stop within {_STOP_S:g} s and was killed")
+                deadline_s += _STOP_S
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(trouble.away_s)
+        await self._start(node.id)
+        self._ours.discard(node.id)
+
+    async def _start(self, node: str) -> None:
+        """Asked again while its end has not been noticed."""
+        deadline_s = time.monotonic() + 10.0
+        while True:
+            try:
+                pid = await asyncio.to_thread(start_again, self._directory, node)
+            except RunError as error:
+                if time.monotonic() > deadline_s or "is running" not in error.message:
+                    raise
+                await asyncio.sleep(_LOOK_S)
+            else:
+                self._event(f"{node} started again, pid {pid}")
+                return
+
+    async def _ended(self, client: HyperscaleClient, job: str, duration_s: float) -> str | None:
+        try:
+            final = await client.wait_for_completion(job, timeout=duration_s + END_S)
+        except TimeoutError:
+            return None
+        self._event(f"the job ended: {final.status}{': ' * bool(final.reason)}{final.reason}")
+        return final.status
+
+    # -- what must hold -------------------------------------------------------------------
+
+    async def _check_nodes(self, verdict: Verdict) -> None:
+        deadline_s = time.monotonic() + BACK_S
+        while True:
+            nodes = read_cluster(self._directory).nodes
+            missing = [node.id for node in nodes if not is_ready(node)]
+            if not missing or time.monotonic() > deadline_s:
+                break
+            await asyncio.sleep(_LOOK_S)
+        what = f"not ready: {', '.join(missing)}" if missing else f"all {len(nodes)} are ready"
+        verdict.check(not missing, f"nodes: {what}")
+
+    async def _check_agreement(self, job: str, verdict: Verdict) -> None:
+        """Each manager tells the same end of the job."""
+        said: dict[str, str] = {}
+        cluster = read_cluster(self._directory)
+        settings = {"security": {"secret_file": cluster.secret_file}}
+        for manager in cluster.managers:
+            try:
+                async with HyperscaleClient([manager.tcp], settings=settings) as client:
+                    record = await client.get_record(job, within_s=30.0)
+                    view = (await client.job_news(job)).job
+                    said[manager.id] = f"{view.status.value} {hash(record)}"
+            except HyperscaleError as error:
+                said[manager.id] = f"no answer: {error}"
+        same = len(set(said.values())) == 1
+        what = "every manager tells the same end" if same else f"managers disagree: {said}"
+        verdict.check(same, f"job: {what}")
+
+    async def _check_ledger(self, verdict: Verdict) -> None:
+        cluster = read_cluster(self._directory)
+        config = node_config("manager", {"security": {"secret_file": cluster.secret_file}})
+        deadline_s = time.monotonic() + BACK_S
+        while True:
+            wrong: dict[int, list[str]] = {}
+            groups: set[int] = set()
+            try:
+                host, port = split_address(cluster.managers[0].tcp)
+                told = await ask(config, host, port, VerifyAsked(), VerifyTold, timeout_s=15.0)
+                found: dict[int, set[str]] = {}
+                for row in told.rows:
+                    found.setdefault(row.group, set()).add(row.digest)
+                    if not row.digest:
+                        wrong.setdefault(row.group, []).append(f"{row.node}: {row.why_not}")
+                groups = set(found)
+                for group, digests in found.items():
+                    if len(digests - {""}) > 1:
+                        wrong[group] = ["replicas differ"]
+            except RunError as error:
+                wrong[0] = [error.message]
+            differ = any("differ" in why for whys in wrong.values() for why in whys)
+            if not wrong or differ or time.monotonic() > deadline_s:
+                break
+            await asyncio.sleep(1.0)  # replicas that were away catch up
+        what = f"wrong: {wrong}" if wrong else f"replicas of {len(groups)} groups are equal"
+        verdict.check(not wrong, f"ledger: {what}")
+
+    def _event(self, text: str) -> None:
+        self._say(f"{time.monotonic() - self._began_s:6.2f} s  {text}")
+
+
+def _check_counts(result: RunResult, counts: dict[str, int], verdict: Verdict) -> None:
+    """`sent`, short by what was cut, is what the target must have seen at least."""
+    sent = sum(step.sent for workflow in result.workflows for step in workflow.steps)
+    cut = sum(step.cut for workflow in result.workflows for step in workflow.steps)
+    gaps = sum(gap.requests_max for gap in result.gaps)
+    total = counts["total"]
+    verdict.check(
+        sent - cut <= total <= sent + gaps,
+        f"requests: reported {sent:,}{f' ({cut:,} cut)' if cut else ''}, target {total:,}, "
+        f"gaps up to {gaps:,}",
+    )
+
+
+def _check_connections(
+    counts: dict[str, dict[str, int]], vus: int, plan: list[Trouble], verdict: Verdict
+) -> None:
+    """A frozen executor keeps its connections, though it sends nothing on them."""
+    peak = counts["connections"]["peak"]
+    frozen = {each.node for each in plan if each.kind is Kind.PAUSE_ALL}
+    most = vus + _VUS_PER_WORKER * len(frozen)
+    verdict.check(peak <= most, f"connections: at most {peak} at once, asked for {most}")
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with suppress(OSError):
+                stat = Path(f"/proc/{name}/stat").read_text("ascii", "replace")
+                if int(stat.rpartition(")")[2].split()[1]) == pid:
+                    found.append(int(name))
+    return found
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _get(url: str) -> dict[str, int]:
+    with urlopen(url, timeout=10) as answer:  # noqa: S310  the URL its user gave
+        found: dict[str, int] = json.load(answer)
+    return found
+
+
+def _post(url: str) -> None:
+    with urlopen(Request(url, method="POST"), timeout=10) as answer:  # noqa: S310  as above
+        answer.read()
