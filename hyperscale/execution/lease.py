@@ -3,8 +3,9 @@
 The kernel keeps the deadline (a timer on CLOCK_BOOTTIME, which also counts while the machine
 sleeps) and tells by a signal. A process that was stopped meanwhile gets its pending signals
 before anything else when it goes on, and Python runs the handler before the next call of any
-function: nothing leaves in between. Code that holds the process all the same is killed, by a
-second timer, which the kernel needs nobody's help for.
+function: nothing leaves in between. A process that does not end its load then, because code
+holds it or because it is still stopped, is killed by a second timer, for which the kernel
+needs nobody's help: its connections end before anyone else may open as many.
 """
 
 import signal
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from hyperscale.execution.timers import KernelTimer
 
 KILL_S = 1.5
-"""What user code gets to let go once its lease is over."""
+"""What the load gets to end once its lease is over. Less than leaders add to a lease before
+they have somebody else go on."""
 
 _OVER = signal.SIGRTMAX - 4  # not one that user code is likely to use
 _NS = 1_000_000_000
@@ -49,15 +51,14 @@ class LeaseWatch:
             return
         self._is_told = False
         self._deadline_ns = deadline_boottime_ns
-        if self._timer is not None:
+        if self._timer is not None and self._killer is not None:
             self._timer.set(deadline_boottime_ns)
+            self._killer.set(deadline_boottime_ns + round(KILL_S * _NS))
 
     def check(self) -> None:
         """For those who do not trust the signal to arrive: user code may have taken it."""
         if self.is_over and not self._is_told:
             self._is_told = True
-            if self._killer is not None:
-                self._killer.set(boottime_ns() + round(KILL_S * _NS))
             self._on_over()
 
     def end(self) -> None:

@@ -148,6 +148,27 @@ def test_when_a_part_is_over_so_are_its_connections(
     lab.work(work)
 
 
+def test_an_executor_that_stays_stopped_is_killed_and_its_connections_end(
+    lab: Lab, target: _native.Target
+) -> None:
+    lab.write(IN_PYTHON.format(url=f"http://127.0.0.1:{target.port}/delay/5"))
+
+    async def work(bench: Bench) -> None:
+        await bench.prepare("Load")
+        bench.pool.renew_lease(bench.ids, boottime_ns() + 1_000_000_000)
+        bench.pool.start(bench.ids)
+        await bench.until(lambda: any(r.steps[0].counts.total for r in bench.outcomes[0].reports))
+        os.kill(bench.pool.pids[0], signal.SIGSTOP)
+        (outcome,) = await bench.ended()
+        assert outcome.died is not None
+        assert outcome.died.signal == signal.SIGKILL
+        async with asyncio.timeout(5):
+            while json.loads(target.counts())["connections"]["current"]:
+                await asyncio.sleep(0.01)
+
+    lab.work(work)
+
+
 def test_code_that_does_not_let_go_is_killed_though_nobody_asks_for_it(lab: Lab) -> None:
     lab.write(BUSY)
 

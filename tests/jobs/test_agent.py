@@ -509,6 +509,16 @@ def test_an_executor_that_ended_by_its_own_lease_is_worth_another_attempt() -> N
     assert (world.result().error, world.result().is_retryable) == (LEASE_OVER, True)
 
 
+def test_an_executor_that_was_killed_for_its_lease_is_told_as_that() -> None:
+    world = World()
+    world.runs(lease_ms=8_000)
+    world.now_s += 9
+    world.end(status=PartStatus.FAILED, error="killed by SIGKILL", is_dead=True)
+    result = world.result()
+    assert (result.status, result.error) == (PartStatus.STOPPED, LEASE_OVER)
+    assert result.is_retryable
+
+
 # --- reports --------------------------------------------------------------------------------
 
 
