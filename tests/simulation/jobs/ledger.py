@@ -20,6 +20,7 @@ ALLOCATION = 0
 """The management group: its leader is the allocator."""
 _LOOK_EVERY_S = 0.1
 _PROPOSAL_S = 5.0
+_LEADERLESS_S = 4.0
 
 
 @dataclass(slots=True)
@@ -55,6 +56,7 @@ class Ledger:
         self.machine = machine
         self.truth = {number: machine(number) for number in range(1, groups + 1)}
         self.records: dict[str, Job] = {}
+        self.was_leaderless = False  # for so long that leases ran out
         self.on_commit: Callable[[int, Event, Reply], None] = lambda group, event, reply: None
         world.after(_LOOK_EVERY_S, self._look)
 
@@ -146,6 +148,8 @@ class Ledger:
                 if group.leader is not None:
                     # It notices by itself, about as soon as the others do; not while paused.
                     self._depose(number, group.leader, group.term, 1.0 + rng.random())
+            if now_s >= group.lost_s + _LEADERLESS_S:
+                self.was_leaderless = True
             if now_s >= group.lost_s + group.patience_s:
                 self._elect(number, group)
 

@@ -78,7 +78,8 @@ class JobMonitor(Monitor):
                     self.world.fail(f"{event.workflow} is dispatched before {name} has completed")
         if isinstance(event, AttemptRevoked) and reply.code.value == "ok":
             self.revoked += 1
-            if self.plan.is_steady and event.costs_retry:
+            has_run = bool(event.report) or event.elapsed_s > 0
+            if self.plan.is_steady and has_run and not self.ledger.was_leaderless:
                 self.world.fail(f"a change of leaders restarts a part: {event}")
 
     # --- the end --------------------------------------------------------------------------

@@ -63,6 +63,7 @@ class Profile:
     """Workers are well and leaders come back soon: then no part may be restarted."""
     restored_within_s: float | None = None
     flaky: float = 0.01
+    is_exclusive_checked: bool = False
 
 
 PROFILES = {
@@ -114,7 +115,8 @@ PROFILES = {
             leader_crashes=1.0,
             exclusive=0.6,
             loss_max=0.02,
-            worker_crashes=0.3,
+            is_exclusive_checked=True,
+            flaky=0.0,
         ),
         Profile(
             "crashes",
@@ -155,6 +157,7 @@ class Plan:
     is_steady: bool
     restored_within_s: float | None
     flaky: float
+    is_exclusive_checked: bool
 
 
 @dataclass
@@ -224,6 +227,7 @@ def draw(profile: Profile, seed: int) -> Plan:
         is_steady=profile.is_steady,
         restored_within_s=profile.restored_within_s,
         flaky=profile.flaky,
+        is_exclusive_checked=profile.is_exclusive_checked,
     )
 
 
@@ -322,7 +326,12 @@ def run(plan: Plan, *, cores: Cores | None = None, trace: Trace | None = None) -
     world = World(plan.seed, monitor=monitor, trace=trace)
     world.network.link = Link(**plan.link)
     ledger = Ledger(world, plan.managers, plan.groups, lambda g: cores.machine(SCOPE, g))
-    target = Target(world, obeys_leases=cores.obeys_leases, flaky=plan.flaky)
+    target = Target(
+        world,
+        obeys_leases=cores.obeys_leases,
+        is_exclusive_checked=plan.is_exclusive_checked,
+        flaky=plan.flaky,
+    )
     setup = Setup(plan, ledger, target, cores.agent, cores.leader, cores.allocator)
     monitor.begin(world, plan, ledger, target)
     for name in plan.managers:

@@ -32,6 +32,8 @@ class Target:
     restored_s: list[float] = field(default_factory=list)
     gone_s: dict[Slot, float] = field(default_factory=dict)
     obeys_leases: bool = True
+    is_exclusive_checked: bool = False
+    """Where workers stay: what an unheard worker still holds, nobody can know."""
     flaky: float = 0.01
     """How often preparing fails."""
 
@@ -57,7 +59,8 @@ class Target:
             self.world.fail(f"attempt doubled: {executor.run} begins again")
         self.begun.add((executor.run, slot[2]))
         # Load that was lost comes back beside others if it must; nothing new begins so.
-        for rival in self.active.values() if executor.run.attempt == 1 else ():
+        is_checked = self.is_exclusive_checked and executor.run.attempt == 1
+        for rival in self.active.values() if is_checked else ():
             is_other = rival.run.job != executor.run.job and rival.frozen_s is None
             if is_other and (rival.exclusive or executor.exclusive):
                 self.world.fail(f"exclusive, but not alone: {executor.run} beside {rival.run}")

@@ -1,0 +1,93 @@
+"""The parts with one rule broken each: the invariants and bounds must notice every one."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from hyperscale.jobs.agent import Agent
+from hyperscale.jobs.agent_events import Commanded, Effect
+from hyperscale.jobs.allocator import Allocator
+from hyperscale.jobs.commands import PartFinished, RunId
+from hyperscale.jobs.effects import Effect as LeaderEffect
+from hyperscale.jobs.leader import JobLeader
+from hyperscale.jobs.links import Links
+from tests.simulation.jobs.schedules import Cores
+
+
+class TermAsAttempt(Agent):
+    """A new term names a new run: whatever was begun under the last one is superseded."""
+
+    def _commanded(self, event: Commanded, now_s: float) -> list[Effect]:
+        command = event.command
+        is_newer = command.term > self._fences.term(command.group) > 0
+        effects: list[Effect] = []
+        if is_newer:
+            for run in [run for run in self._runs.values() if run.group == command.group]:
+                effects += self._stop(
+                    run, "superseded by a newer term", 0.0, is_worth_retrying=True, now_s=now_s
+                )
+        return effects + super()._commanded(event, now_s)
+
+
+class GrantsAtOnce(Allocator):
+    """A new allocator does not wait for the workers to tell what they hold."""
+
+    @property
+    def is_rebuilt(self) -> bool:
+        return self._is_leading
+
+    def _knows_all(self, now_s: float) -> bool:
+        return True
+
+
+class AnyResultDecides(JobLeader):
+    """The result of a part counts, whichever attempt it is of."""
+
+    def received(self, message: Any, *, now_s: float) -> list[LeaderEffect]:
+        if isinstance(message, PartFinished) and message.run not in self._desk.runs:
+            for run in list(self._desk.runs.values()):
+                if _is_same_part(run.id, message.run):
+                    message = msgspec.structs.replace(message, run=run.id, worker=run.worker)
+                    break
+        return super().received(message, now_s=now_s)
+
+
+class _Hasty(Links):
+    def stopped_at_s(self, worker: str, *, since_s: float, now_s: float) -> float:
+        return max(self.get(worker, now_s=now_s).heard_s, since_s) + 3.0
+
+
+class Impatient(JobLeader):
+    """Silence is death: nobody waits for leases to run out."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._desk.links = _Hasty(self._timing)
+
+
+def _is_same_part(a: RunId, b: RunId) -> bool:
+    return (a.job, a.workflow, a.part) == (b.job, b.workflow, b.part)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    cores: Cores
+    profile: str
+    caught_by: str
+    """Part of what the violation says."""
+
+
+MUTANTS = (
+    Mutant("term treated as attempt", Cores(agent=TermAsAttempt), "leaders", "restarts a part"),
+    Mutant("lease ignored", Cores(obeys_leases=False), "isolation", "double load"),
+    Mutant("grant before rebuild", Cores(allocator=GrantsAtOnce), "allocators", "not alone"),
+    Mutant(
+        "result of a revoked attempt decides",
+        Cores(leader=AnyResultDecides),
+        "isolation",
+        "decided by the result of another",
+    ),
+    Mutant("lease not waited for", Cores(leader=Impatient), "isolation", "double load"),
+)
