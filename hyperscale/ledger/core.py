@@ -27,10 +27,12 @@ from hyperscale.ledger.records import (
 from hyperscale.ledger.replica import DIGEST_EVERY, Outcome, Replica
 from hyperscale.ledger.stamps import StampError, Stamps
 from hyperscale.ledger.store import Store
-from hyperscale.ledger.topology import GroupState, Topology
+from hyperscale.ledger.topology import GroupRecord, GroupState, Topology
 
 MANAGEMENT: Final = 0
 """The group whose state is the topology."""
+FOLLOWED: Final = "followed"
+"""What the store is asked to remember for the next life: see `follow_topology`."""
 _TOKEN_BITS = 48
 
 
@@ -124,6 +126,7 @@ class LedgerCore:
         seed: int,
         limits: Limits | None = None,
         images: Iterable[GroupImage] = (),
+        followed: int = 0,
     ) -> None:
         self.number = number
         self.limits = limits or Limits()
@@ -146,8 +149,8 @@ class LedgerCore:
         self._writes: deque[tuple[int, int]] = deque()  # (ticket, batch number)
         self._reads: dict[int, list[tuple[int, int]]] = {}  # group -> (index, token)
         self._since_snapshot: dict[int, list[int]] = {}  # group -> [entries, bytes]
-        self._left: dict[int, int] = {}  # group -> the highest term this node took part in
         self._astray: set[int] = set()  # groups whose replica must be replaced by the leader's
+        self._followed = followed
         self._is_new = True
         self._unwanted: set[int] = set()
         self._refused: list[tuple[int, Outcome | Superseded | Unknown]] = []
@@ -173,12 +176,7 @@ class LedgerCore:
 
     def join(self, group: int) -> None:
         """Takes part in a group from nothing: its leader will send a snapshot."""
-        self._create(self._blank(group))
-
-    def _blank(self, group: int) -> GroupImage:
-        """Nothing of a group, except that this node has no vote left in the terms it saw."""
-        term = self._left.get(group, 0)
-        return GroupImage(group, (term, self.number if term else 0, 0), (0, 0, b"", b""), [])
+        self._create(GroupImage.empty(group))
 
     def _create(self, image: GroupImage) -> None:
         self._store.create(image)
@@ -196,12 +194,7 @@ class LedgerCore:
         self.raft.open(image)
 
     def leave(self, group: int) -> None:
-        """Takes part no longer, and forgets the group's log (its history stays).
-
-        What stays on disk is a blank: with the log went the promises this node has made, so it
-        must never begin from the group's first image again, whatever an older topology says.
-        """
-        self._left[group] = self.raft.standing(group)[1]
+        """Takes part no longer, and forgets the group's log (its history stays)."""
         self.raft.close(group)
         self._astray.discard(group)
         del self.replicas[group]
@@ -212,22 +205,38 @@ class LedgerCore:
         for token in self._waiting.pop(group, {}):
             self._refused.append((token, Unknown()))
         self._store.destroy(group)
-        self._store.create(self._blank(group))
 
     def follow_topology(self) -> None:
-        """Opens the groups this node should vote in, leaves those it is out of."""
-        for record in self.topology.groups.values():
+        """Opens the groups this node should vote in, leaves those it is out of.
+
+        A node that restarts comes upon the topology of some time ago first. It must not act on
+        that: it would leave groups it has come to vote in since, or begin groups anew that it
+        has left, and forget what it promised in them. So it remembers how far it has followed.
+        """
+        replica = self.replicas.get(MANAGEMENT)
+        if replica is None or replica.applied < self._followed:
+            return
+        changed = [
+            record
+            for record in self.topology.groups.values()
+            if self._is_wanted(record) != (record.number in self.replicas)
+        ]
+        if changed:
+            self._followed = replica.applied
+            self._store.put_meta(FOLLOWED, str(self._followed).encode())
+        for record in changed:
             group = record.number
-            is_wanted = self.number in record.voters or self.number in record.settled
-            if record.state is GroupState.DESTROYED or not is_wanted:
-                if group in self.replicas:
-                    self.leave(group)
-            elif group not in self.replicas:
-                if self.number in record.founders and group not in self._left:
-                    born = Replica(group, self._make_machine(group), self.slot_of, record.slots)
-                    self._create(GroupImage.first(group, record.founders, born.snapshot()))
-                else:
-                    self.join(group)
+            if group in self.replicas:
+                self.leave(group)
+            elif self.number in record.founders:
+                born = Replica(group, self._make_machine(group), self.slot_of, record.slots)
+                self._create(GroupImage.first(group, record.founders, born.snapshot()))
+            else:
+                self.join(group)
+
+    def _is_wanted(self, record: GroupRecord) -> bool:
+        is_seated = self.number in record.voters or self.number in record.settled
+        return is_seated and record.state is not GroupState.DESTROYED
 
     def may_act(self, group: int) -> bool:
         """Whether this node leads a group and has applied all that was committed before it did."""

@@ -319,6 +319,8 @@ class Topology:
         target = state.groups.get(move.target)
         if target is None or target.state is not GroupState.ACTIVE:
             return Verdict(refused=f"group {move.target} takes no slots")
+        if not move.slots or move.source == move.target:
+            return Verdict(refused="there is nothing to move")
         moving = {slot for other in state.moves.values() for slot in other.slots}
         if any(state.owners[slot] != move.source or slot in moving for slot in move.slots):
             return Verdict(refused=f"these slots are not group {move.source}'s to give")

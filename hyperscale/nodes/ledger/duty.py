@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hyperscale._native import LedgerError, LedgerStore
 from hyperscale.errors import InputError, RunError
-from hyperscale.ledger.core import LedgerCore, Limits
+from hyperscale.ledger.core import FOLLOWED, LedgerCore, Limits
 from hyperscale.ledger.machine import Machine
 from hyperscale.membership.events import Member
 from hyperscale.nodes.identity import remember_name
@@ -121,6 +121,7 @@ class LedgerDuty(Service):
             seed=secrets.randbits(63),
             limits=self._limits,
             images=self._store.load(),
+            followed=int(dict(self._store.meta()).get(FOLLOWED, b"0")),
         )
         ledger = Ledger(self._belonging.ledger, core, self._store, self.peers)
         self.ledger = ledger

@@ -135,12 +135,12 @@ class ClientProgram:
         elif dice < 0.60:
             self._read(node, key)
         elif dice < 0.80:
-            event = CancelRequested(job=desk.jobs[key], reason="tired")
-            self._recorded(node, key, "cancel", None, event)
+            cancel = CancelRequested(job=desk.jobs[key], reason="tired")
+            self._recorded(node, key, "cancel", None, cancel)
         else:
             status = rng.choice(_ENDS)
-            event = JobFinished(job=desk.jobs[key], status=status)
-            self._recorded(node, key, "finish", status.value, event)
+            finish = JobFinished(job=desk.jobs[key], status=status)
+            self._recorded(node, key, "finish", status.value, finish)
         del now_s
 
     def _submit(self, node: str, key: str, payload: int) -> None:
@@ -160,9 +160,11 @@ class ClientProgram:
         operation = self._invoked(key, name, argument)
         group = parse_job_id(self.desk.jobs[key]).group
         command = Command(group, "", encode(event))
-        self._call(
-            node, ("routed", command), lambda answer: self._settled(operation, answer) and None
-        )
+
+        def told(answer: Any) -> None:
+            self._settled(operation, answer)
+
+        self._call(node, ("routed", command), told)
 
     def _read(self, node: str, key: str) -> None:
         job = self.desk.jobs[key]

@@ -70,7 +70,6 @@ class _Group:
     slots: frozenset[int] = frozenset()
     acknowledged: int = 0
     logs: dict[tuple[int, int], bytes] = field(default_factory=dict)
-    seats: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)
 
 
 class LedgerMonitor(Monitor, Observer):
@@ -224,18 +223,17 @@ class LedgerMonitor(Monitor, Observer):
             return
         known.acknowledged = max(known.acknowledged, outcome.index)
         self.findings.acknowledged += 1
-        voters, outgoing, _ = core.raft.seats(group) if group in core.replicas else ([], [], [])
         holders = self._holders(group, outcome.index, fact.term)
-        before = known.seats.get(core.number, (voters, outgoing))
-        known.seats[core.number] = (voters, outgoing)
-        # The configuration may have changed with an entry after this one, in the same turn.
+        # A change of voters is in force once it is applied, which may be after this entry was
+        # committed: then those before it had to have it.
+        in_force = [each for each in core.seats[group] if each[0] <= outcome.index][-2:]
         if not any(
-            all(_is_majority(holders, seats) for seats in configuration if seats)
-            for configuration in ((voters, outgoing), before, (voters,), (outgoing or voters,))
+            all(_is_majority(holders, seats) for seats in (voters, outgoing) if seats)
+            for _, voters, outgoing in in_force
         ):
             self.world.fail(
                 f"entry {outcome.index} of group {group} is acknowledged, but of its voters "
-                f"{voters} {outgoing} only {sorted(holders)} have it on disk"
+                f"{in_force} only {sorted(holders)} have it on disk"
             )
 
     def _holders(self, group: int, index: int, term: int) -> set[int]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from hyperscale._native import GroupImage, WriteBatch
+from hyperscale._native import WriteBatch
 from hyperscale.jobs.events import SubFinished, decode, encode
 from hyperscale.jobs.machine import Applied, JobMachine
 from hyperscale.ledger.core import Effects, Superseded
@@ -89,20 +89,11 @@ class Greedy(ObservedCore):
 
 
 class Amnesiac(ObservedCore):
-    """A node that left a group keeps no mark of it, and may begin it anew."""
+    """After a restart it follows the first topology it comes upon."""
 
-    def leave(self, group: int) -> None:
-        super().leave(group)
-        del self._left[group]
-        self._store.destroy(group)
-
-
-class Repeating(ObservedCore):
-    """Tokens begin anew with every life, and whose term an entry is of is not looked at."""
-
-    def __init__(self, number: int, *args: Any, **kwargs: Any) -> None:
-        super().__init__(number, *args, **kwargs)
-        self._next_token = number << 48
+    def __init__(self, *args: Any, followed: int, **kwargs: Any) -> None:
+        del followed
+        super().__init__(*args, **kwargs)
 
 
 class Blind(ObservedCore):
@@ -116,10 +107,6 @@ class Blind(ObservedCore):
             (token, Superseded() if token in lost else outcome)
             for token, outcome in effects.answers
         ]
-
-
-def _unborn(group: int) -> GroupImage:
-    return GroupImage.empty(group)
 
 
 MUTANTS = (

@@ -16,6 +16,7 @@ from hyperscale.errors import HyperscaleError
 from hyperscale.jobs.keys import slot_of
 from hyperscale.jobs.machine import JobMachine
 from hyperscale.ledger.core import (
+    FOLLOWED,
     MANAGEMENT,
     Effects,
     LedgerCore,
@@ -114,10 +115,17 @@ class ObservedCore(LedgerCore):
     def __init__(self, *args: Any, observer: Observer, **kwargs: Any) -> None:
         self.observer = observer
         self.last_reply = b""
+        self.seats: dict[int, list[tuple[int, list[int], list[int]]]] = {}
+        """Who took part from which entry on: voters, and those of the configuration left."""
         super().__init__(*args, **kwargs)
+
+    def _seated(self, group: int, index: int) -> None:
+        voters, outgoing, _ = self.raft.seats(group)
+        self.seats[group] = [(index, voters, outgoing)]
 
     def _open(self, image: Any) -> None:
         super()._open(image)
+        self._seated(image.group, image.snapshot[0])
         if image.snapshot[0] == 1:
             self.observer.born(self, image.group)
 
@@ -135,6 +143,11 @@ class ObservedCore(LedgerCore):
         if (write := turn.write) is not None:
             for group, _, entries, _ in write.groups:
                 self.observer.wrote(group, entries)
+        for group, index, _, _, _, seats in turn.committed:
+            if seats is not None:
+                self.seats[group].append((index, seats[0], seats[1]))
+        for group, index, _ in turn.restored:
+            self._seated(group, index)
         known = len(effects.restored)
         super()._take(turn, effects)
         for group in effects.restored[known:]:
@@ -197,6 +210,7 @@ class LedgerProgram:
             seed=self.host.world.rng.getrandbits(63),
             limits=self.tier.limits,
             images=self.store.images(),
+            followed=int(self.store.meta.get(FOLLOWED, b"0")),
             observer=self.tier.observer,
         )
         self.core = core
@@ -240,7 +254,9 @@ class LedgerProgram:
         if kind == "raft":
             try:
                 core.received(number, rest[0])
-            except LedgerError:
+            except LedgerError as error:
+                if not str(error).startswith("malformed"):
+                    self.host.world.fail(f"{self.host.address}: {error}")
                 return  # for a node that lived here before
             self._turn(now_s)
         else:

@@ -141,15 +141,21 @@ def draw(profile: Profile, seed: int) -> Plan:
         clients=rng.choice((2, 3, 4)),
         slow_sync=profile.slow_sync,
     )
-    kinds, weights = list(profile.kinds), list(profile.kinds.values())
-    is_wiped = False
+    kinds = dict(profile.kinds)
+    if kinds.pop("wipe", 0.0) and rng.random() < 0.35:
+        # One lost disk of three is what is promised to do no harm: nobody else leaves for good.
+        for kind in ("drain", "gone"):
+            del kinds[kind]
+        plan.steps += _drawn("wipe", round(rng.uniform(0.6, lasts_s), 3), plan, rng)
+    is_wiped = bool(plan.steps)
     for _ in range(rng.randint(*profile.steps)):
-        kind = rng.choices(kinds, weights)[0]
-        if kind == "wipe" and is_wiped:
-            continue  # two lost disks of three are more than is promised
-        is_wiped |= kind == "wipe"
+        kind = rng.choices(list(kinds), list(kinds.values()))[0]
         at_s = round(0.6 + (lasts_s - 0.6) * rng.random(), 3)
-        plan.steps += _drawn(kind, at_s, plan, rng)
+        steps = _drawn(kind, at_s, plan, rng)
+        for step in steps:
+            if is_wiped and step["do"] == "start":
+                step["at_s"] = min(step["at_s"], at_s + 0.3)
+        plan.steps += steps
     plan.steps.sort(key=lambda step: step["at_s"])
     return plan
 
