@@ -1,3 +1,5 @@
+//! Consensus for Python: tuples and bytes in, `Turn`s out.
+
 use hyperscale_core::raft;
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;

@@ -1,3 +1,5 @@
+//! The durable store for Python; writes are tickets, reads release the GIL.
+
 use std::path::PathBuf;
 
 use hyperscale_core::raft::SnapshotImage;

@@ -1,3 +1,5 @@
+//! Nodes in one process on a perfect network, with disks that take a write only when told.
+
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;

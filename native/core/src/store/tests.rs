@@ -1,3 +1,5 @@
+//! The store on a real disk: restarts, rewritten tails, damage, history.
+
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::path::PathBuf;
