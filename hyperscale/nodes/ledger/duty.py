@@ -154,7 +154,7 @@ class LedgerDuty(Service):
         ledger.wake()
         with suppress(TimeoutError):
             async with asyncio.timeout(_HAND_OVER_S):
-                while ledger.leading() and len(ledger.topology.nodes) > 1:  # noqa: ASYNC110
+                while ledger.leading() and len(ledger.topology.nodes) > 1:  # noqa: ASYNC110  for a second at most
                     await asyncio.sleep(_HAND_OVER_S / 50)
 
     async def stop(self) -> None:
