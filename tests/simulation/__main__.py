@@ -4,12 +4,16 @@
 
 import argparse
 import sys
+from collections.abc import Iterable
 from itertools import islice
+from types import ModuleType
 
-from tests.simulation.campaign import parallel_campaign, seeds_of_commit
-from tests.simulation.fleet.schedules import PROFILES, save_scenario
+from tests.simulation.campaign import Suite, parallel_campaign, seeds_of_commit
+from tests.simulation.fleet import schedules as fleet
 from tests.simulation.fleet.suite import FleetSuite
 from tests.simulation.kernel import Violation
+from tests.simulation.ledger import schedules as ledger
+from tests.simulation.ledger.suite import LedgerSuite
 from tests.simulation.trace import Trace
 
 
@@ -20,7 +24,7 @@ def main() -> int:
     run.add_argument("--schedules", type=int, default=1000)
     run.add_argument("--jobs", type=int, default=1)
     run.add_argument("--first", type=int, default=None, help="first seed; default: the commit's")
-    run.add_argument("--profile", choices=PROFILES, action="append")
+    run.add_argument("--profile", action="append", default=[], help="e.g. deaths, ledger/slots")
     replay = commands.add_parser("replay")
     replay.add_argument("which", help="<suite>-<seed>, as a failure names it")
     replay.add_argument("--lines", type=int, default=200)
@@ -33,10 +37,10 @@ def main() -> int:
     if given.command == "run":
         return _run(given)
     name, _, seed = given.which.rpartition("-")
-    suite = FleetSuite([name] if name in PROFILES else PROFILES)
+    suite, module = _suite([name])
     plan = suite.draw(int(seed))
     if given.command == "keep":
-        print(save_scenario(plan, given.name, given.why))
+        print(module.save_scenario(plan, given.name, given.why))
         return 0
     trace = Trace(1_000_000)
     try:
@@ -50,8 +54,18 @@ def main() -> int:
     return 0
 
 
+def _suite(names: Iterable[str]) -> tuple[Suite, ModuleType]:
+    """The suite some profiles are of ("ledger/slots", or "ledger" for all of them), the fleet's
+    if none is named."""
+    profiles = [name.partition("/")[2] for name in names if name.startswith("ledger")]
+    if profiles:
+        return LedgerSuite([name for name in profiles if name] or ledger.PROFILES), ledger
+    known = [name for name in names if name in fleet.PROFILES]
+    return FleetSuite(known or fleet.PROFILES), fleet
+
+
 def _run(given: argparse.Namespace) -> int:
-    suite = FleetSuite(given.profile or PROFILES)
+    suite, _ = _suite(given.profile)
     seeds = seeds_of_commit() if given.first is None else iter(range(given.first, sys.maxsize))
     tally = parallel_campaign(
         suite,

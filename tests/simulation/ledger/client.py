@@ -53,13 +53,15 @@ class Desk:
 
     nodes: list[str]
     keys: int = 5
-    every_s: float = 0.15
+    every_s: float = 0.1
     work: float = 0.3
     """Share of operations on jobs that are worked on."""
     history: History = field(default_factory=History)
     jobs: dict[str, str] = field(default_factory=dict)
     tokens: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Group and index of the write that made the job of a key."""
+    attempts: dict[tuple[str, int], int] = field(default_factory=dict)
+    """The last attempt of a part of a job that was heard of."""
     answered: int = 0
     unknown: int = 0
     refused: int = 0
@@ -195,28 +197,37 @@ class ClientProgram:
         if job is None:
             self._submit(node, key, 0)
             return
-        attempt = rng.choice((1, 1, 2, 2, 3, 4))
+        part = rng.randrange(2)
+        last = desk.attempts.get((job, part), -1)
         dice = rng.random()
         event: Event
-        if dice < 0.2:
+        if last < 0:
             event = WorkflowsPlanned(job=job, parts={"Load": [PartPlan(0, 1), PartPlan(1, 1)]})
-        elif dice < 0.55:
-            dispatch = [Dispatch(rng.randrange(2), attempt, f"worker-{rng.randrange(3)}")]
+            last = 0
+        elif last == 0 or dice < 0.4:
+            last += 1
+            dispatch = [Dispatch(part, last, f"worker-{rng.randrange(3)}")]
             event = Dispatched(job=job, workflow="Load", dispatches=dispatch)
         elif dice < 0.8:
             event = AttemptRevoked(
-                job=job, workflow="Load", part=rng.randrange(2), attempt=attempt, reason="silent"
+                job=job, workflow="Load", part=part, attempt=last, reason="silent"
             )
         else:
+            attempt = rng.randint(1, last + 1)
             event = SubFinished(
                 job=job,
                 workflow="Load",
-                part=rng.randrange(2),
+                part=part,
                 attempt=attempt,
                 status=PartStatus.COMPLETED,
             )
-        command = Command(parse_job_id(job).group, "", encode(event))
-        self._call(node, ("routed", command), self._count_answer)
+
+        def told(answer: Any) -> None:
+            self._count_answer(answer)
+            if answer[0] == "done" and decode_reply(answer[3]).ok:
+                desk.attempts[job, part] = max(last, desk.attempts.get((job, part), 0))
+
+        self._call(node, ("routed", Command(parse_job_id(job).group, "", encode(event))), told)
 
     def _probe(self) -> None:
         key, node = self.probes[-1]

@@ -10,12 +10,13 @@ from typing import Any
 
 import msgspec
 
-from hyperscale._native import WriteBatch
+from hyperscale._native import GroupImage, WriteBatch
 from hyperscale.jobs.events import SubFinished, decode, encode
 from hyperscale.jobs.machine import Applied, JobMachine
 from hyperscale.ledger.core import Effects, Superseded
 from hyperscale.ledger.machine import Machine
-from hyperscale.ledger.records import Command, decode_record, encode_record
+from hyperscale.ledger.records import Command, Record
+from hyperscale.ledger.replica import Outcome, Replica
 from tests.simulation.ledger.program import ObservedCore
 from tests.simulation.ledger.store import CrashableStore
 
@@ -46,11 +47,11 @@ class Hasty(ObservedCore):
 
 
 class Forgetful(CrashableStore):
-    """Term and vote are never written."""
+    """Votes are never written."""
 
     def write(self, batch: WriteBatch) -> int:
         groups = [
-            (group, (0, 0, hard[2]), entries, snapshot)
+            (group, (hard[0], 0, hard[2]), entries, snapshot)
             for group, hard, entries, snapshot in batch.groups
         ]
         return self._put("write", groups)
@@ -77,15 +78,19 @@ class Unfenced(JobMachine):
         return super().apply(index, stamp_ms, body)
 
 
-class Greedy(ObservedCore):
+class GreedyReplica(Replica):
     """A key is taken whatever slot it falls in."""
 
-    def _apply(self, replica: Any, entry: Any, effects: Effects) -> None:
-        record = decode_record(entry.data) if entry.data else None
-        if isinstance(record, Command) and record.key:
-            keyless = encode_record(Command(record.stamp, "", record.body))
-            entry = entry._replace(data=keyless)
-        super()._apply(replica, entry, effects)
+    def _applied(self, index: int, record: Record) -> Outcome:
+        if isinstance(record, Command):
+            record = Command(record.stamp, "", record.body)
+        return super()._applied(index, record)
+
+
+class Greedy(ObservedCore):
+    def _open(self, image: GroupImage) -> None:
+        super()._open(image)
+        self.replicas[image.group].__class__ = GreedyReplica
 
 
 class Amnesiac(ObservedCore):

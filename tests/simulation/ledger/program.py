@@ -228,7 +228,7 @@ class LedgerProgram:
         joined = NodeJoined(self.host.address, self.host.address, self._nonce)
 
         def told(answer: Answer) -> None:
-            if answer[0] == "done":
+            if answer[0] == "done" and not self.store.has_failed:
                 number = decode_verdict(answer[3]).number
                 self.store.put_meta("number", str(number).encode())
                 self._sync()
@@ -405,8 +405,8 @@ class LedgerProgram:
 
     def _asked(self, message: Any, handle: Any) -> None:
         answer = self.host.answer
-        if self.core is None:
-            answer(handle, ("refused", "joining", ""))
+        if self.core is None or self.store.has_failed:
+            answer(handle, ("refused", "not ready", ""))
             return
         match message:
             case ("op", command):

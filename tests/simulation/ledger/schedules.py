@@ -41,6 +41,8 @@ class Profile:
     steps: tuple[int, int] = (2, 7)
     lasts_s: tuple[float, float] = (1.5, 4.0)
     joiners: int = 0
+    """With these nothing is late by more than a node takes to leave a group and come back: the
+    links between nodes are streams, and what is under way on one dies with it."""
     loss: float = 0.15
     slow_sync: float = 0.0
 
@@ -134,7 +136,7 @@ def draw(profile: Profile, seed: int) -> Plan:
             "jitter_s": rng.choice((0.001, 0.01, 0.05)),
             "duplicate": 0.2 * rng.random() if lossy else 0.0,
             "spike": 0.05 * rng.random() if lossy else 0.0,
-            "spike_s": rng.choice((0.1, 0.5, 2.0)),
+            "spike_s": rng.choice((0.1, 0.5, 2.0) if not joiners else (0.1, 0.3)),
         },
         steps=[],
         lasts_s=lasts_s,

@@ -14,7 +14,7 @@ class LedgerSuite:
     def __init__(self, profiles: Iterable[str] = PROFILES, *, mutant: Mutant = REAL) -> None:
         self._profiles = [PROFILES[name] for name in profiles]
         self._mutant = mutant
-        self.name = self._profiles[0].name if len(self._profiles) == 1 else "ledger"
+        self.name = f"ledger/{self._profiles[0].name}" if len(self._profiles) == 1 else "ledger"
 
     def draw(self, seed: int) -> Plan:
         return draw(self._profiles[seed % len(self._profiles)], seed)

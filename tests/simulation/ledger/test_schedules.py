@@ -1,0 +1,54 @@
+"""The ledger under faults: random schedules, kept scenarios, and mutants that must be caught."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.campaign import campaign, seconds_per_simulation, seeds_of_commit
+from tests.simulation.kernel import Violation
+from tests.simulation.ledger.mutants import MUTANTS, Mutant
+from tests.simulation.ledger.schedules import PROFILES, SCENARIOS, draw, load_scenario, run
+from tests.simulation.ledger.suite import LedgerSuite
+from tests.simulation.trace import Trace
+
+MUTANT_SEEDS = 80
+
+
+@pytest.mark.timeout(300)
+def test_random_schedules_lose_and_change_nothing_and_go_on_once_healed() -> None:
+    suite = LedgerSuite()
+    tally = campaign(suite, seeds_of_commit(), seconds=seconds_per_simulation())
+    tally.raise_if_failed()
+    assert tally.runs >= 1
+
+
+@pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.json")), ids=lambda path: path.stem)
+def test_what_once_went_wrong_stays_right(path: Path) -> None:
+    run(load_scenario(path))
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_broken_rule_is_noticed(mutant: Mutant) -> None:
+    suite = LedgerSuite([mutant.profile], mutant=mutant)
+    for seed in range(MUTANT_SEEDS):
+        try:
+            suite.run(suite.draw(seed), None)
+        except Violation as violation:
+            if any(words in str(violation) for words in mutant.caught_by):
+                return
+    pytest.fail(f"{MUTANT_SEEDS} schedules of {mutant.profile} did not notice: {mutant.name}")
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_the_same_seed_is_the_same_run(name: str) -> None:
+    traces = [Trace(), Trace()]
+    for trace in traces:
+        run(draw(PROFILES[name], 11), trace=trace)
+    assert traces[0].digest == traces[1].digest
+    assert traces[0].count > 1_000
+
+
+def test_a_schedule_is_drawn_from_its_seed_alone() -> None:
+    for profile in PROFILES.values():
+        assert draw(profile, 7) == draw(profile, 7)
+        assert draw(profile, 7) != draw(profile, 8)
