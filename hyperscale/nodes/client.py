@@ -77,7 +77,7 @@ from hyperscale.wire.roles import Role
 DEFAULT_PORT = 9000
 ASK_S = 30.0
 SUBMIT_S = 60.0
-CONNECT_S = 5.0
+CONNECT_S = 3.0
 """How long it is tried while no manager can be reached at all."""
 _HANDSHAKE_S = 3.0
 _RECORD_S = 120.0
@@ -263,7 +263,7 @@ class HyperscaleClient:
                 await self._put(package, deadline_s)
                 continue
             if ack.code != Code.CAPACITY.value:
-                raise InputError(f"the job was refused: {ack.error or ack.code}", hint=_hint(ack))
+                raise InputError(f"the job was refused: {ack.error or ack.code}")
             if loop.time() + ack.retry_after_s >= deadline_s:
                 raise RunError(
                     f"the cluster has no room for another job: {ack.error}",
@@ -524,9 +524,3 @@ def _package(job: JobSubmission) -> Package:
         first = workflows[0][1] if isinstance(workflows[0], tuple) else workflows[0]
         name = first.__name__ if isinstance(first, type) else type(first).__name__
     return package_classes(workflows, test_name=name)
-
-
-def _hint(ack: JobAck) -> str:
-    if ack.code == Code.CONFLICT.value:
-        return "this key belongs to another submission: use a new one"
-    return ""

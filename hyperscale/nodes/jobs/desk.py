@@ -298,7 +298,10 @@ class ClientDesk:
             group = parse_job_id(job).group
         except (InputError, ValueError) as error:
             raise RemoteError(str(error), code=Code.UNKNOWN_JOB.value) from error
-        return self._ledger.topology.heir_of(group)
+        topology = self._ledger.topology
+        if topology.groups and group not in topology.groups:
+            raise RemoteError(f"there is no job {job}", code=Code.UNKNOWN_JOB.value)
+        return topology.heir_of(group)
 
     def _machine(self, group: int) -> JobMachine | None:
         machine = self._ledger.machine(group)

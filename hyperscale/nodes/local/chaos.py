@@ -92,7 +92,7 @@ class Chaos:
         elif target_url:
             await asyncio.to_thread(_post, f"{target_url.rstrip('/')}/counts/reset")
         try:
-            return await self._run(plan, file, duration_s, target, target_url, vus)
+            return await self._run(plan, file, duration_s, target=target, target_url=target_url)
         finally:
             if target is not None:
                 target.stop()
@@ -102,9 +102,9 @@ class Chaos:
         plan: list[Trouble],
         file: Path,
         duration_s: float,
+        *,
         target: Target | None,
         target_url: str,
-        vus: int,
     ) -> Verdict:
         verdict = Verdict()
         async with HyperscaleClient(directory=self._directory, connect_timeout=30.0) as client:
@@ -123,6 +123,8 @@ class Chaos:
             await self._check_agreement(job, verdict)
             await self._check_ledger(verdict)
             result = await client.get_results(job)
+        for note in result.warnings:
+            self._say(f"note    {note}")
         counts = None
         if target is not None:
             counts = json.loads(target.counts())
@@ -131,7 +133,7 @@ class Chaos:
         if counts is not None:
             _check_counts(result, counts, verdict)
         if target is not None and counts is not None:
-            _check_connections(counts, vus, plan, verdict)
+            _check_connections(counts, result.workflows[0].vus, plan, verdict)
         return verdict
 
     # -- trouble --------------------------------------------------------------------------

@@ -1,0 +1,216 @@
+"""Whole clusters of real processes, as `hyperscale cluster up` runs them, and a target that counts.
+
+The target is in this process: what it counts is the truth the results are compared with.
+"""
+
+import asyncio
+import contextlib
+import functools
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+from hyperscale._native import Target
+from hyperscale.nodes.client import HyperscaleClient
+from hyperscale.nodes.local.chaos import children_of
+from hyperscale.nodes.local.cluster import is_ready
+from hyperscale.nodes.local.control import start_again
+from hyperscale.nodes.local.file import ClusterFile, NodeRow, read_cluster
+from hyperscale.reporting.results import RunResult
+from tests.cli.command import HYPERSCALE, WAIT_S, is_alive
+
+HEADER = """\
+import asyncio
+import time
+from hyperscale import Workflow, action, check, depends, setup, state, step, Provide, Use
+from hyperscale.testing import HTTPResponse, URL
+"""
+
+
+def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A test that is a coroutine function, run on a loop of its own."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **fixtures: Any) -> None:
+        asyncio.run(test(*arguments, **fixtures))
+
+    return run
+
+
+def until(condition: Callable[[], object], *, what: str, within_s: float = WAIT_S) -> None:
+    """Waits for a condition of other processes, which can only be looked at again and again."""
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise AssertionError(f"in vain for {within_s:.0f} s: {what}")
+        time.sleep(0.02)
+
+
+class Cluster:
+    def __init__(self, directory: Path, process: "subprocess.Popen[str]") -> None:
+        self.directory = directory
+        self.process = process
+        self.target = Target("127.0.0.1", 0, 1)
+        self._files = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.target.port}"
+
+    @property
+    def file(self) -> ClusterFile:
+        return read_cluster(self.directory)
+
+    def node(self, name: str) -> NodeRow:
+        return self.file.node(name)
+
+    # -- nodes ----------------------------------------------------------------------------
+
+    def kill(self, name: str) -> None:
+        row = self.node(name)
+        os.kill(row.pid, signal.SIGKILL)
+        until(lambda: not is_alive(row.pid), what=f"{name} is gone")
+
+    def start(self, name: str) -> None:
+        start_again(self.directory, name)
+
+    def pause(self, name: str, *, executors: bool = False) -> list[int]:
+        pids = [self.node(name).pid]
+        if executors:
+            pids += children_of(pids[0])
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        return pids
+
+    def heal(self) -> None:
+        """Everyone up, awake and ready, and the target's counts from zero."""
+        for row in self.file.nodes:
+            if is_alive(row.pid):
+                for pid in [*children_of(row.pid), row.pid]:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGCONT)
+            else:
+                self.start(row.id)
+        self.wait_ready()
+        self.target.reset()
+
+    def wait_ready(self) -> None:
+        until(lambda: all(map(is_ready, self.file.nodes)), what="all nodes are ready")
+
+    # -- tests ----------------------------------------------------------------------------
+
+    def write(self, body: str) -> Path:
+        """A test file; `URL_` in it is the target's."""
+        self._files += 1
+        path = self.directory.parent / f"test_{self._files}.py"
+        path.write_text(HEADER + dedent(body).replace("URL_", self.url))
+        return path
+
+    def paced(self, *, vus: int = 6, duration: str = "5s", name: str = "Load") -> Path:
+        """Each virtual user waits 20 ms for each answer."""
+        return self.write(
+            f"""
+            class {name}(Workflow):
+                vus = {vus}
+                duration = "{duration}"
+
+                @step()
+                async def get(self, url: URL = "URL_/delay/20") -> HTTPResponse:
+                    return await self.client.http.get(url)
+            """
+        )
+
+    def client(self, *managers: str) -> HyperscaleClient:
+        if not managers:
+            return HyperscaleClient(directory=self.directory, connect_timeout=20.0)
+        found = self.file
+        return HyperscaleClient(
+            [found.node(name).tcp for name in managers],
+            settings={"security": {"secret_file": found.secret_file}},
+        )
+
+    def counts(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.target.counts())
+        return found
+
+    def per_second(self) -> dict[int, int]:
+        """Requests the target read, by second of its clock."""
+        return {int(second): count for second, count in self.counts()["seconds"].items()}
+
+    def command(self, *arguments: str, cwd: Path | None = None) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [*HYPERSCALE, *arguments],
+            cwd=cwd or self.directory.parent,
+            env={**os.environ, "COLUMNS": "120", "CI": "true"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
+        process = self.command(*arguments, cwd=cwd)
+        stdout, stderr = process.communicate(timeout=WAIT_S)
+        return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)
+
+
+def sent(result: RunResult) -> int:
+    return sum(step.sent for workflow in result.workflows for step in workflow.steps)
+
+
+def cut(result: RunResult) -> int:
+    return sum(step.cut for workflow in result.workflows for step in workflow.steps)
+
+
+def gaps(result: RunResult) -> int:
+    return sum(gap.requests_max for gap in result.gaps)
+
+
+async def status_is(client: HyperscaleClient, job: str, *statuses: str) -> str:
+    """Waits until the job is in one of these states."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            push = await client.get_job_status(job)
+            if push.status in statuses:
+                return push.status
+            await asyncio.sleep(0.05)
+
+
+@contextlib.contextmanager
+def running_cluster(directory: Path, *arguments: str) -> Iterator[Cluster]:
+    said = directory.parent / f"{directory.name}.out"
+    with said.open("w") as output:
+        process = subprocess.Popen(
+            [*HYPERSCALE, "cluster", "up", "--dir", str(directory), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            text=True,
+            start_new_session=True,
+        )
+    cluster = Cluster(directory, process)
+    try:
+        until(
+            lambda: said.read_text().startswith("ready") or process.poll() is not None,
+            what="the cluster is ready",
+        )
+        assert process.poll() is None, said.read_text()
+        yield cluster
+    finally:
+        cluster.target.stop()
+        nodes = [row.pid for row in read_cluster(directory).nodes]
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(40)
+        finally:
+            process.kill()
+            process.wait()
+        left = [pid for pid in nodes if is_alive(pid)]
+        assert not left, f"processes are left: {left}"
