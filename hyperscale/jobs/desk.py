@@ -36,6 +36,8 @@ from hyperscale.stats.view import RunView
 
 PROPOSAL_S = 10.0
 """After so long without a word a proposal is made again; committing it twice changes nothing."""
+NEWS_S = 0.1
+"""That parts have begun is committed so soon, for all that begin together."""
 _BACKOFF_S_MAX = 8.0
 
 
@@ -61,7 +63,6 @@ class LiveJob:
     waiting_s: dict[tuple[str, int], float] = field(default_factory=dict)
     start_at_s: dict[str, float] = field(default_factory=dict)
     refused: dict[tuple[str, int], int] = field(default_factory=dict)  # in a row, by part
-    has_news: bool = False  # something to checkpoint at once
 
 
 def proposal_key(event: Event) -> tuple[Any, ...]:
@@ -235,7 +236,8 @@ class Desk:
             workflow.take(progress.report, attempt=run.id.attempt)
             if not had_begun or run.deadline_s == float("inf"):
                 self._set_deadline(run, workflow)
-        live.has_news = live.has_news or not had_begun
+        if not had_begun:
+            live.checkpoint_s = min(live.checkpoint_s, now_s + NEWS_S)
 
     def accepted(self, run: LiveRun, phase: PartPhase, *, now_s: float) -> None:
         """Its worker has taken it."""
@@ -255,7 +257,7 @@ class Desk:
         run.started_s = max(now_s, live.start_at_s.get(run.id.workflow, now_s))
         run.moved_s = run.started_s
         self._set_deadline(run, live.workflows[run.id.workflow])
-        live.has_news = True
+        live.checkpoint_s = min(live.checkpoint_s, now_s + NEWS_S)
 
     def _set_deadline(self, run: LiveRun, workflow: LiveWorkflow) -> None:
         started_s = run.started_s or 0.0

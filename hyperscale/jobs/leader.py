@@ -58,6 +58,9 @@ from hyperscale.stats.view import RunView
 
 Answer = PartAnswer | LeasesRenewed | RunsHere
 
+_RUNS_AT_ONCE = 64
+_SOON_S = 0.02
+
 
 class JobLeader:
     """All jobs of one group, while this node leads it."""
@@ -71,6 +74,8 @@ class JobLeader:
         self._steering = Steering(self._desk)
         self._is_leading = False
         self._tick_at_s = float("inf")
+        self._full_at_s = float("inf")  # when all jobs are looked at again
+        self._dirty: set[str] = set()  # jobs to be looked at before that
         self.backpressure = Backpressure.NONE  # what reports are answered with
 
     # --- who leads ------------------------------------------------------------------------
@@ -80,7 +85,8 @@ class JobLeader:
         desk = self._desk
         self._is_leading = True
         desk.lead(term, list(workers), now_s=now_s, now_ms=now_ms)
-        self._tick_at_s = now_s
+        self._tick_at_s = self._full_at_s = now_s
+        self._dirty.clear()
         effects: list[Effect] = []
         for job in list(self._machine.jobs()):
             desk.adopt(job, now_s=now_s)
@@ -92,7 +98,8 @@ class JobLeader:
     def follow(self) -> None:
         """This node does not lead any more: it knows nothing and does nothing."""
         self._is_leading = False
-        self._tick_at_s = float("inf")
+        self._tick_at_s = self._full_at_s = float("inf")
+        self._dirty.clear()
         self._desk.clear()
 
     @property
@@ -130,7 +137,9 @@ class JobLeader:
                 return []
             case _:
                 pass
-        return effects + self._steering.steer(job, now_s=now_s)
+        if job.has_ended:
+            return effects + self._steering.steer(job, now_s=now_s)
+        return effects + self._steer(job.id, now_s)
 
     def proposal_failed(self, event: Event, *, now_s: float) -> list[Effect]:
         """It was not committed, or nobody knows. It is proposed again if it is still wanted."""
@@ -257,14 +266,11 @@ class JobLeader:
             if run is None or run.worker != progress.worker:
                 effects.append(desk.stop(progress.worker, part.run, "it is not wanted any more"))
                 continue
-            was_running = run.phase is PartPhase.RUNNING
             desk.take(run, part, now_s=now_s)
             if part.extension:
                 granted_s = run.extend(now_s=now_s)
                 if granted_s:
                     extended_s[f"{part.run.workflow}/{part.run.part}"] = granted_s
-            if not was_running and run.phase is PartPhase.RUNNING:
-                effects += self._steer(part.run.job, now_s)
         taken = ProgressTaken(backpressure=self.backpressure, extended_s=extended_s)
         return taken, effects
 
@@ -289,9 +295,16 @@ class JobLeader:
         """Whatever is due."""
         if not self._is_leading:
             return []
-        self._tick_at_s = now_s + self._timing.renew_s / 4
-        effects = self._contact(now_s)
-        for job in list(self._machine.jobs()):
+        effects: list[Effect] = []
+        jobs = list(self._machine.jobs())
+        if now_s >= self._full_at_s:
+            self._full_at_s = now_s + self._timing.renew_s / 4
+            effects += self._contact(now_s)
+        else:
+            jobs = [job for job in jobs if job.id in self._dirty]
+        self._dirty.clear()
+        self._tick_at_s = self._full_at_s
+        for job in jobs:
             effects += self._steering.steer(job, now_s=now_s)
         return effects
 
@@ -299,6 +312,11 @@ class JobLeader:
         return self._tick_at_s
 
     def _steer(self, job_id: str, now_s: float) -> list[Effect]:
+        if len(self._desk.runs) > _RUNS_AT_ONCE:
+            # Looking at thousands of runs for each word of one of them would take too long.
+            self._dirty.add(job_id)
+            self._tick_at_s = min(self._tick_at_s, now_s + _SOON_S)
+            return []
         job = self._machine.job(job_id)
         return [] if job is None else self._steering.steer(job, now_s=now_s)
 
@@ -311,8 +329,8 @@ class JobLeader:
             desk.links.get(run.worker, now_s=now_s)
         effects: list[Effect] = []
         for worker, link in desk.links.all().items():
-            # A little early rather than a whole tick late.
-            if link.is_gone or now_s < link.renewed_s + timing.renew_s - 0.01:
+            # Half a tick early rather than a whole one late.
+            if link.is_gone or now_s < link.renewed_s + timing.renew_s * 7 / 8:
                 continue
             if link.has_answered and link.stamp_ms:
                 if worker not in runs:

@@ -420,9 +420,8 @@ class Steering:
 
     def _look_at_statistics(self, job: Job, live: LiveJob, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
-        if now_s >= live.checkpoint_s or live.has_news:
+        if now_s >= live.checkpoint_s:
             live.checkpoint_s = now_s + self._timing.checkpoint_s
-            live.has_news = False
             points = [
                 run.checkpoint()
                 for run in self._desk.runs.values()

@@ -148,6 +148,7 @@ class WorkflowStats:
         }
         self._counts: dict[str, StepCounts] = {}
         self._counts_version = -1
+        self._closed_at_s = -1
         headline = [step.name for step in self._steps.values() if step.kind is StepKind.TEST]
         self.headline_steps: tuple[str, ...] = tuple(
             headline or (s.name for s in self._steps.values() if s.kind is StepKind.ACTION)
@@ -173,7 +174,10 @@ class WorkflowStats:
             step.series.offer(key, step_report.series)
             if step_report.latency is not None:
                 step.histograms_version += 1
-        self._close_series()
+        # Once a second is enough, and looking at a thousand parts for each report is not.
+        if int(report.elapsed_s) > self._closed_at_s:
+            self._closed_at_s = int(report.elapsed_s)
+            self._close_series()
         self.version += 1
 
     def _close_series(self) -> None:

@@ -122,7 +122,7 @@ class Rig:
         self, *workflows: WorkflowPlan, key: str = "k", options: JobOptions | None = None
     ) -> str:
         job = self.commit(submission(key, plan(*workflows), options))
-        self.run(0.2)
+        self.run(0.5)
         return job
 
     def commit(self, event: Event) -> str:

@@ -23,7 +23,10 @@ FOUND = {
     "isolation": {
         33: "a machine that stood still does not wake up beside its successor",
         27: "the same, with two cores",
-        384: "a workflow planned for one grant is not dispatched by another",
+        382: "a workflow planned for one grant is not dispatched by another",
+    },
+    "everything": {
+        447: "nor with a grant that was taken back meanwhile",
     },
     "leaders": {
         23: "a run its worker was never told of costs no retry and leaves no gap",
