@@ -75,8 +75,20 @@ class Steward:
         return {
             group: self._manage() if group == MANAGEMENT else self._lead(group)
             for group in core.replicas
-            if core.may_act(group)
+            if core.may_act(group) and self._is_seated(group)
         }
+
+    def _is_seated(self, group: int) -> bool:
+        """Whether this leader has a vote. One that was elected before it knew that it had lost
+        its seat stays in office, heard by all, and nothing can be committed: it gives way."""
+        raft = self._core.raft
+        voters, outgoing, _ = raft.seats(group)
+        if self._core.number in (*voters, *outgoing):
+            return True
+        reach = {number: matched for number, matched, is_heard in raft.progress(group) if is_heard}
+        if able := [number for number in voters if number in reach]:
+            raft.transfer_leadership(group, max(able, key=lambda number: reach[number]))
+        return False
 
     # -- group 0 --------------------------------------------------------------------------
 
