@@ -152,13 +152,17 @@ class Connection(asyncio.Protocol):
             self._flush_soon()
             raise
 
-    def send(self, message: Struct, *, deadline_s: float = 0.0) -> None:
-        """Sends a one-way message: queued now, or `QueueFullError`."""
+    def send(self, message: Struct, *, deadline_s: float = 0.0, at_once: bool = False) -> None:
+        """Sends a one-way message: queued now, or `QueueFullError`. With the rest of this turn
+        of the loop, or `at_once` if others wait for it and more of this turn would take long."""
         session = self._established()
         if self._is_closing:
             raise UnreachableError(f"{type(message).__name__}: the connection is closed")
         session.send(message, deadline_s=deadline_s)
-        self._flush_soon()
+        if at_once:
+            self._flush()
+        else:
+            self._flush_soon()
 
     def resend(self, entry: Entry) -> None:
         """Queues what another connection did not send; dropped if the queue is full."""
@@ -343,6 +347,7 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
+        # The one that was planned, if this came before it, will find nothing to do.
         self._is_flush_due = False
         session, transport = self._session, self._transport
         if session is None or transport is None or self._is_closing:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from hyperscale.config.addresses import split_address
 from hyperscale.membership.events import Member, State
+from hyperscale.wire.connection import Connection
 from hyperscale.wire.link import PeerLink
 from hyperscale.wire.peer import PeerServer
 from hyperscale.wire.roles import Role
@@ -18,6 +19,9 @@ class Peers(Protocol):
 
     def link(self, node: str) -> PeerLink | None:
         """A lasting link; None if nobody of that name was ever seen."""
+
+    def connection(self, node: str) -> Connection | None:
+        """The usable connection to a node, if there is one now."""
 
     def living(self) -> list[str]:
         """Nodes of the tier that are not known to be dead, this one included, in order."""
@@ -62,6 +66,12 @@ class MemberPeers:
         link = self._server.link(host, port, node_id=node)
         self._links[node] = link
         return link
+
+    def connection(self, node: str) -> Connection | None:
+        found = self._server.connection_to(node)
+        if found is None:
+            self.link(node)  # dials, from now on
+        return found
 
     def living(self) -> list[str]:
         own = self._server.local.node_id

@@ -43,6 +43,8 @@ from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import OverloadedError, QueueFullError
 
 TICK_S: Final = 0.05
+_UNSENT_MAX = 64
+"""So many proposals do not wait for the end of a turn of the event loop."""
 _COMMIT_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 _log = logging.getLogger("hyperscale.ledger")
@@ -101,6 +103,7 @@ class LocalLedger:
         self._leading: dict[int, int] = {}
         self._pulls: set[asyncio.Task[None]] = set()
         self._turn_handle: asyncio.Handle | None = None
+        self._unsent = 0
         self._tick_handle: asyncio.TimerHandle | None = None
         self._written = asyncio.Event()
         self.transfer = Transfer(self)
@@ -167,6 +170,7 @@ class LocalLedger:
         if self._turn_handle is not None:
             self._turn_handle.cancel()
             self._turn_handle = None
+        self._unsent = 0
         if self.failed.done() or not self.is_open:
             return
         try:
@@ -281,11 +285,10 @@ class LocalLedger:
 
     def _send(self, peer: int, message: Struct) -> None:
         name = self.name_of(peer)
-        link = self.peers.link(name) if name else None
-        connection = None if link is None else link.connection
+        connection = self.peers.connection(name) if name else None
         if connection is not None:
             with suppress(QueueFullError):
-                connection.send(message)
+                connection.send(message, at_once=True)
                 return
         # Not parked: consensus repeats itself, and old news would only crowd out new.
         self.core.raft.report_unreachable(peer)
@@ -366,7 +369,11 @@ class LocalLedger:
     async def _answered(self, token: int, group: int, timeout_s: float) -> Outcome:
         answer: asyncio.Future[Outcome | Superseded | Unknown] = self._loop.create_future()
         self._answers[token] = answer
-        self.wake()
+        self._unsent += 1
+        if self._unsent < _UNSENT_MAX:
+            self.wake()
+        else:
+            self._turn()  # followers write these down while this node reads what else has come
         expiry = self._loop.call_later(timeout_s, _expire, answer)
         try:
             outcome = await answer
