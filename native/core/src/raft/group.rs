@@ -193,11 +193,7 @@ impl Group {
     }
 
     pub fn step(&mut self, message: Message) {
-        let kind = message.get_msg_type();
-        let is_vote = matches!(kind, MessageType::MsgRequestVote | MessageType::MsgRequestPreVote);
-        if is_vote && self.node.store().is_blank() {
-            // A node that left the group and came back has forgotten what it vouched for: with
-            // its vote a candidate could win that lacks what was committed.
+        if self.node.store().is_blank() && is_for_members(&message) {
             return;
         }
         // Refused messages (from a node removed meanwhile, of an older term) are the protocol's
@@ -468,6 +464,17 @@ impl Group {
 
     pub fn log_size(&self) -> (usize, usize) {
         self.node.store().size()
+    }
+}
+
+/// What a node that knows nothing of a group leaves alone. It may have left the group and come
+/// back: then it has forgotten what it vouched for, and with its vote a candidate could win that
+/// lacks what was committed; and a heartbeat from before may speak of entries it had then.
+fn is_for_members(message: &Message) -> bool {
+    match message.get_msg_type() {
+        MessageType::MsgRequestVote | MessageType::MsgRequestPreVote => true,
+        MessageType::MsgHeartbeat => message.commit > 0,
+        _ => false,
     }
 }
 
