@@ -63,6 +63,8 @@ class PeerLink:
         self.node_id = node_id
         """Who answers there, once known."""
         self.last_error = "not dialled yet"
+        self.refused_s = float("-inf")
+        """When nobody was found to listen there, the last time."""
         self._node = node
         self._loop = asyncio.get_running_loop()
         self.closing: asyncio.Future[None] = self._loop.create_future()
@@ -202,6 +204,8 @@ class PeerLink:
             connection = await self._node.dial(self.host, self.port)
         except (PeerProtocolError, CallError, OSError) as error:
             self.last_error = str(error) or type(error).__name__
+            if isinstance(error, ConnectionRefusedError):
+                self.refused_s = self._loop.time()
             self._node.hooks.dial_failed(self.host, self.port, self.node_id, error)
             return False
         self.node_id = connection.peer.node_id

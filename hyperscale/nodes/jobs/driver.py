@@ -204,7 +204,8 @@ class JobsDriver:
         link = self._peers.link(worker)
         if link is not None:
             expected = _ANSWERS.get(type(command), PartAnswer)
-            wait_s = CALL_S if isinstance(command, RenewLeases) else PREPARE_S
+            # Renewals and questions are repeated; whether anyone is there is known soon.
+            wait_s = CALL_S if isinstance(command, RenewLeases | WhoRuns) else PREPARE_S
             try:
                 answer = await link.call(command, expected, deadline_s=begun_s + wait_s, retries=0)
             except CallError as error:
@@ -215,8 +216,14 @@ class JobsDriver:
                 )
         leader = self.leaders.get(group)
         if leader is not None:
-            rtt_s = self._loop.time() - begun_s
-            effects = leader.answered(worker, command, answer, now_s=time.monotonic(), rtt_s=rtt_s)
+            effects = leader.answered(
+                worker,
+                command,
+                answer,
+                now_s=time.monotonic(),
+                rtt_s=self._loop.time() - begun_s,
+                is_refused=link is not None and link.refused_s >= begun_s,
+            )
             self._perform(group, effects)
 
     # -- the allocator --------------------------------------------------------------------
