@@ -21,6 +21,7 @@ from hyperscale.jobs.commands import (
 from hyperscale.jobs.effects import Effect, Propose, Release, Send
 from hyperscale.jobs.events import (
     AttemptRevoked,
+    Checkpointed,
     Dispatched,
     Event,
     JobSubmitted,
@@ -67,20 +68,24 @@ class LiveJob:
 
 def proposal_key(event: Event) -> tuple[Any, ...]:
     """The same for two proposals of the same thing."""
+    what: tuple[Any, ...]
     match event:
         case JobSubmitted():
             return ("submitted", event.key)
         case WorkflowsPlanned():
-            return ("planned", event.job, *event.parts)
+            what = ("planned", *event.parts)
         case Dispatched():
             parts = tuple((each.part, each.attempt) for each in event.dispatches)
-            return ("dispatched", event.job, event.workflow, parts)
+            what = ("dispatched", event.workflow, parts)
         case AttemptRevoked() | SubFinished():
-            return ("closed", event.job, event.workflow, event.part, event.attempt)
+            what = ("closed", event.workflow, event.part, event.attempt)
         case WorkflowEnded():
-            return ("ended", event.job, event.workflow)
+            what = ("ended", event.workflow)
+        case Checkpointed():
+            what = ("checkpointed", *((p.workflow, p.part) for p in event.parts[:1]))
         case _:
-            return (type(event).__name__, event.job)
+            what = (type(event).__name__,)
+    return (event.job, *what)
 
 
 class Desk:
@@ -143,6 +148,7 @@ class Desk:
         live = LiveRun(
             id=run,
             worker=part.worker,
+            parts=len(job.workflows[run.workflow].parts),
             first_slot=part.first_slot,
             cores=part.cores,
             began_s=part.began_s,

@@ -78,6 +78,7 @@ class LiveRun:
 
     id: RunId
     worker: str
+    parts: int  # of its workflow
     first_slot: int
     cores: int
     began_s: float  # of the part's duration, done by earlier attempts

@@ -5,6 +5,10 @@ has to happen next. It may be called at any time and as often as one likes: what
 is not asked for again before its time.
 """
 
+from collections.abc import Iterator
+
+import msgspec
+
 from hyperscale.errors import RunError
 from hyperscale.jobs.commands import (
     AskCores,
@@ -24,6 +28,7 @@ from hyperscale.jobs.desk import Desk, LiveAsk, LiveJob
 from hyperscale.jobs.effects import Ask, Effect, Send
 from hyperscale.jobs.events import (
     CancelRequested,
+    Checkpoint,
     Checkpointed,
     Dispatch,
     Dispatched,
@@ -38,9 +43,14 @@ from hyperscale.jobs.live import LiveRun, encode_report
 from hyperscale.jobs.state import Job, Workflow, WorkflowStatus
 from hyperscale.jobs.timing import RETRIES_MAX
 from hyperscale.plan import Priority
+from hyperscale.stats.report import PartReport
 from hyperscale.stats.thresholds import abort_verdict
 
 _RUNNING = (PartPhase.RUNNING, PartPhase.STOPPING, PartPhase.FINISHED)
+CHECKPOINT_BYTES = 512 * 1024
+SERIES_PARTS_MAX = 32
+"""The seconds of workflows with more parts are for the live view only: all of them would make
+a record too large for the log."""
 GRANT_S = 10.0
 """A grant is good for so long; the allocator holds it a little longer."""
 _DEAD_EXECUTOR_GAP_S = 0.5  # what an executor that died had not reported, at most
@@ -427,8 +437,8 @@ class Steering:
                 for run in self._desk.runs.values()
                 if run.id.job == job.id and run.phase in _RUNNING and run.result is None
             ]
-            if points:
-                effects += self._desk.propose(Checkpointed(job=job.id, parts=points), now_s=now_s)
+            for some in _bundles(points):
+                effects += self._desk.propose(Checkpointed(job=job.id, parts=some), now_s=now_s)
         if job.stop is None and now_s >= live.thresholds_s:
             live.thresholds_s = now_s + self._timing.thresholds_s
             effects += self._abort_on_threshold(job, live, now_s)
@@ -452,6 +462,20 @@ class Steering:
         return []
 
 
+def _bundles(points: list[Checkpoint]) -> Iterator[list[Checkpoint]]:
+    """Entries of the log stay small, however many parts a job has."""
+    some: list[Checkpoint] = []
+    size = 0
+    for point in points:
+        size += len(point.report)
+        if some and size > CHECKPOINT_BYTES:
+            yield some
+            some, size = [], len(point.report)
+        some.append(point)
+    if some:
+        yield some
+
+
 def _fits(grant: LiveAsk, workflow: Workflow, now_s: float) -> bool:
     """Whether it is what the workflow was planned for, and still good."""
     answer = grant.answer
@@ -461,12 +485,18 @@ def _fits(grant: LiveAsk, workflow: Workflow, now_s: float) -> bool:
     return is_same and now_s < grant.granted_s + GRANT_S
 
 
+def _without_seconds(report: PartReport) -> PartReport:
+    steps = [msgspec.structs.replace(step, series=[]) for step in report.steps]
+    return msgspec.structs.replace(report, steps=steps)
+
+
 def _finished(
     run: LiveRun, status: PartStatus, error: str | None, result: PartFinished | None = None
 ) -> SubFinished:
     report = b""
     if result is not None and result.report is not None:
-        report = encode_report(result.report)
+        is_large = run.parts > SERIES_PARTS_MAX
+        report = encode_report(_without_seconds(result.report) if is_large else result.report)
     return SubFinished(
         job=run.id.job,
         workflow=run.id.workflow,
