@@ -9,6 +9,7 @@ from hyperscale.nodes.member import open_member
 from hyperscale.nodes.running import as_config
 from tests.config.reference import DOCUMENT, in_document, table
 
+PAGES = (DOCUMENT, DOCUMENT.with_name("ledger.md"))
 NODES = Path(__file__).parents[2] / "hyperscale" / "nodes"
 
 
@@ -20,20 +21,21 @@ def test_every_metric_is_listed_and_no_other() -> None:
     async def scrape() -> bytes:
         config = as_config("manager", {"listen": {"port": 0, "http_port": 0}})
         async with open_member(config, manager_duties(config)) as member:
+            await member.wait_ready(30)  # with its ledger
             return member.metrics()
 
     served = set(re.findall(r"^# TYPE (\S+)", asyncio.run(scrape()).decode(), re.MULTILINE))
-    listed = set(
-        re.findall(r"^\| `((?:hyperscale|process)_\w+)`", DOCUMENT.read_text(), re.MULTILINE)
-    )
+    pages = "\n".join(page.read_text() for page in PAGES)
+    listed = set(re.findall(r"^\| `((?:hyperscale|ledger|process)_\w+)`", pages, re.MULTILINE))
     assert served == listed
 
 
 def test_every_event_is_listed() -> None:
     code = "\n".join(path.read_text() for path in NODES.glob("*.py"))
+    code += "\n".join(path.read_text() for path in (NODES / "ledger").glob("*.py"))
     logged = set(re.findall(r'(?:_log\.\w+|report)\(\s*"([a-z_]+\.[a-z_]+)', code))
     driver = (NODES / "driver.py").read_text()
     logged |= set(re.findall(r'"((?:member|suspicion)\.[a-z_]+)"', driver))
     assert len(logged) > 10
-    text = DOCUMENT.read_text()
+    text = "\n".join(page.read_text() for page in PAGES)
     assert not [event for event in sorted(logged) if f"`{event}`" not in text]

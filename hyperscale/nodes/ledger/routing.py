@@ -42,6 +42,7 @@ from hyperscale.wire.serving import Handlers
 
 HOPS_MAX: Final = 3
 _RETRY_S = 0.05
+_CONNECT_S = 0.25
 
 
 class Ledger(LocalLedger):
@@ -118,8 +119,11 @@ class Ledger(LocalLedger):
             tried.add(name)
             if link is None or self.peers.dead_for_s(name) is not None:
                 continue
+            # One that is not connected has most likely just died: others may know who leads now.
+            is_there = self.peers.connection(name) is not None
+            until_s = deadline_s if is_there else min(deadline_s, self._loop.time() + _CONNECT_S)
             try:
-                return await link.call(command, Done, deadline_s=deadline_s)
+                return await link.call(command, Done, deadline_s=until_s)
             except CallError as error:
                 if not error.is_definite:
                     raise OutcomeUnknownError(

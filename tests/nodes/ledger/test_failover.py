@@ -1,0 +1,132 @@
+"""Leaders killed: how long until the next commit. Nodes restarted: how long until they serve."""
+
+import asyncio
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from hyperscale.jobs.events import CancelRequested, encode
+from hyperscale.nodes.ledger.questions import CompactAsked, CompactTold
+from tests.nodes.lab import Cluster, until
+from tests.nodes.ledger.tier import Tier
+from tests.nodes.ledger.writer import Forwarder, Load, asked, losses, run
+from tests.nodes.report import Report
+
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results" / "soak-ledger-failover.txt"
+GROUP = 1
+BODY = encode(CancelRequested(job="dc.1-nobody", reason="a command like any other"))
+
+
+def next_commit_s(tier: Tier, leader: str) -> float:
+    """Kills the leader; seconds until a command is committed by the next one."""
+    others = [number for number, name in enumerate(tier.names) if name != leader]
+
+    async def through_another() -> float:
+        async with Forwarder(tier.addresses) as forwarder:
+            await forwarder.command(GROUP, "", BODY, via=others[0])
+            await asyncio.to_thread(tier.kill, leader)
+            killed_s = time.monotonic()
+            await forwarder.command(GROUP, "", BODY, via=others[0])
+            return time.monotonic() - killed_s
+
+    return asyncio.run(through_another())
+
+
+def test_another_leads_when_the_leader_is_killed(cluster: Cluster) -> None:
+    tier = Tier(cluster)
+    tier.wait_settled()
+    leader = tier.leader_of(GROUP)
+    next_commit_s(tier, leader)
+    assert tier.leader_of(GROUP) != leader
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_the_next_commit_comes_in_time(cluster: Cluster) -> None:
+    tier = Tier(cluster)
+    times: list[float] = []
+    for _ in range(20):
+        tier.wait_settled()
+        leader = tier.leader_of(GROUP)
+        times.append(next_commit_s(tier, leader))
+        tier.start(leader)
+        tier.wait_ready()
+        tier.wait_equal()
+    times.sort()
+    Report(RESULTS).write(
+        "leader of a group killed, 20 times, three managers",
+        "seconds until the next commit, through another node, at default timing:",
+        "  " + " ".join(f"{each:.2f}" for each in times),
+        f"wanted: 19 of 20 within 3 s, all within 5 s: "
+        f"{sum(each <= 3 for each in times)} and {sum(each <= 5 for each in times)}",
+    )
+    assert sum(each <= 3.0 for each in times) >= 19
+    assert times[-1] <= 5.0
+
+
+def commit_many(tier: Tier, count: int) -> None:
+    async def commit() -> None:
+        async with Forwarder(tier.addresses) as forwarder:
+            left = count
+
+            async def one() -> None:
+                nonlocal left
+                while left > 0:
+                    left -= 1
+                    await forwarder.command(GROUP, "", BODY)
+
+            await asyncio.gather(*(one() for _ in range(500)))
+
+    asyncio.run(commit())
+
+
+def live_bytes(database: Path) -> int:
+    """What the rows hold, without any of the file around them."""
+    tables = {"log": "data", "snap": "data", "history": "data", "meta": "value"}
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        return sum(
+            connection.execute(
+                f"SELECT COALESCE(SUM(LENGTH({column}) + 64), 0) FROM {table}"
+            ).fetchone()[0]
+            for table, column in tables.items()
+        )
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("snapshots", ["10000", "1000000"])
+def test_a_node_with_many_entries_serves_soon(cluster: Cluster, snapshots: str) -> None:
+    """With snapshots as usual, and with none: the whole log is read and applied again."""
+    tier = Tier(cluster, 1, flags=("--ledger-snapshot-entries", snapshots))
+    with Load(tier.addresses, clients=16, pause_s=0) as load:
+        until(lambda: load.commits > 3_000, what="some jobs with a history")
+    load.check()
+    commit_many(tier, 100_000)
+    tier.kill("m0")
+    began_s = time.monotonic()
+    tier.start("m0")
+    tier.wait_ready()
+    run(lambda forwarder: forwarder.command(GROUP, "", BODY), tier.addresses)
+    serves_s = time.monotonic() - began_s
+    assert not losses(load.acknowledged, run(lambda f: f.events(), tier.addresses))
+    before_bytes = database_bytes(tier)
+    asked(tier.addresses, CompactAsked(), CompactTold, 0)
+    commit_many(tier, 10)
+    assert tier.nodes["m0"].stop() == 0
+    after_bytes, live = database_bytes(tier), live_bytes(tier.data("m0") / "ledger" / "ledger.db")
+    Report(RESULTS).write(
+        f"restart with 100,000 entries, a snapshot every {int(snapshots):,}",
+        f"from the start of the process to its next commit: {serves_s:.2f} s (wanted: 5)",
+        f"database {before_bytes / 1e6:.1f} MB, after 'ledger snapshot' and a stop "
+        f"{after_bytes / 1e6:.1f} MB; its rows hold {live / 1e6:.1f} MB (wanted: below 2 x)",
+    )
+    assert serves_s <= 5.0
+    assert after_bytes < 2 * live + 256 * 1024
+
+
+def database_bytes(tier: Tier) -> int:
+    folder = tier.data("m0") / "ledger"
+    return sum(path.stat().st_size for path in folder.iterdir() if path.name.startswith("ledger"))
