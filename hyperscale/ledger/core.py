@@ -361,15 +361,16 @@ class LedgerCore:
             for group, index, term, token, data, _ in committed:
                 entry = _Entry(index, term, token, data)
                 self._apply(self.replicas[group], entry, effects)
+            self._keep_history()
         for group, token, index in turn.reads:
             self._reads.setdefault(group, []).append((index, token))
         self._answer_reads(effects)
-        self._keep_history()
         for group in self._astray:
             self._seek_repair(group)
         for group in turn.snapshots_wanted:
             self.take_snapshot(group)
-        for group, (entries, size) in self._since_snapshot.items():
+        for group in {each[0] for each in committed}:
+            entries, size = self._since_snapshot[group]
             if entries >= self.limits.snapshot_entries or size >= self.limits.snapshot_bytes:
                 self.take_snapshot(group)
 

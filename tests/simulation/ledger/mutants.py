@@ -135,5 +135,17 @@ MUTANTS = (
     ),
     Mutant(name="ack before quorum", acks_early=True, caught_by=("acknowledged",)),
     Mutant(name="fence ignored", machine=Unfenced, caught_by=("counted, but",)),
-    Mutant(name="foreign slot accepted", profile="slots", core=Greedy, caught_by=("two jobs",)),
+    Mutant(
+        name="foreign slot accepted",
+        profile="slots",
+        core=Greedy,
+        caught_by=("two jobs", "not linearizable"),
+    ),
+    Mutant(
+        name="an older topology followed",
+        profile="seats",
+        core=Amnesiac,
+        caught_by=("out of range", "another entry", "after healing", "have it on disk"),
+    ),
+    Mutant(name="told lost, but committed", core=Blind, caught_by=("not linearizable",)),
 )
