@@ -1,0 +1,66 @@
+"""Seeded trouble for a cluster under load: everything that must hold, holds."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperscale.nodes.local.trouble import Kind, make_plan
+from tests.cluster.lab import Cluster, running_cluster
+from tests.cluster.soak import report
+
+MANAGERS = ("manager-1", "manager-2", "manager-3")
+WORKERS = ("worker-1", "worker-2", "worker-3")
+
+
+@given(st.integers(0, 10**6), st.floats(2.0, 120.0))
+def test_a_plan_is_made_of_its_seed_and_leaves_a_majority(seed: int, duration_s: float) -> None:
+    plan = make_plan(seed, MANAGERS, WORKERS, duration_s)
+    assert plan == make_plan(seed, MANAGERS, WORKERS, duration_s)
+    for trouble in plan:
+        assert 0 < trouble.at_s < duration_s
+        down = {
+            other.node for other in plan if other.at_s <= trouble.at_s < other.at_s + other.away_s
+        }
+        assert len(down & set(MANAGERS)) <= 1
+        assert len(down & set(WORKERS)) <= 2
+
+
+def test_plans_have_every_kind_of_trouble() -> None:
+    kinds = {t.kind for seed in range(20) for t in make_plan(seed, MANAGERS, WORKERS, 20.0)}
+    assert kinds == set(Kind)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("seed", [3, 5, 8])
+def test_chaos_breaks_nothing(cluster: Cluster, seed: int) -> None:
+    done = cluster.command(
+        *("chaos", "--dir", str(cluster.directory), "--seed", str(seed), "--duration", "8s")
+    )
+    stdout, stderr = done.communicate(timeout=150)
+    assert (done.returncode, stderr) == (0, ""), stdout
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(4 * 3600)
+def test_chaos_breaks_nothing_for_many_seeds(tmp_path: Path) -> None:
+    """Fifty seeds on 3 managers and 4 workers; `HYPERSCALE_CHAOS_SEEDS` for another number."""
+    count = int(os.environ.get("HYPERSCALE_CHAOS_SEEDS", "50"))
+    lines, broken = [], []
+    with running_cluster(tmp_path / "lab", "--workers", "4") as cluster:
+        for seed in range(1000, 1000 + count):
+            done = cluster.command(
+                *("chaos", "--dir", str(cluster.directory), "--seed", str(seed)),
+                *("--duration", "20s"),
+            )
+            stdout, stderr = done.communicate(timeout=400)
+            facts = [line.removeprefix("held    ") for line in stdout.splitlines()]
+            kept = [line for line in facts if line.startswith(("the job", "requests", "BROKEN"))]
+            lines.append(f"seed {seed}: exit {done.returncode}; {'; '.join(kept)}")
+            if done.returncode != 0:
+                broken.append(f"{stdout}\n{stderr}")
+            cluster.heal()
+    report().write(f"chaos, {count} seeds on 3 managers and 4 workers", *lines)
+    assert not broken, "\n".join(broken)

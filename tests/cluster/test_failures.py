@@ -1,0 +1,109 @@
+"""Nodes that die or stop while a job runs: it goes on, and its results stay exact."""
+
+import asyncio
+from urllib.request import urlopen
+
+from hyperscale.nodes.client import HyperscaleClient
+from hyperscale.nodes.client_messages import JobNews
+from hyperscale.reporting.results import RunResult
+from tests.cluster.lab import Cluster, cut, gaps, on_loop, sent, status_is, until
+
+
+def leader_of(cluster: Cluster, job: str) -> str:
+    """The manager that leads the job's group, by its own metrics."""
+    group = job.rpartition(".")[2].partition("-")[0]
+    leading = f'ledger_is_leader{{group="{group}"}} 1'
+    found = [
+        manager.id
+        for manager in cluster.file.managers
+        if leading in urlopen(f"http://{manager.http}/metrics").read().decode()
+    ]
+    assert found, f"nobody leads group {group}"
+    return found[0]
+
+
+async def watched(client: HyperscaleClient, job: str) -> list[JobNews]:
+    return [news async for news in client.follow_job(job)]
+
+
+async def running(client: HyperscaleClient, cluster: Cluster, job: str, requests: int) -> None:
+    """Waits until the job's load is there."""
+    await status_is(client, job, "running")
+    what = f"the target has seen {requests} requests"
+    await asyncio.to_thread(until, lambda: cluster.counts()["total"] > requests, what=what)
+
+
+def assert_exact(cluster: Cluster, result: RunResult) -> None:
+    total = cluster.counts()["total"]
+    assert sent(result) - cut(result) <= total <= sent(result) + gaps(result)
+
+
+@on_loop
+async def test_a_killed_worker_is_replaced_for_the_rest_of_the_time(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        job = await client.submit_job(cluster.paced(vus=6, duration="6s"))
+        await running(client, cluster, job, 500)
+        cluster.kill("worker-2")
+        final = await client.wait_for_completion(job)
+    result = final.result
+    assert (final.status, final.exit_code) == ("completed", 0)
+    assert_exact(cluster, result)
+    assert [segment.worker for segment in result.segments] == ["worker-2"]
+    assert {gap.worker for gap in result.gaps} <= {"worker-2"}
+    assert result.attempts == len(result.workflows[0].workers) + 1
+    # The new attempt takes over where the old one was, it does not start anew.
+    assert result.workflows[0].elapsed_seconds < 7.0
+    assert cluster.counts()["connections"]["peak"] <= 6
+
+
+@on_loop
+async def test_a_job_goes_on_when_its_leader_is_killed(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        job = await client.submit_job(cluster.paced(vus=6, duration="6s"))
+        watching = asyncio.create_task(watched(client, job))
+        await running(client, cluster, job, 300)
+        cluster.kill(leader_of(cluster, job))
+        news = await watching
+        result = await client.get_results(job)
+    assert news[-1].job.status.value == "completed"
+    assert_exact(cluster, result)
+    assert (result.segments, result.gaps) == ([], [])
+    assert result.attempts == len(result.workflows[0].workers)  # no part was started again
+    assert cluster.counts()["connections"]["total"] == 6
+
+
+@on_loop
+async def test_a_job_is_cancelled_while_its_leader_is_gone(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        job = await client.submit_job(cluster.paced(vus=6, duration="60s"))
+        await running(client, cluster, job, 300)
+        cluster.kill(leader_of(cluster, job))
+        assert (await client.cancel_job(job, "no more")).accepted
+        final = await client.wait_for_completion(job)
+    assert final.status == "cancelled"
+    assert "no more" in final.reason
+    assert_exact(cluster, final.result)
+
+
+@on_loop
+async def test_a_frozen_worker_sends_no_load_beside_its_replacement(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        job = await client.submit_job(cluster.paced(vus=6, duration="8s"))
+        await running(client, cluster, job, 300)
+        cluster.pause("worker-1")  # its executor goes on, until its lease ends
+        final = await client.wait_for_completion(job, timeout=60)
+    assert final.status == "completed", final.reason
+    assert_exact(cluster, final.result)
+    assert cluster.counts()["connections"]["peak"] <= 6
+    assert [segment.worker for segment in final.result.segments] in ([], ["worker-1"])
+
+
+@on_loop
+async def test_a_submission_survives_the_managers_it_is_made_to(cluster: Cluster) -> None:
+    """The manager asked first is dead: another one takes it, once."""
+    cluster.kill("manager-2")
+    async with cluster.client("manager-2", "manager-1", "manager-3") as client:
+        job = await client.submit_job(cluster.paced(vus=3, duration="1s"), key="once")
+        assert await client.submit_job(cluster.paced(vus=3, duration="1s"), key="twice") != job
+        final = await client.wait_for_completion(job)
+    assert final.status == "completed", final.reason

@@ -1,0 +1,117 @@
+"""`hyperscale cluster up` itself: what it starts, what it tells, and that it leaves nothing."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from hyperscale.errors import RunError
+from hyperscale.nodes.local.chaos import children_of
+from hyperscale.nodes.local.control import start_again
+from hyperscale.nodes.local.layout import find_ports
+from tests.cli.command import is_alive, run
+from tests.cluster.lab import Cluster, running_cluster, until
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    directory = tmp_path_factory.mktemp("small") / "lab"
+    with running_cluster(directory, "--managers", "1", "--workers", "2", "--cores", "2") as one:
+        yield one
+
+
+def said(cluster: Cluster) -> str:
+    return (cluster.directory.parent / "lab.out").read_text()
+
+
+def test_it_tells_where_everything_is(small: Cluster) -> None:
+    found = json.loads((small.directory / "cluster.json").read_text())
+    assert found["gates"] == []
+    assert [node["id"] for node in found["managers"]] == ["manager-1"]
+    assert [node["id"] for node in found["workers"]] == ["worker-1", "worker-2"]
+    for node in [*found["managers"], *found["workers"]]:
+        assert is_alive(node["pid"])
+        assert node["tcp"] == node["udp"]
+        assert node["id"] in said(small)
+        assert urlopen(f"http://{node['http']}/readyz").status == 200
+    assert os.stat(found["secret_file"]).st_mode & 0o777 == 0o600
+    told = small.run("workers", "--dir", str(small.directory), "--json")
+    rows = json.loads(told.stdout)["workers"]
+    assert sorted((row["worker"], row["cores"]) for row in rows) == [
+        ("worker-1", 2),
+        ("worker-2", 2),
+    ]
+
+
+def test_a_node_that_dies_is_told_and_started_again_only_when_asked(small: Cluster) -> None:
+    small.heal()
+    with pytest.raises(RunError, match="worker-1 is running"):
+        start_again(small.directory, "worker-1")
+    small.kill("worker-1")
+    until(lambda: "worker-1 was killed by SIGKILL" in said(small), what="the death is told")
+    before = small.node("worker-1").pid
+    done = small.run("cluster", "start", "worker-1", "--dir", str(small.directory))
+    assert done.returncode == 0, done.stderr
+    assert small.node("worker-1").pid != before
+    small.wait_ready()
+    unknown = small.run("cluster", "start", "worker-9", "--dir", str(small.directory))
+    assert unknown.returncode == 3
+    assert "worker-9" in unknown.stderr
+
+
+def test_a_directory_holds_one_cluster(small: Cluster) -> None:
+    done = small.run("cluster", "up", "--dir", str(small.directory))
+    assert done.returncode == 2
+    assert "another cluster is running" in done.stderr
+
+
+def test_the_same_directory_continues_the_same_cluster(tmp_path: Path) -> None:
+    shape = ("--managers", "1", "--workers", "1")
+    with running_cluster(tmp_path / "lab", *shape) as first:
+        file = first.paced(vus=1, duration="1s")
+        done = first.run("submit", str(file), "--dir", str(first.directory), "--detach")
+        job = done.stdout.strip()
+        assert first.run("watch", job, "--dir", str(first.directory)).returncode == 0
+        ports = [row.tcp for row in first.file.nodes]
+    with running_cluster(tmp_path / "lab", *shape) as second:
+        assert [row.tcp for row in second.file.nodes] == ports
+        again = second.run("results", job, "--dir", str(second.directory))
+        assert (again.returncode, again.stderr) == (0, "")
+    other = run("cluster", "up", "--dir", "lab", "--managers", "3", cwd=tmp_path)
+    assert other.code == 2
+    assert "holds a cluster of 1 managers and 1 workers" in other.stderr
+
+
+def test_nothing_is_left_when_it_is_killed(tmp_path: Path) -> None:
+    base = find_ports(4)
+    with running_cluster(
+        tmp_path / "lab", "--managers", "1", "--workers", "1", "--base-port", str(base)
+    ) as cluster:
+        nodes = [row.pid for row in cluster.file.nodes]
+        assert cluster.file.managers[0].tcp == f"127.0.0.1:{base}"
+        nodes += [pid for node in nodes for pid in children_of(node)]
+        assert len(nodes) >= 3  # an executor among them
+        os.kill(cluster.process.pid, signal.SIGKILL)
+        cluster.process.wait()
+        until(lambda: not any(map(is_alive, nodes)), what="all nodes are gone")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--gates", "2"), "comes with gates"),
+        (("--datacenters", "2"), "comes with gates"),
+        (("--managers", "none"), "--managers: 'none' is not a whole number from 1"),
+        (("--base-port", "65530"), "too high"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    done = run("cluster", "up", "--dir", "lab", *arguments, cwd=tmp_path)
+    assert done.code == 2
+    assert message in done.stderr
