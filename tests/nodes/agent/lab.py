@@ -214,15 +214,15 @@ class Boss:
         (connection,) = self.server.connections
         connection.send(ResultAck(run=run or run_id(), group=1, term=term))
 
-    async def run(self, code: Code, run: RunId | None = None, **changes: Any) -> RunId:
-        """Takes a run up to RUNNING."""
+    async def run(
+        self, code: Code, run: RunId | None = None, *, lease_ms: int = 8_000, **changes: Any
+    ) -> RunId:
+        """Takes a run up to RUNNING, under this lease; preparing may take its time."""
         run = run or run_id(workflow=code.plan.name)
-        answer = await self.prepare(code, run, **changes)
+        answer = await self.prepare(code, run, lease_ms=60_000, **changes)
         assert answer.accepted, answer
         await self.hears(PartReady, lambda ready: ready.run == run)
-        answer = await self.start(
-            run, term=changes.get("term", 1), lease_ms=changes.get("lease_ms", 8_000)
-        )
+        answer = await self.start(run, term=changes.get("term", 1), lease_ms=lease_ms)
         assert answer.accepted, answer
         return run
 

@@ -50,7 +50,7 @@ def test_a_part_runs_to_its_end_and_its_result_is_exact(tmp_path: Path, target: 
             assert (finished.run, finished.status) == (run, PartStatus.COMPLETED)
             assert finished.error is None
             assert total(finished) == await is_quiet(target) > 0
-            assert 1.4 < finished.elapsed_s < 3.0
+            assert finished.elapsed_s >= 1.5
             assert len(finished.provided) == 2
             assert [decode_provided(each).slot for each in finished.provided] == [0, 1]
             progress = leader.said(Progress)
@@ -97,7 +97,7 @@ def test_a_lease_that_is_not_renewed_ends_the_load_by_itself(
             finished = await leader.hears(PartFinished)
             assert (finished.status, finished.error) == (PartStatus.STOPPED, "lease expired")
             assert finished.is_retryable
-            assert finished.elapsed_s < 3.0
+            assert finished.elapsed_s < 30.0  # of 60
             assert total(finished) == await is_quiet(target)
 
     play(work)
@@ -184,7 +184,7 @@ def test_a_higher_attempt_takes_the_cores_of_the_one_before(tmp_path: Path, targ
             assert late.phase is PartPhase.FINISHED
             done = await leader.hears(PartFinished, lambda each: each.run == newer)
             assert done.status is PartStatus.COMPLETED
-            assert 0.9 < done.elapsed_s < 3.0
+            assert 0.9 < done.elapsed_s < 30.0
             assert done.report is not None
             assert done.report.elapsed_s >= 60.0
             assert total(old) + total(done) == await is_quiet(target)
