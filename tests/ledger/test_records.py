@@ -1,0 +1,52 @@
+"""Entries as they are written."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperscale.ledger.records import (
+    Adopted,
+    Checked,
+    Command,
+    Handed,
+    Record,
+    Released,
+    Surveyed,
+    decode_record,
+    encode_record,
+)
+
+stamps = st.integers(0, 2**63 - 1)
+numbers = st.integers(0, 2**40)
+slots = st.lists(st.integers(0, 1023), max_size=20).map(tuple)
+records = st.one_of(
+    st.builds(Command, stamps, st.text(max_size=128), st.binary(max_size=200)),
+    st.builds(Released, stamps, numbers, slots, numbers),
+    st.builds(Adopted, stamps, numbers, slots, numbers, st.binary(max_size=200)),
+    st.builds(Handed, stamps, numbers),
+    st.builds(Checked, stamps, numbers, st.binary(min_size=16, max_size=16)),
+    st.builds(Surveyed, stamps),
+)
+
+
+@given(records)
+def test_what_is_written_is_read(record: Record) -> None:
+    assert decode_record(encode_record(record)) == record
+
+
+@given(st.binary(max_size=60))
+def test_what_nobody_wrote_is_refused_or_a_record(data: bytes) -> None:
+    try:
+        decode_record(data)
+    except msgspec.MsgspecError:
+        return
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        decode_record(msgspec.msgpack.encode([99, 1]))
+
+
+def test_a_digest_fits_where_the_core_looks_for_it() -> None:
+    assert len(encode_record(Checked(2**63 - 1, 2**62, b"d" * 16))) < 64

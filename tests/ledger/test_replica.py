@@ -1,0 +1,180 @@
+"""A group's state: order, slots and their hand-over, snapshots, digests."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperscale.errors import InvariantError
+from hyperscale.jobs.events import CancelRequested, Code, decode_reply, encode
+from hyperscale.jobs.keys import slot_of
+from hyperscale.jobs.machine import JobMachine
+from hyperscale.ledger.records import (
+    Adopted,
+    Checked,
+    Command,
+    Handed,
+    Record,
+    Released,
+    encode_record,
+)
+from hyperscale.ledger.replica import DIGEST_EVERY, SLOTS, Outcome, Replica
+from tests.jobs.builders import plan, submission, workflow
+
+NOW = 1_700_000_000_000 << 16
+ALL = range(SLOTS)
+
+
+def replica(group: int = 1, slots: range = ALL) -> Replica:
+    return Replica(group, JobMachine("dc", group), slot_of, slots)
+
+
+def put(target: Replica, record: Record) -> Outcome:
+    return target.apply(target.applied + 1, 1, encode_record(record))
+
+
+def submit(target: Replica, key: str, payload: str = "Load") -> Outcome:
+    body = encode(submission(key, plan(workflow(payload))))
+    return put(target, Command(NOW, key, body))
+
+
+def hand_over(source: Replica, target: Replica, move: int, slots: tuple[int, ...]) -> None:
+    put(source, Released(NOW, move, slots, target.group))
+    outgoing = source.outgoing[move]
+    put(target, Adopted(NOW, move, outgoing.slots, source.group, outgoing.keys))
+    put(source, Handed(NOW, move))
+
+
+def test_an_entry_out_of_order_is_a_bug() -> None:
+    own = replica()
+    own.apply(1, 1, b"")
+    for index in (1, 3):
+        with pytest.raises(InvariantError, match="comes after"):
+            own.apply(index, 1, b"")
+
+
+def test_a_key_of_a_foreign_slot_is_not_applied() -> None:
+    own = replica(slots=range(0))
+    outcome = submit(own, "key")
+    assert (outcome.moved_to, outcome.reply) == (0, b"")
+    assert isinstance(own.machine, JobMachine)
+    assert own.machine.counts()["jobs"] == 0
+
+
+def test_a_command_without_a_key_is_taken_whatever_slots_there_are() -> None:
+    own = replica(slots=range(0))
+    outcome = put(own, Command(NOW, "", encode(CancelRequested(job="dc.1-x", reason="r"))))
+    assert decode_reply(outcome.reply).code is Code.UNKNOWN_JOB
+
+
+def test_the_key_goes_with_its_slot_and_makes_no_second_job() -> None:
+    old, new = replica(1), replica(2, range(0))
+    first = decode_reply(submit(old, "key").reply)
+    slot = slot_of("key")
+    hand_over(old, new, 7, (slot,))
+    assert submit(old, "key").moved_to == 2
+    again = decode_reply(submit(new, "key").reply)
+    assert (again.job, again.was_duplicate) == (first.job, True)
+    other = decode_reply(submit(new, "key", "Other").reply)
+    assert other.code is Code.CONFLICT
+
+
+def test_between_release_and_adoption_nobody_takes_the_key() -> None:
+    old, new = replica(1), replica(2, range(0))
+    put(old, Released(NOW, 7, (slot_of("key"),), 2))
+    assert submit(old, "key").moved_to == 2
+    assert submit(new, "key").moved_to == 0
+
+
+def test_adopting_twice_changes_nothing() -> None:
+    old, new = replica(1), replica(2, range(0))
+    submit(old, "key")
+    put(old, Released(NOW, 7, (slot_of("key"),), 2))
+    outgoing = old.outgoing[7]
+    adopted = Adopted(NOW, 7, outgoing.slots, 1, outgoing.keys)
+    put(new, adopted)
+    put(new, Released(NOW, 8, outgoing.slots, 3))
+    put(new, adopted)
+    assert not new.slots
+
+
+def test_a_late_release_does_not_give_away_what_came_back() -> None:
+    one, two = replica(1), replica(2, range(0))
+    hand_over(one, two, 7, (5,))
+    hand_over(two, one, 8, (5,))
+    put(one, Released(NOW, 7, (5,), 2))
+    assert 5 in one.slots
+    assert one.has_released(7)
+    assert not one.outgoing
+
+
+def test_a_snapshot_is_the_whole_state() -> None:
+    own = replica()
+    for number in range(20):
+        submit(own, f"key-{number}")
+    put(own, Released(NOW, 7, tuple(range(100)), 2))
+    copy = replica(slots=range(0))
+    copy.restore(own.applied, own.snapshot())
+    assert copy.digest() == own.digest()
+    assert copy.snapshot() == own.snapshot()
+    for target in (own, copy):
+        submit(target, "key-3")
+        submit(target, "other")
+        put(target, Handed(NOW, 7))
+        put(target, Released(NOW, 7, tuple(range(200)), 2))
+    assert copy.digest() == own.digest()
+
+
+def test_time_never_runs_backwards() -> None:
+    own = replica()
+    put(own, Command(NOW + (5_000 << 16), "", b""))
+    put(own, Command(NOW, "", b""))
+    assert own.last_ms == (NOW >> 16) + 5_000
+
+
+def test_every_thousandth_state_has_its_digest_and_a_damaged_value_shows() -> None:
+    good, bad = replica(), replica()
+    for own in (good, bad):
+        job = decode_reply(submit(own, "key").reply).job
+        assert isinstance(own.machine, JobMachine)
+        if own is bad:
+            found = own.machine.job(job)
+            assert found is not None
+            found.reason = "a flipped bit"
+        while own.applied < DIGEST_EVERY:
+            own.apply(own.applied + 1, 1, b"")
+    said = encode_record(Checked(NOW, DIGEST_EVERY, good.digests[DIGEST_EVERY]))
+    assert bad.disagrees(said)
+    assert not good.disagrees(said)
+
+
+keys = st.sampled_from([f"key-{n}" for n in range(12)])
+scripts = st.lists(
+    st.one_of(
+        st.tuples(st.just("submit"), keys),
+        st.tuples(st.just("move"), st.lists(keys, min_size=1, max_size=4)),
+    ),
+    max_size=40,
+)
+
+
+@given(scripts, st.integers(0, 2**32))
+def test_wherever_slots_go_a_key_makes_one_job(script: list[tuple[str, object]], seed: int) -> None:
+    groups = [replica(1), replica(2, range(0)), replica(3, range(0))]
+    jobs: dict[str, str] = {}
+    move = 0
+    for name, what in script:
+        if name == "submit":
+            told = [submit(own, str(what)) for own in groups]
+            taken = [outcome for outcome in told if outcome.moved_to < 0]
+            assert len(taken) == 1
+            reply = decode_reply(taken[0].reply)
+            assert jobs.setdefault(str(what), reply.job) == reply.job
+        elif isinstance(what, list):
+            source = groups[(seed + move) % 3]
+            target = groups[(seed // 3 + move + 1) % 3]
+            slots = tuple({slot_of(key) for key in what} & source.slots)
+            if source is not target and slots:
+                move += 1
+                hand_over(source, target, move, slots)
+        owned = [slot for own in groups for slot in own.slots]
+        assert sorted(owned) == list(ALL)

@@ -1,0 +1,168 @@
+"""Group 0's rules: what it refuses, and that it says the same after a snapshot."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperscale.ledger.replica import SLOTS
+from hyperscale.ledger.topology import (
+    Founded,
+    GroupCreated,
+    GroupDestroyed,
+    GroupDraining,
+    GroupState,
+    LeaderWanted,
+    MoveBegun,
+    MoveEnded,
+    NodeJoined,
+    NodeMarked,
+    NodeState,
+    SeatsSettled,
+    SeatsWanted,
+    Topology,
+    Verdict,
+    decode_verdict,
+    encode_decision,
+)
+
+
+def topology(nodes: int = 4, groups: int = 2) -> Topology:
+    made = Topology()
+    made.decide(Founded(nodes))
+    for number in range(nodes):
+        made.decide(NodeJoined(f"n{number}", f"rack-{number}"))
+    for group in range(1, groups + 1):
+        made.decide(GroupCreated(group, (1, 2, 3), tuple(range(group - 1, SLOTS, groups))))
+    return made
+
+
+def test_a_node_gets_a_number_and_the_same_request_the_same_one() -> None:
+    made = Topology()
+    first = made.decide(NodeJoined("a", "r", "nonce"))
+    assert made.decide(NodeJoined("a", "r", "nonce")) == first
+    assert made.decide(NodeJoined("b", "r", "other")).number == first.number + 1
+
+
+def test_a_node_that_lost_its_disk_is_a_new_one_and_the_old_one_is_gone_for_good() -> None:
+    made = Topology()
+    old = made.decide(NodeJoined("a", "r", "before")).number
+    new = made.decide(NodeJoined("a", "r", "after")).number
+    assert new != old
+    assert made.nodes[old].state is NodeState.GONE
+    assert made.number_of("a") == new
+    assert made.decide(NodeMarked(old, NodeState.ACTIVE)).refused
+
+
+def test_slots_have_one_owner() -> None:
+    made = topology()
+    assert made.decide(GroupCreated(9, (1,), (5,))).refused
+    assert made.decide(MoveBegun((0, 1), 1, 2)).refused, "slot 1 is group 2's"
+    move = made.decide(MoveBegun((0, 2), 1, 2)).number
+    assert made.decide(MoveBegun((2, 4), 1, 2)).refused, "slot 2 is under way"
+    assert made.owners[0] == 1
+    made.decide(MoveEnded(move))
+    assert made.owners[0] == made.owners[2] == 2
+    assert made.decide(MoveEnded(move)) == Verdict(move)
+
+
+@pytest.mark.parametrize(
+    "move", [MoveBegun((), 1, 2), MoveBegun((0,), 1, 1), MoveBegun((0,), 1, 9)]
+)
+def test_a_move_that_could_not_end_is_refused(move: MoveBegun) -> None:
+    made = topology()
+    assert made.decide(move).refused
+    assert not made.moves
+
+
+def test_a_group_ends_only_when_it_drains_and_owns_nothing() -> None:
+    made = topology()
+    assert made.decide(GroupDestroyed(1)).refused
+    made.decide(GroupDraining(1, heir=2))
+    assert made.decide(GroupDestroyed(1)).refused
+    slots = tuple(slot for slot, owner in enumerate(made.owners) if owner == 1)
+    move = made.decide(MoveBegun(slots, 1, 2)).number
+    assert made.decide(GroupDestroyed(1)).refused
+    made.decide(MoveEnded(move))
+    assert not made.decide(GroupDestroyed(1)).refused
+    assert made.groups[1].state is GroupState.DESTROYED
+    assert made.heir_of(1) == 2
+    assert made.decide(GroupCreated(1, (1,))).refused, "numbers are not used again"
+
+
+def test_heirs_are_followed_to_the_last() -> None:
+    made = topology(groups=3)
+    for group, heir in ((1, 2), (2, 3)):
+        made.decide(GroupDraining(group, heir))
+        slots = tuple(slot for slot, owner in enumerate(made.owners) if owner == group)
+        made.decide(MoveEnded(made.decide(MoveBegun(slots, group, 3)).number))
+        made.decide(GroupDestroyed(group))
+    assert made.heir_of(1) == 3
+
+
+def test_a_report_about_an_earlier_change_of_seats_is_none() -> None:
+    made = topology()
+    made.decide(SeatsWanted(1, (1, 2, 4)))
+    late = SeatsSettled(1, (1, 2, 4), made.groups[1].change)
+    made.decide(late)
+    made.decide(SeatsWanted(1, (1, 2, 3)))
+    made.decide(SeatsSettled(1, (1, 2, 3), made.groups[1].change))
+    made.decide(SeatsWanted(1, (1, 2, 4)))
+    assert made.decide(late).refused
+    assert made.groups[1].settled == [1, 2, 3]
+
+
+def test_while_a_change_has_not_ended_whoever_may_vote_keeps_its_replica() -> None:
+    made = topology(nodes=5)
+    made.decide(SeatsWanted(1, (1, 2, 4)))
+    made.decide(SeatsWanted(1, (1, 2, 5)))
+    assert made.groups[1].settled == [1, 2, 3, 4]
+    made.decide(SeatsSettled(1, (1, 2, 5), made.groups[1].change))
+    assert made.groups[1].settled == [1, 2, 5]
+
+
+def test_a_leader_is_one_of_the_voters() -> None:
+    made = topology()
+    assert made.decide(LeaderWanted(1, 4)).refused
+    made.decide(LeaderWanted(1, 3))
+    made.decide(SeatsWanted(1, (1, 2, 4)))
+    assert made.groups[1].leader in (1, 2, 4)
+
+
+decisions = st.one_of(
+    st.builds(NodeJoined, st.sampled_from("abc"), st.just("r")),
+    st.builds(NodeMarked, st.integers(0, 6), st.sampled_from(NodeState)),
+    st.builds(GroupCreated, st.integers(1, 4), st.tuples(st.integers(1, 4)), st.just(())),
+    st.builds(SeatsWanted, st.integers(1, 4), st.tuples(st.integers(1, 5), st.integers(1, 5))),
+    st.builds(SeatsSettled, st.integers(1, 4), st.tuples(st.integers(1, 5)), st.integers(0, 3)),
+    st.builds(LeaderWanted, st.integers(1, 4), st.integers(1, 5)),
+    st.builds(
+        MoveBegun,
+        st.lists(st.integers(0, 8), max_size=3).map(tuple),
+        st.integers(1, 4),
+        st.integers(1, 4),
+    ),
+    st.builds(MoveEnded, st.integers(1, 4)),
+    st.builds(GroupDraining, st.integers(1, 4), st.integers(1, 4)),
+    st.builds(GroupDestroyed, st.integers(1, 4)),
+)
+
+
+@given(st.lists(decisions, max_size=30), st.integers(0, 30))
+def test_the_same_decisions_give_the_same_state_also_from_a_snapshot(
+    script: list[object], at: int
+) -> None:
+    one, two = topology(), topology()
+    for index, decision in enumerate(script):
+        if index == at:
+            fresh = Topology()
+            fresh.restore(two.snapshot())
+            two = fresh
+        body = encode_decision(decision)  # type: ignore[arg-type]  # drawn from the union
+        replies = [made.apply(index, 0, body).reply for made in (one, two)]
+        assert replies[0] == replies[1]
+        decode_verdict(replies[0])
+    assert one.digest() == two.digest()
+    moving = [slot for move in one.moves.values() for slot in move.slots]
+    assert len(moving) == len(set(moving))
+    for record in one.groups.values():
+        assert record.state is not GroupState.DESTROYED or record.number not in one.owners
