@@ -26,6 +26,7 @@ from hyperscale.nodes.metrics import Family
 from hyperscale.wire.serving import Handlers
 
 _HAND_OVER_S = 1.0
+_FORGET_FIRST_S = 5.0
 _FORGET_S = 3600.0
 
 _log = logging.getLogger("hyperscale.ledger")
@@ -136,6 +137,7 @@ class LedgerDuty(Service):
 
     async def _forget(self, ledger: Ledger) -> None:
         """Lets history go that is older than it is to be kept."""
+        await asyncio.sleep(_FORGET_FIRST_S)  # entries that are applied again bring rows again
         while True:
             ledger.store.prune_history(time.time_ns() // 1_000_000 - self._history_ms)
             await asyncio.sleep(_FORGET_S)
