@@ -30,7 +30,7 @@ from hyperscale.jobs.events import (
     WorkflowsPlanned,
 )
 from hyperscale.jobs.links import Links
-from hyperscale.jobs.live import LiveRun, LiveWorkflow
+from hyperscale.jobs.live import Generator, LiveRun, LiveWorkflow
 from hyperscale.jobs.state import Job, Part, WorkflowStatus
 from hyperscale.jobs.timing import Timing
 from hyperscale.stats.view import RunView
@@ -372,8 +372,40 @@ class Desk:
             file=job.plan.file,
             elapsed_s=elapsed_s,
             workflows=tuple(workflows),
-            warnings=job.plan.warnings,
+            saturated=any(each.is_saturated for each in self.generators(job, now_s=now_s)),
+            warnings=(*job.plan.warnings, *_troubles(job)),
         )
+
+    def generators(self, job: Job, *, now_s: float) -> list[Generator]:
+        """What runs of a job, and where."""
+        found = []
+        for run in self.runs.values():
+            if run.id.job == job.id:
+                link = self.links.get(run.worker, now_s=now_s)
+                found.append(
+                    Generator(
+                        workflow=run.id.workflow,
+                        part=run.id.part,
+                        attempt=run.id.attempt,
+                        worker=run.worker,
+                        cores=run.cores,
+                        cpu=link.cpu,
+                        memory=link.memory,
+                        is_saturated=run.is_saturated,
+                    )
+                )
+        return found
+
+
+def _troubles(job: Job) -> list[str]:
+    """Attempts that were lost, in words."""
+    return [
+        f"{name}: {segment.reason}; its load went on elsewhere"
+        for name, workflow in job.workflows.items()
+        for part in workflow.parts
+        for segment in part.segments
+        if segment.elapsed_s > 0
+    ]
 
 
 def _part(job: Job, run: RunId) -> Part | None:

@@ -50,6 +50,7 @@ from hyperscale.jobs.events import (
     Reply,
     SubFinished,
 )
+from hyperscale.jobs.live import Generator
 from hyperscale.jobs.machine import JobMachine
 from hyperscale.jobs.state import Job
 from hyperscale.jobs.steering import Steering
@@ -259,6 +260,8 @@ class JobLeader:
         if not self._is_leading:
             return ProgressTaken(backpressure=self.backpressure), []
         desk = self._desk
+        link = desk.links.get(progress.worker, now_s=now_s)
+        link.cpu, link.memory = progress.cpu, progress.memory
         effects: list[Effect] = []
         extended_s: dict[str, float] = {}
         for part in progress.parts:
@@ -267,6 +270,7 @@ class JobLeader:
                 effects.append(desk.stop(progress.worker, part.run, "it is not wanted any more"))
                 continue
             desk.take(run, part, now_s=now_s)
+            run.is_saturated = part.run in progress.saturated
             if part.extension:
                 granted_s = run.extend(now_s=now_s)
                 if granted_s:
@@ -461,6 +465,13 @@ class JobLeader:
         if job.status is JobStatus.SUBMITTED and position:
             return JobStatus.QUEUED, position
         return job.status, position
+
+    def generators(self, job_id: str, *, now_s: float) -> list[Generator]:
+        """Where a job runs now, and how the workers fare."""
+        job = self._machine.job(job_id)
+        if job is None or not self._is_leading:
+            return []
+        return self._desk.generators(job, now_s=now_s)
 
     def view(self, job_id: str, *, now_s: float) -> RunView | None:
         """The live statistics of a job; None if it is not led here."""

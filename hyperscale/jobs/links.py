@@ -18,6 +18,8 @@ class Link:
     heard_s: float = float("-inf")  # when that came, on ours
     renewed_s: float = float("-inf")  # when the last renewal or question went out
     rtt_s: float = 0.0
+    cpu: float = 0.0  # shares in use, as it says
+    memory: float = 0.0
     has_answered: bool = False  # said what it runs, to this leader
     is_up: bool = True  # membership sees it
     is_gone: bool = False  # its process has certainly ended

@@ -72,6 +72,20 @@ def whole(state: PartState, *, series: bool = False) -> PartReport:
     return msgspec.structs.replace(report, steps=steps, metrics=metrics)
 
 
+@dataclass(frozen=True, slots=True)
+class Generator:
+    """Where a part runs, and how its worker fares."""
+
+    workflow: str
+    part: int
+    attempt: int
+    worker: str
+    cores: int
+    cpu: float
+    memory: float
+    is_saturated: bool
+
+
 @dataclass(slots=True)
 class LiveRun:
     """One open run as its leader sees it."""
@@ -101,6 +115,7 @@ class LiveRun:
     actions: int = -1
     moved_s: float = 0.0  # when an action finished for the last time
     missing: int = 0  # how often its worker said it has no such run
+    is_saturated: bool = False  # its generators are at their limit
     extensions: int = 0
     extended_at: int = -1  # actions when time was granted last
     result: PartFinished | PartRefused | None = None  # to be committed

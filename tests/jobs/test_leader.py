@@ -6,9 +6,11 @@ import pytest
 from hyperscale.jobs.commands import (
     Isolation,
     PartPhase,
+    PartProgress,
     PartRefused,
     PartStatus,
     PreparePart,
+    Progress,
     Refusal,
     RunId,
 )
@@ -28,7 +30,7 @@ from hyperscale.jobs.timing import Timing, extension_s
 from hyperscale.plan import Priority, StateKind, StatePlan, ThresholdPlan
 from hyperscale.plan.context import Provided, decode_received, encode_provided
 from hyperscale.stats.merge import PartKey
-from tests.jobs.builders import plan, submission, workflow
+from tests.jobs.builders import plan, report, submission, workflow
 from tests.jobs.rig import Rig
 
 
@@ -627,3 +629,64 @@ def test_every_dispatch_and_result_is_a_committed_entry() -> None:
     assert sum(isinstance(event, WorkflowsPlanned) for event in events) == 1
     assert any(isinstance(event, Checkpointed) for event in events)
     assert rig.job(job).status is JobStatus.COMPLETED
+
+
+def test_the_view_says_what_was_lost_and_who_is_at_its_limit() -> None:
+    rig = Rig(workers=3, cores=1)
+    job = rig.submit(workflow("Load", vus=2))
+    rig.run(3.0, reports=True)
+    rig.kill(rig.job(job).workflows["Load"].parts[0].worker)
+    rig.run(3.0, reports=True)
+    view = rig.leader.view(job, now_s=rig.now_s)
+    assert view is not None
+    assert any("died; its load went on elsewhere" in text for text in view.warnings)
+    assert not view.saturated
+    run = rig.running()[rig.job(job).workflows["Load"].parts[1].worker][0]
+    worker = rig.job(job).workflows["Load"].parts[1].worker
+    part = PartProgress(
+        run=run, report=report("Load", slot=1, sequence=10**6, elapsed_s=7.0), elapsed_s=7.0
+    )
+    rig.leader.progress(
+        Progress(worker=worker, group=1, parts=[part], cpu=0.9, saturated=[run]), now_s=rig.now_s
+    )
+    view = rig.leader.view(job, now_s=rig.now_s)
+    assert view is not None
+    assert view.saturated
+    (found,) = [g for g in rig.leader.generators(job, now_s=rig.now_s) if g.part == 1]
+    assert (found.worker, found.cpu, found.is_saturated) == (worker, 0.9, True)
+
+
+def test_a_part_that_moves_gets_more_time_and_one_that_does_not_gets_none() -> None:
+    rig = Rig(workers=1, cores=1)
+    rig.submit(workflow("Load", vus=1))
+    rig.run(1.0, reports=True)
+    (run,) = rig.running()["w0"]
+    granted = []
+    for sequence, total in enumerate((100, 100, 200, 300, 400, 500, 600), start=10**6):
+        part = PartProgress(
+            run=run,
+            report=report("Load", sequence=sequence, elapsed_s=2.0, total=total),
+            elapsed_s=2.0,
+            extension="a long step",
+        )
+        taken, _ = rig.leader.progress(
+            Progress(worker="w0", group=1, parts=[part]), now_s=rig.now_s
+        )
+        granted.append(taken.extended_s.get("Load/0", 0.0))
+    assert granted == [15.0, 0.0, 7.5, 3.75, 1.875, 1.0, 0.0]
+
+
+def test_many_parts_are_looked_at_together_soon_after() -> None:
+    rig = Rig(workers=40, cores=2)
+    job = rig.submit(workflow("Load", vus=10_000))
+    assert len(rig.job(job).workflows["Load"].parts) == 40
+    second = rig.submit(workflow("More", vus=10_000), key="more")
+    for name in rig.workers:
+        rig.finish(name)
+    rig.run(1.0)
+    assert rig.job(job).status is JobStatus.COMPLETED
+    assert rig.job(second).status is JobStatus.RUNNING
+    for name in rig.workers:
+        rig.finish(name)
+    rig.run(1.0)
+    assert rig.job(second).status is JobStatus.COMPLETED
