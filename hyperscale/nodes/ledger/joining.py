@@ -52,6 +52,13 @@ class Belonging:
     def pledged(self) -> str:
         return self._meta.get("pledged", "")
 
+    async def nonce(self) -> str:
+        """The name of this node's request to join, the same in every life of its process: a late
+        one of the life before must not make it yet another node."""
+        if "nonce" not in self._meta:
+            await self._put(nonce=secrets.token_hex(8))
+        return self._meta["nonce"]
+
     async def pledge(self, to: str) -> None:
         await self._put(pledged=to)
 
@@ -84,7 +91,6 @@ class Joining:
         self._domain = domain
         self._founders = founders
         self._ledger = ledger
-        self._nonce = secrets.token_hex(8)
         self._is_founding = False
 
     def answer(self, handlers: Handlers) -> None:
@@ -143,11 +149,10 @@ class Joining:
         link = self._peers.link(name)
         if link is None:
             return False
+        nonce = await self._belonging.nonce()
         deadline_s = asyncio.get_running_loop().time() + 3 * _ASK_S
         try:
-            told = await link.call(
-                JoinAsked(self._domain, self._nonce), JoinTold, deadline_s=deadline_s
-            )
+            told = await link.call(JoinAsked(self._domain, nonce), JoinTold, deadline_s=deadline_s)
         except HyperscaleError as error:
             _log.info("ledger.not_joined: %s", error, extra={"peer": name})
             return False

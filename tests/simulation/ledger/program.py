@@ -187,7 +187,6 @@ class LedgerProgram:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._tick_at_s = host.world.now_s + TICK_S * host.world.rng.random()
-        self._nonce = f"{host.address}.{host.life}"
         self._old_snapshots: dict[int, bytes] = {}
         self._has_exited = False
 
@@ -221,11 +220,17 @@ class LedgerProgram:
         self._after(PASS_S * self.host.world.rng.random(), self._pass)
 
     def _join(self, now_s: float) -> None:
-        """Asks anyone for a number until there is one."""
-        del now_s
+        """Asks anyone for a number until there is one, under a name that outlives this process."""
+        if "nonce" not in self.store.meta:
+            if not self.store.has_failed:
+                self.store.put_meta("nonce", f"{self.host.address}.{self.host.life}".encode())
+                self._sync()
+            self._after(0.02, lambda: self._join(now_s))
+            return
         others = [a for a in self.tier.stores if a != self.host.address]
         target = self.host.world.rng.choice(sorted(others))
-        joined = NodeJoined(self.host.address, self.host.address, self._nonce)
+        nonce = self.store.meta["nonce"].decode()
+        joined = NodeJoined(self.host.address, self.host.address, nonce)
 
         def told(answer: Answer) -> None:
             if answer[0] == "done" and not self.store.has_failed:
