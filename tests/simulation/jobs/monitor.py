@@ -47,8 +47,14 @@ class JobMonitor(Monitor):
         for executor in self._executors(host):
             executor.die(is_lost=True)
             self.target.leave(executor)
-        others = [name for name in self.plan.workers if name != host.address]
-        if not any(self.world.hosts[name].is_running for name in others):
+        # With most cores gone there may be no room, whatever is shared.
+        workers = self.plan.workers
+        left = sum(
+            cores
+            for name, cores in workers.items()
+            if name != host.address and self.world.hosts[name].is_running
+        )
+        if 2 * left < sum(workers.values()):
             self.target.gone_s.clear()
 
     def paused(self, host: Host) -> None:
