@@ -13,7 +13,7 @@ import msgspec
 from hyperscale._native import GroupImage, WriteBatch
 from hyperscale.jobs.events import SubFinished, decode, encode
 from hyperscale.jobs.machine import Applied, JobMachine
-from hyperscale.ledger.core import Effects, Superseded
+from hyperscale.ledger.core import Effects
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.records import Command, Record
 from hyperscale.ledger.replica import Outcome, Replica
@@ -93,27 +93,6 @@ class Greedy(ObservedCore):
         self.replicas[image.group].__class__ = GreedyReplica
 
 
-class Amnesiac(ObservedCore):
-    """After a restart it follows the first topology it comes upon."""
-
-    def __init__(self, *args: Any, followed: int, **kwargs: Any) -> None:
-        del followed
-        super().__init__(*args, **kwargs)
-
-
-class Blind(ObservedCore):
-    """What was proposed before a snapshot came is said to be lost."""
-
-    def _take(self, turn: Any, effects: Effects) -> None:
-        before = {group: dict(self._waiting.get(group, {})) for group, _, _ in turn.restored}
-        super()._take(turn, effects)
-        lost = {token for tokens in before.values() for token in tokens}
-        effects.answers[:] = [
-            (token, Superseded() if token in lost else outcome)
-            for token, outcome in effects.answers
-        ]
-
-
 MUTANTS = (
     Mutant(
         name="send before persist",
@@ -141,11 +120,4 @@ MUTANTS = (
         core=Greedy,
         caught_by=("two jobs", "not linearizable"),
     ),
-    Mutant(
-        name="an older topology followed",
-        profile="seats",
-        core=Amnesiac,
-        caught_by=("out of range", "another entry", "after healing", "have it on disk"),
-    ),
-    Mutant(name="told lost, but committed", core=Blind, caught_by=("not linearizable",)),
 )
