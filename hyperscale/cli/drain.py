@@ -8,17 +8,19 @@ from hyperscale.cli.parser import Parser
 _LOOK_S = 0.5
 
 _DESCRIPTION = """\
-Takes a manager out of the ledger of its tier: its seats and leaderships go to others, the
-groups there are too many of end once their jobs have, and then it is gone and may be stopped.
-Nothing that was committed is lost.
+Takes a node out of service without losing anything. A manager leaves the ledger of its tier:
+its seats and leaderships go to others, the groups there are too many of end once their jobs
+have, and then it is gone and may be stopped. A worker finishes what it runs and gets nothing
+new.
 """
 _EPILOG = """\
-Ends when the node has no seat left. --no-wait: as soon as the drain is decided. 'hyperscale
-ledger members add NODE' takes it back while it goes on. Ask another node than the one that
-drains.
+Ends when the node has nothing left: no seat, no run. --no-wait: as soon as the drain is
+decided. 'hyperscale ledger members add NODE' takes a manager back while it goes on. Ask another
+manager than the one that drains.
 
 examples:
   hyperscale drain manager-3 --connect 127.0.0.1:9000
+  hyperscale drain worker-2 --dir hyperscale-cluster
   hyperscale drain manager-3 --connect 10.0.0.5:9000 --secret-file cluster.secret --no-wait
 """
 
@@ -32,18 +34,50 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    parser.add_argument("node", metavar="NODE", help="id of a manager")
+    parser.add_argument("node", metavar="NODE", help="id of a manager or a worker")
     parser.add_argument("--no-wait", action="store_true", help="do not wait for its end")
     add_asking_flags(parser, timeout="60s")
 
 
 def run(args: argparse.Namespace) -> int:
+    from hyperscale.cli.asking import ask_node
     from hyperscale.cli.ledger import change_member
+    from hyperscale.nodes.client_messages import WorkersAsked, WorkersTold
 
+    workers = ask_node(args, WorkersAsked(), WorkersTold).workers
+    if any(row.worker == args.node for row in workers):
+        _drain_worker(args)
+        return 0
     change_member(args, "drain", args.node)
     if not args.no_wait:
         _wait(args)
     return 0
+
+
+def _drain_worker(args: argparse.Namespace) -> None:
+    import time
+
+    from hyperscale.cli.asking import ask_node, print_json
+    from hyperscale.config import parse_duration_s
+    from hyperscale.errors import RunError
+    from hyperscale.nodes.client_messages import DrainNode, DrainTold
+
+    deadline_s = time.monotonic() + parse_duration_s(args.timeout, where="--timeout")
+    told = ask_node(args, DrainNode(node=args.node), DrainTold)
+    while told.left and not args.no_wait:
+        if time.monotonic() > deadline_s:
+            raise RunError(
+                f"{args.node} still runs {told.left} parts after {args.timeout}",
+                hint="the drain goes on; runs end when their jobs have",
+            )
+        time.sleep(_LOOK_S)
+        told = ask_node(args, DrainNode(node=args.node), DrainTold)
+    if args.json:
+        print_json(told)
+    elif told.left:
+        print(f"{args.node} drains: {told.left} parts still run")
+    else:
+        print(f"{args.node} runs nothing and gets nothing; it may be stopped")
 
 
 def _wait(args: argparse.Namespace) -> None:

@@ -60,6 +60,8 @@ examples:
   hyperscale check shop.py               one careful pass: every request and response
   hyperscale run shop.py                 the load, on every core, with a live view
   hyperscale run shop.py --vus 50 --duration 10s --json results.json
+  hyperscale cluster up                  managers and workers on this machine
+  hyperscale submit shop.py --watch      the load, on a cluster
 
 exit codes: 0 passed, 1 a threshold or check failed, 2 wrong input (nothing ran),
 3 the run failed, was partial or timed out, 130 interrupted (partial results are written)

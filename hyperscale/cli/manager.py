@@ -5,9 +5,9 @@ import argparse
 from hyperscale.cli.parser import Parser
 
 _DESCRIPTION = """\
-Runs a manager node: it finds the other nodes of its cluster, watches who is alive, and shows
-itself at /metrics, /healthz and /readyz. Running jobs on it comes with the datacenter release;
-for now it is a member only. Events go to standard error as JSON, one per line.
+Runs a manager node: it finds the other nodes of its cluster, takes jobs, gives them to workers
+and keeps what is known of them, together with the other managers, and shows itself at /metrics,
+/healthz and /readyz. Events go to standard error as JSON, one per line.
 """
 _EPILOG = """\
 Without a secret or certificates it listens on loopback only. SIGTERM or SIGINT makes it say
@@ -19,6 +19,7 @@ examples:
   hyperscale manager --port 9200 --http-port 9201 --seed 127.0.0.1:9000
   hyperscale manager --host 0.0.0.0 --secret-file cluster.secret --dns managers.internal
   hyperscale members --connect 127.0.0.1:9000            who is there
+  hyperscale submit shop.py --manager 127.0.0.1:9000     a job for its workers
 """
 
 

@@ -21,6 +21,7 @@ of role operator.
 
 examples:
   hyperscale members --connect 127.0.0.1:9000
+  hyperscale members --dir hyperscale-cluster
   hyperscale members --connect 10.0.0.5:9000 --secret-file cluster.secret --json
 """
 
@@ -40,6 +41,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
         default=f"127.0.0.1:{DEFAULT_PORT}",
         help="a node to ask (default %(default)s)",
     )
+    parser.add_argument(
+        "--dir", metavar="DIR", help="a local cluster ('hyperscale cluster up'): its managers"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--timeout", metavar="DURATION", default="5s", help="how long to wait (default %(default)s)"
@@ -48,20 +52,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import asyncio
-    import logging
+    from hyperscale.cli.asking import ask_node
+    from hyperscale.nodes.messages import MembersAsked, MembersTold
 
-    from hyperscale.cli.node_flags import load_node
-    from hyperscale.config import parse_duration_s
-    from hyperscale.config.addresses import parse_address
-    from hyperscale.nodes.ask import ask_members
-
-    # What the wire would log is what this command says itself, as its error.
-    logging.getLogger("hyperscale").addHandler(logging.NullHandler())
-    config = load_node(args, "manager").require()
-    host, port = parse_address(args.connect, default_port=DEFAULT_PORT, where="--connect")
-    timeout_s = parse_duration_s(args.timeout, where="--timeout")
-    told = asyncio.run(ask_members(config, host, port, timeout_s=timeout_s))
+    told = ask_node(args, MembersAsked(), MembersTold)
     if args.json:
         import msgspec
 
