@@ -1,0 +1,255 @@
+"""The parts of a client that need no cluster."""
+
+import asyncio
+import zipfile
+from collections.abc import Callable, Coroutine
+from io import BytesIO
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperscale import HyperscaleClient
+from hyperscale.errors import InputError
+from hyperscale.jobs.events import JobStatus
+from hyperscale.jobs.state import JobView, WorkflowRow, WorkflowStatus
+from hyperscale.nodes.client_api import JobSubmission
+from hyperscale.nodes.client_managers import Managers, NoManagerError
+from hyperscale.nodes.client_messages import JobAsked, JobNews, JobTold, OutputLine
+from hyperscale.nodes.client_package import package_classes, package_file
+from hyperscale.nodes.client_watch import _Lines, shown
+from hyperscale.nodes.identity import VERSION, incarnation_now
+from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.errors import OverloadedError, RemoteError
+from hyperscale.wire.messages import Introduction
+from hyperscale.wire.peer import PeerServer
+from hyperscale.wire.roles import Role
+from hyperscale.wire.secret import Secrets
+from hyperscale.wire.security import Security
+from hyperscale.wire.serving import Handlers
+
+LOAD = """
+from hyperscale import Workflow, step
+from hyperscale.testing import HTTPResponse, URL
+
+class {name}(Workflow):
+    vus = 2
+    duration = "1s"
+
+    @step()
+    async def get(self, url: URL = "http://127.0.0.1:9/") -> HTTPResponse:
+        return await self.client.http.get(url)
+"""
+
+
+def introduction(role: Role, name: str) -> Introduction:
+    return Introduction(
+        cluster="hyperscale",
+        environment="default",
+        role=role,
+        node_id=name,
+        incarnation=incarnation_now(),
+        version=VERSION,
+        datacenter="dc1",
+    )
+
+
+Answer = Callable[[InboundCall, JobAsked], Coroutine[Any, Any, JobTold]]
+
+
+class Lab:
+    """Managers that answer as they are told, and a client that knows of them."""
+
+    def __init__(self, secret: str = "") -> None:
+        self._security = Security(secrets=Secrets(secret) if secret else None)
+        self._stack: list[PeerServer] = []
+        self.addresses: list[tuple[str, int]] = []
+
+    async def manager(self, answer: Answer) -> None:
+        handlers = Handlers()
+        handlers.add(JobAsked, answer)
+        name = f"manager-{len(self._stack)}"
+        server = PeerServer(introduction(Role.MANAGER, name), self._security, handlers)
+        await server.__aenter__()
+        self._stack.append(server)
+        self.addresses.append(await server.listen("127.0.0.1", 0))
+
+    async def __aenter__(self) -> "Lab":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for server in self._stack:
+            await server.__aexit__(None, None, None)
+
+
+def asking(server: PeerServer, lab: Lab) -> Managers:
+    managers = Managers(server, lab.addresses, Random(1))
+    managers._addresses[:] = lab.addresses  # in the order they were made
+    return managers
+
+
+def on_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    return lambda: asyncio.run(test())
+
+
+def client(secret: str = "") -> PeerServer:
+    security = Security(secrets=Secrets(secret) if secret else None)
+    return PeerServer(introduction(Role.CLIENT, "client-1"), security)
+
+
+async def good(_call: InboundCall, _asked: JobAsked) -> JobTold:
+    return JobTold(position=7)
+
+
+def failing(*errors: Exception) -> Answer:
+    left = list(errors)
+
+    async def answer(call: InboundCall, asked: JobAsked) -> JobTold:
+        if left:
+            raise left.pop(0)
+        return await good(call, asked)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RemoteError("not now", code="unavailable"),
+        RemoteError("its leader has changed", code="moved"),
+        OverloadedError("busy", retry_after_s=0.05),
+    ],
+)
+def test_what_passes_is_asked_again(error: Exception) -> None:
+    async def main() -> None:
+        async with Lab() as lab, client() as server:
+            await lab.manager(failing(error, error))
+            managers = asking(server, lab)
+            told = await managers.ask(JobAsked(job="x"), JobTold, within_s=10.0)
+            assert told.position == 7
+            assert managers.datacenters == ["dc1"]
+
+    asyncio.run(main())
+
+
+@on_loop
+async def test_a_definite_refusal_is_raised_at_once() -> None:
+    async with Lab() as lab, client() as server:
+        await lab.manager(failing(RemoteError("no such job", code="unknown_job")))
+        with pytest.raises(RemoteError, match="no such job"):
+            await asking(server, lab).ask(JobAsked(job="x"), JobTold, within_s=10.0)
+
+
+@on_loop
+async def test_one_manager_that_is_there_is_enough() -> None:
+    async with Lab() as lab, client() as server:
+        lab.addresses.append(("127.0.0.1", 1))
+        await lab.manager(failing(RemoteError("not now", code="unavailable")))
+        lab.addresses.append(("127.0.0.1", 2))
+        managers = asking(server, lab)
+        assert (await managers.ask(JobAsked(job="x"), JobTold, within_s=10.0)).position == 7
+
+
+@on_loop
+async def test_everyone_who_was_tried_is_named() -> None:
+    async with Lab() as lab, client() as server:
+        lab.addresses += [("127.0.0.1", 1), ("127.0.0.1", 2)]
+        managers = asking(server, lab)
+        with pytest.raises(NoManagerError) as caught:
+            await managers.ask(JobAsked(job="x"), JobTold, within_s=10.0, patience_s=0.2)
+        assert "127.0.0.1:1 (connection refused)" in caught.value.message
+        assert "127.0.0.1:2 (connection refused)" in caught.value.message
+
+
+@on_loop
+async def test_a_wrong_secret_is_the_users_to_mend() -> None:
+    async with Lab("the secret of the cluster") as lab, client("some other secret here") as server:
+        await lab.manager(good)
+        with pytest.raises(InputError, match="secret"):
+            await asking(server, lab).ask(JobAsked(job="x"), JobTold, within_s=10.0)
+
+
+def line(text: str) -> OutputLine:
+    return OutputLine(worker="worker-1", workflow="Load", slot=0, stream="stdout", text=text)
+
+
+@given(st.lists(st.integers(0, 10**9), unique=True, max_size=40), st.data())
+def test_each_line_is_given_once_however_streams_break(numbers: list[int], data: Any) -> None:
+    """A stream begins with what its leader still keeps and goes on line by line."""
+    lines = [line(str(number)) for number in numbers]
+    got: list[OutputLine] = []
+    memory = _Lines()
+    position = 0
+    while position < len(lines):
+        memory.begin()
+        kept_from = data.draw(st.integers(0, position))
+        ends = data.draw(st.integers(position + 1, len(lines)))
+        first = data.draw(st.integers(position, ends))
+        got += memory.fresh(lines[kept_from:first])
+        got += [each for one in lines[first:ends] for each in memory.fresh([one])]
+        position = ends
+    assert got == lines
+
+
+def test_a_job_that_waits_says_for_what() -> None:
+    job = JobView(
+        job="dc1.1-abc",
+        status=JobStatus.QUEUED,
+        file="shop.py",
+        workflows=[WorkflowRow(name="Shop", status=WorkflowStatus.PENDING)],
+    )
+    view = shown(JobNews(job=job, position=2))
+    assert view.warnings == ("waiting for cores, number 2 in the queue",)
+    assert [(w.name, w.status) for w in view.workflows] == [("Shop", "waiting")]
+
+
+def test_a_file_is_packed_with_what_it_imports(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("X = 1\n")
+    file = tmp_path / "shop.py"
+    file.write_text("import helper\n" + LOAD.format(name="Shop"))
+    package = package_file(file)
+    assert [workflow.name for workflow in package.plan.workflows] == ["Shop"]
+    names = zipfile.ZipFile(BytesIO(package.payload)).namelist()
+    assert {"src/shop.py", "src/helper.py"} <= set(names)
+    assert package == package_file(file)  # the same bytes again, so the same submission
+
+
+def test_classes_without_a_file_cannot_be_mixed_with_others(tmp_path: Path) -> None:
+    file = tmp_path / "shop_of_two.py"
+    file.write_text(LOAD.format(name="Shop"))
+    package_file(file)  # imports it
+    space: dict[str, Any] = {"__name__": "notebook"}
+    exec(LOAD.format(name="Cell"), space)
+    module: dict[str, Any] = {}
+    exec(f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nimport shop_of_two", module)
+    with pytest.raises(InputError, match="put them in one file"):
+        package_classes([module["shop_of_two"].Shop, space["Cell"]], test_name="mixed")
+
+
+@pytest.mark.parametrize(
+    ("submission", "message"),
+    [
+        (JobSubmission(), "no workflows were given"),
+        (JobSubmission(file="none.py"), "none.py"),
+        (JobSubmission(file="none.py", key="k" * 200), "idempotency key"),
+        (JobSubmission(file="none.py", on_isolation="perhaps"), "on_isolation"),
+        (JobSubmission(file="none.py", timeout="soon"), "timeout"),
+    ],
+)
+def test_what_cannot_be_submitted_is_told_before_anyone_is_asked(
+    submission: JobSubmission, message: str
+) -> None:
+    async def main() -> None:
+        async with HyperscaleClient(["127.0.0.1:1"]) as one:
+            with pytest.raises(InputError, match=message):
+                await one.submit_job(submission)
+
+    asyncio.run(main())
+
+
+def test_there_are_no_gates_yet() -> None:
+    with pytest.raises(InputError, match="gate"):
+        HyperscaleClient(gate_tcp_addrs=["127.0.0.1:9000"])
