@@ -1,0 +1,151 @@
+"""`hyperscale ledger` and `hyperscale drain`, asked of real managers."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperscale.jobs.events import CancelRequested
+from tests.cli.command import Done
+from tests.cli.command import run as command
+from tests.jobs.builders import submission
+from tests.nodes.lab import Cluster
+from tests.nodes.ledger.tier import Tier
+from tests.nodes.ledger.writer import Forwarder
+from tests.nodes.ledger.writer import run as work
+
+
+@pytest.fixture(scope="module")
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
+    """One manager, which is a tier of its own."""
+    with Cluster(tmp_path_factory.mktemp("tier")) as cluster:
+        tier = Tier(cluster, 1)
+        tier.wait_settled()
+        yield tier
+
+
+@pytest.fixture
+def ask(tier: Tier, tmp_path: Path) -> Any:
+    def asked(*words: str) -> Done:
+        return command(*words, "--connect", tier.addresses[0], cwd=tmp_path)
+
+    return asked
+
+
+@pytest.fixture(scope="module")
+def job(tier: Tier) -> str:
+    """A job with something to tell."""
+
+    async def make(forwarder: Forwarder) -> str:
+        _, reply = await forwarder.commit(submission("cli"))
+        await forwarder.commit(CancelRequested(job=reply.job, reason="not wanted", by="me"))
+        return reply.job
+
+    made: str = work(make, tier.addresses)
+    return made
+
+
+def test_status_shows_groups_and_standings(ask: Any) -> None:
+    done = ask("ledger", "status")
+    assert done.code == 0, done.stderr
+    head, *rows = done.stdout.splitlines()
+    assert " ".join(head.split()) == "GROUP ROLE TERM LEADER COMMIT APPLIED LAG LOG VOTERS"
+    assert [row.split()[:2] for row in rows[:2]] == [["0", "leader"], ["1", "leader"]]
+    told = json.loads(ask("ledger", "status", "--json").stdout)
+    assert [row["voters"] for row in told["replicas"]] == [["m0"], ["m0"]]
+
+
+def test_groups_shows_nodes_and_slots(ask: Any) -> None:
+    told = json.loads(ask("ledger", "groups", "--json").stdout)
+    assert [row["name"] for row in told["nodes"]] == ["m0"]
+    assert sum(row["slots"] for row in told["groups"]) == 1024
+    assert re.search(r"^1 +active +1024 +m0 +m0", ask("ledger", "groups").stdout, re.MULTILINE)
+
+
+def test_history_of_a_job_and_of_all(ask: Any, job: str) -> None:
+    done = ask("ledger", "history", job)
+    assert done.code == 0, done.stderr
+    assert "submitted" in done.stdout
+    assert "reason=not wanted" in done.stdout
+    rows = json.loads(ask("ledger", "history", "--since", "1h", "--json").stdout)
+    assert [row["event"] for row in rows if row["job"] == job][:2] == ["submitted", "cancel"]
+    assert rows[0]["data"]["key"] == "cli"
+    assert json.loads(ask("ledger", "history", "--since", "2099-01-01", "--json").stdout) == []
+    first = json.loads(ask("ledger", "history", job, "--limit", "1", "--json").stdout)
+    assert len(first) == 1
+
+
+def test_verify_finds_equal_replicas(ask: Any) -> None:
+    done = ask("ledger", "verify")
+    assert done.code == 0, done.stdout + done.stderr
+    assert "2 of 2 groups: all replicas answer and are equal" in done.stdout
+    assert json.loads(ask("ledger", "verify", "--json").stdout)["is_whole"] is True
+
+
+def test_a_snapshot_is_taken_when_asked_for(ask: Any) -> None:
+    done = ask("ledger", "snapshot")
+    assert done.code == 0, done.stderr
+    assert re.findall(r"group (\d): a snapshot at entry \d+", done.stdout) == ["0", "1"]
+
+
+def test_members_are_changed_or_the_reason_is_told(ask: Any) -> None:
+    assert ask("ledger", "members", "add", "m0").stdout == "m0 takes part already\n"
+    assert ask("ledger", "members", "promote", "m0").code == 0
+    assert ask("ledger", "members", "promote", "m0", "--group", "1").code == 0
+    for words, said in (
+        (("ledger", "members", "add", "m7"), "a node joins by itself"),
+        (("ledger", "members", "remove", "m7"), "its nodes are m0"),
+        (("ledger", "members", "remove", "m0"), "m0 is alive"),
+        (("ledger", "members", "promote", "m0", "--group", "9"), "there is no group 9"),
+        (("drain", "m0"), "m0 is the only manager left"),
+    ):
+        done = ask(*words)
+        assert done.code == 3
+        assert said in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_wrong_input_is_told(ask: Any, tmp_path: Path) -> None:
+    for words, said in (
+        (("ledger", "history", "no-job"), "'no-job' is not a job id"),
+        (("ledger", "history", "--since", "soon"), "neither a duration nor a time"),
+        (("ledger", "history", "--limit", "0"), "--limit 0"),
+        (("ledger", "members", "marry", "m0"), "invalid choice"),
+    ):
+        done = ask(*words)
+        assert done.code == 2, done.stderr
+        assert said in done.stderr
+    missing = ask("ledger", "history", "dc1.1-nosuchjob")
+    assert missing.code == 3
+    assert "nothing is known of job" in missing.stderr
+    nobody = command("ledger", "status", "--connect", "127.0.0.1:1", cwd=tmp_path)
+    assert nobody.code == 3
+    assert "is a node running there?" in nobody.stderr
+    assert command("ledger", cwd=tmp_path).code == 0  # its help
+
+
+def test_a_drained_manager_may_be_stopped(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        tier = Tier(cluster, 2)
+        done = command("drain", "m1", "--connect", tier.addresses[0], cwd=tmp_path)
+        assert done.code == 0, done.stderr
+        assert done.stdout.splitlines()[-1] == "m1 is gone from the ledger; it may be stopped"
+        assert tier.nodes["m1"].stop() == 0
+        verified = command("ledger", "verify", "--connect", tier.addresses[0], cwd=tmp_path)
+        assert verified.code == 0, verified.stdout
+
+
+def test_a_secret_is_needed_where_there_is_one(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("correct horse battery staple")
+    with Cluster(tmp_path) as cluster:
+        node = cluster.start("manager", "m0", "--secret-file", str(secret)).wait_listening()
+        flags = ("ledger", "status", "--connect", node.address)
+        refused = command(*flags, cwd=tmp_path)
+        assert refused.code == 3
+        assert "secret" in refused.stderr
+        done = command(*flags, "--secret-file", str(secret), cwd=tmp_path)
+        assert done.code == 0 or "has not joined its ledger yet" in done.stderr, done.stderr
