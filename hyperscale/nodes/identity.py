@@ -1,9 +1,9 @@
 """Who a node is, from what it was told: name, life, addresses, and what proves it."""
 
-import os
 import secrets
 import socket
 import time
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -26,19 +26,26 @@ def node_id_of(config: NodeConfig) -> str:
     """The configured name, the one its data directory has, or one made now."""
     if config.node.id:
         return config.node.id
-    try:
-        return (data_directory(config) / _NAME_FILE).read_text("utf-8").strip()
-    except OSError:
-        return f"{config.role}-{secrets.token_hex(4)}"
+    known = _known_directory(config)
+    if known is not None:
+        with suppress(OSError):
+            return (known / _NAME_FILE).read_text("utf-8").strip()
+    return f"{config.role}-{secrets.token_hex(4)}"
 
 
-def data_directory(config: NodeConfig) -> Path:
-    """Where this node keeps what must survive a restart."""
-    if config.node.data_dir:
-        return Path(config.node.data_dir)
+def data_directory(config: NodeConfig, name: str) -> Path:
+    """Where a node of this name keeps what must survive a restart."""
+    return _known_directory(config) or Path("hyperscale-data") / name
+
+
+def _known_directory(config: NodeConfig) -> Path | None:
+    """The directory, as far as it does not depend on a name that is made up."""
+    node = config.node
+    if node.data_dir:
+        return Path(node.data_dir)
     # Without a name the port tells nodes on one machine apart, and one from its restart.
-    name = config.node.id or f"{config.role}-{config.listen.port or os.getpid()}"
-    return Path("hyperscale-data") / name
+    name = node.id or (f"{config.role}-{config.listen.port}" if config.listen.port else "")
+    return Path("hyperscale-data") / name if name else None
 
 
 def remember_name(directory: Path, name: str) -> None:

@@ -30,7 +30,8 @@ Settings = NodeConfig | Mapping[str, Any] | None
 def as_config(role: NodeRole, given: Settings) -> NodeConfig:
     """A complete configuration; the node has its name and its directory from here on."""
     config = given if isinstance(given, NodeConfig) else node_config(role, given)
-    name, directory = node_id_of(config), data_directory(config)
+    name = node_id_of(config)
+    directory = data_directory(config, name)
     named = msgspec.structs.replace(config.node, id=name, data_dir=str(directory))
     return msgspec.structs.replace(config, node=named)
 
