@@ -1,0 +1,247 @@
+"""Where groups, slots and leaderships go: one look at a time, until there is nothing left to do."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperscale.ledger.placement import (
+    DEAD_VOTER_S,
+    Sight,
+    decide,
+    management_voters,
+)
+from hyperscale.ledger.replica import SLOTS
+from hyperscale.ledger.topology import (
+    Decision,
+    Founded,
+    GroupCreated,
+    GroupDestroyed,
+    GroupState,
+    LeaderWanted,
+    MoveBegun,
+    MoveEnded,
+    NodeJoined,
+    NodeMarked,
+    NodeState,
+    SeatsSettled,
+    SeatsWanted,
+    Topology,
+)
+
+CALM = Sight(dead_s={})
+
+
+def nodes(*domains: str, awaited: int | None = None) -> Topology:
+    made = Topology()
+    made.decide(Founded(len(domains) if awaited is None else awaited))
+    for number, domain in enumerate(domains):
+        made.decide(NodeJoined(f"n{number}", domain))
+    return made
+
+
+def settle(topology: Topology, sight: Sight = CALM, rounds: int = 200) -> list[Decision]:
+    """Decides until nothing is left, while leaders do at once what is wanted of them."""
+    made: list[Decision] = []
+    for _ in range(rounds):
+        decisions = decide(topology, sight)
+        for decision in decisions:
+            assert not topology.decide(decision).refused, decision
+        made += decisions
+        is_changed = bool(decisions)
+        for record in topology.groups.values():
+            if record.state is not GroupState.DESTROYED and record.voters != record.settled:
+                topology.decide(SeatsSettled(record.number, tuple(record.voters), record.change))
+                is_changed = True
+        for move in tuple(topology.moves):
+            topology.decide(MoveEnded(move))
+            is_changed = True
+        for record in topology.groups.values():
+            if record.state is GroupState.DRAINING:
+                is_changed |= not topology.decide(GroupDestroyed(record.number)).refused
+        if not is_changed:
+            return made
+    raise AssertionError(f"never at rest: {made[-10:]}")
+
+
+def active(topology: Topology) -> list[int]:
+    return [g.number for g in topology.groups.values() if g.state is GroupState.ACTIVE]
+
+
+def check_placed(topology: Topology, sight: Sight = CALM) -> None:
+    able = [
+        number
+        for number, node in topology.nodes.items()
+        if node.state is NodeState.ACTIVE and sight.dead_s.get(number, 0.0) < DEAD_VOTER_S
+    ]
+    groups = active(topology)
+    assert len(groups) == len(able)
+    owned = Counter(topology.owners)
+    assert sum(owned[group] for group in groups) == SLOTS
+    assert max(owned[g] for g in groups) <= 1.3 * SLOTS / len(groups) + 1
+    leads = Counter(topology.groups[group].leader for group in groups)
+    for group in groups:
+        record = topology.groups[group]
+        assert set(record.voters) <= set(able)
+        assert len(record.voters) == (min(3, len(able)))
+    assert max(leads.values()) - min(leads[number] for number in able) <= 2
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+def test_as_many_groups_as_nodes_with_their_share_of_slots_and_leaderships(count: int) -> None:
+    made = nodes(*(f"rack-{n}" for n in range(count)))
+    settle(made)
+    check_placed(made)
+
+
+def test_nothing_is_made_before_all_awaited_nodes_are_there() -> None:
+    made = nodes("a", "b", awaited=3)
+    assert decide(made, CALM) == []
+    made.decide(NodeJoined("n2", "c"))
+    assert all(isinstance(decision, GroupCreated) for decision in decide(made, CALM))
+
+
+def test_voters_of_a_group_are_in_different_failure_domains() -> None:
+    made = nodes("a", "a", "a", "b", "b", "c")
+    settle(made)
+    for record in made.groups.values():
+        assert {made.nodes[voter].domain for voter in record.voters} == {"a", "b", "c"}
+
+
+def test_fewer_domains_than_voters_are_all_used() -> None:
+    made = nodes("a", "a", "b", "b")
+    settle(made)
+    for record in made.groups.values():
+        assert {made.nodes[voter].domain for voter in record.voters} == {"a", "b"}
+
+
+def test_a_node_that_joins_gets_seats_slots_and_leaderships() -> None:
+    made = nodes("a", "b", "c")
+    settle(made)
+    made.decide(NodeJoined("n3", "d"))
+    settle(made)
+    check_placed(made)
+    assert any(4 in record.voters for record in made.groups.values())
+
+
+def test_a_voter_is_replaced_once_it_was_dead_for_long_and_not_before() -> None:
+    made = nodes("a", "b", "c", "d")
+    settle(made)
+    just_dead = Sight(dead_s={2: DEAD_VOTER_S - 1})
+    assert not [d for d in decide(made, just_dead) if isinstance(d, SeatsWanted)]
+    long_dead = Sight(dead_s={2: DEAD_VOTER_S + 1})
+    wanted = [d for d in decide(made, long_dead) if isinstance(d, SeatsWanted)]
+    assert wanted
+    for decision in wanted:
+        before, after = set(made.groups[decision.group].voters), set(decision.voters)
+        assert before - after == {2}
+        assert len(after) == 3
+
+
+def test_one_change_of_seats_at_a_time() -> None:
+    made = nodes("a", "b", "c", "d", "e")
+    settle(made)
+    for decision in decide(made, Sight(dead_s={2: 400.0})):
+        made.decide(decision)
+    again = decide(made, Sight(dead_s={2: 400.0}))
+    assert not [d for d in again if isinstance(d, SeatsWanted)]
+
+
+def test_a_change_that_waits_for_a_dead_node_is_made_anew() -> None:
+    made = nodes("a", "b", "c", "d", "e")
+    settle(made)
+    group = next(g for g in made.groups.values() if 2 in g.voters)
+    for decision in decide(made, Sight(dead_s={2: 400.0})):
+        made.decide(decision)
+    newcomer = next(iter(set(group.voters) - set(group.settled)))
+    both = Sight(dead_s={2: 900.0, newcomer: 400.0})
+    again = [d for d in decide(made, both) if isinstance(d, SeatsWanted)]
+    wanted = next(d for d in again if d.group == group.number)
+    assert not {2, newcomer} & set(wanted.voters)
+
+
+def test_a_draining_node_loses_its_seats_and_is_gone_then() -> None:
+    made = nodes("a", "b", "c", "d")
+    settle(made)
+    made.decide(NodeMarked(3, NodeState.DRAINING))
+    decided = settle(made)
+    check_placed(made)
+    assert made.nodes[3].state is NodeState.GONE
+    assert isinstance(decided[-1], NodeMarked)
+    assert all(3 not in g.voters for g in made.groups.values() if g.number in active(made))
+
+
+def test_groups_beyond_the_number_of_nodes_end_and_leave_an_heir() -> None:
+    made = nodes("a", "b", "c", "d")
+    settle(made)
+    made.decide(NodeMarked(4, NodeState.DRAINING))
+    settle(made)
+    ended = [g for g in made.groups.values() if g.state is GroupState.DESTROYED]
+    assert len(ended) == 1
+    assert made.heir_of(ended[0].number) in active(made)
+
+
+def test_a_node_unfit_to_lead_leads_nothing() -> None:
+    made = nodes("a", "b", "c")
+    settle(made)
+    sight = Sight(dead_s={}, unfit=frozenset({1}))
+    decided = settle(made, sight)
+    assert all(isinstance(decision, LeaderWanted) for decision in decided)
+    assert 1 not in {record.leader for record in made.groups.values()}
+
+
+def test_slots_go_where_there_is_less_load() -> None:
+    made = nodes("a", "b", "c")
+    settle(made)
+    busy = Sight(dead_s={}, load={1: 5_000.0, 2: 10.0, 3: 10.0})
+    moves = [d for d in decide(made, busy) if isinstance(d, MoveBegun)]
+    assert [move.source for move in moves] == [1]
+    few = Sight(dead_s={}, load={1: 20.0, 2: 0.0, 3: 0.0})
+    assert decide(made, few) == []
+
+
+def test_an_odd_number_votes_in_group_0_and_those_who_do_stay() -> None:
+    sizes = {}
+    for count in range(1, 8):
+        made = nodes(*(f"rack-{n}" for n in range(count)))
+        sizes[count] = len(management_voters(made, CALM, [1]))
+    assert sizes == {1: 1, 2: 2, 3: 3, 4: 3, 5: 5, 6: 5, 7: 5}
+    made = nodes(*"abcdefg")
+    assert management_voters(made, CALM, [3, 4, 5, 6, 7]) == [3, 4, 5, 6, 7]
+    assert management_voters(made, Sight(dead_s={4: 400.0}), [3, 4, 5, 6, 7]) == [1, 3, 5, 6, 7]
+
+
+events = st.lists(
+    st.one_of(
+        st.tuples(st.just("join"), st.sampled_from("abcd")),
+        st.tuples(st.just("drain"), st.integers(0, 9)),
+        st.tuples(st.just("lost"), st.integers(0, 9)),
+        st.tuples(st.just("dead"), st.integers(0, 9)),
+    ),
+    max_size=12,
+)
+
+
+@given(events)
+def test_whatever_happens_it_comes_to_rest_well_placed(script: list[tuple[str, object]]) -> None:
+    made = nodes("a", "b", "c")
+    settle(made)
+    dead: dict[int, float] = {}
+    for at, (what, value) in enumerate(script):
+        living = [
+            n for n, node in made.nodes.items() if node.state is NodeState.ACTIVE and n not in dead
+        ]
+        if what == "join":
+            made.decide(NodeJoined(f"new-{at}", str(value)))
+        elif len(living) > 3 and isinstance(value, int):
+            number = living[value % len(living)]
+            if what == "drain":
+                made.decide(NodeMarked(number, NodeState.DRAINING))
+            elif what == "lost":
+                made.decide(NodeJoined(made.nodes[number].name, "a", f"again-{at}"))
+            else:
+                dead[number] = 1_000.0
+        sight = Sight(dead_s=dead)
+        settle(made, sight)
+        check_placed(made, sight)
