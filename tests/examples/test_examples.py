@@ -15,6 +15,7 @@ from tests.conftest import RunningTarget
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 SCRIPTS = {
+    "cluster.py",
     "demo.py",
     "embedded_nodes.py",
     "local_runner.py",
@@ -82,6 +83,21 @@ def test_nodes_are_embedded_in_a_program(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[0] == "manager-1 is alive"
+
+
+def test_a_cluster_and_its_client_fit_in_a_program(tmp_path: Path, target: RunningTarget) -> None:
+    placed(tmp_path, "cluster.py", target)
+    done = subprocess.run(
+        [sys.executable, "cluster.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(r"^Smoke: \d+ ok, 0 failed$", done.stdout, re.MULTILINE)
+    assert re.search(r"^completed in [\d.]+ s on default$", done.stdout, re.MULTILINE)
 
 
 def test_the_demo_needs_no_terminal_and_ends_with_a_report(tmp_path: Path) -> None:
