@@ -39,10 +39,11 @@ def test_a_cluster_forms_whoever_starts_first(cluster: Cluster) -> None:
     worker = cluster.start("worker", "w0", *seed).wait_listening()
     assert worker.get("/readyz")[0] == 503
     early = cluster.start("manager", "m1", *seed).wait_listening()
-    assert early.get("/readyz")[0] == 200  # a lone manager serves
+    assert early.get("/readyz")[0] == 503  # it has seeds: it waits for their ledger
     late = cluster.start("manager", "m0", "--port", str(port)).wait_listening()
     wait_for_view([worker, early, late])
     until(lambda: worker.get("/readyz")[0] == 200, what="the worker is ready")
+    until(lambda: early.get("/readyz")[0] == 200, what="the manager has joined the ledger")
     assert worker.get("/healthz")[0] == 200
     assert not deaths([worker, early, late])
 

@@ -204,8 +204,12 @@ def test_the_earlier_of_two_processes_with_one_name_is_told(
         await home.start()
         discovery = {"seeds": [home.address], "retry_most_s": 0.5}
         hasty = {"suspicion_min_s": 1.0, "suspicion_max_s": 2.5}
-        seeds = {"discovery": discovery, "node": {"id": "twin"}, "membership": hasty}
-        twins = [manager(**seeds), manager(**seeds)]
+        seeds = {"discovery": discovery, "membership": hasty}
+        # On two machines, each with a disk of its own.
+        twins = [
+            manager(**seeds, node={"id": "twin", "data_dir": directory})
+            for directory in ("here", "there")
+        ]
         for twin in twins:
             await twin.start()
         await until(lambda: any("twin in incarnation" in text for text in told()))

@@ -76,8 +76,8 @@ class LedgerDuty(Service):
         except LedgerError as error:
             raise InputError(
                 str(error),
-                hint="a node without its ledger joins as a new one: move the directory away, "
-                "and give it another --node-id or let the others know it lost its disk",
+                hint="one directory serves one node: stop the other process, or give another "
+                "--data-dir. A damaged one can be moved away: the node then joins as a new one",
             ) from error
         except OSError as error:
             raise InputError(f"{self._directory}: {error.strerror or error}") from error
