@@ -1,6 +1,7 @@
 """A small tier without faults or time: every message arrives at once, every write is synced."""
 
 from collections.abc import Callable, Iterable
+from random import Random
 from typing import Any
 
 from hyperscale.jobs.keys import slot_of
@@ -40,6 +41,7 @@ class SmallTier:
         ):
             self.stores[number] = store
             self.start(number)
+        self.settle()
 
     def start(self, number: int) -> LedgerCore:
         store = self.stores[number]
@@ -48,7 +50,7 @@ class SmallTier:
             store,
             make_machine=lambda group: self.machine("dc", group),
             slot_of=slot_of,
-            seed=number * 1_000 + store.syncs,
+            seed=Random(number * 1_000 + store.syncs).getrandbits(63),
             limits=self.limits,
             images=store.images(),
             followed=int(store.meta.get(FOLLOWED, b"0")),
@@ -103,7 +105,7 @@ class SmallTier:
     def elect(self, group: int, number: int) -> LedgerCore:
         """Makes a node the leader of a group."""
         core = self.cores[number]
-        for _ in range(20):
+        for _ in range(40):
             if core.may_act(group):
                 return core
             leader = next((c for c in self.cores.values() if c.is_leader(group)), None)

@@ -1,0 +1,350 @@
+"""Several cores together, without faults: who leads, what is answered, what survives."""
+
+import pytest
+
+from hyperscale.jobs.events import (
+    CancelRequested,
+    Code,
+    JobFinished,
+    JobStatus,
+    Reply,
+    decode_reply,
+    encode,
+)
+from hyperscale.jobs.keys import slot_of
+from hyperscale.jobs.machine import JobMachine
+from hyperscale.ledger.core import Limits, Superseded, Unknown
+from hyperscale.ledger.records import Adopted, Command, Released, Surveyed, encode_record
+from hyperscale.ledger.replica import DIGEST_EVERY, Outcome
+from hyperscale.ledger.stamps import stamp_ms
+from hyperscale.ledger.topology import (
+    GroupState,
+    SeatsSettled,
+    SeatsWanted,
+    encode_decision,
+)
+from tests.jobs.builders import plan, submission, workflow
+from tests.ledger.tier import LIMITS, SmallTier
+
+
+def submit(key: str, payload: str = "Load") -> bytes:
+    return encode(submission(key, plan(workflow(payload))))
+
+
+def reply_of(outcome: object) -> Reply:
+    assert isinstance(outcome, Outcome), outcome
+    return decode_reply(outcome.reply)
+
+
+def status(tier: SmallTier, number: int, job: str) -> JobStatus | None:
+    machine = tier.cores[number].replicas[1].machine
+    assert isinstance(machine, JobMachine)
+    found = machine.job(job)
+    return None if found is None else found.status
+
+
+@pytest.mark.parametrize("nodes", [1, 3, 5])
+def test_a_command_is_committed_and_every_replica_has_it(nodes: int) -> None:
+    tier = SmallTier(nodes)
+    tier.elect(1, 1)
+    reply = reply_of(tier.commit(1, 1, submit("key"), "key"))
+    assert reply.ok
+    tier.tick(4)
+    voters = tier.cores[1].topology.groups[1].voters
+    for number in voters:
+        assert status(tier, number, reply.job) is JobStatus.SUBMITTED
+    assert len(tier.digests(1, voters)) == 1
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_retries_with_one_key_through_any_leader_make_one_job(nodes: int) -> None:
+    tier = SmallTier(nodes)
+    jobs = set()
+    fresh = 0
+    for number in (1, nodes, 1, (nodes + 1) // 2):
+        tier.elect(1, number)
+        reply = reply_of(tier.commit(number, 1, submit("key"), "key"))
+        jobs.add(reply.job)
+        fresh += not reply.was_duplicate
+    assert len(jobs) == 1
+    assert fresh == 1
+    other = reply_of(tier.commit((nodes + 1) // 2, 1, submit("key", "Other"), "key"))
+    assert other.code is Code.CONFLICT
+
+
+def test_a_deposed_leader_commits_nothing_and_says_so() -> None:
+    tier = SmallTier()
+    tier.elect(1, 1)
+    tier.cut.add(1)
+    token = tier.cores[1].propose_command(1, "key", submit("key"))
+    tier.settle()
+    assert token not in tier.answers
+    tier.elect(1, 2)
+    reply = reply_of(tier.commit(2, 1, submit("other"), "other"))
+    assert reply.ok
+    tier.cut.clear()
+    tier.tick(10)
+    assert tier.answers[token] == Superseded()
+    assert len(tier.digests(1)) == 1
+
+
+def test_there_is_one_leader_in_a_term() -> None:
+    tier = SmallTier()
+    for number in (1, 2, 3, 1, 3, 2):
+        tier.elect(1, number)
+    leaders: dict[int, set[int]] = {}
+    for number, effects in tier.effects:
+        for standing in effects.standings:
+            if standing.group == 1 and standing.is_leader:
+                leaders.setdefault(standing.term, set()).add(number)
+    assert len(leaders) >= 5
+    assert all(len(found) == 1 for found in leaders.values())
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_the_first_end_of_a_job_wins_on_every_replica(nodes: int) -> None:
+    tier = SmallTier(nodes)
+    tier.elect(1, 1)
+    ended = reply_of(tier.commit(1, 1, submit("a"), "a")).job
+    stopped = reply_of(tier.commit(1, 1, submit("b"), "b")).job
+    assert reply_of(
+        tier.commit(1, 1, encode(JobFinished(job=ended, status=JobStatus.COMPLETED)))
+    ).ok
+    late = reply_of(tier.commit(1, 1, encode(CancelRequested(job=ended, reason="late"))))
+    assert late.code is Code.TERMINAL
+    assert reply_of(tier.commit(1, 1, encode(CancelRequested(job=stopped, reason="r")))).ok
+    finish = encode(JobFinished(job=stopped, status=JobStatus.CANCELLED))
+    assert reply_of(tier.commit(1, 1, finish)).ok
+    other = encode(JobFinished(job=stopped, status=JobStatus.COMPLETED))
+    assert reply_of(tier.commit(1, 1, other)).code is Code.TERMINAL
+    tier.tick(4)
+    for number in tier.cores:
+        assert status(tier, number, ended) is JobStatus.COMPLETED
+        assert status(tier, number, stopped) is JobStatus.CANCELLED
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_after_all_nodes_lost_power_everything_acknowledged_is_there(nodes: int) -> None:
+    tier = SmallTier(nodes, limits=Limits(election_ticks=6, heartbeat_ticks=2, snapshot_entries=7))
+    tier.elect(1, 1)
+    jobs = [reply_of(tier.commit(1, 1, submit(f"k{n}"), f"k{n}")).job for n in range(20)]
+    for number in tuple(tier.cores):
+        tier.crash(number)
+    for number in tier.stores:
+        tier.start(number)
+    tier.settle()
+    tier.elect(1, nodes)
+    for job in jobs:
+        assert status(tier, nodes, job) is JobStatus.SUBMITTED
+    assert reply_of(tier.commit(nodes, 1, submit("k3"), "k3")).was_duplicate
+
+
+def test_a_session_sees_its_write_and_a_strong_read_never_goes_back() -> None:
+    tier = SmallTier()
+    tier.elect(1, 1)
+    tier.cut.add(3)
+    outcome = tier.commit(1, 1, submit("key"), "key")
+    job = reply_of(outcome).job
+    assert isinstance(outcome, Outcome)
+    behind = tier.cores[3].replicas[1]
+    assert behind.applied < outcome.index
+    token = tier.cores[3].read(1)
+    tier.settle()
+    assert token not in tier.reads, "it cannot know, so it does not answer"
+    tier.cut.clear()
+    for _ in range(5):
+        tier.tick(2)
+        token = tier.cores[3].read(1)
+        tier.settle()
+        if token in tier.reads:
+            break
+    assert token in tier.reads
+    assert behind.applied >= outcome.index
+    assert status(tier, 3, job) is JobStatus.SUBMITTED
+
+
+def test_an_answer_to_a_former_life_is_not_taken_for_one_to_this() -> None:
+    tier = SmallTier()
+    tier.tick(20)
+    before = {tier.cores[1].token() for _ in range(1_000)}
+    tier.crash(1)
+    reborn = tier.start(1)
+    after = {reborn.token() for _ in range(1_000)}
+    assert not before & after
+
+
+def test_what_a_snapshot_skips_is_of_unknown_outcome() -> None:
+    tier = SmallTier(
+        limits=Limits(election_ticks=6, heartbeat_ticks=2, snapshot_entries=4, trailing_entries=0)
+    )
+    tier.elect(1, 1)
+    tier.cut.add(1)
+    token = tier.cores[1].propose_command(1, "mine", submit("mine"))
+    tier.settle()
+    tier.elect(1, 2)
+    for number in range(12):
+        tier.commit(2, 1, submit(f"k{number}"), f"k{number}")
+    tier.cut.clear()
+    tier.tick(12)
+    assert any(1 in effects.restored for number, effects in tier.effects if number == 1)
+    assert tier.answers[token] in (Unknown(), Superseded())
+    assert len(tier.digests(1)) == 1
+
+
+def test_a_record_of_another_node_gets_the_stamp_of_the_leader() -> None:
+    tier = SmallTier()
+    leader = tier.elect(1, 1)
+    year_ms = 365 * 24 * 3_600 * 1_000
+    wild = Surveyed((tier.now_ms + year_ms) << 16)
+    leader.propose_encoded(1, encode_record(wild))
+    tier.settle()
+    assert leader.replicas[1].last_ms < tier.now_ms + 60_000
+    assert stamp_ms(leader.stamps.last) < tier.now_ms + 60_000
+
+
+def test_a_follower_whose_memory_was_damaged_is_noticed_and_repaired() -> None:
+    tier = SmallTier(limits=Limits(election_ticks=6, heartbeat_ticks=2, trailing_entries=10))
+    leader = tier.elect(1, 1)
+    job = reply_of(tier.commit(1, 1, submit("key"), "key")).job
+    tier.tick(4)
+    machine = tier.cores[3].replicas[1].machine
+    assert isinstance(machine, JobMachine)
+    damaged = machine.job(job)
+    assert damaged is not None
+    damaged.reason = "a flipped bit"
+    body = encode(CancelRequested(job="dc.1-none", reason="r"))
+    begun = leader.replicas[1].applied
+    while tier.cores[3].mismatches_total == 0:
+        assert leader.replicas[1].applied < begun + DIGEST_EVERY + 200
+        for _ in range(100):
+            leader.propose_command(1, "", body)
+        tier.tick()
+    tier.tick(12)
+    repaired = tier.cores[3].replicas[1].machine
+    assert isinstance(repaired, JobMachine)
+    found = repaired.job(job)
+    assert found is not None
+    assert found.reason != "a flipped bit"
+    assert len(tier.digests(1)) == 1
+    assert tier.cores[3].mismatches_total == 1
+    assert [core.mismatches_total for core in tier.cores.values()] == [0, 0, 1]
+
+
+def test_slots_and_their_keys_go_to_another_group() -> None:
+    tier = SmallTier(groups=2)
+    one, two = tier.elect(1, 1), tier.elect(2, 2)
+    key = next(f"key-{n}" for n in range(99) if slot_of(f"key-{n}") in one.replicas[1].slots)
+    job = reply_of(tier.commit(1, 1, submit(key), key)).job
+    foreign = tier.commit(2, 2, submit(key), key)
+    assert isinstance(foreign, Outcome)
+    assert foreign.moved_to >= 0
+    one.propose(1, Released(one.stamp(), 1, (slot_of(key),), 2))
+    tier.settle()
+    move = one.replicas[1].outgoing[1]
+    two.propose(2, Adopted(two.stamp(), 1, move.slots, 1, move.keys))
+    tier.settle()
+    again = reply_of(tier.commit(2, 2, submit(key), key))
+    assert (again.job, again.was_duplicate) == (job, True)
+    refused = tier.commit(1, 1, submit(key), key)
+    assert isinstance(refused, Outcome)
+    assert refused.moved_to == 2
+
+
+def replace_voter(tier: SmallTier, leader: int, old: int, new: int) -> None:
+    """One voter for another, under the eyes of group 0."""
+    voters = tuple(sorted({*tier.cores[leader].topology.groups[1].voters} - {old} | {new}))
+    manager = next(c.number for c in tier.cores.values() if c.may_act(0))
+    tier.commit(manager, 0, encode_decision(SeatsWanted(1, voters)))
+    tier.tick(4)
+    raft = tier.cores[leader].raft
+    assert raft.configure(1, learners=[new])
+    tier.tick(8)
+    assert raft.configure(1, voters=[new], removed=[old])
+    tier.tick(8)
+    assert raft.seats(1)[0] == list(voters)
+    change = tier.cores[manager].topology.groups[1].change
+    tier.commit(manager, 0, encode_decision(SeatsSettled(1, voters, change)))
+    tier.tick(4)
+
+
+def test_a_voter_is_replaced_under_load_and_nothing_is_lost() -> None:
+    tier = SmallTier(4)
+    tier.elect(0, 1)
+    tier.elect(1, 1)
+    jobs = [reply_of(tier.commit(1, 1, submit(f"k{n}"), f"k{n}")).job for n in range(5)]
+    replace_voter(tier, 1, old=3, new=4)
+    jobs += [reply_of(tier.commit(1, 1, submit(f"m{n}"), f"m{n}")).job for n in range(5)]
+    tier.tick(4)
+    assert 1 not in tier.cores[3].replicas
+    for job in jobs:
+        assert status(tier, 4, job) is JobStatus.SUBMITTED
+    assert len(tier.digests(1, (1, 2, 4))) == 1
+
+
+def test_a_restarted_node_keeps_the_groups_its_newest_topology_gave_it() -> None:
+    tier = SmallTier(4)
+    tier.elect(0, 1)
+    tier.elect(1, 1)
+    tier.commit(1, 1, submit("key"), "key")
+    replace_voter(tier, 1, old=3, new=4)
+    # What is committed is told to node 4 with later messages, and on its disk it may be old news.
+    store = tier.stores[4]
+    tier.crash(4)
+    kept = store.groups[0]
+    kept.hard = (kept.hard[0], kept.hard[1], kept.snapshot[0])
+    tier.cut.add(4)
+    tier.start(4)
+    tier.settle()
+    assert 1 in tier.cores[4].replicas, "it votes there: leaving would break what it promised"
+    tier.cut.clear()
+    tier.tick(10)
+    assert 1 in tier.cores[4].replicas
+    assert len(tier.digests(1, (1, 2, 4))) == 1
+
+
+def test_a_node_that_left_a_group_does_not_begin_it_anew() -> None:
+    tier = SmallTier(4)
+    tier.elect(0, 1)
+    tier.elect(1, 1)
+    replace_voter(tier, 1, old=3, new=4)
+    assert 1 not in tier.cores[3].replicas
+    store = tier.stores[3]
+    tier.crash(3)
+    kept = store.groups[0]
+    kept.hard = (kept.hard[0], kept.hard[1], kept.snapshot[0])
+    tier.cut.add(3)
+    tier.start(3)
+    tier.settle()
+    assert tier.cores[3].topology.groups[1].state is GroupState.ACTIVE
+    assert 1 not in tier.cores[3].replicas
+
+
+def test_a_follower_that_was_away_gets_a_snapshot() -> None:
+    tier = SmallTier(
+        limits=Limits(election_ticks=6, heartbeat_ticks=2, snapshot_entries=10, trailing_entries=2)
+    )
+    tier.elect(1, 1)
+    tier.cut.add(3)
+    for number in range(30):
+        tier.commit(1, 1, submit(f"k{number}"), f"k{number}")
+    assert tier.cores[1].raft.log_size(1)[0] < 15
+    tier.cut.clear()
+    tier.tick(10)
+    assert any(1 in effects.restored for number, effects in tier.effects if number == 3)
+    assert len(tier.digests(1)) == 1
+
+
+def test_a_full_node_says_so() -> None:
+    tier = SmallTier(limits=Limits(election_ticks=6, heartbeat_ticks=2, pending_proposals=10))
+    leader = tier.elect(1, 1)
+    assert not leader.is_full
+    for number in range(10):
+        leader.propose(1, Command(leader.stamp(), "", str(number).encode()))
+    assert leader.is_full
+    tier.settle()
+    assert not leader.is_full
+
+
+def test_the_limits_of_these_tests_are_those_of_the_ledger_but_faster() -> None:
+    assert LIMITS.snapshot_entries == Limits().snapshot_entries
+    assert LIMITS.election_ticks < Limits().election_ticks

@@ -1,0 +1,176 @@
+"""What leaders do for their groups, step by step, on a tier without faults."""
+
+from typing import Any
+
+from hyperscale.jobs.events import JobFinished, JobStatus, decode_reply, encode
+from hyperscale.jobs.keys import slot_of
+from hyperscale.jobs.machine import JobMachine
+from hyperscale.ledger.machine import Machine
+from hyperscale.ledger.placement import Sight
+from hyperscale.ledger.replica import SLOTS, Outcome
+from hyperscale.ledger.stewardship import Bequeath, Commit, Decide, Request, Steward
+from hyperscale.ledger.topology import (
+    Decision,
+    GroupDraining,
+    GroupState,
+    MoveBegun,
+    NodeMarked,
+    NodeState,
+    decode_verdict,
+    encode_decision,
+)
+from tests.ledger.test_core import reply_of, submit
+from tests.ledger.tier import SmallTier
+
+
+def live_jobs(machine: Machine) -> int:
+    assert isinstance(machine, JobMachine)
+    return sum(1 for _ in machine.jobs())
+
+
+class Managed(SmallTier):
+    """A tier whose leaders do their duties, one pass after another."""
+
+    def __init__(self, nodes: int = 3, groups: int = 3) -> None:
+        super().__init__(nodes, groups)
+        self.sight = Sight(dead_s={})
+        self.requests: list[Request] = []
+        self.heirs_have: set[int] = set()
+        self.tick(30)
+
+    def passes(self, count: int = 1) -> None:
+        for _ in range(count):
+            for core in tuple(self.cores.values()):
+                steward = Steward(
+                    core,
+                    sight=lambda: self.sight,
+                    is_fit=lambda number: number not in self.sight.unfit,
+                    live_jobs=live_jobs,
+                )
+                for steps in steward.duties().values():
+                    self._drive(steps)
+            self.tick(3)
+
+    def _drive(self, steps: Any) -> None:
+        request = next(steps, None)
+        while request is not None:
+            self.requests.append(request)
+            answer = self._carry_out(request)
+            if answer is None:
+                steps.close()
+                return
+            try:
+                request = steps.send(answer)
+            except StopIteration:
+                request = None
+
+    def _carry_out(self, request: Request) -> Any:
+        match request:
+            case Decide(decision=decision):
+                return self.decide(decision)
+            case Bequeath(group=group):
+                self.heirs_have.add(group)
+                return True
+            case Commit(group=group, record=record):
+                leader = self.leader(group)
+                token = leader.propose(group, record)
+                self.settle()
+                return self.answers.get(token)
+
+    def leader(self, group: int) -> Any:
+        for _ in range(40):
+            for core in self.cores.values():
+                if core.may_act(group):
+                    return core
+            self.tick()
+        raise AssertionError(f"nobody comes to lead group {group}")
+
+    def decide(self, decision: Decision) -> Any:
+        outcome = self.commit(self.leader(0).number, 0, encode_decision(decision))
+        return decode_verdict(outcome.reply) if isinstance(outcome, Outcome) else None
+
+
+def test_leaderships_go_where_group_0_wants_them() -> None:
+    tier = Managed()
+    tier.passes(4)
+    for record in tier.leader(0).topology.groups.values():
+        assert tier.leader(record.number).number == record.leader
+    leaders = {tier.leader(group).number for group in (1, 2, 3)}
+    assert len(leaders) == 3
+
+
+def test_a_move_is_released_adopted_ended_and_forgotten() -> None:
+    tier = Managed()
+    slots = tuple(slot for slot, owner in enumerate(tier.leader(0).topology.owners) if owner == 1)
+    tier.decide(MoveBegun(slots[:100], 1, 2))
+    tier.passes(3)
+    topology = tier.leader(0).topology
+    assert not topology.moves
+    assert {topology.owners[slot] for slot in slots[:100]} == {2}
+    source, target = tier.leader(1).replicas[1], tier.leader(2).replicas[2]
+    assert not source.outgoing
+    assert set(slots[:100]) <= target.slots
+    assert not source.slots & target.slots
+
+
+def test_a_group_that_still_has_a_job_does_not_end() -> None:
+    tier = Managed()
+    key = "key"
+    group = next(g for g in (1, 2, 3) if tier.leader(g).replicas[g].slots & {slot_of(key)})
+    leader = tier.leader(group).number
+    job = reply_of(tier.commit(leader, group, submit(key), key)).job
+    heir = next(g for g in (1, 2, 3) if g != group)
+    tier.decide(GroupDraining(group, heir))
+    tier.passes(5)
+    assert tier.leader(0).topology.groups[group].state is GroupState.DRAINING
+    assert group not in tier.heirs_have
+    finish = encode(JobFinished(job=job, status=JobStatus.COMPLETED))
+    tier.commit(tier.leader(group).number, group, finish)
+    tier.passes(5)
+    topology = tier.leader(0).topology
+    assert topology.groups[group].state is GroupState.DESTROYED
+    assert group in tier.heirs_have
+    assert all(group not in core.replicas for core in tier.cores.values())
+    owner = topology.owners[slot_of(key)]
+    again = tier.commit(tier.leader(owner).number, owner, submit(key), key)
+    assert isinstance(again, Outcome)
+    reply = decode_reply(again.reply)
+    assert (reply.job, reply.was_duplicate) == (job, True)
+
+
+def test_a_drained_node_ends_up_without_a_seat_and_nothing_is_lost() -> None:
+    tier = Managed(nodes=4, groups=4)
+    jobs = {}
+    for number in range(12):
+        key = f"key-{number}"
+        group = tier.leader(0).topology.owners[slot_of(key)]
+        leader = tier.leader(group).number
+        jobs[key] = reply_of(tier.commit(leader, group, submit(key), key)).job
+    tier.decide(NodeMarked(2, NodeState.DRAINING))
+    tier.passes(25)
+    topology = tier.leader(0).topology
+    living = [g for g in topology.groups.values() if g.state is not GroupState.DESTROYED]
+    assert all(2 not in (*g.voters, *g.settled) for g in living)
+    assert topology.nodes[2].state is NodeState.GONE
+    for key, job in jobs.items():
+        owner = topology.owners[slot_of(key)]
+        reply = reply_of(tier.commit(tier.leader(owner).number, owner, submit(key), key))
+        assert (reply.job, reply.was_duplicate) == (job, True)
+
+
+def test_a_voter_long_dead_is_replaced_by_one_that_caught_up() -> None:
+    tier = Managed(nodes=4, groups=4)
+    tier.passes(3)
+    dead = next(n for n in (2, 3, 4) if not tier.cores[n].may_act(0))
+    tier.crash(dead)
+    tier.tick(30)
+    tier.sight = Sight(dead_s={dead: 400.0}, unfit=frozenset({dead}))
+    tier.passes(25)
+    topology = tier.leader(0).topology
+    for record in topology.groups.values():
+        if record.state is GroupState.DESTROYED:
+            continue
+        assert dead not in record.voters
+        assert record.settled == record.voters
+        assert len(tier.digests(record.number, record.voters)) == 1
+    assert sum(owner != 0 for owner in topology.owners) == SLOTS
