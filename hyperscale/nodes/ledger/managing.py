@@ -136,6 +136,8 @@ class Managing:
         voters = [name for name in ledger.voters_of(heir) if name != ledger.own_name]
         after = (-(2**63), 0, 0)
         loop = asyncio.get_running_loop()
+        # Rows on their way to the disk cannot be read yet: the end of the last job is one.
+        await ledger.until_durable(ledger.core.history_ticket)
         while True:
             rows = await asyncio.to_thread(
                 ledger.store.history, group=group, after=after, limit=_HISTORY_PAGE
