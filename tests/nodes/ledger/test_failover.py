@@ -116,12 +116,17 @@ def test_a_node_with_many_entries_serves_soon(cluster: Cluster, snapshots: str) 
     asked(tier.addresses, CompactAsked(), CompactTold, 0)
     commit_many(tier, 10)
     assert tier.nodes["m0"].stop() == 0
-    after_bytes, live = database_bytes(tier), live_bytes(tier.data("m0") / "ledger" / "ledger.db")
+    database = tier.data("m0") / "ledger" / "ledger.db"
+    with closing(sqlite3.connect(database)) as connection:
+        # Beside it is a journal of at most 16 MiB, written over again and again.
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    after_bytes, live = database_bytes(tier), live_bytes(database)
     Report(RESULTS).write(
         f"restart with 100,000 entries, a snapshot every {int(snapshots):,}",
         f"from the start of the process to its next commit: {serves_s:.2f} s (wanted: 5)",
-        f"database {before_bytes / 1e6:.1f} MB, after 'ledger snapshot' and a stop "
-        f"{after_bytes / 1e6:.1f} MB; its rows hold {live / 1e6:.1f} MB (wanted: below 2 x)",
+        f"database {before_bytes / 1e6:.1f} MB, of which at most 16.8 MB are SQLite's journal; "
+        f"after 'ledger snapshot', without the journal, {after_bytes / 1e6:.1f} MB; its rows hold "
+        f"{live / 1e6:.1f} MB (wanted: below 2 x)",
     )
     assert serves_s <= 5.0
     assert after_bytes < 2 * live + 256 * 1024

@@ -60,7 +60,7 @@ def found_wrong(tier: Tier, load: Load) -> list[str]:
 def test_nothing_acknowledged_is_lost_when_managers_are_killed(cluster: Cluster) -> None:
     tier = Tier(cluster, flags=("--ledger-snapshot-entries", "500"))
     with Load(tier.addresses) as load:
-        outcome = torment(tier, load, random.Random(15), kills=12, stops=0)
+        outcome = torment(tier, load, random.Random(15), kills=13, stops=0)
     load.check()
     assert outcome.kills >= 15
     tier.wait_equal()
