@@ -274,11 +274,14 @@ class Desk:
         grace_s = plan.timeout_s + self.timing.overrun_s
         run.deadline_s = started_s + remaining_s + grace_s
 
-    def lost(self, run: LiveRun, reason: str, *, now_s: float) -> list[Effect]:
+    def lost(
+        self, run: LiveRun, reason: str, *, now_s: float, until_s: float = float("inf")
+    ) -> list[Effect]:
         """A run whose worker is gone, or has forgotten it: its load has ended by now."""
         if run.result is not None:
             return []
-        return self.give_up(run, reason, costs_retry=run.was_accepted, now_s=now_s)
+        costs_retry = run.was_accepted
+        return self.give_up(run, reason, costs_retry=costs_retry, now_s=now_s, until_s=until_s)
 
     def give_up(
         self,

@@ -162,11 +162,14 @@ class JobLeader:
         desk.returned.add(worker)
         return self._contact(now_s)
 
-    def worker_down(self, worker: str, *, is_certain: bool, now_s: float) -> list[Effect]:
+    def worker_down(
+        self, worker: str, *, is_certain: bool, now_s: float, ended_s: float | None = None
+    ) -> list[Effect]:
         """Membership gave a worker up. Certain: a process of it is gone, and what that ran;
         from silence alone nothing follows before its leases have run out.
 
-        Call it with `is_certain` also before `worker_up` of a newer incarnation.
+        Call it with `is_certain` also before `worker_up` of a newer incarnation. `ended_s` is
+        when its session was seen to close, if it was: it sent nothing after that.
         """
         if not self._is_leading:
             return []
@@ -181,13 +184,16 @@ class JobLeader:
         recent_s = now_s - self._timing.evidence_s
         recent = [run for run in runs if run.phase is None or run.opened_s > recent_s]
         link.is_gone, link.is_doubtful = not recent, bool(recent)
+        known_s = [each for each in (link.ended_s, ended_s, now_s) if each is not None]
+        link.ended_s = min(known_s)
         link.has_answered, link.renewed_s = False, float("-inf")
         effects: list[Effect] = []
         for run in runs:
             if run in recent:
                 run.is_inherited = run.is_inherited or run.phase is not None
             else:
-                effects += desk.lost(run, f"worker {worker} died", now_s=now_s)
+                reason = f"worker {worker} died"
+                effects += desk.lost(run, reason, now_s=now_s, until_s=link.ended_s)
         return effects + self._contact(now_s)
 
     def hold(self, workers: frozenset[str]) -> None:
@@ -212,6 +218,8 @@ class JobLeader:
         links = self._desk.links
         if answer is None:
             link = links.get(worker, now_s=now_s)
+            if is_refused and link.ended_s is None:
+                link.ended_s = now_s
             link.is_gone = link.is_gone or (is_refused and link.is_doubtful)
             return []
         if rtt_s is not None:

@@ -23,6 +23,7 @@ class Link:
     has_answered: bool = False  # said what it runs, to this leader
     is_up: bool = True  # membership sees it
     is_gone: bool = False  # its process has certainly ended
+    ended_s: float | None = None  # by when it had ended, as far as is known
     is_doubtful: bool = False  # a process of it has; perhaps not the one that runs things now
     is_held: bool = False  # many fell silent at once: it is the network's fault
 
@@ -58,6 +59,7 @@ class Links:
         link = self.get(worker, now_s=now_s)
         if stamp_ms > link.stamp_ms:
             link.stamp_ms = stamp_ms
+            link.ended_s = None
             link.heard_s = max(now_s, link.heard_s)
 
     def measured(self, worker: str, rtt_s: float, *, now_s: float) -> None:

@@ -22,8 +22,8 @@ from hyperscale.stats.view import LiveMeter
 
 RATE_PER_CORE_MAX = 100_000
 """Bound of what a core can send in a second, where nothing was measured."""
-_RATE_MARGIN = 1.5
-_MERGE_S = 0.25  # how much older one core's share of a report may be than another's
+_RATE_MARGIN = 1.25
+_MERGE_S = 0.15  # how much older one core's share of a report may be than another's
 _CLOCKS_S = 1.0  # how far the clocks of two managers may be apart
 _RATE_SPAN_S = 0.4  # rates over less are noise
 
@@ -110,7 +110,8 @@ class LiveRun:
     elapsed_s: float = 0.0
     iterations: int = 0
     report_s: float | None = None  # when the last report came
-    origin_s: float = float("inf")  # when its load began, as the fastest report has it
+    # No later than its load began: when it was told to, or as the fastest report has it.
+    origin_s: float = float("inf")
     rates: list[float] = field(default_factory=list)  # of requests, between reports, newest last
     actions: int = -1
     moved_s: float = 0.0  # when an action finished for the last time
@@ -163,6 +164,7 @@ class LiveRun:
                 self.rates = [sent_of(report) / part.elapsed_s]
             self.actions, self.moved_s = actions_of(report), now_s
             self.report_s = now_s - age_s
+            self.origin_s = self.report_s - part.elapsed_s - _CLOCKS_S
 
     def _rate(self, report: PartReport, elapsed_s: float) -> None:
         before = self.state
@@ -225,8 +227,9 @@ class LiveRun:
         rate = max(self.rates, default=0.0) * _RATE_MARGIN
         if not self.rates:
             rate = float(RATE_PER_CORE_MAX * self.cores)
-        in_flight = 0 if self.state is None else self.state.report.vus
-        return silent_s, math.ceil(rate * (silent_s + _MERGE_S)) + in_flight
+        # However low the rate was, each of its users may have sent one just then.
+        at_least = self.cores if self.state is None else self.state.report.vus
+        return silent_s, max(at_least, math.ceil(rate * (silent_s + _MERGE_S)))
 
     def _heard_until_s(self) -> float | None:
         """Up to when its load is known. A report may have been under way for long."""

@@ -348,7 +348,7 @@ class Steering:
             start_in_s = max(0.0, live.start_at_s[name] - now_s - link.rtt_s / 2)
             each.sent_s = now_s
             if each.maybe_s is None:
-                each.maybe_s = now_s
+                each.maybe_s = each.origin_s = now_s
             command = StartPart(
                 run=each.id,
                 group=self._desk.group,
@@ -388,6 +388,9 @@ class Steering:
 
     def _lease_over_s(self, job: Job, run: LiveRun, now_s: float) -> float:
         """When its load was over at the latest."""
+        link = self._desk.links.get(run.worker, now_s=now_s)
+        if link.is_gone:
+            return now_s if link.ended_s is None else link.ended_s
         if job.options.on_isolation is Isolation.CONTINUE:
             return now_s
         over_s = self._desk.links.stopped_at_s(run.worker, since_s=run.opened_s, now_s=now_s)

@@ -37,6 +37,7 @@ class _Seen:
         self.is_up = False
         self.silent_since_s: float | None = None
         self.refused_at_s: float | None = None
+        self.closed_s: float | None = None
 
 
 class ManagerProgram:
@@ -175,9 +176,10 @@ class ManagerProgram:
         seen.silent_since_s = None
         if worker.program is None:
             if seen.refused_at_s is None:
+                seen.closed_s = now_s
                 seen.refused_at_s = now_s + 2.0 * world.rng.random()
             if seen.life and now_s >= seen.refused_at_s:
-                self._down(name, seen, now_s, is_certain=True)
+                self._down(name, seen, now_s, is_certain=True, ended_s=seen.closed_s)
                 seen.life = 0
             return
         seen.refused_at_s = None
@@ -189,11 +191,20 @@ class ManagerProgram:
         elif not seen.is_up:
             self._up(name, seen, now_s)
 
-    def _down(self, name: str, seen: _Seen, now_s: float, *, is_certain: bool) -> None:
+    def _down(
+        self,
+        name: str,
+        seen: _Seen,
+        now_s: float,
+        *,
+        is_certain: bool,
+        ended_s: float | None = None,
+    ) -> None:
         seen.is_up = False
         self.host.note("worker down", (name, "certain" if is_certain else "silent"))
         for group, leader in self.leaders.items():
-            self._do(group, leader.worker_down(name, is_certain=is_certain, now_s=now_s))
+            effects = leader.worker_down(name, is_certain=is_certain, now_s=now_s, ended_s=ended_s)
+            self._do(group, effects)
         self._tell(self.allocator.worker_down(name, now_s=now_s))
 
     def _up(self, name: str, seen: _Seen, now_s: float) -> None:

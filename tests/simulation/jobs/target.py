@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.simulation.kernel import Host, World
 
 RATE = 50.0
-_REPORT_S = 0.25
+_REPORT_S = 0.1
 Slot = tuple[str, str, int]
 
 
