@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-ALL = ("startup", "memory", "latency", "throughput", "rpc", "membership", "ledger")
+ALL = ("startup", "memory", "latency", "throughput", "rpc", "membership", "ledger", "ledger_scale")
 
 
 def main() -> None:

@@ -44,6 +44,10 @@ def _submission(key: str, payload: int) -> JobSubmitted:
     return submission(key, _PAYLOADS[payload])
 
 
+def encoded_submission(key: str) -> bytes:
+    return encode(_submission(key, 0))
+
+
 _DIGESTS = [_submission("", payload).digest for payload in range(len(_PAYLOADS))]
 
 

@@ -87,7 +87,8 @@ class Tier:
     unfit: set[str] = field(default_factory=set)
     stale_snapshots: bool = False
     acks_early: bool = False
-    bequeaths: bool = True
+    manages: bool = True
+    """False: groups stay as they were founded."""
 
 
 class Observer:
@@ -217,7 +218,8 @@ class LedgerProgram:
         if MANAGEMENT not in core.replicas:
             core.join(MANAGEMENT)
         self._turn(now_s)
-        self._after(PASS_S * self.host.world.rng.random(), self._pass)
+        if self.tier.manages:
+            self._after(PASS_S * self.host.world.rng.random(), self._pass)
 
     def _join(self, now_s: float) -> None:
         """Asks anyone for a number until there is one, under a name that outlives this process."""
@@ -634,9 +636,6 @@ class LedgerProgram:
     def _bequeath(self, group: int, told: Callable[[Any], None]) -> None:
         core = self.core
         assert core is not None
-        if not self.tier.bequeaths:
-            told(True)
-            return
         heir = core.topology.groups.get(core.topology.heir_of(core.topology.groups[group].heir))
         rows = [row for row in self.store.history.values() if row[1] == group]
         voters = [] if heir is None else [self.address_of(n) for n in heir.settled]
@@ -665,6 +664,12 @@ class LedgerProgram:
     def _is_fit(self, number: int) -> bool:
         address = self.address_of(number)
         return address not in self.tier.unfit and address not in self.tier.down_since_s
+
+    def submit(self, key: str, body: bytes, told: Callable[[Answer], None]) -> None:
+        """Has something committed in the group of its key, as if a client had asked here."""
+        self._routed(Command(-1, key, body), told)
+        self._turn(self.host.world.now_s)
+        self.host.settle()
 
     # -- what schedules tell it -----------------------------------------------------------
 

@@ -30,6 +30,7 @@ from tests.simulation.trace import Trace
 SCENARIOS = Path(__file__).parent / "scenarios"
 SETTLED_WITHIN_S = 60.0
 PROBED_WITHIN_S = 30.0
+_VOTER, _LEARNER = 0x08, 0x10  # tags of a configuration, as the consensus core encodes it
 
 
 @dataclass(frozen=True)
@@ -232,13 +233,16 @@ def founded(nodes: list[str], groups: int, *, seats: int = VOTERS) -> dict[str, 
         topology.decide(GroupCreated(group, voters, slots))
     first = Replica(0, topology, slot_of).snapshot()
     managers = list(numbers.values())[: min(len(nodes), MANAGEMENT_VOTERS_MAX)]
-    image = GroupImage.first(0, managers, first)
+    conf = bytes(b for number in managers for b in (_VOTER, number))
+    conf += bytes(
+        b for number in numbers.values() if number not in managers for b in (_LEARNER, number)
+    )
+    image = GroupImage(0, (1, 0, 1), (1, 1, conf, first), [])
     stores: dict[str, CrashableStore] = {}
     for address, number in numbers.items():
         store = stores[address] = CrashableStore()
         store.meta["number"] = str(number).encode()
-        if number in managers:
-            store.groups[0] = GroupFile.of(image)
+        store.groups[0] = GroupFile.of(image)
     return stores
 
 
