@@ -80,7 +80,6 @@ async def _show(
 
     last: JobNews | None = None
     view: RunView | None = None
-    note = ""
     news_of = client.follow_job(
         job,
         is_known=is_known,
@@ -93,10 +92,6 @@ async def _show(
         for line in news.output:
             output.write(f"{line.workflow} {line.worker}", line.slot, line.text)
             ui.log(line.text, source=f"{line.workflow} {line.worker}")
-        waiting = next((w for w in view.warnings if w.startswith("waiting for cores")), "")
-        if waiting and waiting != note:
-            ui.log(f"{waiting}\n", source="hyperscale")
-        note = waiting
     assert last is not None  # it ends with the news that it has ended
     return last
 

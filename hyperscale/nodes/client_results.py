@@ -64,8 +64,8 @@ def exit_code_of(result: RunResult, reason: str) -> int:
 
 def _notes(end: JobEnd) -> list[str]:
     notes = []
-    said = {workflow.error for workflow in end.workflows}
-    if end.reason and end.status is not JobStatus.COMPLETED and end.reason not in said:
+    is_said = any(workflow.error and workflow.error in end.reason for workflow in end.workflows)
+    if end.reason and end.status is not JobStatus.COMPLETED and not is_said:
         notes.append(f"the job {_ENDED_AS.get(end.status, 'ended')}: {end.reason}")
     notes += [
         f"{row.workflow}: {row.worker} was given up after {row.elapsed_s:.1f} s: {row.reason}"

@@ -1,0 +1,204 @@
+"""What takes long: failures at many moments, long absences, rolling restarts. `make soak`."""
+
+import asyncio
+import os
+import random
+import signal
+import statistics
+import time
+from pathlib import Path
+
+import pytest
+
+from hyperscale.reporting.results import RunResult
+from tests.cli.command import is_alive
+from tests.cluster.lab import Cluster, cut, gaps, running_cluster, sent, until
+from tests.cluster.soak import report
+from tests.cluster.test_failures import assert_exact, leader_of, running
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
+
+VUS = 6  # each waits 20 ms for each answer: 50 requests a second
+
+
+def facts(cluster: Cluster, result: RunResult) -> str:
+    return (
+        f"{result.status.value}, reported {sent(result):,} ({cut(result)} cut), "
+        f"target {cluster.counts()['total']:,}, gaps up to {gaps(result):,} in "
+        f"{sum(gap.seconds for gap in result.gaps):.1f} s, attempts {result.attempts}, "
+        f"{result.elapsed_seconds:.1f} s, peak {cluster.counts()['connections']['peak']}"
+    )
+
+
+def full_seconds(cluster: Cluster) -> list[int]:
+    """Requests in each whole second of the load, the first and the last left out."""
+    seconds = cluster.per_second()
+    return [seconds.get(second, 0) for second in range(min(seconds) + 1, max(seconds))]
+
+
+def _back_after_s(cluster: Cluster, began_s: float) -> int:
+    """After how many seconds the load was what it should be, for two seconds in a row."""
+    seconds = cluster.per_second()
+    counts = [seconds.get(int(began_s) + second, 0) for second in range(30)]
+    low = next((at for at, count in enumerate(counts) if count < VUS * 50 * 0.75), None)
+    if low is None:
+        return 0
+    return next(
+        (at for at in range(low, 29) if min(counts[at : at + 2]) >= VUS * 50 * 0.8), len(counts)
+    )
+
+
+def leading(cluster: Cluster, job: str, what: str) -> list[str]:
+    job_leader, allocator = leader_of(cluster, job), leader_of(cluster, "x.0-x")
+    return {"leader": [job_leader], "allocator": [allocator], "both": [job_leader, allocator]}[what]
+
+
+def test_leaders_are_killed_at_many_moments(shared: Cluster) -> None:
+    count = int(os.environ.get("HYPERSCALE_LEADER_KILLS", "20"))
+    rng = random.Random(20)
+    lines: list[str] = []
+    worst: list[float] = []
+
+    async def once(what: str | None, after_s: float) -> list[int]:
+        shared.heal()
+        async with shared.client() as client:
+            job = await client.submit_job(shared.paced(vus=VUS, duration="10s"))
+            watching = asyncio.create_task(client.wait_for_completion(job, timeout=90))
+            await running(client, shared, job, 50)
+            await asyncio.sleep(after_s)
+            if what is not None:
+                for name in dict.fromkeys(leading(shared, job, what)):
+                    shared.kill(name)
+                    if what == "both":
+                        shared.start(name)
+                        await asyncio.to_thread(shared.wait_ready)
+            final = await watching
+        assert final.status == "completed", final.reason
+        assert_exact(shared, final.result)
+        assert not final.result.segments
+        lines.append(f"{what or 'control':>9} after {after_s:.1f} s: {facts(shared, final.result)}")
+        return full_seconds(shared)
+
+    control = statistics.median(asyncio.run(once(None, 0.0)))
+    for number in range(count):
+        what = ("leader", "allocator", "both")[number % 3]
+        seconds = asyncio.run(once(what, rng.uniform(0.2, 6.0)))
+        worst.append(min(seconds) / control)
+        lines[-1] += f"; lowest second {worst[-1]:.0%} of the control's median"
+    report().write(f"leaders killed at {count} moments, one each", *lines)
+    assert min(worst) >= 0.9, worst
+
+
+@pytest.mark.parametrize("on_isolation", ["stop", "continue"])
+def test_all_managers_are_gone_for_half_a_minute(shared: Cluster, on_isolation: str) -> None:
+    async def main() -> RunResult:
+        shared.heal()
+        async with shared.client() as client:
+            done = await client.submit_job(shared.paced(vus=1, duration="1s"))
+            await client.wait_for_completion(done)
+            shared.target.reset()
+            job = await client.submit_job(
+                shared.paced(vus=VUS, duration="50s"), on_isolation=on_isolation
+            )
+            await running(client, shared, job, 500)
+            names = [manager.id for manager in shared.file.managers]
+            for name in names:
+                shared.kill(name)
+            await asyncio.sleep(30)
+            for name in names:
+                shared.start(name)
+            final = await client.wait_for_completion(job, timeout=180)
+            assert (await client.get_results(done)).status.value == "completed"
+        return final.result
+
+    result = asyncio.run(main())
+    assert_exact(shared, result)
+    idle = sum(count == 0 for count in full_seconds(shared))
+    report().write(
+        f"all managers gone for 30 s, on_isolation {on_isolation}",
+        facts(shared, result),
+        f"{idle} seconds without load",
+    )
+    assert result.status.value == "completed"
+    assert shared.counts()["connections"]["peak"] <= VUS
+    assert (idle > 5) == (on_isolation == "stop")
+
+
+@pytest.mark.parametrize("executors", [False, True])
+def test_a_worker_is_frozen_for_half_a_minute(shared: Cluster, executors: bool) -> None:
+    async def main() -> tuple[RunResult, float]:
+        shared.heal()
+        async with shared.client() as client:
+            job = await client.submit_job(shared.paced(vus=VUS, duration="40s"))
+            await running(client, shared, job, 500)
+            pids = shared.pause("worker-1", executors=executors)
+            began_s = time.time()
+            await asyncio.sleep(30)
+            for pid in pids:
+                if is_alive(pid):
+                    os.kill(pid, signal.SIGCONT)
+            final = await client.wait_for_completion(job, timeout=120)
+        return final.result, began_s
+
+    result, began_s = asyncio.run(main())
+    assert_exact(shared, result)
+    back_s = _back_after_s(shared, began_s)
+    most = max(shared.per_second().values())
+    report().write(
+        f"a worker frozen for 30 s, {'with' if executors else 'without'} its executors",
+        facts(shared, result),
+        f"load back after {back_s} s; at most {most} requests in a second",
+    )
+    assert result.status.value == "completed"
+    assert most <= VUS * 50 * 1.05
+    assert back_s <= 16
+
+
+def test_every_node_is_restarted_during_a_long_job(tmp_path: Path) -> None:
+    duration_s = int(os.environ.get("HYPERSCALE_ROLLING_S", "180"))
+
+    async def main(cluster: Cluster) -> RunResult:
+        async with cluster.client() as client:
+            job = await client.submit_job(cluster.paced(vus=VUS, duration=f"{duration_s}s"))
+            await running(client, cluster, job, 500)
+            for row in cluster.file.nodes:
+                os.kill(row.pid, signal.SIGTERM)
+                await asyncio.to_thread(
+                    until, lambda pid=row.pid: not is_alive(pid), what=f"{row.id} has ended"
+                )
+                cluster.start(row.id)
+                await asyncio.to_thread(cluster.wait_ready)
+            final = await client.wait_for_completion(job, timeout=duration_s + 120)
+        return final.result
+
+    with running_cluster(tmp_path / "lab", "--workers", "4") as cluster:
+        result = asyncio.run(main(cluster))
+        assert_exact(cluster, result)
+        report().write(
+            f"every node restarted during a job of {duration_s} s",
+            facts(cluster, result),
+            *(f"segment of {s.worker}: {s.reason}" for s in result.segments),
+        )
+        assert result.status.value == "completed"
+        assert not gaps(result)
+
+
+def test_how_soon_a_submission_sends_its_first_request(shared: Cluster) -> None:
+    times = []
+
+    async def once() -> float:
+        shared.heal()
+        async with shared.client() as client:
+            began_s = time.monotonic()
+            job = await client.submit_job(shared.paced(vus=3, duration="1s"))
+            while not shared.counts()["total"]:
+                await asyncio.sleep(0.005)
+            took_s = time.monotonic() - began_s
+            await client.wait_for_completion(job)
+        return took_s
+
+    for _ in range(5):
+        times.append(asyncio.run(once()))
+    shown = ", ".join(f"{each:.2f}" for each in times)
+    report().write("submission to first request, idle cluster of 3 and 3", f"seconds: {shown}")
+    assert min(times) <= 1.5
