@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--seed: {args.seed!r} is not a whole number")
     if args.target and not args.file:
         raise InputError("--target needs --file", hint="without a file it has a target of its own")
-    seed = random.randrange(1_000_000) if args.seed is None else int(args.seed)  # noqa: S311
+    seed = random.randrange(1_000_000) if args.seed is None else int(args.seed)  # noqa: S311  a seed is no secret
     duration_s = parse_duration_s(args.duration, where="--duration")
     directory = Path(args.dir)
     read_cluster(directory)

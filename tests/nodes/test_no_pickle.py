@@ -33,13 +33,27 @@ print(*sorted(set(sys.modules) & {forbidden}))
 
 @pytest.fixture(scope="module")
 def graph() -> grimp.ImportGraph:
-    return grimp.build_graph("hyperscale", include_external_packages=True, cache_dir=None)
+    return grimp.build_graph(
+        "hyperscale",
+        include_external_packages=True,
+        exclude_type_checking_imports=True,
+        cache_dir=None,
+    )
+
+
+def is_of_the_user(module: str) -> bool:
+    """A client runs where the user is, and packs classes that have no file by pickling them.
+    No node imports it."""
+    return module.startswith(("hyperscale.nodes.client", "hyperscale.nodes.local")) and (
+        module != "hyperscale.nodes.client_messages"
+    )
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_import_leads_to_a_pickle(graph: grimp.ImportGraph, package: str) -> None:
     start = f"hyperscale.{package}"
     modules = {start, *graph.find_descendants(start)}
+    modules = {module for module in modules if not is_of_the_user(module)}
     assert len(modules) > 3, "the package has moved"
     found = []
     for module in modules:
