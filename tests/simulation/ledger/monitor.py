@@ -1,6 +1,7 @@
 """What must hold in a tier, after every event.
 
-1. At most one leader of a group in a term.
+1. At most one leader of a group in a term, and at most one vote of a node, however often it
+   restarts.
 2. An entry that was applied anywhere is the same entry everywhere: index, term and bytes; and
    entries of one index and term are the same on every disk, with the same one before them.
 3. Replicas that applied the same entries are equal (digests).
@@ -10,7 +11,7 @@
 6. Of a part's attempts only the open one can be finished, and only one is.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +33,7 @@ from tests.simulation.kernel import Host, Monitor, World
 from tests.simulation.ledger.program import LedgerProgram, ObservedCore, Observer, Tier
 
 _DIGEST_EVERY = 4
+_VOTED = 6  # the kind of message that answers a request for a vote
 
 
 @dataclass
@@ -82,7 +84,7 @@ class LedgerMonitor(Monitor, Observer):
         self.groups: dict[int, _Group] = {}
         self.jobs: dict[str, str] = {}
         self._parts: dict[tuple[str, str, int], _Part] = {}
-        self._numbers: dict[int, str] = {}
+        self._votes: dict[tuple[int, int, int], int] = {}
 
     # -- kernel side ----------------------------------------------------------------------
 
@@ -111,6 +113,17 @@ class LedgerMonitor(Monitor, Observer):
         if other != number:
             self.world.fail(f"group {group} has two leaders in term {term}: {other} and {number}")
         self.findings.leaders += 1
+
+    def voted(self, core: ObservedCore, packed: bytes) -> None:
+        for group, message in unpacked(packed):
+            kind, to, term, reject = (message.get(field, 0) for field in (1, 2, 4, 10))
+            if kind == _VOTED and not reject:
+                given = self._votes.setdefault((core.number, group, term), to)
+                if given != to:
+                    self.world.fail(
+                        f"node {core.number} voted twice in term {term} of group {group}: "
+                        f"for {given} and for {to}"
+                    )
 
     def _group(self, group: int) -> _Group:
         found = self.groups.get(group)
@@ -307,6 +320,40 @@ class LedgerMonitor(Monitor, Observer):
             if isinstance(program, LedgerProgram) and program.core is not None:
                 for group in program.core.replicas:
                     self.check_digest(program.core, group)
+
+
+def unpacked(packed: bytes) -> Iterator[tuple[int, dict[int, int]]]:
+    """The groups and integer fields of packed consensus messages (protobuf)."""
+    at = 0
+    while at < len(packed):
+        group = int.from_bytes(packed[at : at + 8], "little")
+        end = at + 12 + int.from_bytes(packed[at + 8 : at + 12], "little")
+        yield group, _integers(packed[at + 12 : end])
+        at = end
+
+
+def _integers(message: bytes) -> dict[int, int]:
+    found: dict[int, int] = {}
+    at = 0
+    while at < len(message):
+        tag, at = _varint(message, at)
+        value, at = _varint(message, at)
+        if tag & 7 == 0:
+            found[tag >> 3] = value
+        else:
+            at += value  # bytes of that length
+    return found
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, at
 
 
 def _is_majority(holders: set[int], seats: list[int]) -> bool:

@@ -103,7 +103,7 @@ MUTANTS = (
         name="vote not persisted",
         profile="disks",
         store=Forgetful,
-        caught_by=("two leaders", "two entries", "another entry"),
+        caught_by=("voted twice", "two leaders", "two entries", "another entry"),
     ),
     Mutant(name="apply twice", machine=Twice, caught_by=("not linearizable",)),
     Mutant(

@@ -54,6 +54,9 @@ HOPS_MAX = 3
 DEAD_FACTOR = 200.0
 """A second without a process counts as so many: replacing a voter takes minutes."""
 
+VOTE = b"\x08\x06\x10"
+"""How the answer to a request for a vote begins, in the encoding of the consensus core."""
+
 Answer = tuple[Any, ...]
 """("done", group, index, reply), ("refused", why, leader) or ("unknown",)."""
 _UNKNOWN: Answer = ("unknown",)
@@ -108,6 +111,9 @@ class Observer:
 
     def wrote(self, group: int, entries: Any) -> None:
         """Entries were handed to the disk."""
+
+    def voted(self, core: "ObservedCore", packed: bytes) -> None:
+        """Messages leave, among them the answer to a request for a vote."""
 
 
 class ObservedCore(LedgerCore):
@@ -350,6 +356,8 @@ class LedgerProgram:
 
     def _perform(self, effects: Effects) -> None:
         for peer, packed in effects.outbox:
+            if VOTE in packed and self.core is not None:
+                self.tier.observer.voted(self.core, packed)
             self._send(peer, ("raft", self.core_number, packed))
         for offer in effects.offers:
             self._offer(offer)
