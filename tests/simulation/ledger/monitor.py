@@ -252,6 +252,7 @@ class LedgerMonitor(Monitor, Observer):
     def _holders(self, group: int, index: int, term: int) -> set[int]:
         found: set[int] = set()
         for store in self.tier.stores.values():
+            found |= store.lost  # whatever it had when it was asked
             kept = store.groups.get(group)
             number = store.meta.get("number")
             if kept is not None and number and kept.holds(index, term):

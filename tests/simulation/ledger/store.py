@@ -73,6 +73,8 @@ class CrashableStore:
         self.meta: dict[str, bytes] = {}
         self.history: dict[tuple[str, int, int, str], HistoryRow] = {}
         self.has_failed = False
+        self.lost: set[int] = set()
+        """Numbers of nodes whose disk this was before it was lost."""
         self.syncs = 0
         self._queue: list[tuple[int, str, Any]] = []
         self._ticket = 0
@@ -143,6 +145,9 @@ class CrashableStore:
         self.has_failed = False
 
     def wipe(self) -> None:
+        """The disk is lost, and with it what its node had promised."""
+        if number := self.meta.get("number"):
+            self.lost.add(int(number))
         self.groups.clear()
         self.meta.clear()
         self.history.clear()

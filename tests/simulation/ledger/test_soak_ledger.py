@@ -15,7 +15,7 @@ from tests.simulation.ledger.suite import LedgerSuite
 pytestmark = pytest.mark.soak
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
-SCHEDULES = 10_200
+SCHEDULES = 10_000
 MUTANT_SCHEDULES = 80
 
 
