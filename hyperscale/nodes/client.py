@@ -129,6 +129,7 @@ class HyperscaleClient:
         self._stop = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._seen: set[str] = set()  # jobs that are known to exist
 
     # -- lifetime -------------------------------------------------------------------------
 
@@ -238,6 +239,7 @@ class HyperscaleClient:
         await self._check_datacenters(chosen.target_datacenters)
         within_s = parse_duration_s(submit_timeout, where="submit_timeout")
         ack = await self._submit(package, key, options, chosen.by, within_s)
+        self._seen.add(ack.job)
         callbacks = Callbacks(on_status_update, on_progress_update, on_workflow_result)
         if callbacks.are_any:
             self._spawn(self._call_back(ack.job, callbacks), name=f"callbacks:{ack.job}")
@@ -349,10 +351,16 @@ class HyperscaleClient:
     ) -> AsyncGenerator[JobNews, None]:
         """News of a job twice a second, until it has ended."""
         news_of = follow_job(
-            self._asked, job_id, is_known=is_known, patience_s=patience_s, on_trouble=on_trouble
+            self._asked,
+            job_id,
+            is_known=is_known or job_id in self._seen,
+            patience_s=patience_s,
+            first_patience_s=self._patience_s,
+            on_trouble=on_trouble,
         )
         try:
             async for news in news_of:
+                self._seen.add(job_id)
                 yield news
         finally:
             await news_of.aclose()

@@ -36,10 +36,12 @@ async def follow_job(
     *,
     is_known: bool = False,
     patience_s: float = PATIENCE_S,
+    first_patience_s: float = 0.0,
     on_trouble: Callable[[str], None] = lambda _: None,
 ) -> AsyncGenerator[JobNews, None]:
     """News of the job; the last one has ended. `is_known`: it was seen before, so that a
-    manager that does not know it is only late."""
+    manager that does not know it is only late. `first_patience_s`: how long managers may be
+    gone otherwise."""
     loop = asyncio.get_running_loop()
     lines = _Lines()
     heard_s = loop.time()
@@ -56,7 +58,7 @@ async def follow_job(
                 if news.job.status in JOB_ENDS:
                     return
         except NoManagerError as error:
-            if not is_known or loop.time() - heard_s >= patience_s:
+            if loop.time() - heard_s >= (patience_s if is_known else first_patience_s):
                 raise
             on_trouble(error.message)
         except RemoteError as error:
