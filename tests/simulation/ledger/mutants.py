@@ -101,7 +101,7 @@ MUTANTS = (
     ),
     Mutant(
         name="vote not persisted",
-        profile="disks",
+        profile="ballots",
         store=Forgetful,
         caught_by=("voted twice", "two leaders", "two entries", "another entry"),
     ),

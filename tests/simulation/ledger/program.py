@@ -90,6 +90,8 @@ class Tier:
     unfit: set[str] = field(default_factory=set)
     stale_snapshots: bool = False
     acks_early: bool = False
+    crash_on_vote: float = 0.0
+    """Share of votes after which the voter crashes, to be back at once."""
     manages: bool = True
     """False: groups stay as they were founded."""
 
@@ -358,6 +360,7 @@ class LedgerProgram:
         for peer, packed in effects.outbox:
             if VOTE in packed and self.core is not None:
                 self.tier.observer.voted(self.core, packed)
+                self._maybe_crash()
             self._send(peer, ("raft", self.core_number, packed))
         for offer in effects.offers:
             self._offer(offer)
@@ -376,6 +379,12 @@ class LedgerProgram:
             self.host.world.fail(
                 f"{self.host.address}: replicas of {effects.mismatches} differ from their leaders"
             )
+
+    def _maybe_crash(self) -> None:
+        world, host, life = self.host.world, self.host, self.host.life
+        if self.tier.crash_on_vote and world.rng.random() < self.tier.crash_on_vote:
+            world.after(0.001, lambda: host.stop("crash") if host.life == life else None)
+            world.after(0.003, lambda: host.start() if host.program is None else None)
 
     @property
     def core_number(self) -> int:

@@ -46,6 +46,7 @@ class Profile:
     links between nodes are streams, and what is under way on one dies with it."""
     loss: float = 0.15
     slow_sync: float = 0.0
+    crash_on_vote: float = 0.0
 
 
 _STRIKES = {"crash": 3.0, "power": 1.0, "pause": 2.0, "cut": 3.0, "oneway": 1.5, "slow": 1.0}
@@ -78,6 +79,12 @@ PROFILES = {
 }
 
 
+BALLOTS = Profile(
+    "ballots", {"outage": 2.0, "cut": 1.0}, steps=(4, 8), lasts_s=(2.0, 3.5), crash_on_vote=0.3
+)
+"""Elections all the time, and nodes that restart between two candidates: for mutants only."""
+
+
 @dataclass
 class Plan:
     """Everything about a run, as data."""
@@ -93,6 +100,7 @@ class Plan:
     lasts_s: float
     clients: int = 3
     slow_sync: float = 0.0
+    crash_on_vote: float = 0.0
 
 
 @dataclass
@@ -143,6 +151,7 @@ def draw(profile: Profile, seed: int) -> Plan:
         lasts_s=lasts_s,
         clients=rng.choice((2, 3, 4)),
         slow_sync=profile.slow_sync,
+        crash_on_vote=profile.crash_on_vote,
     )
     kinds = dict(profile.kinds)
     if kinds.pop("wipe", 0.0) and rng.random() < 0.35:
@@ -261,6 +270,7 @@ def tier_of(plan: Plan, monitor: LedgerMonitor, mutant: Mutant) -> Tier:
         observer=monitor,
         machine=mutant.machine,
         slow_sync=plan.slow_sync,
+        crash_on_vote=plan.crash_on_vote,
         stale_snapshots=mutant.stale_snapshots,
         acks_early=mutant.acks_early,
     )
@@ -311,7 +321,7 @@ def _heal(world: World, tier: Tier, monitor: LedgerMonitor) -> float:
     world.network.heal()
     world.network.slow.clear()
     tier.unfit.clear()
-    tier.slow_sync = 0.0
+    tier.slow_sync = tier.crash_on_vote = 0.0
     link = world.network.link
     link.loss = link.duplicate = link.spike = 0.0
     link.jitter_s = 0.001

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from tests.simulation.campaign import quantiles
 from tests.simulation.ledger.mutants import REAL, Mutant
-from tests.simulation.ledger.schedules import PROFILES, Outcome, Plan, draw, run
+from tests.simulation.ledger.schedules import BALLOTS, PROFILES, Outcome, Plan, draw, run
 from tests.simulation.trace import Trace
 
 
@@ -12,7 +12,8 @@ class LedgerSuite:
     """Random schedules over tiers of 3 to 7 nodes."""
 
     def __init__(self, profiles: Iterable[str] = PROFILES, *, mutant: Mutant = REAL) -> None:
-        self._profiles = [PROFILES[name] for name in profiles]
+        known = {**PROFILES, BALLOTS.name: BALLOTS}
+        self._profiles = [known[name] for name in profiles]
         self._mutant = mutant
         self.name = f"ledger/{self._profiles[0].name}" if len(self._profiles) == 1 else "ledger"
 
