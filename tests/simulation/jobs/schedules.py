@@ -12,6 +12,7 @@ from typing import Any
 
 from hyperscale.jobs.agent import Agent
 from hyperscale.jobs.allocator import Allocator
+from hyperscale.jobs.commands import Isolation
 from hyperscale.jobs.events import (
     CancelRequested,
     JobOptions,
@@ -56,6 +57,9 @@ class Profile:
     leader_pauses: float = 0.0
     manager_cuts: float = 0.0
     transfers: float = 0.0
+    blackouts: float = 0.0
+    """All managers crash at once and come back one by one."""
+    goes_on: float = 0.0
     cancels: float = 0.3
     exclusive: float = 0.15
     restarts: float = 0.7
@@ -119,6 +123,25 @@ PROFILES = {
             flaky=0.0,
         ),
         Profile(
+            "stubborn",
+            managers=(3, 5),
+            goes_on=0.6,
+            worker_cuts=2.0,
+            worker_pauses=2.0,
+            worker_crashes=1.0,
+            manager_cuts=0.5,
+            leader_crashes=0.5,
+        ),
+        Profile(
+            "blackout",
+            managers=(1, 3),
+            blackouts=1.0,
+            goes_on=0.5,
+            worker_crashes=0.5,
+            worker_cuts=0.5,
+            worker_pauses=0.5,
+        ),
+        Profile(
             "crashes",
             managers=(3,),
             worker_crashes=2.0,
@@ -139,6 +162,7 @@ class Submission:
     workflows: list[dict[str, Any]]
     timeout_s: float | None = None
     cancel_s: float | None = None
+    goes_on: bool = False  # without managers
 
 
 @dataclass
@@ -253,6 +277,7 @@ def _job(rng: Random, profile: Profile, number: int) -> Submission:
     job = Submission(at_s=at_s, key=f"key-{number}-{rng.random():.6f}", workflows=workflows)
     if rng.random() < profile.cancels:
         job.cancel_s = round(at_s + 20.0 * rng.random(), 3)
+    job.goes_on = Random(job.key).random() < profile.goes_on
     if rng.random() < 0.1:
         job.timeout_s = round(5.0 + 30.0 * rng.random(), 1)
     return job
@@ -282,6 +307,12 @@ class _Draw:
             self._cut(side)
         for _ in range(self._count(p.manager_cuts)):
             self._cut([self.rng.choice(self.managers)])
+        for _ in range(self._count(p.blackouts) if p.blackouts else 0):
+            at_s = self._time()
+            for host in self.managers:
+                self.drawn.append({"at_s": at_s, "do": "crash", "host": host})
+                back_s = round(at_s + self.rng.choice((2.0, 6.0, 10.0, 25.0)), 3)
+                self.drawn.append({"at_s": back_s, "do": "start", "host": host})
         for _ in range(self._count(p.transfers)):
             self.drawn.append({"at_s": self._time(), "do": "transfer"})
         for _ in range(self._count(p.drains)):
@@ -363,7 +394,8 @@ def _submit(world: World, ledger: Ledger, plan: Plan, job: Submission) -> str:
     """A client that tries until it is committed; and its cancel, if it has one."""
     group = slot_of(job.key) % plan.groups + 1
     test = TestPlan(file="shop.py", workflows=tuple(_workflow(each) for each in job.workflows))
-    options = JobOptions(timeout_s=job.timeout_s)
+    isolation = Isolation.CONTINUE if job.goes_on else Isolation.STOP
+    options = JobOptions(timeout_s=job.timeout_s, on_isolation=isolation)
     event = JobSubmitted(
         key=job.key,
         digest=payload_digest(test, "b" * 64, options),
