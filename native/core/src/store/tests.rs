@@ -89,6 +89,10 @@ fn a_snapshot_lets_the_log_before_it_go_and_the_file_shrink() {
     until(&store, store.save_snapshot(7, image, 19_992));
     assert_eq!(store.load().unwrap()[0].entries.len(), 10);
     drop(store);
+    let file = rusqlite::Connection::open(place.0.join("ledger.db")).unwrap();
+    let free: i64 = file.query_row("PRAGMA freelist_count", [], |row| row.get(0)).unwrap();
+    assert!(free < 10, "{free} pages are free");
+    drop(file);
     let left = std::fs::metadata(place.0.join("ledger.db")).unwrap().len();
     assert!(left < 200_000, "{left} bytes are left");
 }
