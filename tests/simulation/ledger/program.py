@@ -736,6 +736,8 @@ class LedgerProgram:
 
     def fail_disk(self) -> None:
         self.store.fail()
+        if self.core is None:  # it would notice with its next write
+            self.host.world.after(0.0, lambda: self.host.stop("exit"))
 
 
 def _moved(command: Command, group: int) -> Command:
