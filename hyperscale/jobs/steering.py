@@ -53,6 +53,7 @@ SERIES_PARTS_MAX = 32
 a record too large for the log."""
 GRANT_S = 10.0
 """A grant is good for so long; the allocator holds it a little longer."""
+_TEARDOWN_S = 30.0
 _DEAD_EXECUTOR_GAP_S = 0.5  # what an executor that died had not reported, at most
 
 
@@ -104,7 +105,7 @@ class Steering:
                 continue
             if run.result is not None:
                 effects += self._commit_result(run, is_stopping=True, now_s=now_s)
-            elif self._is_silent(run, now_s):
+            elif self._is_silent(run, now_s) and not _may_go_on(job, run, now_s):
                 effects += self._desk.give_up(
                     run,
                     reason,
@@ -287,8 +288,7 @@ class Steering:
         link = self._desk.links.get(run.worker, now_s=now_s)
         if link.is_gone:
             return f"worker {run.worker} died"
-        goes_on = job.options.on_isolation is Isolation.CONTINUE
-        if self._is_silent(run, now_s) and not link.is_held and not goes_on:
+        if self._is_silent(run, now_s) and not link.is_held and not _may_go_on(job, run, now_s):
             return f"worker {run.worker} has been silent for too long"
         return None
 
@@ -392,7 +392,7 @@ class Steering:
         if link.is_gone:
             return now_s if link.ended_s is None else link.ended_s
         if job.options.on_isolation is Isolation.CONTINUE:
-            return now_s
+            return min(now_s, _own_end_s(job, run))
         over_s = self._desk.links.stopped_at_s(run.worker, since_s=run.opened_s, now_s=now_s)
         return min(now_s, over_s - self._timing.silence_margin_s)
 
@@ -463,6 +463,20 @@ class Steering:
                 )
                 return self._desk.propose(event, now_s=now_s)
         return []
+
+
+def _own_end_s(job: Job, run: LiveRun) -> float:
+    """When a run that has begun ends by itself, whoever hears of it."""
+    plan = job.plan_of(run.id.workflow)
+    began_s = run.opened_s if run.maybe_s is None else run.maybe_s
+    return began_s + plan.duration_s + plan.timeout_s + _TEARDOWN_S
+
+
+def _may_go_on(job: Job, run: LiveRun, now_s: float) -> bool:
+    """Whether it may have load without a leader: told to, begun, and not at its own end."""
+    if job.options.on_isolation is not Isolation.CONTINUE or run.maybe_s is None:
+        return False
+    return now_s < _own_end_s(job, run)
 
 
 def _bundles(points: list[Checkpoint]) -> Iterator[list[Checkpoint]]:

@@ -226,6 +226,26 @@ def test_a_job_that_goes_on_in_isolation_is_not_started_elsewhere_on_silence() -
     assert rig.job(job).workflows["Load"].parts[0].retries == 1
 
 
+def test_a_job_that_goes_on_in_isolation_does_not_wait_for_ever() -> None:
+    rig = Rig(workers=2, cores=1)
+    options = JobOptions(on_isolation=Isolation.CONTINUE)
+    job = rig.submit(workflow("Load", vus=1, duration_s=10.0), options=options)
+    rig.workers["w0"].is_silent = True
+    rig.run(60.0)
+    assert rig.job(job).workflows["Load"].parts[0].attempt == 1
+    rig.run(30.0)
+    assert rig.job(job).has_ended or rig.job(job).workflows["Load"].parts[0].attempt == 2
+
+
+def test_what_has_not_begun_does_not_go_on_in_isolation() -> None:
+    rig = Rig(workers=2, cores=1)
+    rig.workers["w0"].is_silent = True
+    options = JobOptions(on_isolation=Isolation.CONTINUE)
+    job = rig.submit(workflow("Load", vus=1), options=options)
+    rig.run(12.0)
+    assert rig.job(job).workflows["Load"].parts[0].worker == "w1"
+
+
 def test_the_last_word_of_a_worker_that_was_given_up_decides_nothing() -> None:
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
