@@ -15,7 +15,8 @@ from hyperscale.ledger.core import Limits
 from hyperscale.ledger.placement import VOTERS
 from tests.simulation.kernel import Monitor, World
 from tests.simulation.ledger.client import encoded_submission
-from tests.simulation.ledger.program import LedgerProgram, ObservedCore, Observer, Tier, show
+from tests.simulation.ledger.observed import ObservedCore, Observer
+from tests.simulation.ledger.program import LedgerProgram, Tier, show
 from tests.simulation.ledger.schedules import founded
 
 SIZES = (10, 25, 50, 100)

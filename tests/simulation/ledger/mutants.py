@@ -17,7 +17,7 @@ from hyperscale.ledger.core import Effects
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.records import Command, Record
 from hyperscale.ledger.replica import Outcome, Replica
-from tests.simulation.ledger.program import ObservedCore
+from tests.simulation.ledger.observed import ObservedCore
 from tests.simulation.ledger.store import CrashableStore
 
 

@@ -42,6 +42,7 @@ from hyperscale.ledger.topology import (
 )
 from tests.simulation import network
 from tests.simulation.kernel import Host
+from tests.simulation.ledger.observed import ObservedCore, Observer
 from tests.simulation.ledger.store import CrashableStore
 
 TICK_S = 0.05
@@ -79,8 +80,8 @@ class Tier:
 
     stores: dict[str, CrashableStore]
     limits: Limits
-    core: Callable[..., "ObservedCore"]
-    observer: "Observer"
+    core: Callable[..., ObservedCore]
+    observer: Observer
     machine: Callable[[str, int], Machine] = JobMachine
     sync_s: tuple[float, float] = (0.001, 0.004)
     slow_sync: float = 0.0
@@ -94,73 +95,6 @@ class Tier:
     """Share of votes after which the voter crashes, to be back at once."""
     manages: bool = True
     """False: groups stay as they were founded."""
-
-
-class Observer:
-    """Told what cores do. The monitor is one."""
-
-    def applied(self, core: "ObservedCore", group: int, index: int, term: int, data: bytes) -> None:
-        """After an entry was applied."""
-
-    def acknowledged(self, core: "ObservedCore", group: int, outcome: Outcome, data: bytes) -> None:
-        """Someone is told that an entry is committed."""
-
-    def restored(self, core: "ObservedCore", group: int) -> None:
-        """A replica was replaced by a snapshot."""
-
-    def born(self, core: "ObservedCore", group: int) -> None:
-        """A replica began from a group's first image."""
-
-    def wrote(self, group: int, entries: Any) -> None:
-        """Entries were handed to the disk."""
-
-    def voted(self, core: "ObservedCore", packed: bytes) -> None:
-        """Messages leave, among them the answer to a request for a vote."""
-
-
-class ObservedCore(LedgerCore):
-    """A core that tells what it applies."""
-
-    def __init__(self, *args: Any, observer: Observer, **kwargs: Any) -> None:
-        self.observer = observer
-        self.last_reply = b""
-        self.seats: dict[int, list[tuple[int, list[int], list[int]]]] = {}
-        """Who took part from which entry on: voters, and those of the configuration left."""
-        super().__init__(*args, **kwargs)
-
-    def _seated(self, group: int, index: int) -> None:
-        voters, outgoing, _ = self.raft.seats(group)
-        self.seats[group] = [(index, voters, outgoing)]
-
-    def _open(self, image: Any) -> None:
-        super()._open(image)
-        self._seated(image.group, image.snapshot[0])
-        if image.snapshot[0] == 1:
-            self.observer.born(self, image.group)
-
-    def _apply(self, replica: Any, entry: Any, effects: Effects) -> None:
-        self.last_reply = b""
-        super()._apply(replica, entry, effects)
-        index, term, _, data = entry
-        self.observer.applied(self, replica.group, index, term, data)
-
-    def _note(self, replica: Any, data: bytes, outcome: Outcome, effects: Effects) -> None:
-        self.last_reply = outcome.reply
-        super()._note(replica, data, outcome, effects)
-
-    def _take(self, turn: Any, effects: Effects) -> None:
-        if (write := turn.write) is not None:
-            for group, _, entries, _ in write.groups:
-                self.observer.wrote(group, entries)
-        for group, index, _, _, _, seats in turn.committed:
-            if seats is not None:
-                self.seats[group].append((index, seats[0], seats[1]))
-        for group, index, _ in turn.restored:
-            self._seated(group, index)
-        known = len(effects.restored)
-        super()._take(turn, effects)
-        for group in effects.restored[known:]:
-            self.observer.restored(self, group)
 
 
 def show(payload: Any) -> str:
@@ -760,8 +694,3 @@ def _early_reply(core: LedgerCore, group: int, data: bytes) -> bytes:
     reply = replica.machine.apply(0, core._now_ms, getattr(record, "body", b"")).reply
     replica.machine.restore(before)
     return reply
-
-
-def is_destroyed(core: LedgerCore, group: int) -> bool:
-    record = core.topology.groups.get(group)
-    return record is not None and record.state is GroupState.DESTROYED
