@@ -141,7 +141,10 @@ class Desk:
             self.open(run, job, now_s=now_s, is_inherited=True)
 
     def open(self, run: RunId, job: Job, *, now_s: float, is_inherited: bool) -> None:
-        """A run was dispatched."""
+        """A run was dispatched. One that is known stays as it is: entries may be told of that
+        were in the state this leader began with."""
+        if run in self.runs:
+            return
         part = job.workflows[run.workflow].parts[run.part]
         ask = self.asks.pop(_ask_name(run), None) or self.asks.get(_first_ask(run))
         shared = ask is not None and ask.answer is not None and ask.answer.shared

@@ -21,6 +21,7 @@ from hyperscale.jobs.events import (
     Dispatched,
     JobOptions,
     JobStatus,
+    Reply,
     SubFinished,
     WorkflowsPlanned,
 )
@@ -710,3 +711,13 @@ def test_many_parts_are_looked_at_together_soon_after() -> None:
         rig.finish(name)
     rig.run(1.0)
     assert rig.job(second).status is JobStatus.COMPLETED
+
+
+def test_an_entry_that_was_there_before_it_led_changes_nothing() -> None:
+    rig = Rig(workers=1, cores=1)
+    rig.submit(workflow("Load", vus=1))
+    rig.workers["w0"].is_silent = True
+    rig.take_over()
+    (event,) = [each for each in rig.events if isinstance(each, Dispatched)]
+    effects = rig.leader.applied(event, Reply(ok=True), now_s=rig.now_s)
+    assert not any(isinstance(getattr(e, "command", None), PreparePart) for e in effects)
