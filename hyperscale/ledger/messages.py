@@ -123,6 +123,8 @@ class HistoryAsked(Struct, frozen=True):
 @message(kind=313, priority=Priority.NORMAL, size=SizeClass.LARGE, senders=_MEMBERS)
 class HistoryRows(Struct, frozen=True):
     rows: list[tuple[str, int, int, int, str, bytes]]
+    is_whole: bool = True
+    """The teller votes in the group, and lacks nothing itself."""
 
 
 @message(kind=314, priority=Priority.NORMAL, size=SizeClass.LARGE, senders=_MEMBERS)
@@ -136,3 +138,15 @@ class HistoryGiven(Struct, frozen=True):
 @message(kind=315, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
 class HistoryKept(Struct, frozen=True):
     count: int
+
+
+@message(kind=342, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
+class WholeAsked(Struct, frozen=True):
+    """Have you all of a group's history, so that others may lose it? -> WholeTold"""
+
+    group: int
+
+
+@message(kind=343, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
+class WholeTold(Struct, frozen=True):
+    is_whole: bool

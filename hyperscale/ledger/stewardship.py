@@ -63,8 +63,11 @@ class Steward:
         sight: Callable[[], Sight],
         is_fit: Callable[[int], bool],
         live_jobs: Callable[[Machine], int],
+        is_whole: Callable[[int, int], bool] = lambda _group, _number: True,
     ) -> None:
+        """`is_whole`: whether a node (the second) has what a group keeps beside its log."""
         self._core = core
+        self._is_whole = is_whole
         self._sight = sight
         self._is_fit = is_fit
         self._live_jobs = live_jobs
@@ -178,13 +181,15 @@ class Steward:
         if newcomers:
             raft.configure(group, learners=newcomers)
         elif missing:
-            if all(self.is_close(group, number) for number in missing):
+            if all(self._is_able(group, number) for number in missing):
                 # A leader stays in office until it has handed that over.
                 removed = [number for number in surplus if number != own]
                 kept = [number for number in demoted if number != own]
                 raft.configure(group, voters=missing, learners=kept, removed=removed)
         elif own in surplus or own in demoted:
-            raft.transfer_leadership(group, next(n for n in voters if n != own))
+            able = [number for number in voters if number != own and self.is_close(group, number)]
+            if able:
+                raft.transfer_leadership(group, able[0])
         elif surplus or demoted:
             raft.configure(group, learners=demoted, removed=surplus)
         else:
@@ -196,6 +201,11 @@ class Steward:
         core = self._core
         if wanted != core.number and self._is_fit(wanted) and self.is_close(group, wanted):
             core.raft.transfer_leadership(group, wanted)
+
+    def _is_able(self, group: int, number: int) -> bool:
+        """Whether a node may vote from now on, and others no longer: nothing would be lost."""
+        is_close = self.is_close(group, number)
+        return is_close and (group == MANAGEMENT or self._is_whole(group, number))
 
     def is_close(self, group: int, number: int) -> bool:
         """Whether a node is heard and has nearly all of a group's log."""

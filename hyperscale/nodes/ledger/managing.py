@@ -9,19 +9,23 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from hyperscale.errors import HyperscaleError
+from hyperscale.errors import HyperscaleError, RunError
 from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.machine import Machine
-from hyperscale.ledger.messages import HistoryGiven, HistoryKept
+from hyperscale.ledger.messages import HistoryGiven, HistoryKept, WholeAsked, WholeTold
 from hyperscale.ledger.placement import Sight
 from hyperscale.ledger.records import encode_record
 from hyperscale.ledger.stewardship import Bequeath, Commit, Decide, Request, Steps, Steward
 from hyperscale.ledger.topology import Verdict
 from hyperscale.nodes.ledger.routing import Ledger
+from hyperscale.nodes.ledger.transfer import BEGINNING
 
 _PASS_S = 1.0
 _HISTORY_PAGE = 500
 _HISTORY_S = 30.0
+_ASK_S = 2.0
+_WHOLE_S = 10.0
+"""For so long an answer counts."""
 
 _UNFIT_S = 10.0
 
@@ -37,11 +41,13 @@ class Managing:
         self._commands: dict[int, int] = {}
         self._unfit_since_s: dict[str, float] = {}
         self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._whole_until_s: dict[tuple[int, int], float] = {}
         self._steward = Steward(
             ledger.core,
             sight=self._sight,
             is_fit=lambda number: ledger.peers.is_fit(ledger.name_of(number)),
             live_jobs=live_jobs,
+            is_whole=self._is_whole,
         )
         ledger.hooks.topology.append(self._changed.set)
         ledger.hooks.leading.append(lambda _group, _term: self._changed.set())
@@ -129,22 +135,63 @@ class Managing:
         self._commands = now
         return load if len(load) == len(self._ledger.topology.groups) else {}
 
-    async def _bequeath(self, group: int) -> bool:
-        """Before a group is destroyed, its heir's voters have its history."""
+    def _is_whole(self, group: int, number: int) -> bool:
+        """Whether a node said a moment ago that it has a group's history; else it is asked."""
+        place = (group, number)
+        now_s = asyncio.get_running_loop().time()
+        known_s = self._whole_until_s.get(place)
+        if known_s is None:
+            self._whole_until_s[place] = 0.0  # being asked
+            self._ledger.spawn(self._ask_whole(group, number))
+        elif 0 < known_s < now_s:
+            del self._whole_until_s[place]
+        return known_s is not None and known_s >= now_s
+
+    async def _ask_whole(self, group: int, number: int) -> None:
         ledger = self._ledger
-        heir = ledger.topology.groups[group].heir
-        voters = [name for name in ledger.voters_of(heir) if name != ledger.own_name]
-        after = (-(2**63), 0, 0)
-        loop = asyncio.get_running_loop()
+        name = ledger.name_of(number)
+        link = ledger.peers.link(name) if name else None
+        now_s = asyncio.get_running_loop().time()
+        try:
+            if link is None:
+                raise RunError(f"node {number} is not known")
+            told = await link.call(WholeAsked(group), WholeTold, deadline_s=now_s + _ASK_S)
+            if told.is_whole:
+                self._whole_until_s[group, number] = now_s + _WHOLE_S
+                self._changed.set()
+                return
+        except HyperscaleError as error:
+            _log.info("ledger.managing_later: %s", error, extra={"group": group})
+        self._whole_until_s.pop((group, number), None)  # asked again at the next pass
+
+    async def _bequeath(self, group: int) -> bool:
+        """Before a group is destroyed, its heir's voters have its history, and that of the
+        groups it answers for."""
+        ledger = self._ledger
+        topology = ledger.topology
+        heir = topology.groups[topology.heir_of(topology.groups[group].heir)]
+        if heir.voters != heir.settled or not ledger.transfer.is_whole(group):
+            return False  # who votes there changes just now, or rows are missing here
+        names = [ledger.name_of(number) for number in heir.settled]
         # Rows on their way to the disk cannot be read yet: the end of the last job is one.
         await ledger.until_durable(ledger.core.history_ticket)
+        for each in ledger.lineage(group):
+            if not await self._give_history(each, [n for n in names if n != ledger.own_name]):
+                return False
+        heir = topology.groups[heir.number]
+        return names == [ledger.name_of(number) for number in heir.voters]
+
+    async def _give_history(self, group: int, names: list[str]) -> bool:
+        ledger = self._ledger
+        loop = asyncio.get_running_loop()
+        after = BEGINNING
         while True:
             rows = await asyncio.to_thread(
                 ledger.store.history, group=group, after=after, limit=_HISTORY_PAGE
             )
             if not rows:
                 return True
-            for name in voters:
+            for name in names:
                 link = ledger.peers.link(name)
                 if link is None:
                     return False

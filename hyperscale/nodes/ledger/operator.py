@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
+import msgspec
+
 from hyperscale.errors import HyperscaleError, InputError, RunError
 from hyperscale.jobs.keys import parse_job_id
 from hyperscale.ledger.core import MANAGEMENT
@@ -129,9 +131,10 @@ class Operator:
 
     async def _events(self, call: InboundCall, asked: EventsAsked) -> EventsTold:
         ledger = self._ledger()
-        if asked.is_passed_on:
-            groups = [ledger.topology.heir_of(parse_job_id(asked.job).group)] if asked.job else []
-            return await self._own_events(ledger, asked, groups)
+        if asked.of_groups:
+            if not all(_has_all(ledger, group) for group in asked.of_groups):
+                raise RunError("this node has not all of that history yet")
+            return await self._own_events(ledger, asked, asked.of_groups)
         if asked.job:
             try:
                 group = ledger.topology.heir_of(parse_job_id(asked.job).group)
@@ -143,7 +146,7 @@ class Operator:
         else:
             groups_of = ledger.topology.groups.values()
             wanted = {g.number for g in groups_of if g.state is not GroupState.DESTROYED}
-        mine = wanted & ledger.core.replicas.keys()
+        mine = {group for group in wanted if _has_all(ledger, group)}
         told = [await self._own_events(ledger, asked, mine)] if mine or not wanted else []
         told += await self._others_events(ledger, asked, wanted - mine, call.deadline_s)
         rows = {(row[1], row[2], row[0], row[4]): row for each in told for row in each.rows}
@@ -171,26 +174,22 @@ class Operator:
         self, ledger: Ledger, asked: EventsAsked, groups: set[int], deadline_s: float
     ) -> list[EventsTold]:
         """From one voter of each group this node has no replica of."""
-        passed_on = EventsAsked(
-            job=asked.job, since_ms=asked.since_ms, limit=asked.limit, is_passed_on=True
-        )
-        told: dict[str, EventsTold] = {}
+        told: list[EventsTold] = []
         for group in sorted(groups):
+            passed_on = msgspec.structs.replace(asked, of_groups=(group,))
             why = "nobody votes in it"
             for name in ledger.voters_of(group):
-                if name in told:
-                    break
-                link = ledger.peers.link(name)
+                link = None if name == ledger.own_name else ledger.peers.link(name)
                 if link is None or ledger.peers.dead_for_s(name) is not None:
                     continue
                 try:
-                    told[name] = await link.call(passed_on, EventsTold, deadline_s=deadline_s)
+                    told.append(await link.call(passed_on, EventsTold, deadline_s=deadline_s))
                     break
                 except HyperscaleError as error:
                     why = str(error)
             else:
                 raise RunError(f"group {group} cannot be asked for its history: {why}")
-        return list(told.values())
+        return told
 
     # -- what it should do ----------------------------------------------------------------
 
@@ -341,6 +340,13 @@ class Operator:
         if digest is None:
             return DigestTold(why_not="it came there by a snapshot")
         return DigestTold(digest)
+
+
+def _has_all(ledger: Ledger, group: int) -> bool:
+    """Whether this node may answer for a group's history by itself."""
+    if group not in ledger.core.replicas or not ledger.transfer.is_whole(group):
+        return False
+    return ledger.core.number in ledger.core.raft.seats(group)[0]
 
 
 async def _decided(ledger: Ledger, decision: Decision, done: str) -> ChangeTold:

@@ -96,8 +96,8 @@ class EventsAsked(Struct, frozen=True, kw_only=True):
     job: str = ""
     since_ms: int = 0
     limit: int = 1_000
-    is_passed_on: bool = False
-    """Answer with what you have."""
+    of_groups: tuple[int, ...] = ()
+    """Passed on by another node: answer for these yourself, or say that you cannot."""
 
 
 @message(kind=333, priority=Priority.NORMAL, size=SizeClass.LARGE, senders=_MEMBERS)

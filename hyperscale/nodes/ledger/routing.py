@@ -21,6 +21,8 @@ from hyperscale.ledger.messages import (
     RaftMessages,
     SnapshotAsked,
     SnapshotOffered,
+    WholeAsked,
+    WholeTold,
 )
 from hyperscale.ledger.topology import (
     NO_GROUP,
@@ -186,9 +188,13 @@ def answer_ledger(handlers: Handlers, ledger: Callable[[], Ledger | None]) -> No
     async def given(_call: InboundCall, given: HistoryGiven) -> HistoryKept:
         return await there().transfer.keep_history(given)
 
+    def whole(_call: InboundCall, asked: WholeAsked) -> WholeTold:
+        return WholeTold(there().transfer.is_whole(asked.group))
+
     handlers.add(RaftMessages, raft)
     handlers.add(SnapshotOffered, offered)
     handlers.add(Forwarded, forwarded)
     handlers.add(SnapshotAsked, snapshot)
     handlers.add(HistoryAsked, history)
     handlers.add(HistoryGiven, given)
+    handlers.add(WholeAsked, whole)

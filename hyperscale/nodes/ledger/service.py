@@ -139,6 +139,7 @@ class LocalLedger:
 
     async def run(self) -> None:
         """Ends only by failing: a node does not go on without its disk."""
+        self.transfer.resume()
         await self.failed
 
     def _fail(self, error: Exception) -> None:
@@ -202,7 +203,8 @@ class LocalLedger:
         for group in effects.mismatches:
             _log.error("ledger.mismatch", extra={"group": group})
         for group in effects.restored:
-            self._spawn(self.transfer.pull_history(group))
+            if group != MANAGEMENT:
+                self.transfer.has_skipped(group)
         if effects.topology_changed:
             for changed in self.hooks.topology:
                 changed()
@@ -258,7 +260,8 @@ class LocalLedger:
             else:
                 del self._applied_waiters[group]
 
-    def _spawn(self, work: "asyncio._CoroutineLike[None]") -> None:
+    def spawn(self, work: "asyncio._CoroutineLike[None]") -> None:
+        """Runs until it is done or the ledger closes."""
         task = self._loop.create_task(work)
         self._pulls.add(task)
         task.add_done_callback(self._pulls.discard)
@@ -322,6 +325,11 @@ class LocalLedger:
     def leader_of(self, group: int) -> str:
         """The node that leads a group, as far as this one knows; empty if it does not."""
         return self.name_of(self.core.leader_of(group))
+
+    def lineage(self, group: int) -> list[int]:
+        """The group, and those whose history it has to answer for."""
+        topology = self.topology
+        return [each for each in topology.groups if topology.heir_of(each) == group]
 
     def voters_of(self, group: int) -> list[str]:
         """The nodes that have a replica of a group, its wanted leader first."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hyperscale._native import LedgerError
 from hyperscale.errors import HyperscaleError, RunError
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 _CHUNK = 512 * 1024
 _SNAPSHOT_S = 60.0
 _PAGE = 500
+_GAP = "gap:"
+_AGAIN_S = 1.0
+BEGINNING: Final = (-(2**63), 0, 0)
+"""Before the first row."""
 
 _log = logging.getLogger("hyperscale.ledger")
 
@@ -36,6 +40,13 @@ class Transfer:
         self._ledger = ledger
         self._loop = asyncio.get_running_loop()
         self._pulling: set[int] = set()
+        self._filling: set[int] = set()
+        self._gaps = {
+            int(key.removeprefix(_GAP))
+            for key, value in ledger.store.meta()
+            if key.startswith(_GAP) and value
+        }
+        """Groups of whose history this node may lack something."""
 
     def offer(self, offer: SnapshotOffer) -> None:
         name = self._ledger.name_of(offer.peer)
@@ -87,35 +98,92 @@ class Transfer:
             self._ledger.core.raft.report_snapshot(asked.group, asked.receiver, arrived=arrived)
             self._ledger.wake()
 
-    async def pull_history(self, group: int) -> None:
+    # -- history --------------------------------------------------------------------------
+
+    def is_whole(self, group: int) -> bool:
+        """Whether this node has all rows of a group, and of those the group answers for."""
+        replica = self._ledger.core.replicas.get(group)
+        return replica is not None and replica.applied > 0 and group not in self._gaps
+
+    def has_skipped(self, group: int) -> None:
         """A snapshot skipped entries: the rows they left are another's to give."""
-        record = self._ledger.core.topology.groups.get(group)
-        names = [self._ledger.name_of(voter) for voter in (record.settled if record else [])]
-        for name in names:
-            link = self._ledger.peers.link(name) if name != "" else None
-            if link is None:
-                continue
-            after = (-(2**63), 0, 0)
+        self._gaps.add(group)
+        self._ledger.store.put_meta(f"{_GAP}{group}", b"1")
+        self._fill(group)
+
+    def resume(self) -> None:
+        """Goes on with what a former life of this node did not get."""
+        for group in self._gaps:
+            self._fill(group)
+
+    def _fill(self, group: int) -> None:
+        if group not in self._filling:
+            self._filling.add(group)
+            self._ledger.spawn(self._filled(group))
+
+    async def _filled(self, group: int) -> None:
+        store = self._ledger.store
+        try:
+            while group in self._gaps and group in self._ledger.core.replicas:
+                if await self._pull_history(group):
+                    self._gaps.discard(group)
+                    store.put_meta(f"{_GAP}{group}", b"")
+                else:
+                    await asyncio.sleep(_AGAIN_S)
+        finally:
+            self._filling.discard(group)
+
+    async def _pull_history(self, group: int) -> bool:
+        """Asks the other voters, until one has everything or all have given what they have."""
+        ledger = self._ledger
+        record = ledger.topology.groups.get(group)
+        if record is None:
+            return False  # the topology has not come here yet
+        others = [number for number in record.settled if number != ledger.core.number]
+        answered = 0
+        for number in others:
+            name = ledger.name_of(number)
             try:
-                while True:
-                    asked = HistoryAsked(group, after)
-                    told = await link.call(
-                        asked, HistoryRows, deadline_s=self._loop.time() + _SNAPSHOT_S
-                    )
-                    if not told.rows:
-                        return
-                    self._ledger.store.add_history(told.rows)
-                    last = told.rows[-1]
-                    after = (last[3], last[1], last[2])
+                if await self._pull_from(name, ledger.lineage(group)):
+                    return True
+                answered += 1
             except HyperscaleError as error:
                 _log.info("history.not_pulled: %s", error, extra={"peer": name})
+        return answered == len(others)
+
+    async def _pull_from(self, name: str, groups: list[int]) -> bool:
+        """Takes over all rows one node has; whether it had all there are."""
+        link = self._ledger.peers.link(name) if name else None
+        if link is None or self._ledger.peers.connection(name) is None:
+            raise RunError(f"{name} is not connected")
+        is_whole = True
+        ticket = 0
+        for group in groups:
+            after = BEGINNING
+            while True:
+                deadline_s = self._loop.time() + _SNAPSHOT_S
+                told = await link.call(
+                    HistoryAsked(group, after), HistoryRows, deadline_s=deadline_s
+                )
+                is_whole = is_whole and told.is_whole
+                if not told.rows:
+                    break
+                ticket = self._ledger.store.add_history(told.rows)
+                last = told.rows[-1]
+                after = (last[3], last[1], last[2])
+        await self._ledger.until_durable(ticket)
+        return is_whole
 
     async def history(self, asked: HistoryAsked) -> HistoryRows:
         """A page of the rows this node has."""
+        ledger = self._ledger
+        is_whole = self.is_whole(ledger.topology.heir_of(asked.group))
+        # Rows on their way to the disk cannot be read yet.
+        await ledger.until_durable(ledger.core.history_ticket)
         rows = await asyncio.to_thread(
-            self._ledger.store.history, group=asked.group, after=asked.after, limit=_PAGE
+            ledger.store.history, group=asked.group, after=asked.after, limit=_PAGE
         )
-        return HistoryRows(rows)
+        return HistoryRows(rows, is_whole)
 
     async def keep_history(self, given: HistoryGiven) -> HistoryKept:
         """Takes over the rows of a group that is about to be destroyed."""

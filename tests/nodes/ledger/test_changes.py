@@ -1,7 +1,12 @@
 """Managers come, drain and go under load; keys stay keys, and jobs can be asked for."""
 
 import asyncio
+import random
+import time
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from hyperscale.jobs.keys import parse_job_id
 from hyperscale.nodes.ledger.questions import ChangeAsked, ChangeTold
@@ -9,6 +14,9 @@ from tests.jobs.builders import submission
 from tests.nodes.lab import Cluster, Node, until
 from tests.nodes.ledger.tier import Tier
 from tests.nodes.ledger.writer import Forwarder, Load, asked, losses, run
+from tests.nodes.report import Report
+
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results" / "soak-ledger-changes.txt"
 
 
 def has_gone(tier: Tier, name: str, via: str) -> bool:
@@ -73,7 +81,7 @@ def test_one_key_is_one_job_whatever_happens(cluster: Cluster) -> None:
     tier = Tier(cluster)
     tier.wait_settled()
 
-    async def play() -> dict[str, set[str]]:
+    async def play() -> tuple[dict[str, set[str]], list[Any]]:
         made: dict[str, set[str]] = {}
         async with Forwarder(tier.addresses) as forwarder:
 
@@ -102,11 +110,12 @@ def test_one_key_is_one_job_whatever_happens(cluster: Cluster) -> None:
             await asyncio.to_thread(until, lambda: has_gone(tier, "m2", "m0"), what="m2 is gone")
             for key in list(made):  # also of keys whose slots have moved since
                 made[key] |= await submit_often(forwarder, key, 2, 4)
-        return made
+        # Here, because a node ends with the thread that started it.
+        async with Forwarder(tier.addresses[:2]) as forwarder:
+            return made, await forwarder.events()
 
-    made = asyncio.run(play())
+    made, rows = asyncio.run(play())
     assert all(len(jobs) == 1 for jobs in made.values()), made
-    rows = run(lambda forwarder: forwarder.events(), tier.addresses[:2])
     submitted = [row[0] for row in rows if row[4] == "submitted"]
     assert sorted(submitted) == sorted(job for jobs in made.values() for job in jobs)
 
@@ -141,3 +150,61 @@ def test_history_is_forgotten_in_time(cluster: Cluster) -> None:
         lambda: not run(lambda forwarder: forwarder.events(), tier.addresses),
         what="what is older than a tenth of a second is gone",
     )
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_tier_is_replaced_node_by_node(cluster: Cluster) -> None:
+    """A manager joins, another drains and is stopped, or dies and is removed; again and again."""
+    tier = Tier(cluster)
+    rng = random.Random(8)
+    present = list(tier.names)
+    began_s = time.monotonic()
+    drained = removed = 0
+    with Load(tier.addresses[:1], clients=6) as load:  # through the one that stays
+        for number in range(3, 15):
+            name = f"m{number}"
+            tier.start(name)
+            tier.wait_ready(name)
+            leaver = rng.choice([each for each in present if each != "m0"])
+            if number % 3:
+                assert change(tier, "drain", leaver, "m0").done
+                drained += 1
+            else:
+                tier.kill(leaver)
+                until(
+                    lambda leaver=leaver: change(tier, "remove", leaver, "m0").done,
+                    what=f"{leaver} is removed",
+                )
+                removed += 1
+            until(lambda leaver=leaver: has_gone(tier, leaver, "m0"), what=f"{leaver} is gone")
+            if tier.nodes[leaver].process.poll() is None:
+                assert tier.nodes[leaver].stop() == 0
+            present.remove(leaver)
+            present.append(name)
+            before = load.commits
+            until(lambda before=before: load.commits > before + 60, what="the load goes on")
+            load.check()
+    load.check()
+    tier.wait_equal("m0")
+    survivors = [tier.addresses[tier.names.index(name)] for name in present]
+    wrong = losses(load.acknowledged, run(lambda f: f.events(), survivors))
+    groups = tier.told("m0").groups
+    destroyed = {row.group for row in groups if row.state == "destroyed"}
+    orphans = [a.job for a in load.acknowledged if parse_job_id(a.job).group in destroyed]
+    asked_for = run(lambda forwarder: _all_known(forwarder, orphans[::10]), survivors)
+    Report(RESULTS).write(
+        "a tier of three managers replaced node by node under load",
+        f"12 managers joined, {drained} were drained and stopped, {removed} killed and removed, in "
+        f"{time.monotonic() - began_s:.0f} s",
+        f"{load.commits:,} commits acknowledged, of {len(load.acknowledged):,} jobs: "
+        f"{len(wrong)} lost, changed or there twice; all state hashes equal",
+        f"{len(destroyed)} groups were destroyed; of their {len(orphans):,} jobs "
+        f"{len(orphans[::10]):,} were asked for: {asked_for:,} are known",
+    )
+    assert not wrong, wrong[:10]
+    assert asked_for == len(orphans[::10])
+
+
+async def _all_known(forwarder: Forwarder, jobs: list[str]) -> int:
+    return sum([bool(await forwarder.events(job)) for job in jobs])

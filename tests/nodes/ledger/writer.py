@@ -207,10 +207,13 @@ class Load:
                 JobFinished(job=reply.job, status=JobStatus.CANCELLED),
             ):
                 _, reply = await forwarder.commit(event)
-                # Whoever leads may have ended the cancelled job first.
+                # Whoever leads may have ended the job first.
                 assert reply.ok or reply.code.value == "terminal", reply
                 self.commits += 1
-                said.kinds.append("cancel" if isinstance(event, CancelRequested) else "finished")
+                if isinstance(event, JobFinished):
+                    said.kinds.append("finished")
+                elif reply.ok:
+                    said.kinds.append("cancel")
             await asyncio.sleep(self._pause_s)
 
 
