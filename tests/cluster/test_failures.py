@@ -86,19 +86,6 @@ async def test_a_job_is_cancelled_while_its_leader_is_gone(cluster: Cluster) -> 
 
 
 @on_loop
-async def test_a_frozen_worker_sends_no_load_beside_its_replacement(cluster: Cluster) -> None:
-    async with cluster.client() as client:
-        job = await client.submit_job(cluster.paced(vus=6, duration="8s"))
-        await running(client, cluster, job, 300)
-        cluster.pause("worker-1")  # its executor goes on, until its lease ends
-        final = await client.wait_for_completion(job, timeout=60)
-    assert final.status == "completed", final.reason
-    assert_exact(cluster, final.result)
-    assert cluster.counts()["connections"]["peak"] <= 6
-    assert [segment.worker for segment in final.result.segments] in ([], ["worker-1"])
-
-
-@on_loop
 async def test_a_submission_survives_the_managers_it_is_made_to(cluster: Cluster) -> None:
     """The manager asked first is dead: another one takes it, once."""
     cluster.kill("manager-2")
