@@ -164,7 +164,6 @@ class LocalLedger:
         self._turn()
 
     def _on_written(self) -> None:
-        self._written.set()
         self._turn()
 
     def _turn(self) -> None:
@@ -172,6 +171,8 @@ class LocalLedger:
             self._turn_handle.cancel()
             self._turn_handle = None
         self._unsent = 0
+        # Not only when the store announces itself: whoever asks it first takes that away.
+        self._written.set()
         if self.failed.done() or not self.is_open:
             return
         try:
