@@ -212,7 +212,7 @@ class Managers:
 
 def _why(error: Exception) -> str:
     if isinstance(error, HyperscaleError):
-        return error.message
+        return f"{error.message}; {error.hint}" if error.hint else error.message
     if isinstance(error, TimeoutError):
         return "no answer in time"
     strerror = getattr(error, "strerror", None)

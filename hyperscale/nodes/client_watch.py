@@ -109,13 +109,16 @@ def shown(news: JobNews, before: RunView | None = None) -> RunView:
     """The job as the terminal shows a run, also while it waits, and when its leader has
     forgotten the numbers: then they are those that were seen before."""
     job = news.job
-    live = news.live
-    numbers = live or before
-    warnings = () if numbers is None else tuple(w for w in numbers.warnings if w[:7] != "waiting")
+    numbers = [view for view in (before, news.live) if view is not None]
+    warnings = tuple(w for w in numbers[-1].warnings if w[:7] != "waiting") if numbers else ()
     note = waiting_note(job, news.position)
     if note:
         warnings = (*warnings, note)
-    known = {} if numbers is None else {view.name: view for view in numbers.workflows}
+    known: dict[str, WorkflowView] = {}
+    for view in (each for one in numbers for each in one.workflows):
+        # A new leader knows less for a moment, and one that has done with the job nothing.
+        if view.name not in known or view.total >= known[view.name].total:
+            known[view.name] = view
     workflows = []
     for row in job.workflows:
         view = known.get(row.name) or _nothing_yet(row)
@@ -123,9 +126,9 @@ def shown(news: JobNews, before: RunView | None = None) -> RunView:
         workflows.append(replace(view, status=_STATUS.get(status, status), error=error))
     return RunView(
         file=job.file,
-        elapsed_s=0.0 if numbers is None else numbers.elapsed_s,
+        elapsed_s=max((view.elapsed_s for view in numbers), default=0.0),
         workflows=tuple(workflows),
-        saturated=numbers is not None and numbers.saturated,
+        saturated=any(view.saturated for view in numbers),
         warnings=warnings,
     )
 

@@ -3,6 +3,7 @@
 import asyncio
 import zipfile
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from random import Random
@@ -204,6 +205,19 @@ def test_a_job_that_waits_says_for_what() -> None:
     view = shown(JobNews(job=job, position=2))
     assert view.warnings == ("waiting for cores, number 2 in the queue",)
     assert [(w.name, w.status) for w in view.workflows] == [("Shop", "waiting")]
+
+
+def test_numbers_that_were_seen_stay() -> None:
+    row = WorkflowRow(name="Shop", status=WorkflowStatus.COMPLETED)
+    job = JobView(job="dc1.1-abc", status=JobStatus.COMPLETED, file="shop.py", workflows=[row])
+    empty = shown(JobNews(job=job))
+    full = replace(
+        empty, elapsed_s=6.0, workflows=(replace(empty.workflows[0], total=7, status="running"),)
+    )
+    for live in (None, empty):
+        view = shown(JobNews(job=job, live=live), full)
+        assert (view.elapsed_s, view.workflows[0].total) == (6.0, 7)
+        assert view.workflows[0].status == "completed"
 
 
 def test_a_file_is_packed_with_what_it_imports(tmp_path: Path) -> None:
