@@ -135,6 +135,8 @@ class LedgerCore:
         self.standings: dict[int, Standing] = {}
         self.mismatches_total = 0
         self.ignored_stamps_total = 0
+        self.durable = 0
+        """The highest ticket no crash can undo, as of the last turn."""
         self.history_ticket = 0
         """Of the last rows given to the store."""
         self.raft = MultiRaft(number, seed, self.limits.election_ticks, self.limits.heartbeat_ticks)
@@ -318,8 +320,8 @@ class LedgerCore:
         self._refused = []
         self._is_new = False  # from the first turn on: a crash may have come between a topology
         # and the groups it asks for
-        durable = self._store.durable()
-        while self._writes and self._writes[0][0] <= durable:
+        self.durable = self._store.durable()
+        while self._writes and self._writes[0][0] <= self.durable:
             self.raft.persisted(self._writes.popleft()[1])
         self._flush_queued(effects)
         while True:

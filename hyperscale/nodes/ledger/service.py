@@ -171,8 +171,6 @@ class LocalLedger:
             self._turn_handle.cancel()
             self._turn_handle = None
         self._unsent = 0
-        # Not only when the store announces itself: whoever asks it first takes that away.
-        self._written.set()
         if self.failed.done() or not self.is_open:
             return
         try:
@@ -186,6 +184,7 @@ class LocalLedger:
         except Exception as error:  # noqa: BLE001  a bug of ours: told to whoever runs the node
             self._fail(error)
             return
+        self._written.set()
         self._perform(effects)
 
     def _perform(self, effects: Effects) -> None:
@@ -269,7 +268,8 @@ class LocalLedger:
 
     async def until_durable(self, ticket: int) -> None:
         """Returns when this write can no longer be undone by a crash."""
-        while self.store.durable() < ticket:
+        # The core asks the store: whoever else did would take its announcement away.
+        while self.core.durable < ticket:
             self._written.clear()
             await self._written.wait()
 
