@@ -111,10 +111,15 @@ class Chaos:
             job = await client.submit_job(file)
             self._began_s = time.monotonic()
             self._event(f"job {job} submitted")
-            async with asyncio.TaskGroup() as tasks:
-                for trouble in plan:
-                    tasks.create_task(self._make(trouble), name=trouble.describe())
-                ending = tasks.create_task(self._ended(client, job, duration_s), name="job")
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    for trouble in plan:
+                        tasks.create_task(self._make(trouble), name=trouble.describe())
+                    ending = tasks.create_task(self._ended(client, job, duration_s), name="job")
+            except* HyperscaleError as group:
+                raise group.exceptions[0] from None
+            finally:
+                await self._bring_back()
             status = ending.result()
             verdict.check(status is not None, f"the job ended: {status or 'it did not'}")
             await self._check_nodes(verdict)
@@ -191,10 +196,19 @@ class Chaos:
                 self._event(f"{node} started again, pid {pid}")
                 return
 
+    async def _bring_back(self) -> None:
+        """Whoever is still down because of us, also when it was broken off."""
+        for node in sorted(self._ours):
+            with suppress(RunError):
+                await self._start(node)
+
     async def _ended(self, client: HyperscaleClient, job: str, duration_s: float) -> str | None:
         try:
             final = await client.wait_for_completion(job, timeout=duration_s + END_S)
         except TimeoutError:
+            return None
+        except HyperscaleError as error:
+            self._event(f"the job cannot be followed any more: {error}")
             return None
         self._event(f"the job ended: {final.status}{': ' * bool(final.reason)}{final.reason}")
         return final.status
