@@ -157,7 +157,7 @@ class Transfer:
         if link is None or self._ledger.peers.connection(name) is None:
             raise RunError(f"{name} is not connected")
         is_whole = True
-        ticket = 0
+        ticket = count = 0
         for group in groups:
             after = BEGINNING
             while True:
@@ -169,9 +169,14 @@ class Transfer:
                 if not told.rows:
                     break
                 ticket = self._ledger.store.add_history(told.rows)
+                count += len(told.rows)
                 last = told.rows[-1]
                 after = (last[3], last[1], last[2])
         await self._ledger.until_durable(ticket)
+        _log.info(
+            "history.pulled",
+            extra={"peer": name, "groups": groups, "rows": count, "is_whole": is_whole},
+        )
         return is_whole
 
     async def history(self, asked: HistoryAsked) -> HistoryRows:
