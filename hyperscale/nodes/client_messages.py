@@ -211,3 +211,16 @@ class DrainTold(Struct, frozen=True, kw_only=True):
     """`left` is what it still has: runs of a worker, groups of a manager. Ask again for news."""
 
     left: int
+
+
+@message(kind=468, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
+class RoomAsked(Struct, frozen=True, kw_only=True):
+    """From one manager to the one that grants cores: may another job wait? -> RoomTold"""
+
+
+@message(kind=469, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
+class RoomTold(Struct, frozen=True, kw_only=True):
+    """`room` for so many more workflows; `waiting` are in the queue."""
+
+    room: int
+    waiting: int = 0

@@ -55,6 +55,7 @@ from hyperscale.wire.messages import Chunk
 from hyperscale.wire.roles import Role
 
 _NEWS_S = 0.5
+_RETRY_S = 5.0
 _ANSWER_S = 5.0
 _NEEDS_BUNDLE = "needs_bundle"
 _FINAL_KIND = "finished"
@@ -80,6 +81,15 @@ class ClientDesk:
     async def submit(self, call: InboundCall, job: SubmitJob) -> JobAck:
         if (problem := key_problem(job.key)) is not None:
             return JobAck(accepted=False, key=job.key, code=Code.INVALID_KEY.value, error=problem)
+        told = await self._driver.room()
+        if told.room <= 0:
+            return JobAck(
+                accepted=False,
+                key=job.key,
+                code=Code.CAPACITY.value,
+                error=f"capacity exceeded: {told.waiting:,} workflows wait for cores",
+                retry_after_s=_RETRY_S,
+            )
         if job.bundle:
             if not await self._bundles.find(job.bundle, self._member.node_id):
                 return JobAck(accepted=False, key=job.key, code=_NEEDS_BUNDLE)

@@ -9,6 +9,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Coroutine, Iterable
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
@@ -45,6 +46,7 @@ from hyperscale.ledger.records import Command as LedgerCommand
 from hyperscale.ledger.records import decode_record
 from hyperscale.membership.events import Changed, Died, State
 from hyperscale.membership.messages import Claim
+from hyperscale.nodes.client_messages import RoomAsked, RoomTold
 from hyperscale.nodes.ledger.peers import Peers
 from hyperscale.nodes.ledger.routing import Ledger
 from hyperscale.nodes.member import MemberNode
@@ -177,6 +179,7 @@ class JobsDriver:
                 case Release(release=release):
                     self._asks.pop(release.ask, None)
                     self._release(release)
+        self._arm()
 
     async def _propose(self, group: int, event: Event) -> None:
         try:
@@ -244,6 +247,23 @@ class JobsDriver:
                 _log.info("allocator.unanswered: %s", error)
                 return
         self._granted(group, answer)
+
+    async def room(self) -> RoomTold:
+        """How many more workflows may wait for cores. An allocator that cannot be asked refuses
+        nobody: what it does not take on waits with its leader."""
+        if self.allocator.is_leading:
+            return self.told_room()
+        link = self._peers.link(self.ledger.leader_of(MANAGEMENT))
+        if link is not None:
+            deadline_s = self._loop.time() + CALL_S
+            with suppress(CallError):
+                return await link.call(RoomAsked(), RoomTold, deadline_s=deadline_s, retries=0)
+        return RoomTold(room=1)
+
+    def told_room(self) -> RoomTold:
+        if not self.allocator.is_leading:
+            return RoomTold(room=1)
+        return RoomTold(room=self.allocator.room, waiting=self.allocator.waiting)
 
     def _granted(self, group: int, answer: CoresAnswer) -> None:
         leader = self.leaders.get(group)

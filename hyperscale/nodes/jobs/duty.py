@@ -29,6 +29,7 @@ from hyperscale.nodes.client_messages import (
     KeepBlob,
     PutBlob,
     RecordAsked,
+    RoomAsked,
     SubmitJob,
     WatchJob,
     WorkersAsked,
@@ -67,6 +68,7 @@ class JobsDuty(Service):
             handlers.add(message, self._to_core(name))
         handlers.add(AskCores, self._asked_cores)
         handlers.add(Progress, self._progress)
+        handlers.add(RoomAsked, lambda _call, _asked: self._driver().told_room())
         for message, name in _TO_DESK.items():
             handlers.add(message, self._to_desk(name))
         handlers.add(WatchJob, self._watch)
