@@ -202,3 +202,31 @@ def test_how_soon_a_submission_sends_its_first_request(shared: Cluster) -> None:
     shown = ", ".join(f"{each:.2f}" for each in times)
     report().write("submission to first request, idle cluster of 3 and 3", f"seconds: {shown}")
     assert min(times) <= 1.5
+
+
+def test_how_soon_a_cancelled_job_sends_nothing(shared: Cluster) -> None:
+    times = []
+
+    async def once(manager: str) -> float:
+        shared.heal()
+        async with shared.client(manager) as client:
+            job = await client.submit_job(shared.paced(vus=VUS, duration="60s"))
+            await running(client, shared, job, 300)
+            began_s = last_s = time.monotonic()
+            cancelling = asyncio.create_task(client.cancel_job(job))
+            total = shared.counts()["total"]
+            while time.monotonic() < last_s + 2.0:
+                if shared.counts()["total"] != total:
+                    total, last_s = shared.counts()["total"], time.monotonic()
+                await asyncio.sleep(0.005)
+            await cancelling
+            final = await client.wait_for_completion(job)
+        assert final.status == "cancelled"
+        assert_exact(shared, final.result)
+        return last_s - began_s
+
+    for manager in ("manager-1", "manager-2", "manager-3"):
+        times.append(asyncio.run(once(manager)))
+    shown = ", ".join(f"{each:.2f}" for each in times)
+    report().write("cancel to the last request, through each manager", f"seconds: {shown}")
+    assert max(times) <= 2.0
