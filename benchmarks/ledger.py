@@ -299,8 +299,8 @@ def report(seen: dict[str, dict[str, list[Point]]], load_before: float) -> None:
         f"disk, every commit on the disks of a majority (fsync); {VALUE_BYTES} bytes each. All "
         "writes go over the wire to one leader, from a process of its own: ours are checkpoints of "
         f"jobs from a peer in Python, etcd's are gRPC Puts from h2load. {ROUNDS} interleaved "
-        f"rounds of {SECONDS:g} s, medians. CPU is that of the three servers; the client's comes "
-        "on top, and ours needs more of it than h2load does of the same two CPUs. The machine was "
+        f"rounds of {SECONDS:g} s, medians. CPU is that of the three servers; the clients', on the "
+        "same two CPUs, is not counted. The machine was "
         f"shared: its load average was {load_before:.1f} before the first round. {NOTE}".rstrip(),
         "",
         "| writes | | commits/s | p50 ms | p99 ms | CPU us per commit |",
