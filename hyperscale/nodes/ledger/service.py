@@ -8,7 +8,7 @@ the store's writer announces itself on a descriptor. A store that failed fails t
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -71,7 +71,7 @@ STRONG = Read("strong")
 
 
 class Hooks(Struct, kw_only=True):
-    """What a node does when its ledger moves. None of these may raise or wait."""
+    """What a node does when its ledger moves. None of these may wait."""
 
     leading: list[Callable[[int, int], None]] = []
     """This node leads this group in this term, and has applied all before it."""
@@ -196,8 +196,7 @@ class LocalLedger:
         for standing in effects.standings:
             self._stands(standing)
         for entry in effects.applied:
-            for applied in self.hooks.applied:
-                applied(entry)
+            _tell(self.hooks.applied, entry)
         if self._applied_waiters:
             self._wake_applied()
         for group in effects.mismatches:
@@ -206,8 +205,7 @@ class LocalLedger:
             if group != MANAGEMENT:
                 self.transfer.has_skipped(group)
         if effects.topology_changed:
-            for changed in self.hooks.topology:
-                changed()
+            _tell(self.hooks.topology)
         self._note_leading()
 
     def _answer(self, effects: Effects) -> None:
@@ -231,21 +229,18 @@ class LocalLedger:
             },
         )
         if not standing.is_leader and self._leading.pop(standing.group, None) is not None:
-            for following in self.hooks.following:
-                following(standing.group)
+            _tell(self.hooks.following, standing.group)
 
     def _note_leading(self) -> None:
         """A leader acts only once an entry of its own term is applied: then all before it is."""
         for group in [group for group in self._leading if group not in self.core.replicas]:
             del self._leading[group]  # destroyed, or given to others
-            for following in self.hooks.following:
-                following(group)
+            _tell(self.hooks.following, group)
         for group, standing in self.core.standings.items():
             is_new = standing.is_leader and self._leading.get(group) != standing.term
             if is_new and self.core.replicas[group].term == standing.term:
                 self._leading[group] = standing.term
-                for leading in self.hooks.leading:
-                    leading(group, standing.term)
+                _tell(self.hooks.leading, group, standing.term)
 
     def _wake_applied(self) -> None:
         for group, waiters in list(self._applied_waiters.items()):
@@ -449,6 +444,15 @@ class LocalLedger:
             finally:
                 self._reads.pop(token, None)
             return
+
+
+def _tell(hooks: Sequence[Callable[..., None]], *arguments: object) -> None:
+    """One who fails does not keep the others from hearing of it, nor the log from going on."""
+    for hook in hooks:
+        try:
+            hook(*arguments)
+        except Exception:  # noqa: BLE001  a bug of ours: told in the log, with where it was
+            _log.exception("ledger.hook_failed")
 
 
 def _now_ms() -> int:
