@@ -14,7 +14,7 @@ from msgspec import Struct
 from hyperscale.ledger.core import MANAGEMENT, LedgerCore
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.placement import Sight, decide, management_voters
-from hyperscale.ledger.records import Adopted, Handed, Record, Released
+from hyperscale.ledger.records import Adopted, Handed, Record, Released, Surveyed
 from hyperscale.ledger.replica import Move
 from hyperscale.ledger.topology import (
     Decision,
@@ -123,6 +123,9 @@ class Steward:
         if record is None:
             return
         if self._seat(group, record.voters, []) and record.settled != record.voters:
+            # Once this is reported others destroy their replicas. Of a node that restarts the disk
+            # must know by then who votes: it does with an entry after the change.
+            yield Commit(group, Surveyed(self._core.stamp()))
             yield Decide(SeatsSettled(group, tuple(record.voters), record.change))
         yield from self._release(group)
         yield from self._hand_over(group)
