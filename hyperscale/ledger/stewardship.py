@@ -123,10 +123,11 @@ class Steward:
         if record is None:
             return
         if self._seat(group, record.voters, []) and record.settled != record.voters:
+            settled = SeatsSettled(group, tuple(record.voters), record.change)
             # Once this is reported others destroy their replicas. Of a node that restarts the disk
             # must know by then who votes: it does with an entry after the change.
             yield Commit(group, Surveyed(self._core.stamp()))
-            yield Decide(SeatsSettled(group, tuple(record.voters), record.change))
+            yield Decide(settled)
         yield from self._release(group)
         yield from self._hand_over(group)
         yield from self._end(group)
