@@ -352,6 +352,7 @@ impl Group {
         } else if self.restored_by.is_none() {
             self.node.advance_apply();
         }
+        self.step_down_if_removed();
         self.throw();
         let standing = self.standing();
         let shown = Some((standing.term, standing.role, standing.leader));
@@ -360,6 +361,15 @@ impl Group {
             done.standing = Some(standing);
         }
         Ok(Some(done))
+    }
+
+    /// A leader whose removal is committed has nothing more to lead, and the core would look in
+    /// vain for its progress.
+    fn step_down_if_removed(&mut self) {
+        let raft = &mut self.node.raft;
+        if raft.state == StateRole::Leader && raft.prs().get(raft.id).is_none() {
+            raft.become_follower(raft.term, 0);
+        }
     }
 
     fn commit(&mut self, entry: Entry) -> Result<Committed, RaftError> {
