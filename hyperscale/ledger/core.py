@@ -154,7 +154,6 @@ class LedgerCore:
         self._astray: set[int] = set()  # groups whose replica must be replaced by the leader's
         self._followed = followed
         self._is_new = True
-        self._unwanted: set[int] = set()
         self._refused: list[tuple[int, Outcome | Superseded | Unknown]] = []
         for image in images:
             self._open(image)
@@ -300,8 +299,7 @@ class LedgerCore:
 
     def received(self, sender: int, packed: bytes) -> None:
         """Messages of a peer; `LedgerError` if they are none."""
-        for group in self.raft.step(sender, packed):
-            self._unwanted.add(group)
+        self.raft.step(sender, packed)  # of groups that are not here it says so; nobody minds
 
     def received_snapshot(self, group: int, message: bytes, data: bytes) -> None:
         if group in self.replicas:

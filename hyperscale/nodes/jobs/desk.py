@@ -129,7 +129,6 @@ class ClientDesk:
         left_s = max(0.1, call.deadline_s - self._loop.time() - 0.1)
         done = await self._ledger.execute(group, encode(event), timeout_s=left_s)
         reply = decode_reply(done.reply)
-        status = ""
         if reply.code in {Code.TERMINAL, Code.UNKNOWN_JOB}:
             record = await self._record(cancel.job)
             if record is not None:
@@ -138,7 +137,6 @@ class ClientDesk:
                 )
         return CancelTold(
             accepted=reply.ok or reply.code in {Code.CANCELLING, Code.DUPLICATE},
-            status=status,
             code="" if reply.ok else reply.code.value,
             error=reply.error,
         )

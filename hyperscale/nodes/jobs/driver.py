@@ -94,8 +94,6 @@ class JobsDriver:
         self.allocator = Allocator()
         self.output: dict[str, Output] = {}
         """What user code printed, by job."""
-        self.changed_jobs = asyncio.Event()
-        """Set when anything about a job changed; whoever waits clears it."""
         self._member = member
         self._peers = peers
         self._loop = asyncio.get_running_loop()
@@ -148,7 +146,6 @@ class JobsDriver:
             self.allocator.follow()
         elif (leader := self.leaders.pop(group, None)) is not None:
             leader.follow()
-        self.changed_jobs.set()
 
     def _applied(self, entry: AppliedEntry) -> None:
         leader = self.leaders.get(entry.group)
@@ -160,7 +157,6 @@ class JobsDriver:
             reply = decode_reply(entry.reply)
             effects = leader.applied(event, reply, now_s=time.monotonic())
             self._perform(entry.group, effects)
-            self.changed_jobs.set()
 
     # -- effects --------------------------------------------------------------------------
 
@@ -312,7 +308,6 @@ class JobsDriver:
         if leader is not None:
             effects = leader.received(message, now_s=time.monotonic())
             self._perform(message.group, effects)
-            self.changed_jobs.set()
 
     def progress(self, _call: InboundCall, progress: Progress) -> ProgressTaken:
         leader = self.leaders.get(progress.group)
