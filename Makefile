@@ -82,7 +82,11 @@ bench-deps: .venv-bench/stamp
 
 test: test-deps build
 	cargo test $(CARGO_FLAGS) --quiet --package hyperscale-core --package hyperscale-target
-	$(BIN)/python -m pytest
+	@# Simulations only compute, the rest mostly waits: side by side.
+	@$(BIN)/python -m pytest tests/simulation >$(STAMPS)/simulation.log 2>&1 & simulations=$$!; \
+	$(BIN)/python -m pytest --ignore=tests/simulation; rest=$$?; \
+	wait $$simulations; simulated=$$?; cat $(STAMPS)/simulation.log; \
+	[ $$rest -eq 0 ] && [ $$simulated -eq 0 ]
 
 lint: build
 	$(BIN)/ruff check .
