@@ -82,11 +82,13 @@ bench-deps: .venv-bench/stamp
 
 test: test-deps build
 	cargo test $(CARGO_FLAGS) --quiet --package hyperscale-core --package hyperscale-target
-	@# Simulations only compute, the rest mostly waits: side by side.
-	@$(BIN)/python -m pytest tests/simulation >$(STAMPS)/simulation.log 2>&1 & simulations=$$!; \
-	$(BIN)/python -m pytest --ignore=tests/simulation; rest=$$?; \
-	wait $$simulations; simulated=$$?; cat $(STAMPS)/simulation.log; \
-	[ $$rest -eq 0 ] && [ $$simulated -eq 0 ]
+	@# Simulations compute, nodes mostly wait, and so does much of the rest: side by side.
+	@$(BIN)/python -m pytest tests/simulation >$(STAMPS)/simulation.log 2>&1 & simulation=$$!; \
+	$(BIN)/python -m pytest tests/nodes tests/cluster >$(STAMPS)/nodes.log 2>&1 & nodes=$$!; \
+	$(BIN)/python -m pytest $(foreach part,simulation nodes cluster,--ignore=tests/$(part)); rest=$$?; \
+	wait $$nodes; noded=$$?; cat $(STAMPS)/nodes.log; \
+	wait $$simulation; simulated=$$?; cat $(STAMPS)/simulation.log; \
+	[ $$rest -eq 0 ] && [ $$noded -eq 0 ] && [ $$simulated -eq 0 ]
 
 lint: build
 	$(BIN)/ruff check .
