@@ -90,6 +90,8 @@ def outcome_of(job: Job) -> JobEnd:
                 workers=tuple(part.worker for part in workflow.parts if part.worker),
             )
         )
+        # One that died before a leader heard of it has no statistics, but it did send.
+        unheard = {gap.worker for gap in workflow.gaps}
         segments += [
             SegmentRow(
                 workflow=name,
@@ -102,7 +104,7 @@ def outcome_of(job: Job) -> JobEnd:
             )
             for index, part in enumerate(workflow.parts)
             for segment in part.segments
-            if segment.report or segment.elapsed_s > 0
+            if segment.report or segment.elapsed_s > 0 or segment.worker in unheard
         ]
         gaps += [GapRow(name, gap.worker, gap.seconds, gap.requests_max) for gap in workflow.gaps]
     return JobEnd(
