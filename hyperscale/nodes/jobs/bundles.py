@@ -144,10 +144,6 @@ class Bundles:
             return False
         return taken.is_complete
 
-    def trim(self, wanted: list[str]) -> None:
-        """Forgets the oldest, but none that a job still needs."""
-        self._shelf.trim(wanted)
-
 
 def _check(sha256: str) -> None:
     """The name becomes a file's: nothing but a digest may."""

@@ -1,7 +1,6 @@
 """The ledger as a part of a node: its directory, its way to a tier, its end."""
 
 import asyncio
-import logging
 import secrets
 import time
 from collections.abc import Callable
@@ -28,8 +27,6 @@ from hyperscale.wire.serving import Handlers
 _HAND_OVER_S = 1.0
 _FORGET_FIRST_S = 5.0
 _FORGET_S = 3600.0
-
-_log = logging.getLogger("hyperscale.ledger")
 
 
 class LedgerDuty(Service):
