@@ -53,15 +53,14 @@ def until(condition: Callable[[], object], *, what: str, within_s: float = WAIT_
 
 
 class Cluster:
-    def __init__(self, directory: Path, process: "subprocess.Popen[str]") -> None:
+    def __init__(self, directory: Path, *, host: str = "127.0.0.1") -> None:
         self.directory = directory
-        self.process = process
-        self.target = Target("127.0.0.1", 0, 1)
+        self.target = Target(host, 0, 1)
         self._files = 0
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.target.port}"
+        return f"http://{self.target.host}:{self.target.port}"
 
     @property
     def file(self) -> ClusterFile:
@@ -195,7 +194,7 @@ def running_cluster(directory: Path, *arguments: str) -> Iterator[Cluster]:
             text=True,
             start_new_session=True,
         )
-    cluster = Cluster(directory, process)
+    cluster = Cluster(directory)
     try:
         until(
             lambda: said.read_text().startswith("ready") or process.poll() is not None,

@@ -95,8 +95,7 @@ def test_nothing_is_left_when_it_is_killed(tmp_path: Path) -> None:
         assert cluster.file.managers[0].tcp == f"127.0.0.1:{base}"
         nodes += [pid for node in nodes for pid in children_of(node)]
         assert len(nodes) >= 3  # an executor among them
-        os.kill(cluster.process.pid, signal.SIGKILL)
-        cluster.process.wait()
+        os.kill(cluster.file.pid, signal.SIGKILL)
         until(lambda: not any(map(is_alive, nodes)), what="all nodes are gone")
 
 

@@ -7,6 +7,9 @@
         lab.cut()                # nothing passes any more; cut(to="b") for one way only
         lab.mend()
 
+With `NetLab(outside=True)` both sides also reach `lab.outside`, an address of the namespace the
+tests run in, and are reached from there under their own, whatever becomes of the link.
+
 Needs root, `ip` (iproute2) and /dev/net/tun; `why_not()` says what is missing. Processes started
 in a lab that still run at its end are killed with it.
 """
@@ -79,12 +82,14 @@ class Side:
 class NetLab:
     """Two sides and the relay between them. A context manager."""
 
-    def __init__(self, *, seed: int = 0) -> None:
+    def __init__(self, *, seed: int = 0, outside: bool = False) -> None:
         # The pid keeps labs of parallel test runs apart, the number those of one process.
         number = next(_numbers)
-        tag, net = f"{os.getpid() % 1_000_000}x{number % 100}", (os.getpid() + number) % 250
-        self.a = Side(f"hsa{tag}", f"10.97.{net}.1")
-        self.b = Side(f"hsb{tag}", f"10.97.{net}.2")
+        tag, net = f"{os.getpid() % 1_000_000}x{number % 100}", (os.getpid() + number) % 4000
+        first = f"10.{97 + net // 250}.{net % 250}"
+        self.a = Side(f"hsa{tag}", f"{first}.1")
+        self.b = Side(f"hsb{tag}", f"{first}.2")
+        self.outside = f"{first}.3" if outside else ""
         self._seed = seed
         self._stack = ExitStack()
         self._relay: Relay
@@ -153,7 +158,20 @@ class NetLab:
         _ip(*within, "address", "add", side.address, "peer", other.address, "dev", side.name)
         _ip(*within, "link", "set", side.name, "up", "mtu", "1500")
         _ip(*within, "link", "set", "lo", "up")
+        if self.outside:
+            self._way_out(stack, side)
         return device
+
+    def _way_out(self, stack: ExitStack, side: Side) -> None:
+        """A pair of devices, one here and one there, beside the link."""
+        here, there = f"{side.name}o", f"{side.name}i"
+        _ip("link", "add", here, "type", "veth", "peer", "name", there, "netns", side.name)
+        stack.callback(_ip, "link", "del", here)
+        within = ("netns", "exec", side.name, "ip")
+        _ip(*within, "link", "set", there, "up")
+        _ip(*within, "route", "add", self.outside, "dev", there, "src", side.address)
+        _ip("link", "set", here, "up")
+        _ip("address", "add", self.outside, "peer", side.address, "dev", here)
 
 
 def _ip(*arguments: str) -> None:

@@ -1,6 +1,7 @@
 """The lab itself: packets pass, are delayed, lost and cut; nothing is left behind."""
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -57,7 +58,7 @@ print(json.dumps([trips, answered]))
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[NetLab]:
-    with NetLab(seed=1) as lab:
+    with NetLab(seed=1, outside=True) as lab:
         echo = lab.b.popen(
             [sys.executable, "-c", _ECHO, lab.b.address, str(PORT)], stdout=subprocess.PIPE
         )
@@ -114,6 +115,20 @@ def test_a_cut_may_be_one_way(lab: NetLab) -> None:
     trips, _ = call(lab, 1, 0.3)
     assert trips == []
     assert lab.to_b.passed > before
+
+
+def test_the_outside_is_there_whatever_becomes_of_the_link(lab: NetLab) -> None:
+    lab.cut()
+    with socket.create_server((lab.outside, 0)) as server:
+        probe = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 5)"
+        for side in (lab.a, lab.b):
+            side.run([sys.executable, "-c", probe, lab.outside, str(server.getsockname()[1])])
+            connection, peer = server.accept()
+            connection.close()
+            assert peer[0] == side.address
+    with socket.create_connection((lab.b.address, PORT), timeout=5) as tcp:
+        tcp.sendall(b"hello")
+        assert tcp.recv(100) == b"hello"
 
 
 def test_without_a_listener_a_connection_is_refused(lab: NetLab) -> None:

@@ -1,0 +1,229 @@
+"""A worker is cut off from its managers and still reaches the target: the load is moved, never
+doubled, and what was sent is counted once."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from hyperscale.nodes.client import HyperscaleClient
+from hyperscale.reporting.results import RunResult
+from tests.cluster.lab import cut, gaps, on_loop, sent
+from tests.cluster.soak import report
+from tests.cluster.split import Split, SplitCluster, split_cluster
+from tests.cluster.test_failures import assert_exact, leader_of, running
+from tests.netlab.lab import End, why_not
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it is all there")
+
+VUS = 6
+RATE = VUS * 50  # each waits 20 ms for each answer
+MOST = VUS * 51  # both ends of a second count
+LAST = "worker-3"  # the one beyond the link
+
+ALONE = Split(managers=(3, 0), workers=(2, 1))
+WITH_MANAGER = Split(managers=(2, 1), workers=(2, 1))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SplitCluster]:
+    """Beyond the link there is one worker."""
+    with split_cluster(tmp_path_factory.mktemp("alone") / "lab", ALONE) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def with_manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SplitCluster]:
+    """Beyond the link there are one worker and one manager of three."""
+    with split_cluster(tmp_path_factory.mktemp("with-manager") / "lab", WITH_MANAGER) as cluster:
+        yield cluster
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What became of a job during which the link was cut."""
+
+    result: RunResult
+    cut_at_s: float
+    leader: str
+
+    def segments_of(self, worker: str) -> int:
+        return sum(segment.worker == worker for segment in self.result.segments)
+
+
+async def started(
+    client: HyperscaleClient, cluster: SplitCluster, duration: str, leader: str, isolation: str
+) -> str:
+    """A job that runs on all workers and is led by `leader`, if that matters."""
+    while True:
+        cluster.target.reset()
+        file = cluster.paced(vus=VUS, duration=duration)
+        job = await client.submit_job(file, on_isolation=isolation)
+        await running(client, cluster, job, 500)
+        if not leader or leader_of(cluster, job) == leader:
+            return job
+        await client.cancel_job(job)
+        await client.wait_for_completion(job)
+
+
+async def through_a_cut(
+    cluster: SplitCluster,
+    *,
+    seconds: float,
+    duration: str = "40s",
+    to: End | None = None,
+    on_isolation: str = "stop",
+    leader: str = "",
+) -> Seen:
+    cluster.heal()
+    near = [row.id for row in cluster.file.managers if row.id not in cluster.beyond()]
+    async with cluster.client(*near) as client:
+        job = await started(client, cluster, duration, leader, on_isolation)
+        led_by = leader_of(cluster, job)
+        cluster.net.cut(to=to)
+        cut_at_s = time.time()
+        await asyncio.sleep(seconds)  # the fault itself
+        cluster.net.mend()
+        final = await client.wait_for_completion(job, timeout=120)
+    assert final.status == "completed", final.reason
+    return Seen(final.result, cut_at_s, led_by)
+
+
+def assert_never_more_than_asked(cluster: SplitCluster) -> None:
+    assert max(cluster.per_second().values()) <= MOST
+    assert cluster.counts()["connections"]["peak"] <= VUS
+
+
+@on_loop
+async def test_a_worker_that_is_cut_off_is_replaced_and_nothing_counts_twice(
+    alone: SplitCluster,
+) -> None:
+    seen = await through_a_cut(alone, seconds=11.0, duration="14s")
+    assert_exact(alone, seen.result)
+    assert_never_more_than_asked(alone)
+    assert [segment.worker for segment in seen.result.segments] == [LAST]
+    assert {gap.worker for gap in seen.result.gaps} <= {LAST}
+    assert seen.result.attempts == 4
+
+
+# -- what takes long ----------------------------------------------------------------------
+
+
+def load_lines(cluster: SplitCluster, seen: Seen) -> list[str]:
+    """How the load fared, second by second from the cut on."""
+    result, counts, seconds = seen.result, cluster.counts(), cluster.per_second()
+    first = int(seen.cut_at_s)
+    after = [seconds.get(at, 0) for at in range(first, max(seconds))]
+    low = [at for at, count in enumerate(after) if count < RATE * 0.8]
+    lowered = f"lowered from {low[0]} s to {low[-1] + 1} s after the cut" if low else "never lower"
+    return [
+        f"{result.status.value}, reported {sent(result):,} ({cut(result)} cut), target "
+        f"{counts['total']:,}, gaps up to {gaps(result):,} in "
+        f"{sum(gap.seconds for gap in result.gaps):.1f} s, attempts {result.attempts}, "
+        f"{result.elapsed_seconds:.1f} s, led by {seen.leader}",
+        f"load {lowered}; at most {max(seconds.values())} requests in a second (asked {RATE}) "
+        f"and {counts['connections']['peak']} connections (asked {VUS})",
+        *(f"segment of {each.worker}: {each.reason}" for each in result.segments),
+    ]
+
+
+def restored_after_s(cluster: SplitCluster, seen: Seen) -> int:
+    """Whole seconds from the cut to the last second of low load; 0 if there was none."""
+    seconds = cluster.per_second()
+    first = int(seen.cut_at_s)
+    after = [seconds.get(at, 0) for at in range(first, first + 29)]
+    return max((at + 1 for at, count in enumerate(after) if count < RATE * 0.8), default=0)
+
+
+def soak(
+    cluster: SplitCluster,
+    title: str,
+    *,
+    seconds: float,
+    to: End | None = None,
+    on_isolation: str = "stop",
+    leader: str = "",
+) -> Seen:
+    seen = asyncio.run(
+        through_a_cut(cluster, seconds=seconds, to=to, on_isolation=on_isolation, leader=leader)
+    )
+    report().write(title, *load_lines(cluster, seen))
+    assert_exact(cluster, seen.result)
+    assert_never_more_than_asked(cluster)
+    return seen
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("to", [None, "a", "b"])
+def test_a_worker_cut_off_for_half_a_minute_is_replaced_in_time(
+    alone: SplitCluster, to: End | None
+) -> None:
+    what = {None: "", "a": ", it hears and is not heard", "b": ", it is heard and does not hear"}
+    seen = soak(alone, f"a worker cut off for 30 s{what[to]}", seconds=30.0, to=to)
+    assert seen.segments_of(LAST) == 1
+    assert restored_after_s(alone, seen) <= 16
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_worker_cut_off_that_may_continue_is_not_replaced(alone: SplitCluster) -> None:
+    title = "a worker cut off for 30 s, on_isolation continue"
+    seen = soak(alone, title, seconds=30.0, on_isolation="continue")
+    assert not seen.result.segments
+    assert sent(seen.result) == alone.counts()["total"]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_cut_shorter_than_the_lease_moves_nothing(alone: SplitCluster) -> None:
+    seen = soak(alone, "a worker cut off for 4 s", seconds=4.0)
+    assert (seen.result.segments, seen.result.gaps) == ([], [])
+    assert seen.result.attempts == 3
+    assert sent(seen.result) == alone.counts()["total"]
+    assert restored_after_s(alone, seen) == 0
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("leader", ["manager-1", "manager-3"])
+def test_a_worker_cut_off_with_a_minority_manager_is_replaced_in_time(
+    with_manager: SplitCluster, leader: str
+) -> None:
+    role = "the job's leader" if leader == "manager-3" else "a follower"
+    title = f"a worker cut off for 30 s together with {role} of three managers"
+    seen = soak(with_manager, title, seconds=30.0, leader=leader)
+    assert seen.segments_of(LAST) == 1
+    assert restored_after_s(with_manager, seen) <= 16
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_slow_and_lossy_link_changes_no_result(with_manager: SplitCluster) -> None:
+    cluster = with_manager
+
+    async def main() -> RunResult:
+        cluster.heal()
+        cluster.net.link(delay_s=0.05, loss=0.1)
+        async with cluster.client() as client:
+            job = await client.submit_job(cluster.paced(vus=VUS, duration="40s"))
+            final = await client.wait_for_completion(job, timeout=120)
+        cluster.net.link()
+        assert final.status == "completed", final.reason
+        return final.result
+
+    result = asyncio.run(main())
+    seconds = cluster.per_second()
+    within = [seconds.get(at, 0) for at in range(min(seconds) + 1, max(seconds))]
+    report().write(
+        "50 ms of delay and 10 % loss each way, to one of three managers and one of three workers",
+        f"{result.status.value}, reported {sent(result):,}, target {cluster.counts()['total']:,}, "
+        f"attempts {result.attempts}, {result.elapsed_seconds:.1f} s; {min(within)} to "
+        f"{max(within)} requests in a second (asked {RATE})",
+    )
+    assert_exact(cluster, result)
+    assert_never_more_than_asked(cluster)
+    assert (result.segments, result.gaps) == ([], [])
+    assert sent(result) == cluster.counts()["total"]
