@@ -33,6 +33,7 @@ from hyperscale.jobs.links import Links
 from hyperscale.jobs.live import Generator, LiveRun, LiveWorkflow
 from hyperscale.jobs.state import Job, Part, WorkflowStatus
 from hyperscale.jobs.timing import Timing
+from hyperscale.plan.share import share
 from hyperscale.stats.view import RunView
 
 PROPOSAL_S = 10.0
@@ -148,12 +149,16 @@ class Desk:
         part = job.workflows[run.workflow].parts[run.part]
         ask = self.asks.pop(_ask_name(run), None) or self.asks.get(_first_ask(run))
         shared = ask is not None and ask.answer is not None and ask.answer.shared
+        slots = range(part.first_slot, part.first_slot + part.cores)
+        all_vus, all_slots = job.plan_of(run.workflow).vus, job.workflows[run.workflow].slots
+        vus = sum(share(all_vus, all_slots, slot) for slot in slots)
         live = LiveRun(
             id=run,
             worker=part.worker,
             parts=len(job.workflows[run.workflow].parts),
             first_slot=part.first_slot,
             cores=part.cores,
+            vus=vus,
             began_s=part.began_s,
             iterations_done=part.iterations_done,
             is_inherited=is_inherited,
@@ -242,7 +247,8 @@ class Desk:
             return
         workflow = live.workflows.get(run.id.workflow)
         if workflow is not None:
-            workflow.take(progress.report, attempt=run.id.attempt)
+            rate = run.rates[-1] if run.rates else 0.0
+            workflow.take(progress.report, attempt=run.id.attempt, rate_per_core=rate / run.cores)
             if not had_begun or run.deadline_s == float("inf"):
                 self._set_deadline(run, workflow)
         if not had_begun:
@@ -296,7 +302,15 @@ class Desk:
         until_s: float = float("inf"),
     ) -> list[Effect]:
         """Another attempt, or none. `until_s`: when its load was over, if not only by now."""
-        event = run.revocation(reason, until_s=until_s, costs_retry=costs_retry, now_s=now_s)
+        live = self.jobs.get(run.id.job)
+        workflow = None if live is None else live.workflows.get(run.id.workflow)
+        event = run.revocation(
+            reason,
+            until_s=until_s,
+            costs_retry=costs_retry,
+            others_rate=0.0 if workflow is None else workflow.rate_per_core,
+            now_s=now_s,
+        )
         return self.propose(event, now_s=now_s)
 
     def take_answer(self, answer: CoresAnswer, *, now_s: float) -> str | None:

@@ -169,7 +169,7 @@ class JobLeader:
         from silence alone nothing follows before its leases have run out.
 
         Call it with `is_certain` also before `worker_up` of a newer incarnation. `ended_s` is
-        when its session was seen to close, if it was: it sent nothing after that.
+        since when nobody listens there, if that is known: it sent nothing after that.
         """
         if not self._is_leading:
             return []
@@ -182,7 +182,7 @@ class JobLeader:
         runs = [run for run in desk.runs.values() if run.worker == worker]
         # What was accepted just now may have been by its successor: that one is asked.
         recent_s = now_s - self._timing.evidence_s
-        recent = [run for run in runs if run.phase is None or run.opened_s > recent_s]
+        recent = [run for run in runs if not run.was_accepted or run.accepted_s > recent_s]
         link.is_gone, link.is_doubtful = not recent, bool(recent)
         known_s = [each for each in (link.ended_s, ended_s, now_s) if each is not None]
         link.ended_s = min(known_s)
@@ -209,18 +209,15 @@ class JobLeader:
         *,
         now_s: float,
         rtt_s: float | None = None,
-        is_refused: bool = False,
+        refused_s: float | None = None,
     ) -> list[Effect]:
         """What became of a `Send`. None: no answer; it is repeated while it is wanted.
-        `is_refused`: nobody listens there."""
+        `refused_s`: since when nobody listens there, if that is so."""
         if not self._is_leading:
             return []
         links = self._desk.links
         if answer is None:
-            link = links.get(worker, now_s=now_s)
-            if is_refused and link.ended_s is None:
-                link.ended_s = now_s
-            link.is_gone = link.is_gone or (is_refused and link.is_doubtful)
+            links.unanswered(worker, refused_s=refused_s, now_s=now_s)
             return []
         if rtt_s is not None:
             links.measured(worker, rtt_s, now_s=now_s)

@@ -21,7 +21,7 @@ class Link:
     cpu: float = 0.0  # shares in use, as it says
     memory: float = 0.0
     has_answered: bool = False  # said what it runs, to this leader
-    is_up: bool = True  # membership sees it
+    is_up: bool = False  # membership sees it
     is_gone: bool = False  # its process has certainly ended
     ended_s: float | None = None  # by when it had ended, as far as is known
     is_doubtful: bool = False  # a process of it has; perhaps not the one that runs things now
@@ -37,15 +37,16 @@ class Links:
     def lead(self, workers: list[str], *, now_s: float) -> None:
         """A new leader: what its predecessor has promised is unknown, so it waits longer."""
         self.took_over_s = now_s
-        self._links = {worker: self._fresh(now_s) for worker in workers}
+        self._links = {worker: self._fresh(now_s, is_up=True) for worker in workers}
 
-    def _fresh(self, now_s: float) -> Link:
-        return Link(heard_s=now_s + self.timing.takeover_margin_s)
+    def _fresh(self, now_s: float, *, is_up: bool) -> Link:
+        return Link(heard_s=now_s + self.timing.takeover_margin_s, is_up=is_up)
 
     def get(self, worker: str, *, now_s: float) -> Link:
         link = self._links.get(worker)
         if link is None:
-            link = self._links[worker] = self._fresh(max(now_s, self.took_over_s))
+            since_s = max(now_s, self.took_over_s)
+            link = self._links[worker] = self._fresh(since_s, is_up=False)
         return link
 
     def all(self) -> dict[str, Link]:
@@ -61,6 +62,17 @@ class Links:
             link.stamp_ms = stamp_ms
             link.ended_s = None
             link.heard_s = max(now_s, link.heard_s)
+
+    def unanswered(self, worker: str, *, refused_s: float | None, now_s: float) -> None:
+        """No answer. That nobody listens proves that a process has ended; if membership sees
+        no other, and has had the time to hear of one, it was the one in question."""
+        if refused_s is None:
+            return
+        link = self.get(worker, now_s=now_s)
+        link.ended_s = refused_s if link.ended_s is None else link.ended_s
+        is_settled = now_s >= self.took_over_s + self.timing.settle_s
+        if link.is_doubtful or (not link.is_up and is_settled):
+            link.is_gone = True
 
     def measured(self, worker: str, rtt_s: float, *, now_s: float) -> None:
         """A round trip. The lowest of late counts: queues on the way are no distance."""

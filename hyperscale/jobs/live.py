@@ -23,6 +23,7 @@ from hyperscale.stats.view import LiveMeter
 RATE_PER_CORE_MAX = 100_000
 """Bound of what a core can send in a second, where nothing was measured."""
 _RATE_MARGIN = 1.25
+_OTHERS_MARGIN = 2.0  # for one of which only is known how fast others of its workflow were
 _MERGE_S = 0.15  # how much older one core's share of a report may be than another's
 _CLOCKS_S = 1.0  # how far the clocks of two managers may be apart
 _RATE_SPAN_S = 0.4  # rates over less are noise
@@ -95,6 +96,7 @@ class LiveRun:
     parts: int  # of its workflow
     first_slot: int
     cores: int
+    vus: int
     began_s: float  # of the part's duration, done by earlier attempts
     iterations_done: int
     is_inherited: bool  # dispatched under another leader
@@ -125,6 +127,11 @@ class LiveRun:
     def was_accepted(self) -> bool:
         """Whether a worker is known to have taken it."""
         return self.phase is not None or self.state is not None
+
+    @property
+    def accepted_s(self) -> float:
+        """By when a worker had taken it."""
+        return min(self.opened_s, self.origin_s)
 
     def may_be_older_than(self, alive_s: float, now_s: float) -> bool:
         """Whether it may have been there before a process that has been alive so long."""
@@ -199,11 +206,18 @@ class LiveRun:
         )
 
     def revocation(
-        self, reason: str, *, until_s: float, costs_retry: bool, now_s: float
+        self,
+        reason: str,
+        *,
+        until_s: float,
+        costs_retry: bool,
+        others_rate: float,
+        now_s: float,
     ) -> AttemptRevoked:
         """The end of an attempt that reports no more: what it did, and what it may have done
-        until `until_s`, when its load was over."""
-        gap_s, requests = self.gap(min(until_s, now_s))
+        until `until_s`, when its load was over. `others_rate`: what others of its workflow
+        have sent per core and second."""
+        gap_s, requests = self._gap(min(until_s, now_s), others_rate)
         return AttemptRevoked(
             job=self.id.job,
             workflow=self.id.workflow,
@@ -218,18 +232,18 @@ class LiveRun:
             costs_retry=costs_retry,
         )
 
-    def gap(self, until_s: float) -> tuple[float, int]:
+    def _gap(self, until_s: float, others_rate: float) -> tuple[float, int]:
         """How long it may have gone on unheard, and at most how many requests that makes."""
         since_s = self._heard_until_s()
         if since_s is None or until_s <= since_s:
             return 0.0, 0  # its load never began, or all of it was reported
         silent_s = until_s - since_s
-        rate = max(self.rates, default=0.0) * _RATE_MARGIN
-        if not self.rates:
-            rate = float(RATE_PER_CORE_MAX * self.cores)
+        if self.rates:
+            rate = max(self.rates) * _RATE_MARGIN
+        else:
+            rate = self.cores * (others_rate * _OTHERS_MARGIN or RATE_PER_CORE_MAX)
         # However low the rate was, each of its users may have sent one just then.
-        at_least = self.cores if self.state is None else self.state.report.vus
-        return silent_s, max(at_least, math.ceil(rate * (silent_s + _MERGE_S)))
+        return silent_s, max(self.vus, math.ceil(rate * (silent_s + _MERGE_S)))
 
     def _heard_until_s(self) -> float | None:
         """Up to when its load is known. A report may have been under way for long."""
@@ -247,20 +261,22 @@ class LiveWorkflow:
         self.meter = LiveMeter(self.stats)
         self.thresholds = thresholds_of(plan)
         self.has_abort = any(threshold.abort_on_fail for threshold in self.thresholds)
+        self.rate_per_core = 0.0  # of requests: the highest of any part, as measured
         self._steps = {name for name, _ in self.stats.steps}
 
-    def take(self, report: PartReport, *, attempt: int) -> None:
+    def take(self, report: PartReport, *, attempt: int, rate_per_core: float) -> None:
         """Reports of steps the plan does not know are left out: a worker is not trusted."""
         if report.workflow == self.plan.name and all(s.name in self._steps for s in report.steps):
             self.stats.apply(report, attempt=attempt)
+            self.rate_per_core = max(self.rate_per_core, rate_per_core)
 
     def remember(self, parts: list[Part]) -> None:
         """What is committed of its parts: segments, ends, checkpoints."""
         for part in parts:
-            for segment in part.segments:
-                report = decode_report(segment.report)
+            of_attempts = [(each.attempt, each.elapsed_s, each.report) for each in part.segments]
+            of_attempts.append((part.attempt, part.elapsed_s, part.report))
+            for attempt, elapsed_s, data in of_attempts:
+                report = decode_report(data)
                 if report is not None:
-                    self.take(report, attempt=segment.attempt)
-            report = decode_report(part.report)
-            if report is not None:
-                self.take(report, attempt=part.attempt)
+                    rate = sent_of(report) / elapsed_s if elapsed_s > _RATE_SPAN_S else 0.0
+                    self.take(report, attempt=attempt, rate_per_core=rate / part.cores)

@@ -40,7 +40,7 @@ from hyperscale.jobs.events import (
     WorkflowsPlanned,
 )
 from hyperscale.jobs.live import LiveRun, encode_report
-from hyperscale.jobs.state import Job, Workflow, WorkflowStatus
+from hyperscale.jobs.state import Job, Part, Workflow, WorkflowStatus
 from hyperscale.jobs.timing import RETRIES_MAX
 from hyperscale.plan import Priority
 from hyperscale.stats.report import PartReport
@@ -170,27 +170,31 @@ class Steering:
                 return ask.answer, []
             ask.answer = None  # it could not be used in time: it may be somebody else's now
         waited_s = now_s - live.waiting_s.setdefault((wish.workflow, wish.part), now_s)
-        problem = self._waited_too_long(ask, waited_s, job, now_s)
-        if problem is not None:
-            end = WorkflowEnded(job=wish.job, workflow=wish.workflow, reason=problem)
+        end = self._waited_too_long(wish, ask, waited_s, job, now_s)
+        if end is not None:
             return None, self._desk.propose(end, now_s=now_s)
         if now_s < max(ask.sent_s + self._timing.repeat_s, ask.wait_until_s):
             return None, []
         ask.sent_s = now_s
         return None, [Ask(wish)]
 
-    def _waited_too_long(self, ask: LiveAsk, waited_s: float, job: Job, now_s: float) -> str | None:
-        answer = ask.answer
+    def _waited_too_long(
+        self, wish: AskCores, ask: LiveAsk, waited_s: float, job: Job, now_s: float
+    ) -> WorkflowEnded | None:
+        answer, why = ask.answer, ""
         limit_s = job.options.dispatch_timeout_s
         if waited_s >= limit_s:
             detail = f": {answer.reason}" if answer is not None and answer.reason else ""
-            return f"no cores within {limit_s:g} s{detail}"
-        impossible_s = ask.impossible_since_s
-        if answer is None or impossible_s is None:
+            status, why = JobStatus.TIMEOUT, f"no cores within {limit_s:g} s{detail}"
+        elif answer is not None and ask.impossible_since_s is not None:
+            if now_s >= ask.impossible_since_s + self._timing.no_workers_s:
+                status, why = JobStatus.FAILED, f"nobody can run it: {answer.reason}"
+        if not why:
             return None
-        if now_s >= impossible_s + self._timing.no_workers_s:
-            return f"nobody can run it: {answer.reason}"
-        return None
+        if wish.is_recovery:
+            last = _last_word(job.workflows[wish.workflow].parts[wish.part])
+            why = f"{last}; {why}" if last else why
+        return WorkflowEnded(job=wish.job, workflow=wish.workflow, reason=why, status=status)
 
     # --- parts ----------------------------------------------------------------------------
 
@@ -229,8 +233,7 @@ class Steering:
         """A part without an open attempt: another worker, for what is left of it."""
         part = job.workflows[name].parts[index]
         if part.retries > RETRIES_MAX:
-            last = part.segments[-1].reason if part.segments else "it never ran"
-            reason = f"given up after {part.retries} attempts: {last}"
+            reason = f"given up: {_last_word(part)}"
             end = WorkflowEnded(job=job.id, workflow=name, reason=reason)
             return self._desk.propose(end, now_s=now_s)
         plan = job.plan_of(name)
@@ -275,12 +278,13 @@ class Steering:
                 run.sent_s = now_s
                 effects.append(self._prepare(job, workflow, run))
             case PartPhase.PREPARING if now_s >= run.opened_s + self._timing.prepare_s:
-                reason = f"not prepared within {self._timing.prepare_s:g} s on {run.worker}"
-                effects = self._desk.give_up(run, reason, costs_retry=True, now_s=now_s)
+                # The worker is well and says so: it is the code that would not do better elsewhere.
+                reason = f"not prepared within {self._timing.prepare_s:g} s"
+                effects = self._time_out(run, f"{reason}: its setup hooks or imports", now_s)
             case PartPhase.READY if is_due:
                 effects = self._start(job, live, workflow, run, now_s)
             case PartPhase.RUNNING:
-                effects = self._watch(job, live, run, now_s)
+                effects = self._watch(live, run, now_s)
         return effects
 
     def _loss(self, job: Job, run: LiveRun, now_s: float) -> str | None:
@@ -360,7 +364,7 @@ class Steering:
             effects.append(Send(each.worker, command))
         return effects
 
-    def _watch(self, job: Job, live: LiveJob, run: LiveRun, now_s: float) -> list[Effect]:
+    def _watch(self, live: LiveJob, run: LiveRun, now_s: float) -> list[Effect]:
         """A running part: whether it takes too long, or gets nowhere."""
         plan = live.workflows[run.id.workflow].plan
         stuck_s = max(self._timing.stuck_s, 2 * plan.timeout_s + (plan.interval_s or 0.0))
@@ -370,8 +374,11 @@ class Steering:
             reason = f"stuck: no action finished for {now_s - run.moved_s:.0f} s"
         else:
             return []
+        return self._time_out(run, reason, now_s)
+
+    def _time_out(self, run: LiveRun, reason: str, now_s: float) -> list[Effect]:
         end = WorkflowEnded(
-            job=job.id,
+            job=run.id.job,
             workflow=run.id.workflow,
             reason=f"{reason} (part {run.id.part} on {run.worker})",
             status=JobStatus.TIMEOUT,
@@ -420,14 +427,9 @@ class Steering:
         # An executor that died is held against its worker; a lease that ran out is not.
         died = result.status is PartStatus.FAILED
         reason = result.error or f"it ended early on {run.worker}"
-        unheard_s = _DEAD_EXECUTOR_GAP_S if died else 0.0
-        return self._desk.give_up(
-            run,
-            reason,
-            costs_retry=died,
-            now_s=now_s,
-            until_s=(run.report_s or now_s) + unheard_s,
-        )
+        # One that was stopped has told all; one that died had not, for a moment.
+        until_s = (run.report_s or now_s) + _DEAD_EXECUTOR_GAP_S if died else float("-inf")
+        return self._desk.give_up(run, reason, costs_retry=died, now_s=now_s, until_s=until_s)
 
     # --- statistics -----------------------------------------------------------------------
 
@@ -463,6 +465,14 @@ class Steering:
                 )
                 return self._desk.propose(event, now_s=now_s)
         return []
+
+
+def _last_word(part: Part) -> str:
+    """How often it was tried, and how the last attempt ended; empty if there was none."""
+    if not part.segments:
+        return ""
+    times = "once" if part.retries == 1 else f"{part.retries} times"
+    return f"tried {times}, the last time: {part.segments[-1].reason}"
 
 
 def _own_end_s(job: Job, run: LiveRun) -> float:

@@ -20,6 +20,8 @@ class Timing(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     takeover_margin_s: Seconds = 2.0
     # That a process has ended is known within 3 s. What was accepted since may be another's.
     evidence_s: Seconds = 5.0
+    # What membership knew when the last leader sent something, every manager knows by then.
+    settle_s: Seconds = 2.0
     repeat_s: Seconds = 1.0  # unanswered commands and asks
     checkpoint_s: Seconds = 5.0
     start_in_s: Seconds = 0.05  # from the last part being ready to all of them starting

@@ -63,8 +63,8 @@ class PeerLink:
         self.node_id = node_id
         """Who answers there, once known."""
         self.last_error = "not dialled yet"
-        self.refused_s = float("-inf")
-        """When nobody was found to listen there, the last time."""
+        self.refused_s: float | None = None
+        """Since when nobody has listened there, as far as is known: none was connected since."""
         self._node = node
         self._loop = asyncio.get_running_loop()
         self.closing: asyncio.Future[None] = self._loop.create_future()
@@ -162,6 +162,7 @@ class PeerLink:
             connection = self.connection
             if connection is not None:
                 up_since_s = up_since_s or self._loop.time()
+                self.refused_s = None
                 self._unpark(connection)
                 await self._changed.wait()
                 continue
@@ -205,7 +206,7 @@ class PeerLink:
         except (PeerProtocolError, CallError, OSError) as error:
             self.last_error = str(error) or type(error).__name__
             if isinstance(error, ConnectionRefusedError):
-                self.refused_s = self._loop.time()
+                self.refused_s = self.refused_s or self._loop.time()
             self._node.hooks.dial_failed(self.host, self.port, self.node_id, error)
             return False
         self.node_id = connection.peer.node_id

@@ -279,7 +279,11 @@ class Rig:
         worker = self.workers[name]
         if not worker.is_up or worker.is_silent:
             failed = self.leader.answered(
-                name, command, None, now_s=self.now_s, is_refused=not worker.is_up
+                name,
+                command,
+                None,
+                now_s=self.now_s,
+                refused_s=None if worker.is_up else self.now_s,
             )
             self._work.extend(failed)
             return

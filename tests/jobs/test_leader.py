@@ -25,6 +25,7 @@ from hyperscale.jobs.events import (
     SubFinished,
     WorkflowsPlanned,
 )
+from hyperscale.jobs.live import RATE_PER_CORE_MAX
 from hyperscale.jobs.outcome import outcome_of
 from hyperscale.jobs.state import WorkflowStatus
 from hyperscale.jobs.timing import Timing, extension_s
@@ -319,6 +320,51 @@ def test_a_lease_that_ran_out_is_not_held_against_the_worker() -> None:
     assert (part.attempt, part.worker, part.retries) == (2, "w0", 0)
 
 
+def test_a_run_that_was_stopped_has_told_all_and_leaves_no_gap() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(3.2, reports=True)
+    rig.finish("w0", PartStatus.STOPPED, error="the worker is leaving", is_retryable=True)
+    rig.run(2.0)
+    assert rig.job(job).workflows["Load"].parts[0].attempt == 2
+    assert rig.job(job).workflows["Load"].gaps == []
+
+
+def test_one_that_never_reported_is_bounded_by_what_others_of_it_sent() -> None:
+    rig = Rig(workers=2, cores=2)
+    job = rig.submit(workflow("Load", vus=4))
+    for _ in range(8):
+        rig.run(0.5)
+        rig.report("w0")  # 100 requests a second with two cores
+    rig.kill("w1")
+    rig.run(0.2)
+    (gap,) = rig.job(job).workflows["Load"].gaps
+    assert gap.worker == "w1"
+    assert 100 * gap.seconds <= gap.requests_max <= 250 * gap.seconds
+
+
+def test_where_nothing_was_ever_reported_the_bound_is_what_a_core_can_do() -> None:
+    rig = Rig(workers=2, cores=2)
+    job = rig.submit(workflow("Load", vus=4))
+    rig.run(6.0)
+    rig.kill("w1")
+    rig.run(0.2)
+    (gap,) = rig.job(job).workflows["Load"].gaps
+    assert gap.requests_max >= 2 * RATE_PER_CORE_MAX * gap.seconds
+
+
+def test_the_load_of_a_dead_worker_ended_when_nobody_listened_there_any_more() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(6.0, reports=True)
+    refused_s = rig.now_s + 0.1
+    rig.run(1.0)
+    rig.workers["w0"].is_up = False
+    rig.do(rig.leader.worker_down("w0", is_certain=True, now_s=rig.now_s, ended_s=refused_s))
+    (gap,) = rig.job(job).workflows["Load"].gaps
+    assert gap.seconds <= 0.65  # half a second since the last report, and what followed it
+
+
 def test_a_full_worker_costs_no_retry() -> None:
     rig = Rig(workers=1, cores=1)
     rig.workers["w0"].refusal = Refusal.NO_CORES
@@ -518,6 +564,29 @@ def test_a_new_leader_waits_longer_for_a_silent_worker() -> None:
     assert rig.job(job).workflows["Load"].parts[0].attempt == 1
     rig.run(2.0)
     assert rig.job(job).workflows["Load"].parts[0].attempt == 2
+
+
+def test_a_worker_that_died_before_the_new_leader_led_is_not_waited_for() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(7.0, reports=True)
+    rig.workers["w0"].is_up = False
+    rig.tell(rig.allocator.worker_down("w0", now_s=rig.now_s))
+    rig.take_over()
+    rig.run(3.5)
+    part = rig.job(job).workflows["Load"].parts[0]
+    assert (part.attempt, part.worker) == (2, "w1")
+
+
+def test_a_worker_that_dies_just_after_the_new_leader_led_is_replaced_at_once() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(12.0, reports=True)
+    rig.take_over()
+    rig.kill("w0")
+    rig.run(0.2)
+    part = rig.job(job).workflows["Load"].parts[0]
+    assert (part.attempt, part.worker) == (2, "w1")
 
 
 def test_a_new_leader_picks_up_a_job_at_any_point() -> None:

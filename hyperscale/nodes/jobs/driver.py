@@ -58,7 +58,7 @@ CALL_S = 2.0
 PREPARE_S = 5.0
 _TICK_S = 0.25
 _OUTPUT_LINES_MAX = 1_000
-_LIVING = (State.ALIVE, State.SUSPECT)
+LIVING = (State.ALIVE, State.SUSPECT)
 
 _BACKPRESSURE = {
     Overload.HEALTHY: Backpressure.NONE,
@@ -127,7 +127,7 @@ class JobsDriver:
         return [
             member.node
             for member in self._member.members()
-            if member.role is Role.WORKER and member.state in _LIVING
+            if member.role is Role.WORKER and member.state in LIVING
         ]
 
     def _leads(self, group: int, term: int) -> None:
@@ -221,7 +221,7 @@ class JobsDriver:
                 answer,
                 now_s=time.monotonic(),
                 rtt_s=self._loop.time() - begun_s,
-                is_refused=link is not None and link.refused_s >= begun_s,
+                refused_s=None if link is None else link.refused_s,
             )
             self._perform(group, effects)
 
@@ -335,7 +335,7 @@ class JobsDriver:
             self._worker_down(worker, is_certain=is_certain, now_s=now_s)
         elif member.state is State.LEFT:
             self._worker_down(worker, is_certain=True, now_s=now_s)
-        elif member.state is State.ALIVE and change.before not in _LIVING:
+        elif member.state is State.ALIVE and change.before not in LIVING:
             self._guard.recovered(worker)
             self._tell(self.allocator.worker_up(worker, now_s=now_s))
             for group, leader in list(self.leaders.items()):
@@ -343,8 +343,12 @@ class JobsDriver:
 
     def _worker_down(self, worker: str, *, is_certain: bool, now_s: float) -> None:
         self._tell(self.allocator.worker_down(worker, now_s=now_s))
+        link = self._peers.link(worker)
+        ended_s = None if link is None else link.refused_s
         for group, leader in list(self.leaders.items()):
-            effects = leader.worker_down(worker, is_certain=is_certain, now_s=now_s)
+            effects = leader.worker_down(
+                worker, is_certain=is_certain, now_s=now_s, ended_s=ended_s
+            )
             self._perform(group, effects)
 
     # -- time -----------------------------------------------------------------------------

@@ -131,7 +131,7 @@ class ManagerProgram:
                 self._do(group, effects)
             case network.Failed(token=("send", group, command, _), source=worker):
                 effects = self.leaders[group].answered(
-                    worker, command, None, now_s=now_s, is_refused=event.refused
+                    worker, command, None, now_s=now_s, refused_s=now_s if event.refused else None
                 )
                 self._do(group, effects)
 
