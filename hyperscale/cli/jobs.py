@@ -66,7 +66,10 @@ def _text(told: "JobsTold") -> str:
 
     now_s = time.time()
     rows = [
-        (job.job, job.status.value, ago(job.submitted_ms, now_s), job.file, job.reason)
+        (
+            *(job.job, job.status.value, str(job.position or ""), ago(job.submitted_ms, now_s)),
+            *(job.file, job.reason),
+        )
         for job in told.jobs
     ]
-    return table(("JOB", "STATE", "AGE", "FILE", "REASON"), rows)
+    return table(("JOB", "STATE", "QUEUE", "AGE", "FILE", "REASON"), rows)

@@ -56,7 +56,7 @@ def _text(news: "JobNews") -> str:
 
     job, now_s = news.job, time.time()
     lines = [f"{job.job}  {job.status.value}  {printable(job.file)}"]
-    note = waiting_note(job, news.position) or job.reason
+    note = waiting_note(job) or job.reason
     if note:
         lines.append(f"  {printable(note)}")
     facts = [f"submitted {ago(job.submitted_ms, now_s)} ago"]

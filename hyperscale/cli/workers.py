@@ -2,13 +2,14 @@
 
 import argparse
 import asyncio
+import sys
 from typing import TYPE_CHECKING
 
 from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags
 from hyperscale.cli.parser import Parser
 
 if TYPE_CHECKING:
-    from hyperscale.nodes.client_messages import WorkersTold
+    from hyperscale.nodes.client_messages import WorkerRun, WorkersTold
 
 _DESCRIPTION = """\
 Lists the workers of a cluster: their state, their cores, and what runs on them.
@@ -37,6 +38,11 @@ def run(args: argparse.Namespace) -> int:
         print(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
     else:
         print(_text(told))
+    if told.unknown:
+        print(
+            f"hyperscale: {', '.join(told.unknown)}: what runs there is not known just now",
+            file=sys.stderr,
+        )
     return 0
 
 
@@ -53,8 +59,13 @@ def _text(told: "WorkersTold") -> str:
     rows = [
         (
             *(row.worker, row.state + (", draining" if row.is_draining else ""), row.address),
-            *(str(row.cores), str(row.free), "; ".join(row.runs)),
+            *(str(row.cores), str(row.free), "; ".join(map(_run, row.runs))),
         )
         for row in sorted(told.workers, key=lambda row: row.worker)
     ]
     return table(("WORKER", "STATE", "ADDRESS", "CORES", "FREE", "RUNS"), rows)
+
+
+def _run(run: "WorkerRun") -> str:
+    cores = f"{run.cores} core{'' if run.cores == 1 else 's'}"
+    return f"{run.workflow} of {run.job} on {cores}{' beside others' if run.is_shared else ''}"

@@ -244,6 +244,22 @@ class LedgerSection(_Section, frozen=True, kw_only=True):
     ] = 30.0
 
 
+class QueueSection(_Section, frozen=True, kw_only=True):
+    max: Annotated[
+        int,
+        Meta(ge=1, le=100_000),
+        _about("workflows that may wait for cores; jobs beyond are refused (managers)"),
+    ] = 1_000
+    age_s: Annotated[
+        float,
+        _SECONDS,
+        _about(
+            "waiting so long lifts a workflow by one priority, and from then on nothing that "
+            "came later takes cores it waits for (managers)"
+        ),
+    ] = 30.0
+
+
 class LogSection(_Section, frozen=True, kw_only=True):
     level: Annotated[
         Literal["debug", "info", "warning", "error"],
@@ -276,6 +292,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     security: SecuritySection = SecuritySection()
     membership: MembershipSection = MembershipSection()
     ledger: LedgerSection = LedgerSection()
+    queue: QueueSection = QueueSection()
     log: LogSection = LogSection()
     secret: Hidden | None = None
     previous_secret: Hidden | None = None
@@ -288,6 +305,7 @@ SECTIONS: dict[str, type[_Section]] = {
     "security": SecuritySection,
     "membership": MembershipSection,
     "ledger": LedgerSection,
+    "queue": QueueSection,
     "log": LogSection,
 }
 

@@ -13,6 +13,7 @@ bounded. Pure: time is an argument, answers are returned or handed back as `Tell
 Vocabulary: an *ask* waits, a *grant* is what it got, a *share* is a worker's part of it.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -31,6 +32,9 @@ from hyperscale.plan import Priority
 
 SETTLE_S = 0.03
 """Workflows that become ready together ask within this time and are served together."""
+FREED_S = 0.25
+"""Cores of one workflow come free together within this time: who waits is given all of them,
+not the first one alone."""
 FORGET_S = 5.0
 """An ask not repeated for this long has no leader any more."""
 RESERVE_S = 15.0
@@ -69,6 +73,13 @@ class _Worker:
     is_draining: bool
     held: tuple[HeldCores, ...]
 
+    def says_the_same(self, other: "_Worker") -> bool:
+        return (self.total, self.is_draining, self.held) == (
+            other.total,
+            other.is_draining,
+            other.held,
+        )
+
     def taken(self) -> int:
         return sum(held.cores for held in self.held if not held.shared)
 
@@ -99,19 +110,35 @@ class _Ask:
         wish = self.wish
         return wish.is_test and wish.priority is Priority.EXCLUSIVE and not wish.is_recovery
 
-    def rank(self, now_s: float) -> float:
+    def rank(self, now_s: float, age_s: float) -> float:
         if self.wish.is_recovery:
             return _RECOVERY_RANK
         # Non-test workflows are short and others wait for them.
         base = _RANK[self.wish.priority] if self.wish.is_test else len(_RANK)
-        return base + int((now_s - self.since_s) / AGE_S)
+        return base + int((now_s - self.since_s) / age_s)
+
+    def place(self, now_s: float, age_s: float) -> tuple[float, int]:
+        """The smaller, the sooner it is served."""
+        return -self.rank(now_s, age_s), self.order
+
+
+@dataclass(slots=True)
+class _Standing:
+    """What those that wait are told, made once for all of them: each asks every second."""
+
+    places: list[tuple[float, int]]  # `_Ask.place`, sorted
+    first: _Ask
+    free: int
+    alone: tuple[str, str] | None  # job and workflow that are to have nothing beside them
+    running: list[tuple[str, str]]
 
 
 class Allocator:
     """The pool and the queue. Only the leader of the management group has it lead."""
 
-    def __init__(self, *, queue_max: int = QUEUE_MAX) -> None:
+    def __init__(self, *, queue_max: int = QUEUE_MAX, age_s: float = AGE_S) -> None:
         self._queue_max = queue_max
+        self._age_s = age_s
         self._is_leading = False
         self._since_s = 0.0
         self._alive: set[str] = set()
@@ -119,6 +146,8 @@ class Allocator:
         self._asks: dict[str, _Ask] = {}
         self._orders = 0
         self._serve_at_s = float("inf")
+        self._freed_s: float | None = None  # since when cores come free that somebody waits for
+        self._standing: _Standing | None = None
 
     # --- who leads, who is there ----------------------------------------------------------
 
@@ -129,6 +158,8 @@ class Allocator:
         self._alive = set(workers)
         self._workers.clear()
         self._asks.clear()
+        self._standing = None
+        self._freed_s = None
         self._serve_at_s = now_s
 
     def follow(self) -> None:
@@ -166,9 +197,15 @@ class Allocator:
         ):
             return []  # overtaken on the way
         self._alive.add(cores.worker)
-        self._workers[cores.worker] = _Worker(
+        told = _Worker(
             cores.total, cores.incarnation, cores.version, cores.draining, tuple(cores.held)
         )
+        self._workers[cores.worker] = told
+        if known is not None:
+            if told.says_the_same(known):
+                return []  # each does so every second
+            if told.taken() < known.taken() and self.waiting:
+                self._freed_s = now_s if self._freed_s is None else self._freed_s
         held = {(h.run.job, h.run.workflow, h.run.part) for h in cores.held}
         for ask in self._asks.values():
             for run, reserved in list(ask.reserved.items()):
@@ -196,14 +233,17 @@ class Allocator:
                 return CoresAnswer(
                     ask=wish.ask,
                     state=AskState.EXCEEDED,
+                    position=waiting + 1,
                     queue=waiting,
                     pool=self.pool,
                     retry_after_s=self._retry_after_s(),
-                    reason=f"capacity exceeded: {waiting:,} workflows wait for cores",
+                    reason=capacity_exceeded(waiting),
                 )
             self._orders += 1
             known = _Ask(wish, now_s, now_s, self._orders)
             self._asks[wish.ask] = known
+            if self._standing is not None:
+                insort(self._standing.places, known.place(now_s, self._age_s))
             self._serve_at_s = min(self._serve_at_s, now_s + SETTLE_S)
         known.wish, known.heard_s = wish, now_s
         return self._waiting_answer(known, now_s)
@@ -254,19 +294,12 @@ class Allocator:
             if not worker.is_draining
         }
 
+    def holds(self) -> dict[str, tuple[int, Sequence[HeldCores]]]:
+        """Cores and what is on them, as each worker has told this allocator."""
+        return {name: (worker.total, worker.held) for name, worker in self._workers.items()}
+
     def _reservations(self) -> Iterator[_Reserved]:
         return (reserved for ask in self._asks.values() for reserved in ask.reserved.values())
-
-    def _is_exclusive_now(self) -> bool:
-        """Whether something runs, or was promised, that is to have nothing beside it."""
-        return any(
-            held.exclusive for worker in self._workers.values() for held in worker.held
-        ) or any(
-            ask.wish.priority is Priority.EXCLUSIVE
-            and ask.wish.is_test
-            and (ask.reserved or ask.wish.is_recovery)
-            for ask in self._asks.values()
-        )
 
     def _knows_all(self, now_s: float) -> bool:
         """Whether nothing can be under way that an earlier allocator has granted."""
@@ -281,6 +314,7 @@ class Allocator:
         """Grants what can be granted."""
         if not self._is_leading:
             return []
+        self._standing = None
         self._forget(now_s)
         queue = self._queue(now_s)
         settling = [ask for ask in queue if now_s < ask.since_s + SETTLE_S]
@@ -297,6 +331,10 @@ class Allocator:
             answer = self._recover(ask, now_s)
             if answer is not None:
                 tells.append(Tell(ask.wish.leader, answer))
+        if self._freed_s is not None and now_s < self._freed_s + FREED_S:
+            self._serve_at_s = min(self._serve_at_s, self._freed_s + FREED_S)
+            return tells
+        self._freed_s = None
         seats = [ask for ask in queue if not ask.wish.is_recovery]
         tells += [Tell(ask.wish.leader, answer) for ask, answer in self._seat(seats, now_s)]
         return tells
@@ -311,19 +349,24 @@ class Allocator:
 
     def _queue(self, now_s: float) -> list[_Ask]:
         waiting = [ask for ask in self._asks.values() if ask.answer is None]
-        return sorted(waiting, key=lambda ask: (-ask.rank(now_s), ask.order))
+        return sorted(waiting, key=lambda ask: ask.place(now_s, self._age_s))
+
+    def _has_waited(self, ask: _Ask, now_s: float) -> bool:
+        """Whether it has waited so long that nothing passes it any more."""
+        return now_s >= ask.since_s + self._age_s
 
     def _seat(self, queue: Sequence[_Ask], now_s: float) -> list[tuple[_Ask, CoresAnswer]]:
         """Those of the queue that start now: their least cores in order, then what is spare."""
         pool, free = self.pool, self.free()
-        if not pool or not queue or self._is_exclusive_now():
+        if not pool or not queue or self._exclusive_now() is not None:
             return []
         provisioner = Provisioner(pool)
-        unheld = sum(worker.executors() for worker in self._workers.values())
-        is_idle = not unheld and not any(True for _ in self._reservations())
+        is_idle = not self._running()
         left = sum(free.values())
         chosen: list[_Ask] = []
         for ask in queue:
+            if not left:
+                break
             least, _ = provisioner.range_of(_claim(ask.wish))
             if ask.is_exclusive:
                 fits = is_idle and not chosen and self._knows_all(now_s)
@@ -332,8 +375,8 @@ class Allocator:
             if fits:
                 chosen.append(ask)
                 left -= least
-            elif now_s >= ask.since_s + AGE_S:
-                break  # it has waited long enough: what comes free from here on is for it
+            elif self._has_waited(ask, now_s):
+                break  # what comes free from here on is for it
         wishes = {ask.wish.ask: ask for ask in chosen}
         claims = [_claim(ask.wish) for ask in chosen]
         granted = []
@@ -400,10 +443,9 @@ class Allocator:
         return ask.answer
 
     def _waiting_answer(self, ask: _Ask, now_s: float) -> CoresAnswer:
-        queue = self._queue(now_s)
-        state, reason = AskState.QUEUED, ""
+        standing = self._standing or self._stand(now_s)
         if not self._may_grant(now_s):
-            state = AskState.REBUILDING
+            state, reason = AskState.REBUILDING, f"{ask.wish.workflow} {self._until_all_told()}"
         elif not self.pool:
             state, reason = AskState.IMPOSSIBLE, "there are no workers that take work"
         elif ask.wish.is_recovery and not any(
@@ -413,15 +455,91 @@ class Allocator:
             for name, worker in self._workers.items()
         ):
             state = AskState.IMPOSSIBLE
-            reason = f"no other worker can take a part of {ask.wish.cores} cores"
+            reason = f"no other worker can take a part of {_cores(ask.wish.cores)}"
+        else:
+            state = AskState.QUEUED
+            reason = f"{ask.wish.workflow} {self._why_it_waits(ask, standing, now_s)}"
         return CoresAnswer(
             ask=ask.wish.ask,
             state=state,
-            position=queue.index(ask) + 1,
-            queue=len(queue),
+            position=bisect_left(standing.places, ask.place(now_s, self._age_s)) + 1,
+            queue=len(standing.places),
             pool=self.pool,
             reason=reason,
         )
+
+    def _stand(self, now_s: float) -> _Standing:
+        queue = self._queue(now_s)
+        self._standing = _Standing(
+            places=[ask.place(now_s, self._age_s) for ask in queue],
+            first=queue[0],
+            free=sum(self.free().values()),
+            alone=self._exclusive_now(),
+            running=self._running(),
+        )
+        return self._standing
+
+    def _why_it_waits(self, ask: _Ask, standing: _Standing, now_s: float) -> str:
+        """For people, with the workflow as the subject."""
+        pool, free = self.pool, standing.free
+        busy = f"{pool - free} of {pool} {'is' if pool - free == 1 else 'are'} busy"
+        if ask.wish.is_recovery:
+            return f"needs {_cores(ask.wish.cores)} on another worker, and {busy}"
+        if standing.alone is not None:
+            return f"waits for the EXCLUSIVE {_named(standing.alone)} to end"
+        if ask.is_exclusive and (why := self._why_not_alone(standing, now_s)):
+            return why
+        least, _ = Provisioner(pool).range_of(_claim(ask.wish))
+        if least > free and not ask.is_exclusive:
+            return f"needs {_cores(least)}, and {busy}"
+        first = standing.first
+        if first is ask:
+            return "is about to get its cores"
+        return f"waits behind {_named((first.wish.job, first.wish.workflow))}"
+
+    def _why_not_alone(self, standing: _Standing, now_s: float) -> str:
+        """What keeps an exclusive workflow from having the pool; empty if nothing does."""
+        if others := standing.running:
+            more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+            return f"is EXCLUSIVE and waits for {_named(others[0])}{more} to end"
+        if not self.is_rebuilt:
+            return self._until_all_told()
+        if not self._knows_all(now_s):
+            left_s = max(1, round(self._since_s + RESERVE_S - now_s))
+            return (
+                f"is EXCLUSIVE and waits {left_s} s more, for whatever may have been granted "
+                "before the allocator changed"
+            )
+        return ""
+
+    def _until_all_told(self) -> str:
+        silent = ", ".join(sorted(self._alive - self._workers.keys()))
+        return f"waits for {silent} to tell what runs there"
+
+    def _exclusive_now(self) -> tuple[str, str] | None:
+        """Job and workflow of what is to have nothing beside it, and has begun."""
+        for worker in self._workers.values():
+            for held in worker.held:
+                if held.exclusive:
+                    return held.run.job, held.run.workflow
+        for ask in self._asks.values():
+            wish = ask.wish
+            is_exclusive = wish.is_test and wish.priority is Priority.EXCLUSIVE
+            if is_exclusive and (ask.reserved or wish.is_recovery):
+                return wish.job, wish.workflow
+        return None
+
+    def _running(self) -> list[tuple[str, str]]:
+        """Job and workflow of whatever holds cores, or was promised some."""
+        held = [
+            (held.run.job, held.run.workflow)
+            for worker in self._workers.values()
+            for held in worker.held
+        ]
+        promised = [
+            (ask.wish.job, ask.wish.workflow) for ask in self._asks.values() if ask.reserved
+        ]
+        return list(dict.fromkeys([*held, *promised]))
 
     def _retry_after_s(self) -> float:
         return min(60.0, 1.0 + self.waiting / 100)
@@ -444,6 +562,20 @@ def place(cores: int, free: dict[str, int]) -> list[WorkerShare]:
         shares.append(WorkerShare(largest, left[largest]))
         cores -= left.pop(largest)
     return shares
+
+
+def capacity_exceeded(waiting: int) -> str:
+    """What a submission or an ask beyond the queue is told."""
+    return f"capacity exceeded: {waiting:,} workflows wait for cores, and no more may"
+
+
+def _cores(count: int) -> str:
+    return f"{count} core{'' if count == 1 else 's'}"
+
+
+def _named(workflow: tuple[str, str]) -> str:
+    job, name = workflow
+    return f"{name} of {job}"
 
 
 def _claim(wish: AskCores) -> Claim:

@@ -332,14 +332,14 @@ class Desk:
         """Whether a grant is in use by an open run."""
         return any(ask in (_ask_name(run), _first_ask(run)) for run in self.runs)
 
-    def position(self, job: str) -> int:
-        """The best place of a job's asks in the queue; 0 if none waits."""
+    def waits(self, job: str) -> tuple[int, str]:
+        """The best place of a job's asks in the queue, and why it waits there; 0 if none does."""
         places = [
-            ask.answer.position if ask.answer is not None else 1
+            (1, "") if ask.answer is None else (max(1, ask.answer.position), ask.answer.reason)
             for ask in self.asks.values()
             if ask.job == job and (ask.answer is None or ask.answer.state is not AskState.GRANTED)
         ]
-        return max(1, min(places)) if places else 0
+        return min(places, default=(0, ""))
 
     def drop(self, name: str) -> list[Effect]:
         """An ask, or the grant it got, is not needed."""

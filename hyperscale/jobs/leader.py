@@ -15,6 +15,8 @@ dispatched under an earlier leader; its *link* is what is known of its worker.
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from hyperscale.jobs.commands import (
     AskState,
     Backpressure,
@@ -52,7 +54,7 @@ from hyperscale.jobs.events import (
 )
 from hyperscale.jobs.live import Generator
 from hyperscale.jobs.machine import JobMachine
-from hyperscale.jobs.state import Job
+from hyperscale.jobs.state import Job, JobView, view_of
 from hyperscale.jobs.steering import Steering
 from hyperscale.jobs.timing import Timing
 from hyperscale.stats.view import RunView
@@ -464,12 +466,14 @@ class JobLeader:
 
     # --- reads ----------------------------------------------------------------------------
 
-    def status(self, job: Job) -> tuple[JobStatus, int]:
-        """What to show of a job, and its place in the queue (0: not in it)."""
-        position = self._desk.position(job.id) if self._is_leading else 0
-        if job.status is JobStatus.SUBMITTED and position:
-            return JobStatus.QUEUED, position
-        return job.status, position
+    def row(self, job: Job) -> JobView:
+        """A job for people: also whether it waits for cores, where in the queue, and why."""
+        row = view_of(job)
+        position, why = self._desk.waits(job.id) if self._is_leading else (0, "")
+        if not position or row.ended_ms:
+            return row
+        status = JobStatus.QUEUED if job.status is JobStatus.SUBMITTED else job.status
+        return replace(row, status=status, position=position, reason=row.reason or why)
 
     def generators(self, job_id: str, *, now_s: float) -> list[Generator]:
         """Where a job runs now, and how the workers fare."""

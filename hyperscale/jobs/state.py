@@ -235,7 +235,8 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     job: str
     status: JobStatus
     file: str
-    reason: str = ""
+    reason: str = ""  # why it ended as it did; while it waits for cores, for what
+    position: int = 0  # its place in the queue for cores; 0: not in it
     submitted_ms: int = 0
     started_ms: int = 0
     ended_ms: int = 0

@@ -311,7 +311,7 @@ class HyperscaleClient:
         told = await self._ask_about(job_id, JobAsked(job=job_id), JobTold)
         if told.job is None:
             raise unknown_job(job_id)
-        return JobNews(job=told.job, position=told.position, live=told.live)
+        return JobNews(job=told.job, live=told.live)
 
     async def cancel_job(self, job_id: str, reason: str = "", *, by: str = "") -> CancelResult:
         """Ends a job early. Again is harmless; one that has ended stays what it became."""

@@ -168,7 +168,7 @@ def status_of(news: JobNews) -> JobStatusPush:
     return JobStatusPush(
         job_id=job.job,
         status=job.status.value,
-        message=waiting_note(job, news.position) or job.reason,
+        message=waiting_note(job) or job.reason,
         total_completed=sum(workflow.ok for workflow in workflows),
         total_failed=sum(workflow.failed for workflow in workflows),
         overall_rate=sum(workflow.rate_now for workflow in workflows),

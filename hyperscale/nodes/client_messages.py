@@ -98,8 +98,6 @@ class JobTold(Struct, frozen=True, kw_only=True):
     """`job` None: there is none of that name. `live` while it runs."""
 
     job: JobView | None = None
-    position: int = 0
-    """Its place in the queue; 0: not in it."""
     live: RunView | None = None
 
 
@@ -125,7 +123,6 @@ class WatchJob(Struct, frozen=True, kw_only=True):
 @message(kind=458, priority=Priority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)
 class JobNews(Struct, frozen=True, kw_only=True):
     job: JobView
-    position: int = 0
     live: RunView | None = None
     output: list[OutputLine] = field(default_factory=list)
 
@@ -184,6 +181,19 @@ class WorkersAsked(Struct, frozen=True, kw_only=True):
 
 
 @part
+class WorkerRun(Struct, frozen=True, kw_only=True):
+    """What a worker runs: its part of a workflow."""
+
+    job: str
+    workflow: str
+    part: int
+    attempt: int
+    cores: int
+    is_shared: bool = False
+    """Beside others: no core was free, and its load had to come back."""
+
+
+@part
 class WorkerRow(Struct, frozen=True, kw_only=True):
     worker: str
     state: str  # as membership sees it
@@ -191,12 +201,15 @@ class WorkerRow(Struct, frozen=True, kw_only=True):
     cores: int = 0
     free: int = 0
     is_draining: bool = False
-    runs: list[str] = field(default_factory=list)  # "job workflow/part attempt"
+    runs: list[WorkerRun] = field(default_factory=list)
 
 
 @message(kind=465, priority=Priority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)
 class WorkersTold(Struct, frozen=True, kw_only=True):
     workers: list[WorkerRow] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    """Workers that are there and have not told the allocator what they run, or nobody could ask
+    it: their `runs` are missing."""
 
 
 @message(kind=466, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_ASKING)
@@ -224,3 +237,17 @@ class RoomTold(Struct, frozen=True, kw_only=True):
 
     room: int
     waiting: int = 0
+
+
+@message(kind=470, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
+class KeyAsked(Struct, frozen=True, kw_only=True):
+    """From one manager to the one that leads the key's group: has it made a job? -> KeyTold"""
+
+    key: str
+
+
+@message(kind=471, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
+class KeyTold(Struct, frozen=True, kw_only=True):
+    """The job the key has made; empty: none."""
+
+    job: str = ""

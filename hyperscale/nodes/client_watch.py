@@ -111,7 +111,7 @@ def shown(news: JobNews, before: RunView | None = None) -> RunView:
     job = news.job
     numbers = [view for view in (before, news.live) if view is not None]
     warnings = tuple(w for w in numbers[-1].warnings if w[:7] != "waiting") if numbers else ()
-    note = waiting_note(job, news.position)
+    note = waiting_note(job)
     if note:
         warnings = (*warnings, note)
     known: dict[str, WorkflowView] = {}
@@ -151,12 +151,12 @@ def _nothing_yet(row: WorkflowRow) -> WorkflowView:
     )
 
 
-def waiting_note(job: JobView, position: int) -> str:
-    """Why nothing runs yet, if it does not."""
-    if not position:
+def waiting_note(job: JobView) -> str:
+    """Where it stands in the queue for cores, and why, if it does."""
+    if not job.position:
         return ""
     why = f": {job.reason}" if job.reason else ""
-    return f"waiting for cores, number {position} in the queue{why}"
+    return f"waiting for cores, number {job.position} in the queue{why}"
 
 
 # What the terminal calls the phases of a workflow.

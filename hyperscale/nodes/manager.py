@@ -4,6 +4,7 @@ from pathlib import Path
 
 from hyperscale.config.schema import NodeConfig
 from hyperscale.health.readiness import ManagerReadiness
+from hyperscale.jobs.allocator import Allocator
 from hyperscale.jobs.keys import slot_of
 from hyperscale.jobs.machine import JobMachine
 from hyperscale.ledger.core import Limits
@@ -18,7 +19,8 @@ from hyperscale.wire.roles import Role
 
 def manager_duties(config: NodeConfig) -> Duties:
     ledger = ledger_duty(config)
-    jobs = JobsDuty(Path(config.node.data_dir) / "blobs", ledger)
+    allocator = Allocator(queue_max=config.queue.max, age_s=config.queue.age_s)
+    jobs = JobsDuty(Path(config.node.data_dir) / "blobs", ledger, allocator)
     return Duties(
         role=Role.MANAGER,
         counts_cpu=True,

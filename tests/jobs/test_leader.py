@@ -443,7 +443,9 @@ def test_a_queued_job_is_cancelled_at_once_and_wants_no_cores_any_more() -> None
     rig = Rig(workers=1)
     rig.submit(workflow("Load"))
     second = rig.submit(workflow("Load"), key="second")
-    assert rig.leader.status(rig.job(second)) == (JobStatus.QUEUED, 1)
+    row = rig.leader.row(rig.job(second))
+    assert (row.status, row.position) == (JobStatus.QUEUED, 1)
+    assert row.reason == "Load needs 1 core, and 2 of 2 are busy"
     rig.commit(CancelRequested(job=second, reason="enough"))
     assert rig.job(second).status is JobStatus.CANCELLED
     rig.finish("w0")

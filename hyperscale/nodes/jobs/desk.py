@@ -2,12 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from msgspec import Struct
 
 from hyperscale.errors import InputError
+from hyperscale.jobs.allocator import capacity_exceeded
+from hyperscale.jobs.commands import HeldCores
 from hyperscale.jobs.events import (
     CancelRequested,
     Code,
@@ -19,6 +21,7 @@ from hyperscale.jobs.events import (
 from hyperscale.jobs.keys import key_problem, parse_job_id
 from hyperscale.jobs.machine import JobMachine
 from hyperscale.jobs.state import Job, JobView, decode_job, view_of
+from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.topology import NodeMarked, NodeState
 from hyperscale.membership.events import Member
 from hyperscale.nodes.client_messages import (
@@ -33,20 +36,23 @@ from hyperscale.nodes.client_messages import (
     JobsAsked,
     JobsTold,
     JobTold,
+    KeyAsked,
+    KeyTold,
     OutputLine,
     RecordAsked,
     SubmitJob,
     WatchJob,
     WorkerRow,
+    WorkerRun,
     WorkersAsked,
     WorkersTold,
 )
 from hyperscale.nodes.job_messages import DrainWorker, WorkerDrains
 from hyperscale.nodes.jobs.bundles import Bundles
-from hyperscale.nodes.jobs.driver import JobsDriver
+from hyperscale.nodes.jobs.driver import LIVING, JobsDriver
 from hyperscale.nodes.ledger.peers import Peers
 from hyperscale.nodes.ledger.routing import Ledger
-from hyperscale.nodes.ledger.service import Read
+from hyperscale.nodes.ledger.service import STRONG, Read
 from hyperscale.nodes.member import MemberNode
 from hyperscale.nodes.messages import metadata_of
 from hyperscale.wire.calls import InboundCall
@@ -82,12 +88,12 @@ class ClientDesk:
         if (problem := key_problem(job.key)) is not None:
             return JobAck(accepted=False, key=job.key, code=Code.INVALID_KEY.value, error=problem)
         told = await self._driver.room()
-        if told.room <= 0:
+        if told.room <= 0 and not await self._has_made_a_job(call, job.key):
             return JobAck(
                 accepted=False,
                 key=job.key,
                 code=Code.CAPACITY.value,
-                error=f"capacity exceeded: {told.waiting:,} workflows wait for cores",
+                error=capacity_exceeded(told.waiting),
                 retry_after_s=_RETRY_S,
             )
         if job.bundle:
@@ -123,6 +129,24 @@ class ClientDesk:
             index=done.index,
         )
 
+    async def _has_made_a_job(self, call: InboundCall, key: str) -> bool:
+        """Whether this is a repeated submission: it takes no room."""
+        group = self._ledger.topology.owners[self._ledger.core.slot_of(key)]
+        return bool((await self._key(call, group, KeyAsked(key=key))).job)
+
+    async def key(self, call: InboundCall, asked: KeyAsked) -> KeyTold:
+        group = self._ledger.topology.owners[self._ledger.core.slot_of(asked.key)]
+        return await self._key(call, group, asked)
+
+    async def _key(self, call: InboundCall, group: int, asked: KeyAsked) -> KeyTold:
+        async def here() -> KeyTold:
+            await self._ledger.fresh(group, STRONG)
+            machine = self._machine(group)
+            known = None if machine is None else machine.key(asked.key)
+            return KeyTold(job="" if known is None else known.job)
+
+        return await self._answered(call, group, asked, KeyTold, here)
+
     async def cancel(self, call: InboundCall, cancel: CancelJob) -> CancelTold:
         group = self._group(cancel.job)
         event = CancelRequested(job=cancel.job, reason=cancel.reason, by=cancel.by)
@@ -148,7 +172,7 @@ class ClientDesk:
 
         async def here() -> JobTold:
             await self._ledger.fresh(group, Read(asked.read))
-            view, position = self._view(group, asked.job)
+            view = self._view(group, asked.job)
             if view is None:
                 record = await self._record(asked.job)
                 return JobTold(job=None if record is None else view_of(record))
@@ -156,7 +180,7 @@ class ClientDesk:
             live = None
             if leader is not None:
                 live = leader.view(asked.job, now_s=time.monotonic())
-            return JobTold(job=view, position=position, live=live)
+            return JobTold(job=view, live=live)
 
         return await self._answered(call, group, asked, JobTold, here)
 
@@ -174,7 +198,7 @@ class ClientDesk:
             return
         sent = 0
         while True:
-            view, position = self._view(group, asked.job)
+            view = self._view(group, asked.job)
             if view is None:
                 record = await self._record(asked.job)
                 if record is None:
@@ -186,7 +210,7 @@ class ClientDesk:
                 raise RemoteError("this manager does not lead the job any more", code="moved")
             live = None if core is None else core.view(asked.job, now_s=time.monotonic())
             lines, sent = self._lines(asked.job, sent)
-            yield JobNews(job=view, position=position, live=live, output=lines)
+            yield JobNews(job=view, live=live, output=lines)
             if view.ended_ms:
                 return
             await asyncio.sleep(_NEWS_S)
@@ -212,10 +236,11 @@ class ClientDesk:
     async def jobs(self, _call: InboundCall, asked: JobsAsked) -> JobsTold:
         found: dict[str, JobView] = {}
         missing: list[str] = []
-        for group in self._driver.leaders:
+        for group, leader in self._driver.leaders.items():
             machine = self._machine(group)
             if machine is not None:
                 found.update((view.job, view) for view in machine.views())
+                found.update((job.id, leader.row(job)) for job in machine.jobs())
         if not asked.is_relayed:
             others = [name for name in self._peers.living() if name != self._member.node_id]
             told = await asyncio.gather(*(self._jobs_of(name, asked) for name in others))
@@ -243,7 +268,7 @@ class ClientDesk:
         found = await self._record_bytes(asked.job)
         if found is None:
             group = self._group(asked.job)
-            view, _ = self._view(group, asked.job)
+            view = self._view(group, asked.job)
             if view is not None and not view.ended_ms:
                 raise RemoteError(f"job {asked.job} has not ended", code="not_ended")
             if call.peer.role is Role.MANAGER:
@@ -273,11 +298,16 @@ class ClientDesk:
 
     # -- workers and nodes ----------------------------------------------------------------
 
-    def workers(self, _call: InboundCall, _asked: WorkersAsked) -> WorkersTold:
-        rows = [
-            _worker_row(member) for member in self._member.members() if member.role is Role.WORKER
-        ]
-        return WorkersTold(workers=rows)
+    async def workers(self, call: InboundCall, asked: WorkersAsked) -> WorkersTold:
+        async def here() -> WorkersTold:
+            holds = self._driver.allocator.holds()
+            members = [m for m in self._member.members() if m.role is Role.WORKER]
+            return WorkersTold(
+                workers=[_worker_row(member, holds.get(member.node)) for member in members],
+                unknown=[m.node for m in members if m.state in LIVING and m.node not in holds],
+            )
+
+        return await self._answered(call, MANAGEMENT, asked, WorkersTold, here)
 
     async def drain(self, _call: InboundCall, asked: DrainNode) -> DrainTold:
         member = next((m for m in self._member.members() if m.node == asked.node), None)
@@ -315,26 +345,12 @@ class ClientDesk:
         machine = self._ledger.machine(group)
         return machine if isinstance(machine, JobMachine) else None
 
-    def _view(self, group: int, job: str) -> tuple[JobView | None, int]:
+    def _view(self, group: int, job: str) -> JobView | None:
         machine = self._machine(group)
-        found = None if machine is None else machine.job(job)
-        if found is None:
-            return (None if machine is None else machine.view(job)), 0
-        leader = self._driver.leaders.get(group)
-        view = view_of(found)
-        if leader is None:
-            return view, 0
-        status, position = leader.status(found)
-        return JobView(
-            job=view.job,
-            status=status,
-            file=view.file,
-            reason=view.reason,
-            submitted_ms=view.submitted_ms,
-            started_ms=view.started_ms,
-            ended_ms=view.ended_ms,
-            workflows=view.workflows,
-        ), position
+        if machine is None:
+            return None
+        leader, found = self._driver.leaders.get(group), machine.job(job)
+        return machine.view(job) if leader is None or found is None else leader.row(found)
 
     async def _record_bytes(self, job: str) -> bytes | None:
         rows = await asyncio.to_thread(self._ledger.store.history, job_id=job, limit=100_000)
@@ -370,13 +386,29 @@ class ClientDesk:
         return await here()
 
 
-def _worker_row(member: Member) -> WorkerRow:
+def _worker_row(member: Member, holds: tuple[int, Sequence[HeldCores]] | None) -> WorkerRow:
     said = metadata_of(member.metadata)
+    cores, free = (0, 0) if said is None else (said.cores, said.free)
+    held: Sequence[HeldCores] = ()
+    if holds is not None:  # it told the allocator later than it told everyone
+        cores, held = holds
+        free = cores - sum(each.cores for each in held if not each.shared)
     return WorkerRow(
         worker=member.node,
         state=str(member.state),
         address=member.address,
-        cores=0 if said is None else said.cores,
-        free=0 if said is None else said.free,
+        cores=cores,
+        free=free,
         is_draining=said is not None and said.is_draining,
+        runs=[
+            WorkerRun(
+                job=each.run.job,
+                workflow=each.run.workflow,
+                part=each.run.part,
+                attempt=each.run.attempt,
+                cores=each.cores,
+                is_shared=each.shared,
+            )
+            for each in held
+        ],
     )

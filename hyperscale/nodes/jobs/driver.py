@@ -88,10 +88,12 @@ class Output:
 class JobsDriver:
     """The cores of one manager. Begins with its ledger."""
 
-    def __init__(self, member: MemberNode, ledger: Ledger, peers: Peers) -> None:
+    def __init__(
+        self, member: MemberNode, ledger: Ledger, peers: Peers, allocator: Allocator
+    ) -> None:
         self.ledger = ledger
         self.leaders: dict[int, JobLeader] = {}
-        self.allocator = Allocator()
+        self.allocator = allocator
         self.output: dict[str, Output] = {}
         """What user code printed, by job."""
         self._member = member

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from hyperscale.errors import RunError
+from hyperscale.jobs.allocator import Allocator
 from hyperscale.jobs.commands import (
     AskCores,
     CoresAnswer,
@@ -27,6 +28,7 @@ from hyperscale.nodes.client_messages import (
     JobAsked,
     JobsAsked,
     KeepBlob,
+    KeyAsked,
     PutBlob,
     RecordAsked,
     RoomAsked,
@@ -51,8 +53,9 @@ from hyperscale.wire.serving import Handlers
 class JobsDuty(Service):
     """Job leaders, the allocator and the answers to clients."""
 
-    def __init__(self, directory: Path, ledger: LedgerDuty) -> None:
+    def __init__(self, directory: Path, ledger: LedgerDuty, allocator: Allocator) -> None:
         self._directory = directory
+        self._allocator = allocator
         self._ledger_duty = ledger
         self.driver: JobsDriver | None = None
         self.desk: ClientDesk | None = None
@@ -75,7 +78,7 @@ class JobsDuty(Service):
         handlers.add(RecordAsked, self._record)
 
     def _begin(self, ledger: Ledger) -> None:
-        self.driver = JobsDriver(self._member, ledger, self._ledger_duty.peers)
+        self.driver = JobsDriver(self._member, ledger, self._ledger_duty.peers, self._allocator)
         self.desk = ClientDesk(
             self._member, ledger, self.driver, self._bundles, self._ledger_duty.peers
         )
@@ -162,5 +165,6 @@ _TO_DESK: dict[type[Struct], str] = {
     JobAsked: "told",
     JobsAsked: "jobs",
     WorkersAsked: "workers",
+    KeyAsked: "key",
     DrainNode: "drain",
 }

@@ -102,7 +102,7 @@ def client(secret: str = "") -> PeerServer:
 
 
 async def good(_call: InboundCall, _asked: JobAsked) -> JobTold:
-    return JobTold(position=7)
+    return JobTold(job=JobView(job="x", status=JobStatus.RUNNING, file="shop.py"))
 
 
 def failing(*errors: Exception) -> Answer:
@@ -130,7 +130,7 @@ def test_what_passes_is_asked_again(error: Exception) -> None:
             await lab.manager(failing(error, error))
             managers = asking(server, lab)
             told = await managers.ask(JobAsked(job="x"), JobTold, within_s=10.0)
-            assert told.position == 7
+            assert told.job is not None
             assert managers.datacenters == ["dc1"]
 
     asyncio.run(main())
@@ -151,7 +151,7 @@ async def test_one_manager_that_is_there_is_enough() -> None:
         await lab.manager(failing(RemoteError("not now", code="unavailable")))
         lab.addresses.append(("127.0.0.1", 2))
         managers = asking(server, lab)
-        assert (await managers.ask(JobAsked(job="x"), JobTold, within_s=10.0)).position == 7
+        assert (await managers.ask(JobAsked(job="x"), JobTold, within_s=10.0)).job is not None
 
 
 @on_loop
@@ -200,10 +200,14 @@ def test_a_job_that_waits_says_for_what() -> None:
         job="dc1.1-abc",
         status=JobStatus.QUEUED,
         file="shop.py",
+        reason="Shop needs 2 cores, and 3 of 4 are busy",
+        position=2,
         workflows=[WorkflowRow(name="Shop", status=WorkflowStatus.PENDING)],
     )
-    view = shown(JobNews(job=job, position=2))
-    assert view.warnings == ("waiting for cores, number 2 in the queue",)
+    note = "waiting for cores, number 2 in the queue: Shop needs 2 cores, and 3 of 4 are busy"
+    view = shown(JobNews(job=job))
+    assert view.warnings == (note,)
+    assert shown(JobNews(job=job), view).warnings == (note,)  # not twice
     assert [(w.name, w.status) for w in view.workflows] == [("Shop", "waiting")]
 
 
