@@ -13,6 +13,9 @@ from types import TracebackType
 _OURS = str(Path(__file__).resolve().parent.parent)
 _KINDS_MAX = 100
 
+RAISED = (Exception, SystemExit, KeyboardInterrupt)
+"""What a hook may raise to say that it failed. To leave the process is for others to decide."""
+
 _Key = tuple[str, type[BaseException], str, int]
 
 

@@ -15,7 +15,7 @@ from hyperscale.config import format_duration
 from hyperscale.errors import RunError
 from hyperscale.execution.calls import Call, Program
 from hyperscale.execution.capture import complain
-from hyperscale.execution.faults import describe_fault, format_fault
+from hyperscale.execution.faults import RAISED, describe_fault, format_fault
 from hyperscale.execution.limits import CUT_S, TEARDOWN_S
 from hyperscale.execution.outcomes import Outcomes
 from hyperscale.execution.values import pack_value
@@ -56,7 +56,7 @@ class Host:
                     value = hook.function(self.instance, **self._received.get(hook.name, {}))
                     if hook.is_async:
                         await value
-                except Exception as error:
+                except RAISED as error:
                     raise self._blame(hook.name, error) from error
 
     async def set_up(self) -> None:
@@ -99,7 +99,7 @@ class Host:
                 raise
             self._outcomes.fail(call, error)  # something the hook waited for was cancelled
             return error
-        except Exception as error:  # noqa: BLE001 - recorded, and handed to the caller
+        except RAISED as error:
             self._outcomes.fail(call, error)
             return error
         self._outcomes.settle(call, result, time.perf_counter_ns() - began_ns)
@@ -118,7 +118,7 @@ class Host:
                 value = hook.function(self.instance)
                 if hook.is_async:
                     value = await value
-            except Exception as error:
+            except RAISED as error:
                 raise self._blame(hook.name, error) from error
             if value is not None:
                 states[hook.name] = pack_value(value, where=f"{self._name}.{hook.name}")

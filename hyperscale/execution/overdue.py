@@ -5,11 +5,20 @@ that had CPU and said nothing is busy with code that does not let go. Pure: what
 says of the process comes in as numbers.
 """
 
+from typing import NamedTuple
+
 from hyperscale.execution.limits import SILENT_S, TEARDOWN_S
 
 ANSWER_CPU_S = 0.05
 """Plenty for a report. Less than this between two looks at a runnable process means that
 it was given no chance to send one."""
+
+
+class Verdict(NamedTuple):
+    """Why to kill an executor, and whether that is the fault of the code it runs."""
+
+    reason: str
+    blames_code: bool
 
 
 class Overdue:
@@ -28,7 +37,7 @@ class Overdue:
         cpu_s: float,
         is_runnable: bool,
         is_tearing_down: bool,
-    ) -> str | None:
+    ) -> Verdict | None:
         """Why to kill it now; None: look again soon."""
         if heard_s != self._heard_s:
             self._heard_s, self._cpu_s = heard_s, cpu_s
@@ -39,11 +48,14 @@ class Overdue:
         patience_s = SILENT_S + (TEARDOWN_S if is_tearing_down else 0.0)
         is_starved = is_runnable and cpu_s - self._cpu_s < ANSWER_CPU_S
         if silent_s >= patience_s and not is_starved:
-            return (
-                f"its code holds the interpreter: no answer for {silent_s:.0f} s after it "
+            what = "its teardown" if is_tearing_down else "its code"
+            reason = (
+                f"{what} holds the interpreter: no answer for {silent_s:.0f} s after it "
                 "should have stopped"
             )
+            return Verdict(reason, blames_code=True)
         if overdue_s >= TEARDOWN_S + 2 * SILENT_S:
             why = ": the machine gives it no CPU" if is_starved else ""
-            return f"it did not stop within {overdue_s:.0f} s of its end{why}"
+            reason = f"it did not stop within {overdue_s:.0f} s of its end{why}"
+            return Verdict(reason, blames_code=not is_starved)
         return None

@@ -23,7 +23,7 @@ from hyperscale.errors import HyperscaleError, InputError, InvariantError, RunEr
 from hyperscale.execution.bundle import mount, mounted_files
 from hyperscale.execution.calls import compile_calls, is_once
 from hyperscale.execution.capture import complain
-from hyperscale.execution.faults import FaultLog, describe_fault, format_fault
+from hyperscale.execution.faults import RAISED, FaultLog, describe_fault, format_fault
 from hyperscale.execution.host import Host
 from hyperscale.execution.limits import CUT_S
 from hyperscale.execution.outcomes import Outcomes
@@ -163,7 +163,7 @@ def _make_instance(
 ) -> Workflow:
     try:
         instance = design.workflow()
-    except Exception as error:
+    except RAISED as error:
         raise RunError(f"{design.plan.name}() failed: {describe_fault(error)}") from error
     attach(instance, client=hub.client(number), context=dict(context), received=uses)
     return instance

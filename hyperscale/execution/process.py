@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,18 +58,32 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _is_group_alive(group: int) -> bool:
-    """Whether a process of the group is more than an entry nobody has reaped yet."""
+def _processes() -> Iterator[tuple[int, int, int]]:
+    """Number, parent and group of all that are more than an entry nobody has reaped yet."""
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         with contextlib.suppress(OSError):  # it ended while we looked
             stat = Path("/proc", name, "stat").read_bytes()
             # After the name, which may hold anything: state, parent, group.
-            state, _, owner = stat.rpartition(b")")[2].split()[:3]
-            if int(owner) == group and state not in (b"Z", b"X"):
-                return True
-    return False
+            state, parent, group = stat.rpartition(b")")[2].split()[:3]
+            if state not in (b"Z", b"X"):
+                yield int(name), int(parent), int(group)
+
+
+def _is_group_alive(group: int) -> bool:
+    return any(owner == group for _, _, owner in _processes())
+
+
+def _descendants(pid: int) -> list[int]:
+    """What it started, also in sessions and groups of their own."""
+    children: dict[int, list[int]] = {}
+    for each, parent, _ in _processes():
+        children.setdefault(parent, []).append(each)
+    found = list(children.get(pid, []))
+    for each in found:
+        found += children.get(each, [])
+    return found
 
 
 class ExecutorProcess:
@@ -193,7 +207,17 @@ class ExecutorProcess:
     def kill(self) -> None:
         """Ends it and everything it started, now."""
         if not self.has_exited:
+            # Looked for first: they are nobody's once it is gone.
+            strayed = _descendants(self.pid)
             self._kill_group()
+            for pid in strayed:
+                with contextlib.suppress(OSError):  # gone, or of another user
+                    os.kill(pid, signal.SIGKILL)
+
+    def forget_last_words(self) -> None:
+        """What it wrote so far is of another part, and says nothing about the end of this."""
+        self.flush_output()
+        self._tail = b""
 
     def flush_output(self) -> None:
         """Hands over everything written so far, unfinished lines too."""

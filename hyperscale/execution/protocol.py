@@ -148,6 +148,7 @@ class Died(Struct, frozen=True, kw_only=True):
     reason: str
     exit_code: int | None = None
     signal: int | None = None
+    blames_code: bool = False  # the part's own: another executor would fare no better
 
 
 ToExecutor = Prepare | Start | Lease | Stop | Exit

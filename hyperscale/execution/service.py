@@ -12,14 +12,18 @@ import os
 import signal
 import socket
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import uvloop
 
 from hyperscale.config import GRACE_S
 from hyperscale.errors import HyperscaleError, InputError, InvariantError
-from hyperscale.execution.capture import Capture
+from hyperscale.execution.capture import Capture, complain
 from hyperscale.execution.channel import Channel
 from hyperscale.execution.faults import describe_fault
 from hyperscale.execution.lease import LeaseWatch
@@ -44,6 +48,7 @@ from hyperscale.execution.protocol import (
 )
 
 _CRASHED = 70
+_THREADS_S = 0.1
 
 
 def serve(control_fd: int) -> None:
@@ -80,6 +85,25 @@ def _configure_logging(level: str) -> None:
     )
 
 
+def _has_threads() -> bool:
+    """Whether there are some that do not end within a moment."""
+    until_s = time.monotonic() + _THREADS_S
+    others = [each for each in threading.enumerate() if each is not threading.main_thread()]
+    for thread in others:
+        thread.join(max(0.0, until_s - time.monotonic()))
+    return any(thread.is_alive() for thread in others)
+
+
+def _has_processes() -> bool:
+    try:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    if ended is None:
+        complain("processes it had started are ended with it\n")
+    return True
+
+
 class Service:
     """The executor's side of the conversation in `protocol`."""
 
@@ -92,6 +116,7 @@ class Service:
         self._work: asyncio.Task[None] | None = None
         self._is_leaving = False
         self._lease: LeaseWatch | None = None
+        self._threads: ThreadPoolExecutor | None = None  # of `to_thread`, one pool for each part
         self.left: asyncio.Future[int] = self._loop.create_future()
         # Never closed: the guard watches its far end for as long as the process lives.
         self._channel: Channel[ToExecutor] = Channel(
@@ -178,6 +203,8 @@ class Service:
         self._begin(self._try_prepare(assignment))
 
     async def _try_prepare(self, assignment: Prepare) -> None:
+        self._threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
+        self._loop.set_default_executor(self._threads)
         try:
             _configure_logging(assignment.log_level)
             part = await prepare_part(assignment, self._send, on_beat=self._check_lease)
@@ -196,6 +223,7 @@ class Service:
             self._send(Prepared())
 
     def _refuse(self, error: str, kind: RefusalKind, hint: str = "", tainted: bool = False) -> None:
+        tainted = self._leaves_something() or tainted
         self._capture.flush()
         self._work = None
         self._send(Refused(error=error, kind=kind, hint=hint, tainted=tainted))
@@ -209,11 +237,21 @@ class Service:
         self._finish(await part.finish_unstarted())
 
     def _finish(self, finished: Finished) -> None:
+        if self._leaves_something():
+            finished = msgspec.structs.replace(finished, tainted=True)
         self._capture.flush()
         if self._lease is not None:
             self._lease.end()
         self._part = self._work = None
         self._send(finished)
+
+    def _leaves_something(self) -> bool:
+        """Whether threads or processes that code of the part started are still there. They end
+        with it, and this process with them."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        has_threads = _has_threads()
+        return _has_processes() or has_threads
 
     # --- ending ---------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ imports user code and never looks inside the context it passes on.
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 from pathlib import Path
@@ -17,7 +18,7 @@ from hyperscale.config import GRACE_S
 from hyperscale.errors import HyperscaleError, InputError, InvariantError, RunError
 from hyperscale.execution.cores import default_executors, pinned_cores
 from hyperscale.execution.limits import CLOSE_GRACE_S
-from hyperscale.execution.overdue import Overdue
+from hyperscale.execution.overdue import Overdue, Verdict
 from hyperscale.execution.process import ExecutorProcess, ExitInfo
 from hyperscale.execution.protocol import (
     Died,
@@ -79,11 +80,12 @@ class _Executor:
     def _spawn(self) -> None:
         self.phase = _Phase.STARTING
         self._is_leaving = False  # told to exit: its end is no news
-        self._kill_reason: str | None = None
+        self._verdict: Verdict | None = None  # why it is killed
         self._is_discarded = False  # its part ends unheard: another slot was refused
         self._run_s = 0.0
         self._heard_s = self._loop.time()
         self._watch: asyncio.TimerHandle | None = None
+        self._due_s = 0.0  # when its part has to be over, while that is watched
         self._greeted: asyncio.Future[None] = self._loop.create_future()
         self._answer: asyncio.Future[Prepared | Refused] | None = None
         self._idle = asyncio.Event()
@@ -113,6 +115,7 @@ class _Executor:
         if self.phase is not _Phase.IDLE:
             raise InvariantError(f"an executor in phase {self.phase.name} was given a part")
         self.process.send(assignment)  # first: what cannot be sent is not being prepared
+        self.process.forget_last_words()
         self._answer = self._loop.create_future()
         self._run_s = assignment.run_s
         self._is_discarded = False
@@ -142,9 +145,9 @@ class _Executor:
         self._is_discarded = True
         self.stop("another part of the workflow could not be prepared", 0.0)
 
-    def kill(self, reason: str) -> None:
+    def kill(self, reason: str, *, blames_code: bool = False) -> None:
         if not self.process.has_exited:
-            self._kill_reason = self._kill_reason or reason
+            self._verdict = self._verdict or Verdict(reason, blames_code)
             self.process.kill()
 
     def leave(self) -> None:
@@ -217,7 +220,12 @@ class _Executor:
     def _on_exit(self, info: ExitInfo) -> None:
         phase, self.phase = self.phase, _Phase.GONE
         self._disarm()
-        reason = self._kill_reason or info.describe()
+        verdict = self._verdict or Verdict(
+            info.describe(),
+            # Hooks that tear down would do it again, and the load has had its time.
+            blames_code=phase is _Phase.TEARING_DOWN and info.signal != signal.SIGKILL,
+        )
+        reason = verdict.reason
         if not self._greeted.done():
             self._greeted.set_exception(
                 ExecutorLostError(f"an executor ended while starting: {reason}")
@@ -232,6 +240,7 @@ class _Executor:
                     reason=reason,
                     exit_code=info.exit_code,
                     signal=info.signal,
+                    blames_code=verdict.blames_code,
                 )
             )
         self._idle.set()
@@ -263,9 +272,12 @@ class _Executor:
     # --- an end that does not come --------------------------------------------------------
 
     def _expect_end(self, *, in_s: float) -> None:
+        due_s = self._loop.time() + in_s
+        if self._watch is not None and self._due_s <= due_s:
+            return  # a stop that is repeated does not put off the end
         self._disarm()
-        overdue = Overdue(due_s=self._loop.time() + in_s)
-        self._watch = self._loop.call_later(in_s, self._check_overdue, overdue)
+        self._due_s = due_s
+        self._watch = self._loop.call_later(in_s, self._check_overdue, Overdue(due_s=due_s))
 
     def _disarm(self) -> None:
         if self._watch is not None:
@@ -278,15 +290,15 @@ class _Executor:
         if self._watch is None:  # the end was among it
             return
         cpu_s, is_runnable = self.process.usage()
-        reason = overdue.verdict(
+        verdict = overdue.verdict(
             now_s=self._loop.time(),
             heard_s=self._heard_s,
             cpu_s=cpu_s,
             is_runnable=is_runnable,
             is_tearing_down=self.phase is _Phase.TEARING_DOWN,
         )
-        if reason is not None:
-            self.kill(reason)
+        if verdict is not None:
+            self.kill(verdict.reason, blames_code=verdict.blames_code)
         else:
             self._watch = self._loop.call_later(_WATCH_EVERY_S, self._check_overdue, overdue)
 

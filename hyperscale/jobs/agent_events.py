@@ -80,7 +80,7 @@ class Ended:
     error: str | None = None
     report: PartReport | None = None
     provided: bytes = b""
-    is_dead: bool = False  # the process is gone, or had to be killed
+    is_dead: bool = False  # the process is gone: another may fare better
 
 
 @dataclass(frozen=True, slots=True)

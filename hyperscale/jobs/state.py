@@ -198,7 +198,11 @@ class Job(Struct, kw_only=True, omit_defaults=True):
         ends = [workflow.ended_as for workflow in self.workflows.values()]
         if all(end is JobStatus.COMPLETED for end in ends):
             return JobStatus.COMPLETED
-        return JobStatus.PARTIAL if JobStatus.COMPLETED in ends else JobStatus.FAILED
+        if JobStatus.COMPLETED in ends:
+            return JobStatus.PARTIAL
+        # Dependents of what took too long were cancelled for it.
+        is_late = set(ends) - {JobStatus.CANCELLED} == {JobStatus.TIMEOUT}
+        return JobStatus.TIMEOUT if is_late else JobStatus.FAILED
 
     def final_reason(self) -> str:
         if self.stop is not None:

@@ -182,18 +182,17 @@ class Steering:
         self, wish: AskCores, ask: LiveAsk, waited_s: float, job: Job, now_s: float
     ) -> WorkflowEnded | None:
         answer, why = ask.answer, ""
+        impossible_s = float("inf") if ask.impossible_since_s is None else ask.impossible_since_s
         limit_s = job.options.dispatch_timeout_s
         if waited_s >= limit_s:
             detail = f": {answer.reason}" if answer is not None and answer.reason else ""
             status, why = JobStatus.TIMEOUT, f"no cores within {limit_s:g} s{detail}"
-        elif answer is not None and ask.impossible_since_s is not None:
-            if now_s >= ask.impossible_since_s + self._timing.no_workers_s:
-                status, why = JobStatus.FAILED, f"nobody can run it: {answer.reason}"
+        elif answer is not None and now_s >= impossible_s + self._timing.no_workers_s:
+            status, why = JobStatus.FAILED, f"nobody can run it: {answer.reason}"
         if not why:
             return None
         if wish.is_recovery:
-            last = _last_word(job.workflows[wish.workflow].parts[wish.part])
-            why = f"{last}; {why}" if last else why
+            why = f"{_given_up(job.workflows[wish.workflow].parts[wish.part])}; {why}"
         return WorkflowEnded(job=wish.job, workflow=wish.workflow, reason=why, status=status)
 
     # --- parts ----------------------------------------------------------------------------
@@ -233,8 +232,7 @@ class Steering:
         """A part without an open attempt: another worker, for what is left of it."""
         part = job.workflows[name].parts[index]
         if part.retries > RETRIES_MAX:
-            reason = f"given up: {_last_word(part)}"
-            end = WorkflowEnded(job=job.id, workflow=name, reason=reason)
+            end = WorkflowEnded(job=job.id, workflow=name, reason=_given_up(part))
             return self._desk.propose(end, now_s=now_s)
         plan = job.plan_of(name)
         wish = AskCores(
@@ -467,12 +465,10 @@ class Steering:
         return []
 
 
-def _last_word(part: Part) -> str:
-    """How often it was tried, and how the last attempt ended; empty if there was none."""
-    if not part.segments:
-        return ""
-    times = "once" if part.retries == 1 else f"{part.retries} times"
-    return f"tried {times}, the last time: {part.segments[-1].reason}"
+def _given_up(part: Part) -> str:
+    """How often it was tried, and what came of it the last time."""
+    last = part.segments[-1].reason if part.segments else "it never ran"
+    return f"given up after {part.retries} attempt{'' if part.retries == 1 else 's'}: {last}"
 
 
 def _own_end_s(job: Job, run: LiveRun) -> float:

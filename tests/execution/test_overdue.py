@@ -21,15 +21,16 @@ def first_verdict(
     overdue = Overdue(due_s=DUE_S)
     now_s = DUE_S
     while True:
-        reason = overdue.verdict(
+        verdict = overdue.verdict(
             now_s=now_s,
             heard_s=min(now_s, max(DUE_S - 0.1, speaks_until_s)),
             cpu_s=5.0 + (now_s - DUE_S) * cpu_share,
             is_runnable=is_runnable,
             is_tearing_down=is_tearing_down,
         )
-        if reason is not None:
-            return now_s, reason
+        if verdict is not None:
+            assert verdict.blames_code == ("no CPU" not in verdict.reason)
+            return now_s, verdict.reason
         now_s += 0.25
 
 

@@ -226,9 +226,12 @@ def test_code_that_never_yields_is_killed_when_told_to_stop(lab: Lab) -> None:
         await bench.prepare("Hog")
         bench.pool.start(bench.ids)
         await logged(lab, "spinning")
-        bench.pool.stop(bench.ids, "interrupted", 0.0)
+        while not bench.outcomes[0].is_over:  # told again and again, as a leader does
+            bench.pool.stop(bench.ids, "interrupted", 1.0)
+            await asyncio.sleep(0.1)
         (outcome,) = await bench.ended()
         assert outcome.died is not None
+        assert outcome.died.blames_code
         assert "holds the interpreter" in outcome.died.reason
 
     lab.work(work)
@@ -341,6 +344,111 @@ def test_what_user_code_forked_is_gone_when_the_executor_is_killed(lab: Lab) -> 
         async with asyncio.timeout(10):
             while is_alive(child):
                 await asyncio.sleep(0.01)
+
+    lab.work(work)
+
+
+LEFT_BEHIND = {
+    "fork": "pid = os.fork()\n    while not pid: pass",
+    "session": "pid = subprocess.Popen(['sleep', '60'], start_new_session=True).pid",
+    "thread": "threading.Thread(target=hog).start(); pid = 0",
+    "to_thread": "asyncio.ensure_future(asyncio.to_thread(hog)); pid = 0",
+}
+
+
+@pytest.mark.parametrize("what", LEFT_BEHIND)
+def test_what_user_code_started_ends_with_its_part(lab: Lab, what: str) -> None:
+    lab.write(f"""
+import subprocess, threading
+
+def hog():
+    while True: pass
+
+async def start():
+    {LEFT_BEHIND[what]}
+    log("started", pid)
+
+class Starter(Workflow):
+    vus = 1
+    duration = "10s"
+    iterations = 1
+
+    @step()
+    async def begin(self) -> Result:
+        await start()
+        return Result()
+""")
+
+    async def work(bench: Bench) -> None:
+        (executor,) = bench.pool.pids
+        (outcome,) = await bench.run("Starter")
+        assert outcome.step("begin").counts.ok == 1
+        await bench.pool.wait_vacant(0)
+        started = [int(line.split()[1]) for line in lab.log()]
+        async with asyncio.timeout(10):
+            while any(map(is_alive, [executor, *filter(None, started)])):
+                await asyncio.sleep(0.01)
+
+    lab.work(work)
+
+
+def test_what_a_part_printed_is_not_taken_for_the_last_words_of_the_next(lab: Lab) -> None:
+    lab.write("""
+        class Talker(Workflow):
+            vus = 1
+            duration = "10s"
+            iterations = 1
+
+            @step()
+            async def talk(self) -> Result:
+                print("of another", file=sys.stderr)
+                return Result()
+
+        class Quitter(Workflow):
+            vus = 1
+            duration = "10s"
+
+            @step()
+            async def quit(self) -> Result:
+                os._exit(7)
+    """)
+
+    async def work(bench: Bench) -> None:
+        await bench.run("Talker")
+        (outcome,) = await bench.run("Quitter")
+        assert outcome.died is not None
+        assert outcome.died.reason == "exited with code 7"
+        assert not outcome.died.blames_code
+
+    lab.work(work)
+
+
+@pytest.mark.parametrize("kind", ["setup", "teardown"])
+@pytest.mark.parametrize("what", ["sys.exit(3)", "raise KeyboardInterrupt"])
+def test_a_hook_that_wants_to_leave_has_failed(lab: Lab, kind: str, what: str) -> None:
+    lab.write(f"""
+        class Quitter(Workflow):
+            vus = 1
+            duration = "10s"
+            iterations = 1
+
+            @{kind}()
+            async def quit(self) -> None:
+                {what}
+
+            @step()
+            async def one(self) -> Result:
+                return Result()
+    """)
+
+    async def work(bench: Bench) -> None:
+        if kind == "setup":
+            with pytest.raises(RunError, match=r"Quitter.quit failed: \w+"):
+                await bench.prepare("Quitter")
+        else:
+            (outcome,) = await bench.run("Quitter")
+            assert outcome.step("quit").counts.failed == 1
+        assert is_alive(bench.pool.pids[0])
 
     lab.work(work)
 

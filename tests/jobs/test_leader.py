@@ -655,7 +655,7 @@ def test_a_job_waits_for_cores_only_so_long() -> None:
     rig.submit(workflow("Load", duration_s=600.0))
     second = rig.submit(workflow("Load"), key="second", options=JobOptions(dispatch_timeout_s=20.0))
     rig.run(22.0, reports=True)
-    assert rig.job(second).status is JobStatus.FAILED
+    assert rig.job(second).status is JobStatus.TIMEOUT
     assert "no cores within 20 s" in rig.job(second).reason
 
 

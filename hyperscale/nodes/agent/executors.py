@@ -153,8 +153,10 @@ class Executors:
                     )
                 )
             case protocol.Died():
-                error = f"an executor of the part died: {event.reason}"
-                self._end(Ended(run, place, PartStatus.FAILED, error=error, is_dead=True))
+                how = "had to be killed" if event.blames_code and event.signal else "died"
+                error = f"an executor of the part {how}: {event.reason}"
+                is_dead = not event.blames_code  # else it failed by itself, and would again
+                self._end(Ended(run, place, PartStatus.FAILED, error=error, is_dead=is_dead))
             case _:
                 pass
 
