@@ -3,8 +3,9 @@
 #   make build   a working .venv/bin/hyperscale (release build)
 #   make demo    the built-in target, a ten second run against it, a report
 #   make test    Rust and Python tests          make lint    what CI refuses
-#   make bench   beside wrk, k6 and Locust      make soak    the long tests
-#                (ONLY=startup: that one)
+#   make bench   beside wrk, k6, Locust, etcd   make soak    the long tests
+#                (ONLY=startup: that one of startup, memory, latency, throughput, rpc,
+#                membership, ledger, ledger_scale, cluster, reports)
 #   make lock    new lock files                 make fmt     format everything
 #   make fuzz    every decoder that faces the network (FUZZ_SECONDS=660)
 

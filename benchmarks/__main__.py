@@ -3,7 +3,18 @@
 import importlib
 import sys
 
-ALL = ("startup", "memory", "latency", "throughput", "rpc", "membership", "ledger", "ledger_scale")
+ALL = (
+    "startup",
+    "memory",
+    "latency",
+    "throughput",
+    "rpc",
+    "membership",
+    "ledger",
+    "ledger_scale",
+    "cluster",
+    "reports",
+)
 
 
 def main() -> None:

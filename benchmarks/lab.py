@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import resource
+import signal
 import socket
 import statistics
 import subprocess
@@ -21,6 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from hyperscale.nodes.local.file import ClusterFile, read_cluster
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -129,6 +132,36 @@ def nginx_requests(base: str) -> int:
     """Requests nginx has served so far, this question included."""
     text = fetch(f"{base}/status").decode()
     return int(text.split()[9])
+
+
+def target_requests(base: str) -> int:
+    """Requests the built-in target has read so far, those for its counts left out."""
+    counts: dict[str, int] = json.loads(fetch(f"{base}/counts"))
+    return counts["total"]
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    ticks: int = os.sysconf("SC_CLK_TCK")
+    return (int(fields[11]) + int(fields[12])) / ticks
+
+
+@contextmanager
+def cluster(folder: Path, *options: str, cpu: int | None = None) -> Iterator[ClusterFile]:
+    """A cluster of real processes, as `hyperscale cluster up` starts it, once it is ready."""
+    command = [str(HYPERSCALE), "cluster", "up", "--dir", str(folder), *options]
+    if cpu is not None:
+        command = ["taskset", "-c", str(cpu), *command]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        if process.stdout.readline().strip() != "ready":
+            raise SystemExit("the cluster did not start; see what it says above")
+        yield read_cluster(folder)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate()
 
 
 def fetch(url: str) -> bytes:

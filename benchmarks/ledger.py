@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lab import HYPERSCALE, ROOT, free_port, median, save
+from benchmarks.lab import HYPERSCALE, ROOT, cpu_s, free_port, median, save
 
 ROUNDS = int(os.environ.get("BENCH_LEDGER_ROUNDS", "3"))
 SECONDS = float(os.environ.get("BENCH_LEDGER_S", "10"))
@@ -70,12 +70,6 @@ class Tier:
         done = self._measure(mode, amount)
         used_s = sum(map(cpu_s, self._pids)) - before_s
         return Point(done["count"], done["seconds"], done["p50_s"], done["p99_s"], used_s)
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    ticks: int = os.sysconf("SC_CLK_TCK")
-    return (int(fields[11]) + int(fields[12])) / ticks
 
 
 def fetch_json(url: str, body: bytes | None = None) -> Any:

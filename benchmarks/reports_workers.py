@@ -1,0 +1,407 @@
+"""Simulated workers of one cluster, many in one process; `benchmarks.reports` runs it.
+
+Each has a connection and a datagram socket of its own, sealed with the cluster's secret, and
+the agent a worker has (`jobs.agent`), so that commands, leases and reports are the real ones.
+Simulated are its executors with the merging of what they report, and its part in membership:
+it joins and answers, and asks nobody itself.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import uvloop
+
+from hyperscale._native import Histogram
+from hyperscale.config.addresses import format_address, split_address
+from hyperscale.jobs.agent import Agent
+from hyperscale.jobs.agent_events import (
+    Answered,
+    Command,
+    Commanded,
+    Ended,
+    Erase,
+    Event,
+    LeaseRun,
+    Prepared,
+    PrepareRun,
+    Reply,
+    Report,
+    Reported,
+    Send,
+    StartRun,
+    StopRun,
+    Store,
+    Stored,
+    Tick,
+    Vacated,
+)
+from hyperscale.jobs.agent_merge import SERIES_S
+from hyperscale.jobs.commands import (
+    PartPhase,
+    PartProgress,
+    PartStatus,
+    PreparePart,
+    ProgressTaken,
+    RenewLeases,
+    ResultAck,
+    RunId,
+    StartPart,
+    StopPart,
+    WhoRuns,
+    WorkerCores,
+)
+from hyperscale.membership.messages import Ack, Claim, News, Ping, Record, Sender, View
+from hyperscale.nodes.datagrams import Datagrams, bind_datagrams
+from hyperscale.nodes.identity import VERSION, incarnation_now
+from hyperscale.nodes.job_messages import DrainWorker, WorkerDrains
+from hyperscale.nodes.local.file import ClusterFile, read_cluster
+from hyperscale.nodes.messages import NodeMetadata
+from hyperscale.stats.report import PartReport, SeriesPoint, StepCounts, StepReport
+from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.connection import Connection
+from hyperscale.wire.errors import CallError
+from hyperscale.wire.messages import Introduction
+from hyperscale.wire.peer import PeerServer
+from hyperscale.wire.roles import Role
+from hyperscale.wire.sealing import DatagramSealer
+from hyperscale.wire.secret import Secrets, read_secret_file
+from hyperscale.wire.security import Security
+from hyperscale.wire.serving import Handlers
+
+HOST = "127.0.0.1"
+CORES = 4
+RATE = 100  # requests a second of each step
+STEPS = ("browse", "buy")
+PHASES = ("blocked", "connect", "first_byte")
+SERIES_STEP = 10  # reports whose last second has about as many requests share their series
+SERIES_KEPT = 1_000
+CALL_S = 2.0
+JOIN_S = 30.0
+
+
+class Shapes:
+    """What executors report, a few of each: making histograms is dear."""
+
+    def __init__(self, rng: Random) -> None:
+        self._whole = [_histogram(rng, 5_000) for _ in range(16)]
+        self._second = [_histogram(rng, RATE) for _ in range(64)]
+        self._series: dict[tuple[int, int], list[SeriesPoint]] = {}
+
+    def whole(self, number: int) -> bytes:
+        return self._whole[number % len(self._whole)]
+
+    def series(self, second: int, total: int) -> list[SeriesPoint]:
+        """The newest seconds, the last of them with `total` requests so far."""
+        key = (second, total // SERIES_STEP)
+        known = self._series.get(key)
+        if known is None:
+            if len(self._series) > SERIES_KEPT:
+                self._series.clear()
+            known = self._series[key] = [
+                SeriesPoint(
+                    second=at,
+                    total=RATE if at < second else total + 1,
+                    failed=1,
+                    latency=self._second[at % len(self._second)],
+                )
+                for at in range(max(0, second - SERIES_S + 1), second + 1)
+            ]
+        return known
+
+
+def _histogram(rng: Random, samples: int) -> bytes:
+    histogram = Histogram()
+    for _ in range(samples):
+        histogram.record(int(rng.lognormvariate(16.1, 0.4)))  # about 10 ms
+    return histogram.encode()
+
+
+class Load:
+    """The executors of one run: what their agent would make of their reports."""
+
+    def __init__(self, workflow: str, slot: int, starts_s: float, shapes: Shapes) -> None:
+        self._workflow = workflow
+        self._slot = slot
+        self.starts_s = starts_s
+        self._shapes = shapes
+        self._sequence = 0
+
+    def report(self, now_s: float) -> PartReport:
+        """Cumulative; every second one has histograms, as they are made once a second."""
+        elapsed_s = max(0.0, now_s - self.starts_s)
+        self._sequence += 1
+        has_histograms = self._sequence % 2 == 0
+        total = int(elapsed_s * RATE)
+        return PartReport(
+            workflow=self._workflow,
+            slot=self._slot,
+            sequence=self._sequence,
+            elapsed_s=elapsed_s,
+            vus=1,
+            iterations=total,
+            steps=[self._step(name, total, has_histograms) for name in STEPS],
+            cpu_s=elapsed_s * 0.4,
+            loop_lag_s=0.001,
+            rss_bytes=60_000_000,
+        )
+
+    def _step(self, name: str, total: int, has_histograms: bool) -> StepReport:
+        failed = total // 100
+        counts = StepCounts(
+            total=total,
+            ok=total - failed,
+            failed=failed,
+            sent=total,
+            bytes_sent=total * 120,
+            bytes_received=total * 900,
+            status_codes={200: total - failed, 503: failed},
+        )
+        if not has_histograms:
+            return StepReport(name=name, counts=counts)
+        shapes, number = self._shapes, self._sequence + self._slot
+        return StepReport(
+            name=name,
+            counts=counts,
+            latency=shapes.whole(number),
+            phases={phase: shapes.whole(number + at) for at, phase in enumerate(PHASES, 1)},
+            series=shapes.series(*divmod(total, RATE)),
+        )
+
+
+class Answers:
+    """How long the manager took to answer reports, and how often it asked for fewer."""
+
+    def __init__(self) -> None:
+        self.took_s: list[float] = []
+        self.lost = 0
+        self.parts = 0
+        self.levels: Counter[str] = Counter()
+
+
+class Worker:
+    """One simulated worker: a real agent, connected, with executors that only report."""
+
+    def __init__(
+        self, name: str, connection: Connection, *, incarnation: int, shapes: Shapes
+    ) -> None:
+        self.answers = Answers()
+        self.offered = 1
+        self._loop = asyncio.get_running_loop()
+        self._connection = connection
+        self._agent = Agent(name, incarnation=incarnation, cores=CORES, now_s=time.monotonic())
+        self._shapes = shapes
+        self._loads: dict[RunId, Load] = {}
+        self._slots: dict[RunId, int] = {}
+        self._events: deque[Event] = deque()
+        self._is_handling = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._perform: dict[type, Callable[[Any], None]] = {
+            Reply: lambda effect: effect.token.reply(effect.answer),
+            Send: self._send,
+            Report: self._report,
+            PrepareRun: self._prepare,
+            StartRun: self._start,
+            StopRun: self._stop,
+            Store: lambda effect: self.feed(Stored(effect.result.run)),
+            LeaseRun: lambda _: None,
+            Erase: lambda _: None,
+        }
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    @property
+    def running(self) -> int:
+        return sum(phase is PartPhase.RUNNING for phase in self._agent.runs.values())
+
+    def commanded(self, call: InboundCall, command: Command) -> None:
+        self.feed(Commanded(call.peer.node_id, command, call))
+
+    def feed(self, event: Event) -> None:
+        self._events.append(event)
+        if self._is_handling:
+            return
+        self._is_handling = True
+        try:
+            while self._events:
+                effects = self._agent.handle(self._events.popleft(), now_s=time.monotonic())
+                for effect in effects:
+                    self._perform[type(effect)](effect)
+        finally:
+            self._is_handling = False
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = max(0.0, self._agent.wake_at_s() - time.monotonic())
+        self._timer = self._loop.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self.feed(Tick())
+
+    # --- effects --------------------------------------------------------------------------
+
+    def _send(self, effect: Send) -> None:
+        message = effect.message
+        if isinstance(message, WorkerCores):
+            message = msgspec.structs.replace(message, total=self.offered)
+        with suppress(CallError):  # all of it is said again
+            self._connection.send(message)
+
+    def _report(self, effect: Report) -> None:
+        task = self._loop.create_task(self._report_to(effect))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _report_to(self, effect: Report) -> None:
+        now_s = time.monotonic()
+        parts = [
+            PartProgress(run=each.run, report=load.report(now_s), elapsed_s=now_s - load.starts_s)
+            for each in effect.progress.parts
+            if (load := self._loads.get(each.run)) is not None
+        ]
+        progress = msgspec.structs.replace(effect.progress, parts=parts)
+        answers, taken = self.answers, None
+        began_s = time.perf_counter()
+        try:
+            taken = await self._connection.call(
+                progress, ProgressTaken, deadline_s=self._loop.time() + CALL_S
+            )
+        except CallError:
+            answers.lost += 1
+        else:
+            answers.took_s.append(time.perf_counter() - began_s)
+            answers.parts += len(progress.parts)
+            answers.levels[taken.backpressure.value] += 1
+        self.feed(Answered(progress.group, effect.to, taken))
+
+    def _prepare(self, effect: PrepareRun) -> None:
+        run = effect.command.run
+        self._slots[run] = effect.command.first_slot
+        self.feed(Prepared(run))
+
+    def _start(self, effect: StartRun) -> None:
+        starts_s = time.monotonic() + effect.start_in_ms / 1000
+        load = Load(effect.run.workflow, self._slots.pop(effect.run), starts_s, self._shapes)
+        self._loads[effect.run] = load
+        # The agent reports from the first word of an executor on.
+        self.feed(Reported(effect.run, effect.places[0], load.report(starts_s)))
+
+    def _stop(self, effect: StopRun) -> None:
+        self._loads.pop(effect.run, None)
+        for place in effect.places:
+            self.feed(Ended(effect.run, place, PartStatus.STOPPED, error=effect.reason))
+            self.feed(Vacated(effect.run, place))
+
+
+@asynccontextmanager
+async def joined(name: str, cluster: ClusterFile, shapes: Shapes) -> AsyncIterator[Worker]:
+    """A worker that is a member of the cluster."""
+    security = Security(secrets=Secrets(read_secret_file(Path(cluster.secret_file))))
+    handlers = Handlers()
+    local = Introduction(
+        cluster="hyperscale",
+        environment="default",
+        role=Role.WORKER,
+        node_id=name,
+        incarnation=incarnation_now(),
+        version=VERSION,
+        datacenter="default",
+    )
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(PeerServer(local, security, handlers))
+        bound = bind_datagrams(HOST, 0)
+        address = format_address(*bound.getsockname())
+        _, stream_port = await server.listen(HOST, 0)
+        sealer = DatagramSealer(
+            security.secrets,
+            name,
+            local.incarnation,
+            cluster=local.cluster,
+            environment=local.environment,
+        )
+        datagrams = stack.enter_context(Datagrams(bound, sealer))
+        sender = Sender(address, stream_port=stream_port)
+        metadata = msgspec.msgpack.encode(
+            NodeMetadata(version=VERSION, datacenter="default", cores=CORES, is_ready=True)
+        )
+        news = News(name, local.incarnation, Claim.ALIVE, address=address, stream_port=stream_port)
+        view = View(sender, (Record(news, 1, metadata),))
+
+        def heard(source: str, _node: str, _incarnation: int, message: Any) -> None:
+            if isinstance(message, Ping):
+                is_news = message.metadata_seen < 1
+                ack = Ack(sender, message.sequence, 1, metadata if is_news else b"")
+                datagrams.send(source, ack)
+
+        connection = await server.dial(*split_address(cluster.managers[0].tcp))
+        worker = Worker(name, connection, incarnation=local.incarnation, shapes=shapes)
+        stack.callback(worker.close)
+        handlers.add(View, lambda _call, _view: view)
+        handlers.add(PreparePart, worker.commanded)
+        handlers.add(StartPart, worker.commanded)
+        handlers.add(StopPart, worker.commanded)
+        handlers.add(RenewLeases, worker.commanded)
+        handlers.add(WhoRuns, worker.commanded)
+        handlers.add(ResultAck, worker.commanded)
+        handlers.add(DrainWorker, lambda _call, _drain: WorkerDrains(worker.running))
+        datagrams.listen(heard)
+        deadline_s = asyncio.get_running_loop().time() + JOIN_S
+        await connection.call(
+            msgspec.structs.replace(view, is_join=True), View, deadline_s=deadline_s
+        )
+        worker.feed(Tick())
+        yield worker
+
+
+async def run(directory: Path, first: int, count: int) -> None:
+    """Serves `offer N`, `running` and `take` on standard input, one per line."""
+    cluster = read_cluster(directory)
+    shapes = Shapes(Random(first))
+    async with AsyncExitStack() as stack:
+        workers = [
+            await stack.enter_async_context(joined(f"worker-{number:04}", cluster, shapes))
+            for number in range(first, first + count)
+        ]
+        print(json.dumps({"joined": len(workers)}), flush=True)
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            command, _, amount = line.strip().partition(" ")
+            told: dict[str, Any] = {}
+            match command:
+                case "offer":
+                    for worker in workers:
+                        worker.offered = int(amount)
+                case "running":
+                    told = {"running": sum(worker.running for worker in workers)}
+                case "take":
+                    told = taken(workers)
+            print(json.dumps(told), flush=True)
+
+
+def taken(workers: list[Worker]) -> dict[str, Any]:
+    """What the manager answered since this was asked last."""
+    answers = [worker.answers for worker in workers]
+    for worker in workers:
+        worker.answers = Answers()
+    return {
+        "took_s": [took_s for each in answers for took_s in each.took_s],
+        "lost": sum(each.lost for each in answers),
+        "parts": sum(each.parts for each in answers),
+        "levels": sum((each.levels for each in answers), Counter()),
+        "cpu_s": time.process_time(),
+    }
+
+
+if __name__ == "__main__":
+    uvloop.run(run(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
