@@ -28,7 +28,7 @@ from tests.cli.command import HYPERSCALE, WAIT_S, is_alive
 HEADER = """\
 import asyncio
 import time
-from hyperscale import Workflow, action, check, depends, setup, state, step, Provide, Use
+from hyperscale import Workflow, action, check, depends, setup, state, step, teardown, Provide, Use
 from hyperscale.testing import HTTPResponse, URL
 """
 

@@ -1,0 +1,343 @@
+"""What flows between workflows on a cluster, and results that arrive whoever was away.
+
+User code notes what it sees, and when, in a file: all nodes are on one machine and share its
+monotonic clock.
+"""
+
+import asyncio
+import os
+import re
+import signal
+from pathlib import Path
+from urllib.request import urlopen
+
+from hyperscale.nodes.client_api import WorkflowResultPush
+from tests.cluster.lab import Cluster, cut, on_loop, sent, status_is, until
+from tests.cluster.test_failures import assert_exact, leader_of, running
+
+
+class Notes:
+    """Lines user code wrote: when, and what."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.code = (
+            f"def note(*words):\n    with open({str(path)!r}, 'a') as file:\n"
+            "        file.write(f\"{time.monotonic()} {' '.join(words)}\\n\")\n"
+        )
+
+    def lines(self) -> list[tuple[float, str]]:
+        rows = self._path.read_text().splitlines() if self._path.exists() else []
+        return [(float(when), what) for when, _, what in (row.partition(" ") for row in rows)]
+
+    def words(self, start: str) -> list[str]:
+        return [
+            what.removeprefix(start).strip()
+            for _, what in self.lines()
+            if what[: len(start)] == start
+        ]
+
+    def times(self, what: str) -> list[float]:
+        return [when for when, words in self.lines() if words == what]
+
+
+def metric(cluster: Cluster, name: str) -> list[int]:
+    """Of each worker, by its own metrics."""
+    found = []
+    for worker in cluster.file.workers:
+        metrics = urlopen(f"http://{worker.http}/metrics").read().decode()
+        match = re.search(rf"^{name} (\d+)", metrics, re.MULTILINE)
+        assert match is not None
+        found.append(int(match[1]))
+    return found
+
+
+def all_free(cluster: Cluster) -> bool:
+    return metric(cluster, "hyperscale_worker_cores_free") == [1] * len(cluster.file.workers)
+
+
+def told(cluster: Cluster) -> int:
+    """How often workers told a result."""
+    return sum(metric(cluster, "hyperscale_worker_results_sent_total"))
+
+
+@on_loop
+async def test_values_reach_those_who_name_each_other_and_nobody_starts_early(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    notes = Notes(tmp_path / "notes")
+    file = cluster.write(
+        notes.code
+        + """
+class Stock(Workflow):
+    vus = 2
+    duration = "500ms"
+
+    @step()
+    async def get(self, url: URL = "URL_/delay/20") -> HTTPResponse:
+        return await self.client.http.get(url)
+
+    @state("Shop")
+    def parts(self) -> Provide[list[int]]:
+        return [7]
+
+    @teardown()
+    async def end(self) -> None:
+        await asyncio.sleep(0.2)
+        note("Stock ends")
+
+class Login(Workflow):
+    vus = 1
+    duration = "5s"
+
+    @action()
+    async def login(self) -> None:
+        self.context["session"] = "of Login"
+
+    @state("Shop")
+    def token(self) -> Provide[dict]:
+        return {"text": "gr\\u00fc\\u00df", "blob": b"\\x00\\xff", "number": 2**60, "ratio": 0.1}
+
+    @state("Shop")
+    def secret(self) -> Provide[str]:
+        return "under another name"
+
+    @state()
+    def hidden(self) -> Provide[str]:
+        return "for nobody"
+
+    @state("Bystander")
+    def private(self) -> Provide[str]:
+        return "not for Shop"
+
+    @teardown()
+    async def end(self) -> None:
+        note("Login ends")
+
+@depends("Login")
+class Bystander(Workflow):
+    vus = 1
+    duration = "5s"
+
+    @action()
+    async def look(self) -> None:
+        self.context["session"] = "of Bystander"
+
+    @state("Shop")
+    def rumour(self) -> Provide[str]:
+        return "unasked"
+
+@depends("Stock", "Login")
+class Shop(Workflow):
+    vus = 3
+    duration = "500ms"
+
+    @state("Login")
+    def take(
+        self, token: dict = {}, other: str = "-", hidden: str = "-", private: str = "-",
+        rumour: str = "-",
+    ) -> Use[dict]:
+        note("Shop begins")
+        note("seen", repr((token, other, hidden, private, rumour)))
+
+    @state("Stock")
+    def count(self, parts: list[int] = []) -> Use[list[int]]:
+        note("parts", repr(parts))
+
+    @setup()
+    async def begin(self) -> None:
+        note("context", repr(self.context.get("session")))
+
+    @step()
+    async def get(self, url: URL = "URL_/delay/20") -> HTTPResponse:
+        return await self.client.http.get(url)
+"""
+    )
+    async with cluster.client() as client:
+        final = await client.wait_for_completion(await client.submit_job(file))
+    assert (final.status, final.errors) == ("completed", ())
+    found = {workflow.name: workflow for workflow in final.workflow_results}
+    shops = len(found["Shop"].workers)
+    token = {"text": "grüß", "blob": b"\x00\xff", "number": 2**60, "ratio": 0.1}
+    assert notes.words("seen") == [repr((token, "-", "-", "-", "-"))] * shops
+    assert notes.words("parts") == [repr([7] * len(found["Stock"].workers))] * shops
+    assert notes.words("context") == [repr("of Login")] * shops
+    begins = notes.times("Shop begins")
+    ends = notes.times("Stock ends") + notes.times("Login ends")
+    assert len(ends) == len(found["Stock"].workers) + 1
+    assert max(ends) < min(begins)
+
+
+CHAIN = """
+class First(Workflow):
+    vus = 1
+    duration = "5s"
+
+    @action()
+    async def begin(self) -> None:
+        note("First runs")
+
+    @state("Middle", "Last")
+    def token(self) -> Provide[str]:
+        value = os.urandom(16).hex()
+        note("gives", value)
+        return value
+
+@depends("First")
+class Middle(Workflow):
+    vus = 3
+    duration = "4s"
+
+    @state("First")
+    def take(self, token: str = "") -> Use[str]:
+        note("takes", token)
+
+    @step()
+    async def get(self, url: URL = "URL_/delay/20") -> HTTPResponse:
+        return await self.client.http.get(url)
+
+    @teardown()
+    async def end(self) -> None:
+        note("Middle ends")
+
+@depends("First", "Middle")
+class Last(Workflow):
+    vus = 3
+    duration = "500ms"
+
+    @state("First")
+    def take(self, token: str = "") -> Use[str]:
+        note("Last begins")
+        note("takes", token)
+
+    @step()
+    async def get(self, url: URL = "URL_/delay/20") -> HTTPResponse:
+        return await self.client.http.get(url)
+"""
+
+
+@on_loop
+async def test_a_value_outlives_the_leader_and_what_gave_it_is_not_run_again(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    notes = Notes(tmp_path / "notes")
+    async with cluster.client() as client:
+        job = await client.submit_job(cluster.write("import os\n" + notes.code + CHAIN))
+        await running(client, cluster, job, 10)
+        cluster.kill(leader_of(cluster, job))
+        final = await client.wait_for_completion(job)
+    assert final.status == "completed", final.errors
+    first, middle, last = final.workflow_results
+    (value,) = notes.words("gives")
+    assert notes.words("takes") == [value] * (len(middle.workers) + len(last.workers))
+    assert len(notes.times("First runs")) == 1
+    assert [w.attempts for w in (first, middle, last)] == [
+        1,
+        len(middle.workers),
+        len(last.workers),
+    ]
+    assert max(notes.times("Middle ends")) < min(notes.times("Last begins"))
+    assert_exact(cluster, final.result)
+
+
+@on_loop
+async def test_a_result_finds_its_way_while_no_manager_listens_and_counts_once(
+    cluster: Cluster,
+) -> None:
+    pushes: list[WorkflowResultPush] = []
+    managers = [manager.pid for manager in cluster.file.managers]
+    async with cluster.client() as client:
+        file = cluster.paced(vus=3, duration="2s")
+        job = await client.submit_job(file, on_workflow_result=pushes.append)
+        await running(client, cluster, job, 5)
+        before = told(cluster)
+        for pid in managers:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            # Its cores are free although nobody takes the result; it is told again and again.
+            await asyncio.to_thread(until, lambda: all_free(cluster), what="cores are free")
+            await asyncio.to_thread(until, lambda: told(cluster) > before + 3, what="told again")
+        finally:
+            for pid in managers:
+                os.kill(pid, signal.SIGCONT)
+        final = await client.wait_for_completion(job)
+        while not pushes:
+            await asyncio.sleep(0.01)
+    assert final.status == "completed", final.errors
+    assert [push.workflow_id for push in pushes] == ["Load"]
+    assert_exact(cluster, final.result)
+    assert (final.result.segments, final.result.gaps) == ([], [])
+    assert sent(final.result) - cut(final.result) == final.total_completed
+
+
+@on_loop
+async def test_workflows_that_fail_make_a_job_partial_or_failed_and_cores_are_free_again(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    notes = Notes(tmp_path / "notes")
+    good = """
+class Good(Workflow):
+    vus = 1
+    duration = "500ms"
+
+    @step()
+    async def get(self, url: URL = "URL_/delay/20") -> HTTPResponse:
+        return await self.client.http.get(url)
+"""
+    bad = """
+class Bad(Workflow):
+    vus = 1
+    duration = "5s"
+
+    @action()
+    async def login(self) -> None:
+        note("Bad runs")
+        raise ValueError("no such account")
+
+@depends("Bad")
+class After(Workflow):
+    vus = 1
+    duration = "5s"
+
+    @action()
+    async def work(self) -> None:
+        note("After runs")
+"""
+    fatal = """
+class Fatal(Workflow):
+    vus = 1
+    duration = "5s"
+
+    @step()
+    async def leave(self) -> HTTPResponse:
+        os._exit(7)
+"""
+    async with cluster.client() as client:
+        lost = await client.submit_job(cluster.write("import os\n" + fatal))
+        mixed = await client.submit_job(cluster.write(notes.code + good + bad))
+        both = await client.wait_for_completion(mixed)
+        none = await client.wait_for_completion(
+            await client.submit_job(cluster.write(notes.code + bad))
+        )
+        cancelled = await client.submit_job(cluster.paced(vus=2, duration="60s"))
+        await status_is(client, cancelled, "running")
+        await client.cancel_job(cancelled)
+        assert (await client.wait_for_completion(cancelled)).status == "cancelled"
+        given_up = await client.wait_for_completion(lost)
+    assert (both.status, both.exit_code) == ("partial", 3)
+    assert (none.status, none.exit_code) == ("failed", 3)
+    for final in (both, none):
+        error, after = final.errors
+        assert error.startswith("Bad: ")
+        assert "no such account" in error
+        assert after == "After: dependency failed: Bad"
+    assert (
+        len(notes.times("Bad runs")) == 2
+    )  # once in each job: what fails by itself is not retried
+    assert notes.times("After runs") == []
+    assert (given_up.status, given_up.exit_code) == ("failed", 3)
+    assert "given up after 3 attempts: " in given_up.reason
+    assert "exited with code 7" in given_up.reason
+    tried = [segment.worker for segment in given_up.result.segments]
+    assert sorted(tried) == ["worker-1", "worker-2", "worker-3"]  # each excluded once it failed
+    until(lambda: all_free(cluster), what="all cores are free")
