@@ -41,6 +41,8 @@ class Sight(Struct, frozen=True, kw_only=True):
     """Nodes that should not lead: overloaded, or leaving."""
     load: Mapping[int, float] = {}
     """Commands per second by group."""
+    leading: Mapping[int, int] = {}
+    """The node that leads each group now, where that is known."""
 
 
 def decide(topology: Topology, sight: Sight) -> list[Decision]:
@@ -225,7 +227,10 @@ def _leaders(topology: Topology, sight: Sight) -> list[Decision]:
         able = [voter for voter in group.voters if voter in fit]
         if not able:
             continue
-        best = min(able, key=lambda number: (leads[number], number))
+        # Whoever leads already is as good as another: its successor would have to learn again
+        # which workers are silent.
+        now = sight.leading.get(group.number)
+        best = min(able, key=lambda number: (leads[number], number != now, number))
         if group.leader not in fit or leads[group.leader] > leads[best] + 1:
             return [LeaderWanted(group.number, best)]
     return []

@@ -191,6 +191,15 @@ def test_a_node_unfit_to_lead_leads_nothing() -> None:
     assert 1 not in {record.leader for record in made.groups.values()}
 
 
+@pytest.mark.parametrize("elected", [1, 2])
+def test_whoever_took_over_from_a_dead_leader_stays(elected: int) -> None:
+    made = nodes("a", "b", "c")
+    settle(made)
+    orphan = next(group for group in made.groups.values() if group.leader == 3)
+    sight = Sight(dead_s={3: 9.0}, leading={orphan.number: elected})
+    assert decide(made, sight) == [LeaderWanted(orphan.number, elected)]
+
+
 def test_slots_go_where_there_is_less_load() -> None:
     made = nodes("a", "b", "c")
     settle(made)

@@ -117,7 +117,8 @@ class Managing:
             for number, node in nodes.items()
             if number != own and self._is_long_unfit(node.name)
         }
-        return Sight(dead_s=dead, unfit=frozenset(unfit), load=self._load())
+        leading = {group: ledger.core.leader_of(group) for group in ledger.topology.groups}
+        return Sight(dead_s=dead, unfit=frozenset(unfit), load=self._load(), leading=leading)
 
     def _is_long_unfit(self, name: str) -> bool:
         """A moment of overload is no reason to move leaderships about."""

@@ -610,7 +610,8 @@ class LedgerProgram:
             if node.name in down:
                 dead[number] = (world.now_s - down[node.name]) * DEAD_FACTOR
         unfit = frozenset(n for n in self.core.topology.nodes if not self._is_fit(n))
-        return Sight(dead_s=dead, unfit=unfit)
+        leading = {group: self.core.leader_of(group) for group in self.core.topology.groups}
+        return Sight(dead_s=dead, unfit=unfit, leading=leading)
 
     def _is_fit(self, number: int) -> bool:
         address = self.address_of(number)
