@@ -16,8 +16,9 @@ DEFAULT_PORT = 9000
 
 CLUSTER_HELP = """\
 Which cluster: --dir names the directory of a local one ('hyperscale cluster up'), --manager the
-managers of any other, with --secret-file, HYPERSCALE_SECRET_FILE or certificates of role client.
-Without either: the local cluster below the working directory, or the manager on this machine.
+managers of any other, with --secret-file, HYPERSCALE_SECRET_FILE or a certificate of role client
+or operator. Without either: the local cluster below the working directory, or the manager on this
+machine.
 """
 
 

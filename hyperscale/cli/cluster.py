@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from hyperscale.cli.parser import Parser
+from hyperscale.config.schema import SECTIONS
 from hyperscale.errors import InputError
 
 _DESCRIPTION = """\
@@ -25,6 +26,7 @@ _START_DESCRIPTION = """\
 Starts a node of a running local cluster again, after it was killed.
 """
 _NODES_MAX = 64
+_YOURS_TO_SET = ("membership", "ledger", "queue", "log")
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
@@ -47,6 +49,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
     up.add_argument("--gates", metavar="N", default="0", help="default: %(default)s")
     up.add_argument(
         "--base-port", metavar="P", help="first of the ports, two for each node; default: any free"
+    )
+    up.add_argument(
+        "--config",
+        metavar="FILE",
+        help=f"TOML file with settings for all nodes: {', '.join(_YOURS_TO_SET)}",
     )
     start = actions.add_parser(
         "start", help="start a killed node again", description=_START_DESCRIPTION
@@ -97,10 +104,30 @@ def _up(args: argparse.Namespace) -> int:
         workers=_whole(args.workers, "--workers", low=0),
         cores=_whole(args.cores, "--cores", most=4096),
         base_port=base_port,
+        config=None if args.config is None else _checked(Path(args.config)),
     )
     with open_cluster(Path(args.dir), shape, _say) as cluster:
         cluster.run()
     return 0
+
+
+def _checked(file: Path) -> Path:
+    """The file, if nodes would start with it."""
+    import msgspec
+
+    from hyperscale.config.loading import load
+
+    given = msgspec.structs.asdict(load("manager", file=file).require())
+    default = msgspec.structs.asdict(load("manager").require())
+    theirs = [name for name in SECTIONS if name not in _YOURS_TO_SET]
+    wrong = [f"[{name}]" for name in theirs if given[name] != default[name]]
+    if wrong:
+        raise InputError(
+            f"--config: {file}: {', '.join(wrong)} cannot be set here: a local cluster has its "
+            "own names, ports and secret",
+            hint=f"what can be set: {', '.join(_YOURS_TO_SET)}",
+        )
+    return file
 
 
 def _whole(text: str, flag: str, *, low: int = 1, most: int = _NODES_MAX) -> int:

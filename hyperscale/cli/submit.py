@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
     how = parser.add_argument_group("how")
     how.add_argument("--watch", action="store_true", help="show it live until it ends")
     how.add_argument("--detach", action="store_true", help="print the job's id and leave")
+    how.add_argument(
+        "--submit-timeout",
+        metavar="D",
+        default="60s",
+        help="how long it is tried while the queue of the cluster is full; default: %(default)s",
+    )
     how.add_argument("--key", metavar="K", default="", help="the same key again: the same job")
     load = parser.add_argument_group("the load")
     load.add_argument("--vus", metavar="N", help="virtual users of every workflow")
@@ -82,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.watch and args.detach:
         raise InputError("--watch and --detach exclude each other")
-    for flag in ("timeout", "dispatch_timeout"):
+    for flag in ("timeout", "dispatch_timeout", "submit_timeout"):
         if getattr(args, flag) is not None:
             parse_duration_s(getattr(args, flag), where=f"--{flag.replace('_', '-')}")
     overrides = Overrides(vus=args.vus, duration=args.duration, only=args.only)
@@ -110,6 +117,8 @@ async def _submit(args: argparse.Namespace, package: "Package") -> int:
             on_isolation=args.on_isolation,
             log_level=args.log_level,
             static=not args.no_compile,
+            submit_timeout=args.submit_timeout,
+            on_trouble=_Once(),
         )
         if destination is None:
             print(job, flush=True)
@@ -119,3 +128,15 @@ async def _submit(args: argparse.Namespace, package: "Package") -> int:
         return await follow_to_end(
             client, job, args, destination, is_known=True, reporters=package.reporters
         )
+
+
+class _Once:
+    """Tells of a trouble that goes on once, however often it is tried again."""
+
+    def __init__(self) -> None:
+        self._is_told = False
+
+    def __call__(self, text: str) -> None:
+        if not self._is_told:
+            print(f"hyperscale: {text}; trying on", file=sys.stderr, flush=True)
+        self._is_told = True

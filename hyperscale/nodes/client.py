@@ -43,8 +43,6 @@ from hyperscale.nodes.client_api import (
 )
 from hyperscale.nodes.client_managers import Address, Managers, NoManagerError
 from hyperscale.nodes.client_messages import (
-    BLOB_CHUNK_BYTES,
-    BlobTaken,
     CancelJob,
     CancelTold,
     DrainNode,
@@ -55,7 +53,6 @@ from hyperscale.nodes.client_messages import (
     JobsAsked,
     JobsTold,
     JobTold,
-    PutBlob,
     RecordAsked,
     SubmitJob,
     WorkersAsked,
@@ -63,8 +60,9 @@ from hyperscale.nodes.client_messages import (
 )
 from hyperscale.nodes.client_package import Package, package_classes, package_file
 from hyperscale.nodes.client_results import result_of
+from hyperscale.nodes.client_upload import upload
 from hyperscale.nodes.client_watch import PATIENCE_S, follow_job, unknown_job
-from hyperscale.nodes.identity import VERSION, incarnation_now, security_of
+from hyperscale.nodes.identity import VERSION, asking_role, incarnation_now, security_of
 from hyperscale.nodes.local.file import read_cluster
 from hyperscale.nodes.running import Settings
 from hyperscale.reporting.results import RunResult
@@ -72,7 +70,6 @@ from hyperscale.runner.local import Given
 from hyperscale.wire.errors import CallError, RemoteError
 from hyperscale.wire.messages import Chunk, Introduction
 from hyperscale.wire.peer import Limits, PeerServer
-from hyperscale.wire.roles import Role
 
 DEFAULT_PORT = 9000
 ASK_S = 30.0
@@ -165,16 +162,17 @@ class HyperscaleClient:
 
     async def _live(self, opened: "asyncio.Future[Managers]") -> None:
         node = self._config.node
+        security = security_of(self._config)
         local = Introduction(
             cluster=node.cluster,
             environment=node.environment,
-            role=Role.CLIENT,
+            role=asking_role(self._config),
             node_id=self._name,
             incarnation=incarnation_now(),
             version=VERSION,
         )
         limits = Limits(handshake_s=_HANDSHAKE_S)
-        async with PeerServer(local, security_of(self._config), limits=limits) as server:
+        async with PeerServer(local, security, limits=limits) as server:
             opened.set_result(Managers(server, self._addresses, Random()))  # noqa: S311  order
             await self._stop.wait()
 
@@ -203,6 +201,7 @@ class HyperscaleClient:
         static: bool = True,
         by: str = "",
         submit_timeout: str | float = SUBMIT_S,
+        on_trouble: Callable[[str], None] = lambda _: None,
         on_status_update: Callable[[JobStatusPush], Any] | None = None,
         on_progress_update: Callable[..., Any] | None = None,
         on_workflow_result: Callable[[WorkflowResultPush], Any] | None = None,
@@ -210,7 +209,9 @@ class HyperscaleClient:
         """Submits a test file or workflows (as `LocalRunner` takes them); returns the job's id.
 
         A `JobSubmission` says the same in one object. The same `key` again is the same job
-        again; without one, each call makes a new job. Callbacks may be coroutine functions.
+        again; without one, each call makes a new job. While the cluster has no room for another
+        job it is tried again, for `submit_timeout`; `on_trouble` is told. Callbacks may be
+        coroutine functions.
         """
         if isinstance(job, JobSubmission):
             chosen = job
@@ -238,7 +239,9 @@ class HyperscaleClient:
         package = job if isinstance(job, Package) else await asyncio.to_thread(_package, chosen)
         await self._check_datacenters(chosen.target_datacenters)
         within_s = parse_duration_s(submit_timeout, where="submit_timeout")
-        ack = await self._submit(package, key, options, chosen.by, within_s)
+        ack = await self._submit(
+            package, key, options, chosen.by, within_s=within_s, on_trouble=on_trouble
+        )
         self._seen.add(ack.job)
         callbacks = Callbacks(on_status_update, on_progress_update, on_workflow_result)
         if callbacks.are_any:
@@ -246,7 +249,14 @@ class HyperscaleClient:
         return ack.job
 
     async def _submit(
-        self, package: Package, key: str, options: JobOptions, by: str, within_s: float
+        self,
+        package: Package,
+        key: str,
+        options: JobOptions,
+        by: str,
+        *,
+        within_s: float,
+        on_trouble: Callable[[str], None],
     ) -> JobAck:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + within_s
@@ -262,32 +272,18 @@ class HyperscaleClient:
             if ack.accepted:
                 return ack
             if ack.code == _NEEDS_BUNDLE:
-                await self._put(package, deadline_s)
+                await upload(self._asked, package, within_s=within_s)
+                deadline_s = loop.time() + within_s
                 continue
             if ack.code != Code.CAPACITY.value:
                 raise InputError(f"the job was refused: {ack.error or ack.code}")
             if loop.time() + ack.retry_after_s >= deadline_s:
                 raise RunError(
                     f"the cluster has no room for another job: {ack.error}",
-                    hint="try again later",
+                    hint=f"try again later; it was tried for {within_s:g} s",
                 )
+            on_trouble(f"the cluster has no room for another job yet: {ack.error}")
             await asyncio.sleep(max(0.1, ack.retry_after_s))
-
-    async def _put(self, package: Package, deadline_s: float) -> None:
-        """Brings the bundle to a manager, from where it stopped if it was interrupted."""
-        loop = asyncio.get_running_loop()
-        payload, size, offset = package.payload, len(package.payload), 0
-        while True:
-            piece = PutBlob(
-                sha256=package.sha256,
-                size=size,
-                offset=offset,
-                data=payload[offset : offset + BLOB_CHUNK_BYTES],
-            )
-            taken = await self._ask(piece, BlobTaken, within_s=max(0.1, deadline_s - loop.time()))
-            if taken.is_complete:
-                return
-            offset = taken.offset
 
     async def _check_datacenters(self, wanted: Sequence[str]) -> None:
         if not wanted:

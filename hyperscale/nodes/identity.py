@@ -10,6 +10,8 @@ from pathlib import Path
 from hyperscale.config.addresses import format_address, parse_address, split_address
 from hyperscale.config.schema import Hidden, NodeConfig
 from hyperscale.errors import InputError
+from hyperscale.wire.errors import PeerProtocolError
+from hyperscale.wire.roles import Role
 from hyperscale.wire.secret import Secrets, read_secret_file
 from hyperscale.wire.security import Security, TlsFiles
 
@@ -80,6 +82,28 @@ def security_of(config: NodeConfig) -> Security:
             verify_hostname=section.verify_hostname,
         )
     return Security(secrets=found, tls=tls)
+
+
+def asking_role(config: NodeConfig) -> Role:
+    """As whom one who is no node asks: an operator may do all that a client may, so whoever has
+    the certificate of one is one; everyone else is a client."""
+    section = config.security
+    if not section.certificate:
+        return Role.CLIENT
+    # Most clients have no certificate, and this takes longer than the rest of them.
+    from hyperscale.wire.certificates import read_certificate  # noqa: PLC0415
+
+    file = Path(section.certificate)
+    try:
+        roles = read_certificate(file.read_bytes()).roles
+    except OSError as error:
+        raise InputError(
+            f"the certificate file {file} cannot be read: {error.strerror or error}"
+        ) from error
+    except PeerProtocolError as error:
+        raise InputError(f"{file}: {error.message}", hint=error.hint) from error
+    is_operator = Role.OPERATOR in roles and Role.CLIENT not in roles
+    return Role.OPERATOR if is_operator else Role.CLIENT
 
 
 def advertised_address(config: NodeConfig, bound_host: str, bound_port: int) -> str:

@@ -1,4 +1,4 @@
-"""Making certificates, for people without an authority of their own.
+"""Making certificates, for people without an authority of their own, and reading them.
 
 An authority that signs certificates and nothing else, and leaf certificates that say role,
 cluster and environment in their subject alternative names. Keys are P-256. Nothing here is
@@ -22,7 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import Struct
 
 from hyperscale.errors import InputError
-from hyperscale.wire.identity import Vouched, uris_of
+from hyperscale.wire.identity import Vouched, uris_of, vouched_by
 
 _SKEW = datetime.timedelta(minutes=10)  # a node whose clock is a little behind still accepts it
 _NOTHING_SIGNED = {
@@ -105,6 +105,18 @@ def make_certificate(
         .sign(issuer_key, SHA256())
     )
     return _made(certificate, key)
+
+
+def read_certificate(pem: bytes) -> Vouched:
+    """What a certificate of one's own says: the first of the file, which is not the chain's."""
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return vouched_by([])
+    except ValueError as error:
+        raise InputError(f"the certificate cannot be read: {error}") from error
+    return vouched_by(names.get_values_for_type(x509.UniformResourceIdentifier))
 
 
 def _load(authority: Made) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

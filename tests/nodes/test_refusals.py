@@ -169,6 +169,12 @@ def test_nodes_with_certificates_form_a_cluster(cluster: Cluster, tmp_path: Path
     operator = (*tls_flags(certs, "operator"), *secret)
     code, out, err = run("members", "--connect", manager.address, *operator)
     assert (code, "2 of 2 alive" in out) == (0, True), err
+    # Jobs are a client's business, and an operator's; a worker has none with them.
+    for role, expected in (("client", 0), ("operator", 0), ("worker", 2)):
+        flags = [flag.replace("--key", "--certificate-key") for flag in tls_flags(certs, role)]
+        code, _, err = run("jobs", "--manager", manager.address, *flags, *secret)
+        assert code == expected, err
+    assert "says it is a client, its certificate says worker" in err
     # A worker's certificate does not make a manager.
     stray = cluster.start("manager", "m1", *tls_flags(certs, "worker"), *secret, *seed)
     stray.wait_listening()

@@ -27,6 +27,7 @@ class Shape(Struct, frozen=True, kw_only=True):
     workers: int = 3
     cores: int = 1
     base_port: int | None = None
+    config: Path | None = None  # settings for all nodes
 
     @property
     def ports(self) -> int:
@@ -52,6 +53,8 @@ def lay_out(
         own = ["--founders", str(shape.managers)]
         if role == "worker":
             own = ["--cores", str(shape.cores)]
+        if shape.config is not None:
+            own += ["--config", str(shape.config.absolute())]
         others = [seed for seed in seeds if seed != f"{HOST}:{port}"]
         argv = [
             *(*PROGRAM, role, "--node-id", name, "--host", HOST),

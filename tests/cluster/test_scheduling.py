@@ -1,0 +1,203 @@
+"""Who gets cores, how many and when, on two workers of two cores each."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hyperscale.errors import RunError
+from hyperscale.nodes.client import HyperscaleClient
+from hyperscale.nodes.client_api import JobFinalResult
+from tests.cluster.lab import Cluster, cut, on_loop, running_cluster, sent, status_is
+
+QUEUE_MAX = 3
+ROUTES = ("/delay/{ms}", "/slow/{ms}/{n}")
+DELAY, SLOW = "/delay/20", "/slow/20/2"  # the target counts them by route
+SETTINGS = f"""
+[queue]
+max = {QUEUE_MAX}
+age_s = 2
+"""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    directory = tmp_path_factory.mktemp("scheduling")
+    (directory / "nodes.toml").write_text(SETTINGS)
+    arguments = ("--workers", "2", "--cores", "2", "--config", str(directory / "nodes.toml"))
+    with running_cluster(directory / "lab", *arguments) as cluster:
+        yield cluster
+
+
+def load(name: str, *, vus: int = 8, duration: str = "1s", path: str = DELAY, **more: str) -> str:
+    """A workflow; `depends` is what it waits for, anything else an attribute of it."""
+    depends = more.pop("depends", "")
+    lines = [f"@depends({depends})"] if depends else []
+    lines += [f"class {name}(Workflow):", f"    vus = {vus}", f'    duration = "{duration}"']
+    lines += [f'    {key} = "{value}"' for key, value in more.items()]
+    lines += [
+        "    @step()",
+        f'    async def get(self, url: URL = "URL_{path}") -> HTTPResponse:',
+        "        return await self.client.http.get(url)",
+    ]
+    return "\n".join([*lines, ""])
+
+
+def cores(final: JobFinalResult) -> dict[str, int]:
+    assert final.status == "completed", final.errors
+    return {workflow.name: workflow.cores for workflow in final.workflow_results}
+
+
+async def ended(client: HyperscaleClient, job: str) -> JobFinalResult:
+    return await client.wait_for_completion(job, timeout="60s")
+
+
+async def running_jobs(client: HyperscaleClient) -> dict[str, int]:
+    """Cores by job, as the workers tell them."""
+    found: dict[str, int] = {}
+    for row in (await client.get_workers()).workers:
+        for run in row.runs:
+            found[run.job] = found.get(run.job, 0) + run.cores
+    return found
+
+
+def counted(cluster: Cluster, route: str) -> int:
+    """What the target has read of one route."""
+    return int(cluster.counts()["routes"][route]["GET"])
+
+
+@on_loop
+async def test_two_jobs_share_the_cores_and_each_reports_its_own_requests(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        files = [
+            cluster.write(load("Load", vus=2, duration="2s", path=path)) for path in (DELAY, SLOW)
+        ]
+        jobs = [await client.submit_job(file) for file in files]
+        for job in jobs:
+            await status_is(client, job, "running")
+        assert await running_jobs(client) == dict.fromkeys(jobs, 2)
+        finals = [await ended(client, job) for job in jobs]
+        assert await running_jobs(client) == {}
+    for final, route in zip(finals, ROUTES, strict=True):
+        assert cores(final) == {"Load": 2}
+        total = counted(cluster, route)
+        assert sent(final.result) - cut(final.result) <= total <= sent(final.result)
+    assert cluster.counts()["connections"]["peak"] == 4
+
+
+@on_loop
+async def test_a_workflow_gets_the_share_of_the_pool_its_priority_stands_for(
+    cluster: Cluster,
+) -> None:
+    """Of four cores: low 1, normal 1 to 3, high 3 to 4, and the rest up to all of them."""
+    file = cluster.write(
+        load("High", priority="high")
+        + load("Low", priority="LOW")
+        + load("Normal", priority="normal", depends='"High", "Low"')
+        + load("Auto", path=SLOW, depends='"Normal"')
+    )
+    async with cluster.client() as client:
+        final = await ended(client, await client.submit_job(file))
+    assert cores(final) == {"High": 3, "Low": 1, "Normal": 3, "Auto": 4}
+    # More cores than a worker has: on both, and one result of all of them.
+    auto = final.workflow_results[3]
+    assert auto.workers == ["worker-1", "worker-2"]
+    (step,) = auto.steps
+    assert step.sent - step.cut <= counted(cluster, ROUTES[1]) <= step.sent
+
+
+@on_loop
+async def test_a_job_without_enough_free_cores_says_where_it_waits_and_why_and_runs_later(
+    cluster: Cluster,
+) -> None:
+    where = ("--dir", str(cluster.directory))
+    async with cluster.client() as client:
+        first = await client.submit_job(cluster.write(load("First", vus=2, duration="60s")))
+        await status_is(client, first, "running")
+        file = cluster.write(load("High", priority="high"))
+        second = await client.submit_job(file)  # its share is 3 of all 4, not of the 2 left
+        await status_is(client, second, "queued")
+        watching = cluster.command("watch", second, "--ui", "ci", *where)
+        why = "High needs 3 cores, and 2 of 4 are busy"
+        place = f"waiting for cores, number 1 in the queue: {why}"
+        assert (await client.get_job_status(second)).message == place
+        (row,) = [row for row in (await client.get_jobs()).jobs if row.job == second]
+        assert (row.status.value, row.position, row.reason) == ("queued", 1, why)
+        status = await asyncio.to_thread(cluster.run, "status", second, *where)
+        assert place in status.stdout
+        workers = await asyncio.to_thread(cluster.run, "workers", *where)
+        assert f"First of {first} on 2 cores" in workers.stdout
+        await client.cancel_job(first)
+        stdout, _ = await asyncio.to_thread(watching.communicate, timeout=60)
+        final = await ended(client, second)
+    assert cores(final)["High"] >= 3
+    assert watching.returncode == 0
+    assert place in stdout
+
+
+@on_loop
+async def test_an_exclusive_workflow_gets_its_turn_in_a_stream_of_small_ones_and_is_alone(
+    cluster: Cluster,
+) -> None:
+    small = cluster.write(load("Small", vus=1, duration="1s"))
+    file = cluster.write(load("Alone", vus=2, duration="1s", priority="exclusive"))
+    later: list[str] = []
+
+    async def keep_coming() -> None:
+        while True:
+            later.append(await client.submit_job(small))
+            await status_is(client, later[-1], "running", "completed")
+
+    async with cluster.client() as client:
+        before = await client.submit_job(small)
+        await status_is(client, before, "running")
+        alone = await client.submit_job(file)
+        stream = asyncio.create_task(keep_coming())
+        seen: list[dict[str, int]] = []
+        while (await client.get_job_status(alone)).status != "completed":
+            seen.append(await running_jobs(client))
+            await asyncio.sleep(0.1)  # a client that asks without pause is slowed down
+        stream.cancel()
+        finals = [await ended(client, job) for job in [before, *later]]
+    assert all(final.status == "completed" for final in finals)
+    beside = [set(jobs) for jobs in seen if alone in jobs]
+    assert beside
+    assert all(jobs == {alone} for jobs in beside)
+
+
+@on_loop
+async def test_a_job_beyond_the_queue_is_refused_and_a_repeated_one_is_not(
+    cluster: Cluster,
+) -> None:
+    file = cluster.paced(vus=4, duration="60s")
+    async with cluster.client("manager-1") as client, cluster.client("manager-3") as another:
+        running = await client.submit_job(file)
+        await status_is(client, running, "running")
+        waiting = [await client.submit_job(file, key=f"k{n}") for n in range(QUEUE_MAX)]
+        for job in waiting:
+            await status_is(client, job, "queued")
+        rows = {row.job: row.position for row in (await another.get_jobs(live_only=True)).jobs}
+        assert [rows[job] for job in waiting] == [1, 2, 3]
+        assert await another.submit_job(file, key="k1") == waiting[1]
+        refused = await asyncio.to_thread(
+            cluster.run,
+            *("submit", str(file), "--submit-timeout", "1s", "--dir", str(cluster.directory)),
+        )
+        with pytest.raises(RunError, match="no room"):
+            await another.submit_job(file, submit_timeout="1s")
+        for job in [*waiting, running]:
+            await client.cancel_job(job)
+        await ended(client, running)
+    assert (refused.returncode, refused.stdout) == (3, "")
+    assert "capacity exceeded: 3 workflows wait for cores" in refused.stderr
+
+
+def test_without_any_worker_a_job_fails_and_says_so(cluster: Cluster, tmp_path: Path) -> None:
+    for name in ("worker-1", "worker-2"):
+        cluster.kill(name)
+    done = cluster.run(
+        *("submit", str(cluster.paced()), "--dir", str(cluster.directory)), cwd=tmp_path
+    )
+    assert done.returncode == 3
+    assert "there are no workers that take work" in done.stdout
