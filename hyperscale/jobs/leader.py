@@ -223,7 +223,13 @@ class JobLeader:
             return []
         if rtt_s is not None:
             links.measured(worker, rtt_s, now_s=now_s)
+        link = links.get(worker, now_s=now_s)
+        silent_s = now_s - link.heard_s
         links.heard(worker, answer.stamp_ms, now_s=now_s)
+        if silent_s > 2 * self._timing.renew_s:
+            # What it was sent meanwhile has echoed an old stamp: its leases have not long to live.
+            link.renewed_s = float("-inf")
+            self._full_at_s = self._tick_at_s = now_s
         if isinstance(answer, LeasesRenewed):
             return self._renewed(worker, answer, now_s)
         if isinstance(answer, RunsHere):

@@ -91,6 +91,23 @@ def test_leases_are_renewed_each_second() -> None:
     assert 9 <= rig.workers["w0"].renewals - before <= 11
 
 
+def test_a_worker_heard_again_is_renewed_at_once() -> None:
+    """What it was sent before has echoed a stamp from before the silence."""
+    rig = Rig()
+    rig.submit(workflow("Load"))
+    worker = rig.workers["w0"]
+    worker.is_silent = True
+    rig.run(4.0)
+    worker.is_silent = False
+    before = worker.renewals
+    while worker.renewals == before:
+        rig.run(0.05)
+    rig.run(0.05)
+    assert worker.renewals == before + 2
+    rig.run(0.5)
+    assert worker.renewals == before + 2
+
+
 def test_progress_is_checkpointed_every_five_seconds() -> None:
     rig = Rig()
     job = rig.submit(workflow("Load"))
