@@ -458,7 +458,8 @@ class Allocator:
             reason = f"no other worker can take a part of {_cores(ask.wish.cores)}"
         else:
             state = AskState.QUEUED
-            reason = f"{ask.wish.workflow} {self._why_it_waits(ask, standing, now_s)}"
+            why = self._why_it_waits(ask, standing, now_s)
+            reason = f"{ask.wish.workflow} {why}" if why else ""
         return CoresAnswer(
             ask=ask.wish.ask,
             state=state,
@@ -480,7 +481,7 @@ class Allocator:
         return self._standing
 
     def _why_it_waits(self, ask: _Ask, standing: _Standing, now_s: float) -> str:
-        """For people, with the workflow as the subject."""
+        """For people, with the workflow as the subject. Empty if it has no reason to."""
         pool, free = self.pool, standing.free
         busy = f"{pool - free} of {pool} {'is' if pool - free == 1 else 'are'} busy"
         if ask.wish.is_recovery:
@@ -494,7 +495,7 @@ class Allocator:
             return f"needs {_cores(least)}, and {busy}"
         first = standing.first
         if first is ask:
-            return "is about to get its cores"
+            return ""  # it is about to get its cores
         return f"waits behind {_named((first.wish.job, first.wish.workflow))}"
 
     def _why_not_alone(self, standing: _Standing, now_s: float) -> str:

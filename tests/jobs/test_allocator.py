@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hyperscale.jobs.allocator import (
     AGE_S,
     FORGET_S,
+    FREED_S,
     REBUILD_S,
     RESERVE_S,
     SETTLE_S,
@@ -200,9 +201,67 @@ def test_who_does_not_fit_waits_and_is_told_its_place() -> None:
     assert "b" in pool.granted
 
 
+def test_who_waits_is_told_for_what() -> None:
+    pool = Pool(4)
+    pool.ask("a", vus=3)
+    pool.settle()
+    assert pool.ask("b", priority=Priority.HIGH).reason == "Load needs 3 cores, and 3 of 4 are busy"
+    assert pool.ask("c", priority=Priority.LOW).reason == "Load waits behind Load of b"
+    pool.now_s += AGE_S
+    pool.take(pool.allocator.tick(now_s=pool.now_s))
+    alone = pool.ask("d", priority=Priority.EXCLUSIVE)
+    assert alone.reason == "Load is EXCLUSIVE and waits for Load of a to end"
+    recovered = pool.ask("a#2", is_recovery=True, part=0, cores=1)
+    assert recovered.reason == "Load needs 1 core on another worker, and 3 of 4 are busy"
+
+
+def test_who_waits_for_an_exclusive_one_or_to_be_one_is_told_so() -> None:
+    pool = Pool(4)
+    answer = pool.ask("a", priority=Priority.EXCLUSIVE)
+    assert answer.reason == ""  # it is about to get its cores
+    pool.settle()
+    assert pool.ask("b").reason == "Load waits for the EXCLUSIVE Load of a to end"
+    fresh = Pool(4, told=False)
+    fresh.tell("w0")
+    reason = fresh.ask("a", priority=Priority.EXCLUSIVE).reason
+    assert reason.startswith("Load is EXCLUSIVE and waits 15 s more")
+
+
+def test_cores_that_come_free_together_are_given_together() -> None:
+    pool = Pool(2, 2)
+    pool.ask("a")
+    pool.settle()
+    pool.ask("b")
+    pool.settle()
+    pool.held["w0"] = []
+    pool.tell("w0")
+    pool.now_s += FREED_S / 2
+    assert not pool.allocator.tick(now_s=pool.now_s)
+    pool.held["w1"] = []
+    pool.tell("w1")
+    pool.now_s += FREED_S / 2
+    assert pool.allocator.wake_at_s() <= pool.now_s
+    pool.take(pool.allocator.tick(now_s=pool.now_s))
+    assert pool.cores("b") == 4
+
+
+def test_load_that_was_there_does_not_wait_for_more_cores_to_come_free() -> None:
+    pool = Pool(2, 2)
+    pool.ask("a")
+    pool.settle()
+    pool.ask("b")
+    pool.ask("a#2", is_recovery=True, part=0, cores=2)
+    pool.now_s += SETTLE_S
+    pool.held["w0"] = []
+    pool.tell("w0")
+    assert pool.granted["a#2"].shares == [WorkerShare("w0", 2)]
+
+
 def test_nothing_is_granted_before_every_worker_has_told() -> None:
     pool = Pool(4, 4, told=False)
-    assert pool.ask("a").state is AskState.REBUILDING
+    answer = pool.ask("a")
+    assert answer.state is AskState.REBUILDING
+    assert answer.reason == "Load waits for w0, w1 to tell what runs there"
     pool.tell("w0")
     pool.settle()
     assert not pool.granted
@@ -290,6 +349,7 @@ def test_the_queue_is_bounded() -> None:
     answer = pool.ask("e")
     assert answer.state is AskState.EXCEEDED
     assert answer.retry_after_s > 0
+    assert answer.position == 3
     assert "capacity exceeded" in answer.reason
     assert pool.allocator.room == 0
     assert pool.ask("again", is_recovery=True, part=0, cores=1).state is AskState.QUEUED
