@@ -43,8 +43,6 @@ from hyperscale.nodes.client_api import (
 )
 from hyperscale.nodes.client_managers import Address, Managers, NoManagerError
 from hyperscale.nodes.client_messages import (
-    BLOB_CHUNK_BYTES,
-    BlobTaken,
     CancelJob,
     CancelTold,
     DrainNode,
@@ -55,7 +53,6 @@ from hyperscale.nodes.client_messages import (
     JobsAsked,
     JobsTold,
     JobTold,
-    PutBlob,
     RecordAsked,
     SubmitJob,
     WorkersAsked,
@@ -63,6 +60,7 @@ from hyperscale.nodes.client_messages import (
 )
 from hyperscale.nodes.client_package import Package, package_classes, package_file
 from hyperscale.nodes.client_results import result_of
+from hyperscale.nodes.client_upload import upload
 from hyperscale.nodes.client_watch import PATIENCE_S, follow_job, unknown_job
 from hyperscale.nodes.identity import VERSION, asking_role, incarnation_now, security_of
 from hyperscale.nodes.local.file import read_cluster
@@ -274,7 +272,11 @@ class HyperscaleClient:
             if ack.accepted:
                 return ack
             if ack.code == _NEEDS_BUNDLE:
-                await self._put(package, deadline_s)
+                began_s = loop.time()
+                if began_s >= deadline_s:
+                    raise RunError(f"no manager keeps the bundle; it was tried for {within_s:g} s")
+                await upload(self._asked, package, within_s=within_s)
+                deadline_s += loop.time() - began_s  # a slow network takes its time
                 continue
             if ack.code != Code.CAPACITY.value:
                 raise InputError(f"the job was refused: {ack.error or ack.code}")
@@ -285,22 +287,6 @@ class HyperscaleClient:
                 )
             on_trouble(f"the cluster has no room for another job yet: {ack.error}")
             await asyncio.sleep(max(0.1, ack.retry_after_s))
-
-    async def _put(self, package: Package, deadline_s: float) -> None:
-        """Brings the bundle to a manager, from where it stopped if it was interrupted."""
-        loop = asyncio.get_running_loop()
-        payload, size, offset = package.payload, len(package.payload), 0
-        while True:
-            piece = PutBlob(
-                sha256=package.sha256,
-                size=size,
-                offset=offset,
-                data=payload[offset : offset + BLOB_CHUNK_BYTES],
-            )
-            taken = await self._ask(piece, BlobTaken, within_s=max(0.1, deadline_s - loop.time()))
-            if taken.is_complete:
-                return
-            offset = taken.offset
 
     async def _check_datacenters(self, wanted: Sequence[str]) -> None:
         if not wanted:

@@ -86,7 +86,7 @@ class JobsDuty(Service):
     async def stop(self) -> None:
         if self.driver is not None:
             await self.driver.close()
-        self._bundles.close()
+        await self._bundles.close()
 
     def changed(self, change: Changed | Died) -> None:
         if self.driver is not None:

@@ -1,0 +1,46 @@
+"""Bringing a bundle to a manager, however often that is interrupted.
+
+Pieces go one after the other; each answer says where to go on. Whoever takes over from a manager
+that is lost says so too: from the beginning, or from where an earlier attempt had come.
+"""
+
+import asyncio
+
+from hyperscale.errors import RunError
+from hyperscale.nodes.client_managers import Managers
+from hyperscale.nodes.client_messages import BlobTaken, PutBlob
+from hyperscale.nodes.client_package import Package
+
+PIECE_BYTES = 128 * 1024
+"""Small enough to arrive on a bad network before its manager is given up for another."""
+_PAUSE_S = 0.02
+
+
+async def upload(managers: Managers, package: Package, *, within_s: float) -> None:
+    """Returns when a manager has all of it; gives up if `within_s` bring it no further."""
+    loop = asyncio.get_running_loop()
+    payload, size = package.payload, len(package.payload)
+    offset = farthest = 0
+    deadline_s = loop.time() + within_s
+    while True:
+        left_s = deadline_s - loop.time()
+        if left_s <= 0:
+            raise RunError(
+                f"the bundle of {size / 2**20:.1f} MiB came no further than "
+                f"{farthest / 2**20:.1f} MiB within {within_s:g} s",
+                hint="is the network to the managers in order?",
+            )
+        piece = PutBlob(
+            sha256=package.sha256,
+            size=size,
+            offset=offset,
+            data=payload[offset : offset + PIECE_BYTES],
+        )
+        taken = await managers.ask(piece, BlobTaken, within_s=left_s)
+        if taken.is_complete:
+            return
+        offset = taken.offset
+        if offset > farthest:
+            farthest, deadline_s = offset, loop.time() + within_s
+        else:
+            await asyncio.sleep(_PAUSE_S)
