@@ -39,7 +39,8 @@ async def _cancel(args: argparse.Namespace) -> int:
     async with open_client(args) as client:
         told = await client.cancel_job(args.job, args.reason)
     if told.accepted or told.status == "cancelled":
-        print(f"job {args.job} is cancelled")
+        is_over = told.status == "cancelled"
+        print(f"job {args.job} is {'cancelled' if is_over else 'being cancelled'}")
         return 0
     print(f"hyperscale: job {args.job} had ended: {told.status}", file=sys.stderr)
     return 3

@@ -220,10 +220,11 @@ class _Executor:
     def _on_exit(self, info: ExitInfo) -> None:
         phase, self.phase = self.phase, _Phase.GONE
         self._disarm()
+        is_late = phase is _Phase.TEARING_DOWN
         verdict = self._verdict or Verdict(
-            info.describe(),
+            info.describe() + (" while it tore down" if is_late else ""),
             # Hooks that tear down would do it again, and the load has had its time.
-            blames_code=phase is _Phase.TEARING_DOWN and info.signal != signal.SIGKILL,
+            blames_code=is_late and info.signal != signal.SIGKILL,
         )
         reason = verdict.reason
         if not self._greeted.done():

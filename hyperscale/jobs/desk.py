@@ -335,9 +335,10 @@ class Desk:
     def waits(self, job: str) -> tuple[int, str]:
         """The best place of a job's asks in the queue, and why it waits there; 0 if none does."""
         places = [
-            (1, "") if ask.answer is None else (max(1, ask.answer.position), ask.answer.reason)
+            (max(1, ask.answer.position), ask.answer.reason)
             for ask in self.asks.values()
-            if ask.job == job and (ask.answer is None or ask.answer.state is not AskState.GRANTED)
+            # What has just been asked for, or is about to be granted, does not wait.
+            if ask.job == job and ask.answer is not None and ask.answer.reason
         ]
         return min(places, default=(0, ""))
 

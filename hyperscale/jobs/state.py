@@ -93,7 +93,7 @@ class Part(Struct, kw_only=True, omit_defaults=True):
     is_open: bool = False  # that attempt was neither revoked nor has it ended
     retries: int = 0  # revocations that count
     failed_workers: list[str] = field(default_factory=list)
-    # Done by revoked attempts: the next one runs for the rest.
+    # Done by revoked attempts, gaps included: the next one runs for the rest.
     began_s: float = 0.0
     iterations_done: int = 0
     # Of the open attempt, at its last checkpoint; when that was, or when it was dispatched.
@@ -231,6 +231,7 @@ class WorkflowRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempts: int = 0
     error: str | None = None
     workers: list[str] = field(default_factory=list)
+    ended_as: JobStatus | None = None
 
 
 class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -264,6 +265,7 @@ def view_of(job: Job) -> JobView:
                 attempts=workflow.attempts,
                 error=workflow.error,
                 workers=[part.worker for part in workflow.parts if part.worker],
+                ended_as=workflow.ended_as,
             )
             for name, workflow in job.workflows.items()
         ],

@@ -67,9 +67,13 @@ def _notes(end: JobEnd) -> list[str]:
     is_said = any(workflow.error and workflow.error in end.reason for workflow in end.workflows)
     if end.reason and end.status is not JobStatus.COMPLETED and not is_said:
         notes.append(f"the job {_ENDED_AS.get(end.status, 'ended')}: {end.reason}")
+    lost_on: dict[tuple[str, str], list[str]] = {}
+    for row in end.segments:
+        where = f"{row.worker} after {row.elapsed_s:.1f} s"
+        lost_on.setdefault((row.workflow, row.reason), []).append(where)
     notes += [
-        f"{row.workflow}: {row.worker} was given up after {row.elapsed_s:.1f} s: {row.reason}"
-        for row in end.segments
+        f"{workflow}: given up on {', '.join(where)}: {reason}"
+        for (workflow, reason), where in lost_on.items()
     ]
     lost = [row for row in end.gaps if row.requests_max]
     if lost:

@@ -122,7 +122,8 @@ def shown(news: JobNews, before: RunView | None = None) -> RunView:
     workflows = []
     for row in job.workflows:
         view = known.get(row.name) or _nothing_yet(row)
-        status, error = row.status.value, row.error or view.error
+        status = row.status.value if row.ended_as is None else row.ended_as.value
+        error = row.error or view.error
         workflows.append(replace(view, status=_STATUS.get(status, status), error=error))
     return RunView(
         file=job.file,

@@ -1,0 +1,199 @@
+"""How jobs end that do not end well: code that does not let go, time limits, cancelling.
+
+Each has a readable reason, leaves nothing running, and its cores serve the next job.
+"""
+
+import asyncio
+from pathlib import Path
+from textwrap import indent
+
+import pytest
+
+from hyperscale.nodes.client import HyperscaleClient
+from hyperscale.nodes.client_api import JobFinalResult
+from tests.cli.command import is_alive
+from tests.cluster.lab import Cluster, on_loop, status_is, until
+from tests.cluster.test_context import Notes, all_free
+from tests.cluster.test_failures import leader_of
+
+GET = """
+    @step()
+    async def get(self, url: URL = "URL_/delay/20") -> HTTPResponse:
+        return await self.client.http.get(url)
+"""
+
+
+def misbehaving(
+    cluster: Cluster, where: str, code: str, *, before: str = "", more: str = ""
+) -> Path:
+    """A test whose hook `where` does this; as a step it answers nothing."""
+    is_step = where == "step"
+    hook = "async def misbehave(self) -> " + ("HTTPResponse" if is_step else "None")
+    return cluster.write(
+        f"import os, resource, signal, sys\n{before}\n"
+        f'class Bad(Workflow):\n    vus = 1\n    duration = "300ms"\n{more}\n'
+        f"    @{where}()\n    {hook}:\n{indent(code, ' ' * 8)}\n" + ("" if is_step else GET)
+    )
+
+
+def exception_of(final: JobFinalResult) -> int:
+    """How many steps raised."""
+    return sum(
+        step.errors.get("exception", 0)
+        for workflow in final.workflow_results
+        for step in workflow.steps
+    )
+
+
+async def ended(client: HyperscaleClient, file: Path) -> JobFinalResult:
+    return await client.wait_for_completion(await client.submit_job(file))
+
+
+# --- code that does not let go -----------------------------------------------------------
+
+HOG = """\
+note("spins", str(os.getpid()))
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+while True: pass"""
+
+
+@on_loop
+async def test_code_that_never_lets_go_is_killed_and_its_cores_serve_the_next_job(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    hogs = {where: Notes(tmp_path / where) for where in ("setup", "step", "teardown")}
+    async with cluster.client() as client:
+        jobs = {
+            where: await client.submit_job(misbehaving(cluster, where, HOG, before=notes.code))
+            for where, notes in hogs.items()
+        }
+        spins = hogs["setup"]
+        await asyncio.to_thread(until, lambda: spins.words("spins"), what="the setup spins")
+        await client.cancel_job(jobs["setup"], "it never begins")
+        ends = {where: await client.wait_for_completion(job) for where, job in jobs.items()}
+        following = await ended(client, cluster.paced(vus=3, duration="500ms"))
+    assert (ends["setup"].status, ends["setup"].exit_code) == ("cancelled", 3)
+    assert "it never begins" in ends["setup"].reason
+    for where, blamed in (("step", "its code"), ("teardown", "its teardown")):
+        assert (ends[where].status, ends[where].exit_code) == ("failed", 3)
+        assert f"had to be killed: {blamed} holds the interpreter" in ends[where].reason
+        assert ends[where].result.attempts == 1  # elsewhere it would do the same
+    for notes in hogs.values():
+        (pid,) = notes.words("spins")
+        assert not is_alive(int(pid))
+    assert following.status == "completed"
+    assert len(following.workflow_results[0].workers) == 3
+
+
+FORK = """\
+if not hasattr(type(self), "child"):
+    type(self).child = os.fork()
+    while not type(self).child: pass
+    note("child", str(type(self).child))
+return await self.client.http.get("URL_/delay/20")"""
+
+ENDLESS = """\
+def call(n): return call(n + 1)
+call(0)"""
+
+GREEDY = """\
+size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 27), -1))
+heap = []
+while True: heap.append(bytearray(1 << 24))"""
+
+
+@on_loop
+async def test_what_user_code_does_wrong_is_told_in_its_own_terms(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    notes = Notes(tmp_path / "notes")
+    slow = "return await self.client.http.get('URL_/delay/1000')"
+    async with cluster.client() as client:
+        forked, recursed, greedy, left, interrupted, timed_out = await asyncio.gather(
+            ended(client, misbehaving(cluster, "step", FORK, before=notes.code)),
+            ended(client, misbehaving(cluster, "step", ENDLESS)),
+            ended(client, misbehaving(cluster, "step", GREEDY)),
+            ended(client, misbehaving(cluster, "setup", "sys.exit(7)")),
+            ended(client, misbehaving(cluster, "step", "raise KeyboardInterrupt")),
+            ended(client, misbehaving(cluster, "step", slow, more='    timeout = "100ms"')),
+        )
+    assert forked.status == "completed", forked.reason
+    (child,) = notes.words("child")
+    until(lambda: not is_alive(int(child)), what="what it forked is gone")
+    # A step that raises is a failed step; so is a request that takes too long.
+    for final in (recursed, greedy, interrupted):
+        assert (final.status, final.exit_code) == ("completed", 0), final.reason
+        assert exception_of(final) > 0
+    assert (timed_out.status, timed_out.exit_code) == ("completed", 0)
+    assert timed_out.workflow_results[0].steps[0].errors == {"timeout": timed_out.total_failed}
+    assert timed_out.total_failed > 0
+    assert (left.status, left.exit_code) == ("failed", 3)
+    assert "Bad.misbehave failed: SystemExit: 7" in left.reason
+    until(lambda: all_free(cluster), what="all cores are free")
+
+
+# --- time limits -------------------------------------------------------------------------
+
+
+@pytest.mark.soak
+@on_loop
+async def test_what_gets_nowhere_ends_with_its_limit(cluster: Cluster, tmp_path: Path) -> None:
+    """Setup hooks get two minutes. A step that waits for ever gets as long, and once more time
+    when it asks for it; one that goes on has its workflow's time."""
+    notes = Notes(tmp_path / "notes")
+    stuck = misbehaving(cluster, "step", "await asyncio.sleep(1e6)")
+    stuck.write_text(stuck.read_text().replace('"300ms"', '"10m"'))
+    async with cluster.client() as client:
+        spinning, waiting = await asyncio.gather(
+            ended(client, misbehaving(cluster, "setup", HOG, before=notes.code)),
+            ended(client, stuck),
+        )
+    assert (spinning.status, spinning.exit_code) == ("timeout", 3)
+    assert "not prepared within 120 s: its setup hooks or imports" in spinning.reason
+    assert (waiting.status, waiting.exit_code) == ("timeout", 3)
+    assert "stuck: no action finished for 1" in waiting.reason
+    assert (spinning.result.attempts, waiting.result.attempts) == (1, 1)
+    until(lambda: all_free(cluster), what="all cores are free")
+
+
+# --- cancelling --------------------------------------------------------------------------
+
+
+@on_loop
+async def test_a_queued_job_is_cancelled_while_its_leader_is_gone(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        busy = await client.submit_job(cluster.paced(duration="60s"))
+        await status_is(client, busy, "running")
+        queued = await client.submit_job(cluster.paced(duration="60s"))
+        await status_is(client, queued, "queued")
+        cluster.kill(leader_of(cluster, queued))
+        for _ in range(2):
+            told = await client.cancel_job(queued, "not wanted")
+            assert told.accepted or told.status == "cancelled"
+        never = await client.wait_for_completion(queued)
+        await client.cancel_job(busy)
+        await client.wait_for_completion(busy)
+    assert (never.status, never.total_completed) == ("cancelled", 0)
+    assert "not wanted" in never.reason
+    until(lambda: all_free(cluster), what="all cores are free")
+
+
+@on_loop
+async def test_a_cancel_is_told_from_then_on_and_comes_too_late_for_what_has_ended(
+    cluster: Cluster,
+) -> None:
+    where = ("--dir", str(cluster.directory))
+    async with cluster.client() as client:
+        running = await client.submit_job(cluster.paced(vus=1, duration="60s"))
+        short = await client.submit_job(cluster.paced(vus=1, duration="200ms"))
+        await client.cancel_job(running, "enough of it")
+        for _ in range(2):  # also once it has ended
+            final = await client.wait_for_completion(running)
+            assert (final.status, final.reason) == ("cancelled", "enough of it")
+            assert (await client.cancel_job(running, "again")).accepted
+        await client.wait_for_completion(short)
+    assert "enough of it" in cluster.run("status", running, *where).stdout
+    late = cluster.run("cancel", short, *where)
+    assert (late.returncode, late.stdout) == (3, "")
+    assert late.stderr == f"hyperscale: job {short} had ended: completed\n"

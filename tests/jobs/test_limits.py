@@ -1,0 +1,57 @@
+"""What a leader does with workflows that get nowhere: as what they end, and what is said."""
+
+from hyperscale.jobs.commands import PartStatus
+from hyperscale.jobs.events import JobOptions, JobStatus
+from hyperscale.jobs.state import view_of
+from tests.jobs.builders import workflow
+from tests.jobs.rig import Rig
+
+
+def test_code_that_is_not_prepared_in_time_is_not_tried_elsewhere() -> None:
+    rig = Rig(workers=2, cores=1)
+    for worker in rig.workers.values():
+        worker.readies = False
+    job = rig.submit(workflow("Load", vus=1), workflow("After", "Load"))
+    rig.run(119.0)
+    assert not rig.job(job).has_ended
+    rig.run(3.0)
+    ended = rig.job(job)
+    assert ended.status is JobStatus.TIMEOUT
+    assert "not prepared within 120 s: its setup hooks or imports (part 0 on w0)" in ended.reason
+    assert ended.workflows["Load"].parts[0].attempt == 1
+    assert rig.workers["w0"].stops
+    # What a workflow ended as is shown, and not only that it was stopped.
+    assert [row.ended_as for row in view_of(ended).workflows] == [
+        JobStatus.TIMEOUT,
+        JobStatus.CANCELLED,
+    ]
+
+
+def test_when_nobody_is_left_to_try_the_last_failure_is_told() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    for worker in ("w0", "w1"):
+        rig.run(1.0, reports=True)
+        error = f"an executor of the part died: exited with code 7 on {worker}"
+        rig.finish(worker, PartStatus.FAILED, error=error, is_retryable=True)
+    rig.run(12.0)
+    ended = rig.job(job)
+    assert ended.status is JobStatus.FAILED
+    assert ended.workflows["Load"].error == (
+        "given up after 2 attempts: an executor of the part died: exited with code 7 on w1; "
+        "nobody can run it: no other worker can take a part of 1 core"
+    )
+
+
+def test_a_job_that_is_late_beside_one_that_failed_has_failed() -> None:
+    rig = Rig(workers=2, cores=1)
+    options = JobOptions(dispatch_timeout_s=20.0)
+    rig.submit(workflow("Busy", vus=1, duration_s=600.0))
+    job = rig.submit(workflow("A", vus=1), workflow("B", vus=1), key="late", options=options)
+    rig.run(22.0, reports=True)
+    late = {name for name, each in rig.job(job).workflows.items() if each.has_ended}
+    (failed,) = {"A", "B"} - late
+    rig.finish("w1", PartStatus.FAILED, error="boom", workflow=failed)
+    ends = {name: each.ended_as for name, each in rig.job(job).workflows.items()}
+    assert ends == {failed: JobStatus.FAILED, late.pop(): JobStatus.TIMEOUT}
+    assert rig.job(job).status is JobStatus.FAILED
