@@ -169,7 +169,7 @@ def revoked(job: Job, event: AttemptRevoked, now_ms: int) -> bool:
 
 
 def close_attempt(workflow: Workflow, index: int, part: Part, event: AttemptRevoked) -> None:
-    """The open attempt becomes a segment; the next one goes on where it was."""
+    """The open attempt becomes a segment; the next one goes on where it was at its end."""
     is_newer = event.elapsed_s >= part.elapsed_s and bool(event.report)
     elapsed_s = max(event.elapsed_s, part.elapsed_s)
     part.segments.append(
@@ -192,7 +192,7 @@ def close_attempt(workflow: Workflow, index: int, part: Part, event: AttemptRevo
                 requests_max=event.requests_max,
             )
         )
-    part.began_s += elapsed_s
+    part.began_s += elapsed_s + event.gap_s
     part.iterations_done += max(event.iterations, part.iterations)
     part.is_open = False
     part.elapsed_s, part.iterations, part.report = 0.0, 0, b""

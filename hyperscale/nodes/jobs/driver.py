@@ -203,7 +203,8 @@ class JobsDriver:
         answer: PartAnswer | LeasesRenewed | RunsHere | None = None
         begun_s = self._loop.time()
         link = self._peers.link(worker)
-        if link is not None:
+        # Where nobody listens there is nothing to wait for.
+        if link is not None and (link.refused_s is None or link.connection is not None):
             expected = _ANSWERS.get(type(command), PartAnswer)
             # Renewals and questions are repeated; whether anyone is there is known soon.
             wait_s = CALL_S if isinstance(command, RenewLeases | WhoRuns) else PREPARE_S

@@ -86,7 +86,7 @@ MUTANTS = (
     Mutant(
         "result of a revoked attempt decides",
         Cores(leader=AnyResultDecides),
-        "isolation",
+        "workers",
         "decided by the result of another",
     ),
     Mutant("lease not waited for", Cores(leader=Impatient), "isolation", "double load"),
