@@ -36,6 +36,7 @@ async def follow_to_end(
     """Shows the job until it has ended, then its results; returns the exit code."""
     from hyperscale.cli.client_flags import where
     from hyperscale.nodes.client_results import exit_code_of
+    from hyperscale.nodes.client_watch import concluded
     from hyperscale.runner.drive import OutputLog
     from hyperscale.ui import open_ui
 
@@ -43,11 +44,12 @@ async def follow_to_end(
         with OutputLog(
             destination.output_file, lambda text: ui.log(text, source="hyperscale")
         ) as output:
-            last = await _follow(client, job, ui, output, is_known=is_known)
-        if last is None:
+            last, view = await _follow(client, job, ui, output, is_known=is_known)
+        if last is None or view is None:
             result = None
         else:
             result = await client.get_results(job)
+            ui.update(concluded(view, result))
             problems = await destination.publish(result, ui, reporters)
     if last is None or result is None:
         print(
@@ -63,19 +65,19 @@ async def follow_to_end(
 
 async def _follow(
     client: "HyperscaleClient", job: str, ui: "Ui", output: "OutputLog", *, is_known: bool
-) -> "JobNews | None":
-    """The last news; None if the person left."""
+) -> "tuple[JobNews, RunView] | tuple[None, None]":
+    """The last news, with the view that is still to be shown; None if the person left."""
     task = asyncio.create_task(_show(client, job, ui, output, is_known=is_known), name="follow")
     with _signals(task):
         try:
             return await task
         except asyncio.CancelledError:
-            return None
+            return None, None
 
 
 async def _show(
     client: "HyperscaleClient", job: str, ui: "Ui", output: "OutputLog", *, is_known: bool
-) -> "JobNews":
+) -> "tuple[JobNews, RunView]":
     from hyperscale.nodes.client_watch import shown
 
     last: JobNews | None = None
@@ -88,16 +90,18 @@ async def _show(
     async for news in news_of:
         last = news
         view = shown(news, view)
-        ui.update(view)
+        if not news.job.ended_ms:
+            ui.update(view)
         for line in news.output:
             output.write(f"{line.workflow} {line.worker}", line.slot, line.text)
             ui.log(line.text, source=f"{line.workflow} {line.worker}")
     assert last is not None  # it ends with the news that it has ended
-    return last
+    assert view is not None
+    return last, view
 
 
 @contextlib.contextmanager
-def _signals(task: "asyncio.Task[JobNews]") -> Iterator[None]:
+def _signals(task: "asyncio.Task[tuple[JobNews, RunView]]") -> Iterator[None]:
     """Signals that ask the process to end end the following instead."""
     loop = asyncio.get_running_loop()
     before = {}

@@ -11,6 +11,7 @@ from hyperscale.jobs.events import Code
 from hyperscale.jobs.state import JOB_ENDS, JobView, WorkflowRow
 from hyperscale.nodes.client_managers import Managers, NoManagerError
 from hyperscale.nodes.client_messages import JobAsked, JobNews, JobTold, OutputLine, WatchJob
+from hyperscale.reporting.results import RunResult, WorkflowResult
 from hyperscale.stats.view import RunView, WorkflowView
 from hyperscale.wire.errors import CallError, RemoteError
 
@@ -131,6 +132,28 @@ def shown(news: JobNews, before: RunView | None = None) -> RunView:
         workflows=tuple(workflows),
         saturated=any(view.saturated for view in numbers),
         warnings=warnings,
+    )
+
+
+def concluded(view: RunView, result: RunResult) -> RunView:
+    """The last view, with the numbers of the result: the last report came before the end."""
+    results = {workflow.name: workflow for workflow in result.workflows}
+    workflows = [_concluded(each, results.get(each.name)) for each in view.workflows]
+    elapsed_s = max((each.elapsed_s for each in workflows), default=0.0)
+    return replace(view, elapsed_s=max(view.elapsed_s, elapsed_s), workflows=tuple(workflows))
+
+
+def _concluded(view: WorkflowView, end: WorkflowResult | None) -> WorkflowView:
+    if end is None or not end.total:
+        return view
+    return replace(
+        view,
+        elapsed_s=end.elapsed_seconds,
+        total=end.total,
+        ok=end.ok,
+        failed=end.failed,
+        cut=end.cut,
+        rate_total=end.rate_per_second,
     )
 
 

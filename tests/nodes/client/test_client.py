@@ -21,8 +21,9 @@ from hyperscale.nodes.client_api import JobSubmission
 from hyperscale.nodes.client_managers import Managers, NoManagerError
 from hyperscale.nodes.client_messages import JobAsked, JobNews, JobTold, OutputLine
 from hyperscale.nodes.client_package import package_classes, package_file
-from hyperscale.nodes.client_watch import _Lines, shown
+from hyperscale.nodes.client_watch import _Lines, concluded, shown
 from hyperscale.nodes.identity import VERSION, incarnation_now
+from hyperscale.reporting.results import RunResult, RunStatus, WorkflowResult
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import OverloadedError, RemoteError
 from hyperscale.wire.messages import Introduction
@@ -222,6 +223,23 @@ def test_numbers_that_were_seen_stay() -> None:
         view = shown(JobNews(job=job, live=live), full)
         assert (view.elapsed_s, view.workflows[0].total) == (6.0, 7)
         assert view.workflows[0].status == "completed"
+
+
+def test_the_last_view_has_the_numbers_of_the_result() -> None:
+    row = WorkflowRow(
+        name="Shop", status=WorkflowStatus.CANCELLED, ended_as=JobStatus.TIMEOUT, error="late"
+    )
+    job = JobView(job="dc1.1-abc", status=JobStatus.TIMEOUT, file="shop.py", workflows=[row])
+    shop = WorkflowResult(
+        name="Shop", status=RunStatus.TIMEOUT, vus=1, cores=1, elapsed_seconds=2.5, total=9, ok=9
+    )
+    result = RunResult(
+        status=RunStatus.TIMEOUT, file="shop.py", started_at="", elapsed_seconds=3, workflows=[shop]
+    )
+    view = concluded(shown(JobNews(job=job)), result)
+    (end,) = view.workflows
+    assert (end.status, end.total, end.elapsed_s, end.error) == ("timeout", 9, 2.5, "late")
+    assert view.elapsed_s == 2.5
 
 
 def test_a_file_is_packed_with_what_it_imports(tmp_path: Path) -> None:
