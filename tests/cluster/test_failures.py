@@ -1,6 +1,7 @@
 """Nodes that die or stop while a job runs: it goes on, and its results stay exact."""
 
 import asyncio
+from pathlib import Path
 from urllib.request import urlopen
 
 from hyperscale.nodes.client import HyperscaleClient
@@ -95,3 +96,30 @@ async def test_a_submission_survives_the_managers_it_is_made_to(cluster: Cluster
         assert await client.submit_job(cluster.paced(vus=3, duration="1s"), key="twice") != job
         final = await client.wait_for_completion(job)
     assert final.status == "completed", final.reason
+
+
+def receiver(cluster: Cluster) -> str:
+    """The manager that is receiving a bundle, as soon as one is."""
+    data = cluster.directory / "data"
+    found: list[Path] = []
+
+    def is_found() -> bool:
+        found.extend(data.rglob("*.part"))
+        return bool(found)
+
+    until(is_found, what="a bundle is on its way")
+    return found[0].relative_to(data).parts[0]
+
+
+@on_loop
+async def test_a_submission_survives_the_manager_its_bundle_goes_to(cluster: Cluster) -> None:
+    file = cluster.paced(vus=3, duration="1s")
+    file.write_text("import large\n" + file.read_text())
+    file.with_name("large.py").write_text("# nothing but this remark\n" * 200_000)
+    async with cluster.client() as client:
+        submitting = asyncio.create_task(client.submit_job(file))
+        cluster.kill(await asyncio.to_thread(receiver, cluster))
+        job = await submitting
+        final = await client.wait_for_completion(job)
+    assert final.status == "completed", final.reason
+    assert sent(final.result) == cluster.counts()["total"]

@@ -2,6 +2,7 @@
 doubled, and what was sent is counted once."""
 
 import asyncio
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from hyperscale.errors import RunError
 from hyperscale.nodes.client import HyperscaleClient
 from hyperscale.reporting.results import RunResult
+from tests.cli.command import HYPERSCALE
 from tests.cluster.lab import cut, gaps, on_loop, sent
 from tests.cluster.soak import report
 from tests.cluster.split import Split, SplitCluster, split_cluster
@@ -238,3 +241,85 @@ def test_a_slow_and_lossy_link_changes_no_result(with_manager: SplitCluster) -> 
     assert_never_more_than_asked(cluster)
     assert (result.segments, result.gaps) == ([], [])
     assert sent(result) == cluster.counts()["total"]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_commands_get_through_a_slow_and_lossy_link(alone: SplitCluster) -> None:
+    cluster = alone
+    cluster.heal()
+    cluster.net.link(delay_s=0.05, loss=0.1)
+    lines = []
+
+    def command(name: str, *arguments: str, code: int = 0) -> str:
+        began_s = time.monotonic()
+        process = cluster.net.b.popen(
+            [*HYPERSCALE, name, *arguments, "--dir", str(cluster.directory)],
+            cwd=cluster.directory.parent,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        stdout, stderr = process.communicate(timeout=200)
+        assert process.returncode == code, (name, stdout, stderr)
+        lines.append(f"{name}: {time.monotonic() - began_s:.1f} s")
+        return str(stdout)
+
+    file = cluster.paced(vus=VUS, duration="5s")
+    file.write_text("import large\n" + file.read_text())
+    file.with_name("large.py").write_text("# nothing but this remark\n" * 40_000)
+    job = command("submit", str(file), "--detach").strip()
+    assert job in command("jobs")
+    assert LAST in command("workers")
+    command("status", job)
+    command("watch", job)
+    assert "completed" in command("results", job)
+    long_one = command("submit", str(cluster.paced(vus=VUS, duration="5m")), "--detach").strip()
+    command("cancel", long_one, "--reason", "enough")
+    command("watch", long_one, code=3)
+    cluster.net.link()
+    report().write(
+        "commands over 50 ms of delay and 10 % loss each way, the first with a bundle of 1 MiB",
+        "; ".join(lines),
+    )
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_clients_find_the_majority(with_manager: SplitCluster) -> None:
+    """The manager they ask first is cut off with the minority, and does not say so."""
+    cluster = with_manager
+    took_s: dict[str, float] = {}
+
+    async def main() -> None:
+        cluster.heal()
+        async with cluster.client() as before:
+            job = await before.submit_job(cluster.paced(vus=VUS, duration="50s"))
+            await running(before, cluster, job, 100)
+        cluster.net.cut()
+        for what in ("status", "cancel", "submit"):
+            async with cluster.client("manager-3", "manager-1", "manager-2") as client:
+                client._asked._addresses.sort(key=lambda each: each[0], reverse=True)
+                began_s = time.monotonic()
+                if what == "status":
+                    assert (await client.get_job_status(job)).status == "running"
+                elif what == "cancel":
+                    assert (await client.cancel_job(job)).accepted
+                else:
+                    await client.submit_job(cluster.paced(vus=1, duration="1s"))
+                took_s[what] = time.monotonic() - began_s
+        async with cluster.client("manager-3") as client:
+            with pytest.raises(RunError) as caught:
+                await client.get_job_status(job)
+        cluster.net.mend()
+        async with cluster.client() as client:
+            final = await client.wait_for_completion(job, timeout=60)
+        assert final.status == "cancelled"
+        assert_exact(cluster, final.result)
+        report().write(
+            "clients that ask a manager of the minority first",
+            "; ".join(f"{what}: {seconds:.1f} s" for what, seconds in took_s.items()),
+            f"one that knows no other is told: {caught.value.message}",
+        )
+
+    asyncio.run(main())
