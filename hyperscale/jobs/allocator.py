@@ -202,7 +202,8 @@ class Allocator:
         )
         self._workers[cores.worker] = told
         if known is not None:
-            if told.says_the_same(known):
+            is_awaited = any(each.worker == cores.worker for each in self._reservations())
+            if told.says_the_same(known) and not is_awaited:
                 return []  # each does so every second
             if told.taken() < known.taken() and self.waiting:
                 self._freed_s = now_s if self._freed_s is None else self._freed_s
