@@ -32,8 +32,8 @@ from msgspec import Struct, field
 from hyperscale.errors import InputError, InvariantError
 from hyperscale.execution.imports import decode_source, is_installed, scan
 from hyperscale.graph.workflow import forget_module
+from hyperscale.plan.limits import BUNDLE_BYTES_MAX
 
-BUNDLE_BYTES_MAX = 64 * 1024 * 1024
 _BIGGEST_SHOWN = 5
 _TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # the oldest a zip can say
 _MANIFEST = "manifest.json"

@@ -18,7 +18,6 @@ _ASKING = frozenset({Role.CLIENT, Role.OPERATOR, Role.MANAGER})
 _MANAGERS = frozenset({Role.MANAGER})
 
 BLOB_CHUNK_BYTES = 512 * 1024
-BLOB_BYTES_MAX = 64 * 1024 * 1024
 
 
 # -- bundles ------------------------------------------------------------------------------

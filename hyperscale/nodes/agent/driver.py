@@ -40,13 +40,14 @@ from hyperscale.jobs.agent_events import (
 from hyperscale.jobs.commands import PartFinished, PreparePart, ProgressTaken, RunId
 from hyperscale.membership.events import Member
 from hyperscale.nodes.agent.executors import BundleError, Executors
-from hyperscale.nodes.agent.files import BundleShelf, ResultSpool
 from hyperscale.nodes.agent.fitting import fit
 from hyperscale.nodes.agent.managers import Managers
+from hyperscale.nodes.agent.spool import ResultSpool
 from hyperscale.nodes.agent.usage import CpuMeter
 from hyperscale.nodes.job_messages import DrainWorker, FetchBlob, WorkerDrains
 from hyperscale.nodes.member import MemberNode
 from hyperscale.nodes.metrics import Family, counter, gauge
+from hyperscale.nodes.shelf import BundleShelf
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError, OverloadedError
 from hyperscale.wire.messages import Chunk

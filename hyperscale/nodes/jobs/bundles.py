@@ -6,16 +6,14 @@ call goes away: the next one goes on from there.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from hyperscale.errors import RunError
-from hyperscale.nodes.agent.files import BundleShelf, Receiving
 from hyperscale.nodes.client_messages import (
-    BLOB_BYTES_MAX,
     BLOB_CHUNK_BYTES,
     BlobTaken,
     KeepBlob,
@@ -23,6 +21,8 @@ from hyperscale.nodes.client_messages import (
 )
 from hyperscale.nodes.job_messages import FetchBlob
 from hyperscale.nodes.ledger.peers import Peers
+from hyperscale.nodes.shelf import BundleShelf, Receiving
+from hyperscale.plan.limits import BUNDLE_BYTES_MAX
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError, RemoteError, UnreachableError
 from hyperscale.wire.messages import Chunk
@@ -72,9 +72,10 @@ class _Upload:
 class Bundles:
     """The bundles of one manager."""
 
-    def __init__(self, directory: Path, peers: Peers) -> None:
+    def __init__(self, directory: Path, peers: Peers, in_use: Callable[[], Iterable[str]]) -> None:
         self._shelf = BundleShelf(directory)
         self._peers = peers
+        self._in_use = in_use  # by jobs; others are forgotten when there are too many
         self._uploads: dict[str, _Upload] = {}  # the one touched last is last
         self._pulls: dict[str, asyncio.Task[None]] = {}
         # One thread: pieces are written in the order they were taken.
@@ -100,9 +101,9 @@ class Bundles:
         """Takes the next piece; whatever comes out of order is answered with where to go on."""
         sha256 = piece.sha256
         _check(sha256)
-        if piece.size > BLOB_BYTES_MAX:
+        if piece.size > BUNDLE_BYTES_MAX:
             raise RemoteError(
-                f"a bundle of {piece.size:,} bytes is over the limit of {BLOB_BYTES_MAX:,}",
+                f"a bundle of {piece.size:,} bytes is over the limit of {BUNDLE_BYTES_MAX:,}",
                 code="too_large",
             )
         if not self.has(sha256):
@@ -122,6 +123,7 @@ class Bundles:
             if not self.has(sha256):
                 offset = 0 if upload.is_over else upload.offset
                 return BlobTaken(offset=offset, is_complete=False)
+            await self._trim(sha256)
         return BlobTaken(offset=piece.size, is_complete=True)
 
     def _begin(self, sha256: str) -> _Upload:
@@ -184,6 +186,10 @@ class Bundles:
             except TimeoutError:
                 raise UnreachableError(f"{node} does not give bundle {sha256[:12]}") from None
             await asyncio.to_thread(receiving.finish)
+        await self._trim(sha256)
+
+    async def _trim(self, newest: str) -> None:
+        await asyncio.to_thread(self._shelf.trim, {newest, *self._in_use()})
 
     async def find(self, sha256: str, own: str) -> bool:
         """Whether it is here, brought from another manager if need be."""

@@ -324,6 +324,12 @@ class JobsDriver:
     def printed(self, _call: InboundCall, output: PartOutput) -> None:
         self.output.setdefault(output.run.job, Output()).add(output)
 
+    def bundles(self) -> set[str]:
+        """Those of the jobs this node has a replica of."""
+        machines = [self.ledger.machine(group) for group in self.ledger.topology.groups]
+        jobs = [each.jobs() for each in machines if isinstance(each, JobMachine)]
+        return {job.bundle for some in jobs for job in some}
+
     # -- membership -----------------------------------------------------------------------
 
     def member_changed(self, change: Changed | Died) -> None:

@@ -49,6 +49,9 @@ from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError
 from hyperscale.wire.serving import Handlers
 
+_Tell = Callable[[JobsDriver, InboundCall, Any], None]
+_Ask = Callable[[ClientDesk, InboundCall, Any], Any]
+
 
 class JobsDuty(Service):
     """Job leaders, the allocator and the answers to clients."""
@@ -63,17 +66,17 @@ class JobsDuty(Service):
 
     def attach(self, member: MemberNode, handlers: Handlers) -> None:
         self._member = member
-        self._bundles = Bundles(self._directory, self._ledger_duty.peers)
+        self._bundles = Bundles(self._directory, self._ledger_duty.peers, self._bundles_in_use)
         handlers.add(PutBlob, self._bundles.put)
         handlers.add(KeepBlob, self._bundles.keep)
         handlers.add(FetchBlob, self._bundles.fetch)
-        for message, name in _TO_CORES.items():
-            handlers.add(message, self._to_core(name))
+        for message, handle in _TO_CORES.items():
+            handlers.add(message, self._to_core(handle))
         handlers.add(AskCores, self._asked_cores)
         handlers.add(Progress, self._progress)
         handlers.add(RoomAsked, lambda _call, _asked: self._driver().told_room())
-        for message, name in _TO_DESK.items():
-            handlers.add(message, self._to_desk(name))
+        for message, answer in _TO_DESK.items():
+            handlers.add(message, self._to_desk(answer))
         handlers.add(WatchJob, self._watch)
         handlers.add(RecordAsked, self._record)
 
@@ -82,6 +85,9 @@ class JobsDuty(Service):
         self.desk = ClientDesk(
             self._member, ledger, self.driver, self._bundles, self._ledger_duty.peers
         )
+
+    def _bundles_in_use(self) -> set[str]:
+        return set() if self.driver is None else self.driver.bundles()
 
     async def stop(self) -> None:
         if self.driver is not None:
@@ -106,12 +112,12 @@ class JobsDuty(Service):
 
     # -- handlers -------------------------------------------------------------------------
 
-    def _to_core(self, name: str) -> Callable[[InboundCall, Any], None]:
+    def _to_core(self, tell: _Tell) -> Callable[[InboundCall, Any], None]:
         """What workers say by themselves is repeated: before there is a core it is let go."""
 
         def handle(call: InboundCall, message: Any) -> None:
             if self.driver is not None:
-                getattr(self.driver, name)(call, message)
+                tell(self.driver, call, message)
 
         return handle
 
@@ -121,10 +127,10 @@ class JobsDuty(Service):
     def _progress(self, call: InboundCall, progress: Progress) -> ProgressTaken:
         return self._driver().progress(call, progress)
 
-    def _to_desk(self, name: str) -> Callable[[InboundCall, Any], Any]:
+    def _to_desk(self, ask: _Ask) -> Callable[[InboundCall, Any], Any]:
         async def handle(call: InboundCall, message: Any) -> Any:
             try:
-                answer = getattr(self._desk(), name)(call, message)
+                answer = ask(self._desk(), call, message)
                 return await answer if asyncio.iscoroutine(answer) else answer
             except (UnavailableError, OutcomeUnknownError) as error:
                 raise RemoteError(str(error), code="unavailable") from error
@@ -150,21 +156,21 @@ class JobsDuty(Service):
         return self.desk
 
 
-_TO_CORES: dict[type[Struct], str] = {
-    PartReady: "received",
-    PartRefused: "received",
-    PartFinished: "received",
-    PartOutput: "printed",
-    WorkerCores: "worker_told",
-    ReleaseCores: "released_cores",
-    CoresAnswer: "told_cores",
+_TO_CORES: dict[type[Struct], _Tell] = {
+    PartReady: JobsDriver.received,
+    PartRefused: JobsDriver.received,
+    PartFinished: JobsDriver.received,
+    PartOutput: JobsDriver.printed,
+    WorkerCores: JobsDriver.worker_told,
+    ReleaseCores: JobsDriver.released_cores,
+    CoresAnswer: JobsDriver.told_cores,
 }
-_TO_DESK: dict[type[Struct], str] = {
-    SubmitJob: "submit",
-    CancelJob: "cancel",
-    JobAsked: "told",
-    JobsAsked: "jobs",
-    WorkersAsked: "workers",
-    KeyAsked: "key",
-    DrainNode: "drain",
+_TO_DESK: dict[type[Struct], _Ask] = {
+    SubmitJob: ClientDesk.submit,
+    CancelJob: ClientDesk.cancel,
+    JobAsked: ClientDesk.told,
+    JobsAsked: ClientDesk.jobs,
+    WorkersAsked: ClientDesk.workers,
+    KeyAsked: ClientDesk.key,
+    DrainNode: ClientDesk.drain,
 }

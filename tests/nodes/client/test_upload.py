@@ -12,12 +12,14 @@ import pytest
 
 from hyperscale.errors import RunError
 from hyperscale.nodes.client_managers import Managers
-from hyperscale.nodes.client_messages import BLOB_BYTES_MAX, BlobTaken, KeepBlob, PutBlob
+from hyperscale.nodes.client_messages import BlobTaken, KeepBlob, PutBlob
 from hyperscale.nodes.client_package import Package
 from hyperscale.nodes.client_upload import PIECE_BYTES, upload
 from hyperscale.nodes.job_messages import FetchBlob
 from hyperscale.nodes.jobs.bundles import UPLOADS_MAX, Bundles
+from hyperscale.nodes.shelf import BUNDLES_MAX
 from hyperscale.plan import Plan
+from hyperscale.plan.limits import BUNDLE_BYTES_MAX
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError
 from hyperscale.wire.link import PeerLink
@@ -67,10 +69,11 @@ class Manager:
 
     def __init__(self, directory: Path, name: str, book: dict[str, Address]) -> None:
         self.pieces: list[PutBlob] = []
+        self.used: set[str] = set()
         self.before: Callable[[PutBlob], Awaitable[None]] | None = None
         handlers = Handlers()
         self.server = PeerServer(introduction(Role.MANAGER, name), Security(), handlers)
-        self.bundles = Bundles(directory / name, Tier(self.server, book))
+        self.bundles = Bundles(directory / name, Tier(self.server, book), self.used.copy)
         handlers.add(PutBlob, self._put)
         handlers.add(KeepBlob, self.bundles.keep)
         handlers.add(FetchBlob, self.bundles.fetch)
@@ -175,7 +178,7 @@ async def test_a_damaged_piece_is_refused_and_the_bundle_begun_anew(tmp_path: Pa
 @on_loop
 async def test_what_is_too_large_is_refused_with_the_limit(tmp_path: Path) -> None:
     async with lab(tmp_path, 1) as (_, managers):
-        piece = PutBlob(sha256=SHA256, size=BLOB_BYTES_MAX + 1, offset=0, data=b"x")
+        piece = PutBlob(sha256=SHA256, size=BUNDLE_BYTES_MAX + 1, offset=0, data=b"x")
         with pytest.raises(RemoteError, match="over the limit of 67,108,864"):
             await managers.ask(piece, BlobTaken, within_s=10.0)
 
@@ -210,6 +213,20 @@ async def test_uploads_nobody_finishes_are_bounded(tmp_path: Path) -> None:
             piece = PutBlob(sha256=sha256, size=100, offset=0, data=b"half of it")
             await managers.ask(piece, BlobTaken, within_s=10.0)
         assert len(list((tmp_path / "m0").glob("*.part"))) == UPLOADS_MAX
+
+
+@on_loop
+async def test_a_manager_forgets_old_bundles_but_none_of_its_jobs(tmp_path: Path) -> None:
+    async with lab(tmp_path, 1) as ([manager], managers):
+        names = []
+        for number in range(BUNDLES_MAX + 3):
+            small = f"bundle {number}".encode()
+            names.append(hashlib.sha256(small).hexdigest())
+            manager.used.update(names[:1])
+            await upload(managers, replace(PACKAGE, payload=small, sha256=names[-1]), within_s=20.0)
+        assert manager.bundles.has(names[0])
+        assert manager.bundles.has(names[-1])
+        assert len(list((tmp_path / "m0").iterdir())) == BUNDLES_MAX + 1
 
 
 @on_loop

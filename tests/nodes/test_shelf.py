@@ -1,4 +1,4 @@
-"""Bundles and results on disk: whole or not there."""
+"""Bundles on disk: whole or not there."""
 
 import hashlib
 import os
@@ -7,20 +7,8 @@ from pathlib import Path
 import pytest
 
 from hyperscale.errors import RunError
-from hyperscale.jobs.commands import PartFinished, PartStatus, RunId
-from hyperscale.nodes.agent import files
-from hyperscale.nodes.agent.files import BundleShelf, ResultSpool
-
-
-def finished(job: str = "dc.1-a", attempt: int = 1) -> PartFinished:
-    return PartFinished(
-        worker="w1",
-        group=1,
-        run=RunId(job, "Load", 0, attempt),
-        status=PartStatus.COMPLETED,
-        report=None,
-        provided=[b"\x00\xff"],
-    )
+from hyperscale.nodes import shelf as shelves
+from hyperscale.nodes.shelf import BundleShelf
 
 
 def sha256(data: bytes) -> str:
@@ -55,7 +43,7 @@ def test_bytes_that_are_not_the_bundle_leave_nothing(tmp_path: Path) -> None:
 def test_a_bundle_without_an_end_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "BUNDLE_BYTES_MAX", 1000)
+    monkeypatch.setattr(shelves, "BUNDLE_BYTES_MAX", 1000)
     with BundleShelf(tmp_path).receive("a" * 64) as receiving:
         receiving.write(b"x" * 1000)
         with pytest.raises(RunError, match="is over"):
@@ -66,7 +54,7 @@ def test_a_bundle_without_an_end_is_cut_off(
 def test_bundles_not_used_for_long_go_and_those_in_use_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "BUNDLES_MAX", 2)
+    monkeypatch.setattr(shelves, "BUNDLES_MAX", 2)
     shelf = BundleShelf(tmp_path)
     paths = [received(shelf, f"code {n}".encode()) for n in range(5)]
     for age, path in enumerate(reversed(paths)):
@@ -79,38 +67,3 @@ def test_what_a_life_did_not_finish_receiving_is_forgotten_by_the_next(tmp_path:
     (tmp_path / "abc.part").write_bytes(b"half")
     BundleShelf(tmp_path).open()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_results_are_found_again_until_they_are_erased(tmp_path: Path) -> None:
-    spool = ResultSpool(tmp_path / "results")
-    assert spool.open() == ([], [])
-    one, two = finished(), finished(attempt=2)
-    spool.store(one)
-    spool.store(two)
-    spool.store(one)
-    results, broken = ResultSpool(tmp_path / "results").open()
-    assert sorted(each.run.attempt for each in results) == [1, 2]
-    assert one in results
-    assert broken == []
-    spool.erase(one.run)
-    spool.erase(one.run)
-    assert ResultSpool(tmp_path / "results").open() == ([two], [])
-
-
-def test_a_damaged_result_is_told_and_left_where_it_is(tmp_path: Path) -> None:
-    spool = ResultSpool(tmp_path)
-    spool.store(finished())
-    (damaged,) = tmp_path.glob("*.result")
-    damaged.write_bytes(damaged.read_bytes()[:-3])
-    spool.store(finished("dc.1-b"))
-    (tmp_path / "half.part").write_bytes(b"half")
-    results, broken = spool.open()
-    assert [each.run.job for each in results] == ["dc.1-b"]
-    assert broken == [damaged]
-    assert not (tmp_path / "half.part").exists()
-
-
-def test_names_cannot_lead_out_of_the_directory(tmp_path: Path) -> None:
-    spool = ResultSpool(tmp_path / "results")
-    spool.store(finished("../../outside"))
-    assert len(list((tmp_path / "results").iterdir())) == 1

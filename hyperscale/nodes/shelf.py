@@ -1,4 +1,4 @@
-"""What a worker keeps on disk: bundles by their SHA-256, results until they are acknowledged.
+"""Bundles on disk, by their SHA-256: what managers give away and workers run.
 
 A file is complete or not there: written under another name, synced, then renamed. Everything
 here blocks; whoever calls it does so in a thread.
@@ -13,19 +13,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-import msgspec
-
 from hyperscale.errors import RunError
-from hyperscale.jobs.commands import PartFinished, RunId
+from hyperscale.plan.limits import BUNDLE_BYTES_MAX
 
-BUNDLE_BYTES_MAX = 64 * 1024 * 1024
 BUNDLES_MAX = 64
-
-_finished = msgspec.msgpack.Decoder(PartFinished)
 
 
 class BundleShelf:
-    """Bundles this worker has, those used last first."""
+    """The bundles of one node."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -104,48 +99,12 @@ class Receiving:
         self._file.flush()
         os.fsync(self._file.fileno())
         os.rename(self._file.name, self._path)
-        _sync_directory(self._path.parent)
+        sync_directory(self._path.parent)
         return self._path
 
 
-class ResultSpool:
-    """Results of runs, one file each."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def open(self) -> tuple[list[PartFinished], list[Path]]:
-        """What an earlier life left, and the files nobody can read."""
-        results, broken = [], []
-        for path in sorted(self._directory.glob("*.result")):
-            try:
-                results.append(_finished.decode(path.read_bytes()))
-            except (OSError, ValueError):
-                broken.append(path)
-        for leftover in self._directory.glob("*.part"):
-            leftover.unlink(missing_ok=True)
-        return results, broken
-
-    def store(self, result: PartFinished) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        path = self._path(result.run)
-        temporary = path.with_suffix(".part")
-        with temporary.open("wb") as file:
-            file.write(msgspec.msgpack.encode(result))
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, path)
-        _sync_directory(self._directory)
-
-    def erase(self, run: RunId) -> None:
-        self._path(run).unlink(missing_ok=True)
-
-    def _path(self, run: RunId) -> Path:
-        name = hashlib.sha256(msgspec.msgpack.encode(run)).hexdigest()
-        return self._directory / f"{name[:40]}.result"
-
-
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """What was renamed into it is still there after a power cut."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with contextlib.suppress(OSError):  # some file systems cannot, and need not
