@@ -44,7 +44,7 @@ from hyperscale.jobs.agent_events import (
     Tick,
     Vacated,
 )
-from hyperscale.jobs.agent_merge import SERIES_S
+from hyperscale.jobs.agent_merge import SERIES_OPEN_S
 from hyperscale.jobs.commands import (
     PartPhase,
     PartProgress,
@@ -81,7 +81,6 @@ HOST = "127.0.0.1"
 CORES = 4
 RATE = 100  # requests a second of each step
 STEPS = ("browse", "buy")
-PHASES = ("blocked", "connect", "first_byte")
 SERIES_STEP = 10  # reports whose last second has about as many requests share their series
 SERIES_KEPT = 1_000
 CALL_S = 2.0
@@ -94,10 +93,19 @@ class Shapes:
     def __init__(self, rng: Random) -> None:
         self._whole = [_histogram(rng, 5_000) for _ in range(16)]
         self._second = [_histogram(rng, RATE) for _ in range(64)]
+        self._once = _histogram(rng, 1)
         self._series: dict[tuple[int, int], list[SeriesPoint]] = {}
 
     def whole(self, number: int) -> bytes:
         return self._whole[number % len(self._whole)]
+
+    def phases(self, number: int) -> dict[str, bytes]:
+        """Each user has connected once and keeps its connection."""
+        return {
+            "blocked": self._once,
+            "connect": self._once,
+            "first_byte": self.whole(number + 1),
+        }
 
     def series(self, second: int, total: int) -> list[SeriesPoint]:
         """The newest seconds, the last of them with `total` requests so far."""
@@ -113,7 +121,7 @@ class Shapes:
                     failed=1,
                     latency=self._second[at % len(self._second)],
                 )
-                for at in range(max(0, second - SERIES_S + 1), second + 1)
+                for at in range(max(0, second - SERIES_OPEN_S), second + 1)
             ]
         return known
 
@@ -172,7 +180,7 @@ class Load:
             name=name,
             counts=counts,
             latency=shapes.whole(number),
-            phases={phase: shapes.whole(number + at) for at, phase in enumerate(PHASES, 1)},
+            phases=shapes.phases(number),
             series=shapes.series(*divmod(total, RATE)),
         )
 

@@ -36,6 +36,11 @@ class CorrelationGuard:
     def recovered(self, node: str) -> None:
         self._failed_s.pop(node, None)
 
+    @property
+    def suspects(self) -> list[str]:
+        """Those that stopped being live and may be held."""
+        return list(self._failed_s)
+
     def is_held(self, node: str, *, nodes: int, now_s: float) -> bool:
         """Whether the eviction of `node`, one of `nodes` known ones, has to wait."""
         failed_s = self._failed_s.get(node)

@@ -17,7 +17,9 @@ from hyperscale.stats.report import (
 )
 
 SERIES_S = 15
-"""How many of the newest seconds go with a report that is not whole."""
+"""How many of the newest seconds go with a report that is not whole, at most."""
+SERIES_OPEN_S = 3
+"""For so long a second may still grow: executors do not report all at once."""
 POINTS_MAX = 4_000
 """Points of all steps together in a whole report: what a message can carry with ease."""
 SECONDS_MAX = 600
@@ -39,6 +41,7 @@ class PartMerge:
         self._lag_s = 0.0
         self._has_histograms = False
         self._histograms_again_s = float("-inf")
+        self._told_s = self._taken_s = -SERIES_S  # up to where a report told, and was taken
 
     def offer(self, place: int, report: PartReport) -> None:
         state = self._states.get(place)
@@ -79,7 +82,19 @@ class PartMerge:
             self._has_histograms = False
             histograms = sum(len(state.report.steps) for state in self._states.values())
             self._histograms_again_s = now_s + histograms / MERGED_PER_S
-        return self._merged(histograms=is_due, seconds=SERIES_S if is_due else 0)
+        seconds = 0
+        if is_due:
+            self._told_s = int(self.elapsed_s)
+            seconds = min(SERIES_S, self._told_s - self._taken_s + SERIES_OPEN_S)
+        return self._merged(histograms=is_due, seconds=seconds)
+
+    def taken(self) -> None:
+        """Whoever was told the latest has it."""
+        self._taken_s = self._told_s
+
+    def untold(self) -> None:
+        """Somebody else listens."""
+        self._told_s = self._taken_s = -SERIES_S
 
     def whole(self, *, points_max: int = POINTS_MAX) -> PartReport | None:
         """Everything, for whoever has seen nothing before."""

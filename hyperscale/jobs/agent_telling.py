@@ -75,6 +75,8 @@ class Telling:
         self._leaders[group] = leader
         self._outlets.pop(group, None)
         for run in runs:
+            if run.group == group:
+                run.merge.untold()
             if run.group == group and run.phase in _REPORTED:
                 self.watch(run, now_s=now_s)
             elif run.group == group:
@@ -88,6 +90,10 @@ class Telling:
         outlet.answered(None if taken is None else taken.backpressure, now_s=now_s)
         if taken is not None and taken.leader:
             self.follow(event.group, taken.leader, runs, now_s=now_s)
+        elif taken is not None:
+            for run in runs:
+                if run.group == event.group:
+                    run.merge.taken()
 
     # --- runs -----------------------------------------------------------------------------
 

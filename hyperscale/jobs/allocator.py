@@ -358,9 +358,10 @@ class Allocator:
 
     def _seat(self, queue: Sequence[_Ask], now_s: float) -> list[tuple[_Ask, CoresAnswer]]:
         """Those of the queue that start now: their least cores in order, then what is spare."""
-        pool, free = self.pool, self.free()
+        pool = self.pool
         if not pool or not queue or self._exclusive_now() is not None:
             return []
+        free = self.free()
         provisioner = Provisioner(pool)
         is_idle = not self._running()
         left = sum(free.values())

@@ -20,7 +20,7 @@ from hyperscale.plan import Priority, WorkflowPlan
 from hyperscale.stats.report import PartReport
 
 
-class RunId(Struct, frozen=True):
+class RunId(Struct, frozen=True, gc=False):
     """One attempt of one part of one workflow of one job."""
 
     job: str
@@ -245,7 +245,7 @@ class PartRefused(Struct, frozen=True, kw_only=True):
     is_retryable: bool = False  # this worker's fault (bundle missing, executor died)
 
 
-class PartProgress(Struct, frozen=True, kw_only=True):
+class PartProgress(Struct, frozen=True, kw_only=True, gc=False):
     """The latest of one run. `report` is all its cores together, cumulative, with the part's
     `first_slot` as slot and a sequence that grows for the life of the run. Its elapsed time and
     its seconds are the workflow's: they go on where the attempt before this one was."""

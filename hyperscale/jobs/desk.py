@@ -59,6 +59,7 @@ class LiveAsk:
 class LiveJob:
     deadline_s: float = float("inf")
     checkpoint_s: float = 0.0
+    unsaved: list[RunId] = field(default_factory=list)  # whose checkpoint is due
     thresholds_s: float = 0.0
     workflows: dict[str, LiveWorkflow] = field(default_factory=dict)
     # Since when cores are wanted, by workflow and part; until a worker has accepted.

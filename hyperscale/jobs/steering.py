@@ -48,6 +48,9 @@ from hyperscale.stats.thresholds import abort_verdict
 
 _RUNNING = (PartPhase.RUNNING, PartPhase.STOPPING, PartPhase.FINISHED)
 CHECKPOINT_BYTES = 512 * 1024
+CHECKPOINTS_AT_ONCE = 64
+CHECKPOINT_ROUNDS = 16
+"""Jobs of many parts are saved in so many rounds: less than the time between two checkpoints."""
 SERIES_PARTS_MAX = 32
 """The seconds of workflows with more parts are for the live view only: all of them would make
 a record too large for the log."""
@@ -433,18 +436,28 @@ class Steering:
 
     def _look_at_statistics(self, job: Job, live: LiveJob, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
-        if now_s >= live.checkpoint_s:
+        if now_s >= live.checkpoint_s and not live.unsaved:
             live.checkpoint_s = now_s + self._timing.checkpoint_s
-            points = [
-                run.checkpoint()
-                for run in self._desk.runs.values()
-                if run.id.job == job.id and run.phase in _RUNNING and run.result is None
-            ]
-            for some in _bundles(points):
-                effects += self._desk.propose(Checkpointed(job=job.id, parts=some), now_s=now_s)
+            live.unsaved = [run for run in self._desk.runs if run.job == job.id]
+        if live.unsaved:
+            effects += self._save_some(job, live, now_s)
         if job.stop is None and now_s >= live.thresholds_s:
             live.thresholds_s = now_s + self._timing.thresholds_s
             effects += self._abort_on_threshold(job, live, now_s)
+        return effects
+
+    def _save_some(self, job: Job, live: LiveJob, now_s: float) -> list[Effect]:
+        """Checkpoints of those that are due. Thousands at once would hold everything else up."""
+        count = max(CHECKPOINTS_AT_ONCE, len(self._desk.runs) // CHECKPOINT_ROUNDS)
+        due, live.unsaved = live.unsaved[:count], live.unsaved[count:]
+        points = [
+            run.checkpoint()
+            for run in map(self._desk.runs.get, due)
+            if run is not None and run.phase in _RUNNING and run.result is None
+        ]
+        effects: list[Effect] = []
+        for some in _bundles(points):
+            effects += self._desk.propose(Checkpointed(job=job.id, parts=some), now_s=now_s)
         return effects
 
     def _abort_on_threshold(self, job: Job, live: LiveJob, now_s: float) -> list[Effect]:

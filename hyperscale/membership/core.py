@@ -172,6 +172,13 @@ class Membership:
             *(peer.member() for peer in self.roster.peers.values()),
         ]
 
+    def member(self, node: str) -> Member | None:
+        """What is known of one of them; None if nobody of that name was ever seen."""
+        if node == self.station.node:
+            return self.station.own_member()
+        peer = self.roster.get(node)
+        return None if peer is None else peer.member()
+
     def state_of(self, node: str) -> State | None:
         peer = self.roster.get(node)
         return None if peer is None else peer.state

@@ -191,6 +191,10 @@ class MemberNode:
         """Every member this node knows, itself first."""
         return self.driver.core.members()
 
+    def known(self, node: str) -> Member | None:
+        """One of them."""
+        return self.driver.core.member(node)
+
     def why_not_ready(self) -> tuple[str, ...]:
         """Why this node should get no work now; empty if it should."""
         needs = self._duties.needs

@@ -7,6 +7,7 @@ everyone who asks.
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from hyperscale.health.overload import Overload, OverloadDetector, Sample
 from hyperscale.nodes.metrics import Family, Histogram, counter, gauge
 
 SAMPLE_S = 0.25
+_CPU_SAMPLES = 8
 _MEMORY_EVERY = 8
 """Memory changes slowly; it is looked at once in so many samples."""
 
@@ -54,15 +56,17 @@ class Vitals:
     async def run(self) -> None:
         """Measures until cancelled."""
         samples = 0
-        cpu_s, wall_s = time.process_time(), time.monotonic()
+        # Much of what a node does comes in bursts: one quarter of a second says little.
+        spent: deque[tuple[float, float]] = deque(maxlen=_CPU_SAMPLES + 1)
+        spent.append((time.monotonic(), time.process_time()))
         while True:
             due_s = time.monotonic() + SAMPLE_S
             await asyncio.sleep(SAMPLE_S)
             now_s = time.monotonic()
             lag_s = max(0.0, now_s - due_s)
             self._lag.observe(lag_s)
-            cpu_before_s, cpu_s = cpu_s, time.process_time()
-            wall_before_s, wall_s = wall_s, now_s
+            spent.append((now_s, time.process_time()))
+            (wall_before_s, cpu_before_s), (wall_s, cpu_s) = spent[0], spent[-1]
             # One thread does all the work here: a whole core is all it can use.
             self.cpu = min(1.0, (cpu_s - cpu_before_s) / max(wall_s - wall_before_s, 1e-6))
             if samples % _MEMORY_EVERY == 0:

@@ -2,12 +2,15 @@
 
 Every report is cumulative and carries a sequence number, so a lost, repeated or
 reordered one changes nothing: the receiver keeps the highest sequence it has seen.
+
+A leader may hold many thousands of these, and none is ever part of a cycle: they are left out
+of garbage collection (`gc=False`), which would look at each of them again and again.
 """
 
 from msgspec import Struct, field
 
 
-class StepCounts(Struct, kw_only=True):
+class StepCounts(Struct, kw_only=True, gc=False):
     total: int = 0  # ok + failed
     ok: int = 0
     failed: int = 0
@@ -20,7 +23,7 @@ class StepCounts(Struct, kw_only=True):
     errors: dict[str, int] = field(default_factory=dict)
 
 
-class SeriesPoint(Struct, kw_only=True):
+class SeriesPoint(Struct, kw_only=True, gc=False):
     """One second of one step. `second` counts from the start of the workflow."""
 
     second: int
@@ -29,7 +32,7 @@ class SeriesPoint(Struct, kw_only=True):
     latency: bytes  # HdrHistogram V2 of that second
 
 
-class StepReport(Struct, kw_only=True):
+class StepReport(Struct, kw_only=True, gc=False):
     name: str
     counts: StepCounts
     # Histograms travel about once a second; None means "as last reported".
@@ -38,14 +41,14 @@ class StepReport(Struct, kw_only=True):
     series: list[SeriesPoint] = field(default_factory=list)  # the newest points, by second
 
 
-class CheckReport(Struct, kw_only=True):
+class CheckReport(Struct, kw_only=True, gc=False):
     name: str
     passed: int = 0
     failed: int = 0
     first_failure: str | None = None
 
 
-class MetricReport(Struct, kw_only=True):
+class MetricReport(Struct, kw_only=True, gc=False):
     name: str
     kind: str
     count: int = 0
@@ -56,7 +59,7 @@ class MetricReport(Struct, kw_only=True):
     distribution: bytes | None = None  # HdrHistogram V2 of value * 1e6, for the two that need it
 
 
-class PartReport(Struct, kw_only=True):
+class PartReport(Struct, kw_only=True, gc=False):
     """The whole state of one executor's share of one workflow."""
 
     workflow: str

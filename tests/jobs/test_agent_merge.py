@@ -4,7 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperscale._native import Histogram
-from hyperscale.jobs.agent_merge import MERGED_PER_S, POINTS_MAX, SECONDS_MAX, PartMerge
+from hyperscale.jobs.agent_merge import (
+    MERGED_PER_S,
+    POINTS_MAX,
+    SECONDS_MAX,
+    SERIES_S,
+    PartMerge,
+)
 from hyperscale.plan import StepKind, StepPlan, WorkflowPlan
 from hyperscale.stats.merge import WorkflowStats
 from hyperscale.stats.report import (
@@ -110,6 +116,25 @@ def test_very_many_histograms_are_merged_less_often() -> None:
         if merged.steps[0].latency is not None:
             merged_s.append(second)
     assert merged_s == [1, 3, 5]
+
+
+def test_seconds_that_were_taken_are_not_told_again() -> None:
+    merge = PartMerge("Load", 0)
+
+    def told(second: int) -> list[int]:
+        merge.offer(0, report(0, second, [10]))
+        merged = merge.latest(now_s=float(second))
+        assert merged is not None
+        return [point.second for point in merged.steps[0].series]
+
+    for second in range(1, 30):
+        assert told(second)[0] == max(1, second - SERIES_S + 1)
+    merge.taken()
+    assert told(30) == [27, 28, 29, 30]  # those before it may still have grown
+    assert told(31) == [27, 28, 29, 30, 31]  # the last one was lost
+    merge.taken()
+    merge.untold()
+    assert len(told(32)) == SERIES_S
 
 
 def test_a_long_run_is_bounded() -> None:

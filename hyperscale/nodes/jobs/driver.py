@@ -57,6 +57,7 @@ from hyperscale.wire.roles import Role
 CALL_S = 2.0
 PREPARE_S = 5.0
 _TICK_S = 0.25
+_TICK_S_MIN = 0.005
 _OUTPUT_LINES_MAX = 1_000
 LIVING = (State.ALIVE, State.SUSPECT)
 
@@ -103,6 +104,7 @@ class JobsDriver:
         self._asks: dict[str, int] = {}  # who asked for what: ask -> group
         self._guard = CorrelationGuard()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
         self._is_open = True
         ledger.hooks.leading.append(self._leads)
         ledger.hooks.following.append(self._follows)
@@ -366,34 +368,39 @@ class JobsDriver:
         """Wakes at the earliest wish of any core."""
         if not self._is_open:
             return
-        if self._timer is not None:
-            self._timer.cancel()
+        now_s = time.monotonic()
         wishes = [leader.wake_at_s() for leader in self.leaders.values()]
         if self.allocator.is_leading:
             wishes.append(self.allocator.wake_at_s())
-        wait_s = min([_TICK_S, *(wish - time.monotonic() for wish in wishes)])
-        self._timer = self._loop.call_later(max(wait_s, 0.005), self._tick)
+        at_s = max(min([now_s + _TICK_S, *wishes]), now_s + _TICK_S_MIN)
+        if self._timer is not None:
+            if self._timer_s <= at_s:
+                return  # this is asked for after every message
+            self._timer.cancel()
+        self._timer_s = at_s
+        self._timer = self._loop.call_later(at_s - now_s, self._tick)
 
     def _tick(self) -> None:
+        self._timer = None
         now_s = time.monotonic()
         if self.allocator.is_leading:
             self._tell(self.allocator.tick(now_s=now_s))
-        workers = self._workers()
-        count = len(workers)
+        held = self._held(now_s)
         for group, leader in list(self.leaders.items()):
-            leader.hold(
-                frozenset(
-                    worker
-                    for worker in self._known_workers()
-                    if self._guard.is_held(worker, nodes=count, now_s=now_s)
-                )
-            )
+            leader.hold(held)
             if now_s >= leader.wake_at_s():
                 self._perform(group, leader.tick(now_s=now_s))
         self._arm()
 
-    def _known_workers(self) -> list[str]:
-        return [m.node for m in self._member.members() if m.role is Role.WORKER]
+    def _held(self, now_s: float) -> frozenset[str]:
+        """Workers whose silence is put down to the network for now."""
+        suspects = self._guard.suspects
+        if not suspects:
+            return frozenset()
+        nodes = len(self._workers())
+        return frozenset(
+            worker for worker in suspects if self._guard.is_held(worker, nodes=nodes, now_s=now_s)
+        )
 
 
 _ANSWERS: dict[type, type[Any]] = {RenewLeases: LeasesRenewed, WhoRuns: RunsHere}

@@ -79,7 +79,7 @@ class LedgerDuty(Service):
         except OSError as error:
             raise InputError(f"{self._directory}: {error.strerror or error}") from error
         self._member = member
-        self.peers = MemberPeers(member.server, member.members, member.server.local.role, _is_fit)
+        self.peers = MemberPeers(member.server, member, member.server.local.role, _is_fit)
         self._belonging = Belonging(self._store)
         self._joining = Joining(
             self._belonging,

@@ -33,28 +33,36 @@ class Peers(Protocol):
         """Whether a node should lead: alive, not overloaded, not leaving."""
 
 
+class Roster(Protocol):
+    """What is needed of a `MemberNode`."""
+
+    def members(self) -> list[Member]: ...
+
+    def known(self, node: str) -> Member | None: ...
+
+
 class MemberPeers:
     """The members of one role, as membership sees them."""
 
     def __init__(
         self,
         server: PeerServer,
-        members: Callable[[], list[Member]],
+        roster: Roster,
         role: Role,
         is_fit: Callable[[Member], bool],
     ) -> None:
         self._server = server
-        self._members = members
+        self._roster = roster
         self._role = role
         self._is_fit = is_fit
         self._links: dict[str, PeerLink] = {}
         self._seen_dead_s: dict[str, float] = {}
 
     def _tier(self) -> Iterator[Member]:
-        return (member for member in self._members() if member.role is self._role)
+        return (member for member in self._roster.members() if member.role is self._role)
 
     def link(self, node: str) -> PeerLink | None:
-        member = next((each for each in self._members() if each.node == node), None)
+        member = self._roster.known(node)
         known = self._links.get(node)
         if member is None:
             return known
@@ -85,5 +93,7 @@ class MemberPeers:
         return now_s - self._seen_dead_s.setdefault(node, now_s)
 
     def is_fit(self, node: str) -> bool:
-        found = next((member for member in self._tier() if member.node == node), None)
-        return found is not None and found.state is State.ALIVE and self._is_fit(found)
+        found = self._roster.known(node)
+        if found is None or found.role is not self._role:
+            return False
+        return found.state is State.ALIVE and self._is_fit(found)
