@@ -58,11 +58,12 @@ while True: pass"""
 
 
 @on_loop
-async def test_code_that_never_lets_go_is_killed_and_its_cores_serve_the_next_job(
+async def test_code_that_hangs_or_kills_is_ended_and_its_cores_serve_the_next_job(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     hogs = {where: Notes(tmp_path / where) for where in ("setup", "step", "teardown")}
     async with cluster.client() as client:
+        fatal = await client.submit_job(misbehaving(cluster, "step", "os._exit(7)"))
         jobs = {
             where: await client.submit_job(misbehaving(cluster, where, HOG, before=notes.code))
             for where, notes in hogs.items()
@@ -71,6 +72,7 @@ async def test_code_that_never_lets_go_is_killed_and_its_cores_serve_the_next_jo
         await asyncio.to_thread(until, lambda: spins.words("spins"), what="the setup spins")
         await client.cancel_job(jobs["setup"], "it never begins")
         ends = {where: await client.wait_for_completion(job) for where, job in jobs.items()}
+        given_up = await client.wait_for_completion(fatal)
         following = await ended(client, cluster.paced(vus=3, duration="500ms"))
     assert (ends["setup"].status, ends["setup"].exit_code) == ("cancelled", 3)
     assert "it never begins" in ends["setup"].reason
@@ -81,6 +83,12 @@ async def test_code_that_never_lets_go_is_killed_and_its_cores_serve_the_next_jo
     for notes in hogs.values():
         (pid,) = notes.words("spins")
         assert not is_alive(int(pid))
+    # What ends its executor is tried on every worker once, and three times more at most.
+    assert (given_up.status, given_up.exit_code) == ("failed", 3)
+    assert "given up after 3 attempts: " in given_up.reason
+    assert "exited with code 7" in given_up.reason
+    tried = [segment.worker for segment in given_up.result.segments]
+    assert sorted(tried) == ["worker-1", "worker-2", "worker-3"]
     assert following.status == "completed"
     assert len(following.workflow_results[0].workers) == 3
 
