@@ -66,6 +66,7 @@ def where(args: argparse.Namespace) -> str:
 @contextlib.asynccontextmanager
 async def open_client(args: argparse.Namespace) -> "AsyncIterator[HyperscaleClient]":
     from hyperscale.cli.node_flags import load_node
+    from hyperscale.config.addresses import parse_address
     from hyperscale.nodes.client import HyperscaleClient
 
     # What the wire would log is what these commands say themselves, as their error.
@@ -79,7 +80,11 @@ async def open_client(args: argparse.Namespace) -> "AsyncIterator[HyperscaleClie
         client = HyperscaleClient(directory=directory)
     else:
         config = load_node(args, "manager").require()
-        client = HyperscaleClient(args.manager, settings=config)
+        managers = [
+            parse_address(each, default_port=DEFAULT_PORT, where="--manager")
+            for each in args.manager
+        ]
+        client = HyperscaleClient(managers, settings=config)
     async with client:
         yield client
 

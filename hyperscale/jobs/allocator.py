@@ -55,6 +55,7 @@ _RANK = {
 _RECOVERY_RANK = 100
 
 Run = tuple[str, str, int]  # job, workflow, part
+_Place = tuple[float, float, int]  # rank, then since when it waits, then in the order of asking
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,8 @@ class _Reserved:
 @dataclass(slots=True)
 class _Ask:
     wish: AskCores
-    since_s: float
+    since_s: float  # it waits, also with an earlier allocator
+    came_s: float
     heard_s: float
     order: int
     answer: CoresAnswer | None = None  # once granted
@@ -117,16 +119,16 @@ class _Ask:
         base = _RANK[self.wish.priority] if self.wish.is_test else len(_RANK)
         return base + int((now_s - self.since_s) / age_s)
 
-    def place(self, now_s: float, age_s: float) -> tuple[float, int]:
+    def place(self, now_s: float, age_s: float) -> _Place:
         """The smaller, the sooner it is served."""
-        return -self.rank(now_s, age_s), self.order
+        return -self.rank(now_s, age_s), self.since_s, self.order
 
 
 @dataclass(slots=True)
 class _Standing:
     """What those that wait are told, made once for all of them: each asks every second."""
 
-    places: list[tuple[float, int]]  # `_Ask.place`, sorted
+    places: list[_Place]  # sorted
     first: _Ask
     free: int
     alone: tuple[str, str] | None  # job and workflow that are to have nothing beside them
@@ -241,7 +243,8 @@ class Allocator:
                     reason=capacity_exceeded(waiting),
                 )
             self._orders += 1
-            known = _Ask(wish, now_s, now_s, self._orders)
+            since_s = now_s - max(0.0, wish.waited_s)
+            known = _Ask(wish, since_s, now_s, now_s, self._orders)
             self._asks[wish.ask] = known
             if self._standing is not None:
                 insort(self._standing.places, known.place(now_s, self._age_s))
@@ -318,14 +321,14 @@ class Allocator:
         self._standing = None
         self._forget(now_s)
         queue = self._queue(now_s)
-        settling = [ask for ask in queue if now_s < ask.since_s + SETTLE_S]
+        settling = [ask for ask in queue if now_s < ask.came_s + SETTLE_S]
         self._serve_at_s = now_s + 1.0
         if not self._may_grant(now_s):
             self._serve_at_s = min(self._serve_at_s, self._since_s + REBUILD_S)
             return []
         if settling:
             # Somebody may be about to ask for less beside it: all of them together, soon.
-            self._serve_at_s = min(ask.since_s + SETTLE_S for ask in settling)
+            self._serve_at_s = min(ask.came_s + SETTLE_S for ask in settling)
             queue = [ask for ask in queue if ask not in settling]
         tells = []
         for ask in [ask for ask in queue if ask.wish.is_recovery]:

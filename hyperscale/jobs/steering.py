@@ -179,7 +179,7 @@ class Steering:
         if now_s < max(ask.sent_s + self._timing.repeat_s, ask.wait_until_s):
             return None, []
         ask.sent_s = now_s
-        return None, [Ask(wish)]
+        return None, [Ask(msgspec.structs.replace(wish, waited_s=waited_s))]
 
     def _waited_too_long(
         self, wish: AskCores, ask: LiveAsk, waited_s: float, job: Job, now_s: float

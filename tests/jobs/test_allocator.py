@@ -341,6 +341,20 @@ def test_one_that_has_waited_outranks_a_higher_priority_that_came_later() -> Non
     assert answer.position == 2
 
 
+def test_those_who_wait_keep_their_places_when_the_allocator_changes() -> None:
+    pool = Pool(4, told=False)
+    pool.held["w0"] = [HeldCores(run=RunId("old", "Load", 0, 1), cores=4)]
+    pool.tell("w0")
+    pool.ask("later", waited_s=5.0)
+    pool.ask("new")
+    pool.ask("earlier", waited_s=9.0)
+    pool.ask("patient", waited_s=2 * AGE_S, priority=Priority.LOW)
+    pool.settle()
+    wishes = pool.wishes.values()
+    places = {wish.ask: pool.allocator.ask(wish, now_s=pool.now_s).position for wish in wishes}
+    assert places == {"patient": 1, "earlier": 2, "later": 3, "new": 4}
+
+
 def test_the_queue_is_bounded() -> None:
     pool = Pool(1, queue_max=2)
     for name in "abcd":
