@@ -105,7 +105,9 @@ class Steward:
             for number, node in topology.nodes.items()
             if node.state is not NodeState.GONE and number not in voters
         ]
-        self._seat(MANAGEMENT, voters, learners)
+        is_seated = self._seat(MANAGEMENT, voters, learners)
+        if not is_seated and not topology.groups:
+            return  # a new tier serves nobody before it can lose a node
         for decision in decide(topology, sight):
             yield Decide(decision)
 

@@ -21,6 +21,7 @@ from hyperscale.nodes.ledger.routing import Ledger
 from hyperscale.nodes.ledger.transfer import BEGINNING
 
 _PASS_S = 1.0
+_FOUNDING_S = 0.1
 _HISTORY_PAGE = 500
 _HISTORY_S = 30.0
 _ASK_S = 2.0
@@ -57,8 +58,9 @@ class Managing:
             while True:
                 self._pass(tasks)
                 self._changed.clear()
+                is_new = not self._ledger.topology.groups  # everybody waits for it
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_PASS_S):
+                    async with asyncio.timeout(_FOUNDING_S if is_new else _PASS_S):
                         await self._changed.wait()
 
     def _pass(self, tasks: asyncio.TaskGroup) -> None:

@@ -35,8 +35,11 @@ def next_commit_s(tier: Tier, leader: str) -> float:
     return asyncio.run(through_another())
 
 
-def test_another_leads_when_the_leader_is_killed(cluster: Cluster) -> None:
+def test_a_tier_that_is_ready_can_lose_the_leader_of_a_group(cluster: Cluster) -> None:
     tier = Tier(cluster)
+    for name in tier.names:  # none is ready before, of group 0 too
+        managing = next(row for row in tier.told(name).replicas if row.group == 0)
+        assert sorted(managing.voters) == sorted(tier.names)
     tier.wait_settled()
     leader = tier.leader_of(GROUP)
     next_commit_s(tier, leader)
