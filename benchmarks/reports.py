@@ -25,7 +25,6 @@ from hyperscale.nodes.client import HyperscaleClient
 
 WORKERS = int(os.environ.get("BENCH_REPORTS_WORKERS", "1000"))
 SECONDS = float(os.environ.get("BENCH_REPORTS_S", "30"))
-PROCESSES = 2
 SETTLE_S = 10.0
 STARTED_S = 120.0
 GOAL_CORES = 1.0
@@ -77,13 +76,16 @@ class Simulation:
 
 
 @contextmanager
-def simulated_workers(folder: Path) -> Iterator[Simulation]:
+def simulated_workers(folder: Path, beside: list[int]) -> Iterator[Simulation]:
+    """A process on each other CPU than those `beside`, if there are others."""
+    cpus = sorted(os.sched_getaffinity(0) - set(beside)) or beside
     with ExitStack() as stack:
         processes = []
-        for number in range(PROCESSES):
-            first, last = (WORKERS * n // PROCESSES for n in (number, number + 1))
+        for number, cpu in enumerate(cpus):
+            first, last = (WORKERS * n // len(cpus) for n in (number, number + 1))
             process = subprocess.Popen(
                 [
+                    *("taskset", "-c", str(cpu)),
                     *(sys.executable, "-m", "benchmarks.reports_workers"),
                     *(str(folder), str(first), str(last - first)),
                 ],
@@ -167,7 +169,7 @@ def main() -> None:
         folder = Path(name) / "cluster"
         nodes = stack.enter_context(cluster(folder, "--managers", "1", "--workers", "0"))
         manager = nodes.managers[0].pid
-        simulation = stack.enter_context(simulated_workers(folder))
+        simulation = stack.enter_context(simulated_workers(folder, nodes.managers[0].cpus))
         job = start_parts(folder, simulation)
         rows = [measure("nobody watches", manager, simulation)]
         watching = subprocess.Popen(
@@ -192,10 +194,11 @@ def report(rows: list[dict[str, Any]], load_before: float) -> None:
         f"each on every worker. Reports come at the default interval of "
         f"{PROGRESS_S[Backpressure.NONE]:g} s, all parts of a worker in one message, each with "
         f"the counts of {len(STEPS)} steps at {RATE} requests a second; every other one has "
-        "histograms, phases and the newest 15 seconds, as those of a real worker. Leases are "
+        "histograms, phases and the newest seconds, as those of a real worker. Leases are "
         "renewed, cores told and checkpoints committed as always. The workers are simulated in "
-        f"{PROCESSES} other processes: each has a connection and a datagram socket of its own, "
-        "sealed with the secret, and the agent of a real worker; its executors only report, and "
+        "processes on the other CPUs: each worker has a connection and a "
+        "datagram socket of its own, sealed with the secret, and the agent of a real worker; its "
+        "executors only report, and "
         "as a member it joins and answers pings but sends none (1,000 real members are more than "
         "this machine can run). CPU is the manager's, from /proc, over "
         f"{SECONDS:g} s of each. The machine was shared: its load average was {load_before:.1f} "

@@ -45,6 +45,8 @@ class Signal(IntEnum):
     CPU = 5
 
 
+_BACKLOG = (Signal.LAG, Signal.IN_FLIGHT, Signal.QUEUE, Signal.LATENCY)
+
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
 Marks = tuple[float, float, float]
 """Above which a signal asks for BUSY, STRESSED, OVERLOADED."""
@@ -131,6 +133,11 @@ class OverloadDetector:
             self._unhealthy_since_s = now_s
         self._learn(now_s)
         return self.level
+
+    @property
+    def backlog(self) -> Overload:
+        """What is asked for by what waits here, however busy the CPU may be."""
+        return max(self.readings[signal] for signal in _BACKLOG)
 
     def reasons(self) -> tuple[Signal, ...]:
         """The signals that ask for the worst level just now, if any asks for one."""

@@ -62,6 +62,7 @@ from hyperscale.stats.view import RunView
 Answer = PartAnswer | LeasesRenewed | RunsHere
 
 _RUNS_AT_ONCE = 64
+_RUNS_MANY = 1_000
 _SOON_S = 0.02
 
 
@@ -315,7 +316,8 @@ class JobLeader:
         effects: list[Effect] = []
         jobs = list(self._machine.jobs())
         if now_s >= self._full_at_s:
-            self._full_at_s = now_s + self._timing.renew_s / 4
+            is_large = len(self._desk.runs) > _RUNS_MANY
+            self._full_at_s = now_s + self._timing.renew_s / (2 if is_large else 4)
             effects += self._contact(now_s)
         else:
             jobs = [job for job in jobs if job.id in self._dirty]

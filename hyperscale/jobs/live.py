@@ -114,6 +114,7 @@ class LiveRun:
     report_s: float | None = None  # when the last report came
     # No later than its load began: when it was told to, or as the fastest report has it.
     origin_s: float = float("inf")
+    sent: int = 0  # requests, as the last report has them
     rates: list[float] = field(default_factory=list)  # of requests, between reports, newest last
     actions: int = -1
     moved_s: float = 0.0  # when an action finished for the last time
@@ -167,20 +168,21 @@ class LiveRun:
         if report is not None:
             self.state = PartState(report)
             self.elapsed_s, self.iterations = part.elapsed_s, part.iterations
+            self.sent = sent_of(report)
             if part.elapsed_s > 0:
-                self.rates = [sent_of(report) / part.elapsed_s]
+                self.rates = [self.sent / part.elapsed_s]
             self.actions, self.moved_s = actions_of(report), now_s
             self.report_s = now_s - age_s
             self.origin_s = self.report_s - part.elapsed_s - _CLOCKS_S
 
     def _rate(self, report: PartReport, elapsed_s: float) -> None:
-        before = self.state
+        before, self.sent = self.sent, sent_of(report)
         span_s = elapsed_s - self.elapsed_s
-        if before is None:
+        if self.state is None:
             if elapsed_s > _RATE_SPAN_S:
-                self.rates.append(sent_of(report) / elapsed_s)
+                self.rates.append(self.sent / elapsed_s)
         elif span_s >= _RATE_SPAN_S:
-            self.rates.append((sent_of(report) - sent_of(before.report)) / span_s)
+            self.rates.append((self.sent - before) / span_s)
             del self.rates[:-10]
 
     def extend(self, *, now_s: float) -> float:

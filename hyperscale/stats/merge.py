@@ -59,13 +59,15 @@ class PartState:
             self.report = report
         # Most reports leave histograms and series out: between two that have them, the
         # counts run ahead.
-        if any(step.latency is not None or step.series for step in report.steps):
-            self.series_until_s = max(self.series_until_s, report.elapsed_s)
         for step in report.steps:
             if step.latency is not None:
                 _keep_latest(self._latencies, step.name, sequence, step.latency)
+            elif not step.series and step.phases is None:
+                continue
             if step.phases is not None:
                 _keep_latest(self._phases, step.name, sequence, step.phases)
+            if step.latency is not None or step.series:
+                self.series_until_s = max(self.series_until_s, report.elapsed_s)
         for metric in report.metrics:
             if metric.distribution is not None:
                 _keep_latest(self._distributions, metric.name, sequence, metric.distribution)

@@ -6,7 +6,7 @@ cell. Cells roll up into wider tiers as they complete, so a long run is shown in
 """
 
 from bisect import bisect_left
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from hyperscale.stats.histograms import merge_encoded, quantile_ms
@@ -63,13 +63,15 @@ class StepSeries:
         self._open_from_s = 0
         self._folded_s: dict[Hashable, int] = {}  # the last second folded of each part
 
-    def offer(self, part: Hashable, points: Iterable[SeriesPoint]) -> None:
+    def offer(self, part: Hashable, points: Sequence[SeriesPoint]) -> None:
         """Takes points of one part.
 
         A second only grows, so of two reports of it the larger is the later one, in
         whatever order they come. A second that was closed without this part is taken late;
         one that was closed with it is not counted again.
         """
+        if not points:
+            return
         folded_s = self._folded_s.get(part, -1)
         for point in points:
             if point.second < self._open_from_s and point.second <= folded_s:

@@ -77,6 +77,14 @@ def test_latency_is_judged_by_itself_even_when_it_never_was_better(
     assert detector.level is level
 
 
+def test_a_busy_cpu_is_no_backlog() -> None:
+    detector = OverloadDetector(counts_cpu=True)
+    detector.observe(Sample(cpu=0.99, memory=0.99), now_s=0.0)
+    assert detector.backlog is Overload.HEALTHY
+    detector.observe(Sample(queue=0.86), now_s=1.0)
+    assert detector.backlog is Overload.STRESSED
+
+
 def test_a_load_generator_may_use_all_of_its_cpu() -> None:
     detector = OverloadDetector(counts_cpu=False)
     feed(detector, Sample(cpu=1.0), seconds=60)

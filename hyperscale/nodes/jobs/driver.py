@@ -318,7 +318,8 @@ class JobsDriver:
         leader = self.leaders.get(progress.group)
         if leader is None:
             return ProgressTaken(leader=self.ledger.leader_of(progress.group))
-        leader.backpressure = _BACKPRESSURE[self._member.vitals.level]
+        # A busy CPU that keeps up is no reason to hear less.
+        leader.backpressure = _BACKPRESSURE[self._member.vitals.detector.backlog]
         taken, effects = leader.progress(progress, now_s=time.monotonic())
         self._perform(progress.group, effects)
         return taken
