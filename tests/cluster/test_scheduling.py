@@ -1,7 +1,7 @@
 """Who gets cores, how many and when, on two workers of two cores each."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from hyperscale.errors import RunError
 from hyperscale.nodes.client import HyperscaleClient
 from hyperscale.nodes.client_api import JobFinalResult
+from tests.cli.command import WAIT_S, run
 from tests.cluster.lab import Cluster, cut, on_loop, running_cluster, sent, status_is
 
 QUEUE_MAX = 3
@@ -62,6 +63,17 @@ async def running_jobs(client: HyperscaleClient) -> dict[str, int]:
     return found
 
 
+async def becomes(look: Callable[[], Awaitable[object]], wanted: object) -> None:
+    """Waits until what is seen is what is wanted."""
+    seen: object = None
+    try:
+        async with asyncio.timeout(WAIT_S):
+            while (seen := await look()) != wanted:
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise AssertionError(f"it stayed {seen}, not {wanted}") from None
+
+
 def counted(cluster: Cluster, route: str) -> int:
     """What the target has read of one route."""
     return int(cluster.counts()["routes"][route]["GET"])
@@ -71,14 +83,12 @@ def counted(cluster: Cluster, route: str) -> int:
 async def test_two_jobs_share_the_cores_and_each_reports_its_own_requests(cluster: Cluster) -> None:
     async with cluster.client() as client:
         files = [
-            cluster.write(load("Load", vus=2, duration="2s", path=path)) for path in (DELAY, SLOW)
+            cluster.write(load("Load", vus=2, duration="3s", path=path)) for path in (DELAY, SLOW)
         ]
-        jobs = [await client.submit_job(file) for file in files]
-        for job in jobs:
-            await status_is(client, job, "running")
-        assert await running_jobs(client) == dict.fromkeys(jobs, 2)
+        jobs = await asyncio.gather(*map(client.submit_job, files))
+        await becomes(lambda: running_jobs(client), dict.fromkeys(jobs, 2))
         finals = [await ended(client, job) for job in jobs]
-        assert await running_jobs(client) == {}
+        await becomes(lambda: running_jobs(client), {})
     for final, route in zip(finals, ROUTES, strict=True):
         assert cores(final) == {"Load": 2}
         total = counted(cluster, route)
@@ -128,12 +138,15 @@ async def test_a_job_without_enough_free_cores_says_where_it_waits_and_why_and_r
         assert place in status.stdout
         workers = await asyncio.to_thread(cluster.run, "workers", *where)
         assert f"First of {first} on 2 cores" in workers.stdout
+        assert watching.stdout is not None
+        while place not in await asyncio.to_thread(watching.stdout.readline):
+            assert watching.poll() is None
         await client.cancel_job(first)
         stdout, _ = await asyncio.to_thread(watching.communicate, timeout=60)
         final = await ended(client, second)
     assert cores(final)["High"] >= 3
     assert watching.returncode == 0
-    assert place in stdout
+    assert "passed" in stdout
 
 
 @on_loop
@@ -143,9 +156,10 @@ async def test_an_exclusive_workflow_gets_its_turn_in_a_stream_of_small_ones_and
     small = cluster.write(load("Small", vus=1, duration="1s"))
     file = cluster.write(load("Alone", vus=2, duration="1s", priority="exclusive"))
     later: list[str] = []
+    is_over = asyncio.Event()
 
     async def keep_coming() -> None:
-        while True:
+        while not is_over.is_set():
             later.append(await client.submit_job(small))
             await status_is(client, later[-1], "running", "completed")
 
@@ -158,7 +172,8 @@ async def test_an_exclusive_workflow_gets_its_turn_in_a_stream_of_small_ones_and
         while (await client.get_job_status(alone)).status != "completed":
             seen.append(await running_jobs(client))
             await asyncio.sleep(0.1)  # a client that asks without pause is slowed down
-        stream.cancel()
+        is_over.set()
+        await stream
         finals = [await ended(client, job) for job in [before, *later]]
     assert all(final.status == "completed" for final in finals)
     beside = [set(jobs) for jobs in seen if alone in jobs]
@@ -175,10 +190,12 @@ async def test_a_job_beyond_the_queue_is_refused_and_a_repeated_one_is_not(
         running = await client.submit_job(file)
         await status_is(client, running, "running")
         waiting = [await client.submit_job(file, key=f"k{n}") for n in range(QUEUE_MAX)]
-        for job in waiting:
-            await status_is(client, job, "queued")
-        rows = {row.job: row.position for row in (await another.get_jobs(live_only=True)).jobs}
-        assert [rows[job] for job in waiting] == [1, 2, 3]
+
+        async def places() -> list[int]:
+            rows = {row.job: row for row in (await another.get_jobs(live_only=True)).jobs}
+            return [rows[job].position for job in waiting]
+
+        await becomes(places, [1, 2, 3])
         assert await another.submit_job(file, key="k1") == waiting[1]
         refused = await asyncio.to_thread(
             cluster.run,
@@ -201,3 +218,20 @@ def test_without_any_worker_a_job_fails_and_says_so(cluster: Cluster, tmp_path: 
     )
     assert done.returncode == 3
     assert "there are no workers that take work" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[listen]\nport = 9000\n", "[listen] cannot be set here"),
+        ("[queue]\nmax = 0\n", "queue.max"),
+        ("[queue]\nage = 3\n", "did you mean queue.age_s?"),
+    ],
+)
+def test_settings_a_local_cluster_cannot_have_are_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / "nodes.toml").write_text(text)
+    done = run("cluster", "up", "--dir", "lab", "--config", "nodes.toml", cwd=tmp_path)
+    assert done.code == 2
+    assert message in done.stderr
