@@ -5,6 +5,7 @@ and asks again when that is committed. Every answer is a small step that is righ
 a leader lost between two of them leaves nothing half done.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -40,7 +41,7 @@ class Sight(Struct, frozen=True, kw_only=True):
     unfit: frozenset[int] = frozenset()
     """Nodes that should not lead: overloaded, or leaving."""
     load: Mapping[int, float] = {}
-    """Commands per second by group."""
+    """Entries per second of the groups this node has a replica of."""
     leading: Mapping[int, int] = {}
     """The node that leads each group now, where that is known."""
 
@@ -198,21 +199,27 @@ def _balance(topology: Topology, sight: Sight) -> list[Decision]:
         max(weight, key=lambda g: (weight[g], -g)),
     )
     mean = sum(weight.values()) / len(weight)
-    if weight[most] < mean * _IMBALANCE or owned[most] < 2:
+    if weight[most] < mean * _IMBALANCE:
         return []
     share = min((weight[most] - weight[least]) / 2 / weight[most], 0.5)
-    count = max(1, int(owned[most] * share))
+    # Load follows the slots only as jobs end: whatever it bears now, half of its share stays.
+    spare = owned[most] - math.ceil(SLOTS / len(groups) / 2)
+    count = min(max(1, int(owned[most] * share)), spare)
+    if count < 1:
+        return []
     slots = [slot for slot, owner in enumerate(topology.owners) if owner == most]
     return [MoveBegun(tuple(slots[-count:]), most, least)]
 
 
 def _weight(group: int, owned: Mapping[int, int], sight: Sight, groups: int) -> float:
-    """A group's part of all slots and of all commands; both matter, commands only when many."""
+    """A group's part of all slots and of all entries; both matter, entries only when many.
+    A group of which nothing is known counts as one like the others."""
     by_slots = owned.get(group, 0) / SLOTS * groups
     total = sum(sight.load.values())
     if total < _LOAD_WORTH_MOVING:
         return by_slots
-    return (by_slots + sight.load.get(group, 0.0) / total * groups) / 2
+    mean = total / len(sight.load)
+    return (by_slots + sight.load.get(group, mean) / mean) / 2
 
 
 _LOAD_WORTH_MOVING = 100.0

@@ -1,5 +1,6 @@
 """Where groups, slots and leaderships go: one look at a time, until there is nothing left to do."""
 
+import math
 from collections import Counter
 
 import pytest
@@ -208,6 +209,24 @@ def test_slots_go_where_there_is_less_load() -> None:
     assert [move.source for move in moves] == [1]
     few = Sight(dead_s={}, load={1: 20.0, 2: 0.0, 3: 0.0})
     assert decide(made, few) == []
+
+
+def test_a_group_whose_load_stays_keeps_half_of_its_share() -> None:
+    made = nodes("a", "b", "c")
+    settle(made)
+    busy = Sight(dead_s={}, load={1: 5_000.0, 2: 10.0, 3: 10.0})
+    settle(made, busy)
+    owned = Counter(made.owners)
+    assert owned[1] == math.ceil(SLOTS / 3 / 2)
+    assert abs(owned[2] - owned[3]) <= SLOTS / 3 / 4
+
+
+def test_a_group_of_which_nothing_is_known_is_taken_for_one_like_the_others() -> None:
+    made = nodes("a", "b", "c")
+    settle(made)
+    assert decide(made, Sight(dead_s={}, load={1: 500.0, 2: 500.0})) == []
+    moves = decide(made, Sight(dead_s={}, load={1: 900.0, 2: 100.0}))
+    assert [(m.source, m.target) for m in moves if isinstance(m, MoveBegun)] == [(1, 2)]
 
 
 def test_an_odd_number_votes_in_group_0_and_those_who_do_stay() -> None:

@@ -29,6 +29,7 @@ _WHOLE_S = 10.0
 """For so long an answer counts."""
 
 _UNFIT_S = 10.0
+_LOAD_S = 10.0
 
 _log = logging.getLogger("hyperscale.ledger")
 
@@ -39,7 +40,9 @@ class Managing:
     def __init__(self, ledger: Ledger, live_jobs: Callable[[Machine], int]) -> None:
         self._ledger = ledger
         self._changed = asyncio.Event()
-        self._commands: dict[int, int] = {}
+        self._applied: dict[int, int] = {}
+        self._looked_s = 0.0
+        self._load: dict[int, float] = {}
         self._unfit_since_s: dict[str, float] = {}
         self._under_way: dict[int, asyncio.Task[None]] = {}
         self._whole_until_s: dict[tuple[int, int], float] = {}
@@ -120,7 +123,7 @@ class Managing:
             if number != own and self._is_long_unfit(node.name)
         }
         leading = {group: ledger.core.leader_of(group) for group in ledger.topology.groups}
-        return Sight(dead_s=dead, unfit=frozenset(unfit), load=self._load(), leading=leading)
+        return Sight(dead_s=dead, unfit=frozenset(unfit), load=self._measured(), leading=leading)
 
     def _is_long_unfit(self, name: str) -> bool:
         """A moment of overload is no reason to move leaderships about."""
@@ -130,13 +133,19 @@ class Managing:
             return False
         return now_s - self._unfit_since_s.setdefault(name, now_s) >= _UNFIT_S
 
-    def _load(self) -> Mapping[int, float]:
-        """Commands per pass; only of the groups led here, which is enough to shed load."""
-        now = dict(self._ledger.commands)
-        now.pop(MANAGEMENT, None)
-        load = {group: float(count - self._commands.get(group, 0)) for group, count in now.items()}
-        self._commands = now
-        return load if len(load) == len(self._ledger.topology.groups) else {}
+    def _measured(self) -> Mapping[int, float]:
+        """Entries per second of each group here, over long enough to be no accident."""
+        span_s = asyncio.get_running_loop().time() - self._looked_s
+        if span_s >= _LOAD_S:
+            self._looked_s += span_s
+            before, replicas = self._applied, self._ledger.core.replicas
+            self._applied = {group: replicas[group].applied for group in replicas}
+            self._load = {
+                group: (applied - before[group]) / span_s
+                for group, applied in self._applied.items()
+                if group != MANAGEMENT and group in before
+            }
+        return self._load
 
     def _is_whole(self, group: int, number: int) -> bool:
         """Whether a node said a moment ago that it has a group's history; else it is asked."""
