@@ -58,8 +58,8 @@ async def running_jobs(client: HyperscaleClient) -> dict[str, int]:
     """Cores by job, as the workers tell them."""
     found: dict[str, int] = {}
     for row in (await client.get_workers()).workers:
-        for run in row.runs:
-            found[run.job] = found.get(run.job, 0) + run.cores
+        for held in row.runs:
+            found[held.job] = found.get(held.job, 0) + held.cores
     return found
 
 
@@ -223,7 +223,7 @@ def test_without_any_worker_a_job_fails_and_says_so(cluster: Cluster, tmp_path: 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[listen]\nport = 9000\n", "[listen] cannot be set here"),
+        ("[listen]\nport = 9100\n", "[listen] cannot be set here"),
         ("[queue]\nmax = 0\n", "queue.max"),
         ("[queue]\nage = 3\n", "did you mean queue.age_s?"),
     ],
