@@ -196,6 +196,11 @@ class WorkflowStats:
         return tuple((step.name, step.kind) for step in self._steps.values())
 
     @property
+    def parts(self) -> int:
+        """Attempts of parts that have reported."""
+        return len(self._parts)
+
+    @property
     def elapsed_s(self) -> float:
         return max((part.report.elapsed_s for part in self._parts.values()), default=0.0)
 
@@ -276,13 +281,21 @@ class WorkflowStats:
         tier = tier_for(self.elapsed_s)
         return values(self._steps[step].series.cells(tier), TIERS_S[tier], self.elapsed_s)
 
-    def headline_series(self, known: Iterable[SeriesValue] = ()) -> list[SeriesValue]:
-        """The headline steps together. Values in `known` that still hold are not computed again."""
+    def headline_series(
+        self, known: Iterable[SeriesValue] = (), until_s: float = float("inf")
+    ) -> list[SeriesValue]:
+        """The headline steps together, intervals that end by `until_s`. Values in `known` that
+        still hold are not computed again."""
         tier = tier_for(self.elapsed_s)
+        width_s = TIERS_S[tier]
         cells = [
-            cell for name in self.headline_steps for cell in self._steps[name].series.cells(tier)
+            cell
+            for name in self.headline_steps
+            for cell in self._steps[name].series.cells(tier)
+            if cell.at_s + width_s <= until_s
         ]
-        return values(cells, TIERS_S[tier], self.elapsed_s, known)
+        found = values(cells, width_s, self.elapsed_s, known)
+        return [value for value in found if value.at_s + width_s <= until_s]
 
     # -- checks and metrics
 

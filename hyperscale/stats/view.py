@@ -17,6 +17,7 @@ from hyperscale.stats.series import SeriesValue
 RATE_WINDOW_S = 2.0
 # Percentiles change slowly and cost a decode per part and step.
 LATENCY_REFRESH_S = 0.5
+LATENCY_PARTS_PER_S = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,9 @@ class LiveMeter:
 
     def _refresh_percentiles(self, now_s: float, is_final: bool) -> None:
         at_s = self._percentiles_at_s
-        if at_s is not None and now_s - at_s < LATENCY_REFRESH_S and not is_final:
+        # Merging the histograms of very many parts takes long: then it is done less often.
+        again_s = max(LATENCY_REFRESH_S, self._stats.parts / LATENCY_PARTS_PER_S)
+        if at_s is not None and now_s - at_s < again_s and not is_final:
             return
         for name, _ in self._stats.steps:
             histogram = self._stats.latency(name)
@@ -209,12 +212,7 @@ class LiveMeter:
         finished_s = self._stats.finished_s
         if finished_s == self._series_finished_s and not is_final:
             return
-        interval_s = self._stats.series_interval_s
-        self._series = [
-            value
-            for value in self._stats.headline_series(self._series)
-            if value.at_s + interval_s <= finished_s
-        ]
+        self._series = self._stats.headline_series(self._series, finished_s)
         self._series_finished_s = finished_s
 
     def _step_view(
