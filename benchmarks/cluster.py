@@ -107,7 +107,8 @@ def command_of(pid: int) -> str:
 def running(*command: str | Path) -> Iterator[int]:
     """A command on the CPU of the load, until it ends by itself."""
     words = ["taskset", "-c", str(LOAD_CPU), *map(str, command)]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    # In a session of its own, as nodes are: the kernel shares the CPU out among sessions.
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         yield process.pid
         process.wait(60)

@@ -89,7 +89,12 @@ def nginx() -> Iterator[str]:
                 }}
             }}""")
         command = ["taskset", "-c", str(SERVER_CPU), "nginx", "-p", folder, "-c", str(config)]
-        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        server = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         try:
             wait_for_port(port)
             yield f"http://127.0.0.1:{port}"
