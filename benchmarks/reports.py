@@ -76,9 +76,8 @@ class Simulation:
 
 
 @contextmanager
-def simulated_workers(folder: Path, beside: list[int]) -> Iterator[Simulation]:
-    """A process on each other CPU than those `beside`, if there are others."""
-    cpus = sorted(os.sched_getaffinity(0) - set(beside)) or beside
+def simulated_workers(folder: Path, cpus: list[int]) -> Iterator[Simulation]:
+    """A process on each of these CPUs."""
     with ExitStack() as stack:
         processes = []
         for number, cpu in enumerate(cpus):
@@ -169,11 +168,17 @@ def main() -> None:
         folder = Path(name) / "cluster"
         nodes = stack.enter_context(cluster(folder, "--managers", "1", "--workers", "0"))
         manager = nodes.managers[0].pid
-        simulation = stack.enter_context(simulated_workers(folder, nodes.managers[0].cpus))
+        taken = nodes.managers[0].cpus
+        cpus = sorted(os.sched_getaffinity(0) - set(taken)) or taken
+        simulation = stack.enter_context(simulated_workers(folder, cpus))
         job = start_parts(folder, simulation)
         rows = [measure("nobody watches", manager, simulation)]
         watching = subprocess.Popen(
-            [HYPERSCALE, "watch", job, "--dir", folder], stdout=subprocess.DEVNULL
+            [
+                *("taskset", "-c", ",".join(map(str, cpus))),
+                *(HYPERSCALE, "watch", job, "--dir", folder),
+            ],
+            stdout=subprocess.DEVNULL,
         )
         stack.callback(watching.wait)
         stack.callback(watching.kill)
@@ -196,9 +201,9 @@ def report(rows: list[dict[str, Any]], load_before: float) -> None:
         f"the counts of {len(STEPS)} steps at {RATE} requests a second; every other one has "
         "histograms, phases and the newest seconds, as those of a real worker. Leases are "
         "renewed, cores told and checkpoints committed as always. The workers are simulated in "
-        "processes on the other CPUs: each worker has a connection and a "
-        "datagram socket of its own, sealed with the secret, and the agent of a real worker; its "
-        "executors only report, and "
+        "processes on the other CPUs, where the client that watches is too: each worker has a "
+        "connection and a datagram socket of its own, sealed with the secret, and the agent of a "
+        "real worker; its executors only report, and "
         "as a member it joins and answers pings but sends none (1,000 real members are more than "
         "this machine can run). CPU is the manager's, from /proc, over "
         f"{SECONDS:g} s of each. The machine was shared: its load average was {load_before:.1f} "
