@@ -297,6 +297,7 @@ class Agent:
         if run.phase is PartPhase.RUNNING:
             return self._extend(run, until_s), None
         run.phase = PartPhase.RUNNING
+        run.started_s = now_s + command.start_in_ms / 1000
         self._telling.watch(run, now_s=now_s)
         effects: list[Effect] = []
         # Load begins under this lease, also if the one it was prepared under lasts longer: of
@@ -452,6 +453,8 @@ class Agent:
         run.ended[event.place] = event
         if event.report is not None:
             run.take(event.place, event.report, now_s=now_s)
+        else:
+            run.died(event.place, now_s=now_s)
         is_trouble = event.is_dead or event.status is PartStatus.FAILED
         if event.is_dead and run.can_expire and run.lease_until_s <= now_s:
             # The kernel ended it, as it does with those that do not end by themselves.
@@ -486,6 +489,7 @@ class Agent:
             provided=[end.provided for end in ends if end.provided],
             is_retryable=is_retryable,
             was_saturated=run.saturation.was_saturated,
+            unheard_s=run.unheard_s,
         )
         return self._close(run, finished, now_s)
 

@@ -58,6 +58,9 @@ class Run:
     ready_again_s: float = 0.0
     ended: dict[int, Ended] = field(default_factory=dict)
     vacated: set[int] = field(default_factory=set)
+    started_s: float | None = None  # when its load began, or will
+    told_s: dict[int, float] = field(default_factory=dict)  # of this attempt, reported, by place
+    unheard_s: float = 0.0  # the longest that one which was killed may have gone on beyond that
     actions: dict[int, int] = field(default_factory=dict)  # finished, by place
     moved_s: float = float("inf")  # when one finished for the last time
 
@@ -82,6 +85,7 @@ class Run:
     def take(self, place: int, report: PartReport, *, now_s: float) -> None:
         self.merge.offer(place, report)
         self.saturation.observe(report)
+        self.told_s[place] = report.elapsed_s - self.command.elapsed_s
         actions = sum(step.counts.total for step in report.steps)
         if self.actions.get(place) != actions:
             self.actions[place] = actions
@@ -93,6 +97,14 @@ class Run:
         if still_s < STILL_S or self.phase is not PartPhase.RUNNING or not self.merge.vus:
             return ""
         return f"{self.merge.vus} virtual users have been in their steps for {still_s:.0f} s"
+
+    def died(self, place: int, *, now_s: float) -> None:
+        """An executor ended without a last report. By the end of its lease it sent no more."""
+        if self.started_s is None:
+            return
+        over_s = min(now_s, self.lease_until_s) if self.is_leased else now_s
+        told_until_s = self.started_s + self.told_s.get(place, 0.0)
+        self.unheard_s = max(self.unheard_s, over_s - told_until_s)
 
     def elapsed_s(self) -> float:
         """Of this attempt."""

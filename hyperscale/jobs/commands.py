@@ -293,6 +293,8 @@ class PartFinished(Struct, frozen=True, kw_only=True):
     provided: list[bytes] = field(default_factory=list)
     is_retryable: bool = False  # an executor died or the lease ran out: worth a new attempt
     was_saturated: bool = False
+    # How long an executor that was killed may have gone on after what it had reported.
+    unheard_s: float = 0.0
 
 
 class PartOutput(Struct, frozen=True, kw_only=True):

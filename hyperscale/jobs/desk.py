@@ -30,7 +30,7 @@ from hyperscale.jobs.events import (
     WorkflowsPlanned,
 )
 from hyperscale.jobs.links import Links
-from hyperscale.jobs.live import Generator, LiveRun, LiveWorkflow
+from hyperscale.jobs.live import Generator, LiveRun, LiveWorkflow, Unheard
 from hyperscale.jobs.state import Job, Part, WorkflowStatus
 from hyperscale.jobs.timing import Timing
 from hyperscale.plan.share import share
@@ -303,16 +303,15 @@ class Desk:
         until_s: float = float("inf"),
     ) -> list[Effect]:
         """Another attempt, or none. `until_s`: when its load was over, if not only by now."""
+        unheard = self.unheard(run, min(until_s, now_s))
+        event = run.revocation(reason, unheard=unheard, costs_retry=costs_retry)
+        return self.propose(event, now_s=now_s)
+
+    def unheard(self, run: LiveRun, until_s: float) -> Unheard:
         live = self.jobs.get(run.id.job)
         workflow = None if live is None else live.workflows.get(run.id.workflow)
-        event = run.revocation(
-            reason,
-            until_s=until_s,
-            costs_retry=costs_retry,
-            others_rate=0.0 if workflow is None else workflow.rate_per_core,
-            now_s=now_s,
-        )
-        return self.propose(event, now_s=now_s)
+        others_rate = 0.0 if workflow is None else workflow.rate_per_core
+        return run.unheard(until_s, others_rate=others_rate)
 
     def take_answer(self, answer: CoresAnswer, *, now_s: float) -> str | None:
         """The allocator's word; whose job it is about, if it is still wanted."""

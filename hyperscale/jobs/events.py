@@ -123,6 +123,8 @@ class SubFinished(Struct, tag="finished_part", frozen=True, kw_only=True, omit_d
     provided: list[bytes] = field(default_factory=list)
     elapsed_s: float = 0.0
     was_saturated: bool = False
+    gap_s: float = 0.0
+    requests_max: int = 0
 
 
 class WorkflowEnded(Struct, tag="ended", frozen=True, kw_only=True):

@@ -207,19 +207,8 @@ class LiveRun:
             report=b"" if self.state is None else encode_report(whole(self.state)),
         )
 
-    def revocation(
-        self,
-        reason: str,
-        *,
-        until_s: float,
-        costs_retry: bool,
-        others_rate: float,
-        now_s: float,
-    ) -> AttemptRevoked:
-        """The end of an attempt that reports no more: what it did, and what it may have done
-        until `until_s`, when its load was over. `others_rate`: what others of its workflow
-        have sent per core and second."""
-        gap_s, requests = self._gap(min(until_s, now_s), others_rate)
+    def revocation(self, reason: str, *, unheard: "Unheard", costs_retry: bool) -> AttemptRevoked:
+        """The end of an attempt that reports no more: what it did, and what it may have done."""
         return AttemptRevoked(
             job=self.id.job,
             workflow=self.id.workflow,
@@ -229,29 +218,43 @@ class LiveRun:
             report=b"" if self.state is None else encode_report(whole(self.state, series=True)),
             elapsed_s=self.elapsed_s,
             iterations=self.iterations,
-            gap_s=gap_s,
-            requests_max=requests,
+            gap_s=unheard.seconds,
+            requests_max=unheard.requests_max,
             costs_retry=costs_retry,
         )
 
-    def _gap(self, until_s: float, others_rate: float) -> tuple[float, int]:
-        """How long it may have gone on unheard, and at most how many requests that makes."""
-        since_s = self._heard_until_s()
-        if since_s is None or until_s <= since_s:
-            return 0.0, 0  # its load never began, or all of it was reported
-        silent_s = until_s - since_s
+    def unheard(self, until_s: float, *, others_rate: float) -> "Unheard":
+        """What it may have done until then, when its load was over. `others_rate`: what others
+        of its workflow have sent per core and second."""
+        since_s = self.heard_until_s()
+        if until_s <= since_s:
+            return NOTHING_UNHEARD
+        seconds = until_s - since_s
         if self.rates:
             rate = max(self.rates) * _RATE_MARGIN
         else:
             rate = self.cores * (others_rate * _OTHERS_MARGIN or RATE_PER_CORE_MAX)
         # However low the rate was, each of its users may have sent one just then.
-        return silent_s, max(self.vus, math.ceil(rate * (silent_s + _MERGE_S)))
+        return Unheard(seconds, max(self.vus, math.ceil(rate * (seconds + _MERGE_S))))
 
-    def _heard_until_s(self) -> float | None:
-        """Up to when its load is known. A report may have been under way for long."""
+    def heard_until_s(self) -> float:
+        """Up to when its load is known; infinite if it never began. A report may have been
+        under way for long."""
         if self.report_s is not None:
             return min(self.report_s, self.origin_s + self.elapsed_s)
-        return self.started_s if self.started_s is not None else self.maybe_s
+        begun_s = self.maybe_s if self.started_s is None else self.started_s
+        return float("inf") if begun_s is None else begun_s
+
+
+@dataclass(frozen=True, slots=True)
+class Unheard:
+    """How long a run may have gone on unheard, and at most how many requests that makes."""
+
+    seconds: float
+    requests_max: int
+
+
+NOTHING_UNHEARD = Unheard(0.0, 0)
 
 
 class LiveWorkflow:

@@ -7,7 +7,7 @@ is not asked for again before its time.
 
 from collections.abc import Iterator
 
-import msgspec
+from msgspec.structs import replace
 
 from hyperscale.errors import RunError
 from hyperscale.jobs.commands import (
@@ -57,7 +57,6 @@ a record too large for the log."""
 GRANT_S = 10.0
 """A grant is good for so long; the allocator holds it a little longer."""
 _TEARDOWN_S = 30.0
-_DEAD_EXECUTOR_GAP_S = 0.5  # what an executor that died had not reported, at most
 
 
 class Steering:
@@ -179,7 +178,7 @@ class Steering:
         if now_s < max(ask.sent_s + self._timing.repeat_s, ask.wait_until_s):
             return None, []
         ask.sent_s = now_s
-        return None, [Ask(msgspec.structs.replace(wish, waited_s=waited_s))]
+        return None, [Ask(replace(wish, waited_s=waited_s))]
 
     def _waited_too_long(
         self, wish: AskCores, ask: LiveAsk, waited_s: float, job: Job, now_s: float
@@ -420,17 +419,17 @@ class Steering:
             return self._desk.propose(_finished(run, status, error), now_s=now_s)
         if not isinstance(result, PartFinished):
             return []
+        over_s = run.heard_until_s() + result.unheard_s
         is_whole = result.status is PartStatus.COMPLETED
         if is_whole or is_stopping or not result.is_retryable:
-            return self._desk.propose(
-                _finished(run, result.status, result.error, result), now_s=now_s
-            )
+            end = _finished(run, result.status, result.error, result)
+            unheard = self._desk.unheard(run, over_s)
+            end = replace(end, gap_s=unheard.seconds, requests_max=unheard.requests_max)
+            return self._desk.propose(end, now_s=now_s)
         # An executor that died is held against its worker; a lease that ran out is not.
         died = result.status is PartStatus.FAILED
         reason = result.error or f"it ended early on {run.worker}"
-        # One that was stopped has told all; one that died had not, for a moment.
-        until_s = (run.report_s or now_s) + _DEAD_EXECUTOR_GAP_S if died else float("-inf")
-        return self._desk.give_up(run, reason, costs_retry=died, now_s=now_s, until_s=until_s)
+        return self._desk.give_up(run, reason, costs_retry=died, now_s=now_s, until_s=over_s)
 
     # --- statistics -----------------------------------------------------------------------
 
@@ -522,8 +521,8 @@ def _fits(grant: LiveAsk, workflow: Workflow, now_s: float) -> bool:
 
 
 def _without_seconds(report: PartReport) -> PartReport:
-    steps = [msgspec.structs.replace(step, series=[]) for step in report.steps]
-    return msgspec.structs.replace(report, steps=steps)
+    steps = [replace(step, series=[]) for step in report.steps]
+    return replace(report, steps=steps)
 
 
 def _finished(

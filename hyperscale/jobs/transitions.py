@@ -155,7 +155,7 @@ def revoked(job: Job, event: AttemptRevoked, now_ms: int) -> bool:
         raise Refuse(Code.STALE_ATTEMPT, f"part {event.part} has no attempt {event.attempt} yet")
     if not part.is_open or event.attempt < part.attempt:
         return False
-    close_attempt(workflow, event.part, part, event)
+    close_attempt(workflow, part, event)
     if event.costs_retry:
         part.retries += 1
         if part.worker not in part.failed_workers:
@@ -168,7 +168,7 @@ def revoked(job: Job, event: AttemptRevoked, now_ms: int) -> bool:
     return True
 
 
-def close_attempt(workflow: Workflow, index: int, part: Part, event: AttemptRevoked) -> None:
+def close_attempt(workflow: Workflow, part: Part, event: AttemptRevoked) -> None:
     """The open attempt becomes a segment; the next one goes on where it was at its end."""
     is_newer = event.elapsed_s >= part.elapsed_s and bool(event.report)
     elapsed_s = max(event.elapsed_s, part.elapsed_s)
@@ -182,20 +182,24 @@ def close_attempt(workflow: Workflow, index: int, part: Part, event: AttemptRevo
             report=event.report if is_newer else part.report,
         )
     )
+    _leave_gap(workflow, part, event)
+    part.began_s += elapsed_s + event.gap_s
+    part.iterations_done += max(event.iterations, part.iterations)
+    part.is_open = False
+    part.elapsed_s, part.iterations, part.report = 0.0, 0, b""
+
+
+def _leave_gap(workflow: Workflow, part: Part, event: AttemptRevoked | SubFinished) -> None:
     if event.gap_s > 0 or event.requests_max > 0:
         workflow.gaps.append(
             Gap(
-                part=index,
+                part=event.part,
                 attempt=part.attempt,
                 worker=part.worker,
                 seconds=event.gap_s,
                 requests_max=event.requests_max,
             )
         )
-    part.began_s += elapsed_s + event.gap_s
-    part.iterations_done += max(event.iterations, part.iterations)
-    part.is_open = False
-    part.elapsed_s, part.iterations, part.report = 0.0, 0, b""
 
 
 def sub_finished(job: Job, event: SubFinished, now_ms: int) -> bool:
@@ -216,6 +220,7 @@ def sub_finished(job: Job, event: SubFinished, now_ms: int) -> bool:
     part.elapsed_s = max(event.elapsed_s, part.elapsed_s)
     part.report = event.report or part.report
     part.was_saturated = event.was_saturated
+    _leave_gap(workflow, part, event)
     if event.status is PartStatus.COMPLETED and event.provided:
         problem = size_problem(event.workflow, event.provided, job.context_bytes)
         if problem is None:
@@ -294,7 +299,7 @@ def job_finished(job: Job, event: JobFinished, now_ms: int) -> bool:
                     attempt=part.attempt,
                     reason="the job is over",
                 )
-                close_attempt(workflow, index, part, revocation)
+                close_attempt(workflow, part, revocation)
         _end_workflow(workflow, now_ms)
     job.become(event.status)
     job.reason = event.reason or job.final_reason()

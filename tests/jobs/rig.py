@@ -179,6 +179,7 @@ class Rig:
         total: int = 10,
         error: str | None = None,
         is_retryable: bool = False,
+        unheard_s: float = 0.0,
         provided: list[bytes] | None = None,
         workflow: str = "",
     ) -> list[PartFinished]:
@@ -189,7 +190,7 @@ class Rig:
             if phase is PartPhase.FINISHED or (workflow and run.workflow != workflow):
                 continue
             worker.phases[run] = PartPhase.FINISHED
-            elapsed_s = self.now_s - worker.starts.get(run, self.now_s)
+            elapsed_s = self.now_s - worker.starts.get(run, self.now_s) - unheard_s
             told.append(
                 PartFinished(
                     worker=name,
@@ -206,6 +207,7 @@ class Rig:
                     elapsed_s=elapsed_s,
                     error=error,
                     is_retryable=is_retryable,
+                    unheard_s=unheard_s,
                     provided=provided or [],
                 )
             )

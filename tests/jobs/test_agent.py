@@ -35,6 +35,7 @@ from tests.jobs.agent_world import (
     ack,
     prepare,
     renew,
+    report,
     run_id,
     start,
     stop,
@@ -163,6 +164,33 @@ def test_a_core_that_fails_ends_the_others_of_its_part() -> None:
     result = world.result()
     assert (result.status, result.error) == (PartStatus.FAILED, "killed by SIGSEGV")
     assert result.is_retryable
+
+
+def test_what_a_killed_executor_did_after_its_last_report_is_unheard_of() -> None:
+    world = World()
+    world.runs()
+    world.wait(1.05)
+    world.report(run_id(), 0, 10, elapsed_s=1.0)
+    world.wait(0.3)
+    world.feed(Ended(run_id(), 0, PartStatus.FAILED, error="killed by SIGKILL", is_dead=True))
+    world.vacate(run_id(), 0)
+    assert world.result().unheard_s == pytest.approx(0.3, abs=0.01)
+
+
+def test_by_the_end_of_its_lease_a_killed_executor_sent_no_more() -> None:
+    world = World()
+    world.runs(lease_ms=8_000)
+    world.now_s += 30
+    world.end(status=PartStatus.FAILED, error="killed by SIGKILL", is_dead=True)
+    assert world.result().unheard_s <= 8.0
+
+
+def test_an_executor_that_told_its_end_has_told_all() -> None:
+    world = World()
+    world.runs()
+    world.wait(3.0)
+    world.end(status=PartStatus.FAILED, error="boom", report=report(10, elapsed_s=2.9))
+    assert world.result().unheard_s == 0.0
 
 
 def test_a_failure_of_user_code_is_not_worth_another_attempt() -> None:

@@ -347,6 +347,20 @@ def test_a_run_that_was_stopped_has_told_all_and_leaves_no_gap() -> None:
     assert rig.job(job).workflows["Load"].gaps == []
 
 
+@pytest.mark.parametrize("is_retryable", [False, True])
+def test_what_an_executor_that_was_killed_had_not_reported_is_a_gap(is_retryable: bool) -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(3.0, reports=True)
+    rig.run(0.4)
+    rig.finish("w0", PartStatus.FAILED, total=300, is_retryable=is_retryable, unheard_s=0.4)
+    rig.run(0.2)
+    found = rig.records.get(job) or rig.job(job)
+    (gap,) = found.workflows["Load"].gaps
+    assert (gap.worker, gap.seconds) == ("w0", pytest.approx(0.4))
+    assert 40 <= gap.requests_max <= 100
+
+
 def test_one_that_never_reported_is_bounded_by_what_others_of_it_sent() -> None:
     rig = Rig(workers=2, cores=2)
     job = rig.submit(workflow("Load", vus=4))
