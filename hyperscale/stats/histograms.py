@@ -53,14 +53,10 @@ def quantile_ms(histogram: Histogram, q: float) -> float | None:
 
 def merge_encoded(payloads: Iterable[bytes]) -> Histogram:
     """One histogram of all samples behind `payloads`."""
-    merged: Histogram | None = None
+    merged = Histogram()
     for payload in payloads:
-        decoded = Histogram.decode(payload)
-        if merged is None:
-            merged = decoded
-        else:
-            merged.merge(decoded)
-    return Histogram() if merged is None else merged
+        merged.merge_encoded(payload)
+    return merged
 
 
 def percentile_curve(histogram: Histogram, *, steps_per_half: int = 5) -> list[tuple[float, float]]:

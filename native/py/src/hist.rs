@@ -29,6 +29,10 @@ impl Histogram {
         self.inner.merge(&other.inner).map_err(to_py)
     }
 
+    fn merge_encoded(&mut self, payload: &[u8]) -> PyResult<()> {
+        self.inner.merge_encoded(payload).map_err(to_py)
+    }
+
     fn reset(&mut self) {
         self.inner.reset();
     }

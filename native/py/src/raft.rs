@@ -4,6 +4,7 @@ use hyperscale_core::raft;
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
 create_exception!(hyperscale._native, LedgerError, PyException, "Consensus or its store failed.");
@@ -59,14 +60,20 @@ impl GroupImage {
     fn new(
         group: u64,
         hard: (u64, u64, u64),
-        snapshot: (u64, u64, Vec<u8>, Vec<u8>),
-        entries: Vec<(u64, u64, u8, Vec<u8>)>,
+        snapshot: (u64, u64, PyBackedBytes, PyBackedBytes),
+        entries: Vec<(u64, u64, u8, PyBackedBytes)>,
     ) -> Self {
         let (term, vote, commit) = hard;
         let (index, snapshot_term, conf, data) = snapshot;
+        let (conf, data) = (conf.to_vec(), data.to_vec());
         let entries = entries
             .into_iter()
-            .map(|(index, term, kind, data)| raft::LogEntry { index, term, kind, data })
+            .map(|(index, term, kind, data)| raft::LogEntry {
+                index,
+                term,
+                kind,
+                data: data.to_vec(),
+            })
             .collect();
         Self {
             inner: raft::GroupImage {
@@ -79,8 +86,8 @@ impl GroupImage {
     }
 
     #[staticmethod]
-    fn first(group: u64, voters: Vec<u64>, data: Vec<u8>) -> PyResult<Self> {
-        Ok(Self { inner: raft::GroupImage::first(group, voters, data).map_err(to_py)? })
+    fn first(group: u64, voters: Vec<u64>, data: &[u8]) -> PyResult<Self> {
+        Ok(Self { inner: raft::GroupImage::first(group, voters, data.to_vec()).map_err(to_py)? })
     }
 
     #[staticmethod]
@@ -218,11 +225,13 @@ impl MultiRaft {
         guarded(|| self.inner.step(sender, packed))
     }
 
-    fn step_snapshot(&mut self, group: u64, message: &[u8], data: Vec<u8>) -> PyResult<()> {
-        guarded(|| self.inner.step_snapshot(group, message, data))
+    fn step_snapshot(&mut self, group: u64, message: &[u8], data: &[u8]) -> PyResult<()> {
+        guarded(|| self.inner.step_snapshot(group, message, data.to_vec()))
     }
 
-    fn propose(&mut self, group: u64, entries: Vec<(u64, Vec<u8>)>) -> PyResult<bool> {
+    // Bytes are taken whole: a `Vec<u8>` as argument would be filled one Python number at a time.
+    fn propose(&mut self, group: u64, entries: Vec<(u64, PyBackedBytes)>) -> PyResult<bool> {
+        let entries = entries.into_iter().map(|(token, data)| (token, data.to_vec())).collect();
         guarded(|| self.inner.propose(group, entries))
     }
 
@@ -268,9 +277,10 @@ impl MultiRaft {
         py: Python<'py>,
         group: u64,
         index: u64,
-        data: Vec<u8>,
+        data: &[u8],
         trailing: u64,
     ) -> PyResult<(SnapshotTuple<'py>, u64)> {
+        let data = data.to_vec();
         let (image, keep_from) = self.inner.compact(group, index, data, trailing).map_err(to_py)?;
         Ok((snapshot_to_py(py, &image), keep_from))
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use hyperscale_core::raft::SnapshotImage;
 use hyperscale_core::store::{HistoryQuery, HistoryRow, Store, StoreError};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
 use crate::hist::Histogram;
@@ -51,10 +52,11 @@ impl LedgerStore {
     fn save_snapshot(
         &self,
         group: u64,
-        image: (u64, u64, Vec<u8>, Vec<u8>),
+        image: (u64, u64, PyBackedBytes, PyBackedBytes),
         keep_from: u64,
     ) -> u64 {
         let (index, term, conf, data) = image;
+        let (conf, data) = (conf.to_vec(), data.to_vec());
         self.inner.save_snapshot(group, SnapshotImage { index, term, conf, data }, keep_from)
     }
 
@@ -66,11 +68,11 @@ impl LedgerStore {
         self.inner.destroy(group)
     }
 
-    fn put_meta(&self, key: String, value: Vec<u8>) -> u64 {
-        self.inner.put_meta(key, value)
+    fn put_meta(&self, key: String, value: &[u8]) -> u64 {
+        self.inner.put_meta(key, value.to_vec())
     }
 
-    fn add_history(&self, rows: Vec<(String, u64, u64, i64, String, Vec<u8>)>) -> u64 {
+    fn add_history(&self, rows: Vec<(String, u64, u64, i64, String, PyBackedBytes)>) -> u64 {
         let rows = rows
             .into_iter()
             .map(|(job_id, group, index, stamp_ms, kind, data)| HistoryRow {
@@ -79,7 +81,7 @@ impl LedgerStore {
                 index,
                 stamp_ms,
                 kind,
-                data,
+                data: data.to_vec(),
             })
             .collect();
         self.inner.add_history(rows)
