@@ -231,7 +231,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing)]
 mod tests {
     use super::Histogram;
 
