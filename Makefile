@@ -83,13 +83,14 @@ bench-deps: .venv-bench/stamp
 
 test: test-deps build
 	cargo test $(CARGO_FLAGS) --quiet --package hyperscale-core --package hyperscale-target
-	@# Simulations compute, nodes mostly wait, and so does much of the rest: side by side.
-	@$(BIN)/python -m pytest tests/simulation >$(STAMPS)/simulation.log 2>&1 & simulation=$$!; \
-	$(BIN)/python -m pytest tests/nodes tests/cluster >$(STAMPS)/nodes.log 2>&1 & nodes=$$!; \
+	@# Simulations compute, nodes and clusters mostly wait, and so does much of the rest: side by side.
+	@$(BIN)/python -m pytest tests/nodes >$(STAMPS)/nodes.log 2>&1 & nodes=$$!; \
+	{ $(BIN)/python -m pytest tests/simulation; simulated=$$?; \
+	$(BIN)/python -m pytest tests/cluster && [ $$simulated -eq 0 ]; } >$(STAMPS)/cluster.log 2>&1 & clusters=$$!; \
 	$(BIN)/python -m pytest $(foreach part,simulation nodes cluster,--ignore=tests/$(part)); rest=$$?; \
 	wait $$nodes; noded=$$?; cat $(STAMPS)/nodes.log; \
-	wait $$simulation; simulated=$$?; cat $(STAMPS)/simulation.log; \
-	[ $$rest -eq 0 ] && [ $$noded -eq 0 ] && [ $$simulated -eq 0 ]
+	wait $$clusters; clustered=$$?; cat $(STAMPS)/cluster.log; \
+	[ $$rest -eq 0 ] && [ $$noded -eq 0 ] && [ $$clustered -eq 0 ]
 
 lint: build
 	$(BIN)/ruff check .

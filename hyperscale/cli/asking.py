@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-DEFAULT_PORT = 9000
+from hyperscale.config.addresses import DEFAULT_PORT, parse_address, split_address
 
 
 def add_asking_flags(parser: argparse.ArgumentParser, *, timeout: str = "10s") -> None:
@@ -55,7 +55,6 @@ def ask_node(args: argparse.Namespace, question: Any, answer: Any) -> Any:
 def whom_to_ask(args: argparse.Namespace) -> tuple[Any, list[tuple[str, int]]]:
     """The configuration that lets us in, and the nodes to try, in order."""
     from hyperscale.cli.node_flags import load_node
-    from hyperscale.config.addresses import parse_address, split_address
     from hyperscale.config.loading import node_config
 
     if args.dir is not None:

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hyperscale.config.addresses import DEFAULT_PORT, parse_address
 from hyperscale.errors import InputError
 
 if TYPE_CHECKING:
     from hyperscale.nodes.client import HyperscaleClient
 
-DEFAULT_PORT = 9000
 
 CLUSTER_HELP = """\
 Which cluster: --dir names the directory of a local one ('hyperscale cluster up'), --manager the
@@ -66,7 +66,6 @@ def where(args: argparse.Namespace) -> str:
 @contextlib.asynccontextmanager
 async def open_client(args: argparse.Namespace) -> "AsyncIterator[HyperscaleClient]":
     from hyperscale.cli.node_flags import load_node
-    from hyperscale.config.addresses import parse_address
     from hyperscale.nodes.client import HyperscaleClient
 
     # What the wire would log is what these commands say themselves, as their error.

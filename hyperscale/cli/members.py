@@ -4,8 +4,7 @@ import argparse
 from typing import Any
 
 from hyperscale.cli.parser import Parser
-
-DEFAULT_PORT = 9000
+from hyperscale.config.addresses import DEFAULT_PORT
 
 _DESCRIPTION = """\
 Asks one node who is in its cluster and shows every member: its state, role, address, round

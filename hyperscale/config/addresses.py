@@ -5,6 +5,7 @@ import re
 
 from hyperscale.errors import InputError
 
+DEFAULT_PORT = 9000
 _HINT = "write it as host:9000 or [::1]:9000"
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\.?")
 

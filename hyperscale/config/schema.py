@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import fields
 
-from hyperscale.config.addresses import parse_address
+from hyperscale.config.addresses import DEFAULT_PORT, parse_address
 from hyperscale.errors import InputError
 
 ENVIRONMENT_PREFIX = "HYPERSCALE_"
@@ -98,7 +98,7 @@ class ListenSection(_Section, frozen=True, kw_only=True):
     host: Annotated[str, _about("address to listen on, TCP and UDP", flag="--host")] = "127.0.0.1"
     port: Annotated[
         int, _PORT, _about("port to listen on, TCP and UDP; 0 for any free one", flag="--port")
-    ] = 9000
+    ] = DEFAULT_PORT
     advertise: Annotated[
         str,
         _about(
@@ -128,7 +128,9 @@ class DiscoverySection(_Section, frozen=True, kw_only=True):
         tuple[str, ...],
         _about("DNS names of nodes to join: A, AAAA, or SRV if it begins with _", flag="--dns"),
     ] = ()
-    default_port: Annotated[int, Meta(ge=1, le=65535), _about("port of seeds without one")] = 9000
+    default_port: Annotated[int, Meta(ge=1, le=65535), _about("port of seeds without one")] = (
+        DEFAULT_PORT
+    )
     name_servers: Annotated[
         tuple[str, ...],
         _about("HOST[:PORT] of name servers to ask, all on one port; the system's if empty"),

@@ -63,10 +63,8 @@ class Prepare(Struct, tag="prepare", frozen=True, kw_only=True):
 
     @property
     def offset_s(self) -> float:
-        """Where in the workflow's duration it begins. What is done once is done whole."""
-        if not self.plan.is_test and self.plan.iterations is None:
-            return 0.0
-        return min(max(0.0, self.elapsed_s), self.plan.duration_s)
+        """Where in the workflow's duration it begins."""
+        return self.plan.offset_s(self.elapsed_s)
 
     @property
     def run_s(self) -> float:

@@ -77,16 +77,15 @@ class PartMerge:
 
         Merging histograms is the dear part, so with very many of them it is done less often.
         """
-        is_due = self._has_histograms and now_s >= self._histograms_again_s
-        if is_due:
-            self._has_histograms = False
-            histograms = sum(len(state.report.steps) for state in self._states.values())
-            self._histograms_again_s = now_s + histograms / MERGED_PER_S
-        seconds = 0
-        if is_due:
-            self._told_s = int(self.elapsed_s)
-            seconds = min(SERIES_S, self._told_s - self._taken_s + SERIES_OPEN_S)
-        return self._merged(histograms=is_due, seconds=seconds)
+        if not self._has_histograms or now_s < self._histograms_again_s:
+            self._told_s = self._taken_s  # this one tells no seconds, whatever comes of the last
+            return self._merged(histograms=False, seconds=0)
+        self._has_histograms = False
+        histograms = sum(len(state.report.steps) for state in self._states.values())
+        self._histograms_again_s = now_s + histograms / MERGED_PER_S
+        self._told_s = int(self.elapsed_s)
+        seconds = min(SERIES_S, self._told_s - self._taken_s + SERIES_OPEN_S)
+        return self._merged(histograms=True, seconds=seconds)
 
     def taken(self) -> None:
         """Whoever was told the latest has it."""

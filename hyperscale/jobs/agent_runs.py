@@ -73,6 +73,10 @@ class Run:
         return self.command.group
 
     @property
+    def _offset_s(self) -> float:
+        return self.command.plan.offset_s(self.command.elapsed_s)
+
+    @property
     def is_leased(self) -> bool:
         """Whether its executors stop when nobody renews."""
         return self.command.on_isolation is Isolation.STOP
@@ -85,7 +89,7 @@ class Run:
     def take(self, place: int, report: PartReport, *, now_s: float) -> None:
         self.merge.offer(place, report)
         self.saturation.observe(report)
-        self.told_s[place] = report.elapsed_s - self.command.elapsed_s
+        self.told_s[place] = report.elapsed_s - self._offset_s
         actions = sum(step.counts.total for step in report.steps)
         if self.actions.get(place) != actions:
             self.actions[place] = actions
@@ -108,7 +112,7 @@ class Run:
 
     def elapsed_s(self) -> float:
         """Of this attempt."""
-        return max(0.0, self.merge.elapsed_s - self.command.elapsed_s)
+        return max(0.0, self.merge.elapsed_s - self._offset_s)
 
 
 @dataclass(slots=True)

@@ -258,6 +258,8 @@ class Desk:
     def accepted(self, run: LiveRun, phase: PartPhase, *, now_s: float) -> None:
         """Its worker has taken it."""
         run.phase = phase
+        if phase in (PartPhase.PREPARING, PartPhase.READY):
+            run.maybe_s = None  # it has not begun, and no earlier leader can start it now
         run.opened_s = now_s
         run.sent_s = float("-inf")  # what comes next is due at once
         live = self.jobs.get(run.id.job)
@@ -278,14 +280,12 @@ class Desk:
     def _set_deadline(self, run: LiveRun, workflow: LiveWorkflow) -> None:
         started_s = run.started_s or 0.0
         plan = workflow.plan
-        # What is done once, and not for a time, is done whole by each attempt.
-        is_timed = plan.is_test or plan.iterations is not None
-        remaining_s = max(0.0, plan.duration_s - (run.began_s if is_timed else 0.0))
+        remaining_s = plan.duration_s - plan.offset_s(run.began_s)
         grace_s = plan.timeout_s + self.timing.overrun_s
         run.deadline_s = started_s + remaining_s + grace_s
 
     def lost(
-        self, run: LiveRun, reason: str, *, now_s: float, until_s: float = float("inf")
+        self, run: LiveRun, reason: str, *, now_s: float, until_s: float | None = None
     ) -> list[Effect]:
         """A run whose worker is gone, or has forgotten it: its load has ended by now."""
         if run.result is not None:
@@ -300,10 +300,10 @@ class Desk:
         *,
         costs_retry: bool,
         now_s: float,
-        until_s: float = float("inf"),
+        until_s: float | None = None,
     ) -> list[Effect]:
         """Another attempt, or none. `until_s`: when its load was over, if not only by now."""
-        unheard = self.unheard(run, min(until_s, now_s))
+        unheard = self.unheard(run, now_s if until_s is None else until_s)
         event = run.revocation(reason, unheard=unheard, costs_retry=costs_retry)
         return self.propose(event, now_s=now_s)
 

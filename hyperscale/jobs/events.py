@@ -101,6 +101,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     elapsed_s: float
     iterations: int = 0
     report: bytes = b""
+    age_s: float = 0.0  # since then nothing is known of its load
 
 
 class Checkpointed(Struct, tag="checkpointed", frozen=True, kw_only=True):

@@ -197,7 +197,7 @@ class LiveRun:
         self.moved_s = max(self.moved_s, now_s)
         return granted_s
 
-    def checkpoint(self) -> Checkpoint:
+    def checkpoint(self, *, now_s: float) -> Checkpoint:
         return Checkpoint(
             workflow=self.id.workflow,
             part=self.id.part,
@@ -205,6 +205,7 @@ class LiveRun:
             elapsed_s=self.elapsed_s,
             iterations=self.iterations,
             report=b"" if self.state is None else encode_report(whole(self.state)),
+            age_s=max(0.0, now_s - self.heard_until_s()),
         )
 
     def revocation(self, reason: str, *, unheard: "Unheard", costs_retry: bool) -> AttemptRevoked:

@@ -96,7 +96,7 @@ class Part(Struct, kw_only=True, omit_defaults=True):
     # Done by revoked attempts, gaps included: the next one runs for the rest.
     began_s: float = 0.0
     iterations_done: int = 0
-    # Of the open attempt, at its last checkpoint; when that was, or when it was dispatched.
+    # Of the open attempt, at its last checkpoint; when that was so, or when it was dispatched.
     seen_ms: int = 0
     elapsed_s: float = 0.0
     iterations: int = 0

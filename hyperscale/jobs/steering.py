@@ -49,8 +49,9 @@ from hyperscale.stats.thresholds import abort_verdict
 _RUNNING = (PartPhase.RUNNING, PartPhase.STOPPING, PartPhase.FINISHED)
 CHECKPOINT_BYTES = 512 * 1024
 CHECKPOINTS_AT_ONCE = 64
-CHECKPOINT_ROUNDS = 16
-"""Jobs of many parts are saved in so many rounds: less than the time between two checkpoints."""
+CHECKPOINT_ROUNDS = 8
+"""Jobs of many parts are saved in so many rounds, one in each look at all of them: with two a
+second that is less than the time between two checkpoints."""
 SERIES_PARTS_MAX = 32
 """The seconds of workflows with more parts are for the live view only: all of them would make
 a record too large for the log."""
@@ -450,7 +451,7 @@ class Steering:
         count = max(CHECKPOINTS_AT_ONCE, len(self._desk.runs) // CHECKPOINT_ROUNDS)
         due, live.unsaved = live.unsaved[:count], live.unsaved[count:]
         points = [
-            run.checkpoint()
+            run.checkpoint(now_s=now_s)
             for run in map(self._desk.runs.get, due)
             if run is not None and run.phase in _RUNNING and run.result is None
         ]

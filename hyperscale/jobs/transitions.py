@@ -130,7 +130,8 @@ def checkpointed(job: Job, event: Checkpointed, now_ms: int) -> bool:
             stale = point
             continue
         if point.elapsed_s >= part.elapsed_s:
-            part.elapsed_s, part.seen_ms = point.elapsed_s, now_ms
+            part.elapsed_s = point.elapsed_s
+            part.seen_ms = now_ms - round(point.age_s * 1000)
             part.iterations = point.iterations
             if point.report:
                 part.report = point.report
@@ -183,7 +184,8 @@ def close_attempt(workflow: Workflow, part: Part, event: AttemptRevoked) -> None
         )
     )
     _leave_gap(workflow, part, event)
-    part.began_s += elapsed_s + event.gap_s
+    # What never reported may never have begun.
+    part.began_s += elapsed_s + (event.gap_s if elapsed_s > 0 else 0.0)
     part.iterations_done += max(event.iterations, part.iterations)
     part.is_open = False
     part.elapsed_s, part.iterations, part.report = 0.0, 0, b""

@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from hyperscale.config import parse_duration_s
-from hyperscale.config.addresses import parse_address
+from hyperscale.config.addresses import DEFAULT_PORT, parse_address
 from hyperscale.config.loading import node_config
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError, InvariantError, RunError
@@ -71,7 +71,6 @@ from hyperscale.wire.errors import CallError, RemoteError
 from hyperscale.wire.messages import Chunk, Introduction
 from hyperscale.wire.peer import Limits, PeerServer
 
-DEFAULT_PORT = 9000
 ASK_S = 30.0
 SUBMIT_S = 60.0
 CONNECT_S = 3.0

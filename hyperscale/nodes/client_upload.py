@@ -14,13 +14,14 @@ from hyperscale.nodes.client_package import Package
 PIECE_BYTES = 128 * 1024
 """Small enough to arrive on a bad network before its manager is given up for another."""
 _PAUSE_S = 0.02
+_FALLS_MAX = 5
 
 
 async def upload(managers: Managers, package: Package, *, within_s: float) -> None:
     """Returns when a manager has all of it; gives up if `within_s` bring it no further."""
     loop = asyncio.get_running_loop()
     payload, size = package.payload, len(package.payload)
-    offset = farthest = 0
+    offset = farthest = falls = 0
     deadline_s = loop.time() + within_s
     while True:
         left_s = deadline_s - loop.time()
@@ -40,7 +41,9 @@ async def upload(managers: Managers, package: Package, *, within_s: float) -> No
         if taken.is_complete:
             return
         offset = taken.offset
-        if offset > farthest:
-            farthest, deadline_s = offset, loop.time() + within_s
-        else:
+        farthest = max(farthest, offset)
+        falls += offset < piece.offset  # another manager begins anew; not for ever
+        if offset > piece.offset and falls <= _FALLS_MAX:
+            deadline_s = loop.time() + within_s
+        elif offset <= piece.offset:
             await asyncio.sleep(_PAUSE_S)

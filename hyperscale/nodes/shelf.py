@@ -46,8 +46,11 @@ class BundleShelf:
     def trim(self, keep: Iterable[str]) -> None:
         """Forgets those not used for the longest time, but none of `keep`."""
         kept = {self._path(sha256) for sha256 in keep}
-        found = sorted(self._directory.glob("*.zip"), key=lambda path: -path.stat().st_mtime)
-        for path in found[BUNDLES_MAX:]:
+        found = []
+        for path in self._directory.glob("*.zip"):
+            with contextlib.suppress(FileNotFoundError):  # trimmed by another thread
+                found.append((path.stat().st_mtime, path))
+        for _, path in sorted(found, reverse=True)[BUNDLES_MAX:]:
             if path not in kept:
                 path.unlink(missing_ok=True)
 
@@ -84,7 +87,7 @@ class Receiving:
         if self._size > BUNDLE_BYTES_MAX:
             raise RunError(
                 f"bundle {self._sha256[:12]} is over {BUNDLE_BYTES_MAX // 2**20} MiB",
-                hint="what the manager sent is not what was submitted",
+                hint="what arrived is not what was announced",
             )
         self._hash.update(data)
         self._file.write(data)
@@ -94,7 +97,7 @@ class Receiving:
         if found != self._sha256:
             raise RunError(
                 f"bundle {self._sha256[:12]}: the {self._size:,} bytes received are {found[:12]}",
-                hint="they were changed on the way, or the manager's disk is damaged",
+                hint="they were changed on the way, or a disk is damaged",
             )
         self._file.flush()
         os.fsync(self._file.fileno())

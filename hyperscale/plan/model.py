@@ -93,6 +93,12 @@ class WorkflowPlan(Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()  # "host:port" of literal URLs, resolved before anything runs
     files: dict[str, str] = field(default_factory=dict)  # `File` defaults as written: full path
 
+    def offset_s(self, elapsed_s: float) -> float:
+        """Where in its duration an attempt begins after so much of it was done by others. What
+        is done once, and not for a time, is done whole by each."""
+        is_timed = self.is_test or self.iterations is not None
+        return min(max(0.0, elapsed_s), self.duration_s) if is_timed else 0.0
+
 
 class Plan(Struct, frozen=True, kw_only=True):
     schema: int = 1

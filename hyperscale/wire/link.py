@@ -180,6 +180,12 @@ class PeerLink:
                 async with asyncio.timeout(self._backoff.next_s()):
                     await self._changed.wait()
 
+    def hope(self) -> None:
+        """Somebody is said to be there again: dials at once, whatever was found before."""
+        self.refused_s = None
+        self._backoff.reset()
+        self._changed.set()
+
     def heed(self) -> None:
         """Something changed about the connections to this peer."""
         self._changed.set()

@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from hyperscale.nodes.client_api import WorkflowResultPush
+from tests.cli.command import WAIT_S
 from tests.cluster.lab import Cluster, cut, on_loop, sent, status_is, until
 from tests.cluster.test_failures import assert_exact, leader_of, running
 
@@ -261,8 +262,9 @@ async def test_a_result_finds_its_way_while_no_manager_listens_and_counts_once(
             for pid in managers:
                 os.kill(pid, signal.SIGCONT)
         final = await client.wait_for_completion(job)
-        while not pushes:
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(WAIT_S):
+            while not pushes:
+                await asyncio.sleep(0.01)
     assert final.status == "completed", final.errors
     assert [push.workflow_id for push in pushes] == ["Load"]
     assert_exact(cluster, final.result)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hyperscale.errors import RunError
+from hyperscale.jobs.state import JOB_ENDS
 from hyperscale.nodes.client import HyperscaleClient
 from hyperscale.nodes.client_api import JobFinalResult
 from tests.cli.command import WAIT_S, run
@@ -83,7 +84,7 @@ def counted(cluster: Cluster, route: str) -> int:
 async def test_two_jobs_share_the_cores_and_each_reports_its_own_requests(cluster: Cluster) -> None:
     async with cluster.client() as client:
         files = [
-            cluster.write(load("Load", vus=2, duration="3s", path=path)) for path in (DELAY, SLOW)
+            cluster.write(load("Load", vus=2, duration="8s", path=path)) for path in (DELAY, SLOW)
         ]
         jobs = await asyncio.gather(*map(client.submit_job, files))
         await becomes(lambda: running_jobs(client), dict.fromkeys(jobs, 2))
@@ -169,12 +170,14 @@ async def test_an_exclusive_workflow_gets_its_turn_in_a_stream_of_small_ones_and
         alone = await client.submit_job(file)
         stream = asyncio.create_task(keep_coming())
         seen: list[dict[str, int]] = []
-        while (await client.get_job_status(alone)).status != "completed":
+        ends = {end.value for end in JOB_ENDS}
+        while (await client.get_job_status(alone)).status not in ends:
             seen.append(await running_jobs(client))
             await asyncio.sleep(0.1)  # a client that asks without pause is slowed down
         is_over.set()
         await stream
         finals = [await ended(client, job) for job in [before, *later]]
+        assert (await ended(client, alone)).status == "completed"
     assert all(final.status == "completed" for final in finals)
     beside = [set(jobs) for jobs in seen if alone in jobs]
     assert beside

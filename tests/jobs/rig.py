@@ -180,6 +180,7 @@ class Rig:
         error: str | None = None,
         is_retryable: bool = False,
         unheard_s: float = 0.0,
+        told_s: float = 0.0,
         provided: list[bytes] | None = None,
         workflow: str = "",
     ) -> list[PartFinished]:
@@ -190,7 +191,7 @@ class Rig:
             if phase is PartPhase.FINISHED or (workflow and run.workflow != workflow):
                 continue
             worker.phases[run] = PartPhase.FINISHED
-            elapsed_s = self.now_s - worker.starts.get(run, self.now_s) - unheard_s
+            elapsed_s = self.now_s - worker.starts.get(run, self.now_s) - unheard_s + told_s
             told.append(
                 PartFinished(
                     worker=name,

@@ -132,9 +132,12 @@ def test_seconds_that_were_taken_are_not_told_again() -> None:
     merge.taken()
     assert told(30) == [27, 28, 29, 30]  # those before it may still have grown
     assert told(31) == [27, 28, 29, 30, 31]  # the last one was lost
+    assert merge.latest(now_s=31.0) is not None  # one without seconds, which is taken
+    merge.taken()
+    assert told(32) == [27, 28, 29, 30, 31, 32]
     merge.taken()
     merge.untold()
-    assert len(told(32)) == SERIES_S
+    assert len(told(33)) == SERIES_S
 
 
 def test_a_long_run_is_bounded() -> None:

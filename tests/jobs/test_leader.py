@@ -347,13 +347,24 @@ def test_a_run_that_was_stopped_has_told_all_and_leaves_no_gap() -> None:
     assert rig.job(job).workflows["Load"].gaps == []
 
 
+@pytest.mark.parametrize("survivor_s", [0.0, 0.4])
 @pytest.mark.parametrize("is_retryable", [False, True])
-def test_what_an_executor_that_was_killed_had_not_reported_is_a_gap(is_retryable: bool) -> None:
+def test_what_an_executor_that_was_killed_had_not_reported_is_a_gap(
+    is_retryable: bool, survivor_s: float
+) -> None:
+    """Also if another core of the part went on meanwhile, and has told all."""
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
     rig.run(3.0, reports=True)
     rig.run(0.4)
-    rig.finish("w0", PartStatus.FAILED, total=300, is_retryable=is_retryable, unheard_s=0.4)
+    rig.finish(
+        "w0",
+        PartStatus.FAILED,
+        total=300,
+        is_retryable=is_retryable,
+        unheard_s=0.4,
+        told_s=survivor_s,
+    )
     rig.run(0.2)
     found = rig.records.get(job) or rig.job(job)
     (gap,) = found.workflows["Load"].gaps
@@ -597,6 +608,32 @@ def test_a_new_leader_waits_longer_for_a_silent_worker() -> None:
     assert rig.job(job).workflows["Load"].parts[0].attempt == 1
     rig.run(2.0)
     assert rig.job(job).workflows["Load"].parts[0].attempt == 2
+
+
+def test_what_had_not_begun_when_its_worker_died_leaves_no_gap_and_is_done_whole() -> None:
+    rig = Rig(workers=2, cores=1)
+    rig.workers["w0"].readies = False
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(5.0)
+    rig.take_over()
+    rig.run(20.0)
+    rig.kill("w0")
+    rig.run(0.5)
+    part = rig.job(job).workflows["Load"].parts[0]
+    assert (part.attempt, part.began_s) == (2, 0.0)
+    assert rig.job(job).workflows["Load"].gaps == []
+
+
+def test_what_was_silent_before_the_leader_changed_is_a_gap_as_long_as_that() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1), options=JobOptions(on_isolation=Isolation.CONTINUE))
+    rig.run(6.0, reports=True)
+    rig.run(12.0)  # with checkpoints, but without news
+    rig.take_over()
+    rig.kill("w0")
+    rig.run(0.5)
+    (gap,) = rig.job(job).workflows["Load"].gaps
+    assert 12.0 <= gap.seconds <= 14.0
 
 
 def test_a_worker_that_died_before_the_new_leader_led_is_not_waited_for() -> None:

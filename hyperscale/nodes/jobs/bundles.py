@@ -189,7 +189,7 @@ class Bundles:
         await self._trim(sha256)
 
     async def _trim(self, newest: str) -> None:
-        await asyncio.to_thread(self._shelf.trim, {newest, *self._in_use()})
+        await self._in_turn(partial(self._shelf.trim, {newest, *self._in_use()}))
 
     async def find(self, sha256: str, own: str) -> bool:
         """Whether it is here, brought from another manager if need be."""

@@ -349,6 +349,8 @@ class JobsDriver:
             self._worker_down(worker, is_certain=True, now_s=now_s)
         elif member.state is State.ALIVE and change.before not in LIVING:
             self._guard.recovered(worker)
+            if (link := self._peers.link(worker)) is not None:
+                link.hope()
             self._tell(self.allocator.worker_up(worker, now_s=now_s))
             for group, leader in list(self.leaders.items()):
                 self._perform(group, leader.worker_up(worker, now_s=now_s))

@@ -153,11 +153,14 @@ impl Histogram {
 
 /// What is deflated in `payload`; None if it is not deflated V2.
 fn inflate<'a>(payload: &[u8], inflater: &mut Decompress, plain: &'a mut [u8]) -> Option<&'a [u8]> {
-    if number(payload, 0)? != V2_DEFLATE {
+    let deflated = payload.get(8..)?;
+    if number(payload, 0)? != V2_DEFLATE
+        || usize::try_from(number(payload, 4)?) != Ok(deflated.len())
+    {
         return None;
     }
     inflater.reset(true);
-    let status = inflater.decompress(payload.get(8..)?, plain, FlushDecompress::Finish);
+    let status = inflater.decompress(deflated, plain, FlushDecompress::Finish);
     if !matches!(status, Ok(Status::StreamEnd)) {
         return None;
     }
@@ -203,7 +206,7 @@ fn value_at(index: u64) -> Option<u64> {
     let value = if bucket == 0 {
         sub << UNIT
     } else {
-        let shift = u32::try_from(bucket - 1).ok()? + UNIT;
+        let shift = u32::try_from(bucket - 1).ok()?.checked_add(UNIT)?;
         if shift > 40 {
             return None;
         }
@@ -271,7 +274,9 @@ mod tests {
         let mut payload = before.clone();
         for at in 0..payload.len() {
             payload[at] ^= 0x55;
-            if histogram.merge_encoded(&payload).is_err() {
+            let is_merged = histogram.merge_encoded(&payload).is_ok();
+            assert_eq!(is_merged, Histogram::decode(&payload).is_ok(), "byte {at}");
+            if !is_merged {
                 assert_eq!(histogram.encode().unwrap(), before);
             }
             payload[at] ^= 0x55;

@@ -201,8 +201,9 @@ async def test_an_upload_that_gets_nowhere_says_so(tmp_path: Path) -> None:
             manager.bundles._uploads.clear()
 
         manager.before = forget
+        await managers.connected()
         with pytest.raises(RunError, match=r"2\.0 MiB came no further than 0\.1 MiB"):
-            await upload(managers, PACKAGE, within_s=0.5)
+            await upload(managers, PACKAGE, within_s=2.0)
 
 
 @on_loop

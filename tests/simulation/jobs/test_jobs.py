@@ -27,6 +27,10 @@ FOUND = {
     },
     "everything": {
         447: "nor with a grant that was taken back meanwhile",
+        218178824931: "a checkpoint without news is no news",
+    },
+    "stubborn": {
+        218178826133: "what is known of a run is as old as its last report, whoever leads",
     },
     "leaders": {
         23: "a run its worker was never told of costs no retry and leaves no gap",
