@@ -137,11 +137,12 @@ def test_a_worker_is_killed(shared: Cluster, lead_s: float | None) -> None:
             job = await client.submit_job(shared.paced(vus=VUS, duration=f"{duration_s}s"))
             await running(client, shared, job, 50)
             await asyncio.sleep(after_s)
+            victim = (await client.job_news(job)).job.workflows[0].workers[0]
             if lead_s is not None:
                 shared.kill(leader_of(shared, job))
                 await asyncio.sleep(lead_s)
             began_s = time.time()
-            shared.kill("worker-2")
+            shared.kill(victim)
             final = await client.wait_for_completion(job, timeout=90)
         backs_s.append(_back_after_s(shared, began_s))
         lines.append(f"after {after_s:.1f} s: {facts(shared, final.result)}; back {backs_s[-1]} s")
