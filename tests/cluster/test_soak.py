@@ -39,12 +39,13 @@ def full_seconds(cluster: Cluster) -> list[int]:
 def _back_after_s(cluster: Cluster, began_s: float) -> int:
     """After how many seconds the load was what it should be, for two seconds in a row."""
     seconds = cluster.per_second()
-    counts = [seconds.get(int(began_s) + second, 0) for second in range(30)]
+    counts = [seconds.get(second, 0) for second in range(int(began_s), max(seconds) - 1)]
     low = next((at for at, count in enumerate(counts) if count < VUS * 50 * 0.75), None)
     if low is None:
         return 0
     return next(
-        (at for at in range(low, 29) if min(counts[at : at + 2]) >= VUS * 50 * 0.8), len(counts)
+        (at for at in range(low, len(counts)) if min(counts[at : at + 2]) >= VUS * 50 * 0.8),
+        len(counts),
     )
 
 
@@ -153,7 +154,7 @@ def test_a_worker_is_killed(shared: Cluster, lead_s: float | None) -> None:
         assert result.status.value == "completed"
         assert_exact(shared, result)
         assert shared.counts()["connections"]["peak"] <= VUS
-        assert result.elapsed_seconds <= duration_s + 7  # what was left when it died, not all
+        assert result.elapsed_seconds <= duration_s + 10  # what was left when it died, not all
     title = "a worker killed"
     if lead_s is not None:
         title += f" {lead_s:g} s after its leader"
