@@ -259,7 +259,8 @@ class Desk:
         """Its worker has taken it."""
         run.phase = phase
         if phase in (PartPhase.PREPARING, PartPhase.READY):
-            run.maybe_s = None  # it has not begun, and no earlier leader can start it now
+            # It has not begun, and no earlier leader can start it now.
+            run.maybe_s, run.origin_s = None, float("inf")
         run.opened_s = now_s
         run.sent_s = float("-inf")  # what comes next is due at once
         live = self.jobs.get(run.id.job)

@@ -131,8 +131,10 @@ class LiveRun:
 
     @property
     def accepted_s(self) -> float:
-        """By when a worker had taken it."""
-        return min(self.opened_s, self.origin_s)
+        """By when a worker had taken it, as far as is known."""
+        if self.report_s is None:
+            return self.opened_s
+        return min(self.opened_s, self.report_s - self.elapsed_s)
 
     def may_be_older_than(self, alive_s: float, now_s: float) -> bool:
         """Whether it may have been there before a process that has been alive so long."""
@@ -164,6 +166,7 @@ class LiveRun:
     def remember(self, part: Part, *, age_s: float, now_s: float) -> None:
         """What was committed of it, `age_s` ago, for a leader that has heard nothing yet."""
         self.maybe_s = now_s - age_s
+        self.origin_s = self.maybe_s - _CLOCKS_S
         report = decode_report(part.report)
         if report is not None:
             self.state = PartState(report)
@@ -243,8 +246,8 @@ class LiveRun:
         under way for long."""
         if self.report_s is not None:
             return min(self.report_s, self.origin_s + self.elapsed_s)
-        begun_s = self.maybe_s if self.started_s is None else self.started_s
-        return float("inf") if begun_s is None else begun_s
+        begun_s = [each for each in (self.maybe_s, self.started_s) if each is not None]
+        return min(begun_s, default=float("inf"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,13 @@ FOUND = {
     "everything": {
         447: "nor with a grant that was taken back meanwhile",
         218178824931: "a checkpoint without news is no news",
+        146561058283: "a first report that was long under way is as old as it may be",
     },
     "stubborn": {
         218178826133: "what is known of a run is as old as its last report, whoever leads",
+    },
+    "blackout": {
+        146561055142: "load begins when it is told to, not when that is answered",
     },
     "leaders": {
         23: "a run its worker was never told of costs no retry and leaves no gap",
