@@ -421,8 +421,10 @@ class JobLeader:
         effects: list[Effect] = []
         for run_id in answer.unknown:
             run = desk.runs.get(run_id)
-            if run is None or run.worker != worker or run.phase is None or run.result is not None:
+            if run is None or run.worker != worker or run.result is not None:
                 continue
+            if run.phase is None and not run.is_inherited:
+                continue  # it is being told of it
             run.missing += 1
             if run.missing >= 2:  # once may be a message overtaken by another
                 effects += desk.lost(run, f"worker {worker} has lost it", now_s=now_s)

@@ -118,12 +118,12 @@ class Executor:
             return
         self.target.begin(self)
         self.began_s = self.world.now_s
-        self._end_in(max(0.0, self.command.plan.duration_s - self.command.elapsed_s))
+        self._end_in(self.command.plan.duration_s - self._offset_s)
         self.world.after(_REPORT_S, self._report)
 
     def _end_in(self, seconds: float) -> None:
         def over() -> None:
-            left_s = self.command.plan.duration_s - self.command.elapsed_s - self._running_s()
+            left_s = self.command.plan.duration_s - self._offset_s - self._running_s()
             if self.is_over or not self.is_here:
                 return
             if left_s > 1e-6 or self.frozen_s is not None:
@@ -157,6 +157,10 @@ class Executor:
             if not self.is_over and self.target.active.get(self.slot) is not self:
                 self.world.fail(f"double load: {self.run} wakes up beside its successor")
 
+    @property
+    def _offset_s(self) -> float:
+        return self.command.plan.offset_s(self.command.elapsed_s)
+
     def _running_s(self) -> float:
         if self.began_s is None:
             return 0.0
@@ -173,7 +177,7 @@ class Executor:
             workflow=self.run.workflow,
             slot=self.slot[2],
             sequence=self.sequence,
-            elapsed_s=self.command.elapsed_s + self._running_s(),
+            elapsed_s=self._offset_s + self._running_s(),
             vus=1,
             iterations=sent,
             steps=[StepReport(name="hit", counts=counts)],

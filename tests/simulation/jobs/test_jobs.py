@@ -28,6 +28,7 @@ FOUND = {
     "everything": {
         447: "nor with a grant that was taken back meanwhile",
         218178824931: "a checkpoint without news is no news",
+        142965879163: "a worker that lacks a run says so until it is heard",
         146561058283: "a first report that was long under way is as old as it may be",
     },
     "stubborn": {
