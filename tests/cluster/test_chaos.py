@@ -1,6 +1,8 @@
 """Seeded trouble for a cluster under load: everything that must hold, holds."""
 
 import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from tests.cluster.soak import report
 
 MANAGERS = ("manager-1", "manager-2", "manager-3")
 WORKERS = ("worker-1", "worker-2", "worker-3")
+CLUSTERS = 2  # of the soak, side by side
 
 
 @given(st.integers(0, 10**6), st.floats(2.0, 120.0))
@@ -46,11 +49,27 @@ def test_chaos_breaks_nothing(cluster: Cluster, seed: int) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(4 * 3600)
 def test_chaos_breaks_nothing_for_many_seeds(tmp_path: Path) -> None:
-    """Fifty seeds on 3 managers and 4 workers; `HYPERSCALE_CHAOS_SEEDS` for another number."""
+    """Fifty seeds on 3 managers and 4 workers, two clusters side by side;
+    `HYPERSCALE_CHAOS_SEEDS` for another number."""
     count = int(os.environ.get("HYPERSCALE_CHAOS_SEEDS", "50"))
-    lines, broken = [], []
-    with running_cluster(tmp_path / "lab", "--workers", "4") as cluster:
-        for seed in range(1000, 1000 + count):
+    seeds = range(1000, 1000 + count)
+    with ThreadPoolExecutor(CLUSTERS) as pool:
+        halves = [
+            pool.submit(try_seeds, tmp_path / f"lab-{number}", seeds[number::CLUSTERS])
+            for number in range(CLUSTERS)
+        ]
+        tried = sorted(outcome for half in halves for outcome in half.result())
+    title = f"chaos, {count} seeds on 3 managers and 4 workers"
+    report().write(title, *(line for _, line, _ in tried))
+    broken = [said for _, _, said in tried if said]
+    assert not broken, "\n".join(broken)
+
+
+def try_seeds(directory: Path, seeds: Sequence[int]) -> list[tuple[int, str, str]]:
+    """Each seed, its facts, and all that was said if something was broken."""
+    tried = []
+    with running_cluster(directory, "--workers", "4") as cluster:
+        for seed in seeds:
             done = cluster.command(
                 *("chaos", "--dir", str(cluster.directory), "--seed", str(seed)),
                 *("--duration", "20s"),
@@ -58,9 +77,7 @@ def test_chaos_breaks_nothing_for_many_seeds(tmp_path: Path) -> None:
             stdout, stderr = done.communicate(timeout=400)
             facts = [line.removeprefix("held    ") for line in stdout.splitlines()]
             kept = [line for line in facts if line.startswith(("the job", "requests", "BROKEN"))]
-            lines.append(f"seed {seed}: exit {done.returncode}; {'; '.join(kept)}")
-            if done.returncode != 0:
-                broken.append(f"{stdout}\n{stderr}")
+            line = f"seed {seed}: exit {done.returncode}; {'; '.join(kept)}"
+            tried.append((seed, line, f"{stdout}\n{stderr}" if done.returncode else ""))
             cluster.heal()
-    report().write(f"chaos, {count} seeds on 3 managers and 4 workers", *lines)
-    assert not broken, "\n".join(broken)
+    return tried
