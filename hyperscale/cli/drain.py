@@ -42,12 +42,20 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 def run(args: argparse.Namespace) -> int:
     from hyperscale.cli.asking import ask_node
     from hyperscale.cli.ledger import change_member
+    from hyperscale.errors import InputError
     from hyperscale.nodes.client_messages import WorkersAsked, WorkersTold
+    from hyperscale.nodes.ledger.questions import LedgerAsked, LedgerTold
 
-    workers = ask_node(args, WorkersAsked(), WorkersTold).workers
-    if any(row.worker == args.node for row in workers):
+    workers = [row.worker for row in ask_node(args, WorkersAsked(), WorkersTold).workers]
+    if args.node in workers:
         _drain_worker(args)
         return 0
+    managers = [node.name for node in ask_node(args, LedgerAsked(), LedgerTold).nodes]
+    if args.node not in managers:
+        raise InputError(
+            f"there is no manager and no worker {args.node!r} in this cluster",
+            hint=f"there are {', '.join([*sorted(managers), *sorted(workers)])}",
+        )
     change_member(args, "drain", args.node)
     if not args.no_wait:
         _wait(args)

@@ -10,6 +10,7 @@ from hyperscale.cli.parser import Parser
 
 if TYPE_CHECKING:
     from hyperscale.nodes.client_messages import JobNews
+    from hyperscale.reporting.results import RunResult
 
 _DESCRIPTION = """\
 Shows how a job is doing: its state, its place in the queue, its workflows and their workers.
@@ -32,24 +33,27 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    news = asyncio.run(_ask(args))
+    news, result = asyncio.run(_ask(args))
     if args.json:
         import msgspec
 
         print(msgspec.json.format(msgspec.json.encode(news), indent=2).decode())
     else:
-        print(_text(news))
+        print(_text(news, result))
     return 0
 
 
-async def _ask(args: argparse.Namespace) -> "JobNews":
+async def _ask(args: argparse.Namespace) -> "tuple[JobNews, RunResult | None]":
+    """What is known of it, and its result once it has one."""
     from hyperscale.cli.client_flags import open_client
 
     async with open_client(args) as client:
-        return await client.job_news(args.job)
+        news = await client.job_news(args.job)
+        has_ended = bool(news.job.ended_ms) and not args.json
+        return news, await client.get_results(args.job) if has_ended else None
 
 
-def _text(news: "JobNews") -> str:
+def _text(news: "JobNews", result: "RunResult | None") -> str:
     from hyperscale.cli.asking import printable, table
     from hyperscale.cli.client_flags import ago
     from hyperscale.nodes.client_watch import waiting_note
@@ -65,13 +69,17 @@ def _text(news: "JobNews") -> str:
     if job.ended_ms:
         facts.append(f"ended {ago(job.ended_ms, now_s)} ago")
     lines += [f"  {', '.join(facts)}", ""]
-    live = {} if news.live is None else {view.name: view for view in news.live.workflows}
+    views = () if news.live is None else news.live.workflows
+    figures = {view.name: (view.total, view.failed, view.rate_now) for view in views}
+    if result is not None:
+        ended = result.workflows
+        figures = {each.name: (each.total, each.failed, each.rate_per_second) for each in ended}
     rows = []
     for row in job.workflows:
-        view = live.get(row.name)
         numbers = ["-", "-", "-"]
-        if view is not None:
-            numbers = [f"{view.total:,}", f"{view.failed:,}", f"{view.rate_now:,.0f}/s"]
+        if row.name in figures:
+            total, failed, rate = figures[row.name]
+            numbers = [f"{total:,}", f"{failed:,}", f"{rate:,.0f}/s"]
         rows.append(
             [
                 *(row.name, row.status.value, str(row.cores), str(row.attempts), *numbers),

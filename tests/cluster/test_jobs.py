@@ -44,6 +44,8 @@ def test_a_job_reports_what_the_target_counted(cluster: Cluster, tmp_path: Path)
     )
     assert again.returncode == 0
     assert json.loads(again.stdout)["workflows"] == result["workflows"]
+    status = cluster.run("status", result["job_id"], "--dir", str(cluster.directory))
+    assert f"{result['workflows'][0]['total']:,}" in status.stdout
 
 
 @on_loop
@@ -211,9 +213,12 @@ def test_cancel_tells_what_became_of_the_job(cluster: Cluster) -> None:
         (("watch", "default.1-aaaaaaaaaaaaaaaaaaaa"), "there is no job"),
         (("cancel", "default.999-aaaaaaaaaaaaaaaaaaaa"), "there is no job"),
         (("status", "nonsense"), "there is no job"),
+        (("drain", "worker-9"), "there is no manager and no worker"),
     ],
 )
-def test_an_unknown_job_is_told(cluster: Cluster, arguments: tuple[str, ...], message: str) -> None:
+def test_an_unknown_job_or_node_is_told(
+    cluster: Cluster, arguments: tuple[str, ...], message: str
+) -> None:
     done = cluster.run(*arguments, "--dir", str(cluster.directory))
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
