@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -71,6 +72,7 @@ class Chaos:
         self._seed = seed
         self._say = say
         self._ours: set[str] = set()  # nodes that are down because of us
+        self._busy: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._began_s = 0.0
 
     async def run(
@@ -145,12 +147,13 @@ class Chaos:
 
     async def _make(self, trouble: Trouble) -> None:
         await asyncio.sleep(max(0.0, self._began_s + trouble.at_s - time.monotonic()))
-        node = read_cluster(self._directory).node(trouble.node)
-        match trouble.kind:
-            case Kind.PAUSE | Kind.PAUSE_ALL:
-                await self._pause(node, trouble)
-            case Kind.KILL | Kind.RESTART:
-                await self._end(node, trouble)
+        async with self._busy[trouble.node]:  # one that takes long to stop is in trouble enough
+            node = read_cluster(self._directory).node(trouble.node)
+            match trouble.kind:
+                case Kind.PAUSE | Kind.PAUSE_ALL:
+                    await self._pause(node, trouble)
+                case Kind.KILL | Kind.RESTART:
+                    await self._end(node, trouble)
 
     async def _pause(self, node: NodeRow, trouble: Trouble) -> None:
         pids = [node.pid]
