@@ -14,6 +14,7 @@ from hyperscale.nodes.client_package import Package
 PIECE_BYTES = 128 * 1024
 """Small enough to arrive on a bad network before its manager is given up for another."""
 _PAUSE_S = 0.02
+_ANSWER_S = 1.0  # each piece has at least so long
 _FALLS_MAX = 5
 
 
@@ -37,7 +38,7 @@ async def upload(managers: Managers, package: Package, *, within_s: float) -> No
             offset=offset,
             data=payload[offset : offset + PIECE_BYTES],
         )
-        taken = await managers.ask(piece, BlobTaken, within_s=left_s)
+        taken = await managers.ask(piece, BlobTaken, within_s=max(left_s, _ANSWER_S))
         if taken.is_complete:
             return
         offset = taken.offset

@@ -277,7 +277,11 @@ class FleetMonitor(Monitor):
 
         Refused evidence needs a holder: a node that lived on and may connect to the dead one."""
 
+        registered_s = self.world.now_s
+
         def check() -> None:
+            if how != "silence" and self.calm_s > registered_s:
+                return  # the news may have passed by those cut off meanwhile: they notice silence
             if holders and not any(h.is_up and h.life == lived for h, lived in holders):
                 return
             waiting: list[tuple[Host, int]] = []
