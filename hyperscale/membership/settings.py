@@ -54,7 +54,7 @@ class MembershipConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     stall_extension_max_s: Seconds = 30.0
 
     greet_first_s: Seconds = 0.5
-    greet_most_s: Seconds = 30.0
+    greet_most_s: Seconds = 10.0
     tombstone_s: Annotated[float, Meta(gt=0, le=7 * 86400)] = 86400.0
     members_max: Annotated[int, Meta(ge=1, le=100_000)] = 10_000
     leave_s: Seconds = 1.0
