@@ -157,7 +157,7 @@ class FleetMonitor(Monitor):
             self.world.fail(f"{host.address}: {member.node} died twice")
         self._check_drained(host, died)
         if died.evidence is Claim.REFUSED and not died.is_from_gossip and self.bounds:
-            self._evidenced(life)
+            self._evidenced(host, life)
         if died.evidence is Claim.SILENT:
             self._check_patience(host, life)
             self._condemned.setdefault(life, host.address)
@@ -176,13 +176,14 @@ class FleetMonitor(Monitor):
         if life in self._evidence_s:
             findings.evidence_s.append(now_s - self._evidence_s[life])
 
-    def _evidenced(self, life: Life) -> None:
-        """The first evidence of a crash is there: from here on everyone shall know soon."""
+    def _evidenced(self, finder: Host, life: Life) -> None:
+        """The first evidence of a crash is there: if its finder lives on, everyone shall know."""
         if life not in self._evidence_s and life in self._ended:
             self._evidence_s[life] = self.world.now_s
             observers = [(h, h.life) for h in self.world.hosts.values() if h.is_up]
             if not self._cut_lately():
-                self._expect(life, "evidence", observers, [], REFUSED_WITHIN_S)
+                finders = [(finder, finder.life)]
+                self._expect(life, "evidence", observers, finders, REFUSED_WITHIN_S)
 
     def _check_reachable(self, host: Host, died: Died) -> None:
         """Invariant 1."""
