@@ -24,7 +24,7 @@ from tests.simulation.kernel import Host, Monitor, World
 REFUSED_WITHIN_S = 3.0
 SILENT_WITHIN_S = 15.0
 STALL_MAX_S = 5.0
-LITTLE_LOSS = 0.05
+LITTLE_LOSS = 0.01
 """Up to this, evidence of a crash is there so soon that the bound holds from the crash itself."""
 SETTLED_S = 20.0
 """After a cut or a long stall a suspicion may be old; this long later nothing of it is left."""
