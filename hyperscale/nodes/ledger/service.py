@@ -27,7 +27,6 @@ from hyperscale.ledger.core import (
 )
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.messages import Forwarded, RaftMessages
-from hyperscale.ledger.records import Record
 from hyperscale.ledger.replica import Outcome
 from hyperscale.ledger.topology import Topology
 from hyperscale.nodes.ledger.errors import (
@@ -363,12 +362,6 @@ class LocalLedger:
         self.commit_seconds.observe(self._loop.time() - begun_s)
         self.commands[group] = self.commands.get(group, 0) + 1
         return outcome
-
-    async def propose_record(self, group: int, record: Record, *, timeout_s: float = 5.0) -> None:
-        """Commits one of the ledger's own records in a group this node leads."""
-        if not self.core.is_leader(group):
-            raise self.not_leader(group)
-        await self._answered(self.core.propose(group, record), group, timeout_s)
 
     async def _answered(self, token: int, group: int, timeout_s: float) -> Outcome:
         answer: asyncio.Future[Outcome | Superseded | Unknown] = self._loop.create_future()

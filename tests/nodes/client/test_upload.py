@@ -21,6 +21,7 @@ from hyperscale.nodes.shelf import BUNDLES_MAX
 from hyperscale.plan import Plan
 from hyperscale.plan.limits import BUNDLE_BYTES_MAX
 from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.connection import Connection
 from hyperscale.wire.errors import RemoteError
 from hyperscale.wire.link import PeerLink
 from hyperscale.wire.peer import PeerServer
@@ -51,8 +52,8 @@ class Tier:
             self._links[node] = self._own.link(*self._book[node], node_id=node)
         return self._links[node]
 
-    def connection(self, node: str) -> None:
-        raise NotImplementedError
+    def connection(self, node: str) -> Connection | None:
+        return self._own.connection_to(node)
 
     def living(self) -> list[str]:
         return sorted(self._book)
