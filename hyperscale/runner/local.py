@@ -17,7 +17,7 @@ from hyperscale.plan import Plan, WorkflowPlan
 from hyperscale.reporting.reporter import Sink, as_reporters, submit_all
 from hyperscale.reporting.results import RunResult
 from hyperscale.runner.drive import WORKERS_MAX, Options, drive
-from hyperscale.runner.source import job_from_classes, resolve_hosts
+from hyperscale.runner.source import READING, job_from_classes, resolve_hosts
 from hyperscale.ui import open_ui
 
 Given: TypeAlias = type[Workflow] | Workflow
@@ -92,10 +92,12 @@ def plan_of(
     if not given:
         raise InputError(f"{where}: no workflows were given")
     classes = [one if isinstance(one, type) else type(one) for _, one in given]
-    plan = build_plan(test_name, classes)
-    planned = tuple(
-        _with_own(base, tags, one) for base, (tags, one) in zip(plan.workflows, given, strict=True)
-    )
+    with READING:
+        plan = build_plan(test_name, classes)
+        planned = tuple(
+            _with_own(base, tags, one)
+            for base, (tags, one) in zip(plan.workflows, given, strict=True)
+        )
     return classes, msgspec.structs.replace(plan, workflows=planned)
 
 

@@ -8,6 +8,7 @@ import ast
 import asyncio
 import socket
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,13 @@ from hyperscale.graph import Overrides, Workflow, build_plan, collect, load_modu
 from hyperscale.graph.loading import module_name
 from hyperscale.plan import Plan
 from hyperscale.reporting.reporter import Sink, as_reporters
+
+READING = threading.RLock()
+"""Held while what a user wrote is read: jobs may be made in many threads at once.
+
+Which modules a file imports is what `sys.modules` gained meanwhile, which tells files apart only
+one at a time; and until 3.11.8 `ast.parse` fails when it runs in two threads (gh-106905).
+"""
 
 _STARTERS = ("asyncio.run", "uvloop.run", "anyio.run", "loop.run_until_complete")
 
@@ -41,14 +49,15 @@ class Job:
 
 def job_from_file(file: str | Path, overrides: Overrides | None = None) -> Job:
     """The job a test file describes."""
-    before = set(sys.modules)
-    module = load_module(file)
-    classes = collect(module)
-    plan = build_plan(str(file), classes, overrides)
-    loaded = sorted(set(sys.modules) - before - {module.__name__})
-    # As Python does for a script behind a link: its directory is where it really lies.
-    path = Path(file).resolve()
-    bundle = bundle_file(path, loaded=loaded, files=_files(plan))
+    with READING:
+        before = set(sys.modules)
+        module = load_module(file)
+        classes = collect(module)
+        plan = build_plan(str(file), classes, overrides)
+        loaded = sorted(set(sys.modules) - before - {module.__name__})
+        # As Python does for a script behind a link: its directory is where it really lies.
+        path = Path(file).resolve()
+        bundle = bundle_file(path, loaded=loaded, files=_files(plan))
     code = Code(bundle, str(path))
     reporters = as_reporters(getattr(module, "reporters", None), where=f"{file}: reporters")
     return Job(plan, {workflow.name: code for workflow in plan.workflows}, reporters)
@@ -62,7 +71,8 @@ def job_from_classes(classes: Sequence[type[Workflow]], plan: Plan) -> Job:
         by_module.setdefault(key, []).append(cls)
     code: dict[str, Code] = {}
     for members in by_module.values():
-        one = _code_of(members, plan)
+        with READING:
+            one = _code_of(members, plan)
         code.update({cls.__name__: one for cls in members})
     return Job(plan, code)
 
