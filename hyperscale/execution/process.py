@@ -1,6 +1,6 @@
 """One executor process, seen from its parent: spawn, talk, kill, and know when it is gone.
 
-Owns the process, its control socket, its output pipes and its process group. What the
+Owns the process, its control socket, its output pipes and whatever it started. What the
 messages mean, and when to kill, is the supervisor's business.
 """
 
@@ -13,13 +13,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from hyperscale.errors import RunError
 from hyperscale.execution.capture import PIPE_BYTES, RATE_BYTES_PER_S, LineReader, OutputLimit
 from hyperscale.execution.channel import Channel
+from hyperscale.execution.descent import Mark, descendants, is_group_alive
 from hyperscale.execution.protocol import FromExecutor, Output, ToExecutor, from_executor_decoder
 
 _READ_BYTES = 64 * 1024
@@ -58,34 +59,6 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _processes() -> Iterator[tuple[int, int, int]]:
-    """Number, parent and group of all that are more than an entry nobody has reaped yet."""
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        with contextlib.suppress(OSError):  # it ended while we looked
-            stat = Path("/proc", name, "stat").read_bytes()
-            # After the name, which may hold anything: state, parent, group.
-            state, parent, group = stat.rpartition(b")")[2].split()[:3]
-            if state not in (b"Z", b"X"):
-                yield int(name), int(parent), int(group)
-
-
-def _is_group_alive(group: int) -> bool:
-    return any(owner == group for _, _, owner in _processes())
-
-
-def _descendants(pid: int) -> list[int]:
-    """What it started, also in sessions and groups of their own."""
-    children: dict[int, list[int]] = {}
-    for each, parent, _ in _processes():
-        children.setdefault(parent, []).append(each)
-    found = list(children.get(pid, []))
-    for each in found:
-        found += children.get(each, [])
-    return found
-
-
 class ExecutorProcess:
     """A running executor. Made by `spawn`; over when `wait_gone` returns."""
 
@@ -95,6 +68,7 @@ class ExecutorProcess:
         popen: subprocess.Popen[bytes],
         control: socket.socket,
         outputs: dict[int, str],
+        mark: Mark,
         *,
         on_message: Callable[[FromExecutor], None],
         on_garbage: Callable[[str], None],
@@ -104,6 +78,8 @@ class ExecutorProcess:
         self.pid = popen.pid
         self._loop = loop
         self._popen = popen
+        self._mark = mark
+        self.runs_code = False  # of a user's: what that started may outlive it
         self._on_output = on_output
         self._on_exit = on_exit
         self._on_garbage = on_garbage
@@ -148,6 +124,7 @@ class ExecutorProcess:
         command += [str(theirs.fileno()), str(os.getpid())]
         if core is not None:
             command.append(str(core))
+        mark = Mark()
         try:
             popen = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 command,
@@ -156,6 +133,7 @@ class ExecutorProcess:
                 stderr=err_write,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
+                env=mark.environment(),
             )
         except OSError as error:
             ours.close()
@@ -171,6 +149,7 @@ class ExecutorProcess:
             popen,
             ours,
             {out_read: "stdout", err_read: "stderr"},
+            mark,
             on_message=on_message,
             on_garbage=on_garbage,
             on_output=on_output,
@@ -208,7 +187,7 @@ class ExecutorProcess:
         """Ends it and everything it started, now."""
         if not self.has_exited:
             # Looked for first: they are nobody's once it is gone.
-            strayed = _descendants(self.pid)
+            strayed = descendants(self.pid)
             self._kill_group()
             for pid in strayed:
                 with contextlib.suppress(OSError):  # gone, or of another user
@@ -227,11 +206,13 @@ class ExecutorProcess:
             self._emit(stream, reader.finish())
 
     async def wait_gone(self) -> None:
-        """Returns when the process is reaped and nothing of its group is left."""
+        """Returns when the process is reaped and nothing it started is left."""
         await self._exited.wait()
-        # Its children are killed too, but not ours to reap; whoever adopted them does that.
+        # What it started is killed too, but not ours to reap; whoever adopted that does it.
         for _ in range(round(_GROUP_WAIT_S / _GROUP_POLL_S)):
-            if not self._kill_group() or not _is_group_alive(self.pid):
+            is_left = self._kill_group() and is_group_alive(self.pid)
+            # Again: what bears the mark may have forked while it was looked for.
+            if not (self.runs_code and self._mark.end_bearers()) and not is_left:
                 return
             await asyncio.sleep(_GROUP_POLL_S)
 
@@ -250,6 +231,8 @@ class ExecutorProcess:
         os.close(self._pidfd)
         # Before it is reaped, while its number cannot belong to anyone else.
         self._kill_group()
+        if self.runs_code:
+            self._mark.end_bearers()
         self._channel.drain()
         self._channel.close()
         self.flush_output()

@@ -116,6 +116,7 @@ class _Executor:
             raise InvariantError(f"an executor in phase {self.phase.name} was given a part")
         self.process.send(assignment)  # first: what cannot be sent is not being prepared
         self.process.forget_last_words()
+        self.process.runs_code = True
         self._answer = self._loop.create_future()
         self._run_s = assignment.run_s
         self._is_discarded = False
@@ -269,6 +270,8 @@ class _Executor:
         if is_leaving:
             # Code of the part is still running there: nothing of it may outlive the part.
             self.process.kill()
+        else:
+            self.process.runs_code = False
 
     # --- an end that does not come --------------------------------------------------------
 

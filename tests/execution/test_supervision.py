@@ -348,9 +348,28 @@ def test_what_user_code_forked_is_gone_when_the_executor_is_killed(lab: Lab) -> 
     lab.work(work)
 
 
+DAEMONISE = '''
+def daemonise(environment=os.environ):
+    """A grandchild nobody waits for, in a session of its own; its number."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.setsid()
+        grandchild = os.fork()
+        if not grandchild:
+            os.execvpe("sleep", ["sleep", "600"], environment)
+        os.write(write, str(grandchild).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    return int(os.read(read, 100))
+'''
+
 LEFT_BEHIND = {
     "fork": "pid = os.fork()\n    while not pid: pass",
     "session": "pid = subprocess.Popen(['sleep', '60'], start_new_session=True).pid",
+    "daemon": "pid = daemonise()",
+    "daemon of another name": "pid = daemonise(environment={})",
     "thread": "threading.Thread(target=hog).start(); pid = 0",
     "to_thread": "asyncio.ensure_future(asyncio.to_thread(hog)); pid = 0",
 }
@@ -360,7 +379,7 @@ LEFT_BEHIND = {
 def test_what_user_code_started_ends_with_its_part(lab: Lab, what: str) -> None:
     lab.write(f"""
 import subprocess, threading
-
+{DAEMONISE}
 def hog():
     while True: pass
 
@@ -390,6 +409,44 @@ class Starter(Workflow):
                 await asyncio.sleep(0.01)
 
     lab.work(work)
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])
+def test_a_daemon_ends_with_its_executor_and_with_no_other(lab: Lab, number: int) -> None:
+    lab.write(f"""
+{DAEMONISE}
+class Starter(Workflow):
+    vus = 2
+    duration = "60s"
+
+    @step()
+    async def begin(self) -> Result:
+        log("started", os.getpid(), daemonise())
+        await asyncio.sleep(60)
+""")
+    unrelated = subprocess.Popen(["sleep", "600"])  # a child of whoever embeds the pool
+
+    async def work(bench: Bench) -> None:
+        await bench.prepare("Starter")
+        bench.pool.start(bench.ids)
+        async with asyncio.timeout(20):
+            while len(lab.log()) < 2:
+                await asyncio.sleep(0.01)
+        daemons = {int(line.split()[1]): int(line.split()[2]) for line in lab.log()}
+        first, second = bench.pool.pids
+        os.kill(first, number)
+        await bench.until(lambda: bench.outcomes[0].is_over)
+        await bench.pool.wait_vacant(0)
+        assert not is_alive(daemons[first])
+        assert is_alive(daemons[second])
+        assert is_alive(second)
+        assert unrelated.poll() is None
+
+    try:
+        lab.work(work, executors=2)
+    finally:
+        unrelated.kill()
+        unrelated.wait()
 
 
 def test_what_a_part_printed_is_not_taken_for_the_last_words_of_the_next(lab: Lab) -> None:
