@@ -239,6 +239,14 @@ class Rig:
 
     # --- how it happens -----------------------------------------------------------------------
 
+    def prepared(self) -> list[PreparePart]:
+        """What workers were told to prepare and have not given up since."""
+        return [command for worker in self.workers.values() for command in worker.runs.values()]
+
+    def kinds(self) -> list[str]:
+        """What was committed, by its name."""
+        return [type(event).__name__ for event in self.events]
+
     def do(self, effects: list[Effect]) -> None:
         self._work.extend(effects)
         self._drain()

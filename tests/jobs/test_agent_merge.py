@@ -4,13 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperscale._native import Histogram
-from hyperscale.jobs.agent_merge import (
-    MERGED_PER_S,
-    POINTS_MAX,
-    SECONDS_MAX,
-    SERIES_S,
-    PartMerge,
-)
+from hyperscale.jobs.agent_merge import MERGED_PER_S, POINTS_MAX, SECONDS_MAX, SERIES_S, PartMerge
 from hyperscale.plan import StepKind, StepPlan, WorkflowPlan
 from hyperscale.stats.merge import WorkflowStats
 from hyperscale.stats.report import (

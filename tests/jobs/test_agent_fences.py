@@ -1,0 +1,236 @@
+"""Which commands a worker's agent obeys: terms, attempts, tombstones, and its cores."""
+
+import pytest
+
+from hyperscale.jobs.agent import LEAVING
+from hyperscale.jobs.agent_events import Drain, Report
+from hyperscale.jobs.commands import PartFinished, PartPhase, PartStatus, Refusal, WorkerCores
+from tests.jobs.agent_world import World, ack, prepare, renew, run_id, start, stop, who_runs
+
+
+def test_the_same_command_again_gets_the_same_answer_and_changes_nothing() -> None:
+    world = World()
+    first = world.part(prepare(cores=2))
+    assert world.part(prepare(cores=2)) == first
+    world.get_ready()
+    first = world.part(start())
+    assert world.part(start()) == first
+    assert world.started[run_id()] == 1
+    assert world.agent.free_cores == 2
+
+
+def test_a_higher_term_with_the_same_attempt_goes_on_and_reports_to_the_new_leader() -> None:
+    world = World()
+    world.runs()
+    world.report(run_id(), 0, 1)
+    answer = world.part(prepare(term=5), sender="m2")
+    assert (answer.accepted, answer.phase, answer.seen_term) == (True, PartPhase.RUNNING, 5)
+    assert world.stopping == {}
+    reports = [e for e in world.wait(1) if isinstance(e, Report)]
+    assert {report.to for report in reports} == {"m2"}
+
+
+@pytest.mark.parametrize("command", [prepare(term=1), start(term=1), stop(term=1)])
+def test_a_lower_term_is_refused_with_what_was_seen(command: object) -> None:
+    world = World()
+    world.runs()
+    world.command(renew(run_id(), term=4), sender="m2")
+    answer = world.part(command)  # type: ignore[arg-type]  # the three above
+    assert (answer.accepted, answer.refusal) == (False, Refusal.STALE_TERM)
+    assert (answer.seen_term, answer.seen_attempt) == (4, 1)
+    assert answer.phase is PartPhase.RUNNING
+    assert world.stopping == {}
+
+
+def test_a_deposed_leader_renews_nothing_and_is_told_nothing() -> None:
+    world = World()
+    world.runs()
+    world.command(who_runs(term=4), sender="m2")
+    lease_s = world.leases[run_id()]
+    world.now_s += 1
+    renewed = world.renewed(renew(run_id(), term=3))
+    assert (renewed.accepted, renewed.seen_term) == (False, 4)
+    assert world.leases[run_id()] == lease_s
+    assert not world.runs_here(who_runs(term=3)).accepted
+
+
+def test_a_higher_attempt_stops_the_old_one_and_begins_when_it_is_gone() -> None:
+    world = World(cores=2)
+    world.runs(cores=2)
+    newer = run_id(2)
+    answer = world.part(prepare(newer, cores=2))
+    assert (answer.accepted, answer.phase, answer.seen_attempt) == (True, PartPhase.PREPARING, 2)
+    assert world.stopping == {run_id(): "superseded by attempt 2"}
+    assert world.preparing == {}
+    world.obey_stops()
+    assert world.preparing == {newer: (0, 1)}
+    assert world.result(run_id()).status is PartStatus.STOPPED
+    assert not world.result(run_id()).is_retryable
+    late = world.part(prepare(run_id()))
+    assert late.phase is PartPhase.FINISHED, "its result still waits"
+    world.command(ack(run_id()))
+    late = world.part(prepare(run_id()))
+    assert (late.refusal, late.seen_attempt) == (Refusal.STALE_ATTEMPT, 2)
+
+
+def test_an_attempt_that_still_waits_is_superseded_without_having_begun() -> None:
+    world = World(cores=2)
+    world.runs(cores=2)
+    world.part(prepare(run_id(2), cores=2))
+    world.part(prepare(run_id(3), cores=1))
+    assert world.agent.runs[run_id(2)] is PartPhase.FINISHED
+    assert world.result(run_id(2)).report is None
+    world.obey_stops()
+    assert list(world.preparing) == [run_id(3)]
+    assert world.agent.free_cores == 1
+
+
+def test_what_does_not_fit_beside_the_old_attempt_is_refused_and_changes_nothing() -> None:
+    world = World(cores=2)
+    world.runs(cores=1)
+    other = run_id(job="dc.1-b")
+    world.runs(other)
+    answer = world.part(prepare(run_id(2), cores=2))
+    assert (answer.refusal, answer.seen_attempt) == (Refusal.NO_CORES, 1)
+    assert world.stopping == {}
+    assert world.part(prepare(run_id(2), cores=1)).accepted
+
+
+def test_a_stop_that_comes_first_leaves_a_tombstone() -> None:
+    world = World()
+    answer = world.part(stop())
+    assert (answer.accepted, answer.phase) == (True, PartPhase.UNKNOWN)
+    late = world.part(prepare())
+    assert (late.accepted, late.refusal) == (False, Refusal.STALE_ATTEMPT)
+    assert world.part(start()).refusal is Refusal.STALE_ATTEMPT
+    assert world.begun == []
+    assert world.part(prepare(run_id(2))).accepted
+
+
+@pytest.mark.parametrize("phase", ["preparing", "ready", "running"])
+def test_a_stop_ends_a_run_whatever_it_is_doing(phase: str) -> None:
+    world = World()
+    world.part(prepare())
+    if phase != "preparing":
+        world.get_ready()
+    if phase == "running":
+        world.part(start())
+        world.report(run_id(), 0, 7)
+    answer = world.part(stop(reason="cancelled by alice"))
+    assert (answer.accepted, answer.phase) == (True, PartPhase.STOPPING)
+    world.obey_stops()
+    assert world.part(stop()).phase is PartPhase.FINISHED
+    result = world.result()
+    assert (result.status, result.error) == (PartStatus.STOPPED, "cancelled by alice")
+    assert not result.is_retryable
+    assert (result.report is not None) == (phase == "running")
+    world.command(ack())
+    assert world.part(stop()).phase is PartPhase.UNKNOWN
+    assert world.part(prepare()).refusal is Refusal.STALE_ATTEMPT
+
+
+def test_a_stop_of_an_old_attempt_does_not_touch_the_new_one() -> None:
+    world = World()
+    world.runs(run_id(2))
+    answer = world.part(stop(run_id(1)))
+    assert (answer.refusal, answer.seen_attempt) == (Refusal.STALE_ATTEMPT, 2)
+    assert world.agent.runs == {run_id(2): PartPhase.RUNNING}
+
+
+def test_a_start_of_what_is_not_here_or_not_ready_is_refused() -> None:
+    world = World()
+    assert world.part(start()).refusal is Refusal.UNKNOWN_RUN
+    world.part(prepare())
+    assert world.part(start()).refusal is Refusal.INVALID
+    world.get_ready()
+    assert world.part(start()).accepted
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"cores": 0},
+        {"first_slot": 1},
+        {"bundle": "../../etc/passwd"},
+        {"bundle": ""},
+        {"run": run_id(0)},
+        {"run": run_id().__class__("dc.1-a", "Other", 0, 1)},
+    ],
+)
+def test_a_command_that_contradicts_itself_is_refused(wrong: dict[str, object]) -> None:
+    answer = World().part(prepare(**wrong))  # type: ignore[arg-type]  # made wrong on purpose
+    assert answer.refusal is Refusal.INVALID
+    assert answer.reason
+
+
+def test_more_than_there_is_room_for_is_refused() -> None:
+    world = World(cores=2)
+    answer = world.part(prepare(cores=3))
+    assert (answer.refusal, answer.seen_attempt) == (Refusal.NO_CORES, 0)
+    assert answer.reason == "3 cores asked for, 2 free"
+    assert world.part(prepare(cores=2)).accepted
+
+
+def test_shared_runs_go_beside_the_others_up_to_a_bound() -> None:
+    world = World(cores=1)
+    world.runs()
+    jobs = [run_id(job=f"dc.1-{n}") for n in range(3)]
+    for job in jobs:
+        world.runs(job, shared=True)
+    assert sorted(world.places) == [0, 1, 2, 3]
+    answer = world.part(prepare(run_id(job="dc.1-z"), shared=True))
+    assert answer.refusal is Refusal.NO_CORES
+    told = world.said(WorkerCores)[-1]
+    assert sorted((held.cores, held.shared) for held in told.held) == [
+        (1, False),
+        (1, True),
+        (1, True),
+        (1, True),
+    ]
+
+
+def test_a_shared_run_also_waits_for_the_attempt_it_supersedes() -> None:
+    world = World(cores=1)
+    world.runs()
+    world.part(prepare(run_id(2), shared=True))
+    assert world.preparing == {}
+    world.obey_stops()
+    assert list(world.preparing) == [run_id(2)]
+
+
+def test_cores_are_told_at_once_when_they_change_and_each_second() -> None:
+    world = World(cores=3)
+    world.part(prepare(cores=2))
+    told = world.said(WorkerCores)[-1]
+    assert (told.worker, told.incarnation, told.total) == ("w1", 7, 3)
+    assert [(held.run, held.cores) for held in told.held] == [(run_id(), 2)]
+    later = world.said(WorkerCores, world.wait(3))
+    assert 3 <= len(later) <= 4
+    versions = [message.version for message in world.said(WorkerCores)]
+    assert versions == sorted(set(versions))
+
+
+def test_a_draining_worker_takes_nothing_new_and_finishes_what_it_has() -> None:
+    world = World()
+    world.runs()
+    world.feed(Drain())
+    assert world.said(WorkerCores)[-1].draining
+    answer = world.part(prepare(run_id(job="dc.1-b")))
+    assert answer.refusal is Refusal.DRAINING
+    assert world.part(prepare(run_id(2))).refusal is Refusal.DRAINING
+    assert world.stopping == {}
+    world.end()
+    assert world.result().status is PartStatus.COMPLETED
+
+
+def test_a_worker_that_leaves_hands_its_runs_over() -> None:
+    world = World()
+    world.runs()
+    world.part(prepare(run_id(job="dc.1-b")))
+    world.feed(Drain(hands_over=True))
+    world.obey_stops()
+    results = {result.run: result for result in world.said(PartFinished)}
+    assert len(results) == 2
+    for result in results.values():
+        assert (result.status, result.error) == (PartStatus.STOPPED, LEAVING)
+        assert result.is_retryable

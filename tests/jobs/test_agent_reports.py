@@ -1,0 +1,160 @@
+"""What a worker's agent tells of its runs while they run: reports, views, output."""
+
+from itertools import pairwise
+
+import pytest
+
+from hyperscale.jobs.agent_events import Answered, Measured, Printed, Report, Send
+from hyperscale.jobs.agent_runs import OUTPUT_BURST_BYTES, PROGRESS_S
+from hyperscale.jobs.commands import (
+    Backpressure,
+    Isolation,
+    PartFinished,
+    PartOutput,
+    PartPhase,
+    Progress,
+    ProgressTaken,
+)
+from tests.jobs.agent_world import World, run_id, who_runs
+
+
+def _answer(world: World, taken: ProgressTaken | None, *, to: str = "m1") -> None:
+    world.feed(Answered(1, to, taken))
+
+
+@pytest.mark.parametrize("level", list(Backpressure))
+def test_backpressure_stretches_the_interval_and_even_reject_keeps_a_probe(
+    level: Backpressure,
+) -> None:
+    world = World()
+    world.runs(on_isolation=Isolation.CONTINUE)
+    world.report(run_id(), 0, 1)
+    sent_s: list[float] = []
+    for _ in range(600):
+        if any(isinstance(effect, Report) for effect in world.wait(0.1)):
+            sent_s.append(world.now_s)
+            _answer(world, ProgressTaken(backpressure=level))
+    steps_s = [later - earlier for earlier, later in pairwise(sent_s[2:])]
+    assert steps_s
+    assert min(steps_s) == pytest.approx(PROGRESS_S[level], abs=0.11)
+    assert max(steps_s) == pytest.approx(PROGRESS_S[level], abs=0.11)
+
+
+def test_relief_is_heard_at_the_next_probe() -> None:
+    world = World()
+    world.runs(on_isolation=Isolation.CONTINUE)
+    world.report(run_id(), 0, 1)
+    world.wait(0.1)
+    _answer(world, ProgressTaken(backpressure=Backpressure.REJECT))
+    assert [e for e in world.wait(4.8) if isinstance(e, Report)] == []
+    assert [e for e in world.wait(0.5) if isinstance(e, Report)]
+    _answer(world, ProgressTaken())
+    assert [e for e in world.wait(0.5) if isinstance(e, Report)]
+
+
+def test_one_report_at_a_time_and_a_lost_answer_does_not_end_them() -> None:
+    world = World()
+    world.runs(on_isolation=Isolation.CONTINUE)
+    world.report(run_id(), 0, 1)
+    assert len([e for e in world.wait(5) if isinstance(e, Report)]) == 1
+    _answer(world, None)
+    assert len([e for e in world.wait(1) if isinstance(e, Report)]) == 1
+
+
+def test_a_leader_that_is_none_any_more_says_who_is() -> None:
+    world = World()
+    world.runs()
+    world.report(run_id(), 0, 1)
+    world.wait(0.1)
+    _answer(world, ProgressTaken(leader="m9"))
+    assert {e.to for e in world.wait(1) if isinstance(e, Report)} == {"m9"}
+
+
+def test_runs_of_a_group_share_one_message_with_sequences_of_their_own() -> None:
+    world = World()
+    other = run_id(job="dc.1-b")
+    world.runs()
+    world.runs(other)
+    world.report(run_id(), 0, 3)
+    world.report(other, 1, 4)
+    world.feed(Measured(cpu=0.5, memory=0.25))
+    world.wait(0.1)
+    _answer(world, ProgressTaken())
+    world.wait(0.6)
+    last = world.said(Progress)[-1]
+    assert {part.run: part.report.steps[0].counts.total for part in last.parts} == {
+        run_id(): 3,
+        other: 4,
+    }
+    assert (last.cpu, last.memory) == (0.5, 0.25)
+    sequences = [
+        part.report.sequence
+        for progress in world.said(Progress)
+        for part in progress.parts
+        if part.run == other
+    ]
+    assert sequences == sorted(set(sequences))
+
+
+def test_the_elapsed_time_is_of_this_attempt_and_the_report_of_the_workflow() -> None:
+    world = World()
+    world.runs(run_id(2), elapsed_s=20.0)
+    world.report(run_id(2), 0, 3, elapsed_s=25.0)
+    world.wait(0.1)
+    (part,) = world.said(Progress)[-1].parts
+    assert part.elapsed_s == 5.0
+    assert part.report.elapsed_s == 25.0
+
+
+def test_a_run_whose_actions_take_long_says_so_before_it_is_taken_for_stuck() -> None:
+    world = World()
+    world.runs(on_isolation=Isolation.CONTINUE)
+    pleas = []
+    for second in range(15):
+        world.report(run_id(), 0, 3, sequence=second + 1)
+        world.wait(1)
+        _answer(world, ProgressTaken())
+        pleas.append(world.said(Progress)[-1].parts[0].extension)
+    assert pleas[5] == ""
+    assert pleas[-1].startswith("1 virtual users have been in their steps for 1")
+    world.report(run_id(), 0, 4, sequence=99)
+    world.wait(1)
+    assert world.said(Progress)[-1].parts[0].extension == ""
+
+
+def test_who_runs_gets_everything_there_is_to_know() -> None:
+    world = World()
+    world.runs(cores=2)
+    world.report(run_id(), 0, 3)
+    here = world.runs_here(who_runs(term=2), sender="m2")
+    assert (here.worker, here.accepted, here.seen_term) == ("w1", True, 2)
+    (view,) = here.parts
+    assert (view.run, view.phase, view.cores) == (run_id(), PartPhase.RUNNING, 2)
+    assert view.report is not None
+    assert view.report.steps[0].counts.total == 3
+
+
+def test_output_is_brought_to_the_leader_with_its_slot_and_bounded() -> None:
+    world = World()
+    world.runs(cores=2, first_slot=4, slots=8)
+    world.feed(Printed(run_id(), 1, "stdout", "hello\n"))
+    world.feed(Printed(run_id(), 1, "stdout", "again\n"))
+    world.wait(0.3)
+    (output,) = world.said(PartOutput)
+    assert (output.slot, output.stream, output.text) == (5, "stdout", "hello\nagain\n")
+    line = "x" * 1023 + "\n"
+    for _ in range(2 * OUTPUT_BURST_BYTES // len(line)):
+        world.feed(Printed(run_id(), 0, "stdout", line))
+    outputs = world.said(PartOutput, world.wait(1))
+    assert sum(len(each.text) for each in outputs) < OUTPUT_BURST_BYTES + 1000
+    assert "too many to bring here" in outputs[-1].text
+
+
+def test_output_comes_before_the_end() -> None:
+    world = World()
+    world.runs()
+    world.feed(Printed(run_id(), 0, "stdout", "last words\n"))
+    world.end()
+    messages = [effect.message for effect in world.effects if isinstance(effect, Send)]
+    kinds = [type(m) for m in messages if isinstance(m, PartOutput | PartFinished)]
+    assert kinds == [PartOutput, PartFinished]

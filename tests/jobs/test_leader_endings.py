@@ -1,0 +1,159 @@
+"""How a leader ends jobs before their time: cancels, timeouts, thresholds, nothing to run on."""
+
+import msgspec
+
+from hyperscale.jobs.commands import PartProgress, PartRefused, Progress
+from hyperscale.jobs.events import CancelRequested, JobOptions, JobStatus
+from hyperscale.jobs.timing import Timing, extension_s
+from hyperscale.plan import ThresholdPlan
+from tests.jobs.builders import report, workflow
+from tests.jobs.rig import Rig
+
+
+def test_bad_input_found_while_preparing_ends_the_workflow() -> None:
+    rig = Rig(workers=1)
+    rig.workers["w0"].readies = False
+    job = rig.submit(workflow("Load"))
+    (command,) = rig.prepared()
+    refused = PartRefused(
+        worker="w0", group=1, run=command.run, error="no module x", hint="add it", is_input=True
+    )
+    rig.do(rig.leader.received(refused, now_s=rig.now_s))
+    assert rig.job(job).status is JobStatus.FAILED
+    assert rig.job(job).workflows["Load"].error == "no module x (hint: add it)"
+    assert rig.workers["w0"].acks == [command.run]
+
+
+def test_a_cancel_stops_what_runs_and_says_why() -> None:
+    rig = Rig()
+    job = rig.submit(workflow("Load"))
+    rig.run(2.0, reports=True)
+    rig.commit(CancelRequested(job=job, reason="enough", by="me"))
+    assert all(worker.stops for worker in rig.workers.values())
+    assert rig.job(job).status is JobStatus.CANCELLED
+    assert rig.job(job).workflows["Load"].error == "enough"
+
+
+def test_a_queued_job_is_cancelled_at_once_and_wants_no_cores_any_more() -> None:
+    rig = Rig(workers=1)
+    rig.submit(workflow("Load"))
+    second = rig.submit(workflow("Load"), key="second")
+    row = rig.leader.row(rig.job(second))
+    assert (row.status, row.position) == (JobStatus.QUEUED, 1)
+    assert row.reason == "Load needs 1 core, and 2 of 2 are busy"
+    rig.commit(CancelRequested(job=second, reason="enough"))
+    assert rig.job(second).status is JobStatus.CANCELLED
+    rig.finish("w0")
+    rig.run(3.0)
+    assert rig.allocator.waiting == 0
+    assert sum(rig.allocator.free().values()) == 2
+
+
+def test_a_cancel_that_reaches_nobody_ends_when_the_leases_have() -> None:
+    rig = Rig(workers=1, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(2.0, reports=True)
+    rig.workers["w0"].is_silent = True
+    rig.commit(CancelRequested(job=job, reason="enough"))
+    rig.run(8.0)
+    assert rig.job(job).status is JobStatus.CANCELLING
+    rig.run(4.0)
+    assert rig.job(job).status is JobStatus.CANCELLED
+
+
+def test_a_cancel_between_dispatch_and_preparation_leaves_nothing_behind() -> None:
+    rig = Rig(workers=1, cores=1)
+    rig.workers["w0"].is_silent = True
+    job = rig.submit(workflow("Load", vus=1))
+    assert rig.job(job).status is JobStatus.DISPATCHING
+    rig.commit(CancelRequested(job=job, reason="enough"))
+    rig.workers["w0"].is_silent = False
+    rig.run(2.0)
+    assert rig.job(job).status is JobStatus.CANCELLED
+    assert not rig.workers["w0"].runs
+
+
+def test_the_jobs_timeout_ends_it_with_a_reason() -> None:
+    rig = Rig()
+    job = rig.submit(workflow("Load"), options=JobOptions(timeout_s=5.0))
+    rig.run(3.0, reports=True)
+    rig.take_over()  # the clock goes on, not anew
+    rig.run(2.5, reports=True)
+    assert rig.job(job).status is JobStatus.TIMEOUT
+    assert "timeout of 5 s" in rig.job(job).reason
+
+
+def test_a_part_that_overruns_is_ended() -> None:
+    rig = Rig(workers=1, cores=1, timing=Timing(overrun_s=5.0))
+    load = msgspec.structs.replace(workflow("Load", vus=1, duration_s=5.0), timeout_s=1.0)
+    job = rig.submit(load)
+    rig.run(10.0, reports=True)
+    assert rig.job(job).status is JobStatus.RUNNING
+    rig.run(3.0, reports=True)
+    assert rig.job(job).workflows["Load"].ended_as is JobStatus.TIMEOUT
+    assert "still running" in rig.job(job).reason
+
+
+def test_a_part_that_gets_nowhere_is_stuck() -> None:
+    rig = Rig(workers=1, cores=1, timing=Timing(stuck_s=20.0))
+    load = msgspec.structs.replace(workflow("Load", vus=1, duration_s=600.0), timeout_s=1.0)
+    job = rig.submit(load)
+    rig.run(30.0, reports=True)
+    assert rig.job(job).status is JobStatus.RUNNING
+    for _ in range(30):
+        rig.run(1.0)
+        rig.report("w0", rate=0)
+    assert "no action finished" in (rig.job(job).workflows["Load"].error or "")
+
+
+def test_extensions_shrink_and_end() -> None:
+    assert [extension_s(count) for count in range(7)] == [15.0, 7.5, 3.75, 1.875, 1.0, 0.0, 0.0]
+
+
+def test_without_workers_a_job_fails_and_says_so() -> None:
+    rig = Rig(workers=0)
+    job = rig.submit(workflow("Load"))
+    rig.run(15.0)
+    assert rig.job(job).status is JobStatus.FAILED
+    assert "no workers" in rig.job(job).reason
+
+
+def test_a_job_waits_for_cores_only_so_long() -> None:
+    rig = Rig(workers=1)
+    rig.submit(workflow("Load", duration_s=600.0))
+    second = rig.submit(workflow("Load"), key="second", options=JobOptions(dispatch_timeout_s=20.0))
+    rig.run(22.0, reports=True)
+    assert rig.job(second).status is JobStatus.TIMEOUT
+    assert "no cores within 20 s" in rig.job(second).reason
+
+
+def test_a_threshold_over_all_parts_aborts_the_job() -> None:
+    load = msgspec.structs.replace(
+        workflow("Load"),
+        thresholds=(ThresholdPlan(name="rate", limit="<150/s", abort_on_fail=True),),
+    )
+    rig = Rig(workers=2)
+    job = rig.submit(load, workflow("Other", "Load"))
+    rig.run(5.0, reports=True)  # 100/s on each of two workers
+    assert rig.job(job).status is JobStatus.FAILED
+    assert "stopped by its threshold rate" in (rig.job(job).workflows["Load"].error or "")
+
+
+def test_a_part_that_moves_gets_more_time_and_one_that_does_not_gets_none() -> None:
+    rig = Rig(workers=1, cores=1)
+    rig.submit(workflow("Load", vus=1))
+    rig.run(1.0, reports=True)
+    (run,) = rig.running()["w0"]
+    granted = []
+    for sequence, total in enumerate((100, 100, 200, 300, 400, 500, 600), start=10**6):
+        part = PartProgress(
+            run=run,
+            report=report("Load", sequence=sequence, elapsed_s=2.0, total=total),
+            elapsed_s=2.0,
+            extension="a long step",
+        )
+        taken, _ = rig.leader.progress(
+            Progress(worker="w0", group=1, parts=[part]), now_s=rig.now_s
+        )
+        granted.append(taken.extended_s.get("Load/0", 0.0))
+    assert granted == [15.0, 0.0, 7.5, 3.75, 1.875, 1.0, 0.0]

@@ -1,0 +1,295 @@
+"""What a leader does about workers that die, fall silent, refuse or fail: retries and gaps."""
+
+import pytest
+
+from hyperscale.jobs.commands import Isolation, PartStatus, Refusal
+from hyperscale.jobs.events import JobOptions, JobStatus
+from hyperscale.jobs.live import RATE_PER_CORE_MAX
+from hyperscale.jobs.outcome import outcome_of
+from hyperscale.stats.merge import PartKey
+from tests.jobs.builders import workflow
+from tests.jobs.rig import Rig
+
+
+def test_a_dead_worker_is_replaced_at_once_for_the_rest_of_the_duration() -> None:
+    rig = Rig(workers=3, cores=2)
+    job = rig.submit(workflow("Load", vus=4, duration_s=30.0))
+    rig.run(10.0, reports=True)
+    victim = rig.prepared()[0].run
+    name = rig.job(job).workflows["Load"].parts[victim.part].worker
+    rig.kill(name)
+    rig.run(0.2)
+    part = rig.job(job).workflows["Load"].parts[victim.part]
+    assert (part.attempt, part.is_open) == (2, True)
+    assert part.worker != name
+    (command,) = [c for c in rig.prepared() if c.run.attempt == 2]
+    assert command.elapsed_s == pytest.approx(10.0, abs=1.0)
+    assert not command.shared  # the third worker was idle
+    assert (command.first_slot, command.slots) == (victim.part * 2, 4)
+    (gap,) = rig.job(job).workflows["Load"].gaps
+    assert gap.worker == name
+    assert gap.seconds <= 1.0
+    assert gap.requests_max >= 100 * gap.seconds
+    assert rig.running()[part.worker]
+
+
+def test_with_all_cores_taken_the_load_comes_back_beside_others() -> None:
+    rig = Rig(workers=2, cores=2)
+    job = rig.submit(workflow("Load"))
+    rig.run(3.0, reports=True)
+    rig.kill("w0")
+    rig.run(0.2)
+    (command,) = [c for c in rig.prepared() if c.run.attempt == 2]
+    assert command.shared
+    assert rig.job(job).workflows["Load"].parts[0].worker == "w1"
+
+
+def test_requests_of_a_dead_worker_stay_in_the_totals() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(10.0, reports=True)
+    rig.kill("w0")
+    rig.run(5.0, reports=True)
+    rig.finish("w1", total=77)
+    end = outcome_of(rig.records[job])
+    reported = end.workflows[0].stats.total_counts().total
+    assert 77 + 900 <= reported <= 77 + 1100
+    assert end.status is JobStatus.COMPLETED
+    assert [segment.worker for segment in end.segments] == ["w0"]
+    parts = set(end.workflows[0].stats._parts)
+    assert parts == {PartKey(0, 1), PartKey(0, 2)}
+
+
+def test_a_silent_worker_is_given_up_only_after_its_lease_and_a_margin() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(5.0, reports=True)
+    rig.workers["w0"].is_silent = True
+    rig.do(rig.leader.worker_down("w0", is_certain=False, now_s=rig.now_s))
+    rig.run(8.0)
+    assert rig.job(job).workflows["Load"].parts[0].attempt == 1
+    rig.run(4.0)
+    part = rig.job(job).workflows["Load"].parts[0]
+    assert (part.attempt, part.worker) == (2, "w1")
+    (gap,) = rig.job(job).workflows["Load"].gaps
+    assert gap.seconds <= 9.0
+
+
+def test_a_worker_that_is_silent_for_less_keeps_its_run() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    for _ in range(5):
+        rig.workers["w0"].is_silent = True
+        rig.run(5.0)
+        rig.workers["w0"].is_silent = False
+        rig.run(2.0)
+    assert rig.job(job).workflows["Load"].parts[0].attempt == 1
+
+
+def test_many_silent_at_once_are_held_for_a_while() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(2.0)
+    rig.workers["w0"].is_silent = True
+    rig.leader.hold(frozenset({"w0"}))
+    rig.run(20.0)
+    assert rig.job(job).workflows["Load"].parts[0].attempt == 1
+    rig.leader.hold(frozenset())
+    rig.run(1.0)
+    assert rig.job(job).workflows["Load"].parts[0].attempt == 2
+
+
+def test_a_job_that_goes_on_in_isolation_is_not_started_elsewhere_on_silence() -> None:
+    rig = Rig(workers=2, cores=1)
+    options = JobOptions(on_isolation=Isolation.CONTINUE)
+    job = rig.submit(workflow("Load", vus=1), options=options)
+    rig.workers["w0"].is_silent = True
+    rig.run(25.0)
+    assert rig.job(job).workflows["Load"].parts[0].attempt == 1
+    rig.workers["w0"].is_silent = False
+    rig.kill("w0")
+    assert rig.job(job).workflows["Load"].parts[0].retries == 1
+
+
+def test_a_job_that_goes_on_in_isolation_does_not_wait_for_ever() -> None:
+    rig = Rig(workers=2, cores=1)
+    options = JobOptions(on_isolation=Isolation.CONTINUE)
+    job = rig.submit(workflow("Load", vus=1, duration_s=10.0), options=options)
+    rig.workers["w0"].is_silent = True
+    rig.run(60.0)
+    assert rig.job(job).workflows["Load"].parts[0].attempt == 1
+    rig.run(30.0)
+    assert rig.job(job).has_ended or rig.job(job).workflows["Load"].parts[0].attempt == 2
+
+
+def test_what_has_not_begun_does_not_go_on_in_isolation() -> None:
+    rig = Rig(workers=2, cores=1)
+    rig.workers["w0"].is_silent = True
+    options = JobOptions(on_isolation=Isolation.CONTINUE)
+    job = rig.submit(workflow("Load", vus=1), options=options)
+    rig.run(12.0)
+    assert rig.job(job).workflows["Load"].parts[0].worker == "w1"
+
+
+def test_the_last_word_of_a_worker_that_was_given_up_decides_nothing() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    rig.workers["w0"].is_silent = True
+    rig.run(15.0)
+    assert rig.running()["w1"]
+    rig.workers["w0"].is_silent = False
+    rig.finish("w0", PartStatus.FAILED, error="late")
+    assert rig.job(job).status is JobStatus.RUNNING
+    assert rig.workers["w0"].acks
+    rig.finish("w1")
+    assert rig.job(job).status is JobStatus.COMPLETED
+
+
+def test_after_three_retries_it_is_failed_and_dependents_are_cancelled() -> None:
+    rig = Rig(workers=6, cores=1)
+    job = rig.submit(workflow("Load", vus=1), workflow("After", "Load"))
+    for attempt in range(1, 5):
+        part = rig.job(job).workflows["Load"].parts[0]
+        assert part.attempt == attempt
+        rig.run(1.0, reports=True)
+        rig.kill(part.worker)
+        rig.run(0.3)
+    ended = rig.job(job)
+    assert ended.status is JobStatus.FAILED
+    assert "given up after 4 attempts: worker" in (ended.workflows["Load"].error or "")
+    assert ended.workflows["After"].error == "dependency failed: Load"
+
+
+def test_a_workflow_that_fails_by_itself_is_not_tried_again() -> None:
+    rig = Rig()
+    job = rig.submit(workflow("A", vus=1), workflow("B", vus=1))
+    rig.finish("w0", PartStatus.FAILED, error="KeyError: 'x'", workflow="A")
+    rig.finish("w1", PartStatus.FAILED, error="KeyError: 'x'", workflow="A")
+    rig.run(1.0)
+    states = rig.job(job).workflows
+    assert states["A"].error == "KeyError: 'x'"
+    assert sum(part.attempt for part in states["A"].parts) == 1
+    rig.finish("w0", workflow="B")
+    rig.finish("w1", workflow="B")
+    assert rig.job(job).status is JobStatus.PARTIAL
+
+
+def test_one_failed_part_stops_the_others_of_its_workflow() -> None:
+    rig = Rig(workers=2)
+    job = rig.submit(workflow("Load"))
+    rig.finish("w0", PartStatus.FAILED, error="setup: boom")
+    assert rig.workers["w1"].stops
+    assert rig.job(job).status is JobStatus.FAILED
+    assert rig.job(job).workflows["Load"].error == "setup: boom"
+
+
+def test_an_executor_that_died_is_worth_another_attempt_elsewhere() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(3.0, reports=True)
+    rig.finish("w0", PartStatus.FAILED, error="an executor died", is_retryable=True)
+    rig.run(0.2)
+    part = rig.job(job).workflows["Load"].parts[0]
+    assert (part.attempt, part.worker, part.retries) == (2, "w1", 1)
+
+
+def test_a_lease_that_ran_out_is_not_held_against_the_worker() -> None:
+    rig = Rig(workers=1, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(3.0, reports=True)
+    rig.finish("w0", PartStatus.STOPPED, error="its lease ran out", is_retryable=True)
+    rig.run(2.0)
+    part = rig.job(job).workflows["Load"].parts[0]
+    assert (part.attempt, part.worker, part.retries) == (2, "w0", 0)
+
+
+def test_a_run_that_was_stopped_has_told_all_and_leaves_no_gap() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(3.2, reports=True)
+    rig.finish("w0", PartStatus.STOPPED, error="the worker is leaving", is_retryable=True)
+    rig.run(2.0)
+    assert rig.job(job).workflows["Load"].parts[0].attempt == 2
+    assert rig.job(job).workflows["Load"].gaps == []
+
+
+@pytest.mark.parametrize("survivor_s", [0.0, 0.4])
+@pytest.mark.parametrize("is_retryable", [False, True])
+def test_what_an_executor_that_was_killed_had_not_reported_is_a_gap(
+    is_retryable: bool, survivor_s: float
+) -> None:
+    """Also if another core of the part went on meanwhile, and has told all."""
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(3.0, reports=True)
+    rig.run(0.4)
+    rig.finish(
+        "w0",
+        PartStatus.FAILED,
+        total=300,
+        is_retryable=is_retryable,
+        unheard_s=0.4,
+        told_s=survivor_s,
+    )
+    rig.run(0.2)
+    found = rig.records.get(job) or rig.job(job)
+    (gap,) = found.workflows["Load"].gaps
+    assert (gap.worker, gap.seconds) == ("w0", pytest.approx(0.4))
+    assert 40 <= gap.requests_max <= 100
+
+
+def test_one_that_never_reported_is_bounded_by_what_others_of_it_sent() -> None:
+    rig = Rig(workers=2, cores=2)
+    job = rig.submit(workflow("Load", vus=4))
+    for _ in range(8):
+        rig.run(0.5)
+        rig.report("w0")  # 100 requests a second with two cores
+    rig.kill("w1")
+    rig.run(0.2)
+    (gap,) = rig.job(job).workflows["Load"].gaps
+    assert gap.worker == "w1"
+    assert 100 * gap.seconds <= gap.requests_max <= 250 * gap.seconds
+
+
+def test_where_nothing_was_ever_reported_the_bound_is_what_a_core_can_do() -> None:
+    rig = Rig(workers=2, cores=2)
+    job = rig.submit(workflow("Load", vus=4))
+    rig.run(6.0)
+    rig.kill("w1")
+    rig.run(0.2)
+    (gap,) = rig.job(job).workflows["Load"].gaps
+    assert gap.requests_max >= 2 * RATE_PER_CORE_MAX * gap.seconds
+
+
+def test_the_load_of_a_dead_worker_ended_when_nobody_listened_there_any_more() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(6.0, reports=True)
+    refused_s = rig.now_s + 0.1
+    rig.run(1.0)
+    rig.workers["w0"].is_up = False
+    rig.do(rig.leader.worker_down("w0", is_certain=True, now_s=rig.now_s, ended_s=refused_s))
+    (gap,) = rig.job(job).workflows["Load"].gaps
+    assert gap.seconds <= 0.65  # half a second since the last report, and what followed it
+
+
+def test_a_full_worker_costs_no_retry() -> None:
+    rig = Rig(workers=1, cores=1)
+    rig.workers["w0"].refusal = Refusal.NO_CORES
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(20.0)
+    part = rig.job(job).workflows["Load"].parts[0]
+    assert part.retries == 0
+    assert 2 <= part.attempt <= 12  # it does not hammer
+    rig.workers["w0"].refusal = Refusal.NONE
+    rig.run(10.0)
+    assert rig.job(job).status is JobStatus.RUNNING
+
+
+def test_a_worker_that_restarted_unnoticed_is_found_out() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(3.0, reports=True)
+    rig.workers["w0"].restart()
+    rig.run(4.0)
+    assert rig.job(job).workflows["Load"].parts[0].attempt == 2

@@ -1,0 +1,153 @@
+"""A leader that takes over from another, and one that leads no more."""
+
+import msgspec
+import pytest
+
+from hyperscale.jobs.commands import Isolation, PartPhase, PartRefused, PreparePart, RunId
+from hyperscale.jobs.events import Dispatched, JobOptions, JobStatus, Reply
+from tests.jobs.builders import workflow
+from tests.jobs.rig import Rig
+
+
+@pytest.mark.parametrize("phase", ["running", "ready", "preparing"])
+def test_a_new_leader_goes_on_with_what_runs(phase: str) -> None:
+    rig = Rig()
+    if phase != "running":
+        rig.workers["w1"].readies = False
+    job = rig.submit(workflow("Load"))
+    rig.run(3.0, reports=True)
+    before = len(rig.prepared())
+    rig.take_over()
+    rig.run(3.0, reports=True)
+    if phase != "running":
+        rig.ready("w1")
+        rig.run(1.0)
+    assert rig.job(job).status is JobStatus.RUNNING
+    assert len(rig.prepared()) == before
+    assert all(part.attempt == 1 for part in rig.job(job).workflows["Load"].parts)
+    rig.run(3.0, reports=True)
+    rig.finish("w0", total=10)
+    rig.finish("w1", total=10)
+    assert rig.job(job).status is JobStatus.COMPLETED
+    assert "AttemptRevoked" not in rig.kinds()
+
+
+def test_a_new_leader_gives_up_runs_their_worker_does_not_know() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(6.0, reports=True)
+    rig.workers["w0"].restart()
+    rig.take_over()
+    rig.run(2.0)
+    part = rig.job(job).workflows["Load"].parts[0]
+    assert part.attempt == 2
+    assert part.began_s > 0
+
+
+def test_a_new_leader_stops_what_does_not_belong() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    stranger = RunId(job, "Load", 0, 7)
+    command = rig.prepared()[0]
+    rig.workers["w1"].runs[stranger] = msgspec.structs.replace(command, run=stranger)
+    rig.workers["w1"].phases[stranger] = PartPhase.RUNNING
+    rig.take_over()
+    assert stranger in rig.workers["w1"].stops
+
+
+def test_a_new_leader_waits_longer_for_a_silent_worker() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(3.0, reports=True)
+    rig.workers["w0"].is_silent = True
+    rig.take_over()
+    rig.run(11.0)
+    assert rig.job(job).workflows["Load"].parts[0].attempt == 1
+    rig.run(2.0)
+    assert rig.job(job).workflows["Load"].parts[0].attempt == 2
+
+
+def test_what_had_not_begun_when_its_worker_died_leaves_no_gap_and_is_done_whole() -> None:
+    rig = Rig(workers=2, cores=1)
+    rig.workers["w0"].readies = False
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(5.0)
+    rig.take_over()
+    rig.run(20.0)
+    rig.kill("w0")
+    rig.run(0.5)
+    part = rig.job(job).workflows["Load"].parts[0]
+    assert (part.attempt, part.began_s) == (2, 0.0)
+    assert rig.job(job).workflows["Load"].gaps == []
+
+
+def test_what_was_silent_before_the_leader_changed_is_a_gap_as_long_as_that() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1), options=JobOptions(on_isolation=Isolation.CONTINUE))
+    rig.run(6.0, reports=True)
+    rig.run(12.0)  # with checkpoints, but without news
+    rig.take_over()
+    rig.kill("w0")
+    rig.run(0.5)
+    (gap,) = rig.job(job).workflows["Load"].gaps
+    assert 12.0 <= gap.seconds <= 14.0
+
+
+def test_a_worker_that_died_before_the_new_leader_led_is_not_waited_for() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(7.0, reports=True)
+    rig.workers["w0"].is_up = False
+    rig.tell(rig.allocator.worker_down("w0", now_s=rig.now_s))
+    rig.take_over()
+    rig.run(3.5)
+    part = rig.job(job).workflows["Load"].parts[0]
+    assert (part.attempt, part.worker) == (2, "w1")
+
+
+def test_a_worker_that_dies_just_after_the_new_leader_led_is_replaced_at_once() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(12.0, reports=True)
+    rig.take_over()
+    rig.kill("w0")
+    rig.run(0.2)
+    part = rig.job(job).workflows["Load"].parts[0]
+    assert (part.attempt, part.worker) == (2, "w1")
+
+
+def test_a_new_leader_picks_up_a_job_at_any_point() -> None:
+    """Leadership changes after every single commit; the job ends all the same."""
+    rig = Rig(workers=2, cores=2)
+    job = rig.submit(workflow("A", vus=2), workflow("B", "A", vus=2))
+    for _ in range(60):
+        rig.take_over()
+        rig.run(0.7, reports=True)
+        for name in rig.workers:
+            rig.finish(name)
+        if rig.job(job).has_ended:
+            break
+    assert rig.job(job).status is JobStatus.COMPLETED
+
+
+def test_who_follows_does_nothing() -> None:
+    rig = Rig()
+    job = rig.submit(workflow("Load"))
+    rig.leader.follow()
+    assert rig.leader.tick(now_s=rig.now_s) == []
+    assert rig.leader.wake_at_s() == float("inf")
+    assert rig.leader.view(job, now_s=rig.now_s) is None
+    for worker in rig.workers.values():
+        for run in worker.runs:
+            finished = PartRefused(worker=worker.name, group=1, run=run, error="x")
+            assert rig.leader.received(finished, now_s=rig.now_s) == []
+
+
+def test_an_entry_that_was_there_before_it_led_changes_nothing() -> None:
+    rig = Rig(workers=1, cores=1)
+    rig.submit(workflow("Load", vus=1))
+    rig.workers["w0"].is_silent = True
+    rig.take_over()
+    (event,) = [each for each in rig.events if isinstance(each, Dispatched)]
+    effects = rig.leader.applied(event, Reply(ok=True), now_s=rig.now_s)
+    assert not any(isinstance(getattr(e, "command", None), PreparePart) for e in effects)
