@@ -7,7 +7,6 @@ When `drive` returns or raises, no process it started is left.
 import asyncio
 import contextlib
 import signal
-import tempfile
 import threading
 import time
 from collections import deque
@@ -41,6 +40,7 @@ from hyperscale.runner.run import (
     Stop,
     Tick,
 )
+from hyperscale.runner.scratch import scratch_directory
 from hyperscale.runner.source import Job
 from hyperscale.ui.api import Ui
 
@@ -79,8 +79,8 @@ async def drive(job: Job, options: Options, ui: Ui) -> Ending:
     """Runs the job to its end. InputError: it is wrong and nothing ran."""
     workers = options.workers or default_executors()
     with contextlib.ExitStack() as stack:
-        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="hyperscale-"))
-        bundles = {name: str(code.bundle.write(Path(directory))) for name, code in job.code.items()}
+        directory = stack.enter_context(scratch_directory())
+        bundles = {name: str(code.bundle.write(directory)) for name, code in job.code.items()}
         output = stack.enter_context(
             OutputLog(options.output_file, lambda text: ui.log(text, source="hyperscale"))
         )

@@ -1,0 +1,87 @@
+"""The directory of a run: its own while it lives, removed by the next if it was killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from hyperscale.errors import RunError
+from hyperscale.runner.scratch import scratch_directory
+
+HOLDER = """
+from hyperscale.runner.scratch import scratch_directory
+with scratch_directory() as path:
+    (path / "bundle.zip").write_text("")
+    print(path, flush=True)
+    input()
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+def test_a_directory_is_gone_after_its_run(place: Path) -> None:
+    with scratch_directory() as path:
+        (path / "bundle.zip").write_text("")
+    assert list(place.iterdir()) == []
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next_and_what_a_living_one_has_is_not(
+    place: Path,
+) -> None:
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        for _ in range(2)
+    ]
+    try:
+        killed, living = [Path(os.fsdecode(run.stdout.readline().strip())) for run in runs]
+        runs[0].send_signal(signal.SIGKILL)
+        runs[0].wait()
+        assert killed.exists()
+        with scratch_directory() as own:
+            assert not killed.exists()
+            assert (living / "bundle.zip").exists()
+            assert own.exists()
+        runs[1].communicate(b"\n")
+        assert list(place.iterdir()) == []
+    finally:
+        for run in runs:
+            run.kill()
+            run.communicate()
+
+
+def test_links_files_and_what_others_named_are_left_alone(place: Path) -> None:
+    precious = place / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("")
+    (place / "hyperscale-run-link").symlink_to(precious)
+    (place / "hyperscale-run-file").write_text("")
+    abandoned = place / "hyperscale-run-abandoned"
+    abandoned.mkdir()
+    (abandoned / "link").symlink_to(precious)
+    with scratch_directory():
+        assert not abandoned.exists()
+    assert sorted(path.name for path in place.iterdir()) == [
+        "hyperscale-run-file",
+        "hyperscale-run-link",
+        "precious",
+    ]
+    assert (precious / "file").exists()
+
+
+def test_a_machine_without_a_place_for_it_is_told(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(place / "missing"))
+    with pytest.raises(RunError, match="no temporary directory could be made"), scratch_directory():
+        pass
