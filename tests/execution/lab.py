@@ -38,6 +38,21 @@ def log(*words):
         file.write(" ".join(map(str, words)) + "\\n")
 """
 
+SLEEPER = """
+    class Sleeper(Workflow):
+        vus = 2
+        duration = "60s"
+
+        @step()
+        async def nap(self) -> Result:
+            log("napping", os.getpid())
+            await asyncio.sleep(60)
+
+        @teardown()
+        async def close(self):
+            log("teardown")
+"""
+
 
 class Outcome:
     """Everything one executor said while it held a part."""
@@ -122,6 +137,12 @@ class Bench:
         self.pool.start(self.ids)
         return await self.ended()
 
+    async def begin(self, workflow: str, *, until: str) -> None:
+        """Prepares and starts it, and waits for the line of the log that it writes then."""
+        await self.prepare(workflow)
+        self.pool.start(self.ids)
+        await self.lab.logged(until)
+
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(30), self.changed:
             await self.changed.wait_for(condition)
@@ -156,6 +177,11 @@ class Lab:
 
     def log(self) -> list[str]:
         return self.log_file.read_text().splitlines() if self.log_file.exists() else []
+
+    async def logged(self, text: str) -> None:
+        async with asyncio.timeout(20):
+            while not any(text in line for line in self.log()):
+                await asyncio.sleep(0.01)
 
     def work(
         self,

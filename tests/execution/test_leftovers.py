@@ -1,0 +1,198 @@
+"""Nothing that user code started outlives its part, its executor or the parent."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import is_alive, until
+from tests.execution.lab import SLEEPER, Bench, Lab
+
+FORKER = """
+    class Forker(Workflow):
+        vus = 1
+        duration = "60s"
+
+        @step()
+        async def fork(self) -> Result:
+            pid = os.fork()
+            if not pid:
+                time.sleep(600)
+                os._exit(0)
+            log("forked", pid)
+            log("parent", os.getpid())
+            await asyncio.sleep(60)
+"""
+
+
+def test_what_user_code_forked_is_gone_with_the_pool(lab: Lab) -> None:
+    lab.write(FORKER)
+    pids: list[int] = []
+
+    async def work(bench: Bench) -> None:
+        await bench.begin("Forker", until="parent")
+        pids.extend(int(line.split()[1]) for line in lab.log())
+        assert all(map(is_alive, pids))
+
+    lab.work(work)
+    assert not any(map(is_alive, pids))
+
+
+def test_what_user_code_forked_is_gone_when_the_executor_is_killed(lab: Lab) -> None:
+    lab.write(FORKER)
+
+    async def work(bench: Bench) -> None:
+        await bench.begin("Forker", until="parent")
+        os.kill(bench.pool.pids[0], signal.SIGKILL)
+        await bench.ended()
+        (child,) = [int(line.split()[1]) for line in lab.log() if "forked" in line]
+        async with asyncio.timeout(10):
+            while is_alive(child):
+                await asyncio.sleep(0.01)
+
+    lab.work(work)
+
+
+DAEMONISE = '''
+def daemonise(environment=os.environ):
+    """A grandchild nobody waits for, in a session of its own; its number."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.setsid()
+        grandchild = os.fork()
+        if not grandchild:
+            os.execvpe("sleep", ["sleep", "600"], environment)
+        os.write(write, str(grandchild).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    return int(os.read(read, 100))
+'''
+
+
+LEFT_BEHIND = {
+    "fork": "pid = os.fork()\n    while not pid: pass",
+    "session": "pid = subprocess.Popen(['sleep', '60'], start_new_session=True).pid",
+    "daemon": "pid = daemonise()",
+    "daemon of another name": "pid = daemonise(environment={})",
+    "thread": "threading.Thread(target=hog).start(); pid = 0",
+    "to_thread": "asyncio.ensure_future(asyncio.to_thread(hog)); pid = 0",
+}
+
+
+@pytest.mark.parametrize("what", LEFT_BEHIND)
+def test_what_user_code_started_ends_with_its_part(lab: Lab, what: str) -> None:
+    lab.write(f"""
+import subprocess, threading
+{DAEMONISE}
+def hog():
+    while True: pass
+
+async def start():
+    {LEFT_BEHIND[what]}
+    log("started", pid)
+
+class Starter(Workflow):
+    vus = 1
+    duration = "10s"
+    iterations = 1
+
+    @step()
+    async def begin(self) -> Result:
+        await start()
+        return Result()
+""")
+
+    async def work(bench: Bench) -> None:
+        (executor,) = bench.pool.pids
+        (outcome,) = await bench.run("Starter")
+        assert outcome.step("begin").counts.ok == 1
+        await bench.pool.wait_vacant(0)
+        started = [int(line.split()[1]) for line in lab.log()]
+        async with asyncio.timeout(10):
+            while any(map(is_alive, [executor, *filter(None, started)])):
+                await asyncio.sleep(0.01)
+
+    lab.work(work)
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])
+def test_a_daemon_ends_with_its_executor_and_with_no_other(lab: Lab, number: int) -> None:
+    lab.write(f"""
+{DAEMONISE}
+class Starter(Workflow):
+    vus = 2
+    duration = "60s"
+
+    @step()
+    async def begin(self) -> Result:
+        log("started", os.getpid(), daemonise())
+        await asyncio.sleep(60)
+""")
+    unrelated = subprocess.Popen(["sleep", "600"])  # a child of whoever embeds the pool
+
+    async def work(bench: Bench) -> None:
+        await bench.prepare("Starter")
+        bench.pool.start(bench.ids)
+        async with asyncio.timeout(20):
+            while len(lab.log()) < 2:
+                await asyncio.sleep(0.01)
+        daemons = {int(line.split()[1]): int(line.split()[2]) for line in lab.log()}
+        first, second = bench.pool.pids
+        os.kill(first, number)
+        await bench.until(lambda: bench.outcomes[0].is_over)
+        await bench.pool.wait_vacant(0)
+        assert not is_alive(daemons[first])
+        assert is_alive(daemons[second])
+        assert is_alive(second)
+        assert unrelated.poll() is None
+
+    try:
+        lab.work(work, executors=2)
+    finally:
+        unrelated.kill()
+        unrelated.wait()
+
+
+@pytest.mark.parametrize("how", ["idle", "hogging"])
+def test_killing_the_parent_leaves_nothing(lab: Lab, how: str) -> None:
+    body = "while True: pass" if how == "hogging" else "await asyncio.sleep(60)"
+    lab.write(FORKER.replace("await asyncio.sleep(60)", body))
+    script = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+import asyncio
+from pathlib import Path
+from tests.execution.lab import Lab
+lab = Lab(Path({str(lab.directory)!r}))
+lab.write({FORKER.replace("await asyncio.sleep(60)", body)!r})
+lab.run("Forker", executors=1)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", script])
+    try:
+        until(lambda: any("parent" in line for line in lab.log()), what="the fork")
+        pids = [int(line.split()[1]) for line in lab.log()]
+        assert all(map(is_alive, pids))
+    finally:
+        parent.kill()
+        parent.wait()
+    until(lambda: not any(map(is_alive, pids)), what="the end of all of it")
+
+
+def test_no_descriptor_and_no_child_outlives_a_pool(lab: Lab) -> None:
+    lab.write(SLEEPER)
+
+    async def work(bench: Bench) -> None:
+        await bench.begin("Sleeper", until="napping")
+
+    lab.work(work, executors=2)  # whatever is opened once and for all is open now
+    before = set(os.listdir("/proc/self/fd"))
+    lab.work(work, executors=2)
+    assert set(os.listdir("/proc/self/fd")) == before
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)

@@ -1,0 +1,159 @@
+"""Parts on their way to an executor: refused, stopped, cancelled, and the executor usable after."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from hyperscale.errors import InputError, RunError
+from tests.execution.lab import SLEEPER, Bench, Lab
+
+
+@pytest.mark.parametrize("when", ["before the task begins", "while executors start"])
+def test_a_stop_reaches_a_part_that_is_still_on_its_way_to_its_executor(
+    lab: Lab, when: str
+) -> None:
+    lab.write(SLEEPER)
+
+    async def work(bench: Bench) -> None:
+        preparing = asyncio.ensure_future(bench.prepare("Sleeper"))
+        await asyncio.sleep(0)
+        if when == "while executors start":
+            await asyncio.sleep(0)
+        bench.pool.stop(bench.ids, "interrupted", 1.0)
+        with pytest.raises(RunError, match="stopped while preparing"):
+            await preparing
+        await bench.prepare("Sleeper")  # and they are there for another
+
+    lab.work(work, executors=2)
+    assert lab.log() == ["teardown", "teardown"]
+
+
+def test_a_part_too_large_to_be_sent_is_told_at_once_and_leaves_the_executor_usable(
+    lab: Lab,
+) -> None:
+    lab.write(SLEEPER)
+
+    async def work(bench: Bench) -> None:
+        with pytest.raises(RunError, match="over the limit"):
+            await bench.prepare("Sleeper", context=bytes(17 * 1024 * 1024))
+        await bench.prepare("Sleeper")
+
+    lab.work(work)
+
+
+def test_a_bad_file_refuses_every_part_and_leaves_the_executors_usable(lab: Lab) -> None:
+    lab.write("""
+        class Good(Workflow):
+            vus = 2
+            duration = "30s"
+            iterations = 2
+
+            @step()
+            async def one(self) -> Result:
+                return Result()
+    """)
+
+    async def work(bench: Bench) -> None:
+        good = lab.file.read_text()
+        lab.file.write_text("raise RuntimeError('not today')")
+        with pytest.raises(InputError, match="not today"):
+            await bench.prepare("Good")
+        lab.file.write_text(good)
+        outcomes = await bench.run("Good")
+        assert sum(outcome.report.iterations for outcome in outcomes) == 2
+
+    lab.work(work, executors=2)
+
+
+def test_one_refusal_undoes_the_preparation_of_the_others(lab: Lab) -> None:
+    lab.write("""
+        class Picky(Workflow):
+            vus = 2
+            duration = "30s"
+
+            @setup()
+            async def open(self):
+                try:
+                    os.mkdir(LOG + ".taken")
+                except FileExistsError:
+                    raise RuntimeError("taken")
+                log("open")
+
+            @step()
+            async def one(self) -> Result:
+                return Result()
+
+            @teardown()
+            async def close(self):
+                log("close")
+    """)
+
+    async def work(bench: Bench) -> None:
+        with pytest.raises(RunError, match=r"Picky\.open failed: RuntimeError: taken"):
+            await bench.prepare("Picky")
+        assert not any(outcome.is_over for outcome in bench.outcomes)
+
+    lab.work(work, executors=2)
+    assert sorted(lab.log()) == ["close", "close", "open"]
+
+
+def test_an_executor_that_dies_while_preparing_is_an_error_not_a_hang(lab: Lab) -> None:
+    lab.write("""
+        class Fragile(Workflow):
+            vus = 1
+            duration = "30s"
+
+            @setup()
+            async def open(self):
+                os.kill(os.getpid(), 9)
+
+            @step()
+            async def one(self) -> Result:
+                return Result()
+    """)
+    with pytest.raises(RunError, match="ended while preparing: killed by SIGKILL"):
+        lab.run("Fragile")
+
+
+def test_a_cancelled_preparation_leaves_no_part_behind(lab: Lab) -> None:
+    lab.write("""
+        class Slow(Workflow):
+            vus = 1
+            duration = "30s"
+
+            @setup()
+            async def open(self):
+                log("opening")
+                await asyncio.sleep(60)
+
+            @step()
+            async def one(self) -> Result:
+                return Result()
+
+            @teardown()
+            async def close(self):
+                log("close")
+    """)
+
+    async def work(bench: Bench) -> None:
+        preparing = asyncio.ensure_future(bench.prepare("Slow"))
+        await lab.logged("opening")
+        preparing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await preparing
+
+    lab.work(work)
+    assert lab.log() == ["opening", "close"]
+
+
+def test_a_failure_of_our_own_while_preparing_is_answered(lab: Lab) -> None:
+    lab.write(SLEEPER)
+
+    async def work(bench: Bench) -> None:
+        assignment = msgspec.structs.replace(bench.assignment("Sleeper", 0), log_level="nonsense")
+        with pytest.raises(RunError, match="internal error: ValueError: Unknown level"):
+            await bench.pool.prepare([0], [assignment])
+        await bench.prepare("Sleeper")
+
+    lab.work(work)

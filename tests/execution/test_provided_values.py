@@ -1,0 +1,101 @@
+"""Values that leave one workflow and reach another, part by part."""
+
+from hyperscale.execution.protocol import PartStatus
+from hyperscale.execution.values import pack_value
+from hyperscale.plan.context import Received, Value, decode_provided, encode_received
+from tests.execution.lab import Lab
+
+
+def test_provided_values_and_the_context_leave_as_bytes_nobody_else_reads(lab: Lab) -> None:
+    lab.write("""
+        class Token:
+            def __init__(self, text):
+                self.text = text
+
+        class Seed(Workflow):
+            vus = 1
+            duration = "30s"
+
+            @action()
+            async def make(self):
+                self.context["plain"] = {"a": [1, 2.5, None, "x", b"y"]}
+                self.context["lock"] = __import__("threading").Lock()
+                return 41
+
+            @state("Shop")
+            def token(self) -> Provide[Token]:
+                return Token("t-1")
+
+            @state("Shop")
+            async def last(self) -> Provide[int]:
+                return self.make.response + 1
+
+            @state("Shop")
+            def nothing(self) -> Provide[str]:
+                return None
+
+        @depends("Seed")
+        class Shop(Workflow):
+            vus = 2
+            duration = "30s"
+            iterations = 2
+
+            @state("Seed")
+            def take(self, token: Token | None = None, last=0, nothing="-") -> Use[str]:
+                self.context["taken"] = (token.text, last, nothing)
+                return token.text
+
+            @step()
+            async def use(self, taken=None, plain=None) -> Result:
+                log(taken, plain, self.take(), "lock" in self.context)
+                return Result()
+    """)
+    (outcome,) = lab.run("Seed")
+    assert outcome.finished is not None
+    assert outcome.finished.status is PartStatus.COMPLETED
+    provided = decode_provided(outcome.finished.provided)
+    assert set(provided.states) == {"token", "last"}
+    assert set(provided.context) == {"plain"}
+    assert "lock" in outcome.output
+    values = {
+        key: Value(chunks=(data,)) for key, data in (provided.states | provided.context).items()
+    }
+    uses = {"take": {key: values[key] for key in ("token", "last")}}
+    received = encode_received(Received(context=values, uses=uses))
+    lab.run("Shop", context=received)
+    expected = "('t-1', 42, '-') {'a': [1, 2.5, None, 'x', b'y']} t-1 False"
+    assert lab.log() == [expected] * 2
+
+
+def test_a_provided_list_is_the_lists_of_all_parts(lab: Lab) -> None:
+    lab.write("""
+        class Seed(Workflow):
+            vus = 1
+            duration = "30s"
+            iterations = 1
+
+            @step()
+            async def make(self) -> Result:
+                return Result()
+
+            @state("Shop")
+            def ids(self) -> Provide[list[int]]:
+                return [1]
+
+        @depends("Seed")
+        class Shop(Workflow):
+            vus = 1
+            duration = "30s"
+            iterations = 1
+
+            @state("Seed")
+            def take(self, ids: list[int] = []) -> Use[list[int]]:
+                log(ids)
+
+            @step()
+            async def use(self) -> Result:
+                return Result()
+    """)
+    value = Value(chunks=(pack_value([1, 2], where=""), pack_value([3], where="")), is_list=True)
+    lab.run("Shop", context=encode_received(Received(uses={"take": {"ids": value}})))
+    assert lab.log() == ["[1, 2, 3]"]
