@@ -401,7 +401,7 @@ class Membership:
                 incarnation=peer.incarnation,
                 claim=peer.claim,
                 refutation=peer.refutation,
-                by="" if peer.suspicion is None else peer.suspicion.first_witness,
+                by="" if peer.claim is Claim.ALIVE else station.accuser_of(peer),
                 role=peer.role,
                 address=peer.address,
                 stream_port=peer.stream_port,

@@ -92,8 +92,7 @@ class Station:
         if self.is_leaving:
             first = (self.own_news(),)
         elif about is not None and about.claim is not Claim.ALIVE and self.config.tells_suspects:
-            by = self.node if about.suspicion is None else about.suspicion.first_witness
-            first = (about.news(about.claim, by),)
+            first = (about.news(about.claim, self.accuser_of(about)),)
         if not self._pending:
             return first
         room = int(SizeClass.DATAGRAM) - _HEAD_BYTES - taken_bytes - (_ABOUT_BYTES if first else 0)
@@ -102,6 +101,11 @@ class Station:
         room = min(self.config.news_bytes_max, room)
         limit = transmissions(len(self.roster.living) + 1, self.config.transmit_factor)
         return first + self.gossip.take(room, limit=limit, copies=copies)
+
+    def accuser_of(self, peer: Peer) -> str:
+        """Who says what is held against a peer: a verdict is this node's own. Nothing is held
+        against anyone without a name, it would count as one more witness beside the named."""
+        return self.node if peer.suspicion is None else peer.suspicion.first_witness
 
     # This node.
 

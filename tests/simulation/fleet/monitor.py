@@ -4,7 +4,8 @@ Safety, at any time:
  1. no live node that was reachable is declared dead (loss up to 20 %, stalls up to 5 s)
  2. each death fires once at each member: between two deaths of a node there is a return
  3. nobody is judged by timers while the judge's own packets wait unread
- 4. no suspicion ends sooner than its independent witnesses warrant
+ 4. no suspicion ends sooner than its independent witnesses warrant; a witness is a member that
+    found the node silent itself
  5. a process outranks every earlier life of its node from its first moment
 Bounds:
  6. refused: dead everywhere within 3 s of the evidence, with little loss within 3 s of the crash;
@@ -15,8 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hyperscale.membership.core import Membership
-from hyperscale.membership.events import Changed, Died, State
+from hyperscale.membership.events import Changed, Died, Member, State
 from hyperscale.membership.formulas import suspicion_s
+from hyperscale.membership.members import Peer
 from hyperscale.membership.messages import Claim
 from hyperscale.wire.roles import MAY_CONNECT
 from tests.simulation.kernel import Host, Monitor, World
@@ -30,6 +32,16 @@ SETTLED_S = 20.0
 """After a cut or a long stall a suspicion may be old; this long later nothing of it is left."""
 
 Life = tuple[str, int]
+Charge = tuple[str, int, int]
+"""A life and its refutation: whatever is held against a node ends with its next refutation."""
+
+
+@dataclass
+class _Suspected:
+    """One suspicion at one member: since when, and for how long its witnesses warrant it."""
+
+    began_s: float
+    warranted_s: float
 
 
 @dataclass
@@ -55,9 +67,9 @@ class FleetMonitor(Monitor):
         self.findings = Findings()
         self.unhealthy: set[str] = set()
         self._living: dict[tuple[str, str], int] = {}
-        self._suspected_s: dict[tuple[str, Life], tuple[float, int]] = {}
-        self._accusers: dict[Life, dict[str, float]] = {}
-        self._condemned: dict[Life, str] = {}
+        self._suspected: dict[tuple[str, str], _Suspected] = {}
+        self._accusers: dict[Charge, set[str]] = {}
+        self._condemned: set[Charge] = set()
         self._ended: dict[Life, tuple[float, str]] = {}
         self._evidence_s: dict[Life, float] = {}
         self._incarnations: dict[str, int] = {}
@@ -85,8 +97,8 @@ class FleetMonitor(Monitor):
         self._ended[life] = (self.world.now_s, how)
         for key in [key for key in self._living if key[0] == host.address]:
             del self._living[key]
-        for key in [key for key in self._suspected_s if key[0] == host.address]:
-            del self._suspected_s[key]
+        for key in [key for key in self._suspected if key[0] == host.address]:
+            del self._suspected[key]
         if how != "exit" and self.bounds:
             observers = [
                 (other, other.life)
@@ -124,30 +136,27 @@ class FleetMonitor(Monitor):
         program = host.program
         if program is None:
             return
+        if program.changes:
+            changes, program.changes = program.changes, []
+            for change in changes:
+                if type(change) is Died:
+                    self._died(host, change)
+                else:
+                    self._changed(host, change)
         if program.core.judge.suspects:
             self._check_witnesses(host, program.core)
-        if not program.changes:
-            return
-        changes, program.changes = program.changes, []
-        for change in changes:
-            if type(change) is Died:
-                self._died(host, change)
-            else:
-                self._changed(host, change)
 
     def _changed(self, host: Host, change: Changed) -> None:
         member = change.member
-        life = (member.node, member.incarnation)
         if member.state is State.SUSPECT and change.before is not State.SUSPECT:
             self.findings.suspicions += 1
-            suspicion = host.program.core.roster.get(member.node).suspicion
-            wanted = 0 if suspicion is None else suspicion._wanted
-            self._suspected_s[host.address, life] = (self.world.now_s, wanted)
+            suspected = _Suspected(self.world.now_s, float("inf"))
+            self._suspected[host.address, member.node] = suspected
             self._check_drained(host, change)
+        elif member.state is State.ALIVE and change.before is State.SUSPECT:
+            del self._suspected[host.address, member.node]
         elif member.state is State.ALIVE and change.before is not State.ALIVE:
-            self._suspected_s.pop((host.address, life), None)
-            if change.before is not State.SUSPECT:
-                self._living[host.address, member.node] = member.incarnation
+            self._living[host.address, member.node] = member.incarnation
 
     def _died(self, host: Host, died: Died) -> None:
         member = died.member
@@ -156,11 +165,14 @@ class FleetMonitor(Monitor):
         if self._living.pop((host.address, member.node), None) is None:
             self.world.fail(f"{host.address}: {member.node} died twice")
         self._check_drained(host, died)
+        suspected = self._suspected.pop((host.address, member.node), None)
         if died.evidence is Claim.REFUSED and not died.is_from_gossip and self.bounds:
             self._evidenced(host, life)
         if died.evidence is Claim.SILENT:
-            self._check_patience(host, life)
-            self._condemned.setdefault(life, host.address)
+            charge = _charge(member)
+            self._check_patience(host, member.node, suspected)
+            self._accused(host.program.node, charge)
+            self._condemned.add(charge)
         ended = self._ended.get(life)
         if ended is None:
             self._check_reachable(host, died)
@@ -216,52 +228,55 @@ class FleetMonitor(Monitor):
                     f"while {waiting} packets waited unread"
                 )
 
-    def _check_patience(self, host: Host, life: Life) -> None:
-        """Invariant 4."""
-        config = host.program.config.membership
-        suspected = self._suspected_s.pop((host.address, life), None)
+    def _check_patience(self, host: Host, node: str, suspected: _Suspected | None) -> None:
+        """Invariant 4, when a suspicion has become a verdict."""
         if suspected is None:
-            self.world.fail(f"{host.address}: {life[0]} died of silence without being suspected")
+            self.world.fail(f"{host.address}: {node} died of silence without being suspected")
             return
-        began_s, wanted = suspected
-        if self._condemned.get(life, host.address) != host.address:
-            due_s = config.suspicion_min_s
-        else:
-            accusers = self._accusers.get(life, {})
-            known = sum(1 for at_s in accusers.values() if at_s >= began_s - SETTLED_S)
-            most_s = config.suspicion_max_s - config.last_look_s
-            due_s = suspicion_s(config.suspicion_min_s, most_s, max(0, known - 1), wanted)
-        lasted_s = self.world.now_s - began_s - config.last_look_s
-        if lasted_s < due_s - 0.01 and self.strict:
+        look_s = host.program.config.membership.last_look_s
+        lasted_s = self.world.now_s - suspected.began_s - look_s
+        if lasted_s < suspected.warranted_s - 0.01 and self.strict:
             self.world.fail(
-                f"{host.address} suspected {life[0]} for {lasted_s:.2f} s only; "
-                f"its witnesses warrant {due_s:.2f} s"
+                f"{host.address} suspected {node} for {lasted_s:.2f} s only; "
+                f"its witnesses warrant {suspected.warranted_s:.2f} s"
             )
 
     def _check_witnesses(self, host: Host, core: Membership) -> None:
         """Invariant 4, while a suspicion lasts."""
-        config = host.program.config.membership
-        most_s = config.suspicion_max_s - config.last_look_s
         for peer in core.judge.suspects.values():
-            life = (peer.node, peer.incarnation)
             suspicion = peer.suspicion
-            if suspicion is None or life in self._condemned:
+            if suspicion is None:
                 continue
-            known = len(self._accusers.get(life, ()))
-            if known > suspicion._wanted:
+            charge = _charge(peer)
+            accusers = self._accusers.get(charge, set())
+            witnesses = suspicion.witnesses.keys() & accusers
+            warranted_s = self._warranted_s(host, charge, len(witnesses), suspicion._wanted)
+            self._suspected[host.address, peer.node].warranted_s = warranted_s
+            if not self.strict:
                 continue
-            least_s = suspicion_s(
-                config.suspicion_min_s, most_s, max(0, known - 1), suspicion._wanted
-            )
-            if suspicion.deadline_s < suspicion.start_s + least_s - 1e-6 and self.strict:
+            if suspicion.deadline_s < suspicion.start_s + warranted_s - 1e-6:
                 self.world.fail(
                     f"{host.address} suspects {peer.node} until "
                     f"{suspicion.deadline_s - suspicion.start_s:.2f} s after the start; "
-                    f"its {known} witnesses warrant {least_s:.2f} s"
+                    f"its {len(witnesses)} witnesses warrant {warranted_s:.2f} s"
+                )
+            if strangers := suspicion.witnesses.keys() - accusers:
+                self.world.fail(
+                    f"{host.address} counts {sorted(strangers)} against {peer.node}, "
+                    "who never found it silent"
                 )
 
-    def _accused(self, accuser: str, life: Life) -> None:
-        self._accusers.setdefault(life, {})[accuser] = self.world.now_s
+    def _warranted_s(self, host: Host, charge: Charge, witnesses: int, wanted: int) -> float:
+        """How long a suspicion has to last at least, its last look apart."""
+        config = host.program.config.membership
+        least_s: float = config.suspicion_min_s
+        if charge in self._condemned:
+            return least_s  # by another: who has condemned a charge itself does not suspect it
+        most_s = config.suspicion_max_s - config.last_look_s
+        return suspicion_s(least_s, most_s, max(0, witnesses - 1), wanted)
+
+    def _accused(self, accuser: str, charge: Charge) -> None:
+        self._accusers.setdefault(charge, set()).add(accuser)
 
     # Bounds.
 
@@ -332,10 +347,14 @@ def _observe_accusations(core: Membership, note: Any) -> None:
 
     def observed(peer: Any, by: str) -> None:
         if by == core.node:
-            note(by, (peer.node, peer.incarnation))
+            note(by, _charge(peer))
         suspect(peer, by)
 
     core.judge.suspect = observed  # type: ignore[method-assign]  # a spy, not a stub
+
+
+def _charge(member: Member | Peer) -> Charge:
+    return (member.node, member.incarnation, member.refutation)
 
 
 def views_agree(world: World, *, suspects: bool = False) -> str:

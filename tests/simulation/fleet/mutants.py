@@ -53,6 +53,18 @@ def counted_twice(identity: Identity, config: MembershipConfig, **kwargs: Any) -
     return core
 
 
+def verdict_unnamed(identity: Identity, config: MembershipConfig, **kwargs: Any) -> Membership:
+    """Verdicts do not say whose they are: they count beside the witnesses that are named."""
+    core = Membership(identity, config, **kwargs)
+    named = core.station.accuser_of
+
+    def unnamed(peer: Peer) -> str:
+        return "" if peer.suspicion is None else named(peer)
+
+    core.station.accuser_of = unnamed  # type: ignore[method-assign]
+    return core
+
+
 @dataclass(frozen=True)
 class Mutant:
     name: str
@@ -69,4 +81,5 @@ MUTANTS = (
     Mutant("incarnation reset to 0", incarnation_zero, "deaths", "it was 0 before"),
     Mutant("dead never re-probed", dead_never_reprobed, "split", "no common view"),
     Mutant("confirmation counted twice", counted_twice, "deaths", "witnesses warrant"),
+    Mutant("verdict unnamed", verdict_unnamed, "split", "never found it silent"),
 )

@@ -1,0 +1,336 @@
+"""Judging, rule by rule: who is confirmed, suspected, refuted, dead, and who waits for whom."""
+
+from hyperscale.membership.events import (
+    Changed,
+    Contact,
+    Died,
+    Drain,
+    Reborn,
+    Refused,
+    State,
+    Sync,
+    SyncAnswer,
+    SyncAsked,
+    Synced,
+    Tick,
+)
+from hyperscale.membership.messages import Ack, Claim, Gossip, Ping, Record, Sender, View
+from hyperscale.wire.roles import Role
+from tests.membership.bench import Bench, alive, claim
+
+# Confirming.
+
+
+def test_hearsay_confirms_nobody_and_the_first_ack_does_once() -> None:
+    bench = Bench()
+    bench.meet("a")
+    bench.say(alive("x"))
+    assert bench.core.state_of("x") is State.UNCONFIRMED
+    bench.run(1.0, answering=("a",))
+    ping = bench.pings("x")[0]
+    bench.ack("x", ping)
+    bench.ack("x", ping)
+    assert bench.core.state_of("x") is State.ALIVE
+    changes = [c for c in bench.all(Changed) if c.member.node == "x"]
+    assert [(c.before, c.member.state) for c in changes] == [
+        (None, State.UNCONFIRMED),
+        (State.UNCONFIRMED, State.ALIVE),
+    ]
+
+
+def test_inbound_traffic_alone_confirms_nobody_but_is_answered_with_a_ping() -> None:
+    bench = Bench()
+    bench.receive("x", Gossip(Sender("x:1")))
+    assert bench.core.state_of("x") is State.UNCONFIRMED
+    assert [p.target for p in bench.pings()] == ["x"]
+
+
+def test_an_unconfirmed_peer_is_never_judged_and_forgotten_after_its_roles_time() -> None:
+    for role, lasts_s in ((Role.MANAGER, 105.0), (Role.GATE, 145.0), (Role.WORKER, 180.0)):
+        bench = Bench()
+        bench.meet("a")
+        bench.say(alive("x", role=role))
+        bench.say(claim(Claim.SUSPECT, "x"), claim(Claim.SILENT, "x"))
+        bench.run(lasts_s - 1.0, answering=("a",))
+        assert bench.core.state_of("x") is State.UNCONFIRMED
+        assert bench.core.awareness.score == 0
+        bench.run(2.0, answering=("a",))
+        assert bench.core.state_of("x") is None
+        assert bench.all(Died) == []
+        assert bench.core.audit.counts["unconfirmed.removed"] == 1
+
+
+def test_greetings_of_a_silent_stranger_grow_rarer() -> None:
+    bench = Bench()
+    bench.meet("a")
+    bench.say(alive("x", role=Role.WORKER))
+    bench.run(170.0, answering=("a",))
+    assert 10 < len(bench.pings("x")) < 30
+
+
+def test_an_exchange_over_a_stream_confirms_both_sides() -> None:
+    asked = Bench()
+    view = View(Sender("a:1", Role.MANAGER), (Record(alive("a")), Record(alive("b"))))
+    asked.handle(SyncAsked("a", 100, view, "token"))
+    assert asked.core.state_of("a") is State.ALIVE
+    assert asked.core.state_of("b") is State.UNCONFIRMED
+    (answer,) = asked.all(SyncAnswer)
+    assert answer.token == "token"
+    assert [r.news.node for r in answer.view.records] == ["self"]
+    asking = Bench()
+    asking.handle(Contact("a:1"))
+    (sync,) = asking.all(Sync)
+    assert (sync.address, sync.node, sync.view.is_join) == ("a:1", "", True)
+    asking.handle(Synced("a", 100, view))
+    assert asking.core.state_of("a") is State.ALIVE
+
+
+def test_the_table_is_bounded() -> None:
+    bench = Bench(members_max=2)
+    bench.meet("a", "b")
+    bench.say(alive("c"))
+    assert bench.core.state_of("c") is None
+    bench.receive("d", Gossip(Sender("d:1")))
+    assert bench.core.state_of("d") is None
+
+
+# Suspecting and refuting.
+
+
+def test_an_accusation_is_told_to_its_subject_first() -> None:
+    bench = Bench()
+    bench.meet("a", "b")
+    bench.say(claim(Claim.SUSPECT, "b", by="z"))
+    bench.run(1.5, answering=("a",))
+    ping = bench.pings("b")[0]
+    assert [(n.node, n.claim) for n in ping.news[:1]] == [("b", Claim.SUSPECT)]
+
+
+def test_only_a_higher_refutation_clears_by_hearsay() -> None:
+    bench = Bench()
+    bench.meet("a", "b")
+    bench.say(claim(Claim.SUSPECT, "b", 3))
+    assert bench.core.state_of("b") is State.SUSPECT
+    bench.say(alive("b", refutation=3))
+    assert bench.core.state_of("b") is State.SUSPECT
+    bench.say(alive("b", refutation=4))
+    assert bench.core.state_of("b") is State.ALIVE
+    bench.say(claim(Claim.SUSPECT, "b", 3))
+    assert bench.core.state_of("b") is State.ALIVE
+
+
+def test_this_node_refutes_what_is_said_of_it_and_feels_less_well() -> None:
+    bench = Bench()
+    bench.meet("a")
+    bench.say(claim(Claim.SUSPECT, "self", 0, incarnation=500))
+    assert bench.core.station.refutation == 1
+    assert bench.core.awareness.score == 1
+    bench.say(claim(Claim.SUSPECT, "self", 0, incarnation=500))
+    assert bench.core.station.refutation == 1
+    bench.say(claim(Claim.SILENT, "self", 6, incarnation=500))
+    assert bench.core.station.refutation == 7
+    assert [n.refutation for n in bench.told("self")][:2] == [1, 7]
+    assert bench.all(Died) == []
+
+
+def test_accusations_of_an_earlier_life_are_nothing_to_this_one() -> None:
+    bench = Bench()
+    bench.meet("a")
+    bench.say(claim(Claim.SUSPECT, "self", 9, incarnation=499))
+    bench.say(claim(Claim.REFUSED, "self", 9, incarnation=499))
+    assert (bench.core.incarnation, bench.core.station.refutation) == (500, 0)
+
+
+def test_who_is_said_to_be_gone_goes_on_as_a_new_incarnation() -> None:
+    bench = Bench()
+    bench.meet("a")
+    bench.say(claim(Claim.REFUSED, "self", incarnation=500))
+    assert bench.all(Reborn) == [Reborn(501)]
+    assert bench.core.incarnation == 501
+
+
+def test_a_clock_that_went_back_is_overtaken() -> None:
+    bench = Bench()
+    bench.meet("a")
+    bench.say(alive("self", incarnation=9_000))
+    assert bench.core.incarnation == 9_001
+    # Two processes of one name must not chase each other without end.
+    bench.say(alive("self", incarnation=10_000))
+    assert bench.core.incarnation == 9_001
+
+
+def test_an_unanswered_suspicion_ends_in_a_last_look_and_then_in_death() -> None:
+    bench = Bench()
+    bench.meet("a", "b")
+    bench.say(claim(Claim.SUSPECT, "b", by="z"))
+    bench.effects.clear()
+    while bench.core.state_of("b") is State.SUSPECT:
+        bench.run(0.1, answering=("a",))
+    (died,) = bench.all(Died)
+    assert (died.member.node, died.evidence) == ("b", Claim.SILENT)
+    assert not died.is_from_gossip
+    assert 6.0 <= bench.now_s - died.member.since_s + 7.5 < 12.5
+    assert len(bench.pings("b")) >= bench.core._config.last_look_pings
+
+
+def test_hearsay_of_silence_is_a_suspicion_and_never_more() -> None:
+    bench = Bench()
+    bench.meet("a", "b", "c")
+    bench.say(claim(Claim.SILENT, "b"))
+    assert bench.core.state_of("b") is State.SUSPECT
+    bench.run(20.0, answering=("a", "b", "c"))
+    assert bench.core.state_of("b") is State.ALIVE
+    assert bench.all(Died) == []
+
+
+# Dying.
+
+
+def test_refused_evidence_kills_at_once_and_once() -> None:
+    bench = Bench()
+    bench.meet("a", "b")
+    for _ in range(3):
+        bench.handle(Refused("b", 100, "b:1"))
+    (died,) = bench.all(Died)
+    assert (died.member.node, died.evidence, died.is_from_gossip) == ("b", Claim.REFUSED, False)
+    bench.run(1.0, answering=("a",))
+    assert {n.claim for n in bench.told("b")} == {Claim.REFUSED}
+
+
+def test_refused_evidence_of_another_life_or_an_old_address_is_none() -> None:
+    bench = Bench()
+    bench.meet("a")
+    bench.handle(Refused("a", 99, "a:1"))
+    bench.handle(Refused("a", 100, "elsewhere:1"))
+    bench.handle(Refused("nobody", 100, "nobody:1"))
+    assert bench.core.state_of("a") is State.ALIVE
+
+
+def test_hearsay_of_a_gone_process_kills_and_is_told_on() -> None:
+    bench = Bench()
+    bench.meet("a", "b")
+    for _ in range(100):
+        bench.say(claim(Claim.REFUSED, "b"))
+    (died,) = bench.all(Died)
+    assert died.is_from_gossip
+    assert bench.core.audit.counts["member.died"] == 1
+    bench.run(1.0, answering=("a",))
+    assert bench.told("b")
+
+
+def test_news_of_a_stale_life_changes_nothing() -> None:
+    bench = Bench()
+    bench.meet("a", "b")
+    bench.say(claim(Claim.REFUSED, "b", incarnation=99), alive("b", incarnation=99))
+    assert bench.core.state_of("b") is State.ALIVE
+
+
+def test_a_death_of_someone_unknown_is_nobodys() -> None:
+    bench = Bench()
+    bench.meet("a")
+    bench.say(claim(Claim.REFUSED, "x"), claim(Claim.SILENT, "y"), claim(Claim.LEFT, "z"))
+    assert bench.all(Died) == []
+    assert {m.node for m in bench.core.members()} == {"self", "a"}
+
+
+def test_a_gone_life_stays_gone_and_whoever_speaks_of_it_is_corrected() -> None:
+    bench = Bench()
+    bench.meet("a", "b")
+    bench.handle(Refused("b", 100, "b:1"))
+    bench.run(20.0, answering=("a",))
+    bench.effects.clear()
+    bench.say(alive("b", refutation=50))
+    assert bench.core.state_of("b") is State.DEAD
+    bench.run(1.0, answering=("a",))
+    assert {n.claim for n in bench.told("b")} == {Claim.REFUSED}
+
+
+def test_a_restarted_node_dies_once_and_is_confirmed_anew() -> None:
+    bench = Bench()
+    bench.meet("a", "b")
+    bench.say(alive("b", incarnation=200))
+    (died,) = bench.all(Died)
+    assert (died.member.incarnation, died.evidence) == (100, Claim.REFUSED)
+    assert bench.core.state_of("b") is State.UNCONFIRMED
+    bench.run(1.0, answering=("a",))
+    bench.ack("b", bench.pings("b")[-1], incarnation=200)
+    assert bench.core.state_of("b") is State.ALIVE
+
+
+def test_another_process_at_its_address_means_a_node_is_gone() -> None:
+    bench = Bench()
+    bench.meet("a")
+    sender = Sender("a:1", Role.MANAGER)
+    bench.receive("new", Gossip(sender), incarnation=300)
+    bench.receive("new", Ack(sender, bench.pings("new")[-1].sequence), incarnation=300)
+    assert bench.core.state_of("new") is State.ALIVE
+    assert bench.core.state_of("a") is State.DEAD
+    (died,) = bench.all(Died)
+    assert died.evidence is Claim.REFUSED
+
+
+def test_a_silent_member_that_returns_refutes_and_is_asked_for_what_was_missed() -> None:
+    bench = Bench()
+    bench.meet("a", "b")
+    while bench.core.state_of("b") is not State.DEAD:
+        bench.run(1.0, answering=("a",))
+    bench.effects.clear()
+    bench.receive("b", Ping(Sender("b:1", Role.MANAGER), 5, "self"))
+    (ack,) = bench.all(Ack)
+    assert [(n.node, n.claim) for n in ack.news[:1]] == [("b", Claim.SILENT)]
+    assert [s.node for s in bench.all(Sync)] == ["b"]
+    assert bench.core.state_of("b") is State.DEAD
+    bench.receive("b", Gossip(Sender("b:1", Role.MANAGER, 1)))
+    assert bench.core.state_of("b") is State.ALIVE
+    assert bench.all(Died) == []
+
+
+def test_the_silent_are_asked_again_and_again_and_forgotten_after_a_day() -> None:
+    bench = Bench(tombstone_s=600.0)
+    bench.meet("a", "b", "c")
+    bench.run(15.0, answering=("a",))
+    bench.effects.clear()
+    bench.run(20.0, answering=("a",))
+    asked = [p.target for p in bench.pings() if p.target != "a"]
+    assert asked.count("b") >= 3
+    assert asked.count("c") >= 3
+    bench.run(600.0, answering=("a",))
+    assert bench.core.state_of("b") is None
+    assert bench.core.audit.counts["tombstone.removed"] == 2
+
+
+# Stalls.
+
+
+def test_after_a_stall_nobody_is_judged_before_the_socket_is_read() -> None:
+    bench = Bench()
+    bench.meet("a", "b")
+    bench.say(claim(Claim.SUSPECT, "b", by="z"))
+    bench.run(0.2, answering=("a",))
+    due_s = bench.core.roster.peers["b"].suspicion.deadline_s
+    bench.now_s = due_s + 4.0  # stood still past every deadline
+    assert any(isinstance(effect, Drain) for effect in bench.handle(Tick()))
+    assert bench.core.state_of("b") is State.SUSPECT
+    assert bench.core.roster.peers["b"].suspicion.looks == 0
+    bench.receive("a", Gossip(Sender("a:1", Role.MANAGER), (alive("b", refutation=1),)))
+    assert bench.core.state_of("b") is State.ALIVE
+    assert bench.core.audit.counts["node.stalled"] == 1
+    assert bench.core.awareness.score > 0
+
+
+def test_a_stall_is_counted_once_however_many_packets_waited() -> None:
+    bench = Bench()
+    bench.meet("a", "b")
+    bench.now_s += 10.0
+    for _ in range(50):
+        bench.say(alive("b"))
+    assert bench.core.audit.counts["node.stalled"] == 1
+
+
+def test_small_delays_are_no_stall() -> None:
+    bench = Bench()
+    bench.meet("a")
+    for _ in range(20):
+        bench.now_s = bench.core.wake_at_s() + 0.3
+        bench.run(0.0, answering=("a",))
+    assert "node.stalled" not in bench.core.audit.counts

@@ -1,0 +1,119 @@
+"""Asking, rule by rule: direct and relayed probes, nacks, sessions, and what answers them."""
+
+import pytest
+
+from hyperscale.membership.events import Answered, Dial, Died, Send, State
+from hyperscale.membership.messages import Ack, Claim, Nack, PingRequest, Sender, Vouch
+from hyperscale.wire.roles import Role
+from tests.membership.bench import Bench
+
+
+def test_silence_leads_from_direct_to_indirect_probes_to_suspicion() -> None:
+    bench = Bench()
+    bench.meet("a", "b", "c")
+    bench.until(lambda: bench.pings("c"), answering=("a", "b"))
+    assert bench.all(PingRequest) == []
+    bench.until(lambda: bench.all(PingRequest), answering=("a", "b"))
+    assert {request.target for request in bench.all(PingRequest)} == {"c"}
+    assert [dial.node for dial in bench.all(Dial)] == ["c"]
+    assert bench.core.state_of("c") is State.ALIVE
+    bench.run(0.6, answering=("a", "b"))
+    assert bench.core.state_of("c") is State.SUSPECT
+
+
+def test_a_vouching_relay_clears_its_target() -> None:
+    bench = Bench()
+    bench.meet("a", "b", "c")
+    bench.until(lambda: bench.all(PingRequest), answering=("a", "b"))
+    request = bench.all(PingRequest)[0]
+    bench.receive("a", Vouch(Sender("a:1", Role.MANAGER), request.sequence, "c", 100))
+    bench.run(0.6, answering=("a", "b"))
+    assert bench.core.state_of("c") is State.ALIVE
+
+
+@pytest.mark.parametrize(("nacking", "score"), [(2, 0), (1, 1), (0, 2)])
+def test_each_missing_nack_costs_health(nacking: int, score: int) -> None:
+    bench = Bench()
+    bench.meet("a", "b", "c")
+    bench.until(lambda: bench.all(PingRequest), answering=("a", "b"))
+    request = bench.all(PingRequest)[0]
+    for relay in ("a", "b")[:nacking]:
+        bench.receive(relay, Nack(Sender(f"{relay}:1", Role.MANAGER), request.sequence))
+    bench.until(lambda: bench.core.state_of("c") is State.SUSPECT)
+    assert bench.core.awareness.score == score
+
+
+def test_a_dead_half_of_two_peers_does_not_cost_the_survivor_its_health() -> None:
+    bench = Bench()
+    bench.meet("a", "b")
+    bench.run(30.0, answering=("a",))
+    assert bench.core.state_of("b") is State.DEAD
+    assert bench.core.awareness.score <= 2
+
+
+def test_a_relay_pings_for_the_asker_and_says_yes_or_no() -> None:
+    bench = Bench()
+    bench.meet("a", "b")
+    request = PingRequest(Sender("a:1", Role.MANAGER), 77, "b", "b:1")
+    bench.receive("a", request)
+    (ping,) = bench.pings("b")
+    bench.ack("b", ping)
+    (vouch,) = bench.all(Vouch)
+    assert (vouch.sequence, vouch.target, vouch.incarnation) == (77, "b", 100)
+    bench.receive("a", request)
+    bench.run(0.4)
+    (nack,) = bench.all(Nack)
+    assert nack.sequence == 77
+
+
+def test_an_ack_of_the_wrong_node_answers_nothing() -> None:
+    bench = Bench()
+    bench.meet("a", "b")
+    bench.effects.clear()
+    bench.run(1.0)
+    for ping in bench.pings("b"):
+        bench.receive("a", Ack(Sender("a:1", Role.MANAGER), ping.sequence))
+    bench.run(3.0, answering=("a",))
+    assert bench.core.state_of("b") is State.SUSPECT
+
+
+def test_a_session_that_answers_spares_its_node() -> None:
+    bench = Bench()
+    bench.meet("a")
+    bench.run(2.5)
+    assert bench.core.state_of("a") is State.SUSPECT
+    bench.handle(Answered("a", 100, "a:1", "a", 100))
+    assert bench.core.state_of("a") is State.ALIVE
+    bench.handle(Answered("a", 99, "a:1", "a", 99))
+    bench.handle(Answered("nobody", 1, "nobody:1", "nobody", 1))
+    assert bench.core.state_of("a") is State.ALIVE
+
+
+def test_another_process_at_its_address_means_it_is_gone_whatever_the_clocks_say() -> None:
+    for life in (1, 200):
+        bench = Bench()
+        bench.meet("a")
+        bench.handle(Answered("a", 100, "elsewhere:1", "b", life))
+        assert bench.core.state_of("a") is State.ALIVE
+        bench.handle(Answered("a", 100, "a:1", "b", life))
+        assert bench.core.state_of("a") is State.DEAD
+        (died,) = bench.all(Died)
+        assert died.evidence is Claim.REFUSED
+
+
+def test_a_later_life_at_its_address_ends_the_earlier_one() -> None:
+    bench = Bench()
+    bench.meet("a")
+    bench.handle(Answered("a", 100, "a:1", "a", 101))
+    assert bench.core.state_of("a") is State.DEAD
+
+
+def test_an_earlier_life_hears_at_once_which_one_is_known() -> None:
+    bench = Bench()
+    bench.meet("a")
+    bench.effects.clear()
+    bench.handle(Answered("a", 100, "a:1", "a", 40))
+    (sent,) = bench.all(Send)
+    assert sent.address == "a:1"
+    assert [(news.node, news.incarnation) for news in sent.datagram.news] == [("a", 100)]
+    assert bench.core.state_of("a") is State.ALIVE
