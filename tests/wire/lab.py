@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import uvloop
 from msgspec import Struct
 
+from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.peer import PeerServer
 from hyperscale.wire.registry import Priority, SizeClass, message
@@ -102,6 +103,29 @@ def echoing() -> Handlers:
 
     handlers.add(Question, answer)
     return handlers
+
+
+def ask(text: str = "hello") -> Question:
+    return Question(text)
+
+
+class Silent:
+    """Handlers that take a question and answer when told to."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.ended: list[str] = []
+        self.release = asyncio.Event()
+        self.handlers = Handlers()
+        self.handlers.add(Question, self.answer)
+
+    async def answer(self, _call: InboundCall, question: Question) -> Answer:
+        self.begun.append(question.text)
+        try:
+            await self.release.wait()
+            return Answer(question.text)
+        finally:
+            self.ended.append(question.text)
 
 
 def run(main: Callable[[], Awaitable[_T]]) -> _T:
