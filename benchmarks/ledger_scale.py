@@ -16,8 +16,9 @@ from hyperscale.ledger.placement import VOTERS
 from tests.simulation.kernel import Monitor, World
 from tests.simulation.ledger.client import encoded_submission
 from tests.simulation.ledger.observed import ObservedCore, Observer
-from tests.simulation.ledger.program import LedgerProgram, Tier, show
+from tests.simulation.ledger.program import LedgerProgram, show
 from tests.simulation.ledger.schedules import founded
+from tests.simulation.ledger.tier import Tier
 
 SIZES = (10, 25, 50, 100)
 COMMITS_PER_NODE = 6

@@ -33,7 +33,7 @@ from tests.jobs.builders import plan, submission, workflow
 from tests.ledger.linearizability import History, Operation
 from tests.simulation import network
 from tests.simulation.kernel import Host
-from tests.simulation.ledger.program import Command
+from tests.simulation.ledger.routing import Command
 
 ANSWER_S = 4.0
 _PAYLOADS = (plan(workflow("Load")), plan(workflow("Other")))

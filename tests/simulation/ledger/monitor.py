@@ -31,7 +31,8 @@ from hyperscale.ledger.replica import Outcome
 from hyperscale.ledger.topology import GroupState
 from tests.simulation.kernel import Host, Monitor, World
 from tests.simulation.ledger.observed import ObservedCore, Observer
-from tests.simulation.ledger.program import LedgerProgram, Tier
+from tests.simulation.ledger.program import LedgerProgram
+from tests.simulation.ledger.tier import Tier
 
 _DIGEST_EVERY = 4
 _VOTED = 6  # the kind of message that answers a request for a vote

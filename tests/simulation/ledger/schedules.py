@@ -23,8 +23,9 @@ from tests.simulation.kernel import World
 from tests.simulation.ledger.client import ClientProgram, Desk
 from tests.simulation.ledger.monitor import Findings, LedgerMonitor
 from tests.simulation.ledger.mutants import REAL, Mutant
-from tests.simulation.ledger.program import LedgerProgram, Tier, show
+from tests.simulation.ledger.program import LedgerProgram, show
 from tests.simulation.ledger.store import CrashableStore, GroupFile
+from tests.simulation.ledger.tier import Tier
 from tests.simulation.trace import Trace
 
 SCENARIOS = Path(__file__).parent / "scenarios"

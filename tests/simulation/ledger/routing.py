@@ -1,0 +1,241 @@
+"""How commands and reads find their way in a simulated tier.
+
+On virtual time what `hyperscale.nodes.ledger.routing` does with sockets: a command is committed
+by whoever leads its group, and passed on there from anywhere; a strong read waits for the leader
+to vouch for it, a session read for what its caller has seen.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hyperscale.jobs.keys import slot_of
+from hyperscale.jobs.machine import JobMachine
+from hyperscale.ledger.core import MANAGEMENT, Effects, LedgerCore, Superseded, Unknown
+from hyperscale.ledger.records import Record, decode_record, encode_record
+from hyperscale.ledger.replica import Outcome
+from hyperscale.ledger.topology import NO_GROUP
+from tests.simulation.kernel import Host
+from tests.simulation.ledger.errands import Errands
+from tests.simulation.ledger.observed import ObservedCore, Observer
+
+RETRY_S = 0.05
+CALL_S = 1.5
+READ_AGAIN_S = 0.25
+HOPS_MAX = 3
+
+Answer = tuple[Any, ...]
+"""("done", group, index, reply), ("refused", why, leader) or ("unknown",)."""
+UNKNOWN: Answer = ("unknown",)
+Told = Callable[[Answer], None]
+
+
+@dataclass(slots=True)
+class Command:
+    """Something to be committed: a body for a machine, or one of the ledger's own records."""
+
+    group: int
+    key: str
+    body: bytes
+    is_record: bool = False
+    hops: int = 0
+
+
+def record_command(group: int, record: Record) -> Command:
+    return Command(group, "", encode_record(record), is_record=True)
+
+
+class Router:
+    """One node's way to the groups of its tier."""
+
+    def __init__(
+        self,
+        host: Host,
+        core: ObservedCore,
+        errands: Errands,
+        observer: Observer,
+        *,
+        acks_early: bool,
+    ) -> None:
+        self._host = host
+        self._core = core
+        self._errands = errands
+        self._observer = observer
+        self._acks_early = acks_early
+        self.heard_from: dict[int, str] = {}
+        """Addresses of nodes whose number the topology may not name yet."""
+        self._answers: dict[int, Callable[[Outcome | Superseded | Unknown], None]] = {}
+        self._reads: dict[int, Callable[[], None]] = {}
+        self._sessions: list[tuple[int, int, Callable[[], None]]] = []
+
+    def take(self, effects: Effects) -> None:
+        """Tells whoever waited for what a turn of the core has decided."""
+        for token, outcome in effects.answers:
+            if (told := self._answers.pop(token, None)) is not None:
+                told(outcome)
+        for token in effects.reads:
+            if (read := self._reads.pop(token, None)) is not None:
+                read()
+        if self._sessions:
+            self._tell_sessions()
+
+    def address_of(self, number: int) -> str:
+        return self._core.topology.name_of(number) or self.heard_from.get(number, "")
+
+    # -- commands -------------------------------------------------------------------------
+
+    def _group_of(self, command: Command) -> int:
+        if command.group < 0:
+            return self._core.topology.owners[slot_of(command.key)]
+        return self._core.topology.heir_of(command.group)
+
+    def _here(self, command: Command, told: Told) -> None:
+        """Has it committed, if this node leads the group of the command."""
+        core = self._core
+        group = command.group
+        if not core.is_leader(group):
+            leader = self.address_of(core.leader_of(group))
+            told(("refused", "not leader", leader if leader != self._host.address else ""))
+            return
+        if command.is_record:
+            token = core.propose_encoded(group, command.body)
+        else:
+            token = core.propose_command(group, command.key, command.body)
+        data = core._queued[group][-1][1]
+        if self._acks_early:
+            outcome = Outcome(core.raft.standing(group)[4] + 1, _early_reply(core, group, data))
+            self._committed(group, data, outcome, told)
+            return
+        self._answers[token] = lambda outcome: self._committed(group, data, outcome, told)
+
+    def _committed(
+        self,
+        group: int,
+        data: bytes,
+        outcome: Outcome | Superseded | Unknown,
+        told: Told,
+    ) -> None:
+        if isinstance(outcome, Superseded):
+            told(("refused", "not leader", ""))
+        elif isinstance(outcome, Unknown):
+            told(UNKNOWN)
+        else:
+            self._observer.acknowledged(self._core, group, outcome, data)
+            if outcome.moved_to >= 0:
+                told(("refused", "wrong group", ""))
+            else:
+                told(("done", group, outcome.index, outcome.reply))
+
+    def forwarded(self, command: Command, told: Told) -> None:
+        """For another node: committed here, or passed on to the leader this node knows."""
+        routed = _routed_to(command, self._group_of(command))
+
+        def done(answer: Answer) -> None:
+            if answer[:2] == ("refused", "not leader") and answer[2] and routed.hops < HOPS_MAX:
+                onward = _routed_to(routed, routed.group)
+                onward.hops += 1
+                self._errands.ask(answer[2], ("op", onward), told, CALL_S)
+            else:
+                told(answer)
+
+        self._here(routed, done)
+
+    def routed(self, command: Command, told: Told) -> None:
+        """For a client: tries while the answer is a certain no."""
+        deadline_s = self._host.world.now_s + CALL_S
+
+        def once(hint: str) -> None:
+            core = self._core
+            group = self._group_of(command)
+            if self._host.world.now_s > deadline_s:
+                told(("refused", "no leader in time", ""))
+            elif command.group < 0 and group == NO_GROUP:
+                self._errands.after(RETRY_S, lambda: once(""))
+            elif core.is_leader(group):
+                self._here(_routed_to(command, group), again)
+            elif target := self._someone(group, hint):
+                self._errands.ask(target, ("op", _routed_to(command, group)), again, CALL_S)
+            else:
+                self._errands.after(RETRY_S, lambda: once(""))
+
+        def again(answer: Answer) -> None:
+            if answer[0] == "refused":
+                self._errands.after(RETRY_S, lambda: once(answer[2]))
+            else:
+                told(answer)
+
+        once("")
+
+    def _someone(self, group: int, hint: str) -> str:
+        core = self._core
+        leader = self.address_of(core.leader_of(group))
+        if group == MANAGEMENT:
+            numbers = list(core.topology.nodes)
+        else:
+            record = core.topology.groups.get(group)
+            numbers = [] if record is None else record.settled
+        voters = [self.address_of(number) for number in numbers]
+        self._host.world.rng.shuffle(voters)
+        own = self._host.address
+        return next((a for a in (hint, leader, *voters) if a and a != own), "")
+
+    # -- reads ----------------------------------------------------------------------------
+
+    def read(self, group: int, job: str, told: Told) -> None:
+        core = self._core
+        if group not in core.replicas:
+            told(("refused", "no replica", ""))
+            return
+        is_done = False
+
+        def ask() -> None:
+            if is_done:
+                return
+            if group not in core.replicas:
+                told(("refused", "no replica", ""))
+                return
+            self._reads[core.read(group)] = fresh
+            self._errands.after(READ_AGAIN_S, ask)
+
+        def fresh() -> None:
+            nonlocal is_done
+            if not is_done:
+                is_done = True
+                self._tell_status(group, job, told)
+
+        ask()
+
+    def session(self, group: int, index: int, job: str, told: Told) -> None:
+        if group not in self._core.replicas:
+            told(("refused", "no replica", ""))
+            return
+        self._sessions.append((group, index, lambda: self._tell_status(group, job, told)))
+
+    def _tell_sessions(self) -> None:
+        replicas = self._core.replicas
+        left = []
+        for group, index, then in self._sessions:
+            if group in replicas and replicas[group].applied >= index:
+                then()
+            elif group in replicas:
+                left.append((group, index, then))
+        self._sessions = left
+
+    def _tell_status(self, group: int, job: str, told: Told) -> None:
+        replica = self._core.replicas.get(group)
+        machine = None if replica is None else replica.machine
+        found = machine.job(job) if isinstance(machine, JobMachine) else None
+        told(("status", "none" if found is None else found.status.value))
+
+
+def _routed_to(command: Command, group: int) -> Command:
+    return Command(group, command.key, command.body, command.is_record, command.hops)
+
+
+def _early_reply(core: LedgerCore, group: int, data: bytes) -> bytes:
+    """What the machine would say now."""
+    replica, record = core.replicas[group], decode_record(data)
+    before = replica.machine.snapshot()
+    reply = replica.machine.apply(0, core._now_ms, getattr(record, "body", b"")).reply
+    replica.machine.restore(before)
+    return reply
