@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from hyperscale.plan import Priority, WorkflowPlan, share
 
 # Who is served first. AUTO takes what is left, but before LOW, which is capped at a quarter.
-_RANK = {
+RANK = {
     Priority.EXCLUSIVE: 4,
     Priority.HIGH: 3,
     Priority.NORMAL: 2,
@@ -112,7 +112,7 @@ class Provisioner:
     def _in_order(self, configs: Iterable[Claim | WorkflowPlan | Mapping[str, Any]]) -> list[Claim]:
         """Non-test workflows first: they are short and others wait for them. Then by rank."""
         claims = [_as_claim(config) for config in configs]
-        return sorted(claims, key=lambda claim: (claim.is_test, -_RANK[claim.priority]))
+        return sorted(claims, key=lambda claim: (claim.is_test, -RANK[claim.priority]))
 
     def range_of(self, claim: Claim) -> tuple[int, int]:
         """Fewest and most cores a workflow gets of this pool."""
@@ -144,8 +144,8 @@ class Provisioner:
     def _fill(self, seats: Sequence[_Seat], free: int) -> Batch:
         """Spare cores: the lowest rank up to its most, then the next; equals share evenly."""
         spare = free - sum(seat.threads for seat in seats)
-        for rank in sorted({_RANK[seat.claim.priority] for seat in seats}):
-            equals = [seat for seat in seats if _RANK[seat.claim.priority] == rank]
+        for rank in sorted({RANK[seat.claim.priority] for seat in seats}):
+            equals = [seat for seat in seats if RANK[seat.claim.priority] == rank]
             while spare:
                 hungry = [seat for seat in equals if seat.threads < seat.most]
                 if not hungry:

@@ -6,18 +6,17 @@ the new one. A grant reserves cores until the worker is seen to hold them; the w
 the last word, and whoever was refused asks again.
 
 How many cores a workflow gets follows from its priority and the *total* pool (`allocation`).
-Asks are served by rank, which grows while they wait, then first come first served; smaller
-ones may pass a large one that does not fit, until it has waited long enough. The queue is
-bounded. Pure: time is an argument, answers are returned or handed back as `Tell`.
+Asks are served in the order of the queue (`queueing`); smaller ones may pass a large one that
+does not fit, until it has waited long enough. The queue is bounded. Pure: time is an argument,
+answers are returned or handed back as `Tell`.
 
 Vocabulary: an *ask* waits, a *grant* is what it got, a *share* is a worker's part of it.
 """
 
-from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from hyperscale.jobs.allocation import Claim, Provisioner
+from hyperscale.jobs.allocation import Provisioner
 from hyperscale.jobs.commands import (
     SHARED_MAX,
     AskCores,
@@ -28,7 +27,15 @@ from hyperscale.jobs.commands import (
     WorkerCores,
     WorkerShare,
 )
-from hyperscale.plan import Priority
+from hyperscale.jobs.queueing import (
+    NO_WORKERS,
+    Ask,
+    Named,
+    Reserved,
+    Standing,
+    capacity_exceeded,
+    no_worker_for,
+)
 
 SETTLE_S = 0.03
 """Workflows that become ready together ask within this time and are served together."""
@@ -44,18 +51,6 @@ REBUILD_S = 5.0
 AGE_S = 30.0
 """Waiting so long lifts an ask by one rank; after it, none passes it that came later."""
 QUEUE_MAX = 1000
-
-_RANK = {
-    Priority.EXCLUSIVE: 4,
-    Priority.HIGH: 3,
-    Priority.NORMAL: 2,
-    Priority.AUTO: 1,
-    Priority.LOW: 0,
-}
-_RECOVERY_RANK = 100
-
-Run = tuple[str, str, int]  # job, workflow, part
-_Place = tuple[float, float, int]  # rank, then since when it waits, then in the order of asking
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,53 +83,6 @@ class _Worker:
         return sum(held.cores for held in self.held)
 
 
-@dataclass(slots=True)
-class _Reserved:
-    """A share that its worker is not seen to hold yet."""
-
-    worker: str
-    cores: int
-    shared: bool
-
-
-@dataclass(slots=True)
-class _Ask:
-    wish: AskCores
-    since_s: float  # it waits, also with an earlier allocator
-    came_s: float
-    heard_s: float
-    order: int
-    answer: CoresAnswer | None = None  # once granted
-    reserved: dict[Run, _Reserved] = field(default_factory=dict)
-
-    @property
-    def is_exclusive(self) -> bool:
-        wish = self.wish
-        return wish.is_test and wish.priority is Priority.EXCLUSIVE and not wish.is_recovery
-
-    def rank(self, now_s: float, age_s: float) -> float:
-        if self.wish.is_recovery:
-            return _RECOVERY_RANK
-        # Non-test workflows are short and others wait for them.
-        base = _RANK[self.wish.priority] if self.wish.is_test else len(_RANK)
-        return base + int((now_s - self.since_s) / age_s)
-
-    def place(self, now_s: float, age_s: float) -> _Place:
-        """The smaller, the sooner it is served."""
-        return -self.rank(now_s, age_s), self.since_s, self.order
-
-
-@dataclass(slots=True)
-class _Standing:
-    """What those that wait are told, made once for all of them: each asks every second."""
-
-    places: list[_Place]  # sorted
-    first: _Ask
-    free: int
-    alone: tuple[str, str] | None  # job and workflow that are to have nothing beside them
-    running: list[tuple[str, str]]
-
-
 class Allocator:
     """The pool and the queue. Only the leader of the management group has it lead."""
 
@@ -145,11 +93,11 @@ class Allocator:
         self._since_s = 0.0
         self._alive: set[str] = set()
         self._workers: dict[str, _Worker] = {}  # those that have told this allocator
-        self._asks: dict[str, _Ask] = {}
+        self._asks: dict[str, Ask] = {}
         self._orders = 0
         self._serve_at_s = float("inf")
         self._freed_s: float | None = None  # since when cores come free that somebody waits for
-        self._standing: _Standing | None = None
+        self._standing: Standing | None = None
 
     # --- who leads, who is there ----------------------------------------------------------
 
@@ -231,7 +179,7 @@ class Allocator:
             del self._asks[wish.ask]
             known = None
         if known is None:
-            waiting = sum(ask.answer is None for ask in self._asks.values())
+            waiting = self.waiting
             if waiting >= self._queue_max and not wish.is_recovery:
                 return CoresAnswer(
                     ask=wish.ask,
@@ -239,15 +187,15 @@ class Allocator:
                     position=waiting + 1,
                     queue=waiting,
                     pool=self.pool,
-                    retry_after_s=self._retry_after_s(),
+                    retry_after_s=min(60.0, 1.0 + waiting / 100),
                     reason=capacity_exceeded(waiting),
                 )
             self._orders += 1
             since_s = now_s - max(0.0, wish.waited_s)
-            known = _Ask(wish, since_s, now_s, now_s, self._orders)
+            known = Ask(wish, since_s, now_s, now_s, self._orders)
             self._asks[wish.ask] = known
             if self._standing is not None:
-                insort(self._standing.places, known.place(now_s, self._age_s))
+                self._standing.join(known.place(now_s, self._age_s))
             self._serve_at_s = min(self._serve_at_s, now_s + SETTLE_S)
         known.wish, known.heard_s = wish, now_s
         return self._waiting_answer(known, now_s)
@@ -302,7 +250,7 @@ class Allocator:
         """Cores and what is on them, as each worker has told this allocator."""
         return {name: (worker.total, worker.held) for name, worker in self._workers.items()}
 
-    def _reservations(self) -> Iterator[_Reserved]:
+    def _reservations(self) -> Iterator[Reserved]:
         return (reserved for ask in self._asks.values() for reserved in ask.reserved.values())
 
     def _knows_all(self, now_s: float) -> bool:
@@ -329,7 +277,7 @@ class Allocator:
         if settling:
             # Somebody may be about to ask for less beside it: all of them together, soon.
             self._serve_at_s = min(ask.came_s + SETTLE_S for ask in settling)
-            queue = [ask for ask in queue if ask not in settling]
+            queue = [ask for ask in queue if now_s >= ask.came_s + SETTLE_S]
         tells = []
         for ask in [ask for ask in queue if ask.wish.is_recovery]:
             answer = self._recover(ask, now_s)
@@ -351,15 +299,11 @@ class Allocator:
             if is_unused or is_orphan:
                 del self._asks[name]
 
-    def _queue(self, now_s: float) -> list[_Ask]:
+    def _queue(self, now_s: float) -> list[Ask]:
         waiting = [ask for ask in self._asks.values() if ask.answer is None]
         return sorted(waiting, key=lambda ask: ask.place(now_s, self._age_s))
 
-    def _has_waited(self, ask: _Ask, now_s: float) -> bool:
-        """Whether it has waited so long that nothing passes it any more."""
-        return now_s >= ask.since_s + self._age_s
-
-    def _seat(self, queue: Sequence[_Ask], now_s: float) -> list[tuple[_Ask, CoresAnswer]]:
+    def _seat(self, queue: Sequence[Ask], now_s: float) -> list[tuple[Ask, CoresAnswer]]:
         """Those of the queue that start now: their least cores in order, then what is spare."""
         pool = self.pool
         if not pool or not queue or self._exclusive_now() is not None:
@@ -368,11 +312,11 @@ class Allocator:
         provisioner = Provisioner(pool)
         is_idle = not self._running()
         left = sum(free.values())
-        chosen: list[_Ask] = []
+        chosen: list[Ask] = []
         for ask in queue:
             if not left:
                 break
-            least, _ = provisioner.range_of(_claim(ask.wish))
+            least, _ = provisioner.range_of(ask.claim)
             if ask.is_exclusive:
                 fits = is_idle and not chosen and self._knows_all(now_s)
             else:
@@ -380,10 +324,10 @@ class Allocator:
             if fits:
                 chosen.append(ask)
                 left -= least
-            elif self._has_waited(ask, now_s):
+            elif ask.has_waited(now_s, self._age_s):
                 break  # what comes free from here on is for it
         wishes = {ask.wish.ask: ask for ask in chosen}
-        claims = [_claim(ask.wish) for ask in chosen]
+        claims = [ask.claim for ask in chosen]
         granted = []
         for grant in provisioner.grant(claims, busy=pool - sum(free.values())):
             ask = wishes[grant.name]
@@ -393,7 +337,7 @@ class Allocator:
             granted.append((ask, self._grant(ask, shares, shared=False, now_s=now_s)))
         return granted
 
-    def _recover(self, ask: _Ask, now_s: float) -> CoresAnswer | None:
+    def _recover(self, ask: Ask, now_s: float) -> CoresAnswer | None:
         """Load that was there must come back at once: on free cores, else beside others."""
         wish, free = ask.wish, self.free()
         allowed = {name: cores for name, cores in free.items() if name not in wish.exclude}
@@ -417,24 +361,13 @@ class Allocator:
         _, lightest = min(loads)
         return self._grant(ask, [WorkerShare(lightest, wish.cores)], shared=True, now_s=now_s)
 
-    def _is_exclusive_elsewhere(self, wish: AskCores) -> bool:
-        """Whether another job has the datacenter for itself, or was promised it."""
-        return any(
-            held.exclusive and held.run.job != wish.job
-            for worker in self._workers.values()
-            for held in worker.held
-        ) or any(
-            ask.is_exclusive and ask.reserved and ask.wish.job != wish.job
-            for ask in self._asks.values()
-        )
-
     def _grant(
-        self, ask: _Ask, shares: list[WorkerShare], *, shared: bool, now_s: float
+        self, ask: Ask, shares: list[WorkerShare], *, shared: bool, now_s: float
     ) -> CoresAnswer:
         wish = ask.wish
         parts = [wish.part] if wish.part >= 0 else list(range(len(shares)))
         ask.reserved = {
-            (wish.job, wish.workflow, part): _Reserved(share.worker, share.cores, shared)
+            (wish.job, wish.workflow, part): Reserved(share.worker, share.cores, shared)
             for part, share in zip(parts, shares, strict=True)
         }
         ask.heard_s = now_s
@@ -447,108 +380,83 @@ class Allocator:
         )
         return ask.answer
 
-    def _waiting_answer(self, ask: _Ask, now_s: float) -> CoresAnswer:
+    # --- waiting --------------------------------------------------------------------------
+
+    def _waiting_answer(self, ask: Ask, now_s: float) -> CoresAnswer:
         standing = self._standing or self._stand(now_s)
         if not self._may_grant(now_s):
-            state, reason = AskState.REBUILDING, f"{ask.wish.workflow} {self._until_all_told()}"
-        elif not self.pool:
-            state, reason = AskState.IMPOSSIBLE, "there are no workers that take work"
-        elif ask.wish.is_recovery and not any(
-            name not in ask.wish.exclude
-            and not worker.is_draining
-            and ask.wish.cores <= worker.total * SHARED_MAX
-            for name, worker in self._workers.items()
-        ):
-            state = AskState.IMPOSSIBLE
-            reason = f"no other worker can take a part of {_cores(ask.wish.cores)}"
+            state, reason = AskState.REBUILDING, standing.until_told(ask)
+        elif not standing.pool:
+            state, reason = AskState.IMPOSSIBLE, NO_WORKERS
+        elif ask.wish.is_recovery and not self._can_recover(ask.wish):
+            state, reason = AskState.IMPOSSIBLE, no_worker_for(ask.wish.cores)
         else:
-            state = AskState.QUEUED
-            why = self._why_it_waits(ask, standing, now_s)
-            reason = f"{ask.wish.workflow} {why}" if why else ""
+            state, reason = AskState.QUEUED, standing.why(ask, now_s)
         return CoresAnswer(
             ask=ask.wish.ask,
             state=state,
-            position=bisect_left(standing.places, ask.place(now_s, self._age_s)) + 1,
+            position=standing.position(ask.place(now_s, self._age_s)),
             queue=len(standing.places),
-            pool=self.pool,
+            pool=standing.pool,
             reason=reason,
         )
 
-    def _stand(self, now_s: float) -> _Standing:
+    def _stand(self, now_s: float) -> Standing:
         queue = self._queue(now_s)
-        self._standing = _Standing(
+        self._standing = Standing(
             places=[ask.place(now_s, self._age_s) for ask in queue],
             first=queue[0],
+            pool=self.pool,
             free=sum(self.free().values()),
             alone=self._exclusive_now(),
             running=self._running(),
+            silent=sorted(self._alive - self._workers.keys()),
+            known_s=self._since_s + RESERVE_S,
         )
         return self._standing
 
-    def _why_it_waits(self, ask: _Ask, standing: _Standing, now_s: float) -> str:
-        """For people, with the workflow as the subject. Empty if it has no reason to."""
-        pool, free = self.pool, standing.free
-        busy = f"{pool - free} of {pool} {'is' if pool - free == 1 else 'are'} busy"
-        if ask.wish.is_recovery:
-            return f"needs {_cores(ask.wish.cores)} on another worker, and {busy}"
-        if standing.alone is not None:
-            return f"waits for the EXCLUSIVE {_named(standing.alone)} to end"
-        if ask.is_exclusive and (why := self._why_not_alone(standing, now_s)):
-            return why
-        least, _ = Provisioner(pool).range_of(_claim(ask.wish))
-        if least > free and not ask.is_exclusive:
-            return f"needs {_cores(least)}, and {busy}"
-        first = standing.first
-        if first is ask:
-            return ""  # it is about to get its cores
-        return f"waits behind {_named((first.wish.job, first.wish.workflow))}"
+    def _can_recover(self, wish: AskCores) -> bool:
+        """Whether a worker is there that could take the part, were it idle."""
+        return any(
+            name not in wish.exclude
+            and not worker.is_draining
+            and wish.cores <= worker.total * SHARED_MAX
+            for name, worker in self._workers.items()
+        )
 
-    def _why_not_alone(self, standing: _Standing, now_s: float) -> str:
-        """What keeps an exclusive workflow from having the pool; empty if nothing does."""
-        if others := standing.running:
-            more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-            return f"is EXCLUSIVE and waits for {_named(others[0])}{more} to end"
-        if not self.is_rebuilt:
-            return self._until_all_told()
-        if not self._knows_all(now_s):
-            left_s = max(1, round(self._since_s + RESERVE_S - now_s))
-            return (
-                f"is EXCLUSIVE and waits {left_s} s more, for whatever may have been granted "
-                "before the allocator changed"
-            )
-        return ""
+    # --- what runs ------------------------------------------------------------------------
 
-    def _until_all_told(self) -> str:
-        silent = ", ".join(sorted(self._alive - self._workers.keys()))
-        return f"waits for {silent} to tell what runs there"
-
-    def _exclusive_now(self) -> tuple[str, str] | None:
-        """Job and workflow of what is to have nothing beside it, and has begun."""
+    def _exclusive_now(self) -> Named | None:
+        """What is to have nothing beside it, and has begun."""
         for worker in self._workers.values():
             for held in worker.held:
                 if held.exclusive:
                     return held.run.job, held.run.workflow
         for ask in self._asks.values():
-            wish = ask.wish
-            is_exclusive = wish.is_test and wish.priority is Priority.EXCLUSIVE
-            if is_exclusive and (ask.reserved or wish.is_recovery):
-                return wish.job, wish.workflow
+            if ask.is_of_exclusive and (ask.reserved or ask.wish.is_recovery):
+                return ask.named
         return None
 
-    def _running(self) -> list[tuple[str, str]]:
-        """Job and workflow of whatever holds cores, or was promised some."""
+    def _is_exclusive_elsewhere(self, wish: AskCores) -> bool:
+        """Whether another job has the datacenter for itself, or was promised it."""
+        return any(
+            held.exclusive and held.run.job != wish.job
+            for worker in self._workers.values()
+            for held in worker.held
+        ) or any(
+            ask.is_exclusive and ask.reserved and ask.wish.job != wish.job
+            for ask in self._asks.values()
+        )
+
+    def _running(self) -> list[Named]:
+        """Whatever holds cores, or was promised some."""
         held = [
             (held.run.job, held.run.workflow)
             for worker in self._workers.values()
             for held in worker.held
         ]
-        promised = [
-            (ask.wish.job, ask.wish.workflow) for ask in self._asks.values() if ask.reserved
-        ]
+        promised = [ask.named for ask in self._asks.values() if ask.reserved]
         return list(dict.fromkeys([*held, *promised]))
-
-    def _retry_after_s(self) -> float:
-        return min(60.0, 1.0 + self.waiting / 100)
 
 
 def place(cores: int, free: dict[str, int]) -> list[WorkerShare]:
@@ -568,21 +476,3 @@ def place(cores: int, free: dict[str, int]) -> list[WorkerShare]:
         shares.append(WorkerShare(largest, left[largest]))
         cores -= left.pop(largest)
     return shares
-
-
-def capacity_exceeded(waiting: int) -> str:
-    """What a submission or an ask beyond the queue is told."""
-    return f"capacity exceeded: {waiting:,} workflows wait for cores, and no more may"
-
-
-def _cores(count: int) -> str:
-    return f"{count} core{'' if count == 1 else 's'}"
-
-
-def _named(workflow: tuple[str, str]) -> str:
-    job, name = workflow
-    return f"{name} of {job}"
-
-
-def _claim(wish: AskCores) -> Claim:
-    return Claim(wish.ask, wish.priority, wish.is_test, wish.vus)

@@ -8,7 +8,6 @@ from typing import TypeVar
 from msgspec import Struct
 
 from hyperscale.errors import InputError
-from hyperscale.jobs.allocator import capacity_exceeded
 from hyperscale.jobs.commands import HeldCores
 from hyperscale.jobs.events import (
     CancelRequested,
@@ -20,6 +19,7 @@ from hyperscale.jobs.events import (
 )
 from hyperscale.jobs.keys import key_problem, parse_job_id
 from hyperscale.jobs.machine import JobMachine
+from hyperscale.jobs.queueing import capacity_exceeded
 from hyperscale.jobs.state import Job, JobView, decode_job, view_of
 from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.topology import NodeMarked, NodeState
