@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import logging
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,16 +77,28 @@ async def open_client(args: argparse.Namespace) -> "AsyncIterator[HyperscaleClie
     if args.dir is not None and args.manager:
         raise InputError("--dir and --manager exclude each other")
     if directory is not None:
-        client = HyperscaleClient(directory=directory)
+        client = HyperscaleClient(directory=directory, on_trouble=_Troubles())
     else:
         config = load_node(args, "manager").require()
         managers = [
             parse_address(each, default_port=DEFAULT_PORT, where="--manager")
             for each in args.manager
         ]
-        client = HyperscaleClient(managers, settings=config)
+        client = HyperscaleClient(managers, settings=config, on_trouble=_Troubles())
     async with client:
         yield client
+
+
+class _Troubles:
+    """Tells of a trouble that goes on once, however often it is met."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def __call__(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            print(f"hyperscale: {text}; trying on", file=sys.stderr, flush=True)
 
 
 def ago(stamp_ms: int, now_s: float) -> str:

@@ -41,6 +41,7 @@ async def follow_to_end(
     from hyperscale.ui import open_ui
 
     with open_ui(args.ui, stream=destination.stream, quiet=args.quiet) as ui:
+        client.on_trouble = lambda text: ui.log(f"{text}; trying on\n", source="hyperscale")
         with OutputLog(
             destination.output_file, lambda text: ui.log(text, source="hyperscale")
         ) as output:
@@ -82,12 +83,7 @@ async def _show(
 
     last: JobNews | None = None
     view: RunView | None = None
-    news_of = client.follow_job(
-        job,
-        is_known=is_known,
-        on_trouble=lambda text: ui.log(f"{text}; trying on\n", source="hyperscale"),
-    )
-    async for news in news_of:
+    async for news in client.follow_job(job, is_known=is_known):
         last = news
         view = shown(news, view)
         if not news.job.ended_ms:

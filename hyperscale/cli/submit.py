@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,7 +117,6 @@ async def _submit(args: argparse.Namespace, package: "Package") -> int:
             log_level=args.log_level,
             static=not args.no_compile,
             submit_timeout=args.submit_timeout,
-            on_trouble=_Once(),
         )
         if destination is None:
             print(job, flush=True)
@@ -128,15 +126,3 @@ async def _submit(args: argparse.Namespace, package: "Package") -> int:
         return await follow_to_end(
             client, job, args, destination, is_known=True, reporters=package.reporters
         )
-
-
-class _Once:
-    """Tells of a trouble that goes on once, however often it is tried again."""
-
-    def __init__(self) -> None:
-        self._is_told = False
-
-    def __call__(self, text: str) -> None:
-        if not self._is_told:
-            print(f"hyperscale: {text}; trying on", file=sys.stderr, flush=True)
-        self._is_told = True

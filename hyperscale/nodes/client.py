@@ -96,10 +96,12 @@ class HyperscaleClient:
         directory: str | Path | None = None,
         settings: Settings = None,
         connect_timeout: str | float = CONNECT_S,
+        on_trouble: Callable[[str], None] = lambda _: None,
         name: str = "",
     ) -> None:
         """`directory`: that of a `hyperscale cluster up`, with its addresses and its secret.
         `settings`: what else a node's configuration would hold, as its secret or certificates.
+        `on_trouble` is told what is waited for, while nothing comes.
         """
         config: NodeConfig | None = None
         tables: dict[str, Any] = {}
@@ -120,6 +122,7 @@ class HyperscaleClient:
         self._addresses = [_address(each) for each in given] or [("127.0.0.1", DEFAULT_PORT)]
         self._config = config or node_config("manager", tables)
         self._patience_s = parse_duration_s(connect_timeout, where="connect_timeout")
+        self.on_trouble = on_trouble
         self._name = name or f"client-{secrets.token_hex(6)}"
         self._managers: Managers | None = None
         self._stop = asyncio.Event()
@@ -172,8 +175,12 @@ class HyperscaleClient:
         )
         limits = Limits(handshake_s=_HANDSHAKE_S)
         async with PeerServer(local, security, limits=limits) as server:
-            opened.set_result(Managers(server, self._addresses, Random()))  # noqa: S311  order
+            rng = Random()  # noqa: S311  for an order
+            opened.set_result(Managers(server, self._addresses, rng, self._tell))
             await self._stop.wait()
+
+    def _tell(self, trouble: str) -> None:
+        self.on_trouble(trouble)
 
     @property
     def _asked(self) -> Managers:
@@ -200,7 +207,6 @@ class HyperscaleClient:
         static: bool = True,
         by: str = "",
         submit_timeout: str | float = SUBMIT_S,
-        on_trouble: Callable[[str], None] = lambda _: None,
         on_status_update: Callable[[JobStatusPush], Any] | None = None,
         on_progress_update: Callable[..., Any] | None = None,
         on_workflow_result: Callable[[WorkflowResultPush], Any] | None = None,
@@ -209,8 +215,7 @@ class HyperscaleClient:
 
         A `JobSubmission` says the same in one object. The same `key` again is the same job
         again; without one, each call makes a new job. While the cluster has no room for another
-        job it is tried again, for `submit_timeout`; `on_trouble` is told. Callbacks may be
-        coroutine functions.
+        job it is tried again, for `submit_timeout`. Callbacks may be coroutine functions.
         """
         if isinstance(job, JobSubmission):
             chosen = job
@@ -238,9 +243,7 @@ class HyperscaleClient:
         package = job if isinstance(job, Package) else await asyncio.to_thread(_package, chosen)
         await self._check_datacenters(chosen.target_datacenters)
         within_s = parse_duration_s(submit_timeout, where="submit_timeout")
-        ack = await self._submit(
-            package, key, options, chosen.by, within_s=within_s, on_trouble=on_trouble
-        )
+        ack = await self._submit(package, key, options, chosen.by, within_s=within_s)
         self._seen.add(ack.job)
         callbacks = Callbacks(on_status_update, on_progress_update, on_workflow_result)
         if callbacks.are_any:
@@ -255,7 +258,6 @@ class HyperscaleClient:
         by: str,
         *,
         within_s: float,
-        on_trouble: Callable[[str], None],
     ) -> JobAck:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + within_s
@@ -284,7 +286,7 @@ class HyperscaleClient:
                     f"the cluster has no room for another job: {ack.error}",
                     hint=f"try again later; it was tried for {within_s:g} s",
                 )
-            on_trouble(f"the cluster has no room for another job yet: {ack.error}")
+            self.on_trouble(f"the cluster has no room for another job yet: {ack.error}")
             await asyncio.sleep(max(0.1, ack.retry_after_s))
 
     async def _check_datacenters(self, wanted: Sequence[str]) -> None:
@@ -345,7 +347,6 @@ class HyperscaleClient:
         *,
         is_known: bool = False,
         patience_s: float = PATIENCE_S,
-        on_trouble: Callable[[str], None] = lambda _: None,
     ) -> AsyncGenerator[JobNews, None]:
         """News of a job twice a second, until it has ended."""
         news_of = follow_job(
@@ -354,7 +355,6 @@ class HyperscaleClient:
             is_known=is_known or job_id in self._seen,
             patience_s=patience_s,
             first_patience_s=self._patience_s,
-            on_trouble=on_trouble,
         )
         try:
             async for news in news_of:

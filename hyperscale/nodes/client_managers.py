@@ -2,11 +2,12 @@
 
 Every question may be asked twice, so what a lost connection leaves open is asked again, through
 the next manager, until the deadline. A refusal for now is obeyed; a definite one is raised. If
-nobody can be reached, the error names everyone who was tried, and why it failed.
+nobody can be reached, the error names everyone who was tried, and why it failed. What takes its
+time says soon what it waits for.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from random import Random
 from typing import TypeVar
 
@@ -26,6 +27,8 @@ from hyperscale.wire.peer import PeerServer
 
 ANSWER_S = 6.0
 """How long one manager may take before the next one is asked."""
+TELL_S = 1.5
+"""After so long without an answer it is told what is waited for."""
 _PAUSE_S = 0.1
 _PAUSE_MOST_S = 1.0
 
@@ -55,10 +58,18 @@ class NoManagerError(RunError):
 
 
 class Managers:
-    """The managers a client knows of; the one that answered last is asked first."""
+    """The managers a client knows of; the one that answered last is asked first. `on_trouble`
+    is told what is waited for, while nothing comes."""
 
-    def __init__(self, server: PeerServer, addresses: Sequence[Address], rng: Random) -> None:
+    def __init__(
+        self,
+        server: PeerServer,
+        addresses: Sequence[Address],
+        rng: Random,
+        on_trouble: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._server = server
+        self.on_trouble = on_trouble
         self._addresses = list(dict.fromkeys(addresses))
         self._rng = rng
         rng.shuffle(self._addresses)
@@ -76,43 +87,64 @@ class Managers:
     ) -> _R:
         """The first answer. `patience_s` bounds how long it is tried while nobody can be
         reached at all."""
-        deadline_s = self._loop.time() + within_s
-        give_up_s = deadline_s if patience_s is None else self._loop.time() + patience_s
+        began_s = self._loop.time()
+        deadline_s = began_s + within_s
+        give_up_s = deadline_s if patience_s is None else began_s + patience_s
+        said: dict[Address, str] = {}
+        reminder = self._loop.call_later(TELL_S, lambda: self._tell(said))
         pause_s = _PAUSE_S
-        last: HyperscaleError | None = None
-        while True:
-            wait_s = 0.0
-            for address in list(self._addresses):
-                connection = await self._connection(address)
-                if connection is None:
-                    continue
-                until_s = min(deadline_s, self._loop.time() + ANSWER_S)
-                try:
-                    answer = await connection.call(message, reply, deadline_s=until_s)
-                except OverloadedError as error:
-                    last, wait_s = error, max(wait_s, error.retry_after_s)
-                except RemoteError as error:
-                    if error.code not in _PASSING:
-                        raise
-                    last = error
-                except CallError as error:
-                    last = error
-                    self.demote(address)
-                else:
-                    self._prefer(address)
-                    return answer
-            now_s = self._loop.time()
-            if self._is_cut_off():
-                self._refuse_if_ours()
-                if now_s >= min(give_up_s, deadline_s):
-                    raise self._nobody()
-            if now_s >= deadline_s:
-                raise RunError(
-                    f"no answer within {within_s:g} s; last: {last or self._nobody().message}"
-                )
-            # Together with everyone else who was refused: not all at once again.
-            await asyncio.sleep(max(wait_s, pause_s) * self._rng.uniform(1.0, 1.3))
-            pause_s = min(_PAUSE_MOST_S, pause_s * 2)
+        try:
+            while True:
+                before, wait_s = dict(said), pause_s
+                for address in list(self._addresses):
+                    answer = await self._ask_one(address, message, reply, deadline_s, said)
+                    if isinstance(answer, reply):
+                        return answer
+                    if isinstance(answer, OverloadedError):
+                        wait_s = max(wait_s, answer.retry_after_s)
+                now_s = self._loop.time()
+                if self._is_cut_off():
+                    self._refuse_if_ours()
+                    if now_s >= min(give_up_s, deadline_s):
+                        raise self._nobody()
+                if now_s >= deadline_s:
+                    raise self._no_answer(said, within_s)
+                if now_s >= began_s + TELL_S and said != before:
+                    self._tell(said)
+                # Together with everyone else who was refused: not all at once again.
+                await asyncio.sleep(min(wait_s * self._rng.uniform(1.0, 1.3), deadline_s - now_s))
+                pause_s = min(_PAUSE_MOST_S, pause_s * 2)
+        finally:
+            reminder.cancel()
+
+    async def _ask_one(
+        self,
+        address: Address,
+        message: Struct,
+        reply: type[_R],
+        deadline_s: float,
+        said: dict[Address, str],
+    ) -> _R | OverloadedError | None:
+        """Its answer, if it has one; what it says instead is kept in `said`."""
+        connection = await self._connection(address)
+        until_s = min(deadline_s, self._loop.time() + ANSWER_S)
+        if connection is None or self._loop.time() >= until_s:
+            return None
+        try:
+            answer = await connection.call(message, reply, deadline_s=until_s)
+        except OverloadedError as error:
+            said[address] = error.message
+            return error
+        except RemoteError as error:
+            if error.code not in _PASSING:
+                raise
+            said[address] = _said(error)
+            return None
+        except CallError:
+            self.demote(address)
+            return None
+        self._prefer(address)
+        return answer
 
     async def follow(
         self, message: Struct, item: type[_R], *, within_s: float, silence_s: float
@@ -199,6 +231,31 @@ class Managers:
                 hint = "the secret must be that of the cluster: --secret-file, or --dir"
             raise InputError(f"{format_address(*address)} refused us: {_why(error)}", hint=hint)
 
+    def _tell(self, said: Mapping[Address, str]) -> None:
+        if not self._is_cut_off():  # else the error is about to say it
+            self.on_trouble(f"no answer yet; {self._state(said)}")
+
+    def _no_answer(self, said: Mapping[Address, str], within_s: float) -> RunError:
+        return RunError(
+            f"no answer within {within_s:.3g} s; {self._state(said)}",
+            hint="more than half of the managers must be up and reach each other, and one of "
+            "those must be known here; 'hyperscale members' shows who is up",
+        )
+
+    def _state(self, said: Mapping[Address, str]) -> str:
+        """What keeps each manager from answering, as far as that is known."""
+        rows: dict[str, list[str]] = {}
+        for address in sorted(self._addresses):
+            trouble = self._troubles.get(address)
+            if trouble is not None:
+                why = _why(trouble)
+            elif address in self._open:
+                why = said.get(address, "reached, but silent so far")
+            else:
+                why = said.get(address, "silent so far")
+            rows.setdefault(why, []).append(format_address(*address))
+        return "; ".join(f"{', '.join(who)}: {why}" for why, who in rows.items())
+
     def _nobody(self) -> NoManagerError:
         tried = ", ".join(
             f"{format_address(*address)} ({_why(error)})"
@@ -208,6 +265,12 @@ class Managers:
             f"no manager can be reached; tried {tried or 'none'}",
             hint="is a manager running there? 'hyperscale cluster up' starts a cluster",
         )
+
+
+def _said(error: RemoteError) -> str:
+    """Without what only its sender understands, and without advice: ours covers more."""
+    text = error.message.partition(f": {error.code}: ")[2] or error.message
+    return text.partition(" (hint: ")[0]
 
 
 def _why(error: Exception) -> str:

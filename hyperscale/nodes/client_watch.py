@@ -1,7 +1,7 @@
 """Following a job until it has ended, whoever leads it and through whichever manager."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 import msgspec
@@ -38,7 +38,6 @@ async def follow_job(
     is_known: bool = False,
     patience_s: float = PATIENCE_S,
     first_patience_s: float = 0.0,
-    on_trouble: Callable[[str], None] = lambda _: None,
 ) -> AsyncGenerator[JobNews, None]:
     """News of the job; the last one has ended. `is_known`: it was seen before, so that a
     manager that does not know it is only late. `first_patience_s`: how long managers may be
@@ -61,7 +60,7 @@ async def follow_job(
         except NoManagerError as error:
             if loop.time() - heard_s >= (patience_s if is_known else first_patience_s):
                 raise
-            on_trouble(error.message)
+            managers.on_trouble(error.message)
         except RemoteError as error:
             if error.code == Code.UNKNOWN_JOB.value:
                 is_known = is_known or await _exists(managers, job)
@@ -72,7 +71,7 @@ async def follow_job(
         except CallError as error:
             if loop.time() - heard_s >= patience_s:
                 raise
-            on_trouble(error.message)
+            managers.on_trouble(error.message)
         finally:
             await news_of.aclose()
         await asyncio.sleep(pause_s)

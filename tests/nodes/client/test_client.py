@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperscale import HyperscaleClient
-from hyperscale.errors import InputError
+from hyperscale.errors import InputError, RunError
 from hyperscale.jobs.events import JobStatus
 from hyperscale.jobs.state import JobView, WorkflowRow, WorkflowStatus
 from hyperscale.nodes.client_api import JobSubmission
@@ -164,6 +164,37 @@ async def test_everyone_who_was_tried_is_named() -> None:
             await managers.ask(JobAsked(job="x"), JobTold, within_s=10.0, patience_s=0.2)
         assert "127.0.0.1:1 (connection refused)" in caught.value.message
         assert "127.0.0.1:2 (connection refused)" in caught.value.message
+
+
+@pytest.mark.parametrize("how", ["says so", "is silent"])
+def test_who_waits_is_told_for_what_and_at_the_end_what_was_wrong(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hyperscale.nodes.client_managers.TELL_S", 0.05)
+    told: list[str] = []
+
+    async def silent(call: InboundCall, asked: JobAsked) -> JobTold:
+        await asyncio.sleep(60)
+        return await good(call, asked)
+
+    unavailable = [RemoteError("no leader (hint: wait)", code="unavailable") for _ in range(99)]
+    reason = "no leader" if how == "says so" else "silent so far"
+
+    async def main() -> None:
+        async with Lab() as lab, client() as server:
+            lab.addresses.append(("127.0.0.1", 1))
+            await lab.manager(failing(*unavailable) if how == "says so" else silent)
+            managers = asking(server, lab)
+            managers.on_trouble = told.append
+            with pytest.raises(RunError, match="no answer within") as caught:
+                await managers.ask(JobAsked(job="x"), JobTold, within_s=0.5)
+            assert told[-1].startswith("no answer yet; ")
+            assert told[-1].endswith(reason)
+            states = f"127.0.0.1:1: connection refused; 127.0.0.1:{lab.addresses[1][1]}: {reason}"
+            assert caught.value.message == f"no answer within 0.5 s; {states}"
+            assert "more than half of the managers" in caught.value.hint
+
+    asyncio.run(main())
 
 
 @on_loop
