@@ -185,6 +185,12 @@ def failed_checks(workflow: WorkflowResult, thresholds: list[ThresholdResult]) -
     return [check for check in workflow.checks if check.failed]
 
 
+def is_fruitless(workflow: WorkflowResult) -> bool:
+    """Whether it completed without a single request that succeeded, judged or not."""
+    is_test = any(step.kind == "test" for step in workflow.steps)
+    return workflow.status is RunStatus.COMPLETED and is_test and not workflow.ok
+
+
 def verdict(
     status: RunStatus, thresholds: list[ThresholdResult], workflows: list[WorkflowResult]
 ) -> bool:

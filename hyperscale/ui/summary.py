@@ -11,6 +11,7 @@ from hyperscale.reporting.results import (
     ThresholdResult,
     WorkflowResult,
     failed_checks,
+    is_fruitless,
 )
 from hyperscale.ui.line import Column, Line, table, wrap
 from hyperscale.ui.panel import INDENT, Note, by_count, status_mark, step_label
@@ -43,6 +44,8 @@ def summary(result: RunResult, width: int, theme: Theme) -> list[str]:
 
 def _workflow(workflow: WorkflowResult, width: int, theme: Theme) -> list[Line]:
     mark, role = status_mark(theme, workflow.status.value)
+    if is_fruitless(workflow):
+        mark, role = theme.glyphs.failed, "failed"
     head = Line(theme, mark, role).add(" ").add(workflow.name, "title")
     head.add("  ").add(workflow.status.value, role)
     if not workflow.elapsed_seconds and not workflow.total:
@@ -260,10 +263,22 @@ def _verdict(result: RunResult, width: int, theme: Theme) -> list[Line]:
         return [Line(theme, f"{mark} {text}", role)]
     broken = [threshold for threshold in result.thresholds if not threshold.passed]
     checks = [c for w in result.workflows for c in failed_checks(w, result.thresholds)]
+    took = format_duration(result.elapsed_seconds)
+    fruitless = [workflow.name for workflow in result.workflows if is_fruitless(workflow)]
+    if result.passed and fruitless:
+        text = f"{theme.glyphs.failed} completed in {took}, but no request of "
+        text += f"{_listed(fruitless)} succeeded; no threshold or check minds, so the exit code is "
+        text += '0: thresholds = {"errors": "<1%"} would'
+        return [Line(theme, part, "failed") for part in wrap_words(theme.clean(text), width)]
     if result.passed:
-        text = f"passed in {format_duration(result.elapsed_seconds)}"
-        return [Line(theme, f"{theme.glyphs.passed} {text}", "ok")]
+        return [Line(theme, f"{theme.glyphs.passed} passed in {took}", "ok")]
     parts = [f"{t.name} {t.limit} (was {_measured(t)})" for t in broken]
     parts += [f"check {check.name}" for check in checks]
     text = f"{theme.glyphs.failed} failed: {', '.join(parts)}"
     return [Line(theme, part, "failed") for part in wrap_words(theme.clean(text), width)]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """`A`, `A and B`, `A, B and C`."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last

@@ -46,6 +46,18 @@ def test_a_passing_run_ends_with_passed() -> None:
     assert "saturated" not in text
 
 
+def test_a_run_without_success_does_not_look_as_if_it_had_passed() -> None:
+    result = scenes.result(passed=True)
+    first, *others = result.workflows
+    failing = msgspec.structs.replace(first, ok=0, failed=first.total)
+    result = msgspec.structs.replace(result, workflows=[failing, *others])
+    lines = text_of(result).splitlines()
+    assert lines[-1].startswith(
+        f"✗ completed in 1m2s, but no request of {first.name} succeeded; no threshold or check"
+    )
+    assert any(line.startswith(f"✗ {first.name}  completed in") for line in lines)
+
+
 @pytest.mark.parametrize("status", [status for status in RunStatus if status.value != "completed"])
 def test_a_run_that_did_not_complete_says_how_it_ended(status: RunStatus) -> None:
     result = msgspec.structs.replace(scenes.result(), status=status, passed=False)

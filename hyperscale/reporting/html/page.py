@@ -36,6 +36,7 @@ from hyperscale.reporting.results import (
     StepResult,
     ThresholdResult,
     WorkflowResult,
+    is_fruitless,
     verdict,
 )
 from hyperscale.stats.histograms import merge_encoded, percentile_curve
@@ -100,6 +101,8 @@ def _header(result: RunResult) -> Html:
 def _verdict_pill(result: RunResult) -> Html:
     if result.status is not RunStatus.COMPLETED:
         return _status_pill(result.status)
+    if result.passed and any(map(is_fruitless, result.workflows)):
+        return h("span", {"class": "pill bad"}, "completed without a request that succeeded")
     if result.passed:
         return h("span", {"class": "pill ok"}, "passed")
     return h("span", {"class": "pill bad"}, "failed thresholds or checks")
@@ -135,7 +138,7 @@ def _main(result: RunResult) -> Html:
 
 def _dot(workflow: WorkflowResult, thresholds: Sequence[ThresholdResult]) -> Html:
     own = [threshold for threshold in thresholds if threshold.workflow == workflow.name]
-    is_good = verdict(workflow.status, own, [workflow])
+    is_good = verdict(workflow.status, own, [workflow]) and not is_fruitless(workflow)
     return h("i", {"class": f"dot-mark {'ok' if is_good else 'bad'}"})
 
 
