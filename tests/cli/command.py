@@ -84,12 +84,12 @@ def write(path: Path, body: str) -> Path:
     return path
 
 
-def until(condition: Callable[[], object], *, what: str) -> None:
-    """Waits for a condition of another process, which can only be looked at again and again."""
-    deadline_s = time.monotonic() + WAIT_S
+def until(condition: Callable[[], object], *, what: str, within_s: float = WAIT_S) -> None:
+    """Waits for a condition of other processes, which can only be looked at again and again."""
+    deadline_s = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline_s:
-            raise AssertionError(f"in vain for {WAIT_S:.0f} s: {what}")
+            raise AssertionError(f"in vain for {within_s:.0f} s: {what}")
         time.sleep(0.02)
 
 

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from textwrap import dedent
@@ -23,7 +22,7 @@ from hyperscale.nodes.local.cluster import is_ready
 from hyperscale.nodes.local.control import start_again
 from hyperscale.nodes.local.file import ClusterFile, NodeRow, read_cluster
 from hyperscale.reporting.results import RunResult
-from tests.cli.command import HYPERSCALE, WAIT_S, is_alive
+from tests.cli.command import HYPERSCALE, WAIT_S, is_alive, until
 
 HEADER = """\
 import asyncio
@@ -41,15 +40,6 @@ def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
         asyncio.run(test(*arguments, **fixtures))
 
     return run
-
-
-def until(condition: Callable[[], object], *, what: str, within_s: float = WAIT_S) -> None:
-    """Waits for a condition of other processes, which can only be looked at again and again."""
-    deadline_s = time.monotonic() + within_s
-    while not condition():
-        if time.monotonic() > deadline_s:
-            raise AssertionError(f"in vain for {within_s:.0f} s: {what}")
-        time.sleep(0.02)
 
 
 class Cluster:

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -27,9 +27,7 @@ from hyperscale.config.addresses import split_address
 from hyperscale.config.loading import node_config
 from hyperscale.nodes.ask import ask_members
 from hyperscale.nodes.messages import MembersTold
-
-HYPERSCALE = (sys.executable, "-m", "hyperscale.cli.main")
-WAIT_S = 60.0
+from tests.cli.command import HYPERSCALE, WAIT_S, until
 
 _LISTENING = re.compile(r"(\S+) listening on (\S+), (http://\S+)")
 _STATE_OF_EVENT = {
@@ -51,15 +49,6 @@ _PR_SET_PDEATHSIG = 1
 def _die_with_parent() -> None:
     """Whatever happens to the tests, nothing of theirs stays."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def until(condition: Callable[[], object], *, what: str, within_s: float = WAIT_S) -> None:
-    """Waits for a condition of other processes, which can only be looked at again and again."""
-    deadline_s = time.monotonic() + within_s
-    while not condition():
-        if time.monotonic() > deadline_s:
-            raise AssertionError(f"in vain for {within_s:.0f} s: {what}")
-        time.sleep(0.02)
 
 
 class Node:

@@ -101,42 +101,29 @@ def test_the_histogram_in_a_result_is_the_whole_distribution() -> None:
     assert histogram.quantile_ns(0.99) / 1e6 == pytest.approx(step.latency_ms.p99)
 
 
-def test_a_workflow_that_never_ran_has_a_valid_result() -> None:
-    result = build_result(
-        file="shop.py",
+def failed_result(file: str, status: RunStatus, error: str, *warnings: str) -> RunResult:
+    """Of a run whose only workflow did not even begin."""
+    outcome = WorkflowOutcome(
+        stats=WorkflowStats(make_plan()), status=status, cores=0, error=error, warnings=warnings
+    )
+    return build_result(
+        file=file,
         status=RunStatus.FAILED,
         started_at=STARTED_AT,
         elapsed_s=0.1,
-        outcomes=[
-            WorkflowOutcome(
-                stats=WorkflowStats(make_plan()),
-                status=RunStatus.CANCELLED,
-                cores=0,
-                error="dependency failed: Seed",
-            )
-        ],
+        outcomes=[outcome],
     )
+
+
+def test_a_workflow_that_never_ran_has_a_valid_result() -> None:
+    result = failed_result("shop.py", RunStatus.CANCELLED, "dependency failed: Seed")
     document = validate(result)
     assert document["workflows"][0]["series"] == []
     assert result.exit_code == 3
 
 
 def test_text_no_encoding_can_carry_is_replaced() -> None:
-    result = build_result(
-        file="caf\udce9.py",
-        status=RunStatus.FAILED,
-        started_at=STARTED_AT,
-        elapsed_s=0.1,
-        outcomes=[
-            WorkflowOutcome(
-                stats=WorkflowStats(make_plan()),
-                status=RunStatus.FAILED,
-                cores=0,
-                error="\ud800 went wrong",
-                warnings=("\udcff",),
-            )
-        ],
-    )
+    result = failed_result("caf\udce9.py", RunStatus.FAILED, "\ud800 went wrong", "\udcff")
     document = validate(result)
     assert document["file"] == "caf?.py"
     assert document["workflows"][0]["error"] == "? went wrong"

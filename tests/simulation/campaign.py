@@ -78,6 +78,17 @@ def play(suite: Suite, seed: int) -> Any | Failure:
         gc.enable()
 
 
+def is_noticed(suite: Suite, words: tuple[str, ...], *, schedules: int) -> bool:
+    """Whether one of so many schedules fails with one of the words: what a mutant must come to."""
+    for seed in range(schedules):
+        try:
+            suite.run(suite.draw(seed), None)
+        except Violation as violation:
+            if any(each in str(violation) for each in words):
+                return True
+    return False
+
+
 def _explain(suite: Suite, seed: int, message: str) -> Failure:
     plan, trace = suite.draw(seed), Trace()
     try:

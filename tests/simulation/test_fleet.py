@@ -13,7 +13,7 @@ from hyperscale.membership.events import Describe, Send
 from hyperscale.membership.messages import METADATA_BYTES_MAX
 from hyperscale.wire.registry import REGISTRY, SizeClass
 from hyperscale.wire.roles import Role
-from tests.simulation.campaign import campaign, seconds_per_simulation, seeds_of_commit
+from tests.simulation.campaign import campaign, is_noticed, seconds_per_simulation, seeds_of_commit
 from tests.simulation.fleet.monitor import FleetMonitor, views_agree
 from tests.simulation.fleet.mutants import MUTANTS, Mutant
 from tests.simulation.fleet.program import FleetConfig, MemberProgram
@@ -28,7 +28,7 @@ from tests.simulation.fleet.schedules import (
 )
 from tests.simulation.fleet.settled import Unobserved, settled_fleet
 from tests.simulation.fleet.suite import FleetSuite
-from tests.simulation.kernel import Violation, World
+from tests.simulation.kernel import World
 
 MUTANT_SEEDS = 40
 
@@ -48,13 +48,7 @@ def test_what_once_went_wrong_stays_right(path: Path) -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_broken_rule_is_noticed(mutant: Mutant) -> None:
     suite = FleetSuite([mutant.profile], core=mutant.core, drains=mutant.drains)
-    for seed in range(MUTANT_SEEDS):
-        try:
-            suite.run(suite.draw(seed), None)
-        except Violation as violation:
-            if mutant.caught_by in str(violation):
-                return
-    pytest.fail(f"{MUTANT_SEEDS} schedules of {mutant.profile} did not notice: {mutant.name}")
+    assert is_noticed(suite, (mutant.caught_by,), schedules=MUTANT_SEEDS)
 
 
 @pytest.mark.parametrize("name", sorted({mutant.profile for mutant in MUTANTS}))

@@ -4,11 +4,10 @@ from itertools import count
 
 import pytest
 
-from tests.simulation.campaign import campaign, seconds_per_simulation
+from tests.simulation.campaign import campaign, is_noticed, seconds_per_simulation
 from tests.simulation.jobs.mutants import MUTANTS, Mutant
 from tests.simulation.jobs.schedules import PROFILES
 from tests.simulation.jobs.suite import JobSuite
-from tests.simulation.kernel import Violation
 from tests.simulation.trace import Trace
 
 MUTANT_SEEDS = 100
@@ -67,13 +66,7 @@ def test_what_once_went_wrong_stays_right(profile: str, seed: int) -> None:
 @pytest.mark.timeout(120)
 def test_a_broken_rule_is_noticed(mutant: Mutant) -> None:
     suite = JobSuite([mutant.profile], cores=mutant.cores)
-    for seed in range(MUTANT_SEEDS):
-        try:
-            suite.run(suite.draw(seed), None)
-        except Violation as violation:
-            if mutant.caught_by in str(violation):
-                return
-    pytest.fail(f"{MUTANT_SEEDS} schedules of {mutant.profile} did not notice: {mutant.name}")
+    assert is_noticed(suite, (mutant.caught_by,), schedules=MUTANT_SEEDS)
 
 
 @pytest.mark.parametrize("profile", PROFILES)

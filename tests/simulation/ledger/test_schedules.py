@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.campaign import campaign, seconds_per_simulation, seeds_of_commit
-from tests.simulation.kernel import Violation
+from tests.simulation.campaign import campaign, is_noticed, seconds_per_simulation, seeds_of_commit
 from tests.simulation.ledger.mutants import MUTANTS, Mutant
 from tests.simulation.ledger.schedules import PROFILES, SCENARIOS, draw, load_scenario, run
 from tests.simulation.ledger.suite import LedgerSuite
@@ -30,13 +29,7 @@ def test_what_once_went_wrong_stays_right(path: Path) -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_broken_rule_is_noticed(mutant: Mutant) -> None:
     suite = LedgerSuite([mutant.profile], mutant=mutant)
-    for seed in range(MUTANT_SEEDS):
-        try:
-            suite.run(suite.draw(seed), None)
-        except Violation as violation:
-            if any(words in str(violation) for words in mutant.caught_by):
-                return
-    pytest.fail(f"{MUTANT_SEEDS} schedules of {mutant.profile} did not notice: {mutant.name}")
+    assert is_noticed(suite, mutant.caught_by, schedules=MUTANT_SEEDS)
 
 
 @pytest.mark.parametrize("name", PROFILES)
