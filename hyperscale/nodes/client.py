@@ -43,6 +43,7 @@ from hyperscale.nodes.client_api import (
 )
 from hyperscale.nodes.client_managers import Address, Managers, NoManagerError
 from hyperscale.nodes.client_messages import (
+    UNKNOWN_NODE,
     CancelJob,
     CancelTold,
     DrainNode,
@@ -331,8 +332,22 @@ class HyperscaleClient:
         return await self._ask(WorkersAsked(), WorkersTold)
 
     async def drain_node(self, node: str) -> DrainTold:
-        """Takes a node out of service; ask again for how much is left of its work."""
-        return await self._ask(DrainNode(node=node), DrainTold)
+        """Takes a node out of service; ask again for how much is left of its work.
+
+        `InputError` if there is none of that name, `RunError` if it cannot be spared.
+        """
+        try:
+            told = await self._ask(DrainNode(node=node), DrainTold)
+        except RemoteError as error:
+            if error.code == UNKNOWN_NODE:
+                raise InputError(
+                    f"there is no manager and no worker {node!r} in this cluster",
+                    hint="'hyperscale workers' and 'hyperscale ledger status' name them",
+                ) from error
+            raise
+        if told.refused:
+            raise RunError(told.refused, hint=told.hint)
+        return told
 
     async def get_datacenters(self) -> list[str]:
         """The datacenters this client can submit to."""

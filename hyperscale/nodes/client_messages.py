@@ -211,6 +211,10 @@ class WorkersTold(Struct, frozen=True, kw_only=True):
     it: their `runs` are missing."""
 
 
+UNKNOWN_NODE = "unknown_node"
+"""The code of a refusal to drain what is not there."""
+
+
 @message(kind=466, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_ASKING)
 class DrainNode(Struct, frozen=True, kw_only=True):
     """Takes a worker or a manager out of service without losing anything. -> DrainTold"""
@@ -219,10 +223,15 @@ class DrainNode(Struct, frozen=True, kw_only=True):
 
 
 @message(kind=467, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
-class DrainTold(Struct, frozen=True, kw_only=True):
-    """`left` is what it still has: runs of a worker, groups of a manager. Ask again for news."""
+class DrainTold(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`left` is what it still has: runs of a worker, groups of a manager. Ask again for news.
+
+    `refused`: why it cannot be spared, and `hint` what to do about that.
+    """
 
     left: int
+    refused: str = ""
+    hint: str = ""
 
 
 @message(kind=468, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)

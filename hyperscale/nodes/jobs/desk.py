@@ -22,10 +22,11 @@ from hyperscale.jobs.machine import JobMachine
 from hyperscale.jobs.queueing import capacity_exceeded
 from hyperscale.jobs.state import Job, JobView, decode_job, view_of
 from hyperscale.ledger.core import MANAGEMENT
-from hyperscale.ledger.topology import NodeMarked, NodeState
+from hyperscale.ledger.topology import NodeState
 from hyperscale.membership.events import Member
 from hyperscale.nodes.client_messages import (
     BLOB_CHUNK_BYTES,
+    UNKNOWN_NODE,
     CancelJob,
     CancelTold,
     DrainNode,
@@ -50,7 +51,9 @@ from hyperscale.nodes.client_messages import (
 from hyperscale.nodes.job_messages import DrainWorker, WorkerDrains
 from hyperscale.nodes.jobs.bundles import Bundles
 from hyperscale.nodes.jobs.driver import LIVING, JobsDriver
+from hyperscale.nodes.ledger.operator import drain
 from hyperscale.nodes.ledger.peers import Peers
+from hyperscale.nodes.ledger.questions import ChangeTold
 from hyperscale.nodes.ledger.routing import Ledger
 from hyperscale.nodes.ledger.service import STRONG, Read
 from hyperscale.nodes.member import MemberNode
@@ -321,13 +324,12 @@ class ClientDesk:
         topology = self._ledger.topology
         number = topology.number_of(asked.node)
         if number is None:
-            raise RemoteError(
-                f"there is no worker and no manager {asked.node}", code="unknown_node"
-            )
+            raise RemoteError(f"there is no worker and no manager {asked.node}", code=UNKNOWN_NODE)
+        told = ChangeTold()
         if topology.nodes[number].state is NodeState.ACTIVE:
-            await self._ledger.decide(NodeMarked(number, NodeState.DRAINING))
+            told = await drain(self._ledger, number, asked.node)
         seats = sum(number in {*group.voters, *group.settled} for group in topology.groups.values())
-        return DrainTold(left=seats)
+        return DrainTold(left=seats, refused=told.refused, hint=told.hint)
 
     # -- inside ---------------------------------------------------------------------------
 

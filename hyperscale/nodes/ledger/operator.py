@@ -207,7 +207,7 @@ class Operator:
             case "add":
                 told = await self._add(ledger, number, asked.node)
             case "drain":
-                told = await self._drain(ledger, number, asked.node)
+                told = await drain(ledger, number, asked.node)
             case "remove":
                 told = await self._remove(ledger, number, asked.node)
             case "promote" if asked.group > MANAGEMENT:
@@ -226,16 +226,6 @@ class Operator:
         return await _decided(
             ledger, NodeMarked(number, NodeState.ACTIVE), f"{name} takes part again"
         )
-
-    @staticmethod
-    async def _drain(ledger: Ledger, number: int, name: str) -> ChangeTold:
-        active = [n for n in ledger.topology.nodes.values() if n.state is NodeState.ACTIVE]
-        if [n.number for n in active] == [number]:
-            return ChangeTold(
-                refused=f"{name} is the only manager left", hint="start another one first"
-            )
-        done = f"{name} drains: its seats go to others"
-        return await _decided(ledger, NodeMarked(number, NodeState.DRAINING), done)
 
     @staticmethod
     async def _remove(ledger: Ledger, number: int, name: str) -> ChangeTold:
@@ -347,6 +337,17 @@ def _has_all(ledger: Ledger, group: int) -> bool:
     if group not in ledger.core.replicas or not ledger.transfer.is_whole(group):
         return False
     return ledger.core.number in ledger.core.raft.seats(group)[0]
+
+
+async def drain(ledger: Ledger, number: int, name: str) -> ChangeTold:
+    """Has a node give up its seats, unless there is nobody to take them."""
+    active = [n for n in ledger.topology.nodes.values() if n.state is NodeState.ACTIVE]
+    if [n.number for n in active] == [number]:
+        return ChangeTold(
+            refused=f"{name} is the only manager left", hint="start another one first"
+        )
+    done = f"{name} drains: its seats go to others"
+    return await _decided(ledger, NodeMarked(number, NodeState.DRAINING), done)
 
 
 async def _decided(ledger: Ledger, decision: Decision, done: str) -> ChangeTold:

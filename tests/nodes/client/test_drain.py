@@ -1,0 +1,49 @@
+"""Taking nodes out of service from Python."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from hyperscale import HyperscaleClient, ManagerServer, WorkerServer
+from hyperscale.errors import InputError, RunError
+from hyperscale.nodes.client_messages import WorkerRow
+from tests.cluster.lab import on_loop
+
+ANY_PORT = {"port": 0, "http_port": 0}
+
+
+async def the_worker(client: HyperscaleClient, *, is_draining: bool) -> WorkerRow:
+    """The only one, once the allocator has heard that of it."""
+    async with asyncio.timeout(30):
+        while True:
+            told = await client.get_workers()
+            if not told.unknown and [w.is_draining for w in told.workers] == [is_draining]:
+                return told.workers[0]
+            await asyncio.sleep(0.05)
+
+
+@on_loop
+async def test_a_node_drains_if_it_is_there_and_can_be_spared(tmp_path: Path) -> None:
+    manager = ManagerServer({"listen": ANY_PORT, "node": {"data_dir": str(tmp_path / "manager")}})
+    await manager.start(timeout_s=60)
+    worker = WorkerServer(
+        {
+            "listen": ANY_PORT,
+            "node": {"data_dir": str(tmp_path / "worker")},
+            "discovery": {"seeds": [manager.address]},
+        }
+    )
+    await worker.start(timeout_s=60)
+    async with HyperscaleClient([manager.address]) as client:
+        row = await the_worker(client, is_draining=False)
+        for _ in range(2):  # again is harmless
+            assert (await client.drain_node(row.worker)).left == 0
+        await the_worker(client, is_draining=True)
+        with pytest.raises(InputError, match="no manager and no worker 'worker-9'") as unknown:
+            await client.drain_node("worker-9")
+        assert "hyperscale workers" in unknown.value.hint
+        with pytest.raises(RunError, match="is the only manager left"):
+            await client.drain_node(manager.node_id)
+    await worker.graceful_shutdown()
+    await manager.graceful_shutdown()
