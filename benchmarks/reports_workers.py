@@ -45,8 +45,10 @@ from hyperscale.jobs.agent_events import (
     Tick,
     Vacated,
 )
-from hyperscale.jobs.agent_merge import SERIES_OPEN_S
+from hyperscale.jobs.agent_merge import PHASES_S, SERIES_OPEN_S
+from hyperscale.jobs.agent_runs import PROGRESS_S
 from hyperscale.jobs.commands import (
+    Backpressure,
     PartPhase,
     PartProgress,
     PartStatus,
@@ -82,6 +84,7 @@ HOST = "127.0.0.1"
 CORES = 4
 RATE = 100  # requests a second of each step
 STEPS = ("browse", "buy")
+PHASES_EVERY = int(PHASES_S / PROGRESS_S[Backpressure.NONE])  # reports
 SERIES_STEP = 10  # reports whose last second has about as many requests share their series
 SERIES_KEPT = 1_000
 CALL_S = 2.0
@@ -181,7 +184,7 @@ class Load:
             name=name,
             counts=counts,
             latency=shapes.whole(number),
-            phases=shapes.phases(number),
+            phases=shapes.phases(number) if self._sequence % PHASES_EVERY == 0 else None,
             series=shapes.series(*divmod(total, RATE)),
         )
 

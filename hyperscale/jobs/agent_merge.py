@@ -23,6 +23,8 @@ SERIES_OPEN_S = 3
 POINTS_MAX = 4_000
 """Points of all steps together in a whole report: what a message can carry with ease."""
 SECONDS_MAX = 600
+PHASES_S = 5.0
+"""How often phases go with a report: results have them, live views do not."""
 MERGED_PER_S = 300
 """Steps of executors, each with its histograms, that are merged in a second at most."""
 
@@ -40,7 +42,7 @@ class PartMerge:
         self._joined: dict[tuple[str, int], SeriesPoint] = {}
         self._lag_s = 0.0
         self._has_histograms = False
-        self._histograms_again_s = float("-inf")
+        self._histograms_again_s = self._phases_again_s = float("-inf")
         self._told_s = self._taken_s = -SERIES_S  # up to where a report told, and was taken
 
     def offer(self, place: int, report: PartReport) -> None:
@@ -79,13 +81,16 @@ class PartMerge:
         """
         if not self._has_histograms or now_s < self._histograms_again_s:
             self._told_s = self._taken_s  # this one tells no seconds, whatever comes of the last
-            return self._merged(histograms=False, seconds=0)
+            return self._merged(histograms=False, phases=False, seconds=0)
         self._has_histograms = False
         histograms = sum(len(state.report.steps) for state in self._states.values())
         self._histograms_again_s = now_s + histograms / MERGED_PER_S
         self._told_s = int(self.elapsed_s)
         seconds = min(SERIES_S, self._told_s - self._taken_s + SERIES_OPEN_S)
-        return self._merged(histograms=True, seconds=seconds)
+        has_phases = now_s >= self._phases_again_s
+        if has_phases:
+            self._phases_again_s = now_s + PHASES_S
+        return self._merged(histograms=True, phases=has_phases, seconds=seconds)
 
     def taken(self) -> None:
         """Whoever was told the latest has it."""
@@ -94,14 +99,14 @@ class PartMerge:
     def untold(self) -> None:
         """Somebody else listens."""
         self._told_s = self._taken_s = -SERIES_S
+        self._phases_again_s = float("-inf")
 
     def whole(self, *, points_max: int = POINTS_MAX) -> PartReport | None:
         """Everything, for whoever has seen nothing before."""
-        return self._merged(
-            histograms=True, seconds=min(SECONDS_MAX, points_max // max(1, len(self._series)))
-        )
+        seconds = min(SECONDS_MAX, points_max // max(1, len(self._series)))
+        return self._merged(histograms=True, phases=True, seconds=seconds)
 
-    def _merged(self, *, histograms: bool, seconds: int) -> PartReport | None:
+    def _merged(self, *, histograms: bool, phases: bool, seconds: int) -> PartReport | None:
         if not self._states:
             return None
         self._sequence += 1
@@ -115,7 +120,7 @@ class PartMerge:
             elapsed_s=max(report.elapsed_s for report in reports),
             vus=sum(report.vus for report in reports),
             iterations=sum(report.iterations for report in reports),
-            steps=self._steps(states, histograms=histograms, seconds=seconds),
+            steps=self._steps(states, histograms=histograms, phases=phases, seconds=seconds),
             checks=_checks(reports),
             metrics=_metrics(states, histograms=histograms),
             cpu_s=sum(report.cpu_s for report in reports),
@@ -125,7 +130,7 @@ class PartMerge:
         )
 
     def _steps(
-        self, states: list[PartState], *, histograms: bool, seconds: int
+        self, states: list[PartState], *, histograms: bool, phases: bool, seconds: int
     ) -> list[StepReport]:
         names = list(dict.fromkeys(step.name for state in states for step in state.report.steps))
         counts = {
@@ -139,7 +144,7 @@ class PartMerge:
                 name=name,
                 counts=counts[name],
                 latency=_joined(state.latency(name) for state in states) if histograms else None,
-                phases=_phases(states, name) if histograms else None,
+                phases=_phases(states, name) if phases else None,
                 series=self._points(name, seconds),
             )
             for name in names

@@ -166,7 +166,7 @@ def _step(stats: WorkflowStats, name: str, kind: str) -> StepResult:
         bytes_received=counts.bytes_received,
         status_codes={str(code): counts.status_codes[code] for code in sorted(counts.status_codes)},
         errors={clean(error): counts.errors[error] for error in sorted(counts.errors)},
-        histogram=base64.b64encode(histogram.encode()).decode("ascii"),
+        histogram=base64.b64encode(histogram.encode_deflated()).decode("ascii"),
         series=_series(stats.series(name)),
         kind=kind,
         series_interval_seconds=stats.series_interval_s,

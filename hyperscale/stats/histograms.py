@@ -53,10 +53,7 @@ def quantile_ms(histogram: Histogram, q: float) -> float | None:
 
 def merge_encoded(payloads: Iterable[bytes]) -> Histogram:
     """One histogram of all samples behind `payloads`."""
-    merged = Histogram()
-    for payload in payloads:
-        merged.merge_encoded(payload)
-    return merged
+    return Histogram.merged(list(payloads))
 
 
 def percentile_curve(histogram: Histogram, *, steps_per_half: int = 5) -> list[tuple[float, float]]:

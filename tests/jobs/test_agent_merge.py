@@ -4,7 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperscale._native import Histogram
-from hyperscale.jobs.agent_merge import MERGED_PER_S, POINTS_MAX, SECONDS_MAX, SERIES_S, PartMerge
+from hyperscale.jobs.agent_merge import (
+    MERGED_PER_S,
+    PHASES_S,
+    POINTS_MAX,
+    SECONDS_MAX,
+    SERIES_S,
+    PartMerge,
+)
 from hyperscale.plan import StepKind, StepPlan, WorkflowPlan
 from hyperscale.stats.merge import WorkflowStats
 from hyperscale.stats.report import (
@@ -96,6 +103,25 @@ def test_histograms_go_only_when_there_are_new_ones() -> None:
     assert second.steps[0].series == []
     assert whole.steps[0].latency == first.steps[0].latency
     assert [first.sequence, second.sequence, whole.sequence] == [1, 2, 3]
+
+
+def test_phases_go_less_often_and_again_to_whoever_is_new() -> None:
+    merge = PartMerge("Load", 0)
+
+    def has_phases(second: int) -> bool:
+        merge.offer(0, report(0, second, [10]))
+        merged = merge.latest(now_s=float(second))
+        assert merged is not None
+        assert merged.steps[0].latency is not None
+        return merged.steps[0].phases is not None
+
+    told_s = [second for second in range(1, 14) if has_phases(second)]
+    assert told_s == [1, 1 + PHASES_S, 1 + 2 * PHASES_S]
+    merge.untold()
+    assert has_phases(14)
+    whole = merge.whole()
+    assert whole is not None
+    assert whole.steps[0].phases is not None
 
 
 def test_very_many_histograms_are_merged_less_often() -> None:

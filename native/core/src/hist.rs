@@ -1,10 +1,8 @@
 //! Latency histograms: nanoseconds, 100 ns to 1 h, three significant digits,
-//! exchanged in the standard `HdrHistogram` V2 (deflate) format.
+//! exchanged in the standard `HdrHistogram` V2 format: plain between processes, where
+//! inflating would cost ten times what merging does, and deflated in what people keep.
 
-use std::cell::RefCell;
-
-use flate2::{Decompress, FlushDecompress, Status};
-use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
+use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer, V2Serializer};
 use hdrhistogram::Histogram as Hdr;
 
 const LOWEST_NS: u64 = 100;
@@ -15,20 +13,12 @@ const DIGITS: u8 = 3;
 // buckets are 2^UNIT wide, each 2^HALF after them twice as wide as those before.
 const UNIT: u32 = LOWEST_NS.ilog2();
 const HALF: u32 = 10;
+const BUCKETS: usize = ((HIGHEST_NS.ilog2() - UNIT - HALF + 1) as usize) << HALF;
 
 // The format, as in the specification of HdrHistogram.
-const V2_DEFLATE: u32 = 0x1c84_9314;
 const V2: u32 = 0x1c84_9313;
 const HEAD_BYTES: usize = 40;
 const COUNT_BYTES_MAX: usize = 9;
-// More than all buckets of these bounds take.
-const PLAIN_BYTES_MAX: usize = HEAD_BYTES + COUNT_BYTES_MAX * 27 * (1 << HALF);
-
-thread_local! {
-    // Making an inflater costs more than inflating one histogram.
-    static INFLATER: RefCell<(Decompress, Vec<u8>)> =
-        RefCell::new((Decompress::new(true), vec![0; PLAIN_BYTES_MAX]));
-}
 
 #[derive(Debug, thiserror::Error)]
 pub enum HistError {
@@ -70,20 +60,32 @@ impl Histogram {
         self.inner.add(&other.inner).map_err(|error| HistError::Merge(error.to_string()))
     }
 
-    /// The same as to decode and to merge, at a tenth of the cost: most buckets of an encoded
-    /// histogram are empty, and none of those is touched.
-    pub fn merge_encoded(&mut self, payload: &[u8]) -> Result<(), HistError> {
-        let is_ours = INFLATER.with_borrow_mut(|(inflater, plain)| {
-            let plain = inflate(payload, inflater, plain)?;
-            counts(plain, |_, _| ())?; // all or nothing
-            counts(plain, |value_ns, count| self.inner.saturating_record_n(value_ns, count))
-        });
-        // Of another make or broken: whoever knows the whole format decides.
-        if is_ours.is_some() {
-            Ok(())
-        } else {
-            self.merge(&Self::decode(payload)?)
+    /// One histogram of all in `payloads`: as if each were decoded and merged, at a fraction of
+    /// the cost. Most buckets of an encoded histogram are empty, and none of those is touched.
+    pub fn merged<'a>(payloads: impl IntoIterator<Item = &'a [u8]>) -> Result<Self, HistError> {
+        let mut merged = Self::new();
+        let mut sums = vec![0_u64; BUCKETS];
+        let mut end = 0;
+        for payload in payloads {
+            // All or nothing, so it is read through before the first count is taken.
+            if counts(payload, |_, _| ()).is_none() {
+                // Deflated, of another make, or broken: whoever knows the whole format decides.
+                merged.merge(&Self::decode(payload)?)?;
+                continue;
+            }
+            counts(payload, |index, count| {
+                if let Some(sum) = sums.get_mut(index) {
+                    *sum = sum.saturating_add(count);
+                    end = end.max(index + 1);
+                }
+            });
         }
+        for (index, &count) in sums.iter().take(end).enumerate() {
+            if count > 0 {
+                merged.inner.saturating_record_n(value_at(index), count);
+            }
+        }
+        Ok(merged)
     }
 
     pub fn reset(&mut self) {
@@ -122,8 +124,16 @@ impl Histogram {
     }
 
     pub fn encode(&self) -> Result<Vec<u8>, HistError> {
+        self.serialize(&mut V2Serializer::new())
+    }
+
+    pub fn encode_deflated(&self) -> Result<Vec<u8>, HistError> {
+        self.serialize(&mut V2DeflateSerializer::new())
+    }
+
+    fn serialize(&self, format: &mut impl Serializer) -> Result<Vec<u8>, HistError> {
         let mut out = Vec::new();
-        V2DeflateSerializer::new()
+        format
             .serialize(&self.inner, &mut out)
             .map_err(|error| HistError::Encode(format!("{error:?}")))?;
         Ok(out)
@@ -151,26 +161,10 @@ impl Histogram {
     }
 }
 
-/// What is deflated in `payload`; None if it is not deflated V2.
-fn inflate<'a>(payload: &[u8], inflater: &mut Decompress, plain: &'a mut [u8]) -> Option<&'a [u8]> {
-    let deflated = payload.get(8..)?;
-    if number(payload, 0)? != V2_DEFLATE
-        || usize::try_from(number(payload, 4)?) != Ok(deflated.len())
-    {
-        return None;
-    }
-    inflater.reset(true);
-    let status = inflater.decompress(deflated, plain, FlushDecompress::Finish);
-    if !matches!(status, Ok(Status::StreamEnd)) {
-        return None;
-    }
-    plain.get(..usize::try_from(inflater.total_out()).ok()?)
-}
-
-/// Hands over every value that was recorded, with how often. None if this is not V2 with our
+/// Hands over every bucket that is not empty, with its count. None if this is not V2 with our
 /// own bounds, from the first byte to the last.
-fn counts(plain: &[u8], mut take: impl FnMut(u64, u64)) -> Option<()> {
-    let (head, mut rest) = plain.split_at_checked(HEAD_BYTES)?;
+fn counts(payload: &[u8], mut take: impl FnMut(usize, u64)) -> Option<()> {
+    let (head, mut rest) = payload.split_at_checked(HEAD_BYTES)?;
     let long =
         |at: usize| Some(u64::from(number(head, at)?) << 32 | u64::from(number(head, at + 4)?));
     let is_ours = number(head, 0)? == V2
@@ -178,21 +172,24 @@ fn counts(plain: &[u8], mut take: impl FnMut(u64, u64)) -> Option<()> {
         && number(head, 8)? == 0
         && number(head, 12)? == u32::from(DIGITS)
         && long(16)? == LOWEST_NS
-        && long(24)? == HIGHEST_NS;
+        && long(24)? == HIGHEST_NS
+        && f64::from_bits(long(32)?) == 1.0;
     if !is_ours {
         return None;
     }
-    let mut index: u64 = 0;
+    let mut index: usize = 0;
     while !rest.is_empty() {
         let (coded, left) = varint(rest)?;
         rest = left;
         let half = coded >> 1;
         if coded & 1 == 1 {
-            index = index.checked_add(half.checked_add(1)?)?; // so many empty ones
+            index = index.checked_add(usize::try_from(half).ok()?.checked_add(1)?)?;
         } else {
-            let value_ns = value_at(index)?;
+            if index >= BUCKETS {
+                return None;
+            }
             if half > 0 {
-                take(value_ns, half);
+                take(index, half);
             }
             index += 1;
         }
@@ -200,19 +197,13 @@ fn counts(plain: &[u8], mut take: impl FnMut(u64, u64)) -> Option<()> {
     Some(())
 }
 
-/// The lowest value of a bucket; None beyond the last one.
-fn value_at(index: u64) -> Option<u64> {
-    let (bucket, sub) = (index >> HALF, index & ((1 << HALF) - 1));
-    let value = if bucket == 0 {
-        sub << UNIT
-    } else {
-        let shift = u32::try_from(bucket - 1).ok()?.checked_add(UNIT)?;
-        if shift > 40 {
-            return None;
-        }
-        (sub + (1 << HALF)) << shift
-    };
-    (value <= HIGHEST_NS).then_some(value)
+/// The lowest value of a bucket.
+fn value_at(index: usize) -> u64 {
+    let sub = (index & ((1 << HALF) - 1)) as u64;
+    match index >> HALF {
+        0 => sub << UNIT,
+        bucket => (sub + (1 << HALF)) << (UNIT as usize + bucket - 1),
+    }
 }
 
 /// LEB128, but for a ninth byte, which is taken whole.
@@ -245,7 +236,8 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             state >> 16
         };
-        let (mut quick, mut slow) = (Histogram::new(), Histogram::new());
+        let mut slow = Histogram::new();
+        let (mut plain, mut mixed) = (Vec::new(), Vec::new());
         for round in 0..200 {
             let mut one = Histogram::new();
             for _ in 0..round {
@@ -256,34 +248,40 @@ mod tests {
                 one.record(u64::MAX, 1 << 40);
                 one.record(0, 3);
             }
-            let payload = one.encode().unwrap();
-            quick.merge_encoded(&payload).unwrap();
-            slow.merge(&Histogram::decode(&payload).unwrap()).unwrap();
-            assert_eq!(quick.encode().unwrap(), slow.encode().unwrap());
-            assert_eq!((quick.min(), quick.max()), (slow.min(), slow.max()));
-            assert_eq!(quick.count(), slow.count());
-            assert_eq!(quick.mean().to_bits(), slow.mean().to_bits());
+            plain.push(one.encode().unwrap());
+            mixed.push(if round % 2 == 0 { one.encode() } else { one.encode_deflated() }.unwrap());
+            slow.merge(&Histogram::decode(plain.last().unwrap()).unwrap()).unwrap();
+            if round % 20 > 0 && round != 150 {
+                continue;
+            }
+            for payloads in [&plain, &mixed] {
+                let quick = Histogram::merged(payloads.iter().map(Vec::as_slice)).unwrap();
+                assert_eq!(quick.encode().unwrap(), slow.encode().unwrap());
+                assert_eq!((quick.min(), quick.max()), (slow.min(), slow.max()));
+                assert_eq!(quick.count(), slow.count());
+                assert_eq!(quick.mean().to_bits(), slow.mean().to_bits());
+            }
         }
     }
 
     #[test]
-    fn garbage_merges_nothing() {
+    fn garbage_merges_as_far_as_it_decodes() {
         let mut histogram = Histogram::new();
         histogram.record(5_000, 3);
-        let before = histogram.encode().unwrap();
-        let mut payload = before.clone();
+        let mut payload = histogram.encode().unwrap();
         for at in 0..payload.len() {
             payload[at] ^= 0x55;
-            let is_merged = histogram.merge_encoded(&payload).is_ok();
-            assert_eq!(is_merged, Histogram::decode(&payload).is_ok(), "byte {at}");
-            if !is_merged {
-                assert_eq!(histogram.encode().unwrap(), before);
+            let merged = Histogram::merged([payload.as_slice()]);
+            match Histogram::decode(&payload) {
+                Ok(decoded) => {
+                    assert_eq!(merged.unwrap().encode().unwrap(), decoded.encode().unwrap());
+                }
+                Err(_) => assert!(merged.is_err(), "byte {at}"),
             }
             payload[at] ^= 0x55;
-            histogram = Histogram::decode(&before).unwrap();
         }
-        assert!(histogram.merge_encoded(b"").is_err());
-        assert!(histogram.merge_encoded(&payload[..payload.len() / 2]).is_err());
+        assert!(Histogram::merged([b"".as_slice()]).is_err());
+        assert!(Histogram::merged([&payload[..payload.len() / 2]]).is_err());
     }
 
     #[test]
@@ -292,10 +290,12 @@ mod tests {
         for value_ns in [1, 100, 5_000, 1_000_000, 3_600_000_000_000, u64::MAX] {
             histogram.record(value_ns, 3);
         }
-        let copy = Histogram::decode(&histogram.encode().unwrap()).unwrap();
-        assert_eq!(copy.count(), 18);
-        assert_eq!(copy.quantile(0.5), histogram.quantile(0.5));
-        assert_eq!(copy.max(), histogram.max());
+        for payload in [histogram.encode().unwrap(), histogram.encode_deflated().unwrap()] {
+            let copy = Histogram::decode(&payload).unwrap();
+            assert_eq!(copy.count(), 18);
+            assert_eq!(copy.quantile(0.5), histogram.quantile(0.5));
+            assert_eq!(copy.max(), histogram.max());
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 use hyperscale_core::hist;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
 fn to_py(error: hist::HistError) -> PyErr {
@@ -29,8 +30,10 @@ impl Histogram {
         self.inner.merge(&other.inner).map_err(to_py)
     }
 
-    fn merge_encoded(&mut self, payload: &[u8]) -> PyResult<()> {
-        self.inner.merge_encoded(payload).map_err(to_py)
+    #[staticmethod]
+    fn merged(payloads: Vec<PyBackedBytes>) -> PyResult<Self> {
+        let merged = hist::Histogram::merged(payloads.iter().map(AsRef::as_ref));
+        Ok(Self { inner: merged.map_err(to_py)? })
     }
 
     fn reset(&mut self) {
@@ -72,6 +75,10 @@ impl Histogram {
 
     fn encode<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, &self.inner.encode().map_err(to_py)?))
+    }
+
+    fn encode_deflated<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.inner.encode_deflated().map_err(to_py)?))
     }
 
     #[staticmethod]

@@ -404,7 +404,7 @@ impl Totals {
         inner.key(&mut out, "histogram");
         json::string(
             &mut out,
-            &residence.encode().map(|raw| STANDARD.encode(raw)).unwrap_or_default(),
+            &residence.encode_deflated().map(|raw| STANDARD.encode(raw)).unwrap_or_default(),
         );
         out.push(b'}');
 
