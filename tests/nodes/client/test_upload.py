@@ -29,7 +29,7 @@ from hyperscale.wire.roles import Role
 from hyperscale.wire.security import Security
 from hyperscale.wire.serving import Handlers
 from tests.cluster.lab import on_loop
-from tests.nodes.client.test_client import client, introduction
+from tests.nodes.client.lab import client, introduction
 
 PAYLOAD = Random(1).randbytes(2 * 1024 * 1024 + 17)
 SHA256 = hashlib.sha256(PAYLOAD).hexdigest()

@@ -1,0 +1,84 @@
+"""Managers that answer as they are told, and clients that ask them, without a cluster."""
+
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
+
+from hyperscale.jobs.events import JobStatus
+from hyperscale.jobs.state import JobView
+from hyperscale.nodes.client_managers import Managers
+from hyperscale.nodes.client_messages import JobAsked, JobTold
+from hyperscale.nodes.identity import VERSION, incarnation_now
+from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.messages import Introduction
+from hyperscale.wire.peer import PeerServer
+from hyperscale.wire.roles import Role
+from hyperscale.wire.secret import Secrets
+from hyperscale.wire.security import Security
+from hyperscale.wire.serving import Handlers
+
+
+def introduction(role: Role, name: str) -> Introduction:
+    return Introduction(
+        cluster="hyperscale",
+        environment="default",
+        role=role,
+        node_id=name,
+        incarnation=incarnation_now(),
+        version=VERSION,
+        datacenter="dc1",
+    )
+
+
+Answer = Callable[[InboundCall, JobAsked], Coroutine[Any, Any, JobTold]]
+
+
+class Lab:
+    """Managers that answer as they are told, and a client that knows of them."""
+
+    def __init__(self, secret: str = "") -> None:
+        self._security = Security(secrets=Secrets(secret) if secret else None)
+        self._stack: list[PeerServer] = []
+        self.addresses: list[tuple[str, int]] = []
+
+    async def manager(self, answer: Answer) -> None:
+        handlers = Handlers()
+        handlers.add(JobAsked, answer)
+        name = f"manager-{len(self._stack)}"
+        server = PeerServer(introduction(Role.MANAGER, name), self._security, handlers)
+        await server.__aenter__()
+        self._stack.append(server)
+        self.addresses.append(await server.listen("127.0.0.1", 0))
+
+    async def __aenter__(self) -> "Lab":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for server in self._stack:
+            await server.__aexit__(None, None, None)
+
+
+def asking(server: PeerServer, lab: Lab) -> Managers:
+    managers = Managers(server, lab.addresses, Random(1))
+    managers._addresses[:] = lab.addresses  # in the order they were made
+    return managers
+
+
+def client(secret: str = "") -> PeerServer:
+    security = Security(secrets=Secrets(secret) if secret else None)
+    return PeerServer(introduction(Role.CLIENT, "client-1"), security)
+
+
+async def good(_call: InboundCall, _asked: JobAsked) -> JobTold:
+    return JobTold(job=JobView(job="x", status=JobStatus.RUNNING, file="shop.py"))
+
+
+def failing(*errors: Exception) -> Answer:
+    left = list(errors)
+
+    async def answer(call: InboundCall, asked: JobAsked) -> JobTold:
+        if left:
+            raise left.pop(0)
+        return await good(call, asked)
+
+    return answer
