@@ -60,6 +60,11 @@ def push_pull_s(base_s: float, members: int) -> float:
     return base_s * (math.ceil(math.log2(members) - 5.0) + 1.0)
 
 
+def catch_up_within_s(members: int) -> float:
+    """How soon a member that was away exchanges views: where many were, not all at once."""
+    return min(5.0, 0.5 + 0.005 * members)
+
+
 def backoff_s(first_s: float, most_s: float, attempt: int, chance: float) -> float:
     """The wait before try `attempt` (from 1), with up to a quarter added by `chance` in 0..1."""
     wait_s = min(most_s, first_s * 2.0 ** min(attempt - 1, 62))

@@ -23,7 +23,6 @@ from hyperscale.membership.suspicion import Suspicion
 _DRAIN_S = 0.1
 _AWAY_S = 3.0
 """Whoever stood still for this long has missed news that nobody tells any more."""
-_SYNC_AWAY_S = 0.5
 
 _STATE_OF = {Claim.SILENT: State.DEAD, Claim.REFUSED: State.DEAD, Claim.LEFT: State.LEFT}
 
@@ -199,7 +198,7 @@ class Judge:
                 if at_s is not None:
                     station.deadlines.set(timer, peer.node, max(at_s + late_s, not_before_s))
         if late_s > _AWAY_S:
-            station.sync_soon(_SYNC_AWAY_S)
+            station.catch_up()
         station.effects.append(Drain(late_s))
 
     # Dying.

@@ -13,7 +13,6 @@ from hyperscale.membership.prober import Prober
 from hyperscale.membership.station import Station
 
 _REBORN_AGAIN_S = 5.0
-_SYNC_AWAY_S = 0.5
 
 
 class Rumours:
@@ -94,7 +93,7 @@ class Rumours:
 
     def _take_alive(self, peer: Peer, news: News) -> None:
         if not outranks(news, peer):
-            if peer.claim in FINAL_CLAIMS:
+            if peer.claim >= Claim.SILENT:
                 self._correct(peer, news)
         elif news.incarnation == peer.incarnation:
             self.refuted(peer, news.refutation, news.address, news.stream_port)
@@ -159,7 +158,7 @@ class Rumours:
             self._judge.mark_final(peer, news.claim)
 
     def _correct(self, peer: Peer, news: News) -> None:
-        """Someone still speaks of a life that is over: say so again."""
+        """Someone takes a life for going on that is over, or was found silent: say so again."""
         station = self._station
         if news.incarnation == peer.incarnation and not station.gossip.is_telling(peer.node):
             station.tell_others(peer.news(peer.claim, station.node))
@@ -186,8 +185,7 @@ class Rumours:
         station.awareness.refuted()
         station.log_own("suspicion.refuted", f"by {news.by}")
         station.announce()
-        if news.claim is Claim.SILENT:
-            station.sync_soon(_SYNC_AWAY_S)  # thought dead: this node has been cut off
+        station.catch_up()  # suspected: it was out of reach, if only for a moment
         accuser = self._roster.get(news.by)
         if accuser is not None and accuser.is_living:
             station.effects.append(

@@ -12,7 +12,7 @@ from hyperscale.membership.audit import Audit
 from hyperscale.membership.awareness import Awareness
 from hyperscale.membership.deadlines import Deadlines, Timer
 from hyperscale.membership.events import Changed, Effect, Member, State
-from hyperscale.membership.formulas import transmissions
+from hyperscale.membership.formulas import catch_up_within_s, transmissions
 from hyperscale.membership.gossip import GossipQueue
 from hyperscale.membership.members import Peer, Roster
 from hyperscale.membership.messages import Claim, News, Sender
@@ -67,6 +67,10 @@ class Station:
 
     def set(self, timer: Timer, ident: object, in_s: float) -> None:
         self.deadlines.set(timer, ident, self.now_s + in_s)
+
+    def catch_up(self) -> None:
+        """This node was away, and has missed news that nobody tells any more."""
+        self.sync_soon(catch_up_within_s(len(self.roster)))
 
     def sync_soon(self, within_s: float) -> None:
         """Something was missed, or an exchange failed: exchange views before it is due."""

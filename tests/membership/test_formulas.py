@@ -92,5 +92,11 @@ def test_greetings_of_a_newcomer_are_spread_where_many_send_them() -> None:
     assert formulas.greeting_within_s(100_000) == 30.0
 
 
+def test_those_who_were_away_catch_up_soon_and_not_all_at_once() -> None:
+    assert formulas.catch_up_within_s(10) == pytest.approx(0.55)
+    assert formulas.catch_up_within_s(100) == 1.0
+    assert formulas.catch_up_within_s(10_000) == 5.0
+
+
 def test_every_role_that_can_be_a_member_may_stay_unconfirmed_for_a_while() -> None:
     assert UNCONFIRMED_S == {Role.MANAGER: 105.0, Role.GATE: 145.0, Role.WORKER: 180.0}

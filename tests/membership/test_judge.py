@@ -183,6 +183,16 @@ def test_hearsay_of_silence_is_a_suspicion_and_never_more() -> None:
     assert bench.all(Died) == []
 
 
+def test_who_was_suspected_asks_what_it_missed_meanwhile() -> None:
+    bench = Bench()
+    bench.meet("a", "b")
+    bench.until(lambda: bench.all(Sync), answering=("a", "b"))
+    bench.effects.clear()
+    bench.say(claim(Claim.SUSPECT, "self", incarnation=500))
+    bench.run(0.6, answering=("a", "b"))
+    assert len(bench.all(Sync)) == 1
+
+
 # Dying.
 
 
@@ -283,6 +293,17 @@ def test_a_silent_member_that_returns_refutes_and_is_asked_for_what_was_missed()
     bench.receive("b", Gossip(Sender("b:1", Role.MANAGER, 1)))
     assert bench.core.state_of("b") is State.ALIVE
     assert bench.all(Died) == []
+
+
+def test_whoever_takes_a_silent_member_for_alive_is_told_the_verdict() -> None:
+    bench = Bench()
+    bench.meet("a", "b", "c")
+    bench.until(lambda: bench.core.state_of("b") is State.DEAD, answering=("a", "c"))
+    bench.run(20.0, answering=("a", "c"))
+    bench.effects.clear()
+    bench.say(alive("b"))
+    bench.run(1.0, answering=("a", "c"))
+    assert {(n.claim, n.by) for n in bench.told("b")} == {(Claim.SILENT, "self")}
 
 
 def test_the_silent_are_asked_again_and_again_and_forgotten_after_a_day() -> None:
