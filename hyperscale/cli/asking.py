@@ -2,19 +2,24 @@
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from hyperscale.config.addresses import DEFAULT_PORT, parse_address, split_address
+from hyperscale.errors import InputError
 
 
 def add_asking_flags(parser: argparse.ArgumentParser, *, timeout: str = "10s") -> None:
-    from hyperscale.cli.node_flags import CONNECTION_SETTINGS, add_node_flags
+    from hyperscale.cli.node_flags import add_connection_flags
 
     parser.add_argument(
         "--connect",
+        "--manager",
         metavar="HOST:PORT",
-        default=f"127.0.0.1:{DEFAULT_PORT}",
-        help="a node to ask (default %(default)s)",
+        action="append",
+        default=[],
+        help="a node to ask; repeat it for more (default: the local cluster below the working "
+        f"directory, or 127.0.0.1:{DEFAULT_PORT})",
     )
     parser.add_argument(
         "--dir", metavar="DIR", help="a local cluster ('hyperscale cluster up'): its managers"
@@ -26,11 +31,11 @@ def add_asking_flags(parser: argparse.ArgumentParser, *, timeout: str = "10s") -
         default=timeout,
         help="how long to wait (default %(default)s)",
     )
-    add_node_flags(parser, only=CONNECTION_SETTINGS)
+    add_connection_flags(parser)
 
 
 def ask_node(args: argparse.Namespace, question: Any, answer: Any) -> Any:
-    """What the node of `--connect` answers."""
+    """What the first node answers that can be asked."""
     import asyncio
     import logging
 
@@ -57,16 +62,30 @@ def whom_to_ask(args: argparse.Namespace) -> tuple[Any, list[tuple[str, int]]]:
     from hyperscale.cli.node_flags import load_node
     from hyperscale.config.loading import node_config
 
-    if args.dir is not None:
-        from pathlib import Path
-
+    directory = local_cluster(args.dir, args.connect, flag="--connect")
+    if directory is not None:
         from hyperscale.nodes.local.file import read_cluster
 
-        cluster = read_cluster(Path(args.dir))
+        cluster = read_cluster(directory)
         config = node_config("manager", {"security": {"secret_file": cluster.secret_file}})
         return config, [split_address(node.tcp) for node in cluster.managers]
-    address = parse_address(args.connect, default_port=DEFAULT_PORT, where="--connect")
-    return load_node(args, "manager").require(), [address]
+    addresses = [
+        parse_address(each, default_port=DEFAULT_PORT, where="--connect")
+        for each in args.connect or [f"127.0.0.1:{DEFAULT_PORT}"]
+    ]
+    return load_node(args, "manager").require(), addresses
+
+
+def local_cluster(given: str | None, addresses: Sequence[str], *, flag: str) -> Path | None:
+    """The directory of the local cluster that is meant, if one is."""
+    from hyperscale.nodes.local.file import DEFAULT_DIRECTORY, cluster_path
+
+    if given is not None and addresses:
+        raise InputError(f"--dir and {flag} exclude each other")
+    if given is not None:
+        return Path(given)
+    default = Path(DEFAULT_DIRECTORY)
+    return default if not addresses and cluster_path(default).exists() else None
 
 
 def print_json(told: Any) -> None:

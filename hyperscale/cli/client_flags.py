@@ -3,9 +3,9 @@
 import argparse
 import contextlib
 import logging
+import shlex
 import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hyperscale.config.addresses import DEFAULT_PORT, parse_address
@@ -24,7 +24,7 @@ machine.
 
 
 def add_client_flags(parser: argparse.ArgumentParser) -> None:
-    from hyperscale.cli.node_flags import CONNECTION_SETTINGS, add_node_flags
+    from hyperscale.cli.node_flags import add_connection_flags
 
     group = parser.add_argument_group("the cluster")
     group.add_argument("--dir", metavar="DIR", help="directory of a local cluster")
@@ -35,37 +35,23 @@ def add_client_flags(parser: argparse.ArgumentParser) -> None:
         default=[],
         help=f"a manager of the cluster (port {DEFAULT_PORT} if left out); repeat it for more",
     )
-    group.add_argument("--gate", metavar="HOST:PORT", action="append", default=[], help="(later)")
-    # `--key` is that of a submission here.
-    add_node_flags(parser, only=CONNECTION_SETTINGS - {"security.key"})
-    parser.add_argument(
-        "--certificate-key",
-        dest="security.key",
-        metavar="FILE",
-        help="private key of the certificate, PEM",
+    group.add_argument(
+        "--gate", metavar="HOST:PORT", action="append", default=[], help="there are none yet"
     )
-
-
-def directory_of(args: argparse.Namespace) -> Path | None:
-    """The local cluster that is meant, if one is."""
-    from hyperscale.nodes.local.file import DEFAULT_DIRECTORY, cluster_path
-
-    if args.dir is not None:
-        return Path(args.dir)
-    default = Path(DEFAULT_DIRECTORY)
-    return default if not args.manager and cluster_path(default).exists() else None
+    # `--key` is that of a submission here.
+    add_connection_flags(parser, key_flag="--certificate-key")
 
 
 def where(args: argparse.Namespace) -> str:
     """The flags that lead to the same cluster again, for messages."""
-    directory = directory_of(args)
-    if args.dir is not None and directory is not None:
-        return f" --dir {directory}"
-    return "".join(f" --manager {each}" for each in args.manager)
+    if args.dir is not None:
+        return f" --dir {shlex.quote(args.dir)}"
+    return "".join(f" --manager {shlex.quote(each)}" for each in args.manager)
 
 
 @contextlib.asynccontextmanager
 async def open_client(args: argparse.Namespace) -> "AsyncIterator[HyperscaleClient]":
+    from hyperscale.cli.asking import local_cluster
     from hyperscale.cli.node_flags import load_node
     from hyperscale.nodes.client import HyperscaleClient
 
@@ -73,9 +59,7 @@ async def open_client(args: argparse.Namespace) -> "AsyncIterator[HyperscaleClie
     logging.getLogger("hyperscale").addHandler(logging.NullHandler())
     if args.gate:
         raise InputError("--gate: there are no gates yet", hint="give --manager or --dir")
-    directory = directory_of(args)
-    if args.dir is not None and args.manager:
-        raise InputError("--dir and --manager exclude each other")
+    directory = local_cluster(args.dir, args.manager, flag="--manager")
     if directory is not None:
         client = HyperscaleClient(directory=directory, on_trouble=_Troubles())
     else:

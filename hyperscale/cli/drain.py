@@ -19,9 +19,8 @@ decided. 'hyperscale ledger members add NODE' takes a manager back while it goes
 manager than the one that drains.
 
 examples:
-  hyperscale drain manager-3 --connect 127.0.0.1:9000
   hyperscale drain worker-2 --dir hyperscale-cluster
-  hyperscale drain manager-3 --connect 10.0.0.5:9000 --secret-file cluster.secret --no-wait
+  hyperscale drain manager-3 --manager 10.0.0.5:9000 --secret-file cluster.secret --no-wait
 """
 
 

@@ -13,6 +13,8 @@ from hyperscale.errors import InputError
 if TYPE_CHECKING:
     from hyperscale.nodes.client_messages import JobsTold
 
+_MOST = 100_000
+
 _DESCRIPTION = """\
 Lists the jobs of a cluster, newest first: those that run or wait, and those that ended not long
 ago.
@@ -30,14 +32,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
         "jobs", help="list the jobs of a cluster", description=_DESCRIPTION, epilog=_EPILOG
     )
     parser.add_argument("--live", action="store_true", help="only those that have not ended")
-    parser.add_argument("--limit", metavar="N", default="100", help="default: %(default)s")
+    parser.add_argument("--limit", metavar="N", default="100", help="at most so many; default: 100")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_client_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    if not (args.limit.isascii() and args.limit.isdecimal() and int(args.limit) > 0):
-        raise InputError(f"--limit: {args.limit!r} is not a whole number above 0")
+    if not (args.limit.isascii() and args.limit.isdecimal() and 0 < int(args.limit) <= _MOST):
+        raise InputError(f"--limit: {args.limit!r} is not a whole number from 1 to {_MOST}")
     told = asyncio.run(_ask(args))
     if args.json:
         import msgspec

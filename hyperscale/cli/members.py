@@ -4,7 +4,6 @@ import argparse
 from typing import Any
 
 from hyperscale.cli.parser import Parser
-from hyperscale.config.addresses import DEFAULT_PORT
 
 _DESCRIPTION = """\
 Asks one node who is in its cluster and shows every member: its state, role, address, round
@@ -26,7 +25,7 @@ examples:
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    from hyperscale.cli.node_flags import CONNECTION_SETTINGS, add_node_flags
+    from hyperscale.cli.asking import add_asking_flags
 
     parser = subparsers.add_parser(
         "members",
@@ -34,31 +33,16 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    parser.add_argument(
-        "--connect",
-        metavar="HOST:PORT",
-        default=f"127.0.0.1:{DEFAULT_PORT}",
-        help="a node to ask (default %(default)s)",
-    )
-    parser.add_argument(
-        "--dir", metavar="DIR", help="a local cluster ('hyperscale cluster up'): its managers"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--timeout", metavar="DURATION", default="5s", help="how long to wait (default %(default)s)"
-    )
-    add_node_flags(parser, only=CONNECTION_SETTINGS)
+    add_asking_flags(parser, timeout="5s")
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.cli.asking import ask_node
+    from hyperscale.cli.asking import ask_node, print_json
     from hyperscale.nodes.messages import MembersAsked, MembersTold
 
     told = ask_node(args, MembersAsked(), MembersTold)
     if args.json:
-        import msgspec
-
-        print(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
+        print_json(told)
     else:
         print(_table(told))
     return 0
@@ -71,16 +55,12 @@ _HEAD = (
 
 
 def _table(told: Any) -> str:
+    from hyperscale.cli.asking import table
+
     members = sorted(told.members, key=lambda row: (row.role, row.node))
-    lines = [_HEAD, *(_cells(row) for row in members)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
-    body = [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    ]
     alive = sum(row.state == "alive" for row in members)
     summary = f"{alive} of {len(members)} alive in {told.cluster}/{told.environment}"
-    return "\n".join([*body, "", summary])
+    return "\n".join([table(_HEAD, [_cells(row) for row in members]), "", summary])
 
 
 def _cells(row: Any) -> tuple[str, ...]:
@@ -93,10 +73,4 @@ def _cells(row: Any) -> tuple[str, ...]:
         ready = "yes" if about.is_ready else "no"
         said = (about.datacenter, str(about.cores or "-"), ready, about.overload)
     since = format_duration(row.since_s)
-    cells = (row.node, row.role, row.state, row.address, rtt, since, *said, row.routing)
-    return tuple(_printable(cell) for cell in cells)
-
-
-def _printable(text: str) -> str:
-    """What a node says about itself must not move the cursor."""
-    return "".join(char if char.isprintable() else "?" for char in text) or "-"
+    return (row.node, row.role, row.state, row.address, rtt, since, *said, row.routing)

@@ -6,44 +6,40 @@ The one place that reads the environment for a node.
 import argparse
 import os
 import sys
-from collections.abc import Container
 from pathlib import Path
 from typing import Any, get_args
 
 from hyperscale.config.loading import Loaded, load
 from hyperscale.config.schema import FILE_VARIABLE, NodeRole, Setting, settings
 
-CONNECTION_SETTINGS = frozenset(
-    setting.name
-    for setting in settings()
-    if setting.section == "security" or setting.name in ("node.cluster", "node.environment")
-)
-"""What it takes to be let in by a node."""
 
-
-def add_node_flags(
-    parser: argparse.ArgumentParser,
-    *,
-    role: str = "manager",
-    only: Container[str] | None = None,
-    groups: bool = True,
-) -> None:
+def add_node_flags(parser: argparse.ArgumentParser, *, role: str = "manager") -> None:
     """One flag per setting, in groups by section."""
-    parser.add_argument(
-        "--config",
-        "--file",
+    _add_file(parser, "--config", "--file")
+    by_section: dict[str, Any] = {}
+    for setting in settings():
+        if setting.section not in by_section:
+            by_section[setting.section] = parser.add_argument_group(f"[{setting.section}]")
+        _add(by_section[setting.section], setting, role)
+
+
+def add_connection_flags(parser: argparse.ArgumentParser, *, key_flag: str = "--key") -> None:
+    """What it takes to be let in by a node, for who asks it something."""
+    group = parser.add_argument_group("how to be let in")
+    for setting in settings():
+        if setting.section == "security" or setting.name in ("node.cluster", "node.environment"):
+            flag = key_flag if setting.name == "security.key" else setting.flag
+            _add(group, setting, "manager", flag=flag)
+    _add_file(group, "--config")
+
+
+def _add_file(group: Any, *flags: str) -> None:
+    group.add_argument(
+        *flags,
         metavar="FILE",
         type=Path,
         help=f"TOML file with settings (or its name in {FILE_VARIABLE})",
     )
-    by_section: dict[str, Any] = {}
-    for setting in settings():
-        if only is not None and setting.name not in only:
-            continue
-        if setting.section not in by_section:
-            title = f"[{setting.section}]"
-            by_section[setting.section] = parser.add_argument_group(title) if groups else parser
-        _add(by_section[setting.section], setting, role)
 
 
 def load_node(args: argparse.Namespace, role: NodeRole) -> Loaded:
@@ -65,11 +61,11 @@ def announce(member: Any) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _add(group: Any, setting: Setting, role: str) -> None:
+def _add(group: Any, setting: Setting, role: str, *, flag: str = "") -> None:
     default = setting.default_for(role)
     shown = f" (default {_shown(default)})" if default not in ("", ()) else ""
     group.add_argument(
-        setting.flag,
+        flag or setting.flag,
         dest=setting.name,
         metavar=_metavar(setting),
         action="append" if setting.is_list else "store",

@@ -47,7 +47,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
         default="60s",
         help="how long it is tried while the queue of the cluster is full; default: %(default)s",
     )
-    how.add_argument("--key", metavar="K", default="", help="the same key again: the same job")
+    how.add_argument("--key", metavar="K", help="the same key again: the same job")
     load = parser.add_argument_group("the load")
     load.add_argument("--vus", metavar="N", help="virtual users of every workflow")
     load.add_argument("--duration", metavar="D", help='how long each runs: "30s", "1m30s"')
@@ -88,6 +88,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.watch and args.detach:
         raise InputError("--watch and --detach exclude each other")
+    if args.key == "":  # a variable nobody set: every time would be another job
+        raise InputError("--key: is empty", hint="leave it out for a job of its own")
     for flag in ("timeout", "dispatch_timeout", "submit_timeout"):
         if getattr(args, flag) is not None:
             parse_duration_s(getattr(args, flag), where=f"--{flag.replace('_', '-')}")
@@ -110,7 +112,7 @@ async def _submit(args: argparse.Namespace, package: "Package") -> int:
     async with open_client(args) as client:
         job = await client.submit_job(
             package,
-            key=args.key,
+            key=args.key or "",
             timeout=args.timeout,
             dispatch_timeout=args.dispatch_timeout,
             on_isolation=args.on_isolation,

@@ -9,9 +9,10 @@ from msgspec import Struct
 from hyperscale.config.addresses import format_address
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import RunError
+from hyperscale.nodes.client_managers import refusal
 from hyperscale.nodes.identity import VERSION, incarnation_now, security_of
 from hyperscale.nodes.messages import MembersAsked, MembersTold
-from hyperscale.wire.errors import CallError, RemoteError
+from hyperscale.wire.errors import CallError, PeerProtocolError, RemoteError
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.peer import PeerServer
 from hyperscale.wire.roles import Role
@@ -50,8 +51,17 @@ async def ask(
             return await connection.call(question, answer, deadline_s=deadline_s)
     except TimeoutError:
         raise RunError(f"{where} did not answer within {timeout_s:g} s") from None
+    except PeerProtocolError as error:
+        ours = refusal((host, port), error)
+        if ours is None:
+            raise
+        raise ours from error
     except RemoteError as error:
         raise RunError(f"{where}: {error}") from error
+    except ConnectionRefusedError as error:
+        raise RunError(
+            f"{where} cannot be asked: connection refused", hint="is a node running there?"
+        ) from error
     except (OSError, CallError) as error:
         raise RunError(
             f"{where} cannot be asked: {getattr(error, 'strerror', None) or error}",

@@ -20,6 +20,7 @@ from hyperscale.wire.errors import (
     CallError,
     OverloadedError,
     PeerProtocolError,
+    PeerRefusedError,
     Reason,
     RemoteError,
 )
@@ -48,6 +49,13 @@ _OURS_TO_MEND = frozenset(
         Reason.VERSION,
     }
 )
+_SECRETS = {
+    Reason.SECRET: "the secret that was given is not that of its cluster",
+    Reason.UNSEALED: "it lets nobody in without the secret of its cluster, or a certificate",
+    Reason.SEALED: "a secret was given, and its cluster has none",
+}
+# Nobody who speaks the protocol begins like that.
+_FOREIGN = frozenset({Reason.OVERSIZED, Reason.MALFORMED, Reason.TRUNCATED, Reason.UNEXPECTED})
 
 _R = TypeVar("_R", bound=Struct)
 Address = tuple[str, int]
@@ -219,17 +227,10 @@ class Managers:
 
     def _refuse_if_ours(self) -> None:
         """Raises what the user must mend, if that is all that went wrong."""
-        refusals = [
-            error
-            for error in self._troubles.values()
-            if isinstance(error, PeerProtocolError) and error.reason in _OURS_TO_MEND
-        ]
-        if refusals and len(refusals) == len(self._troubles):
-            address, error = next(iter(self._troubles.items()))
-            hint = refusals[0].hint
-            if refusals[0].reason in {Reason.SECRET, Reason.UNSEALED, Reason.SEALED}:
-                hint = "the secret must be that of the cluster: --secret-file, or --dir"
-            raise InputError(f"{format_address(*address)} refused us: {_why(error)}", hint=hint)
+        refusals = [refusal(each, error) for each, error in self._troubles.items()]
+        ours = [each for each in refusals if each is not None]
+        if ours and len(ours) == len(refusals):
+            raise ours[0]
 
     def _tell(self, said: Mapping[Address, str]) -> None:
         if not self._is_cut_off():  # else the error is about to say it
@@ -267,6 +268,18 @@ class Managers:
         )
 
 
+def refusal(address: Address, error: Exception) -> InputError | None:
+    """What the user must mend, if that is why a node did not let us in."""
+    if not isinstance(error, PeerProtocolError) or error.reason not in _OURS_TO_MEND:
+        return None
+    where, why, hint = format_address(*address), _why(error), error.hint
+    if error.reason in _SECRETS:
+        hint = "the secret must be that of the cluster: --secret-file, or --dir for a local one"
+        if isinstance(error, PeerRefusedError):  # in its words, which are for nodes
+            why = _SECRETS[error.reason]
+    return InputError(f"{where} refused us: {why}", hint=hint)
+
+
 def _said(error: RemoteError) -> str:
     """Without what only its sender understands, and without advice: ours covers more."""
     text = error.message.partition(f": {error.code}: ")[2] or error.message
@@ -274,6 +287,8 @@ def _said(error: RemoteError) -> str:
 
 
 def _why(error: Exception) -> str:
+    if isinstance(error, PeerProtocolError) and error.reason in _FOREIGN:
+        return f"what answers there is no node of a cluster: {error.message}"
     if isinstance(error, HyperscaleError):
         return f"{error.message}; {error.hint}" if error.hint else error.message
     if isinstance(error, TimeoutError):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hyperscale.cli.members import _cells
+from hyperscale.cli.members import _table
 from hyperscale.config.schema import settings
-from hyperscale.nodes.messages import MemberRow, NodeMetadata
+from hyperscale.nodes.messages import MemberRow, MembersTold, NodeMetadata
 from tests.cli.command import run
 from tests.nodes.lab import Cluster
 
@@ -140,6 +140,10 @@ def test_a_secret_and_a_file_with_one_are_one_too_many(
         (("manager", "--config", "nothing.toml"), "nothing.toml cannot be read"),
         (("members", "--connect", "a:b"), "--connect"),
         (("members", "--timeout", "soon"), "--timeout"),
+        (("drain", "w1", "--dir", "here", "--manager", "there"), "exclude each other"),
+        (("jobs", "--limit", "9" * 30), "--limit"),
+        (("submit", "shop.py", "--key", ""), "--key: is empty"),
+        (("cluster", "start", "w1", "--dir", "nowhere"), "nowhere holds no cluster"),
         (("config", "chekc"), "invalid choice"),
     ],
 )
@@ -214,9 +218,9 @@ def test_what_a_node_says_about_itself_cannot_take_over_a_terminal() -> None:
         since_s=1.0,
         metadata=NodeMetadata(datacenter="\x1b[2Jx\n", overload=""),
     )
-    cells = _cells(row)
-    assert all(cell.isprintable() and cell for cell in cells)
-    assert "?[2Jx?" in cells
+    shown = _table(MembersTold("c", "e", (row,)))
+    assert shown.replace("\n", "").isprintable()
+    assert "?[2Jx?" in shown.split()
 
 
 def test_a_port_in_use_is_said_and_the_node_does_not_start(tmp_path: Path) -> None:

@@ -79,6 +79,8 @@ class Chaos:
         self, *, duration_s: float, file: Path | None = None, target_url: str = ""
     ) -> Verdict:
         cluster = read_cluster(self._directory)
+        async with HyperscaleClient(directory=self._directory) as client:
+            await client.get_workers()  # a cluster that is gone is told at once
         managers = [node.id for node in cluster.managers]
         workers = [node.id for node in cluster.workers]
         plan = make_plan(self._seed, managers, workers, duration_s)

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from hyperscale.errors import RunError
+from hyperscale.nodes.local.file import read_cluster
 
 SOCKET_NAME = "control.sock"
 LINE_BYTES_MAX = 4096
@@ -39,7 +40,8 @@ def short_path(directory: Path) -> Iterator[str]:
 
 
 def start_again(directory: Path, node: str) -> int:
-    """Starts a node that has ended; returns its new process id."""
+    """Starts a node that has ended; returns its new process id. InputError: there is none."""
+    read_cluster(directory).node(node)
     try:
         with (
             short_path(directory) as path,
@@ -57,7 +59,8 @@ def start_again(directory: Path, node: str) -> int:
         answer = msgspec.json.decode(line, type=Answer)
     except (OSError, msgspec.MsgspecError) as error:
         raise RunError(
-            f"whoever runs the cluster in {directory} does not answer: {error}",
+            f"whoever runs the cluster in {directory} does not answer: "
+            f"{getattr(error, 'strerror', None) or error}",
             hint="is 'hyperscale cluster up' still running?",
         ) from error
     if answer.error:

@@ -2,11 +2,9 @@
 
 import asyncio
 import zipfile
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -18,20 +16,15 @@ from hyperscale.errors import InputError, RunError
 from hyperscale.jobs.events import JobStatus
 from hyperscale.jobs.state import JobView, WorkflowRow, WorkflowStatus
 from hyperscale.nodes.client_api import JobSubmission
-from hyperscale.nodes.client_managers import Managers, NoManagerError
+from hyperscale.nodes.client_managers import NoManagerError
 from hyperscale.nodes.client_messages import JobAsked, JobNews, JobTold, OutputLine
 from hyperscale.nodes.client_package import package_classes, package_file
 from hyperscale.nodes.client_watch import _Lines, concluded, shown
-from hyperscale.nodes.identity import VERSION, incarnation_now
 from hyperscale.reporting.results import RunResult, RunStatus, WorkflowResult
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import OverloadedError, RemoteError
-from hyperscale.wire.messages import Introduction
-from hyperscale.wire.peer import PeerServer
-from hyperscale.wire.roles import Role
-from hyperscale.wire.secret import Secrets
-from hyperscale.wire.security import Security
-from hyperscale.wire.serving import Handlers
+from tests.cluster.lab import on_loop
+from tests.nodes.client.lab import Lab, asking, client, failing, good
 
 LOAD = """
 from hyperscale import Workflow, step
@@ -45,76 +38,6 @@ class {name}(Workflow):
     async def get(self, url: URL = "http://127.0.0.1:9/") -> HTTPResponse:
         return await self.client.http.get(url)
 """
-
-
-def introduction(role: Role, name: str) -> Introduction:
-    return Introduction(
-        cluster="hyperscale",
-        environment="default",
-        role=role,
-        node_id=name,
-        incarnation=incarnation_now(),
-        version=VERSION,
-        datacenter="dc1",
-    )
-
-
-Answer = Callable[[InboundCall, JobAsked], Coroutine[Any, Any, JobTold]]
-
-
-class Lab:
-    """Managers that answer as they are told, and a client that knows of them."""
-
-    def __init__(self, secret: str = "") -> None:
-        self._security = Security(secrets=Secrets(secret) if secret else None)
-        self._stack: list[PeerServer] = []
-        self.addresses: list[tuple[str, int]] = []
-
-    async def manager(self, answer: Answer) -> None:
-        handlers = Handlers()
-        handlers.add(JobAsked, answer)
-        name = f"manager-{len(self._stack)}"
-        server = PeerServer(introduction(Role.MANAGER, name), self._security, handlers)
-        await server.__aenter__()
-        self._stack.append(server)
-        self.addresses.append(await server.listen("127.0.0.1", 0))
-
-    async def __aenter__(self) -> "Lab":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for server in self._stack:
-            await server.__aexit__(None, None, None)
-
-
-def asking(server: PeerServer, lab: Lab) -> Managers:
-    managers = Managers(server, lab.addresses, Random(1))
-    managers._addresses[:] = lab.addresses  # in the order they were made
-    return managers
-
-
-def on_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    return lambda: asyncio.run(test())
-
-
-def client(secret: str = "") -> PeerServer:
-    security = Security(secrets=Secrets(secret) if secret else None)
-    return PeerServer(introduction(Role.CLIENT, "client-1"), security)
-
-
-async def good(_call: InboundCall, _asked: JobAsked) -> JobTold:
-    return JobTold(job=JobView(job="x", status=JobStatus.RUNNING, file="shop.py"))
-
-
-def failing(*errors: Exception) -> Answer:
-    left = list(errors)
-
-    async def answer(call: InboundCall, asked: JobAsked) -> JobTold:
-        if left:
-            raise left.pop(0)
-        return await good(call, asked)
-
-    return answer
 
 
 @pytest.mark.parametrize(
@@ -203,6 +126,19 @@ async def test_a_wrong_secret_is_the_users_to_mend() -> None:
         await lab.manager(good)
         with pytest.raises(InputError, match="secret"):
             await asking(server, lab).ask(JobAsked(job="x"), JobTold, within_s=10.0)
+
+
+@on_loop
+async def test_who_is_no_manager_is_told_apart() -> None:
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    web = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with Lab() as lab, client() as server, web:
+        lab.addresses.append(web.sockets[0].getsockname())
+        with pytest.raises(NoManagerError, match="what answers there is no node of a cluster"):
+            await asking(server, lab).ask(JobAsked(job="x"), JobTold, within_s=9.0, patience_s=0.0)
 
 
 def line(text: str) -> OutputLine:
