@@ -8,7 +8,7 @@ import contextlib
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import argparse
@@ -69,7 +69,7 @@ async def _follow(
 ) -> "tuple[JobNews, RunView] | tuple[None, None]":
     """The last news, with the view that is still to be shown; None if the person left."""
     task = asyncio.create_task(_show(client, job, ui, output, is_known=is_known), name="follow")
-    with _signals(task):
+    with cancelled_by_signals(task):
         try:
             return await task
         except asyncio.CancelledError:
@@ -97,8 +97,8 @@ async def _show(
 
 
 @contextlib.contextmanager
-def _signals(task: "asyncio.Task[tuple[JobNews, RunView]]") -> Iterator[None]:
-    """Signals that ask the process to end end the following instead."""
+def cancelled_by_signals(task: "asyncio.Task[Any]") -> Iterator[None]:
+    """Signals that ask the process to end cancel the task instead, while this is open."""
     loop = asyncio.get_running_loop()
     before = {}
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

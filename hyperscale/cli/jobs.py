@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 _MOST = 100_000
 
 _DESCRIPTION = """\
-Lists the jobs of a cluster, newest first: those that run or wait, and those that ended not long
-ago.
+Lists the jobs of a cluster, newest first: those that run or wait, and those that ended in the
+last ten minutes. Older ones are kept too, for 30 days: 'status' and 'results' know them by their
+id, 'hyperscale ledger history --since 2d' tells what there was.
 """
 _EPILOG = f"""\
 {CLUSTER_HELP}

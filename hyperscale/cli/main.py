@@ -9,7 +9,6 @@ import errno
 import os
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from importlib import import_module
@@ -159,6 +158,8 @@ def _crashed(error: BaseException, arguments: list[str]) -> int:
     if isinstance(error, OSError) and error.errno in _EXHAUSTED:
         _say(f"hyperscale: this machine has no more to give: {error}")
         return EXIT_INTERNAL
+    import tempfile
+
     stamp = time.strftime("%Y%m%d-%H%M%S")
     head = f"arguments: {arguments}\npython: {sys.version}\n\n"
     trace = "".join(traceback.format_exception(error))

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,8 +102,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _submit(args: argparse.Namespace, package: "Package") -> int:
-    from hyperscale.cli.client_flags import open_client
-    from hyperscale.cli.following import follow_to_end
+    from hyperscale.cli.client_flags import open_client, where
+    from hyperscale.cli.following import EXIT_INTERRUPTED, cancelled_by_signals, follow_to_end
     from hyperscale.cli.output import Destination
 
     destination = None
@@ -110,16 +111,29 @@ async def _submit(args: argparse.Namespace, package: "Package") -> int:
         out_dir = Path(args.out) if args.out else default_out_dir(args.file)
         destination = Destination(args, out_dir, args.file)
     async with open_client(args) as client:
-        job = await client.submit_job(
-            package,
-            key=args.key or "",
-            timeout=args.timeout,
-            dispatch_timeout=args.dispatch_timeout,
-            on_isolation=args.on_isolation,
-            log_level=args.log_level,
-            static=not args.no_compile,
-            submit_timeout=args.submit_timeout,
+        submitting = asyncio.create_task(
+            client.submit_job(
+                package,
+                key=args.key or "",
+                timeout=args.timeout,
+                dispatch_timeout=args.dispatch_timeout,
+                on_isolation=args.on_isolation,
+                log_level=args.log_level,
+                static=not args.no_compile,
+                submit_timeout=args.submit_timeout,
+            ),
+            name="submit",
         )
+        with cancelled_by_signals(submitting):
+            try:
+                job = await submitting
+            except asyncio.CancelledError:
+                print(
+                    "hyperscale: interrupted while the job was being submitted; 'hyperscale jobs"
+                    f"{where(args)}' tells whether it was",
+                    file=sys.stderr,
+                )
+                return EXIT_INTERRUPTED
         if destination is None:
             print(job, flush=True)
             return 0

@@ -3,6 +3,7 @@
 import os
 import pty
 import signal
+import socket
 import subprocess
 import termios
 from pathlib import Path
@@ -273,6 +274,26 @@ def test_the_terminal_is_given_back_however_the_run_ends(
         os.close(terminal.other)
     expected = {"end": 0, "SIGINT": 130, "SIGTERM": 130, "kill executors": 3}
     assert process.returncode == expected.get(ending, -signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_leaves_a_submission_is_told_that_it_may_have_been_made(
+    tmp_path: Path, number: int
+) -> None:
+    write(tmp_path / "long.py", LONG.format(url="http://127.0.0.1:1"))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(WAIT_S)
+        where = f"127.0.0.1:{silent.getsockname()[1]}"
+        process = start("submit", "long.py", "--manager", where, cwd=tmp_path)
+        with silent.accept()[0]:
+            process.send_signal(number)
+            done = finish(process)
+    assert (done.code, done.stdout) == (130, "")
+    assert (
+        f"interrupted while the job was being submitted; 'hyperscale jobs --manager {where}'"
+        in (done.stderr)
+    )
+    assert "Traceback" not in done.stderr
 
 
 def _on_terminal() -> list[str]:
