@@ -30,17 +30,18 @@ from hyperscale.jobs.events import (
     WorkflowsPlanned,
 )
 from hyperscale.jobs.links import Links
-from hyperscale.jobs.live import Generator, LiveRun, LiveWorkflow, Unheard
+from hyperscale.jobs.live import LiveRun, LiveWorkflow, Unheard
 from hyperscale.jobs.state import Job, Part, WorkflowStatus
 from hyperscale.jobs.timing import Timing
 from hyperscale.plan.share import share
-from hyperscale.stats.view import RunView
+from hyperscale.stats.view import RunView, WorkerUsage
 
 PROPOSAL_S = 10.0
 """After so long without a word a proposal is made again; committing it twice changes nothing."""
 NEWS_S = 0.1
 """That parts have begun is committed so soon, for all that begin together."""
 _BACKOFF_S_MAX = 8.0
+_USAGE_SHOWN_MAX = 20  # workers: each view is sent to all who watch, and no screen has more room
 
 
 @dataclass(slots=True)
@@ -390,33 +391,27 @@ class Desk:
         elapsed_s = max([each.elapsed_s for each in workflows] or [0.0])
         if begun_s:
             elapsed_s = max(elapsed_s, now_s - min(begun_s))
+        usage = self._usage(job, now_s=now_s)
         return RunView(
             file=job.plan.file,
             elapsed_s=elapsed_s,
             workflows=tuple(workflows),
-            saturated=any(each.is_saturated for each in self.generators(job, now_s=now_s)),
-            warnings=(*job.plan.warnings, *_troubles(job)),
+            saturated=any(each.is_saturated for each in usage),
+            warnings=(*job.plan.warnings, *_troubles(job), *_saturation(usage)),
+            usage=tuple(usage[:_USAGE_SHOWN_MAX]),
         )
 
-    def generators(self, job: Job, *, now_s: float) -> list[Generator]:
-        """What runs of a job, and where."""
-        found = []
+    def _usage(self, job: Job, *, now_s: float) -> list[WorkerUsage]:
+        """How the workers fare that run parts of a job, the busiest first."""
+        full: dict[str, bool] = {}
         for run in self.runs.values():
             if run.id.job == job.id:
-                link = self.links.get(run.worker, now_s=now_s)
-                found.append(
-                    Generator(
-                        workflow=run.id.workflow,
-                        part=run.id.part,
-                        attempt=run.id.attempt,
-                        worker=run.worker,
-                        cores=run.cores,
-                        cpu=link.cpu,
-                        memory=link.memory,
-                        is_saturated=run.is_saturated,
-                    )
-                )
-        return found
+                full[run.worker] = full.get(run.worker, False) or run.is_saturated
+        found = []
+        for worker, is_saturated in full.items():
+            link = self.links.get(worker, now_s=now_s)
+            found.append(WorkerUsage(worker, link.cpu, link.memory, is_saturated))
+        return sorted(found, key=lambda each: (not each.is_saturated, -each.cpu, each.worker))
 
 
 def _troubles(job: Job) -> list[str]:
@@ -427,6 +422,18 @@ def _troubles(job: Job) -> list[str]:
         for part in workflow.parts
         for segment in part.segments
         if segment.elapsed_s > 0
+    ]
+
+
+def _saturation(usage: list[WorkerUsage]) -> list[str]:
+    full = [each for each in usage if each.is_saturated]
+    if not full:
+        return []
+    worst = full[0]
+    others = f" and {len(full) - 1} more are" if len(full) > 1 else " is"
+    return [
+        f"{worst.worker}{others} saturated (CPU {worst.cpu:.0%}, memory {worst.memory:.0%}), so "
+        "latencies measured there are suspect: they contain its own delay"
     ]
 
 

@@ -52,7 +52,6 @@ from hyperscale.jobs.events import (
     Reply,
     SubFinished,
 )
-from hyperscale.jobs.live import Generator
 from hyperscale.jobs.machine import JobMachine
 from hyperscale.jobs.state import Job, JobView, view_of
 from hyperscale.jobs.steering import Steering
@@ -484,13 +483,6 @@ class JobLeader:
             return row
         status = JobStatus.QUEUED if job.status is JobStatus.SUBMITTED else job.status
         return replace(row, status=status, position=position, reason=row.reason or why)
-
-    def generators(self, job_id: str, *, now_s: float) -> list[Generator]:
-        """Where a job runs now, and how the workers fare."""
-        job = self._machine.job(job_id)
-        if job is None or not self._is_leading:
-            return []
-        return self._desk.generators(job, now_s=now_s)
 
     def view(self, job_id: str, *, now_s: float) -> RunView | None:
         """The live statistics of a job; None if it is not led here."""

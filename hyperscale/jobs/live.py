@@ -73,20 +73,6 @@ def whole(state: PartState, *, series: bool = False) -> PartReport:
     return msgspec.structs.replace(report, steps=steps, metrics=metrics)
 
 
-@dataclass(frozen=True, slots=True)
-class Generator:
-    """Where a part runs, and how its worker fares."""
-
-    workflow: str
-    part: int
-    attempt: int
-    worker: str
-    cores: int
-    cpu: float
-    memory: float
-    is_saturated: bool
-
-
 @dataclass(slots=True)
 class LiveRun:
     """One open run as its leader sees it."""

@@ -8,8 +8,8 @@ hit the target, so all of them are in the totals. Anyone with the record gets th
 from dataclasses import dataclass
 
 from hyperscale.jobs.events import JobStatus
-from hyperscale.jobs.live import LiveWorkflow
-from hyperscale.jobs.state import Job
+from hyperscale.jobs.live import LiveWorkflow, decode_report
+from hyperscale.jobs.state import Job, Part
 from hyperscale.stats.merge import WorkflowStats
 
 
@@ -24,6 +24,20 @@ class SegmentRow:
     reason: str
     began_s: float
     elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """What an attempt took of its worker, from its last report."""
+
+    workflow: str
+    part: int
+    attempt: int
+    worker: str
+    cores: int
+    cpu: float  # share of its cores
+    memory_bytes: int
+    was_saturated: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +74,7 @@ class JobEnd:
     workflows: tuple[WorkflowEnd, ...]
     segments: tuple[SegmentRow, ...]
     gaps: tuple[GapRow, ...]
+    usage: tuple[UsageRow, ...]
     warnings: tuple[str, ...]
 
     @property
@@ -74,7 +89,7 @@ class JobEnd:
 
 def outcome_of(job: Job) -> JobEnd:
     """What a job came to. Needs the record of the history: a live row has no reports."""
-    ends, segments, gaps = [], [], []
+    ends, segments, gaps, usage = [], [], [], []
     for name, workflow in job.workflows.items():
         live = LiveWorkflow(job.plan_of(name))
         live.remember(workflow.parts)
@@ -107,6 +122,7 @@ def outcome_of(job: Job) -> JobEnd:
             if segment.report or segment.elapsed_s > 0 or segment.worker in unheard
         ]
         gaps += [GapRow(name, gap.worker, gap.seconds, gap.requests_max) for gap in workflow.gaps]
+        usage += _usage(name, workflow.parts)
     return JobEnd(
         job=job.id,
         status=job.status,
@@ -118,5 +134,30 @@ def outcome_of(job: Job) -> JobEnd:
         workflows=tuple(ends),
         segments=tuple(segments),
         gaps=tuple(gaps),
+        usage=tuple(usage),
         warnings=job.plan.warnings,
     )
+
+
+def _usage(workflow: str, parts: list[Part]) -> list[UsageRow]:
+    rows = []
+    for index, part in enumerate(parts):
+        attempts = [(s.attempt, s.worker, s.elapsed_s, s.report, False) for s in part.segments]
+        last = (part.attempt, part.worker, part.elapsed_s, part.report, part.was_saturated)
+        for attempt, worker, elapsed_s, data, was_saturated in (*attempts, last):
+            report = decode_report(data)
+            if report is not None and elapsed_s > 0:
+                cpu = report.cpu_s / (elapsed_s * part.cores)
+                rows.append(
+                    UsageRow(
+                        workflow=workflow,
+                        part=index,
+                        attempt=attempt,
+                        worker=worker,
+                        cores=part.cores,
+                        cpu=cpu,
+                        memory_bytes=report.rss_bytes,
+                        was_saturated=was_saturated,
+                    )
+                )
+    return rows

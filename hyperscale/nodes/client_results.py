@@ -5,10 +5,16 @@ from importlib.metadata import version
 
 from hyperscale.jobs.events import JobStatus
 from hyperscale.jobs.keys import parse_job_id
-from hyperscale.jobs.outcome import GapRow, JobEnd, SegmentRow, outcome_of
+from hyperscale.jobs.outcome import GapRow, JobEnd, SegmentRow, UsageRow, outcome_of
 from hyperscale.jobs.state import decode_job
 from hyperscale.reporting.build import ClusterFacts, WorkflowOutcome, build_result, clean
-from hyperscale.reporting.results import GapResult, RunResult, RunStatus, SegmentResult
+from hyperscale.reporting.results import (
+    GapResult,
+    RunResult,
+    RunStatus,
+    SegmentResult,
+    UsageResult,
+)
 
 _DIGITS = 6
 _ABORTED = "stopped by the threshold of "
@@ -46,6 +52,7 @@ def result_of_end(end: JobEnd) -> RunResult:
             datacenters=[scope],
             segments=[_segment(row) for row in end.segments],
             gaps=[_gap(row) for row in end.gaps],
+            usage=[_usage(row) for row in end.usage],
         ),
     )
 
@@ -75,6 +82,12 @@ def _notes(end: JobEnd) -> list[str]:
         f"{workflow}: given up on {', '.join(where)}: {reason}"
         for (workflow, reason), where in lost_on.items()
     ]
+    for workflow in dict.fromkeys(row.workflow for row in end.usage if row.was_saturated):
+        full = {r.worker for r in end.usage if r.was_saturated and r.workflow == workflow}
+        notes.append(
+            f"{workflow}: {_named(full)} saturated, so latencies measured there are suspect: "
+            "they contain its own delay"
+        )
     lost = [row for row in end.gaps if row.requests_max]
     if lost:
         most = sum(row.requests_max for row in lost)
@@ -83,6 +96,11 @@ def _notes(end: JobEnd) -> list[str]:
             f"{', '.join(sorted({row.worker for row in lost}))} had not reported them"
         )
     return notes
+
+
+def _named(workers: set[str]) -> str:
+    first, *others = sorted(workers)
+    return f"{first} and {len(others)} more were" if others else f"{first} was"
 
 
 _ENDED_AS = {
@@ -111,4 +129,17 @@ def _gap(row: GapRow) -> GapResult:
         worker=row.worker,
         seconds=round(row.seconds, _DIGITS),
         requests_max=row.requests_max,
+    )
+
+
+def _usage(row: UsageRow) -> UsageResult:
+    return UsageResult(
+        workflow=clean(row.workflow),
+        part=row.part,
+        attempt=row.attempt,
+        worker=row.worker,
+        cores=row.cores,
+        cpu=round(row.cpu, _DIGITS),
+        memory_bytes=row.memory_bytes,
+        saturated=row.was_saturated,
     )

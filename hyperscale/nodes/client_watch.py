@@ -131,6 +131,7 @@ def shown(news: JobNews, before: RunView | None = None) -> RunView:
         workflows=tuple(workflows),
         saturated=any(view.saturated for view in numbers),
         warnings=warnings,
+        usage=numbers[-1].usage if numbers else (),
     )
 
 

@@ -22,6 +22,7 @@ from hyperscale.reporting.results import (
     SeriesResult,
     StepResult,
     ThresholdResult,
+    UsageResult,
     WorkflowResult,
     verdict,
 )
@@ -55,6 +56,7 @@ class ClusterFacts:
     datacenters: Sequence[str] = ()
     segments: Sequence[SegmentResult] = ()
     gaps: Sequence[GapResult] = ()
+    usage: Sequence[UsageResult] = ()
 
 
 def build_result(
@@ -92,6 +94,7 @@ def build_result(
         attempts=sum(outcome.attempts for outcome in outcomes),
         segments=[] if cluster is None else list(cluster.segments),
         gaps=[] if cluster is None else list(cluster.gaps),
+        usage=[] if cluster is None else list(cluster.usage),
     )
 
 

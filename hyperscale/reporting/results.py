@@ -150,6 +150,19 @@ class GapResult(Struct, frozen=True, kw_only=True):
     requests_max: int
 
 
+class UsageResult(Struct, frozen=True, kw_only=True):
+    """What an attempt on a worker took to generate its load."""
+
+    workflow: str
+    part: int
+    attempt: int
+    worker: str
+    cores: int
+    cpu: float  # share of those cores, 0 to 1
+    memory_bytes: int
+    saturated: bool = False
+
+
 class RunResult(Struct, frozen=True, kw_only=True):
     schema: int = SCHEMA_VERSION
     status: RunStatus
@@ -169,6 +182,7 @@ class RunResult(Struct, frozen=True, kw_only=True):
     attempts: int = 0
     segments: list[SegmentResult] = field(default_factory=list)
     gaps: list[GapResult] = field(default_factory=list)
+    usage: list[UsageResult] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int:

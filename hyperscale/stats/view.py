@@ -79,12 +79,23 @@ class WorkflowView:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerUsage:
+    """What generating the load takes of a worker now, as shares of what it has."""
+
+    worker: str
+    cpu: float
+    memory: float
+    is_saturated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RunView:
     file: str
     elapsed_s: float
     workflows: tuple[WorkflowView, ...]
     saturated: bool = False
     warnings: tuple[str, ...] = ()
+    usage: tuple[WorkerUsage, ...] = ()  # of a job on a cluster: the busiest workers first
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def render(
     is_stopping = pane.is_stopping or any(w.status == "stopping" for w in view.workflows)
     foot = [_footer(width, theme, pane, is_stopping=is_stopping)] if height >= 8 else []
     if height >= 16:
-        head.append(Line(theme))
+        head += [*_usage(view, width, theme), Line(theme)]
     output = _output(pane, width, height, theme) if pane.shows_output else []
     body_rows = max(0, height - len(head) - len(foot) - len(output))
     body = _body(view.workflows, width, body_rows, theme, pane.selected)
@@ -85,6 +85,21 @@ def _banner(view: "RunView", width: int, rows: int, theme: Theme) -> list[Line]:
             text = clip(f" {mark} {part}", width, ellipsis=theme.glyphs.ellipsis)
             lines.append(Line(theme, text + " " * (width - cell_width(text)), "banner"))
     return lines[: max(1, rows)]
+
+
+def _usage(view: "RunView", width: int, theme: Theme) -> list[Line]:
+    """How the workers fare, as many as there is room for."""
+    if not view.usage:
+        return []
+    line = Line(theme, "workers", "dim")
+    for index, each in enumerate(view.usage):
+        text = f"{theme.clean(each.worker)} cpu {each.cpu:.0%} memory {each.memory:.0%}"
+        left = len(view.usage) - index
+        more = f"  {theme.glyphs.ellipsis} {left} more"
+        if line.width + 2 + cell_width(text) + (len(more) if left > 1 else 0) > width:
+            return [line.add(more, "dim")]
+        line.add("  ").add(text, "warn" if each.is_saturated else "")
+    return [line]
 
 
 def _body(

@@ -38,6 +38,8 @@ def test_a_job_reports_what_the_target_counted(cluster: Cluster, tmp_path: Path)
     assert result["datacenters"] == ["default"]
     assert (result["attempts"], result["segments"], result["gaps"]) == (3, [], [])
     assert result["workflows"][0]["workers"] == ["worker-1", "worker-2", "worker-3"]
+    assert [row["worker"] for row in result["usage"]] == ["worker-1", "worker-2", "worker-3"]
+    assert all(row["cpu"] > 0 and row["memory_bytes"] > 1_000_000 for row in result["usage"])
     assert len(list(tmp_path.glob("hyperscale-results/*/report.html"))) == 1
     again = cluster.run(
         *("results", result["job_id"], "--dir", str(cluster.directory), "--json", "-")

@@ -241,7 +241,8 @@ def test_the_view_says_what_was_lost_and_who_is_at_its_limit() -> None:
     view = rig.leader.view(job, now_s=rig.now_s)
     assert view is not None
     assert view.saturated
-    (found,) = [g for g in rig.leader.generators(job, now_s=rig.now_s) if g.part == 1]
+    assert f"{worker} is saturated (CPU 90%" in view.warnings[-1]
+    found = view.usage[0]
     assert (found.worker, found.cpu, found.is_saturated) == (worker, 0.9, True)
 
 

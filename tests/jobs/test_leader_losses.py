@@ -56,6 +56,7 @@ def test_requests_of_a_dead_worker_stay_in_the_totals() -> None:
     assert 77 + 900 <= reported <= 77 + 1100
     assert end.status is JobStatus.COMPLETED
     assert [segment.worker for segment in end.segments] == ["w0"]
+    assert [(row.worker, row.attempt) for row in end.usage] == [("w0", 1), ("w1", 2)]
     parts = set(end.workflows[0].stats._parts)
     assert parts == {PartKey(0, 1), PartKey(0, 2)}
 

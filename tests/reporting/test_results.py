@@ -24,6 +24,7 @@ from hyperscale.reporting.results import (
     SeriesResult,
     StepResult,
     ThresholdResult,
+    UsageResult,
     WorkflowResult,
     overall_status,
 )
@@ -42,6 +43,7 @@ STRUCTS = {
     "workflow": WorkflowResult,
     "segment": SegmentResult,
     "gap": GapResult,
+    "usage": UsageResult,
 }
 
 

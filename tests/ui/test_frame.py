@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wcwidth import wcswidth
 
-from hyperscale.stats.view import RunView
+from hyperscale.stats.view import RunView, WorkerUsage
 from hyperscale.ui.frame import Pane, allot, preparing, render
 from hyperscale.ui.theme import Theme
 from tests.ui import scenes
@@ -14,6 +14,11 @@ from tests.ui import scenes
 PLAIN = Theme(colors=None)
 SGR = re.compile(r"\x1b\[[0-9;]*m")
 THEMES = [Theme(), Theme(colors=16), Theme(colors=0), PLAIN, Theme(unicode=False, colors=None)]
+
+USAGE = tuple(
+    WorkerUsage(f"worker-{n}", cpu=1 - n / 10, memory=0.25, is_saturated=n == 1)
+    for n in range(1, 6)
+)
 
 moments = st.floats(0, 60)
 sizes = st.tuples(st.integers(1, 220), st.integers(1, 70))
@@ -29,7 +34,8 @@ def test_every_frame_fits_its_window(
 ) -> None:
     width, height = size
     pane = Pane(output=["日本語 output", "x" * 500], output_total=2, shows_output=shows_output)
-    lines = render(scenes.shop(now_s, saturated=saturated), width, height, theme, pane)
+    view = replace(scenes.shop(now_s, saturated=saturated), usage=USAGE)
+    lines = render(view, width, height, theme, pane)
     assert len(lines) <= height
     assert all(wcswidth(SGR.sub("", line)) <= width for line in lines)
 
@@ -39,7 +45,8 @@ def test_hostile_names_reach_the_terminal_as_harmless_text(
     size: tuple[int, int], theme: Theme
 ) -> None:
     width, height = size
-    view = scenes.hostile(scenes.shop(20.0))
+    usage = (WorkerUsage(scenes.HOSTILE, cpu=0.5, memory=0.5),)
+    view = replace(scenes.hostile(scenes.shop(20.0)), usage=usage)
     pane = Pane(output=[scenes.HOSTILE] * 30, output_total=30, shows_output=True)
     for line in render(view, width, height, theme, pane):
         text = SGR.sub("", line)
@@ -112,6 +119,14 @@ def test_saturation_is_announced_until_it_ends() -> None:
     warned = replace(scenes.shop(20.0), warnings=("Shop: " + "much to say " * 40,))
     lines = screen(warned, 100, 30).splitlines()
     assert sum("much to say" in line for line in lines) == 2  # not more of the window than that
+
+
+def test_the_busiest_workers_are_shown_and_the_others_counted() -> None:
+    view = replace(scenes.shop(20.0), usage=USAGE)
+    assert "worker-5 cpu 50% memory 25%" in screen(view, 200, 24)
+    (line,) = [line for line in screen(view, 80, 24).splitlines() if "worker-1" in line]
+    assert "worker-2 cpu 80% memory 25%" in line
+    assert line.rstrip().endswith("3 more")
 
 
 def test_user_output_is_shown_on_demand_newest_last() -> None:
