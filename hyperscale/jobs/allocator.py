@@ -13,7 +13,7 @@ answers are returned or handed back as `Tell`.
 Vocabulary: an *ask* waits, a *grant* is what it got, a *share* is a worker's part of it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hyperscale.jobs.allocation import Provisioner
@@ -31,7 +31,7 @@ from hyperscale.jobs.queueing import (
     NO_WORKERS,
     Ask,
     Named,
-    Reserved,
+    Run,
     Standing,
     capacity_exceeded,
     no_worker_for,
@@ -51,6 +51,11 @@ REBUILD_S = 5.0
 AGE_S = 30.0
 """Waiting so long lifts an ask by one rank; after it, none passes it that came later."""
 QUEUE_MAX = 1000
+AT_ONCE = 20_000
+"""Asks times workers: beyond it, not every word of one worker has all of them looked at."""
+SOON_S = 0.05
+RECOVERED_AT_ONCE = 200
+"""Lost parts that are given cores in one turn; a thousand workers may be lost together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,17 @@ class Tell:
 
     leader: str
     answer: CoresAnswer
+
+
+_Share = tuple[str, Run]  # the ask it is reserved for, and which of its runs
+
+
+@dataclass(frozen=True, slots=True)
+class _Reserved:
+    """Cores that their worker is not seen to hold yet."""
+
+    cores: int
+    shared: bool
 
 
 @dataclass(slots=True)
@@ -91,9 +107,10 @@ class Allocator:
         self._age_s = age_s
         self._is_leading = False
         self._since_s = 0.0
-        self._alive: set[str] = set()
         self._workers: dict[str, _Worker] = {}  # those that have told this allocator
+        self._silent: set[str] = set()  # those that are there and have not
         self._asks: dict[str, Ask] = {}
+        self._reserved: dict[str, dict[_Share, _Reserved]] = {}  # by worker
         self._orders = 0
         self._serve_at_s = float("inf")
         self._freed_s: float | None = None  # since when cores come free that somebody waits for
@@ -105,9 +122,10 @@ class Allocator:
         """This node is the allocator now. What it may have known before is worth nothing."""
         self._is_leading = True
         self._since_s = now_s
-        self._alive = set(workers)
         self._workers.clear()
+        self._silent = set(workers)
         self._asks.clear()
+        self._reserved.clear()
         self._standing = None
         self._freed_s = None
         self._serve_at_s = now_s
@@ -115,7 +133,9 @@ class Allocator:
     def follow(self) -> None:
         self._is_leading = False
         self._workers.clear()
+        self._silent.clear()
         self._asks.clear()
+        self._reserved.clear()
         self._serve_at_s = float("inf")
 
     @property
@@ -124,17 +144,17 @@ class Allocator:
 
     def worker_up(self, worker: str, *, now_s: float) -> list[Tell]:
         """Membership sees it. Its cores count once it has told of them."""
-        self._alive.add(worker)
-        return self._serve(now_s)
+        if worker not in self._workers:
+            self._silent.add(worker)
+        return self._serve_soon(now_s)
 
     def worker_down(self, worker: str, *, now_s: float) -> list[Tell]:
         """Membership has given it up: its cores are gone, and nobody waits for it."""
-        self._alive.discard(worker)
+        self._silent.discard(worker)
         self._workers.pop(worker, None)
-        for ask in self._asks.values():
-            for run in [run for run, res in ask.reserved.items() if res.worker == worker]:
-                del ask.reserved[run]
-        return self._serve(now_s)
+        for share in list(self._reserved.get(worker, ())):
+            self._unreserve(worker, share)
+        return self._serve_soon(now_s)
 
     def told(self, cores: WorkerCores, *, now_s: float) -> list[Tell]:
         """A worker says what it has and holds."""
@@ -146,23 +166,21 @@ class Allocator:
             known.version,
         ):
             return []  # overtaken on the way
-        self._alive.add(cores.worker)
+        self._silent.discard(cores.worker)
         told = _Worker(
             cores.total, cores.incarnation, cores.version, cores.draining, tuple(cores.held)
         )
         self._workers[cores.worker] = told
         if known is not None:
-            is_awaited = any(each.worker == cores.worker for each in self._reservations())
-            if told.says_the_same(known) and not is_awaited:
+            if told.says_the_same(known) and cores.worker not in self._reserved:
                 return []  # each does so every second
             if told.taken() < known.taken() and self.waiting:
                 self._freed_s = now_s if self._freed_s is None else self._freed_s
         held = {(h.run.job, h.run.workflow, h.run.part) for h in cores.held}
-        for ask in self._asks.values():
-            for run, reserved in list(ask.reserved.items()):
-                if reserved.worker == cores.worker and run in held:
-                    del ask.reserved[run]
-        return self._serve(now_s)
+        for share in list(self._reserved.get(cores.worker, ())):
+            if share[1] in held:
+                self._unreserve(cores.worker, share)
+        return self._serve_soon(now_s)
 
     # --- asks -----------------------------------------------------------------------------
 
@@ -176,7 +194,7 @@ class Allocator:
                 known.heard_s = now_s
                 return known.answer
             # All of it is held, or gone with its worker: asked again, it is another wish.
-            del self._asks[wish.ask]
+            self._drop(wish.ask)
             known = None
         if known is None:
             waiting = self.waiting
@@ -202,9 +220,10 @@ class Allocator:
 
     def release(self, release: ReleaseCores, *, now_s: float) -> list[Tell]:
         """A wish or a grant is over."""
-        if self._asks.pop(release.ask, None) is None:
+        if release.ask not in self._asks:
             return []
-        return self._serve(now_s)
+        self._drop(release.ask)
+        return self._serve_soon(now_s)
 
     def tick(self, *, now_s: float) -> list[Tell]:
         """What is due at `wake_at_s`."""
@@ -232,16 +251,12 @@ class Allocator:
     @property
     def is_rebuilt(self) -> bool:
         """Whether every worker that is there has told this allocator what it holds."""
-        return self._is_leading and self._alive <= self._workers.keys()
+        return self._is_leading and not self._silent
 
     def free(self) -> dict[str, int]:
         """Cores nobody has or was promised, by worker; those that take no work left out."""
-        promised: dict[str, int] = {}
-        for reserved in self._reservations():
-            if not reserved.shared:
-                promised[reserved.worker] = promised.get(reserved.worker, 0) + reserved.cores
         return {
-            name: max(0, worker.total - worker.taken() - promised.get(name, 0))
+            name: max(0, worker.total - worker.taken() - self._promised(name, shared=False))
             for name, worker in self._workers.items()
             if not worker.is_draining
         }
@@ -250,8 +265,23 @@ class Allocator:
         """Cores and what is on them, as each worker has told this allocator."""
         return {name: (worker.total, worker.held) for name, worker in self._workers.items()}
 
-    def _reservations(self) -> Iterator[Reserved]:
-        return (reserved for ask in self._asks.values() for reserved in ask.reserved.values())
+    def _promised(self, worker: str, *, shared: bool) -> int:
+        """Cores of it that are reserved, and with `shared` those beside others too."""
+        reserved = self._reserved.get(worker, {}).values()
+        return sum(each.cores for each in reserved if shared or not each.shared)
+
+    def _unreserve(self, worker: str, share: _Share) -> None:
+        ask, run = share
+        del self._asks[ask].reserved[run]
+        del self._reserved[worker][share]
+        if not self._reserved[worker]:
+            del self._reserved[worker]
+
+    def _drop(self, name: str) -> None:
+        """The end of an ask, with all that is reserved for it."""
+        for run, worker in list(self._asks[name].reserved.items()):
+            self._unreserve(worker, (name, run))
+        del self._asks[name]
 
     def _knows_all(self, now_s: float) -> bool:
         """Whether nothing can be under way that an earlier allocator has granted."""
@@ -261,6 +291,13 @@ class Allocator:
         return self._is_leading and (self.is_rebuilt or now_s >= self._since_s + REBUILD_S)
 
     # --- serving --------------------------------------------------------------------------
+
+    def _serve_soon(self, now_s: float) -> list[Tell]:
+        """Now, or where that would take long, with what else is told meanwhile."""
+        if len(self._asks) * len(self._workers) <= AT_ONCE:
+            return self._serve(now_s)
+        self._serve_at_s = min(self._serve_at_s, now_s + SOON_S)
+        return []
 
     def _serve(self, now_s: float) -> list[Tell]:
         """Grants what can be granted."""
@@ -278,11 +315,10 @@ class Allocator:
             # Somebody may be about to ask for less beside it: all of them together, soon.
             self._serve_at_s = min(ask.came_s + SETTLE_S for ask in settling)
             queue = [ask for ask in queue if now_s >= ask.came_s + SETTLE_S]
-        tells = []
-        for ask in [ask for ask in queue if ask.wish.is_recovery]:
-            answer = self._recover(ask, now_s)
-            if answer is not None:
-                tells.append(Tell(ask.wish.leader, answer))
+        lost = [ask for ask in queue if ask.wish.is_recovery]
+        tells = [Tell(ask.wish.leader, answer) for ask, answer in self._recover(lost, now_s)]
+        if len(tells) == RECOVERED_AT_ONCE:
+            self._serve_at_s = now_s + SOON_S
         if self._freed_s is not None and now_s < self._freed_s + FREED_S:
             self._serve_at_s = min(self._serve_at_s, self._freed_s + FREED_S)
             return tells
@@ -297,7 +333,7 @@ class Allocator:
             is_unused = ask.answer is not None and now_s >= ask.heard_s + RESERVE_S
             is_orphan = ask.answer is None and now_s >= ask.heard_s + FORGET_S
             if is_unused or is_orphan:
-                del self._asks[name]
+                self._drop(name)
 
     def _queue(self, now_s: float) -> list[Ask]:
         waiting = [ask for ask in self._asks.values() if ask.answer is None]
@@ -337,39 +373,61 @@ class Allocator:
             granted.append((ask, self._grant(ask, shares, shared=False, now_s=now_s)))
         return granted
 
-    def _recover(self, ask: Ask, now_s: float) -> CoresAnswer | None:
+    def _recover(self, lost: Sequence[Ask], now_s: float) -> list[tuple[Ask, CoresAnswer]]:
         """Load that was there must come back at once: on free cores, else beside others."""
-        wish, free = ask.wish, self.free()
-        allowed = {name: cores for name, cores in free.items() if name not in wish.exclude}
-        if self._is_exclusive_elsewhere(wish):
-            return None
-        fitting = [name for name, cores in allowed.items() if cores >= wish.cores]
-        if fitting:
-            best = min(fitting, key=lambda name: (allowed[name], name))
-            return self._grant(ask, [WorkerShare(best, wish.cores)], shared=False, now_s=now_s)
-        promised: dict[str, int] = {}
-        for reserved in self._reservations():
-            promised[reserved.worker] = promised.get(reserved.worker, 0) + reserved.cores
-        loads = []
-        for name in allowed:
-            worker = self._workers[name]
-            after = worker.executors() + promised.get(name, 0) + wish.cores
-            if after <= worker.total * SHARED_MAX:
-                loads.append((after / worker.total, name))
-        if not loads:
-            return None
-        _, lightest = min(loads)
-        return self._grant(ask, [WorkerShare(lightest, wish.cores)], shared=True, now_s=now_s)
+        if not lost:
+            return []
+        free = self.free()
+        workers = {name: self._workers[name] for name in free}
+        executors = {
+            name: worker.executors() + self._promised(name, shared=True)
+            for name, worker in workers.items()
+        }
+        alone = self._exclusive_jobs()
+        granted: list[tuple[Ask, CoresAnswer]] = []
+        hopeless = float("inf")  # no worker can take a part of so many cores
+        for ask in lost:
+            wish, cores = ask.wish, ask.wish.cores
+            if cores >= hopeless or any(job != wish.job for job in alone):
+                continue
+            if len(granted) == RECOVERED_AT_ONCE:
+                break
+            fitting = [name for name, left in free.items() if left >= cores]
+            beside = [
+                name
+                for name, worker in workers.items()
+                if executors[name] + cores <= worker.total * SHARED_MAX
+            ]
+            if not fitting and not beside:
+                hopeless = cores
+                continue
+            fitting = [name for name in fitting if name not in wish.exclude]
+            beside = [name for name in beside if name not in wish.exclude]
+            if fitting:
+                best = min(fitting, key=lambda name: (free[name], name))
+                free[best] -= cores
+            elif beside:
+                best = min(
+                    beside,
+                    key=lambda name: ((executors[name] + cores) / workers[name].total, name),
+                )
+            else:
+                continue
+            executors[best] += cores
+            share = WorkerShare(best, cores)
+            granted.append((ask, self._grant(ask, [share], shared=not fitting, now_s=now_s)))
+        return granted
 
     def _grant(
         self, ask: Ask, shares: list[WorkerShare], *, shared: bool, now_s: float
     ) -> CoresAnswer:
         wish = ask.wish
         parts = [wish.part] if wish.part >= 0 else list(range(len(shares)))
-        ask.reserved = {
-            (wish.job, wish.workflow, part): Reserved(share.worker, share.cores, shared)
-            for part, share in zip(parts, shares, strict=True)
-        }
+        for part, share in zip(parts, shares, strict=True):
+            run = (wish.job, wish.workflow, part)
+            ask.reserved[run] = share.worker
+            of_worker = self._reserved.setdefault(share.worker, {})
+            of_worker[wish.ask, run] = _Reserved(share.cores, shared)
         ask.heard_s = now_s
         ask.answer = CoresAnswer(
             ask=wish.ask,
@@ -410,7 +468,7 @@ class Allocator:
             free=sum(self.free().values()),
             alone=self._exclusive_now(),
             running=self._running(),
-            silent=sorted(self._alive - self._workers.keys()),
+            silent=sorted(self._silent),
             known_s=self._since_s + RESERVE_S,
         )
         return self._standing
@@ -437,16 +495,14 @@ class Allocator:
                 return ask.named
         return None
 
-    def _is_exclusive_elsewhere(self, wish: AskCores) -> bool:
-        """Whether another job has the datacenter for itself, or was promised it."""
-        return any(
-            held.exclusive and held.run.job != wish.job
+    def _exclusive_jobs(self) -> set[str]:
+        """Those that have the datacenter for themselves, or were promised it."""
+        return {
+            held.run.job
             for worker in self._workers.values()
             for held in worker.held
-        ) or any(
-            ask.is_exclusive and ask.reserved and ask.wish.job != wish.job
-            for ask in self._asks.values()
-        )
+            if held.exclusive
+        } | {ask.wish.job for ask in self._asks.values() if ask.is_exclusive and ask.reserved}
 
     def _running(self) -> list[Named]:
         """Whatever holds cores, or was promised some."""

@@ -20,15 +20,6 @@ Place = tuple[float, float, int]  # rank, then since when it waits, then in the 
 
 
 @dataclass(slots=True)
-class Reserved:
-    """A share that its worker is not seen to hold yet."""
-
-    worker: str
-    cores: int
-    shared: bool
-
-
-@dataclass(slots=True)
 class Ask:
     wish: AskCores
     since_s: float  # it waits, also with an earlier allocator
@@ -36,7 +27,7 @@ class Ask:
     heard_s: float
     order: int
     answer: CoresAnswer | None = None  # once granted
-    reserved: dict[Run, Reserved] = field(default_factory=dict)
+    reserved: dict[Run, str] = field(default_factory=dict)  # on which worker
 
     @property
     def claim(self) -> Claim:

@@ -8,6 +8,7 @@ from hyperscale.jobs.allocator import (
     FORGET_S,
     FREED_S,
     REBUILD_S,
+    RECOVERED_AT_ONCE,
     RESERVE_S,
     SETTLE_S,
     Allocator,
@@ -451,6 +452,25 @@ def test_a_core_is_shared_by_only_so_many() -> None:
     pool.ask("more", is_recovery=True, part=0, cores=1)
     pool.run(2.0)
     assert "more" not in pool.granted
+
+
+def test_very_many_lost_parts_come_back_in_turns_spread_over_whoever_is_left() -> None:
+    lost, left = RECOVERED_AT_ONCE + 50, 300
+    pool = Pool(*[1] * left)
+    for number in range(lost):
+        pool.ask(f"r{number}", is_recovery=True, part=0, cores=1)
+    too_large = pool.ask("large", is_recovery=True, part=0, cores=SHARED_MAX + 1)
+    assert too_large.state is AskState.IMPOSSIBLE
+    pool.settle(holds=False)
+    assert len(pool.granted) == RECOVERED_AT_ONCE
+    pool.now_s = pool.allocator.wake_at_s()
+    pool.take(pool.allocator.tick(now_s=pool.now_s))
+    assert len(pool.granted) == lost
+    assert not any(answer.shared for answer in pool.granted.values())
+    workers = [answer.shares[0].worker for answer in pool.granted.values()]
+    assert len(set(workers)) == lost
+    pool.hold()
+    assert sum(pool.allocator.free().values()) == left - lost
 
 
 def test_a_part_nobody_else_can_take_is_impossible() -> None:

@@ -66,19 +66,20 @@ impl Histogram {
         let mut merged = Self::new();
         let mut sums = vec![0_u64; BUCKETS];
         let mut end = 0;
+        let mut taken = Vec::new();
         for payload in payloads {
-            // All or nothing, so it is read through before the first count is taken.
-            if counts(payload, |_, _| ()).is_none() {
+            taken.clear();
+            if counts(payload, |index, count| taken.push((index, count))).is_none() {
                 // Deflated, of another make, or broken: whoever knows the whole format decides.
                 merged.merge(&Self::decode(payload)?)?;
                 continue;
             }
-            counts(payload, |index, count| {
+            for &(index, count) in &taken {
                 if let Some(sum) = sums.get_mut(index) {
                     *sum = sum.saturating_add(count);
-                    end = end.max(index + 1);
                 }
-            });
+            }
+            end = end.max(taken.last().map_or(0, |(index, _)| index + 1));
         }
         for (index, &count) in sums.iter().take(end).enumerate() {
             if count > 0 {
@@ -207,9 +208,15 @@ fn value_at(index: usize) -> u64 {
 }
 
 /// LEB128, but for a ninth byte, which is taken whole.
+#[inline]
 fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    let mut value: u64 = 0;
-    for (place, &byte) in bytes.iter().enumerate().take(COUNT_BYTES_MAX) {
+    // Most are a single byte: empty stretches and small counts.
+    let (&first, rest) = bytes.split_first()?;
+    if first & 0x80 == 0 {
+        return Some((u64::from(first), rest));
+    }
+    let mut value = u64::from(first & 0x7f);
+    for (place, &byte) in bytes.iter().enumerate().take(COUNT_BYTES_MAX).skip(1) {
         let is_whole = place + 1 == COUNT_BYTES_MAX;
         value |= u64::from(if is_whole { byte } else { byte & 0x7f }) << (7 * place);
         if is_whole || byte & 0x80 == 0 {
