@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from hyperscale.plan import Priority, WorkflowPlan, share
+from hyperscale.plan import Priority, WorkflowPlan
 
 # Who is served first. AUTO takes what is left, but before LOW, which is capped at a quarter.
 RANK = {
@@ -55,11 +55,6 @@ def priority_range(priority: Priority, pool: int) -> tuple[int, int]:
         Priority.EXCLUSIVE: (pool, pool),
         Priority.AUTO: (1, pool),
     }[priority]
-
-
-def split_vus(vus: int, threads: int) -> list[int]:
-    """VUs per core: even, none more than one above another."""
-    return [share(vus, threads, slot) for slot in range(threads)]
 
 
 @dataclass(slots=True)

@@ -186,7 +186,6 @@ class Code(Enum):
     TERMINAL = "terminal"  # the job, workflow or part has ended
     CANCELLING = "cancelling"
     STALE_ATTEMPT = "stale_attempt"
-    TOO_LARGE = "too_large"
 
 
 class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):

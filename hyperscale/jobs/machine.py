@@ -239,16 +239,7 @@ class JobMachine:
             return _refuse(Code.INVALID_KEY, problem)
         known = state.keys.get(event.key)
         if known is not None:
-            if known.digest != event.digest:
-                return _refuse(
-                    Code.CONFLICT,
-                    f"the key {event.key!r} was used for another submission, job {known.job} "
-                    "(hint: take a new key for a new job)",
-                    known.job,
-                )
-            return Applied(
-                encode_reply(Reply(ok=True, code=Code.DUPLICATE, job=known.job, was_duplicate=True))
-            )
+            return _again(event, known)
         problem = self._plan_problem(event, len(body))
         if problem is not None:
             return _refuse(Code.INVALID, problem)

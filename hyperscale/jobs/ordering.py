@@ -1,17 +1,12 @@
 """Which workflows may start: each as soon as its own dependencies have finished.
 
-Layers are for people and plans; a run uses readiness, so nothing waits for a stranger.
+Not layer by layer, as the steps of an iteration: nothing waits for a stranger.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 
 from hyperscale.plan import WorkflowPlan
-from hyperscale.plan.dag import ancestors, layers
-
-
-def workflow_layers(plans: Iterable[WorkflowPlan]) -> list[list[str]]:
-    """Names by layer: each one layer below the lowest workflow it depends on."""
-    return layers({plan.name: plan.depends for plan in plans})
+from hyperscale.plan.dag import ancestors
 
 
 def ready(

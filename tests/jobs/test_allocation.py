@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale.jobs.allocation import Claim, Provisioner, priority_range, split_vus
+from hyperscale.jobs.allocation import Claim, Provisioner, priority_range
 from hyperscale.plan import Priority
 
 LOW, NORMAL, HIGH, EXCLUSIVE, AUTO = (
@@ -148,21 +148,6 @@ def test_equal_claims_differ_by_at_most_one_core(pool: int, count: int) -> None:
     for batch in Provisioner(pool).partition_by_priority([Claim(str(n)) for n in range(count)]):
         threads = [grant.threads for grant in batch]
         assert max(threads) - min(threads) <= 1
-
-
-def test_vus_are_split_evenly() -> None:
-    assert split_vus(10_000, 4) == [2500] * 4
-    assert split_vus(2000, 6) == [334, 334, 333, 333, 333, 333]
-    assert split_vus(11, 6) == [2, 2, 2, 2, 2, 1]
-
-
-@given(st.integers(1, 100_000), st.integers(1, 256))
-def test_split_vus_add_up_and_differ_by_at_most_one(vus: int, threads: int) -> None:
-    parts = split_vus(vus, threads)
-    assert sum(parts) == vus
-    assert max(parts) - min(parts) <= 1
-    if vus >= threads:
-        assert min(parts) >= 1
 
 
 def test_an_empty_pool_is_refused() -> None:

@@ -1,6 +1,6 @@
 """Which workflow may start when."""
 
-from hyperscale.jobs.ordering import blocked_by, ready, workflow_layers
+from hyperscale.jobs.ordering import blocked_by, ready
 from hyperscale.plan import WorkflowPlan
 
 
@@ -14,10 +14,6 @@ PLANS = [
     plan("LoadTest"),
     plan("Validate", "LoadTest"),
 ]
-
-
-def test_a_layer_is_below_the_lowest_it_depends_on() -> None:
-    assert workflow_layers(PLANS) == [["Setup", "LoadTest"], ["Validate"], ["Report"]]
 
 
 def test_each_workflow_waits_for_its_own_dependencies_only() -> None:
