@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags
 from hyperscale.cli.output import add_output_flags, default_out_dir
 from hyperscale.cli.parser import Parser
-from hyperscale.errors import InputError
+from hyperscale.errors import InputError, RunError
 
 if TYPE_CHECKING:
     from hyperscale.nodes.client_package import Package
@@ -105,6 +105,7 @@ async def _submit(args: argparse.Namespace, package: "Package") -> int:
     from hyperscale.cli.client_flags import open_client, where
     from hyperscale.cli.following import EXIT_INTERRUPTED, cancelled_by_signals, follow_to_end
     from hyperscale.cli.output import Destination
+    from hyperscale.ui.stream import write_through
 
     destination = None
     if not args.detach:
@@ -135,10 +136,14 @@ async def _submit(args: argparse.Namespace, package: "Package") -> int:
                 )
                 return EXIT_INTERRUPTED
         if destination is None:
-            print(job, flush=True)
+            if not write_through(sys.stdout, f"{job}\n"):
+                raise RunError(
+                    f"job {job} goes on, but nobody reads its id from stdout",
+                    hint=f"see it with 'hyperscale status {job}{where(args)}'",
+                )
             return 0
-        if not args.quiet:
-            print(f"job {job}", file=destination.stream, flush=True)
+        if not args.quiet:  # whoever does not read it may want the files and the exit code
+            write_through(destination.stream, f"job {job}\n")
         return await follow_to_end(
             client, job, args, destination, is_known=True, reporters=package.reporters
         )

@@ -1,0 +1,27 @@
+"""Whoever reads what `submit` says, or does not, the job is made and its end is told."""
+
+import json
+import subprocess
+from pathlib import Path
+
+from tests.cli.command import HYPERSCALE, WAIT_S
+from tests.cluster.lab import Cluster
+
+
+def test_a_submission_does_not_depend_on_who_reads_it(cluster: Cluster, tmp_path: Path) -> None:
+    file = str(cluster.paced(duration="300ms"))
+    words = (*HYPERSCALE, "submit", file, "--dir", str(cluster.directory), "--json", "r.json")
+    for flags, code, said in (((), 0, ""), (("--detach",), 3, " goes on, but nobody reads its id")):
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                [*words, *flags],
+                cwd=tmp_path,
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=WAIT_S,
+                check=False,
+            )
+        assert done.returncode == code
+        assert said in done.stderr
+    assert json.loads((tmp_path / "r.json").read_text())["status"] == "completed"
