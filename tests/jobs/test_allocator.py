@@ -5,21 +5,16 @@ from hypothesis import strategies as st
 
 from hyperscale.jobs.allocator import (
     AGE_S,
-    FORGET_S,
     FREED_S,
     REBUILD_S,
     RECOVERED_AT_ONCE,
     RESERVE_S,
     SETTLE_S,
-    Allocator,
-    Tell,
     place,
 )
 from hyperscale.jobs.commands import (
     SHARED_MAX,
-    AskCores,
     AskState,
-    CoresAnswer,
     HeldCores,
     ReleaseCores,
     RunId,
@@ -27,103 +22,7 @@ from hyperscale.jobs.commands import (
     WorkerShare,
 )
 from hyperscale.plan import Priority
-
-
-class Pool:
-    """An allocator with workers that hold what they were granted."""
-
-    def __init__(self, *totals: int, queue_max: int = 1000, told: bool = True) -> None:
-        self.now_s = 100.0
-        self.totals = {f"w{i}": total for i, total in enumerate(totals)}
-        self.held: dict[str, list[HeldCores]] = {name: [] for name in self.totals}
-        self.versions = dict.fromkeys(self.totals, 0)
-        self.draining: set[str] = set()
-        self.allocator = Allocator(queue_max=queue_max)
-        self.allocator.lead(self.totals, now_s=self.now_s)
-        self.granted: dict[str, CoresAnswer] = {}
-        self.wishes: dict[str, AskCores] = {}
-        if told:
-            for name in self.totals:
-                self.tell(name)
-            self.now_s += RESERVE_S  # nothing of an earlier allocator is under way
-
-    def tell(self, name: str) -> None:
-        self.versions[name] += 1
-        cores = WorkerCores(
-            worker=name,
-            incarnation=1,
-            version=self.versions[name],
-            total=self.totals[name],
-            held=self.held[name],
-            draining=name in self.draining,
-        )
-        self.take(self.allocator.told(cores, now_s=self.now_s))
-
-    def take(self, tells: list[Tell]) -> None:
-        for each in tells:
-            assert each.answer.ask not in self.granted
-            self.granted[each.answer.ask] = each.answer
-
-    def ask(self, name: str, **wish: object) -> CoresAnswer:
-        made = AskCores(
-            ask=name,
-            job=name,
-            workflow="Load",
-            group=1,
-            term=1,
-            leader="m1",
-            **{"vus": 1000, **wish},  # type: ignore[arg-type]  # fields of AskCores
-        )
-        self.wishes[name] = made
-        return self.allocator.ask(made, now_s=self.now_s)
-
-    def run(self, seconds: float, *, holds: bool = True, asks: bool = True) -> None:
-        until_s = self.now_s + seconds
-        while self.now_s < until_s:
-            self.now_s = min(until_s, self.now_s + 0.5)
-            if asks:
-                for name, wish in self.wishes.items():
-                    if name not in self.granted:
-                        self.allocator.ask(wish, now_s=self.now_s)
-            self.take(self.allocator.tick(now_s=self.now_s))
-            if holds:
-                self.hold()
-
-    def settle(self, *, holds: bool = True) -> None:
-        self.now_s += SETTLE_S
-        self.take(self.allocator.tick(now_s=self.now_s))
-        if holds:
-            self.hold()
-
-    def hold(self) -> None:
-        """Workers have taken what was granted on them."""
-        for name, answer in self.granted.items():
-            wish = self.wishes[name]
-            for index, share in enumerate(answer.shares):
-                part = max(wish.part, index)
-                run = RunId(name, "Load", part, 1)
-                if all(held.run != run for held in self.held[share.worker]):
-                    exclusive = wish.is_test and wish.priority is Priority.EXCLUSIVE
-                    self.held[share.worker].append(
-                        HeldCores(
-                            run=run, cores=share.cores, shared=answer.shared, exclusive=exclusive
-                        )
-                    )
-        for name in self.totals:
-            if self.versions[name]:
-                self.tell(name)
-
-    def end(self, name: str) -> None:
-        for worker, held in self.held.items():
-            self.held[worker] = [each for each in held if each.run.job != name]
-        del self.granted[name]
-        del self.wishes[name]
-        for worker in self.totals:
-            if self.versions[worker]:
-                self.tell(worker)
-
-    def cores(self, name: str) -> int:
-        return sum(share.cores for share in self.granted[name].shares)
+from tests.jobs.pool import Pool
 
 
 def test_a_single_workflow_gets_all_cores() -> None:
@@ -187,45 +86,6 @@ def test_a_workflow_is_spread_over_the_fewest_workers_that_fit(
 
 def test_the_last_worker_is_the_fullest_that_fits() -> None:
     assert place(3, {"w0": 8, "w1": 3, "w2": 4}) == [WorkerShare("w1", 3)]
-
-
-def test_who_does_not_fit_waits_and_is_told_its_place() -> None:
-    pool = Pool(4)
-    pool.ask("a")
-    pool.settle()
-    pool.ask("b")
-    pool.now_s += 1
-    pool.ask("c")
-    assert (pool.ask("b").position, pool.ask("c").position, pool.ask("c").queue) == (1, 2, 2)
-    pool.end("a")
-    pool.run(1.0)
-    assert "b" in pool.granted
-
-
-def test_who_waits_is_told_for_what() -> None:
-    pool = Pool(4)
-    pool.ask("a", vus=3)
-    pool.settle()
-    assert pool.ask("b", priority=Priority.HIGH).reason == "Load needs 3 cores, and 3 of 4 are busy"
-    assert pool.ask("c", priority=Priority.LOW).reason == "Load waits behind Load of b"
-    pool.now_s += AGE_S
-    pool.take(pool.allocator.tick(now_s=pool.now_s))
-    alone = pool.ask("d", priority=Priority.EXCLUSIVE)
-    assert alone.reason == "Load is EXCLUSIVE and waits for Load of a to end"
-    recovered = pool.ask("a#2", is_recovery=True, part=0, cores=1)
-    assert recovered.reason == "Load needs 1 core on another worker, and 3 of 4 are busy"
-
-
-def test_who_waits_for_an_exclusive_one_or_to_be_one_is_told_so() -> None:
-    pool = Pool(4)
-    answer = pool.ask("a", priority=Priority.EXCLUSIVE)
-    assert answer.reason == ""  # it is about to get its cores
-    pool.settle()
-    assert pool.ask("b").reason == "Load waits for the EXCLUSIVE Load of a to end"
-    fresh = Pool(4, told=False)
-    fresh.tell("w0")
-    reason = fresh.ask("a", priority=Priority.EXCLUSIVE).reason
-    assert reason.startswith("Load is EXCLUSIVE and waits 15 s more")
 
 
 def test_cores_that_come_free_together_are_given_together() -> None:
@@ -313,63 +173,6 @@ def test_an_exclusive_workflow_is_alone_even_if_it_has_few_users() -> None:
     assert "other" in pool.granted
 
 
-def test_small_ones_do_not_starve_an_exclusive_one() -> None:
-    pool = Pool(4)
-    pool.ask("small-0", vus=2)
-    pool.settle()
-    pool.ask("alone", priority=Priority.EXCLUSIVE)
-    started_s = pool.now_s
-    number = 0
-    while "alone" not in pool.granted:
-        number += 1
-        pool.ask(f"small-{number}", vus=2)
-        pool.run(5.0)
-        ended = [name for name in pool.granted if name.startswith("small")]
-        if ended:
-            pool.end(ended[0])
-        pool.run(1.0)
-        assert pool.now_s < started_s + 4 * AGE_S
-    assert pool.cores("alone") == 4
-
-
-def test_one_that_has_waited_outranks_a_higher_priority_that_came_later() -> None:
-    pool = Pool(4)
-    pool.ask("first")
-    pool.settle()
-    pool.ask("low", priority=Priority.LOW)
-    pool.run(4 * AGE_S)
-    answer = pool.ask("high", priority=Priority.HIGH)
-    assert answer.position == 2
-
-
-def test_those_who_wait_keep_their_places_when_the_allocator_changes() -> None:
-    pool = Pool(4, told=False)
-    pool.held["w0"] = [HeldCores(run=RunId("old", "Load", 0, 1), cores=4)]
-    pool.tell("w0")
-    pool.ask("later", waited_s=5.0)
-    pool.ask("new")
-    pool.ask("earlier", waited_s=9.0)
-    pool.ask("patient", waited_s=2 * AGE_S, priority=Priority.LOW)
-    pool.settle()
-    wishes = pool.wishes.values()
-    places = {wish.ask: pool.allocator.ask(wish, now_s=pool.now_s).position for wish in wishes}
-    assert places == {"patient": 1, "earlier": 2, "later": 3, "new": 4}
-
-
-def test_the_queue_is_bounded() -> None:
-    pool = Pool(1, queue_max=2)
-    for name in "abcd":
-        pool.ask(name)
-        pool.settle()
-    answer = pool.ask("e")
-    assert answer.state is AskState.EXCEEDED
-    assert answer.retry_after_s > 0
-    assert answer.position == 3
-    assert "capacity exceeded" in answer.reason
-    assert pool.allocator.room == 0
-    assert pool.ask("again", is_recovery=True, part=0, cores=1).state is AskState.QUEUED
-
-
 def test_asking_again_gets_the_same_grant() -> None:
     pool = Pool(4)
     pool.ask("a")
@@ -384,15 +187,6 @@ def test_a_grant_nobody_uses_is_taken_back() -> None:
     pool.settle(holds=False)
     pool.run(RESERVE_S + 1, holds=False)
     assert sum(pool.allocator.free().values()) == 4
-
-
-def test_an_ask_without_a_leader_is_forgotten() -> None:
-    pool = Pool(4)
-    pool.ask("a")
-    pool.settle()
-    pool.ask("b")
-    pool.run(FORGET_S + 1, asks=False)
-    assert pool.allocator.waiting == 0
 
 
 def test_a_release_frees_what_was_promised() -> None:
@@ -413,10 +207,6 @@ def test_a_draining_worker_gets_nothing_new() -> None:
     pool.ask("a")
     pool.settle()
     assert {share.worker for share in pool.granted["a"].shares} == {"w1"}
-
-
-def test_without_workers_it_is_said_so() -> None:
-    assert "no workers" in Pool().ask("a").reason
 
 
 def test_load_that_was_there_comes_back_first_and_beside_others_if_it_must() -> None:
@@ -471,12 +261,6 @@ def test_very_many_lost_parts_come_back_in_turns_spread_over_whoever_is_left() -
     assert len(set(workers)) == lost
     pool.hold()
     assert sum(pool.allocator.free().values()) == left - lost
-
-
-def test_a_part_nobody_else_can_take_is_impossible() -> None:
-    pool = Pool(4)
-    answer = pool.ask("a#2", is_recovery=True, part=0, cores=2, exclude=["w0"])
-    assert answer.state is AskState.IMPOSSIBLE
 
 
 def test_news_of_a_worker_that_were_overtaken_are_ignored() -> None:

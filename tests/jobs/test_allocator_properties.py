@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hyperscale.jobs.allocator import AGE_S, RESERVE_S, SETTLE_S, Allocator
 from hyperscale.jobs.commands import AskState, ReleaseCores
 from hyperscale.plan import Priority
-from tests.jobs.test_allocator import Pool
+from tests.jobs.pool import Pool
 
 GIVE_UP_S = RESERVE_S - 5.0  # leaders let a grant go that they could not use by then
 
