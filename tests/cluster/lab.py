@@ -8,12 +8,14 @@ import contextlib
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
+from urllib.request import urlopen
 
 from hyperscale._native import Target
 from hyperscale.nodes.client import HyperscaleClient
@@ -170,6 +172,71 @@ async def status_is(client: HyperscaleClient, job: str, *statuses: str) -> str:
             if push.status in statuses:
                 return push.status
             await asyncio.sleep(0.05)
+
+
+def leader_of(cluster: Cluster, job: str) -> str:
+    """The manager that leads the job's group, by its own metrics."""
+    group = job.rpartition(".")[2].partition("-")[0]
+    leading = f'ledger_is_leader{{group="{group}"}} 1'
+    found = [
+        manager.id
+        for manager in cluster.file.managers
+        if leading in urlopen(f"http://{manager.http}/metrics").read().decode()
+    ]
+    assert found, f"nobody leads group {group}"
+    return found[0]
+
+
+async def running(client: HyperscaleClient, cluster: Cluster, job: str, requests: int) -> None:
+    """Waits until the job's load is there."""
+    await status_is(client, job, "running")
+    what = f"the target has seen {requests} requests"
+    await asyncio.to_thread(until, lambda: cluster.counts()["total"] > requests, what=what)
+
+
+def assert_exact(cluster: Cluster, result: RunResult) -> None:
+    total = cluster.counts()["total"]
+    assert sent(result) - cut(result) <= total <= sent(result) + gaps(result)
+
+
+class Notes:
+    """Lines user code wrote: when, and what."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.code = (
+            f"def note(*words):\n    with open({str(path)!r}, 'a') as file:\n"
+            "        file.write(f\"{time.monotonic()} {' '.join(words)}\\n\")\n"
+        )
+
+    def lines(self) -> list[tuple[float, str]]:
+        rows = self._path.read_text().splitlines() if self._path.exists() else []
+        return [(float(when), what) for when, _, what in (row.partition(" ") for row in rows)]
+
+    def words(self, start: str) -> list[str]:
+        return [
+            what.removeprefix(start).strip()
+            for _, what in self.lines()
+            if what[: len(start)] == start
+        ]
+
+    def times(self, what: str) -> list[float]:
+        return [when for when, words in self.lines() if words == what]
+
+
+def metric(cluster: Cluster, name: str) -> list[int]:
+    """Of each worker, by its own metrics."""
+    found = []
+    for worker in cluster.file.workers:
+        metrics = urlopen(f"http://{worker.http}/metrics").read().decode()
+        match = re.search(rf"^{name} (\d+)", metrics, re.MULTILINE)
+        assert match is not None
+        found.append(int(match[1]))
+    return found
+
+
+def all_free(cluster: Cluster) -> bool:
+    return metric(cluster, "hyperscale_worker_cores_free") == [1] * len(cluster.file.workers)
 
 
 @contextlib.contextmanager

@@ -6,55 +6,25 @@ monotonic clock.
 
 import asyncio
 import os
-import re
 import signal
 from pathlib import Path
-from urllib.request import urlopen
 
 from hyperscale.nodes.client_api import WorkflowResultPush
 from tests.cli.command import WAIT_S
-from tests.cluster.lab import Cluster, cut, on_loop, sent, status_is, until
-from tests.cluster.test_failures import assert_exact, leader_of, running
-
-
-class Notes:
-    """Lines user code wrote: when, and what."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.code = (
-            f"def note(*words):\n    with open({str(path)!r}, 'a') as file:\n"
-            "        file.write(f\"{time.monotonic()} {' '.join(words)}\\n\")\n"
-        )
-
-    def lines(self) -> list[tuple[float, str]]:
-        rows = self._path.read_text().splitlines() if self._path.exists() else []
-        return [(float(when), what) for when, _, what in (row.partition(" ") for row in rows)]
-
-    def words(self, start: str) -> list[str]:
-        return [
-            what.removeprefix(start).strip()
-            for _, what in self.lines()
-            if what[: len(start)] == start
-        ]
-
-    def times(self, what: str) -> list[float]:
-        return [when for when, words in self.lines() if words == what]
-
-
-def metric(cluster: Cluster, name: str) -> list[int]:
-    """Of each worker, by its own metrics."""
-    found = []
-    for worker in cluster.file.workers:
-        metrics = urlopen(f"http://{worker.http}/metrics").read().decode()
-        match = re.search(rf"^{name} (\d+)", metrics, re.MULTILINE)
-        assert match is not None
-        found.append(int(match[1]))
-    return found
-
-
-def all_free(cluster: Cluster) -> bool:
-    return metric(cluster, "hyperscale_worker_cores_free") == [1] * len(cluster.file.workers)
+from tests.cluster.lab import (
+    Cluster,
+    Notes,
+    all_free,
+    assert_exact,
+    cut,
+    leader_of,
+    metric,
+    on_loop,
+    running,
+    sent,
+    status_is,
+    until,
+)
 
 
 def told(cluster: Cluster) -> int:

@@ -12,9 +12,7 @@ import pytest
 from hyperscale.nodes.client import HyperscaleClient
 from hyperscale.nodes.client_api import JobFinalResult
 from tests.cli.command import is_alive
-from tests.cluster.lab import Cluster, on_loop, status_is, until
-from tests.cluster.test_context import Notes, all_free
-from tests.cluster.test_failures import leader_of
+from tests.cluster.lab import Cluster, Notes, all_free, leader_of, on_loop, status_is, until
 
 GET = """
     @step()

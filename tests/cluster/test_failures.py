@@ -2,41 +2,14 @@
 
 import asyncio
 from pathlib import Path
-from urllib.request import urlopen
 
 from hyperscale.nodes.client import HyperscaleClient
 from hyperscale.nodes.client_messages import JobNews
-from hyperscale.reporting.results import RunResult
-from tests.cluster.lab import Cluster, cut, gaps, on_loop, sent, status_is, until
-
-
-def leader_of(cluster: Cluster, job: str) -> str:
-    """The manager that leads the job's group, by its own metrics."""
-    group = job.rpartition(".")[2].partition("-")[0]
-    leading = f'ledger_is_leader{{group="{group}"}} 1'
-    found = [
-        manager.id
-        for manager in cluster.file.managers
-        if leading in urlopen(f"http://{manager.http}/metrics").read().decode()
-    ]
-    assert found, f"nobody leads group {group}"
-    return found[0]
+from tests.cluster.lab import Cluster, assert_exact, leader_of, on_loop, running, sent, until
 
 
 async def watched(client: HyperscaleClient, job: str) -> list[JobNews]:
     return [news async for news in client.follow_job(job)]
-
-
-async def running(client: HyperscaleClient, cluster: Cluster, job: str, requests: int) -> None:
-    """Waits until the job's load is there."""
-    await status_is(client, job, "running")
-    what = f"the target has seen {requests} requests"
-    await asyncio.to_thread(until, lambda: cluster.counts()["total"] > requests, what=what)
-
-
-def assert_exact(cluster: Cluster, result: RunResult) -> None:
-    total = cluster.counts()["total"]
-    assert sent(result) - cut(result) <= total <= sent(result) + gaps(result)
 
 
 @on_loop

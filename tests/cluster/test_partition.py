@@ -14,10 +14,9 @@ from hyperscale.errors import RunError
 from hyperscale.nodes.client import HyperscaleClient
 from hyperscale.reporting.results import RunResult
 from tests.cli.command import HYPERSCALE
-from tests.cluster.lab import cut, gaps, on_loop, sent
+from tests.cluster.lab import assert_exact, cut, gaps, leader_of, on_loop, running, sent
 from tests.cluster.soak import report
 from tests.cluster.split import Split, SplitCluster, split_cluster
-from tests.cluster.test_failures import assert_exact, leader_of, running
 from tests.netlab.lab import End, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it is all there")

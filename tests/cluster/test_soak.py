@@ -12,9 +12,18 @@ import pytest
 
 from hyperscale.reporting.results import RunResult
 from tests.cli.command import is_alive
-from tests.cluster.lab import Cluster, cut, gaps, running_cluster, sent, until
+from tests.cluster.lab import (
+    Cluster,
+    assert_exact,
+    cut,
+    gaps,
+    leader_of,
+    running,
+    running_cluster,
+    sent,
+    until,
+)
 from tests.cluster.soak import report
-from tests.cluster.test_failures import assert_exact, leader_of, running
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 

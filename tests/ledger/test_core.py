@@ -2,38 +2,15 @@
 
 import pytest
 
-from hyperscale.jobs.events import (
-    CancelRequested,
-    Code,
-    JobFinished,
-    JobStatus,
-    Reply,
-    decode_reply,
-    encode,
-)
+from hyperscale.jobs.events import CancelRequested, Code, JobFinished, JobStatus, encode
 from hyperscale.jobs.keys import slot_of
 from hyperscale.jobs.machine import JobMachine
 from hyperscale.ledger.core import Limits, Superseded, Unknown
 from hyperscale.ledger.records import Adopted, Command, Released, Surveyed, encode_record
 from hyperscale.ledger.replica import DIGEST_EVERY, Outcome
 from hyperscale.ledger.stamps import stamp_ms
-from hyperscale.ledger.topology import (
-    GroupState,
-    SeatsSettled,
-    SeatsWanted,
-    encode_decision,
-)
-from tests.jobs.builders import plan, submission, workflow
-from tests.ledger.tier import LIMITS, SmallTier
-
-
-def submit(key: str, payload: str = "Load") -> bytes:
-    return encode(submission(key, plan(workflow(payload))))
-
-
-def reply_of(outcome: object) -> Reply:
-    assert isinstance(outcome, Outcome), outcome
-    return decode_reply(outcome.reply)
+from hyperscale.ledger.topology import GroupState, SeatsSettled, SeatsWanted, encode_decision
+from tests.ledger.tier import LIMITS, SmallTier, reply_of, submit
 
 
 def status(tier: SmallTier, number: int, job: str) -> JobStatus | None:

@@ -19,8 +19,7 @@ from hyperscale.ledger.topology import (
     decode_verdict,
     encode_decision,
 )
-from tests.ledger.test_core import reply_of, submit
-from tests.ledger.tier import SmallTier
+from tests.ledger.tier import SmallTier, reply_of, submit
 
 
 def live_jobs(machine: Machine) -> int:

@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
+from hyperscale.jobs.events import Reply, decode_reply, encode
 from hyperscale.jobs.keys import slot_of
 from hyperscale.jobs.machine import JobMachine
 from hyperscale.ledger.core import FOLLOWED, Effects, LedgerCore, Limits, Superseded, Unknown
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.replica import Outcome
+from tests.jobs.builders import plan, submission, workflow
 from tests.simulation.ledger.schedules import founded
 from tests.simulation.ledger.store import CrashableStore
 
@@ -130,3 +132,12 @@ class SmallTier:
 
 def peer_is_there(tier: SmallTier, peer: int, number: int) -> bool:
     return peer in tier.cores and not {peer, number} & tier.cut
+
+
+def submit(key: str, payload: str = "Load") -> bytes:
+    return encode(submission(key, plan(workflow(payload))))
+
+
+def reply_of(outcome: object) -> Reply:
+    assert isinstance(outcome, Outcome), outcome
+    return decode_reply(outcome.reply)
