@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from hyperscale.config.addresses import DEFAULT_PORT, parse_address
-from hyperscale.errors import InputError
+from hyperscale.errors import InputError, RunError
 
 if TYPE_CHECKING:
     from hyperscale.nodes.client import HyperscaleClient
@@ -54,6 +54,7 @@ async def open_client(args: argparse.Namespace) -> "AsyncIterator[HyperscaleClie
     from hyperscale.cli.asking import local_cluster
     from hyperscale.cli.node_flags import load_node
     from hyperscale.nodes.client import HyperscaleClient
+    from hyperscale.nodes.client_managers import NoManagerError
 
     # What the wire would log is what these commands say themselves, as their error.
     logging.getLogger("hyperscale").addHandler(logging.NullHandler())
@@ -70,7 +71,16 @@ async def open_client(args: argparse.Namespace) -> "AsyncIterator[HyperscaleClie
         ]
         client = HyperscaleClient(managers, settings=config, on_trouble=_Troubles())
     async with client:
-        yield client
+        try:
+            yield client
+        except NoManagerError as error:
+            if directory is None:
+                raise
+            again = shlex.quote(str(directory))
+            raise RunError(
+                error.message,
+                hint=f"is it still running? 'hyperscale cluster up --dir {again}' starts it again",
+            ) from error
 
 
 class _Troubles:
