@@ -11,7 +11,7 @@ known to be accepted or refused, so a job is made once.
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, Self, TypeVar
@@ -19,14 +19,11 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from hyperscale.config import parse_duration_s
-from hyperscale.config.addresses import DEFAULT_PORT, parse_address
+from hyperscale.config.addresses import DEFAULT_PORT
 from hyperscale.config.loading import node_config
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError, InvariantError, RunError
-from hyperscale.graph import Overrides
-from hyperscale.jobs.commands import Isolation
 from hyperscale.jobs.events import Code, JobOptions
-from hyperscale.jobs.keys import key_problem
 from hyperscale.jobs.state import JOB_ENDS, JobView
 from hyperscale.nodes.client_api import (
     Callbacks,
@@ -40,6 +37,15 @@ from hyperscale.nodes.client_api import (
     progress_of,
     results_in,
     status_of,
+)
+from hyperscale.nodes.client_inputs import (
+    addresses_of,
+    check_callbacks,
+    checked_job,
+    checked_key,
+    checked_limit,
+    options_of,
+    package_of,
 )
 from hyperscale.nodes.client_managers import Address, Managers, NoManagerError
 from hyperscale.nodes.client_messages import (
@@ -59,7 +65,7 @@ from hyperscale.nodes.client_messages import (
     WorkersAsked,
     WorkersTold,
 )
-from hyperscale.nodes.client_package import Package, package_classes, package_file
+from hyperscale.nodes.client_package import Package
 from hyperscale.nodes.client_results import result_of
 from hyperscale.nodes.client_upload import upload
 from hyperscale.nodes.client_watch import PATIENCE_S, follow_job, unknown_job
@@ -108,19 +114,24 @@ class HyperscaleClient:
         tables: dict[str, Any] = {}
         if isinstance(settings, NodeConfig):
             config = settings
-        elif settings is not None:
+        elif isinstance(settings, Mapping):
             tables = dict(settings)
+        elif settings is not None:
+            raise InputError(
+                f"settings: {settings!r} is no configuration",
+                hint='as {"security": {"secret_file": "cluster.secret"}}',
+            )
         if gate_tcp_addrs:
             raise InputError(
                 "gate_tcp_addrs: there are no gates yet", hint="give manager_tcp_addrs"
             )
-        given: list[str | Address] = list(manager_tcp_addrs)
+        addresses = addresses_of(manager_tcp_addrs)
         if directory is not None:
             cluster = read_cluster(Path(directory))
-            given = given or [node.tcp for node in cluster.managers]
+            addresses = addresses or addresses_of([node.tcp for node in cluster.managers])
             if config is None and not tables.get("security"):
                 tables["security"] = {"secret_file": cluster.secret_file}
-        self._addresses = [_address(each) for each in given] or [("127.0.0.1", DEFAULT_PORT)]
+        self._addresses = addresses or [("127.0.0.1", DEFAULT_PORT)]
         self._config = config or node_config("manager", tables)
         self._patience_s = parse_duration_s(connect_timeout, where="connect_timeout")
         self.on_trouble = on_trouble
@@ -187,6 +198,8 @@ class HyperscaleClient:
     def _asked(self) -> Managers:
         if self._managers is None:
             raise InvariantError("the client is not started", hint="await start() first")
+        if self._stop.is_set():
+            raise InvariantError("the client is stopped", hint="make another one")
         return self._managers
 
     # -- submitting -----------------------------------------------------------------------
@@ -237,11 +250,14 @@ class HyperscaleClient:
                 static=static,
                 by=by,
             )
-        options = _options(chosen)
-        key = chosen.key or secrets.token_urlsafe(24)
-        if (problem := key_problem(key)) is not None:
-            raise InputError(f"key: {problem}")
-        package = job if isinstance(job, Package) else await asyncio.to_thread(_package, chosen)
+        check_callbacks(
+            on_status_update=on_status_update,
+            on_progress_update=on_progress_update,
+            on_workflow_result=on_workflow_result,
+        )
+        options = options_of(chosen)
+        key = checked_key(chosen.key or secrets.token_urlsafe(24))
+        package = job if isinstance(job, Package) else await asyncio.to_thread(package_of, chosen)
         await self._check_datacenters(chosen.target_datacenters)
         within_s = parse_duration_s(submit_timeout, where="submit_timeout")
         ack = await self._submit(package, key, options, chosen.by, within_s=within_s)
@@ -304,11 +320,16 @@ class HyperscaleClient:
     # -- asking ---------------------------------------------------------------------------
 
     async def get_job_status(self, job_id: str) -> JobStatusPush:
-        """How a job is doing now. `InputError` if there is none of that name."""
-        return status_of(await self.job_news(job_id))
+        """How a job is doing now, or what it came to. `InputError` if there is none of that
+        name."""
+        news = await self.job_news(job_id)
+        if news.job.status in JOB_ENDS:
+            return final_of(await self.get_results(job_id), news.job).as_status()
+        return status_of(news)
 
     async def job_news(self, job_id: str) -> JobNews:
         """All that is known of a job without following it."""
+        job_id = checked_job(job_id)
         told = await self._ask_about(job_id, JobAsked(job=job_id), JobTold)
         if told.job is None:
             raise unknown_job(job_id)
@@ -316,6 +337,7 @@ class HyperscaleClient:
 
     async def cancel_job(self, job_id: str, reason: str = "", *, by: str = "") -> CancelResult:
         """Ends a job early. Again is harmless; one that has ended stays what it became."""
+        job_id = checked_job(job_id)
         cancel = CancelJob(job=job_id, reason=reason or "cancelled by its user", by=by)
         told = await self._ask_about(job_id, cancel, CancelTold)
         if not told.accepted and told.code == Code.UNKNOWN_JOB.value:
@@ -326,7 +348,8 @@ class HyperscaleClient:
 
     async def get_jobs(self, *, limit: int = 100, live_only: bool = False) -> JobsTold:
         """The jobs of the cluster, newest first."""
-        return await self._ask(JobsAsked(limit=limit, live_only=live_only), JobsTold)
+        asked = JobsAsked(limit=checked_limit(limit), live_only=live_only)
+        return await self._ask(asked, JobsTold)
 
     async def get_workers(self) -> WorkersTold:
         return await self._ask(WorkersAsked(), WorkersTold)
@@ -364,6 +387,7 @@ class HyperscaleClient:
         patience_s: float = PATIENCE_S,
     ) -> AsyncGenerator[JobNews, None]:
         """News of a job twice a second, until it has ended."""
+        job_id = checked_job(job_id)
         news_of = follow_job(
             self._asked,
             job_id,
@@ -504,44 +528,3 @@ class HyperscaleClient:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("%s ended: %s", task.get_name(), error)
-
-
-def _address(given: str | Address) -> Address:
-    if isinstance(given, str):
-        return parse_address(given, default_port=DEFAULT_PORT, where="manager_tcp_addrs")
-    return str(given[0]), int(given[1])
-
-
-def _options(job: JobSubmission) -> JobOptions:
-    try:
-        isolation = Isolation(job.on_isolation)
-    except ValueError:
-        known = " or ".join(f'"{each.value}"' for each in Isolation)
-        raise InputError(f"on_isolation: {job.on_isolation!r} is not {known}") from None
-    options = JobOptions(
-        timeout_s=None if job.timeout is None else parse_duration_s(job.timeout, where="timeout"),
-        on_isolation=isolation,
-        log_level=job.log_level,
-        static=job.static,
-    )
-    if job.dispatch_timeout is not None:
-        wait_s = parse_duration_s(job.dispatch_timeout, where="dispatch_timeout")
-        options = msgspec.structs.replace(options, dispatch_timeout_s=wait_s)
-    return options
-
-
-def _package(job: JobSubmission) -> Package:
-    if job.file is not None:
-        overrides = Overrides(vus=job.vus, duration=job.duration, only=list(job.only))
-        return package_file(job.file, overrides)
-    if job.vus is not None or job.duration is not None or job.only:
-        raise InputError(
-            "submit_job: vus, duration and only are for test files",
-            hint="set them on the classes, or give instances that have their own",
-        )
-    workflows = list(job.workflows)
-    name = job.test_name
-    if not name and workflows:
-        first = workflows[0][1] if isinstance(workflows[0], tuple) else workflows[0]
-        name = first.__name__ if isinstance(first, type) else type(first).__name__
-    return package_classes(workflows, test_name=name)

@@ -79,7 +79,12 @@ async def follow_job(
 
 
 async def _exists(managers: Managers, job: str) -> bool:
-    told = await managers.ask(JobAsked(job=job), JobTold, within_s=10.0)
+    try:
+        told = await managers.ask(JobAsked(job=job), JobTold, within_s=10.0)
+    except RemoteError as error:
+        if error.code == Code.UNKNOWN_JOB.value:
+            return False
+        raise
     return told.job is not None
 
 

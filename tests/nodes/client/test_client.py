@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale import HyperscaleClient
-from hyperscale.errors import InputError, RunError
+from hyperscale import HyperscaleClient, Workflow
+from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.jobs.events import JobStatus
 from hyperscale.jobs.state import JobView, WorkflowRow, WorkflowStatus
 from hyperscale.nodes.client_api import JobSubmission
@@ -251,6 +251,56 @@ def test_what_cannot_be_submitted_is_told_before_anyone_is_asked(
                 await one.submit_job(submission)
 
     asyncio.run(main())
+
+
+WRONG_WORK = {
+    "no list": (None, {}, "no test file and no list of workflows"),
+    "a class alone": (Workflow, {}, r"no test file and no list of workflows.*\[Shop\]"),
+    "a file in a list": (["shop.py"], {}, "'shop.py' is not a workflow"),
+    "a key that is no text": ("none.py", {"key": 5}, "key: 5 is no text"),
+    "a level there is none of": ("none.py", {"log_level": "loud"}, "log_level: 'loud'"),
+    "no function": ("none.py", {"on_status_update": 5}, "on_status_update: 5 cannot be called"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_WORK)
+def test_wrong_use_is_told_in_the_users_words(what: str) -> None:
+    work, options, message = WRONG_WORK[what]
+
+    async def main() -> None:
+        async with HyperscaleClient(["127.0.0.1:1"]) as one:
+            with pytest.raises(InputError, match=message):
+                await one.submit_job(work, **options)
+
+    asyncio.run(main())
+
+
+@on_loop
+async def test_wrong_questions_are_told_before_anyone_is_asked() -> None:
+    async with HyperscaleClient("127.0.0.1:1") as one:
+        for question in (one.get_job_status, one.cancel_job, one.wait_for_completion):
+            with pytest.raises(InputError, match="None is no job id"):
+                await question(None)
+        for limit in (0, -1, 10**30, "5"):
+            with pytest.raises(InputError, match="limit"):
+                await one.get_jobs(limit=limit)
+    with pytest.raises(InvariantError, match="stopped"):
+        await one.get_jobs()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"manager_tcp_addrs": 5}, "no list of addresses"),
+        ({"manager_tcp_addrs": [5]}, "5 is not an address"),
+        ({"manager_tcp_addrs": [("127.0.0.1", "x")]}, "is not an address"),
+        ({"manager_tcp_addrs": [("127.0.0.1", 99999)]}, "99999"),
+        ({"settings": 5}, "5 is no configuration"),
+    ],
+)
+def test_a_client_says_what_it_cannot_be_made_of(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        HyperscaleClient(**options)
 
 
 def test_there_are_no_gates_yet() -> None:

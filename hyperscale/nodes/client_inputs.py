@@ -1,0 +1,111 @@
+"""What a client is given, checked before anyone is asked: each mistake an `InputError`."""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from hyperscale.config import parse_duration_s
+from hyperscale.config.addresses import DEFAULT_PORT, format_address, parse_address
+from hyperscale.errors import InputError
+from hyperscale.graph import Overrides, Workflow
+from hyperscale.jobs.commands import Isolation
+from hyperscale.jobs.events import JobOptions
+from hyperscale.jobs.keys import key_problem
+from hyperscale.nodes.client_api import JobSubmission
+from hyperscale.nodes.client_managers import Address
+from hyperscale.nodes.client_package import Package, package_classes, package_file
+
+JOBS_MOST = 100_000
+
+
+def addresses_of(given: object) -> list[Address]:
+    """Those of managers; one may stand for itself."""
+    if isinstance(given, str):
+        given = [given]
+    if not isinstance(given, Iterable):
+        raise InputError(
+            f"manager_tcp_addrs: {given!r} is no list of addresses", hint='as ["10.0.0.5:9000"]'
+        )
+    return [_address(each) for each in given]
+
+
+def _address(given: object) -> Address:
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], int):
+        given = format_address(str(given[0]), given[1])
+    if not isinstance(given, str):
+        raise InputError(
+            f"manager_tcp_addrs: {given!r} is not an address",
+            hint='write it as "host:9000" or ("host", 9000)',
+        )
+    return parse_address(given, default_port=DEFAULT_PORT, where="manager_tcp_addrs")
+
+
+def checked_job(job_id: object) -> str:
+    if not isinstance(job_id, str):
+        raise InputError(f"{job_id!r} is no job id", hint="submit_job returns it, as text")
+    return job_id
+
+
+def checked_limit(limit: object) -> int:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 0 < limit <= JOBS_MOST:
+        raise InputError(f"limit: {limit!r} is not a whole number from 1 to {JOBS_MOST}")
+    return limit
+
+
+def checked_key(key: object) -> str:
+    if not isinstance(key, str):
+        raise InputError(f"key: {key!r} is no text")
+    if (problem := key_problem(key)) is not None:
+        raise InputError(f"key: {problem}")
+    return key
+
+
+def check_callbacks(**callbacks: Callable[..., Any] | None) -> None:
+    for name, callback in callbacks.items():
+        if callback is not None and not callable(callback):
+            raise InputError(f"{name}: {callback!r} cannot be called", hint="give a function")
+
+
+def options_of(job: JobSubmission) -> JobOptions:
+    try:
+        isolation = Isolation(job.on_isolation)
+    except ValueError:
+        known = " or ".join(f'"{each.value}"' for each in Isolation)
+        raise InputError(f"on_isolation: {job.on_isolation!r} is not {known}") from None
+    if str(job.log_level).upper() not in logging.getLevelNamesMapping():
+        raise InputError(f"log_level: {job.log_level!r} is unknown", hint='as "info" or "debug"')
+    options = JobOptions(
+        timeout_s=None if job.timeout is None else parse_duration_s(job.timeout, where="timeout"),
+        on_isolation=isolation,
+        log_level=job.log_level,
+        static=job.static,
+    )
+    if job.dispatch_timeout is not None:
+        wait_s = parse_duration_s(job.dispatch_timeout, where="dispatch_timeout")
+        options = msgspec.structs.replace(options, dispatch_timeout_s=wait_s)
+    return options
+
+
+def package_of(job: JobSubmission) -> Package:
+    if job.file is not None:
+        only: Sequence[str] = [job.only] if isinstance(job.only, str) else list(job.only)
+        return package_file(job.file, Overrides(vus=job.vus, duration=job.duration, only=only))
+    if job.vus is not None or job.duration is not None or job.only:
+        raise InputError(
+            "submit_job: vus, duration and only are for test files",
+            hint="set them on the classes, or give instances that have their own",
+        )
+    given: object = job.workflows
+    if isinstance(given, Workflow | type) or not isinstance(given, Iterable):
+        raise InputError(
+            f"submit_job: {given!r} is no test file and no list of workflows",
+            hint="as 'shop.py', [Shop] or [Shop()]",
+        )
+    workflows = list(job.workflows)
+    name = job.test_name
+    if not name and workflows:
+        first = workflows[0][1] if isinstance(workflows[0], tuple) else workflows[0]
+        name = first.__name__ if isinstance(first, type) else type(first).__name__
+    return package_classes(workflows, test_name=name)
