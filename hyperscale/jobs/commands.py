@@ -125,7 +125,7 @@ class StartPart(Struct, frozen=True, kw_only=True):
     term: int
     start_in_ms: float
     lease_ms: int = 8_000
-    stamp_ms: int = 0  # the worker's latest, see RenewLeases
+    stamp_ms: int = 0  # see RenewLeases
 
 
 class StopPart(Struct, frozen=True, kw_only=True):
@@ -147,10 +147,10 @@ class RenewLeases(Struct, frozen=True, kw_only=True):
     """Each second to every worker with runs of the group: they may go on. -> LeasesRenewed
 
     Also says who the leader is now, and which runs of the group it knows of here. The lease
-    counts from `stamp_ms`, the latest stamp the leader has got from this worker, of the
-    worker's own clock: a renewal that was under way for long is worth less, or nothing. So
-    `lease_ms` after the leader heard a stamp for the last time, the worker has stopped. With
-    0 it counts from receipt.
+    counts from `stamp_ms`, a stamp of the worker's own clock that the leader had got before it
+    was last confirmed (see `links`): a renewal that was under way for long is worth less, or
+    nothing. So `lease_ms` after the leader heard a stamp for the last time, or after another
+    leader was elected, the worker has stopped. With 0 it counts from receipt.
     """
 
     group: int

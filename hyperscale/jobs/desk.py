@@ -67,6 +67,8 @@ class LiveJob:
     waiting_s: dict[tuple[str, int], float] = field(default_factory=dict)
     start_at_s: dict[str, float] = field(default_factory=dict)
     refused: dict[tuple[str, int], int] = field(default_factory=dict)  # in a row, by part
+    # Until when an attempt that was given up may have load: the next one is prepared meanwhile.
+    quiet_s: dict[tuple[str, int], float] = field(default_factory=dict)
 
 
 def proposal_key(event: Event) -> tuple[Any, ...]:
@@ -140,6 +142,10 @@ class Desk:
         for name, workflow in job.workflows.items():
             if workflow.parts:
                 self.workflow(live, job, name).remember(workflow.parts)
+            for index, part in enumerate(workflow.parts):
+                if part.segments:
+                    # Given up by an earlier leader, perhaps only just now.
+                    live.quiet_s[name, index] = now_s + self.timing.silence_margin_s
         for run, _ in job.runs():
             self.open(run, job, now_s=now_s, is_inherited=True)
 
@@ -191,6 +197,7 @@ class Desk:
             if job.workflows[run_id.workflow].status is not WorkflowStatus.RUNNING:
                 live.start_at_s.pop(run_id.workflow, None)  # all of them together, once more
             key = (run_id.workflow, run_id.part)
+            live.quiet_s[key] = max(run.quiet_s, live.quiet_s.get(key, run.quiet_s))
             refused = 0 if event.costs_retry else live.refused.get(key, 0) + 1
             live.refused[key] = refused
             if refused:
@@ -241,7 +248,7 @@ class Desk:
 
     def take(self, run: LiveRun, progress: PartProgress, *, now_s: float) -> None:
         """A report: into the run and into the statistics of its workflow."""
-        had_begun = run.started_s is not None
+        is_first = run.state is None
         if not run.take(progress, now_s=now_s):
             return
         live = self.jobs.get(run.id.job)
@@ -251,9 +258,10 @@ class Desk:
         if workflow is not None:
             rate = run.rates[-1] if run.rates else 0.0
             workflow.take(progress.report, attempt=run.id.attempt, rate_per_core=rate / run.cores)
-            if not had_begun or run.deadline_s == float("inf"):
+            if run.deadline_s == float("inf"):
                 self._set_deadline(run, workflow)
-        if not had_begun:
+        if is_first:
+            # How far it was is known to the next leader, should this one end before long.
             live.checkpoint_s = min(live.checkpoint_s, now_s + NEWS_S)
 
     def accepted(self, run: LiveRun, phase: PartPhase, *, now_s: float) -> None:

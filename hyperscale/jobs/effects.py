@@ -46,4 +46,12 @@ class Release:
     release: ReleaseCores
 
 
-Effect = Propose | Send | Ask | Release
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """Do most managers of the group take this one for its leader, asked from now on? If so,
+    `JobLeader.confirmed` with the same number; if not, or if nobody knows, nothing."""
+
+    question: int
+
+
+Effect = Propose | Send | Ask | Release | Confirm

@@ -3,7 +3,8 @@
 It decides, others act: every input returns effects. It reconciles rather than remembers: for
 each job it compares what is committed with what it knows of the workers and asks for what is
 missing, so that a lost message, a repeated one or a change of leader only costs time. Nothing
-is sent to a worker before the event that justifies it is committed.
+is sent to a worker before the event that justifies it is committed, and no lease is given or
+renewed before most managers have confirmed that this one leads (see `links`).
 
 A leader that takes over knows the machine's state and nothing else. It asks every worker what
 it runs, renews the leases of what belongs there, has the rest stopped, and gives up open runs
@@ -41,7 +42,7 @@ from hyperscale.jobs.commands import (
     WhoRuns,
 )
 from hyperscale.jobs.desk import Desk, proposal_key
-from hyperscale.jobs.effects import Command, Effect, Release, Send
+from hyperscale.jobs.effects import Command, Confirm, Effect, Release, Send
 from hyperscale.jobs.events import (
     AttemptRevoked,
     Checkpointed,
@@ -79,6 +80,10 @@ class JobLeader:
         self._tick_at_s = float("inf")
         self._full_at_s = float("inf")  # when all jobs are looked at again
         self._dirty: set[str] = set()  # jobs to be looked at before that
+        self._question = 0  # the last one to the other managers, whether this one leads
+        self._asked_s = float("-inf")  # when; that is over once it is answered
+        self._renewing: list[str] = []  # whose leases are renewed when it is
+        self._is_asked_again = False  # something came that was too late for it
         self.backpressure = Backpressure.NONE  # what reports are answered with
 
     # --- who leads ------------------------------------------------------------------------
@@ -90,6 +95,7 @@ class JobLeader:
         desk.lead(term, list(workers), now_s=now_s, now_ms=now_ms)
         self._tick_at_s = self._full_at_s = now_s
         self._dirty.clear()
+        self._asked_s = float("-inf")
         effects: list[Effect] = []
         for job in list(self._machine.jobs()):
             desk.adopt(job, now_s=now_s)
@@ -219,7 +225,8 @@ class JobLeader:
             return []
         links = self._desk.links
         if answer is None:
-            links.unanswered(worker, refused_s=refused_s, now_s=now_s)
+            if links.unanswered(worker, refused_s=refused_s, now_s=now_s):
+                self._full_at_s = self._tick_at_s = now_s
             return []
         if rtt_s is not None:
             links.measured(worker, rtt_s, now_s=now_s)
@@ -256,17 +263,20 @@ class JobLeader:
             if isinstance(message, PartReady):
                 return [desk.stop(message.worker, message.run, "it is not wanted any more")]
             return [desk.ack(message.worker, message.run)]
+        effects: list[Effect] = []
         if isinstance(message, PartReady):
             desk.links.heard(message.worker, message.stamp_ms, now_s=now_s)
             if run.phase in (None, PartPhase.PREPARING):
                 desk.accepted(run, PartPhase.READY, now_s=now_s)
+            if not desk.links.is_sure(message.worker, now_s=now_s):
+                effects = self._confirm([], now_s)
         else:
             run.result = run.result or message
             if isinstance(message, PartFinished) and message.report is not None:
                 final = PartProgress(run=run.id, report=message.report, elapsed_s=message.elapsed_s)
                 desk.take(run, final, now_s=now_s)
             run.phase = PartPhase.FINISHED
-        return self._steer(message.run.job, now_s)
+        return effects + self._steer(message.run.job, now_s)
 
     def progress(self, progress: Progress, *, now_s: float) -> tuple[ProgressTaken, list[Effect]]:
         """Reports of one worker."""
@@ -339,33 +349,77 @@ class JobLeader:
         return [] if job is None else self._steering.steer(job, now_s=now_s)
 
     def _contact(self, now_s: float) -> list[Effect]:
-        """Renews leases; asks those that have not said what they run."""
-        desk, timing = self._desk, self._timing
-        runs: dict[str, list[RunId]] = {}
-        for run in desk.runs.values():
-            runs.setdefault(run.worker, []).append(run.id)
-            desk.links.get(run.worker, now_s=now_s)
+        """Has leases renewed that are due; asks those that have not said what they run."""
+        desk = self._desk
+        busy = {run.worker for run in desk.runs.values()}
+        for worker in busy:
+            desk.links.get(worker, now_s=now_s)
         effects: list[Effect] = []
+        due: list[str] = []
         for worker, link in desk.links.all().items():
-            # Half a tick early rather than a whole one late.
-            if link.is_gone or now_s < link.renewed_s + timing.renew_s * 7 / 8:
+            if link.is_gone or not desk.links.is_due(link, now_s=now_s):
                 continue
             if link.has_answered and link.stamp_ms:
-                if worker not in runs:
-                    continue
-                command: Command = RenewLeases(
-                    group=desk.group,
-                    term=desk.term,
-                    leader=desk.node,
-                    lease_ms=round(timing.lease_s * 1000),
-                    runs=runs[worker],
-                    stamp_ms=link.stamp_ms,
-                )
-            elif link.is_up or worker in runs:
-                command = WhoRuns(group=desk.group, term=desk.term, leader=desk.node)
-            else:
+                if worker in busy:
+                    due.append(worker)
+            elif link.is_up or worker in busy:
+                link.renewed_s = now_s
+                question = WhoRuns(group=desk.group, term=desk.term, leader=desk.node)
+                effects.append(Send(worker, question))
+        return effects + self._confirm(due, now_s) if due else effects
+
+    # --- confirmation ---------------------------------------------------------------------
+
+    def _confirm(self, due: list[str], now_s: float) -> list[Effect]:
+        """Makes the latest stamps sure, and then renews the leases that are due. One question
+        at a time; one that is lost is asked again."""
+        if now_s < self._asked_s + self._timing.lease_s / 4:
+            self._is_asked_again = True
+            return []
+        self._is_asked_again = False
+        self._question += 1
+        self._asked_s = now_s
+        self._renewing = due
+        self._desk.links.asked()
+        return [Confirm(self._question)]
+
+    def confirmed(self, question: int, *, now_s: float) -> list[Effect]:
+        """Since the question was asked, most managers have taken this one for the leader."""
+        is_open = self._asked_s > float("-inf")
+        if not self._is_leading or question != self._question or not is_open:
+            return []
+        self._asked_s = float("-inf")
+        self._desk.links.confirmed()
+        effects = self._renew(self._renewing, now_s)
+        waiting = {r.id.job for r in self._desk.runs.values() if r.phase is PartPhase.READY}
+        for job_id in waiting:
+            effects += self._steer(job_id, now_s)
+        if self._is_asked_again:
+            effects += self._contact(now_s)
+        if self._is_asked_again:
+            effects += self._confirm([], now_s)
+        return effects
+
+    def _renew(self, workers: list[str], now_s: float) -> list[Effect]:
+        desk = self._desk
+        runs: dict[str, list[RunId]] = {worker: [] for worker in workers}
+        for run in desk.runs.values():
+            if run.worker in runs and not run.is_given_up:
+                runs[run.worker].append(run.id)
+        effects: list[Effect] = []
+        for worker, listed in runs.items():
+            link = desk.links.get(worker, now_s=now_s)
+            if link.is_gone or not link.sure_ms:
                 continue
             link.renewed_s = now_s
+            command = RenewLeases(
+                group=desk.group,
+                term=desk.term,
+                leader=desk.node,
+                lease_ms=round(self._timing.lease_s * 1000),
+                runs=listed,
+                stamp_ms=link.sure_ms,
+            )
             effects.append(Send(worker, command))
         return effects
 
@@ -380,7 +434,8 @@ class JobLeader:
             is_ready = answer.phase is PartPhase.READY
             phase = PartPhase.READY if is_ready else PartPhase.PREPARING
             self._desk.accepted(run, phase, now_s=now_s)
-            return self._steer(run_id.job, now_s)
+            # By the time it is ready, a lease may count from what has just been heard.
+            return self._confirm([], now_s) + self._steer(run_id.job, now_s)
         match answer.refusal:
             case Refusal.STALE_TERM:
                 return []  # deposed: the ledger will say so

@@ -3,6 +3,11 @@
 A lease counts from a stamp of the worker's own clock that the leader has echoed. So once the
 leader has heard no new stamp for as long as a lease lasts, the worker has stopped by itself,
 whatever became of renewals on the way.
+
+A stamp is echoed only when it is *sure*: it had been heard when most managers confirmed this
+leader for the last time. A successor cannot have been elected before that, so whatever leases
+its predecessors have given, though they be frozen, cut off or slow to notice, count from before
+its own beginning: it waits as long as if it had heard every worker just then, and no longer.
 """
 
 from dataclasses import dataclass, field
@@ -16,6 +21,10 @@ class Link:
 
     stamp_ms: int = 0  # the latest of its clock
     heard_s: float = float("-inf")  # when that came, on ours
+    asked_ms: int = 0  # the latest when managers were asked to confirm this leader
+    asked_s: float = float("-inf")
+    sure_ms: int = 0  # the latest when they had done so: this one may be echoed
+    sure_s: float = float("-inf")
     renewed_s: float = float("-inf")  # when the last renewal or question went out
     rtt_s: float = 0.0
     cpu: float = 0.0  # shares in use, as it says
@@ -35,18 +44,14 @@ class Links:
     _links: dict[str, Link] = field(default_factory=dict)
 
     def lead(self, workers: list[str], *, now_s: float) -> None:
-        """A new leader: what its predecessor has promised is unknown, so it waits longer."""
+        """A new leader: whatever its predecessors have echoed was said before."""
         self.took_over_s = now_s
-        self._links = {worker: self._fresh(now_s, is_up=True) for worker in workers}
-
-    def _fresh(self, now_s: float, *, is_up: bool) -> Link:
-        return Link(heard_s=now_s + self.timing.takeover_margin_s, is_up=is_up)
+        self._links = {worker: Link(heard_s=now_s, is_up=True) for worker in workers}
 
     def get(self, worker: str, *, now_s: float) -> Link:
         link = self._links.get(worker)
         if link is None:
-            since_s = max(now_s, self.took_over_s)
-            link = self._links[worker] = self._fresh(since_s, is_up=False)
+            link = self._links[worker] = Link(heard_s=now_s)
         return link
 
     def all(self) -> dict[str, Link]:
@@ -61,18 +66,48 @@ class Links:
         if stamp_ms > link.stamp_ms:
             link.stamp_ms = stamp_ms
             link.ended_s = None
-            link.heard_s = max(now_s, link.heard_s)
+            link.heard_s = now_s
 
-    def unanswered(self, worker: str, *, refused_s: float | None, now_s: float) -> None:
+    def asked(self) -> None:
+        """Managers are asked to confirm this leader, from now on."""
+        for link in self._links.values():
+            if link.stamp_ms:
+                link.asked_ms, link.asked_s = link.stamp_ms, link.heard_s
+
+    def confirmed(self) -> None:
+        """Most of them did."""
+        for link in self._links.values():
+            link.sure_ms, link.sure_s = link.asked_ms, link.asked_s
+
+    def is_sure(self, worker: str, *, now_s: float) -> bool:
+        """Whether a lease that counts from the sure stamp has at least half its time left."""
+        return now_s <= self.get(worker, now_s=now_s).sure_s + self.timing.lease_s / 2
+
+    def unanswered(self, worker: str, *, refused_s: float | None, now_s: float) -> bool:
         """No answer. That nobody listens proves that a process has ended; if membership sees
-        no other, and has had the time to hear of one, it was the one in question."""
+        no other, and has had the time to hear of one, it was the one in question. True if
+        that is news."""
         if refused_s is None:
-            return
+            return False
         link = self.get(worker, now_s=now_s)
+        was_gone = link.is_gone
         link.ended_s = refused_s if link.ended_s is None else link.ended_s
-        is_settled = now_s >= self.took_over_s + self.timing.settle_s
-        if link.is_doubtful or (not link.is_up and is_settled):
+        if link.is_doubtful or (not link.is_up and now_s >= self._settled_s):
             link.is_gone = True
+        return link.is_gone and not was_gone
+
+    @property
+    def _settled_s(self) -> float:
+        """From when on membership has heard what the last leader knew."""
+        return self.took_over_s + self.timing.settle_s
+
+    def is_due(self, link: Link, *, now_s: float) -> bool:
+        """Whether a worker is to be renewed or asked: each second, and where nobody listened
+        also as soon as that is proof."""
+        if link.ended_s is not None and link.renewed_s < self._settled_s <= now_s:
+            return True
+        # Half a tick early rather than a whole one late.
+        return now_s >= link.renewed_s + self.timing.renew_s * 7 / 8
 
     def measured(self, worker: str, rtt_s: float, *, now_s: float) -> None:
         """A round trip. The lowest of late counts: queues on the way are no distance."""

@@ -90,7 +90,6 @@ class LiveRun:
     phase: PartPhase | None = None  # None: not heard of yet
     sent_s: float = float("-inf")  # when the last command about its phase went out
     opened_s: float = 0.0
-    stamp_ms: int = 0
     started_s: float | None = None  # when its load began, as far as this leader knows
     maybe_s: float | None = None  # from when on it may have begun, for all this leader knows
     deadline_s: float = float("inf")
@@ -105,10 +104,18 @@ class LiveRun:
     actions: int = -1
     moved_s: float = 0.0  # when an action finished for the last time
     missing: int = 0  # how often its worker said it has no such run
+    # Given up as its lease is over: until then a slow clock may think otherwise.
+    quiet_s: float = float("-inf")
     is_saturated: bool = False  # its generators are at their limit
     extensions: int = 0
     extended_at: int = -1  # actions when time was granted last
     result: PartFinished | PartRefused | None = None  # to be committed
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it is to be revoked for its silence. Then its lease is renewed no more, also
+        if its worker is heard again: the next attempt begins when this one is over."""
+        return self.quiet_s > float("-inf")
 
     @property
     def was_accepted(self) -> bool:

@@ -46,6 +46,8 @@ from hyperscale.plan import Priority
 from hyperscale.stats.report import PartReport
 from hyperscale.stats.thresholds import abort_verdict
 
+_AHEAD_S = 0.5
+"""Parts that have to wait for a moment are told to start so long before: a few looks at them."""
 _RUNNING = (PartPhase.RUNNING, PartPhase.STOPPING, PartPhase.FINISHED)
 CHECKPOINT_BYTES = 512 * 1024
 CHECKPOINTS_AT_ONCE = 64
@@ -269,6 +271,7 @@ class Steering:
         loss = self._loss(job, run, now_s)
         if loss is not None:
             until_s = self._lease_over_s(job, run, now_s)
+            run.quiet_s = self._quiet_s(run, now_s)
             return self._desk.give_up(
                 run, loss, costs_retry=run.was_accepted, now_s=now_s, until_s=until_s
             )
@@ -293,9 +296,27 @@ class Steering:
         link = self._desk.links.get(run.worker, now_s=now_s)
         if link.is_gone:
             return f"worker {run.worker} died"
-        if self._is_silent(run, now_s) and not link.is_held and not _may_go_on(job, run, now_s):
+        # As soon as its lease is over, if nothing is going to hold it: then the next attempt is
+        # prepared while the margin lasts.
+        quiet_s = self._quiet_s(run, now_s)
+        is_over = now_s >= quiet_s - self._timing.silence_margin_s
+        is_over = is_over and (now_s >= quiet_s or self._is_alone(run, now_s))
+        if is_over and not link.is_held and not _may_go_on(job, run, now_s):
             return f"worker {run.worker} has been silent for too long"
         return None
+
+    def _is_alone(self, run: LiveRun, now_s: float) -> bool:
+        """Whether its worker is dead to membership and the only one that is silent. If many are,
+        it may take membership a moment longer to find out that the network is to blame."""
+        links = self._desk.links
+        if links.get(run.worker, now_s=now_s).is_up:
+            return False
+        since_s = now_s - 2 * self._timing.renew_s
+        return all(
+            links.get(each.worker, now_s=now_s).heard_s >= since_s
+            for each in self._desk.runs.values()
+            if each.worker != run.worker
+        )
 
     def _prepare(self, job: Job, workflow: Workflow, run: LiveRun) -> Send:
         plan = job.plan_of(run.id.workflow)
@@ -326,7 +347,8 @@ class Steering:
     def _start(
         self, job: Job, live: LiveJob, workflow: Workflow, run: LiveRun, now_s: float
     ) -> list[Effect]:
-        """All parts together the first time; later ones as soon as they are ready."""
+        """All parts together the first time; later ones as soon as they are ready, and those
+        before them have certainly ended."""
         name = run.id.workflow
         others = [
             self._desk.runs.get(RunId(job.id, name, index, part.attempt))
@@ -343,6 +365,11 @@ class Steering:
         if not has_begun and not is_complete:
             return []
         together = [run] if has_begun else runs
+        parts = [(name, each.id.part) for each in together]
+        quiet_s = max([now_s, *(live.quiet_s[part] for part in parts if part in live.quiet_s)])
+        are_sure = all(self._desk.links.is_sure(each.worker, now_s=now_s) for each in together)
+        if quiet_s > now_s + _AHEAD_S or not are_sure:
+            return []
         links = {each.worker: self._desk.links.get(each.worker, now_s=now_s) for each in together}
         farthest_s = max(link.rtt_s for link in links.values()) / 2
         if name not in live.start_at_s:
@@ -350,17 +377,17 @@ class Steering:
         effects: list[Effect] = []
         for each in together:
             link = links[each.worker]
-            start_in_s = max(0.0, live.start_at_s[name] - now_s - link.rtt_s / 2)
+            start_in_s = max(live.start_at_s[name] - now_s - link.rtt_s / 2, quiet_s - now_s)
             each.sent_s = now_s
             if each.maybe_s is None:
-                each.maybe_s = each.origin_s = now_s
+                each.maybe_s = each.origin_s = quiet_s
             command = StartPart(
                 run=each.id,
                 group=self._desk.group,
                 term=self._desk.term,
                 start_in_ms=start_in_s * 1000,
                 lease_ms=round(self._timing.lease_s * 1000),
-                stamp_ms=link.stamp_ms,
+                stamp_ms=link.sure_ms,
             )
             effects.append(Send(each.worker, command))
         return effects
@@ -388,11 +415,17 @@ class Steering:
 
     def _is_silent(self, run: LiveRun, now_s: float) -> bool:
         """Whether whatever it ran has stopped by itself: nobody renewed its lease."""
+        return now_s >= self._quiet_s(run, now_s)
+
+    def _quiet_s(self, run: LiveRun, now_s: float) -> float:
+        """From when on it has certainly no load, if its worker stays silent."""
+        if run.is_given_up:
+            return run.quiet_s
         links = self._desk.links
         if links.get(run.worker, now_s=now_s).is_gone:
-            return True
+            return float("-inf")
         # An idle worker has not been heard for long, and need not have been.
-        return now_s >= links.stopped_at_s(run.worker, since_s=run.opened_s, now_s=now_s)
+        return links.stopped_at_s(run.worker, since_s=run.opened_s, now_s=now_s)
 
     def _lease_over_s(self, job: Job, run: LiveRun, now_s: float) -> float:
         """When its load was over at the latest."""
@@ -401,8 +434,7 @@ class Steering:
             return now_s if link.ended_s is None else link.ended_s
         if job.options.on_isolation is Isolation.CONTINUE:
             return min(now_s, _own_end_s(job, run))
-        over_s = self._desk.links.stopped_at_s(run.worker, since_s=run.opened_s, now_s=now_s)
-        return min(now_s, over_s - self._timing.silence_margin_s)
+        return min(now_s, self._quiet_s(run, now_s) - self._timing.silence_margin_s)
 
     # --- results --------------------------------------------------------------------------
 

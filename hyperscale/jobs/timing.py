@@ -16,8 +16,6 @@ class Timing(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     renew_s: Seconds = 1.0
     # After a worker's lease must have run out: clocks that differ in speed, a late timer.
     silence_margin_s: Seconds = 2.0
-    # A deposed leader renews until it notices; its successor waits for that much longer.
-    takeover_margin_s: Seconds = 2.0
     # That a process has ended is known within 3 s. What was accepted since may be another's.
     evidence_s: Seconds = 5.0
     # What membership knew when the last leader sent something, every manager knows by then.

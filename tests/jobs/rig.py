@@ -32,7 +32,7 @@ from hyperscale.jobs.commands import (
     WhoRuns,
     WorkerCores,
 )
-from hyperscale.jobs.effects import Ask, Effect, Propose, Release, Send
+from hyperscale.jobs.effects import Ask, Confirm, Effect, Propose, Release, Send
 from hyperscale.jobs.events import Event, JobOptions, decode_reply, encode
 from hyperscale.jobs.leader import JobLeader
 from hyperscale.jobs.machine import JobMachine
@@ -58,6 +58,8 @@ class Worker:
     stops: list[RunId] = field(default_factory=list)
     acks: list[RunId] = field(default_factory=list)
     renewals: int = 0
+    renewed: list[RunId] = field(default_factory=list)  # with the last one
+    echoed: list[int] = field(default_factory=list)  # stamps that leases were to count from
     version: int = 0
     incarnation: int = 1
 
@@ -97,6 +99,8 @@ class Rig:
         self.events: list[Event] = []
         self.records: dict[str, Job] = {}
         self.commits = True
+        self.confirms = True
+        self.question = 0  # the last one whether this leader leads
         self._work: deque[Any] = deque()
         self.allocator.lead(self.workers, now_s=self.now_s)
         for worker in self.workers.values():
@@ -270,6 +274,10 @@ class Rig:
                 case Release(release=release):
                     for tell in self.allocator.release(release, now_s=self.now_s):
                         self._work.extend(self.leader.cores(tell.answer, now_s=self.now_s))
+                case Confirm(question=question):
+                    self.question = question
+                    if self.confirms:
+                        self._work.extend(self.leader.confirmed(question, now_s=self.now_s))
         return last
 
     def _propose(self, event: Event) -> str:
@@ -320,6 +328,7 @@ class Rig:
                         run=run, accepted=False, refusal=Refusal.UNKNOWN_RUN, reason="unknown"
                     )
                 worker.phases[run] = PartPhase.RUNNING
+                worker.echoed.append(command.stamp_ms)
                 worker.starts.setdefault(run, self.now_s + command.start_in_ms / 1000)
                 return self._answer(run, worker)
             case StopPart(run=run):
@@ -329,6 +338,8 @@ class Rig:
                 return self._answer(run, worker)
             case RenewLeases():
                 worker.renewals += 1
+                worker.renewed = command.runs
+                worker.echoed.append(command.stamp_ms)
                 open_ = {r for r, p in worker.phases.items() if p is not PartPhase.FINISHED}
                 return LeasesRenewed(
                     accepted=True,

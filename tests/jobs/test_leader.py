@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from hyperscale.jobs.commands import PartPhase, PartProgress, Progress, RunId
+from hyperscale.jobs.commands import PartPhase, PartProgress, PartReady, Progress, RunId
 from hyperscale.jobs.events import (
     AttemptRevoked,
     Checkpointed,
@@ -65,6 +65,53 @@ def test_leases_are_renewed_each_second() -> None:
     before = rig.workers["w0"].renewals
     rig.run(10.0)
     assert 9 <= rig.workers["w0"].renewals - before <= 11
+
+
+def test_a_leader_that_is_not_confirmed_renews_no_lease() -> None:
+    rig = Rig()
+    rig.submit(workflow("Load"))
+    rig.confirms = False
+    before = rig.workers["w0"].renewals
+    rig.run(5.0)
+    assert rig.workers["w0"].renewals == before
+    rig.confirms = True
+    rig.run(3.0)
+    assert rig.workers["w0"].renewals > before
+
+
+def test_a_lease_counts_from_what_was_heard_before_the_leader_was_asked_about() -> None:
+    """A successor may have been elected since: its own leases count from later stamps only."""
+    rig = Rig()
+    rig.submit(workflow("Load"))
+    rig.run(2.0)
+    rig.confirms = False
+    question = rig.question
+    while rig.question == question:
+        rig.run(0.05)
+    asked_ms = rig.now_ms
+    worker = rig.workers["w0"]
+    rig.run(0.5)
+    run = next(iter(worker.runs))
+    message = PartReady(worker="w0", group=1, run=run, stamp_ms=rig.now_ms)
+    rig.do(rig.leader.received(message, now_s=rig.now_s))
+    worker.echoed.clear()
+    rig.do(rig.leader.confirmed(rig.question, now_s=rig.now_s))
+    (echoed,) = worker.echoed
+    assert echoed <= asked_ms
+    rig.do(rig.leader.confirmed(rig.question - 1, now_s=rig.now_s))
+    assert len(worker.echoed) == 1
+
+
+def test_load_begins_once_the_leader_is_confirmed() -> None:
+    rig = Rig()
+    rig.confirms = False
+    job = rig.submit(workflow("Load"))
+    rig.run(3.0)
+    assert rig.workers["w0"].phases[RunId(job, "Load", 0, 1)] is PartPhase.READY
+    assert rig.workers["w0"].starts == {}
+    rig.confirms = True
+    rig.run(3.0)
+    assert rig.running()["w0"] == [RunId(job, "Load", 0, 1)]
 
 
 def test_a_worker_heard_again_is_renewed_at_once() -> None:

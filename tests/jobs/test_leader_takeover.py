@@ -55,16 +55,46 @@ def test_a_new_leader_stops_what_does_not_belong() -> None:
     assert stranger in rig.workers["w1"].stops
 
 
-def test_a_new_leader_waits_longer_for_a_silent_worker() -> None:
+def test_a_new_leader_waits_as_if_it_had_heard_a_silent_worker_just_then() -> None:
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
     rig.run(3.0, reports=True)
     rig.workers["w0"].is_silent = True
     rig.take_over()
-    rig.run(11.0)
+    rig.do(rig.leader.worker_down("w0", is_certain=False, now_s=rig.now_s))
+    took_over_s = rig.now_s
+    rig.run(7.9)
     assert rig.job(job).workflows["Load"].parts[0].attempt == 1
-    rig.run(2.0)
-    assert rig.job(job).workflows["Load"].parts[0].attempt == 2
+    rig.run(4.0)
+    started_s = rig.workers["w1"].starts[RunId(job, "Load", 0, 2)]
+    assert took_over_s + 10.0 <= started_s <= took_over_s + 10.3
+
+
+def test_the_end_of_what_another_leader_has_given_up_is_waited_for() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(3.0, reports=True)
+    rig.workers["w0"].is_silent = True
+    rig.do(rig.leader.worker_down("w0", is_certain=False, now_s=rig.now_s))
+    second = RunId(job, "Load", 0, 2)
+    while rig.workers["w1"].phases.get(second) is not PartPhase.READY:
+        rig.run(0.1)
+    rig.take_over()
+    took_over_s = rig.now_s
+    rig.run(4.0)
+    assert took_over_s + 2.0 <= rig.workers["w1"].starts[second] <= took_over_s + 2.3
+
+
+def test_how_far_a_run_was_is_known_to_the_next_leader_from_its_first_report_on() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(1.5, reports=True)
+    rig.take_over()
+    rig.kill("w0")
+    rig.run(0.5)
+    part = rig.job(job).workflows["Load"].parts[0]
+    assert part.attempt == 2
+    assert 1.0 <= part.began_s <= 3.0
 
 
 def test_what_had_not_begun_when_its_worker_died_leaves_no_gap_and_is_done_whole() -> None:
@@ -100,7 +130,7 @@ def test_a_worker_that_died_before_the_new_leader_led_is_not_waited_for() -> Non
     rig.workers["w0"].is_up = False
     rig.tell(rig.allocator.worker_down("w0", now_s=rig.now_s))
     rig.take_over()
-    rig.run(3.5)
+    rig.run(2.3)
     part = rig.job(job).workflows["Load"].parts[0]
     assert (part.attempt, part.worker) == (2, "w1")
 

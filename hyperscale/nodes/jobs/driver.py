@@ -37,7 +37,7 @@ from hyperscale.jobs.commands import (
     WhoRuns,
     WorkerCores,
 )
-from hyperscale.jobs.effects import Ask, Command, Effect, Propose, Release, Send
+from hyperscale.jobs.effects import Ask, Command, Confirm, Effect, Propose, Release, Send
 from hyperscale.jobs.events import Event, decode, decode_reply, encode
 from hyperscale.jobs.leader import JobLeader
 from hyperscale.jobs.machine import JobMachine
@@ -49,6 +49,7 @@ from hyperscale.membership.messages import Claim
 from hyperscale.nodes.client_messages import RoomAsked, RoomTold
 from hyperscale.nodes.ledger.peers import Peers
 from hyperscale.nodes.ledger.routing import Ledger
+from hyperscale.nodes.ledger.service import STRONG
 from hyperscale.nodes.member import MemberNode
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError
@@ -179,6 +180,8 @@ class JobsDriver:
                 case Release(release=release):
                     self._asks.pop(release.ask, None)
                     self._release(release)
+                case Confirm(question=question):
+                    self._spawn(self._confirm(group, question), "confirm")
         self._arm()
 
     async def _propose(self, group: int, event: Event) -> None:
@@ -190,6 +193,17 @@ class JobsDriver:
             if leader is not None:
                 effects = leader.proposal_failed(event, now_s=time.monotonic())
                 self._perform(group, effects)
+
+    async def _confirm(self, group: int, question: int) -> None:
+        leader = self.leaders.get(group)
+        try:
+            await self.ledger.fresh(group, STRONG, timeout_s=CALL_S)
+        except HyperscaleError as error:
+            _log.info("leadership.unconfirmed: %s", error, extra={"group": group})
+            return
+        # The answer may be another leader's: then this one has been told to follow by now.
+        if leader is not None and self.leaders.get(group) is leader:
+            self._perform(group, leader.confirmed(question, now_s=time.monotonic()))
 
     def _send(self, node: str, message: Struct) -> None:
         link = self._peers.link(node)

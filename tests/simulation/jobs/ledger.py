@@ -91,6 +91,16 @@ class Ledger:
         else:
             self.world.after(_PROPOSAL_S * self.world.rng.random(), fail)
 
+    def confirm(self, host: "Host", group: int, term: int, question: int) -> None:
+        """Most managers say that this one leads, or nothing is heard. What they answer is
+        waiting there when a leader that stood still meanwhile wakes up."""
+
+        def decide() -> None:
+            if self.leads(host.address, group, term) and self._has_majority_near(host.address):
+                self._later(host.address, "confirmed", (group, term, question), 0.005)
+
+        self.world.after(0.001 + 0.01 * self.world.rng.random() ** 3, decide)
+
     def commit(self, group: int, event: Event) -> Reply:
         known = self.groups[group]
         body = encode(event)
@@ -123,15 +133,16 @@ class Ledger:
     # --- leaders --------------------------------------------------------------------------
 
     def _reaches_majority(self, name: str) -> bool:
+        return self.world.hosts[name].is_running and self._has_majority_near(name)
+
+    def _has_majority_near(self, name: str) -> bool:
         hosts, network = self.world.hosts, self.world.network
-        host = hosts[name]
-        if not host.is_running:
-            return False
-        near = sum(
+        near = 1 + sum(
             hosts[other].is_running
             and not network.is_cut(name, other)
             and not network.is_cut(other, name)
             for other in self.managers
+            if other != name
         )
         return near * 2 > len(self.managers)
 
@@ -146,8 +157,7 @@ class Ledger:
                 group.lost_s = now_s
                 group.patience_s = 1.0 + rng.random()
                 if group.leader is not None:
-                    # It notices by itself, about as soon as the others do; not while paused.
-                    self._depose(number, group.leader, group.term, 1.0 + rng.random())
+                    self._notice(number, group.leader, group.term, 1.0 + rng.random())
             if now_s >= group.lost_s + _LEADERLESS_S:
                 self.was_leaderless = True
             if now_s >= group.lost_s + group.patience_s:
@@ -171,12 +181,26 @@ class Ledger:
     def make_leader(self, number: int, name: str) -> None:
         """An election, or a transfer."""
         group = self.groups[number]
-        if group.leader is not None and group.leader != name:
+        is_told = group.leader is not None and not self.world.network.is_cut(name, group.leader)
+        if group.leader is not None and group.leader != name and is_told:
             self._depose(number, group.leader, group.term, 0.05)
         group.term += 1
         group.leader, group.lost_s = name, None
         group.life = self.world.hosts[name].life
         self._later(name, "lead", (number, group.term), 0.01)
+
+    def _notice(self, number: int, name: str, term: int, after_s: float) -> None:
+        """It notices by itself that it reaches nobody, about as soon as others do; but one that
+        stands still hears nothing, and takes its time when it wakes up."""
+        host = self.world.hosts[name]
+
+        def look() -> None:
+            if host.paused:
+                self._notice(number, name, term, 0.2 + 1.8 * self.world.rng.random())
+            else:
+                self._depose(number, name, term, 0.0)
+
+        self.world.after(after_s, look)
 
     def _depose(self, number: int, name: str, term: int, after_s: float) -> None:
         host = self.world.hosts[name]

@@ -15,7 +15,7 @@ from hyperscale.jobs.commands import (
     ResultAck,
     WorkerCores,
 )
-from hyperscale.jobs.effects import Ask, Effect, Propose, Release, Send
+from hyperscale.jobs.effects import Ask, Confirm, Effect, Propose, Release, Send
 from hyperscale.jobs.events import decode_reply
 from hyperscale.jobs.leader import JobLeader
 from tests.simulation import network
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.simulation.kernel import Host
 
 _LOOK_EVERY_S = 0.25
-_SILENT_S = 10.0
+_SILENT_S = (4.0, 12.0)
 
 
 class _Seen:
@@ -36,6 +36,7 @@ class _Seen:
         self.life = 0
         self.is_up = False
         self.silent_since_s: float | None = None
+        self.patience_s = 0.0
         self.refused_at_s: float | None = None
         self.closed_s: float | None = None
 
@@ -101,6 +102,11 @@ class ManagerProgram:
             self.allocator.follow()
         else:
             self.leaders[group].follow()
+
+    def confirmed(self, payload: tuple[int, int, int], now_s: float) -> None:
+        group, term, question = payload
+        if self.terms.get(group, 0) == term:
+            self._do(group, self.leaders[group].confirmed(question, now_s=now_s))
 
     # --- the world ------------------------------------------------------------------------
 
@@ -169,8 +175,10 @@ class ManagerProgram:
             name, self.host.address
         )
         if cut or not worker.powered or worker.paused:
-            seen.silent_since_s = seen.silent_since_s or now_s
-            if seen.is_up and now_s >= seen.silent_since_s + _SILENT_S:
+            if seen.silent_since_s is None:
+                seen.silent_since_s = now_s
+                seen.patience_s = world.rng.uniform(*_SILENT_S)
+            if seen.is_up and now_s >= seen.silent_since_s + seen.patience_s:
                 self._down(name, seen, now_s, is_certain=False)
             return
         seen.silent_since_s = None
@@ -233,6 +241,8 @@ class ManagerProgram:
                     allocator = self.ledger.groups[ALLOCATION].leader
                     if allocator is not None:
                         self.host.send(allocator, release)
+                case Confirm(question=question):
+                    self.ledger.confirm(self.host, group, self.terms[group], question)
 
     def _propose(self, group: int, event: Any) -> None:
         def failed() -> None:

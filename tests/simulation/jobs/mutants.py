@@ -66,6 +66,15 @@ class Impatient(JobLeader):
         self._desk.links = _Hasty(self._timing)
 
 
+class Unconfirmed(JobLeader):
+    """Leases count from what was heard last, whoever may have been elected meanwhile."""
+
+    def _confirm(self, due: list[str], now_s: float) -> list[LeaderEffect]:
+        self._desk.links.asked()
+        self._desk.links.confirmed()
+        return self._renew(due, now_s)
+
+
 def _is_same_part(a: RunId, b: RunId) -> bool:
     return (a.job, a.workflow, a.part) == (b.job, b.workflow, b.part)
 
@@ -90,4 +99,5 @@ MUTANTS = (
         "decided by the result of another",
     ),
     Mutant("lease not waited for", Cores(leader=Impatient), "isolation", "double load"),
+    Mutant("renewed by a deposed leader", Cores(leader=Unconfirmed), "deposed", "double load"),
 )

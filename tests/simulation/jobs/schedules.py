@@ -7,6 +7,7 @@ end within a bound, all of it accounted for.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -24,7 +25,7 @@ from hyperscale.jobs.leader import JobLeader
 from hyperscale.jobs.machine import JobMachine
 from hyperscale.plan import Plan as TestPlan
 from hyperscale.plan import Priority, StepKind, StepPlan, WorkflowPlan
-from tests.simulation.faults import Step, play
+from tests.simulation.faults import Step, apply, play
 from tests.simulation.jobs.ledger import Ledger
 from tests.simulation.jobs.manager import ManagerProgram
 from tests.simulation.jobs.monitor import JobMonitor, check_end
@@ -56,12 +57,15 @@ class Profile:
     leader_crashes: float = 0.0
     leader_pauses: float = 0.0
     manager_cuts: float = 0.0
+    deposals: float = 0.0
+    """A leader is cut off with a worker, and stands still for a while before it notices."""
     transfers: float = 0.0
     blackouts: float = 0.0
     """All managers crash at once and come back one by one."""
     goes_on: float = 0.0
     cancels: float = 0.3
     exclusive: float = 0.15
+    longest_s: float = 17.0
     restarts: float = 0.7
     is_steady: bool = False
     """Workers are well and leaders come back soon: then no part may be restarted."""
@@ -131,6 +135,15 @@ PROFILES = {
             worker_crashes=1.0,
             manager_cuts=0.5,
             leader_crashes=0.5,
+        ),
+        Profile(
+            "deposed",
+            managers=(3, 5),
+            deposals=2.0,
+            longest_s=60.0,
+            transfers=0.5,
+            exclusive=0.0,
+            cancels=0.0,
         ),
         Profile(
             "blackout",
@@ -268,7 +281,7 @@ def _job(rng: Random, profile: Profile, number: int) -> Submission:
             {
                 "name": f"W{index}",
                 "depends": [name for name in names if rng.random() < 0.4],
-                "duration_s": round(3.0 + 14.0 * rng.random(), 2),
+                "duration_s": round(3.0 + (profile.longest_s - 3.0) * rng.random(), 2),
                 "vus": rng.choice((1, 2, 5, 100)),
                 "priority": priority,
                 "is_test": is_test,
@@ -308,6 +321,11 @@ class _Draw:
             self._cut(side)
         for _ in range(self._count(p.manager_cuts)):
             self._cut([self.rng.choice(self.managers)])
+        for _ in range(self._count(p.deposals) if p.deposals else 0):
+            step: Step = {"at_s": self._time(), "do": "depose"}
+            step["for_s"] = self.rng.choice((15.0, 30.0))
+            step["still_s"] = self.rng.choice((0.0, 3.0, 5.0, 7.0))
+            self.drawn.append(step)
         for _ in range(self._count(p.blackouts) if p.blackouts else 0):
             at_s = self._time()
             for host in self.managers:
@@ -370,10 +388,12 @@ def run(plan: Plan, *, cores: Cores | None = None, trace: Trace | None = None) -
         world.add(name, lambda host: ManagerProgram(host, setup)).start()
     for name in plan.workers:
         world.add(name, lambda host: WorkerProgram(host, setup)).start()
-    play(world, [step for step in plan.steps if step["do"] != "transfer"])
+    play(world, [step for step in plan.steps if step["do"] not in ("transfer", "depose")])
     for step in plan.steps:
         if step["do"] == "transfer":
             world.at(step["at_s"], lambda: _transfer(world, ledger))
+        elif step["do"] == "depose":
+            world.at(step["at_s"], partial(_depose, world, ledger, plan, step))
     jobs = [_submit(world, ledger, plan, job) for job in plan.jobs]
     world.run(plan.faults_until_s)
     _heal(world)
@@ -448,6 +468,16 @@ def _transfer(world: World, ledger: Ledger) -> None:
     ]
     if others and group.leader is not None and group.lost_s is None:
         ledger.make_leader(number, world.rng.choice(others))
+
+
+def _depose(world: World, ledger: Ledger, plan: Plan, step: Step) -> None:
+    leader = ledger.groups[world.rng.randint(1, plan.groups)].leader
+    if leader is None:
+        return
+    side = [leader, world.rng.choice(list(plan.workers))]
+    rest = [host for host in (*plan.managers, *plan.workers) if host not in side]
+    apply(world, {"do": "cut", "from": side, "to": rest, "for_s": step["for_s"]})
+    apply(world, {"do": "pause", "host": leader, "for_s": step["still_s"]})
 
 
 def _heal(world: World) -> None:
