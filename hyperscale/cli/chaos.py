@@ -3,10 +3,16 @@
 import argparse
 import asyncio
 import random
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from hyperscale.cli.following import EXIT_INTERRUPTED, cancelled_by_signals
 from hyperscale.cli.parser import Parser
 from hyperscale.errors import InputError
+
+if TYPE_CHECKING:
+    from hyperscale.nodes.local.chaos import Verdict
 
 _DESCRIPTION = """\
 Kills, pauses and restarts random nodes of a cluster that 'hyperscale cluster up' runs, by a plan
@@ -21,7 +27,9 @@ examples:
   hyperscale chaos --dir lab --seed 7                    in another terminal
   hyperscale chaos --dir lab --file shop.py --target http://127.0.0.1:8080
 
-exit codes: 0 everything held, 3 something did not
+Ctrl-C brings all nodes back and cancels the job.
+
+exit codes: 0 everything held, 3 something did not, 130 interrupted
 """
 
 
@@ -63,7 +71,10 @@ def run(args: argparse.Namespace) -> int:
     read_cluster(directory)
     chaos = Chaos(directory, seed=seed, say=_say)
     file = Path(args.file) if args.file else None
-    verdict = asyncio.run(chaos.run(duration_s=duration_s, file=file, target_url=args.target))
+    running = chaos.run(duration_s=duration_s, file=file, target_url=args.target)
+    verdict = asyncio.run(_unless_interrupted(running))
+    if verdict is None:
+        return EXIT_INTERRUPTED
     for what in verdict.held:
         _say(f"held    {what}")
     for what in verdict.broken:
@@ -73,6 +84,15 @@ def run(args: argparse.Namespace) -> int:
         return 3
     _say("verdict: everything held")
     return 0
+
+
+async def _unless_interrupted(running: "Coroutine[Any, Any, Verdict]") -> "Verdict | None":
+    task = asyncio.create_task(running, name="chaos")
+    with cancelled_by_signals(task):
+        try:
+            return await task
+        except asyncio.CancelledError:
+            return None
 
 
 def _say(text: str) -> None:

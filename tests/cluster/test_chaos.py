@@ -1,6 +1,7 @@
 """Seeded trouble for a cluster under load: everything that must hold, holds."""
 
 import os
+import signal
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperscale.nodes.local.trouble import Kind, make_plan
+from tests.cli.command import WAIT_S
 from tests.cluster.lab import Cluster, running_cluster
 from tests.cluster.soak import report
 
@@ -44,6 +46,24 @@ def test_chaos_breaks_nothing(cluster: Cluster, seed: int) -> None:
     )
     stdout, stderr = done.communicate(timeout=150)
     assert (done.returncode, stderr) == (0, ""), stdout
+
+
+def test_chaos_that_is_interrupted_leaves_a_whole_cluster_and_no_load(cluster: Cluster) -> None:
+    # The first trouble of this plan pauses a manager.
+    where = ("--dir", str(cluster.directory))
+    chaos = cluster.command("chaos", *where, "--seed", "3", "--duration", "60s")
+    assert chaos.stdout is not None
+    while " paused, " not in (line := chaos.stdout.readline()):
+        pass
+    paused = cluster.node(line.split()[2])
+    chaos.send_signal(signal.SIGINT)
+    stdout, stderr = chaos.communicate(timeout=WAIT_S)
+    assert (chaos.returncode, stderr) == (130, "")
+    assert "interrupted: all nodes are brought back" in stdout
+    state = Path(f"/proc/{paused.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    assert state != "T"
+    live = cluster.run("jobs", "--live", *where)
+    assert (live.returncode, live.stdout.count("running")) == (0, 0), live.stderr
 
 
 @pytest.mark.soak

@@ -13,15 +13,17 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 from hyperscale._native import Target
 from hyperscale.config.addresses import split_address
 from hyperscale.config.loading import node_config
-from hyperscale.errors import HyperscaleError, RunError
+from hyperscale.errors import HyperscaleError, InputError, RunError
 from hyperscale.nodes.ask import ask
 from hyperscale.nodes.client import HyperscaleClient
+from hyperscale.nodes.client_package import package_file
 from hyperscale.nodes.ledger.questions import VerifyAsked, VerifyTold
 from hyperscale.nodes.local.cluster import is_ready
 from hyperscale.nodes.local.control import start_again
@@ -78,9 +80,14 @@ class Chaos:
     async def run(
         self, *, duration_s: float, file: Path | None = None, target_url: str = ""
     ) -> Verdict:
+        """Cancelled, it brings the cluster back, ends its job and is over."""
         cluster = read_cluster(self._directory)
         async with HyperscaleClient(directory=self._directory) as client:
             await client.get_workers()  # a cluster that is gone is told at once
+        if file is not None:
+            await asyncio.to_thread(package_file, file)  # so is what is wrong with the file
+            if target_url:
+                await asyncio.to_thread(_reset, target_url)
         managers = [node.id for node in cluster.managers]
         workers = [node.id for node in cluster.workers]
         plan = make_plan(self._seed, managers, workers, duration_s)
@@ -93,8 +100,6 @@ class Chaos:
             target = Target("127.0.0.1", 0, 1)
             file = self._directory / f"chaos-{self._seed}.py"
             file.write_text(_LOAD.format(vus=vus, duration_s=duration_s, port=target.port))
-        elif target_url:
-            await asyncio.to_thread(_post, f"{target_url.rstrip('/')}/counts/reset")
         try:
             return await self._run(plan, file, duration_s, target=target, target_url=target_url)
         finally:
@@ -116,15 +121,14 @@ class Chaos:
             self._began_s = time.monotonic()
             self._event(f"job {job} submitted")
             try:
-                async with asyncio.TaskGroup() as tasks:
-                    for trouble in plan:
-                        tasks.create_task(self._make(trouble), name=trouble.describe())
-                    ending = tasks.create_task(self._ended(client, job, duration_s), name="job")
-            except* HyperscaleError as group:
-                raise group.exceptions[0] from None
+                status = await self._carry_out(plan, client, job, duration_s)
+            except asyncio.CancelledError:
+                self._event("interrupted: all nodes are brought back, the job is cancelled")
+                with suppress(HyperscaleError):
+                    await client.cancel_job(job, "chaos was interrupted")
+                raise
             finally:
                 await self._bring_back()
-            status = ending.result()
             verdict.check(status is not None, f"the job ended: {status or 'it did not'}")
             await self._check_nodes(verdict)
             if status is None:
@@ -138,7 +142,7 @@ class Chaos:
         if target is not None:
             counts = json.loads(target.counts())
         elif target_url:
-            counts = await asyncio.to_thread(_get, f"{target_url.rstrip('/')}/counts")
+            counts = await asyncio.to_thread(_counts, target_url)
         if counts is not None:
             _check_counts(result, counts, verdict)
         if target is not None and counts is not None:
@@ -146,6 +150,19 @@ class Chaos:
         return verdict
 
     # -- trouble --------------------------------------------------------------------------
+
+    async def _carry_out(
+        self, plan: list[Trouble], client: HyperscaleClient, job: str, duration_s: float
+    ) -> str | None:
+        """How the job ended, if it did, when the last trouble is over."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for trouble in plan:
+                    tasks.create_task(self._make(trouble), name=trouble.describe())
+                ending = tasks.create_task(self._ended(client, job, duration_s), name="job")
+        except* HyperscaleError as group:
+            raise group.exceptions[0] from None
+        return ending.result()
 
     async def _make(self, trouble: Trouble) -> None:
         await asyncio.sleep(max(0.0, self._began_s + trouble.at_s - time.monotonic()))
@@ -189,7 +206,7 @@ class Chaos:
 
     async def _start(self, node: str) -> None:
         """Asked again while its end has not been noticed."""
-        deadline_s = time.monotonic() + 10.0
+        deadline_s = time.monotonic() + _STOP_S + 10.0
         while True:
             try:
                 pid = await asyncio.to_thread(start_again, self._directory, node)
@@ -327,12 +344,23 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def _get(url: str) -> dict[str, int]:
-    with urlopen(url, timeout=10) as answer:  # noqa: S310  the URL its user gave
-        found: dict[str, int] = json.load(answer)
+def _counts(target_url: str) -> dict[str, int]:
+    found: dict[str, int] = json.loads(_ask_target(target_url, "/counts", "GET"))
     return found
 
 
-def _post(url: str) -> None:
-    with urlopen(Request(url, method="POST"), timeout=10) as answer:  # noqa: S310  as above
-        answer.read()
+def _reset(target_url: str) -> None:
+    _ask_target(target_url, "/counts/reset", "POST")
+
+
+def _ask_target(url: str, path: str, method: str) -> bytes:
+    try:
+        request = Request(url.rstrip("/") + path, method=method)  # noqa: S310  its user gave it
+        with urlopen(request, timeout=10) as answer:  # noqa: S310  as above
+            body: bytes = answer.read()
+    except (OSError, ValueError, HTTPException) as error:
+        raise InputError(
+            f"--target: {url} cannot be asked what it counted: {getattr(error, 'reason', error)}",
+            hint="'hyperscale target' starts one, and prints its URL",
+        ) from error
+    return body
