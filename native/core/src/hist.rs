@@ -2,6 +2,9 @@
 //! exchanged in the standard `HdrHistogram` V2 format: plain between processes, where
 //! inflating would cost ten times what merging does, and deflated in what people keep.
 
+use std::io::Read;
+
+use flate2::read::ZlibDecoder;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer, V2Serializer};
 use hdrhistogram::Histogram as Hdr;
 
@@ -17,6 +20,7 @@ const BUCKETS: usize = ((HIGHEST_NS.ilog2() - UNIT - HALF + 1) as usize) << HALF
 
 // The format, as in the specification of HdrHistogram.
 const V2: u32 = 0x1c84_9313;
+const V2_DEFLATE: u32 = 0x1c84_9314;
 const HEAD_BYTES: usize = 40;
 const COUNT_BYTES_MAX: usize = 9;
 
@@ -147,35 +151,42 @@ impl Histogram {
         if payload.len() > PAYLOAD_BYTES_MAX {
             return Err(HistError::Decode(format!("{} bytes is too long", payload.len())));
         }
+        // Bounds first: the crate makes room for whatever they say.
+        let mut head = [0; HEAD_BYTES];
+        let is_whole = if number(payload, 0) == Some(V2_DEFLATE) {
+            ZlibDecoder::new(payload.get(8..).unwrap_or_default()).read_exact(&mut head).is_ok()
+        } else {
+            payload.take(HEAD_BYTES as u64).read_exact(&mut head).is_ok()
+        };
+        if !is_whole || !is_ours(&head) {
+            return Err(HistError::Decode(format!(
+                "not of {LOWEST_NS} to {HIGHEST_NS} ns with {DIGITS} digits"
+            )));
+        }
         let inner: Hdr<u64> = Deserializer::new()
             .deserialize(&mut std::io::Cursor::new(payload))
             .map_err(|error| HistError::Decode(format!("{error:?}")))?;
-        if inner.sigfig() != DIGITS || inner.high() != HIGHEST_NS || inner.low() != LOWEST_NS {
-            return Err(HistError::Decode(format!(
-                "bounds {}..{} with {} digits, expected {LOWEST_NS}..{HIGHEST_NS} with {DIGITS}",
-                inner.low(),
-                inner.high(),
-                inner.sigfig()
-            )));
-        }
         Ok(Self { inner })
     }
+}
+
+/// Whether this is the head of V2 with our own bounds.
+fn is_ours(head: &[u8]) -> bool {
+    let long =
+        |at: usize| Some(u64::from(number(head, at)?) << 32 | u64::from(number(head, at + 4)?));
+    number(head, 0) == Some(V2)
+        && number(head, 8) == Some(0)
+        && number(head, 12) == Some(u32::from(DIGITS))
+        && long(16) == Some(LOWEST_NS)
+        && long(24) == Some(HIGHEST_NS)
+        && long(32) == Some(1.0_f64.to_bits())
 }
 
 /// Hands over every bucket that is not empty, with its count. None if this is not V2 with our
 /// own bounds, from the first byte to the last.
 fn counts(payload: &[u8], mut take: impl FnMut(usize, u64)) -> Option<()> {
     let (head, mut rest) = payload.split_at_checked(HEAD_BYTES)?;
-    let long =
-        |at: usize| Some(u64::from(number(head, at)?) << 32 | u64::from(number(head, at + 4)?));
-    let is_ours = number(head, 0)? == V2
-        && usize::try_from(number(head, 4)?) == Ok(rest.len())
-        && number(head, 8)? == 0
-        && number(head, 12)? == u32::from(DIGITS)
-        && long(16)? == LOWEST_NS
-        && long(24)? == HIGHEST_NS
-        && f64::from_bits(long(32)?) == 1.0;
-    if !is_ours {
+    if !is_ours(head) || usize::try_from(number(head, 4)?) != Ok(rest.len()) {
         return None;
     }
     let mut index: usize = 0;
