@@ -3,9 +3,11 @@
 import argparse
 import contextlib
 import logging
+import math
 import shlex
 import sys
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from hyperscale.config.addresses import DEFAULT_PORT, parse_address
@@ -14,6 +16,8 @@ from hyperscale.errors import InputError, RunError
 if TYPE_CHECKING:
     from hyperscale.nodes.client import HyperscaleClient
 
+
+_AGAIN_S = 30.0
 
 CLUSTER_HELP = """\
 Which cluster: --dir names the directory of a local one ('hyperscale cluster up'), --manager the
@@ -61,15 +65,16 @@ async def open_client(args: argparse.Namespace) -> "AsyncIterator[HyperscaleClie
     if args.gate:
         raise InputError("--gate: there are no gates yet", hint="give --manager or --dir")
     directory = local_cluster(args.dir, args.manager, flag="--manager")
+    troubles = Troubles(_say)
     if directory is not None:
-        client = HyperscaleClient(directory=directory, on_trouble=_Troubles())
+        client = HyperscaleClient(directory=directory, on_trouble=troubles)
     else:
         config = load_node(args, "manager").require()
         managers = [
             parse_address(each, default_port=DEFAULT_PORT, where="--manager")
             for each in args.manager
         ]
-        client = HyperscaleClient(managers, settings=config, on_trouble=_Troubles())
+        client = HyperscaleClient(managers, settings=config, on_trouble=troubles)
     async with client:
         try:
             yield client
@@ -83,16 +88,22 @@ async def open_client(args: argparse.Namespace) -> "AsyncIterator[HyperscaleClie
             ) from error
 
 
-class _Troubles:
-    """Tells of a trouble that goes on once, however often it is met."""
+class Troubles:
+    """Tells of a trouble that goes on now and then, however often it is met."""
 
-    def __init__(self) -> None:
-        self._told: set[str] = set()
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._told: dict[str, float] = {}  # when
 
     def __call__(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            print(f"hyperscale: {text}; trying on", file=sys.stderr, flush=True)
+        now_s = time.monotonic()
+        if now_s - self._told.get(text, -math.inf) >= _AGAIN_S:
+            self._told[text] = now_s
+            self._say(f"{text}; trying on")
+
+
+def _say(text: str) -> None:
+    print(f"hyperscale: {text}", file=sys.stderr, flush=True)
 
 
 def ago(stamp_ms: int, now_s: float) -> str:

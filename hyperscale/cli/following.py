@@ -34,14 +34,14 @@ async def follow_to_end(
     reporters: "Sequence[Sink]" = (),
 ) -> int:
     """Shows the job until it has ended, then its results; returns the exit code."""
-    from hyperscale.cli.client_flags import where
+    from hyperscale.cli.client_flags import Troubles, where
     from hyperscale.nodes.client_results import exit_code_of
     from hyperscale.nodes.client_watch import concluded
     from hyperscale.runner.drive import OutputLog
     from hyperscale.ui import open_ui
 
     with open_ui(args.ui, stream=destination.stream, quiet=args.quiet) as ui:
-        client.on_trouble = lambda text: ui.log(f"{text}; trying on\n", source="hyperscale")
+        client.on_trouble = Troubles(lambda text: ui.log(f"{text}\n", source="hyperscale"))
         with OutputLog(
             destination.output_file, lambda text: ui.log(text, source="hyperscale")
         ) as output:

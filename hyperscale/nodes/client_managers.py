@@ -260,7 +260,7 @@ class Managers:
     def _nobody(self) -> NoManagerError:
         tried = ", ".join(
             f"{format_address(*address)} ({_why(error)})"
-            for address, error in self._troubles.items()
+            for address, error in sorted(self._troubles.items(), key=lambda item: item[0])
         )
         return NoManagerError(
             f"no manager can be reached; tried {tried or 'none'}",
