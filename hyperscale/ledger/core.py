@@ -158,6 +158,11 @@ class LedgerCore:
         for image in images:
             self._open(image)
 
+    def end(self) -> None:
+        """The last call. The native part must go on the thread that made it; left to the
+        garbage collector, it would go on whichever happens to collect."""
+        del self.raft
+
     # -- groups ---------------------------------------------------------------------------
 
     @property

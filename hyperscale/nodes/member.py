@@ -82,7 +82,7 @@ class Service:
 
     In this order: `attach` (handlers are added, nothing has been awaited yet), `start` (the node
     is a member and answers), `leave` (before the farewell, within `node.stop_s`), `stop`
-    (always, also after a failure; no task or file of it may be left).
+    (always, also after a failure; no task or file of it may be left), `ended` (always, at last).
     """
 
     def attach(self, member: "MemberNode", handlers: Handlers) -> None:
@@ -96,6 +96,9 @@ class Service:
 
     async def stop(self) -> None:
         """Leaves nothing behind."""
+
+    def ended(self) -> None:
+        """The node is closed: nobody asks it anything any more."""
 
     def changed(self, change: Changed | Died) -> None:
         """A member came, changed or went."""
@@ -331,6 +334,8 @@ async def open_member(config: NodeConfig, duties: Duties) -> AsyncIterator[Membe
     admission = Admission(WATERMARKS[duties.role], rng)
     server = PeerServer(local, security, handlers, admission=admission, rng=rng)
     async with AsyncExitStack() as stack:
+        for service in duties.services:
+            stack.callback(service.ended)
         await stack.enter_async_context(server)
         bound, address = await _bind(config, server)
         # Nothing is awaited from here until the handlers are complete: nobody is answered before.

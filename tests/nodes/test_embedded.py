@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -78,6 +79,25 @@ def test_a_manager_and_a_worker_meet_and_part() -> None:
     before = sockets()
     run(work)
     assert sockets() == before
+
+
+def test_what_a_stopped_manager_leaves_may_be_collected_by_any_thread() -> None:
+    """Its consensus core belongs to the thread of its loop, and threads collect for each other."""
+
+    async def work() -> None:
+        node = manager()
+        await node.start(timeout_s=60)
+        await node.graceful_shutdown()
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(work)
+        other = threading.Thread(target=gc.collect)
+        other.start()
+        other.join()
+    finally:
+        gc.enable()
 
 
 def test_a_worker_that_is_not_ready_in_time_says_why_and_is_gone() -> None:

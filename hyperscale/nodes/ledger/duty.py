@@ -162,6 +162,10 @@ class LedgerDuty(Service):
         elif self._store is not None:
             self._store.close()
 
+    def ended(self) -> None:
+        if self.ledger is not None:
+            self.ledger.core.end()
+
     def why_not_ready(self) -> tuple[str, ...]:
         if self.ledger is None:
             return ("has not joined its ledger",)
