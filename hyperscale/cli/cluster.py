@@ -25,6 +25,17 @@ examples:
 _START_DESCRIPTION = """\
 Starts a node of a running local cluster again, after it was killed.
 """
+_START_EPILOG = """\
+examples:
+  hyperscale cluster start worker-2
+  hyperscale cluster start manager-1 --dir /tmp/lab
+"""
+_EPILOG = """\
+examples:
+  hyperscale cluster up                         three managers, three workers, until Ctrl-C
+  hyperscale cluster up --workers 2 --cores 2
+  hyperscale cluster start worker-2             after it was killed
+"""
 _NODES_MAX = 64
 _YOURS_TO_SET = ("membership", "ledger", "queue", "log")
 
@@ -33,7 +44,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
     from hyperscale.nodes.local.file import DEFAULT_DIRECTORY
 
     parser = subparsers.add_parser(
-        "cluster", help="run a whole cluster on this machine", description=_DESCRIPTION
+        "cluster",
+        help="run a whole cluster on this machine",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
     )
     actions = parser.add_subparsers(metavar="ACTION", title="actions", dest="action")
     up = actions.add_parser(
@@ -56,7 +70,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
         help=f"TOML file with settings for all nodes: {', '.join(_YOURS_TO_SET)}",
     )
     start = actions.add_parser(
-        "start", help="start a killed node again", description=_START_DESCRIPTION
+        "start",
+        help="start a killed node again",
+        description=_START_DESCRIPTION,
+        epilog=_START_EPILOG,
     )
     start.add_argument("node", metavar="NODE", help="as worker-2")
     for action in (up, start):

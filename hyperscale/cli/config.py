@@ -11,6 +11,10 @@ from hyperscale.errors import InputError
 _DESCRIPTION = """\
 Looks at a node's configuration without starting it.
 """
+_EPILOG = """\
+examples:
+  hyperscale config check --file node.toml
+"""
 _CHECK_DESCRIPTION = """\
 Shows every setting a node would start with, and where it comes from: a flag, the environment,
 a file or the default, in this order of precedence. What it prints is a valid configuration
@@ -31,7 +35,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
     from hyperscale.config.schema import ROLES
 
     parser = subparsers.add_parser(
-        "config", help="look at a node's configuration", description=_DESCRIPTION
+        "config",
+        help="look at a node's configuration",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
     )
     actions = parser.add_subparsers(metavar="ACTION", title="actions", dest="action")
     check = actions.add_parser(

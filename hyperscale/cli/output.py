@@ -47,6 +47,7 @@ class Destination:
 
         self.out_dir = out_dir
         self.is_piped = args.json == "-"
+        self._is_quiet = args.quiet
         self.json_path = Path(args.json) if args.json and not self.is_piped else None
         path = self.json_path
         if path is not None and file and path.exists() and path.samefile(file):
@@ -79,8 +80,10 @@ class Destination:
         ui.finish(outputs.result)
         if self.is_piped:
             self._piped = encode_json(outputs.result)
-        return [failure.error for failure in outputs.failures] + [
-            f"{refusal.reporter} failed to {refusal.stage}: {refusal.error}" for refusal in lost
+        return [
+            *(_shortcomings(result) if self._is_quiet else ()),  # else the summary has said it
+            *(failure.error for failure in outputs.failures),
+            *(f"{refusal.reporter} failed to {refusal.stage}: {refusal.error}" for refusal in lost),
         ]
 
     def complain(self, problems: Sequence[str]) -> None:
@@ -89,6 +92,27 @@ class Destination:
             print(f"hyperscale: {problem}", file=sys.stderr)
         if self.is_piped:
             _write_stdout(self._piped)
+
+
+def _shortcomings(result: "RunResult") -> list[str]:
+    """Why the run did not pass, in one line; nothing if it did."""
+    from hyperscale.cli.asking import printable
+    from hyperscale.reporting.results import RunStatus, failed_checks, is_fruitless
+
+    reasons = []
+    for workflow in result.workflows:
+        if workflow.status is not RunStatus.COMPLETED:
+            reasons.append(f"{workflow.name}: {workflow.error or workflow.status.value}")
+        elif is_fruitless(workflow):
+            reasons.append(f"{workflow.name}: no request succeeded")
+        checks = failed_checks(workflow, result.thresholds)
+        reasons += [f"{workflow.name}: check {check.name} failed" for check in checks]
+    broken = [each for each in result.thresholds if not each.passed]
+    reasons += [f"{each.workflow}: {each.name} is not {each.limit}" for each in broken]
+    if result.passed and not reasons:
+        return []
+    verdict = "failed" if result.exit_code == 1 else result.status.value
+    return [printable("; ".join([f"{result.file}: {verdict}", *reasons]))]
 
 
 def _write_stdout(payload: bytes) -> None:

@@ -138,6 +138,8 @@ def _refuse_unspeakable(file: Path) -> None:
     """A path that is no text can be opened, but not sent, shown or written into results."""
     try:
         str(file.resolve()).encode()
+    except (RuntimeError, OSError):  # the former until Python 3.13
+        raise InputError(f"{display_path(file)}: is a link that leads back to itself") from None
     except UnicodeEncodeError:
         shown = display_path(file).encode("utf-8", "backslashreplace").decode()
         raise InputError(

@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from hyperscale.cli.main import COMMANDS, main
 from tests.cli.command import finish, results, run, start, write
 from tests.conftest import RunningTarget
 
@@ -39,6 +40,14 @@ def test_every_command_teaches_itself_with_examples(command: str, tmp_path: Path
     assert (done.code, done.stderr) == (0, "")
     assert "examples:" in done.stdout
     assert f"hyperscale {command} " in done.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_every_command_has_an_example(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--help"]) == 0
+    assert f"\n  hyperscale {command}" in capsys.readouterr().out
 
 
 def test_the_program_alone_teaches_its_commands(tmp_path: Path) -> None:
@@ -83,6 +92,26 @@ def test_a_silent_run_prints_nothing_and_writes_everything(
     done = run("run", "shop.py", "--out", "out", "--json", "r.json", *silence, cwd=tmp_path)
     assert (done.code, done.stdout, done.stderr) == (0, "", "")
     assert results(tmp_path / "r.json") == results(tmp_path / "out" / "results.json")
+
+
+def test_a_quiet_run_that_does_not_pass_says_why(tmp_path: Path, target: RunningTarget) -> None:
+    extra = """
+    Shop.thresholds = {"total": ">1000000"}
+
+    class Away(Workflow):
+        vus = 1
+        duration = "100ms"
+        interval = "10ms"
+
+        @step()
+        async def go(self, url: URL = "http://127.0.0.1:1/") -> HTTPResponse:
+            return await self.client.http.get(url)
+    """
+    shop(tmp_path, target, extra)
+    done = run("run", "shop.py", "--quiet", cwd=tmp_path)
+    reasons = "Away: no request succeeded; Shop: total is not >1000000"
+    assert (done.code, done.stdout) == (1, "")
+    assert done.stderr == f"hyperscale: shop.py: failed; {reasons}\n"
 
 
 def test_flags_replace_what_the_file_says(tmp_path: Path, target: RunningTarget) -> None:

@@ -181,6 +181,13 @@ def test_a_wrong_command_line_is_refused_by_name(
     assert not (tmp_path / "hyperscale-results").exists()
 
 
+def test_a_link_that_leads_to_itself_is_told(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").symlink_to("shop.py")
+    done = run("run", "shop.py", cwd=tmp_path)
+    assert (done.code, done.stdout) == (2, "")
+    assert_refused(done.stderr, ["shop.py: is a link that leads back to itself"])
+
+
 def assert_refused(stderr: str, named: list[str]) -> None:
     assert stderr.startswith("hyperscale"), stderr
     lines = stderr.strip().splitlines()
