@@ -7,15 +7,16 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
 
     from hyperscale.cli.output import Destination
     from hyperscale.nodes.client import HyperscaleClient
-    from hyperscale.nodes.client_messages import JobNews
+    from hyperscale.nodes.client_messages import JobNews, OutputLine
     from hyperscale.reporting.reporter import Sink
     from hyperscale.runner.drive import OutputLog
     from hyperscale.stats.view import RunView
@@ -32,6 +33,7 @@ async def follow_to_end(
     *,
     is_known: bool = False,
     reporters: "Sequence[Sink]" = (),
+    log_dir: "Path | None" = None,
 ) -> int:
     """Shows the job until it has ended, then its results; returns the exit code."""
     from hyperscale.cli.client_flags import Troubles, where
@@ -45,7 +47,8 @@ async def follow_to_end(
         with OutputLog(
             destination.output_file, lambda text: ui.log(text, source="hyperscale")
         ) as output:
-            last, view = await _follow(client, job, ui, output, is_known=is_known)
+            following = _show(client, job, ui, _Logs(output, log_dir, ui), is_known=is_known)
+            last, view = await _unless_left(following)
         if last is None or view is None:
             result = None
         else:
@@ -64,11 +67,11 @@ async def follow_to_end(
     return exit_code_of(result, last.job.reason)
 
 
-async def _follow(
-    client: "HyperscaleClient", job: str, ui: "Ui", output: "OutputLog", *, is_known: bool
+async def _unless_left(
+    following: "Coroutine[Any, Any, tuple[JobNews, RunView]]",
 ) -> "tuple[JobNews, RunView] | tuple[None, None]":
     """The last news, with the view that is still to be shown; None if the person left."""
-    task = asyncio.create_task(_show(client, job, ui, output, is_known=is_known), name="follow")
+    task = asyncio.create_task(following, name="follow")
     with cancelled_by_signals(task):
         try:
             return await task
@@ -77,7 +80,7 @@ async def _follow(
 
 
 async def _show(
-    client: "HyperscaleClient", job: str, ui: "Ui", output: "OutputLog", *, is_known: bool
+    client: "HyperscaleClient", job: str, ui: "Ui", logs: "_Logs", *, is_known: bool
 ) -> "tuple[JobNews, RunView]":
     from hyperscale.nodes.client_watch import shown
 
@@ -89,11 +92,35 @@ async def _show(
         if not news.job.ended_ms:
             ui.update(view)
         for line in news.output:
-            output.write(f"{line.workflow} {line.worker}", line.slot, line.text)
+            logs.write(line)
             ui.log(line.text, source=f"{line.workflow} {line.worker}")
     assert last is not None  # it ends with the news that it has ended
     assert view is not None
     return last, view
+
+
+class _Logs:
+    """What user code printed, in one file; with `log_dir` also in one for each executor."""
+
+    def __init__(self, output: "OutputLog", log_dir: "Path | None", ui: "Ui") -> None:
+        self._output = output
+        self._log_dir = log_dir
+        self._ui = ui
+
+    def write(self, line: "OutputLine") -> None:
+        self._output.write(f"{line.workflow} {line.worker}", line.slot, line.text)
+        if self._log_dir is None:
+            return
+        name = f"{line.worker}-executor-{line.slot}.log".replace("/", "_")
+        try:
+            self._log_dir.mkdir(parents=True, exist_ok=True)
+            with (self._log_dir / name).open("a", encoding="utf-8", errors="replace") as log:
+                log.write(line.text.rstrip("\n") + "\n")
+        except OSError as error:  # the job goes on without it
+            self._ui.log(
+                f"{self._log_dir}: not written any more: {error.strerror}\n", source="hyperscale"
+            )
+            self._log_dir = None
 
 
 @contextlib.contextmanager

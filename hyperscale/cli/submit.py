@@ -79,6 +79,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
     output.add_argument(
         "--log-level", choices=LOG_LEVELS, default="info", help="of the test's own logging"
     )
+    output.add_argument(
+        "--log-dir", metavar="DIR", help="also write what each executor printed, a file for each"
+    )
+    parser.add_argument("--workers", help=argparse.SUPPRESS)  # of `run`: told what is meant
     add_client_flags(parser)
 
 
@@ -89,6 +93,13 @@ def run(args: argparse.Namespace) -> int:
 
     if args.watch and args.detach:
         raise InputError("--watch and --detach exclude each other")
+    if args.log_dir and args.detach:
+        raise InputError("--log-dir and --detach exclude each other: nobody would write there")
+    if args.workers is not None:
+        raise InputError(
+            "--workers: is for 'run'; on a cluster a workflow gets cores by its priority and vus",
+            hint="set `priority` on the workflow; 'hyperscale workers' shows the cores there are",
+        )
     if args.key == "":  # a variable nobody set: every time would be another job
         raise InputError("--key: is empty", hint="leave it out for a job of its own")
     for flag in ("timeout", "dispatch_timeout", "submit_timeout"):
@@ -105,12 +116,15 @@ async def _submit(args: argparse.Namespace, package: "Package") -> int:
     from hyperscale.cli.client_flags import open_client, where
     from hyperscale.cli.following import EXIT_INTERRUPTED, cancelled_by_signals, follow_to_end
     from hyperscale.cli.output import Destination
+    from hyperscale.reporting.files import ensure_writable
     from hyperscale.ui.stream import write_through
 
     destination = None
     if not args.detach:
         out_dir = Path(args.out) if args.out else default_out_dir(args.file)
         destination = Destination(args, out_dir, args.file)
+        if args.log_dir:
+            ensure_writable(Path(args.log_dir) / "executor.log", where="--log-dir")
     async with open_client(args) as client:
         submitting = asyncio.create_task(
             client.submit_job(
@@ -145,5 +159,11 @@ async def _submit(args: argparse.Namespace, package: "Package") -> int:
         if not args.quiet:  # whoever does not read it may want the files and the exit code
             write_through(destination.stream, f"job {job}\n")
         return await follow_to_end(
-            client, job, args, destination, is_known=True, reporters=package.reporters
+            client,
+            job,
+            args,
+            destination,
+            is_known=True,
+            reporters=package.reporters,
+            log_dir=Path(args.log_dir) if args.log_dir else None,
         )

@@ -25,3 +25,29 @@ def test_a_submission_does_not_depend_on_who_reads_it(cluster: Cluster, tmp_path
         assert done.returncode == code
         assert said in done.stderr
     assert json.loads((tmp_path / "r.json").read_text())["status"] == "completed"
+
+
+def test_what_each_executor_printed_is_written_where_its_user_is(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    file = cluster.write(
+        """
+        class Talker(Workflow):
+            vus = 2
+            duration = "200ms"
+
+            @setup()
+            async def talk(self) -> None:
+                print("hello")
+
+            @step()
+            async def get(self, url: URL = "URL_/delay/20") -> HTTPResponse:
+                return await self.client.http.get(url)
+        """
+    )
+    where = ("--dir", str(cluster.directory))
+    done = cluster.run("submit", str(file), "--log-dir", "logs", *where, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    written = {log.name: log.read_text() for log in (tmp_path / "logs").iterdir()}
+    assert set(written.values()) == {"hello\n"}
+    assert sorted(name.partition("-executor-")[2] for name in written) == ["0.log", "1.log"]
