@@ -12,7 +12,7 @@ from hyperscale.cli.parser import Parser
 from hyperscale.errors import InputError, RunError
 
 if TYPE_CHECKING:
-    from hyperscale.nodes.client_package import Package
+    from hyperscale.nodes.client_api import Package
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 

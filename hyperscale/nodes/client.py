@@ -14,7 +14,7 @@ import secrets
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
@@ -31,6 +31,7 @@ from hyperscale.nodes.client_api import (
     JobFinalResult,
     JobStatusPush,
     JobSubmission,
+    Package,
     WorkflowResultPush,
     called,
     final_of,
@@ -45,7 +46,6 @@ from hyperscale.nodes.client_inputs import (
     checked_key,
     checked_limit,
     options_of,
-    package_of,
 )
 from hyperscale.nodes.client_managers import Address, Managers, NoManagerError
 from hyperscale.nodes.client_messages import (
@@ -65,15 +65,12 @@ from hyperscale.nodes.client_messages import (
     WorkersAsked,
     WorkersTold,
 )
-from hyperscale.nodes.client_package import Package
 from hyperscale.nodes.client_results import result_of
 from hyperscale.nodes.client_upload import upload
 from hyperscale.nodes.client_watch import PATIENCE_S, follow_job, unknown_job
 from hyperscale.nodes.identity import VERSION, asking_role, incarnation_now, security_of
 from hyperscale.nodes.local.file import read_cluster
-from hyperscale.nodes.running import Settings
 from hyperscale.reporting.results import RunResult
-from hyperscale.runner.local import Given
 from hyperscale.wire.errors import CallError, RemoteError
 from hyperscale.wire.messages import Chunk, Introduction
 from hyperscale.wire.peer import Limits, PeerServer
@@ -89,7 +86,12 @@ _NEEDS_BUNDLE = "needs_bundle"
 _log = logging.getLogger("hyperscale.client")
 
 _R = TypeVar("_R", bound=msgspec.Struct)
-Work = str | Path | Iterable[Given | tuple[Iterable[str], Given]]
+
+if TYPE_CHECKING:  # what makes runs and nodes is not loaded to ask a question
+    from hyperscale.nodes.running import Settings
+    from hyperscale.runner.local import Given
+
+    Work = str | Path | Iterable[Given | tuple[Iterable[str], Given]]
 
 
 class HyperscaleClient:
@@ -101,7 +103,7 @@ class HyperscaleClient:
         *,
         gate_tcp_addrs: Sequence[str | Address] = (),
         directory: str | Path | None = None,
-        settings: Settings = None,
+        settings: "Settings" = None,
         connect_timeout: str | float = CONNECT_S,
         on_trouble: Callable[[str], None] = lambda _: None,
         name: str = "",
@@ -257,7 +259,7 @@ class HyperscaleClient:
         )
         options = options_of(chosen)
         key = checked_key(chosen.key or secrets.token_urlsafe(24))
-        package = job if isinstance(job, Package) else await asyncio.to_thread(package_of, chosen)
+        package = job if isinstance(job, Package) else await asyncio.to_thread(_package, chosen)
         await self._check_datacenters(chosen.target_datacenters)
         within_s = parse_duration_s(submit_timeout, where="submit_timeout")
         ack = await self._submit(package, key, options, chosen.by, within_s=within_s)
@@ -528,3 +530,9 @@ class HyperscaleClient:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("%s ended: %s", task.get_name(), error)
+
+
+def _package(job: JobSubmission) -> Package:
+    from hyperscale.nodes.client_package import package_of  # noqa: PLC0415  as above
+
+    return package_of(job)

@@ -5,14 +5,18 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from hyperscale.jobs.state import JOB_ENDS, WORKFLOW_ENDS, JobView
 from hyperscale.nodes.client_messages import JobNews
 from hyperscale.nodes.client_results import exit_code_of
 from hyperscale.nodes.client_watch import waiting_note
 from hyperscale.reporting.results import RunResult, WorkflowResult
-from hyperscale.runner.local import Given
+
+if TYPE_CHECKING:  # what makes runs and packages is not loaded to ask a question
+    from hyperscale.plan import Plan
+    from hyperscale.reporting.reporter import Sink
+    from hyperscale.runner.local import Given
 
 _log = logging.getLogger("hyperscale.client")
 
@@ -21,7 +25,7 @@ _log = logging.getLogger("hyperscale.client")
 class JobSubmission:
     """A job to be: a test file, or workflows."""
 
-    workflows: Iterable[Given | tuple[Iterable[str], Given]] = ()
+    workflows: "Iterable[Given | tuple[Iterable[str], Given]]" = ()
     file: str | Path | None = None
     test_name: str = ""
     vus: int | None = None
@@ -35,6 +39,16 @@ class JobSubmission:
     log_level: str = "info"
     static: bool = True
     by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A plan and one bundle, ready to be submitted, as often as need be."""
+
+    plan: "Plan"
+    payload: bytes
+    sha256: str
+    reporters: "tuple[Sink, ...]" = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """What a client is given, checked before anyone is asked: each mistake an `InputError`."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -9,13 +9,11 @@ import msgspec
 from hyperscale.config import parse_duration_s
 from hyperscale.config.addresses import DEFAULT_PORT, format_address, parse_address
 from hyperscale.errors import InputError
-from hyperscale.graph import Overrides, Workflow
 from hyperscale.jobs.commands import Isolation
 from hyperscale.jobs.events import JobOptions
 from hyperscale.jobs.keys import key_problem
 from hyperscale.nodes.client_api import JobSubmission
 from hyperscale.nodes.client_managers import Address
-from hyperscale.nodes.client_package import Package, package_classes, package_file
 
 JOBS_MOST = 100_000
 
@@ -86,26 +84,3 @@ def options_of(job: JobSubmission) -> JobOptions:
         wait_s = parse_duration_s(job.dispatch_timeout, where="dispatch_timeout")
         options = msgspec.structs.replace(options, dispatch_timeout_s=wait_s)
     return options
-
-
-def package_of(job: JobSubmission) -> Package:
-    if job.file is not None:
-        only: Sequence[str] = [job.only] if isinstance(job.only, str) else list(job.only)
-        return package_file(job.file, Overrides(vus=job.vus, duration=job.duration, only=only))
-    if job.vus is not None or job.duration is not None or job.only:
-        raise InputError(
-            "submit_job: vus, duration and only are for test files",
-            hint="set them on the classes, or give instances that have their own",
-        )
-    given: object = job.workflows
-    if isinstance(given, Workflow | type) or not isinstance(given, Iterable):
-        raise InputError(
-            f"submit_job: {given!r} is no test file and no list of workflows",
-            hint="as 'shop.py', [Shop] or [Shop()]",
-        )
-    workflows = list(job.workflows)
-    name = job.test_name
-    if not name and workflows:
-        first = workflows[0][1] if isinstance(workflows[0], tuple) else workflows[0]
-        name = first.__name__ if isinstance(first, type) else type(first).__name__
-    return package_classes(workflows, test_name=name)

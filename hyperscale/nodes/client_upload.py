@@ -7,9 +7,9 @@ that is lost says so too: from the beginning, or from where an earlier attempt h
 import asyncio
 
 from hyperscale.errors import RunError
+from hyperscale.nodes.client_api import Package
 from hyperscale.nodes.client_managers import Managers
 from hyperscale.nodes.client_messages import BlobTaken, PutBlob
-from hyperscale.nodes.client_package import Package
 
 PIECE_BYTES = 128 * 1024
 """Small enough to arrive on a bad network before its manager is given up for another."""

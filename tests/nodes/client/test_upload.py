@@ -11,9 +11,9 @@ from random import Random
 import pytest
 
 from hyperscale.errors import RunError
+from hyperscale.nodes.client_api import Package
 from hyperscale.nodes.client_managers import Managers
 from hyperscale.nodes.client_messages import BlobTaken, KeepBlob, PutBlob
-from hyperscale.nodes.client_package import Package
 from hyperscale.nodes.client_upload import PIECE_BYTES, upload
 from hyperscale.nodes.job_messages import FetchBlob
 from hyperscale.nodes.jobs.bundles import UPLOADS_MAX, Bundles
