@@ -42,7 +42,7 @@ async def follow_to_end(
     from hyperscale.runner.drive import OutputLog
     from hyperscale.ui import open_ui
 
-    with open_ui(args.ui, stream=destination.stream, quiet=args.quiet) as ui:
+    with open_ui(args.ui, stream=destination.stream, quiet=args.quiet, only_watches=True) as ui:
         client.on_trouble = Troubles(lambda text: ui.log(f"{text}\n", source="hyperscale"))
         with OutputLog(
             destination.output_file, lambda text: ui.log(text, source="hyperscale")

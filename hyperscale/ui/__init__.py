@@ -27,13 +27,15 @@ def open_ui(
     quiet: bool = False,
     line_interval_s: float = LINE_INTERVAL_S,
     on_stop: Callable[[], None] | None = None,
+    only_watches: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> Ui:
     """The UI for `mode`, to be entered as a context manager.
 
     `full` becomes `ci` where there is no terminal to take over: a pipe, a file, `TERM=dumb`, a
     job in the background. `on_stop` is called, on another thread, when the person presses `q`;
-    without it the process gets the SIGINT that Ctrl-C would have sent.
+    without it the process gets the SIGINT that Ctrl-C would have sent. `only_watches`: what is
+    shown goes on after that, and `q` says so.
     """
     if mode not in ("full", "ci", "none"):
         raise InputError(f"--ui: {mode!r} is no mode", hint="use full, ci or none")
@@ -44,7 +46,7 @@ def open_ui(
     encoding = getattr(stream, "encoding", None)
     if mode == "full" and _is_terminal_of_ours(stream, environ):
         theme = detect(environ, encoding=encoding, terminal=True)
-        full = _open_full(stream, theme, on_stop)
+        full = _open_full(stream, theme, on_stop, only_watches=only_watches)
         if full is not None:
             return full
     from hyperscale.ui.ci import CiUi  # noqa: PLC0415 - only the UI in use is loaded
@@ -53,11 +55,13 @@ def open_ui(
     return CiUi(stream, theme, interval_s=line_interval_s, width=_width(stream, environ))
 
 
-def _open_full(stream: TextIO, theme: Theme, on_stop: Callable[[], None] | None) -> Ui | None:
+def _open_full(
+    stream: TextIO, theme: Theme, on_stop: Callable[[], None] | None, *, only_watches: bool
+) -> Ui | None:
     from hyperscale.ui.full import FullUi  # noqa: PLC0415 - only the UI in use is loaded
 
     try:
-        return FullUi(stream, theme, on_stop=on_stop)
+        return FullUi(stream, theme, on_stop=on_stop, only_watches=only_watches)
     except (OSError, termios.error):
         return None  # a terminal we may write to, but not open or control
 

@@ -31,6 +31,7 @@ class Pane:
     shows_output: bool = False
     selected: str | None = None  # the workflow that gets all the room
     is_stopping: bool = False
+    only_watches: bool = False  # to stop is to look away: what is shown goes on
 
 
 def render(
@@ -39,8 +40,7 @@ def render(
     """At most `height` lines of at most `width` cells."""
     pane = pane or Pane()
     head = [_header(view, width, theme), *_banner(view, width, height // 5, theme)]
-    is_stopping = pane.is_stopping or any(w.status == "stopping" for w in view.workflows)
-    foot = [_footer(width, theme, pane, is_stopping=is_stopping)] if height >= 8 else []
+    foot = [_footer(view, width, theme, pane)] if height >= 8 else []
     if height >= 16:
         head += [*_usage(view, width, theme), Line(theme)]
     output = _output(pane, width, height, theme) if pane.shows_output else []
@@ -182,12 +182,15 @@ def _output(pane: Pane, width: int, height: int, theme: Theme) -> list[Line]:
     return lines + [Line(theme)] * (rows + 1 - len(lines))
 
 
-def _footer(width: int, theme: Theme, pane: Pane, *, is_stopping: bool) -> Line:
-    if is_stopping:
+def _footer(view: "RunView", width: int, theme: Theme, pane: Pane) -> Line:
+    if pane.is_stopping and pane.only_watches:
+        return Line(theme, "leaving: the job goes on", "warn")
+    if pane.is_stopping or any(w.status == "stopping" for w in view.workflows):
         return Line(theme, "stopping: waiting for requests in flight", "warn")
     line = Line(theme)
     output = "hide output" if pane.shows_output else "output"
-    for key, meaning in (("q", "stop"), ("o", output), ("tab", "next workflow"), ("esc", "all")):
+    stop = "leave" if pane.only_watches else "stop"
+    for key, meaning in (("q", stop), ("o", output), ("tab", "next workflow"), ("esc", "all")):
         if line.width + len(key) + len(meaning) + 4 > width:
             break
         line.add(f"{key} ", "key").add(f"{meaning}   ", "dim")

@@ -48,11 +48,13 @@ class FullUi:
         theme: Theme,
         *,
         on_stop: Callable[[], None] | None = None,
+        only_watches: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stream = stream
         self._theme = theme
         self._on_stop = on_stop or _interrupt
+        self._only_watches = only_watches
         self._clock = clock
         self._terminal = Terminal(stream.fileno())
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -169,6 +171,7 @@ class FullUi:
             shows_output=self._shows_output,
             selected=self._selected,
             is_stopping=self._is_stopping,
+            only_watches=self._only_watches,
         )
         now_s = self._clock()
         shown = (columns, rows, id(view), pane)

@@ -139,8 +139,11 @@ def format_short(value: float) -> str:
 
 
 def _three_digits(value: float) -> str:
-    text = f"{value:.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
-    return text if "e" not in text else f"{value:.2f}"
+    if abs(value) >= 99.95:
+        return f"{value:.0f}"
+    if abs(value) >= 1:
+        return f"{value:.3g}"
+    return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 def format_rate(per_second: float) -> str:

@@ -203,3 +203,11 @@ def test_nothing_has_been_measured_yet() -> None:
 def test_short_and_long_runs_are_plotted(elapsed_s: float) -> None:
     view = scenes.run(scenes.running(elapsed_s=elapsed_s, duration_s=86_400.0))
     assert "█" in screen(view, 119, 40)
+
+
+def test_whoever_only_watches_is_told_that_leaving_stops_nothing() -> None:
+    view = scenes.shop(20.0)
+    assert screen(view, 100, 30).splitlines()[-1].startswith("q stop ")
+    assert screen(view, 100, 30, Pane(only_watches=True)).splitlines()[-1].startswith("q leave ")
+    left = screen(view, 100, 30, Pane(only_watches=True, is_stopping=True)).splitlines()[-1]
+    assert left.strip() == "leaving: the job goes on"
