@@ -50,7 +50,10 @@ async def ask(
             deadline_s = asyncio.get_running_loop().time() + timeout_s
             return await connection.call(question, answer, deadline_s=deadline_s)
     except TimeoutError:
-        raise RunError(f"{where} did not answer within {timeout_s:g} s") from None
+        raise RunError(
+            f"{where} did not answer in time",
+            hint="is that the address of a node? Its HTTP port is another one",
+        ) from None
     except PeerProtocolError as error:
         ours = refusal((host, port), error)
         if ours is None:
