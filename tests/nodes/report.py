@@ -19,6 +19,7 @@ class Report:
 
     def write(self, title: str, *lines: str) -> None:
         where = f"{os.cpu_count()} cores, Linux {platform.release().split('-')[0]}"
+        where += f", load average {os.getloadavg()[0]:.1f}"
         when = time.strftime("%Y-%m-%d", time.gmtime())
         self._sections[title] = "\n".join([title, f"({when}, {where})", *lines, ""])
         self._path.parent.mkdir(parents=True, exist_ok=True)
