@@ -67,14 +67,10 @@ def adopt_orphans() -> None:
         raise OSError(number, f"prctl: {os.strerror(number)}")
 
 
-def is_group_alive(group: int) -> bool:
-    return any(owner == group for _, _, owner in _processes())
-
-
 def descendants(pid: int) -> list[int]:
     """What it started, also in sessions and groups of their own."""
     children: dict[int, list[int]] = {}
-    for each, parent, _ in _processes():
+    for each, parent in _processes():
         children.setdefault(parent, []).append(each)
     found = list(children.get(pid, []))
     for each in found:
@@ -82,14 +78,14 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def _processes() -> Iterator[tuple[int, int, int]]:
-    """Number, parent and group of all that are more than an entry nobody has reaped yet."""
+def _processes() -> Iterator[tuple[int, int]]:
+    """Number and parent of all that are more than an entry nobody has reaped yet."""
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         with contextlib.suppress(OSError):  # it ended while we looked
             stat = Path("/proc", name, "stat").read_bytes()
-            # After the name, which may hold anything: state, parent, group.
-            state, parent, group = stat.rpartition(b")")[2].split()[:3]
+            # After the name, which may hold anything: state, parent.
+            state, parent = stat.rpartition(b")")[2].split()[:2]
             if state not in (b"Z", b"X"):
-                yield int(name), int(parent), int(group)
+                yield int(name), int(parent)

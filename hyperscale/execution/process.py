@@ -20,15 +20,15 @@ from pathlib import Path
 from hyperscale.errors import RunError
 from hyperscale.execution.capture import PIPE_BYTES, RATE_BYTES_PER_S, LineReader, OutputLimit
 from hyperscale.execution.channel import Channel
-from hyperscale.execution.descent import Mark, descendants, is_group_alive
+from hyperscale.execution.descent import Mark, descendants
 from hyperscale.execution.protocol import FromExecutor, Output, ToExecutor, from_executor_decoder
 
 _READ_BYTES = 64 * 1024
 # Looser than the executor's own limit, so what passed there passes here.
 _BURST_BYTES = 512 * 1024
 _TAIL_BYTES = 4 * 1024
-_GROUP_POLL_S = 0.01
-_GROUP_WAIT_S = 2.0
+_ENDING_POLL_S = 0.01
+_ENDING_S = 2.0  # of what it started
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,28 +208,22 @@ class ExecutorProcess:
     async def wait_gone(self) -> None:
         """Returns when the process is reaped and nothing it started is left."""
         await self._exited.wait()
-        # What it started is killed too, but not ours to reap; whoever adopted that does it.
-        for _ in range(round(_GROUP_WAIT_S / _GROUP_POLL_S)):
-            is_left = self._kill_group() and is_group_alive(self.pid)
+        # By the mark alone: its number, and that of its group, may be another's by now.
+        for _ in range(round(_ENDING_S / _ENDING_POLL_S)):
             # Again: what bears the mark may have forked while it was looked for.
-            if not (self.runs_code and self._mark.end_bearers()) and not is_left:
+            if not (self.runs_code and self._mark.end_bearers()):
                 return
-            await asyncio.sleep(_GROUP_POLL_S)
+            await asyncio.sleep(_ENDING_POLL_S)
 
-    def _kill_group(self) -> bool:
-        """Whether there was anything left to kill."""
-        try:
+    def _kill_group(self) -> None:
+        """Only while it is not reaped: until then nobody else can have its number."""
+        # Nothing left, or only children that changed their user.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return False
-        except PermissionError:  # only children that changed their user are left
-            return False
-        return True
 
     def _reap(self) -> None:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
-        # Before it is reaped, while its number cannot belong to anyone else.
         self._kill_group()
         if self.runs_code:
             self._mark.end_bearers()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hyperscale.execution.process import ExecutorProcess, ExitInfo
 from tests.cli.command import is_alive, until
 from tests.execution.lab import SLEEPER, Bench, Lab
 
@@ -157,6 +158,35 @@ class Starter(Workflow):
     finally:
         unrelated.kill()
         unrelated.wait()
+
+
+@pytest.mark.parametrize("runs_code", [False, True])
+def test_who_gets_the_number_of_an_executor_that_is_gone_is_left_alone(runs_code: bool) -> None:
+    async def main() -> None:
+        exits: list[ExitInfo] = []
+        process = ExecutorProcess.spawn(
+            core=None,
+            on_message=lambda _: None,
+            on_garbage=lambda _: None,
+            on_output=lambda _: None,
+            on_exit=exits.append,
+        )
+        process.runs_code = runs_code
+        process.kill()
+        await process.wait_gone()
+        assert [info.signal for info in exits] == [signal.SIGKILL]
+        process.pid = bystander.pid
+        process.terminate()
+        process.kill()
+        await process.wait_gone()
+        assert bystander.poll() is None
+
+    bystander = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        asyncio.run(main())
+    finally:
+        bystander.kill()
+        bystander.wait()
 
 
 @pytest.mark.parametrize("how", ["idle", "hogging"])
