@@ -3,16 +3,11 @@
 import argparse
 import asyncio
 import random
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from hyperscale.cli.following import EXIT_INTERRUPTED, cancelled_by_signals
 from hyperscale.cli.parser import Parser
+from hyperscale.cli.signals import EXIT_INTERRUPTED, unless_interrupted
 from hyperscale.errors import InputError
-
-if TYPE_CHECKING:
-    from hyperscale.nodes.local.chaos import Verdict
 
 _DESCRIPTION = """\
 Kills, pauses and restarts random nodes of a cluster that 'hyperscale cluster up' runs, by a plan
@@ -72,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     chaos = Chaos(directory, seed=seed, say=_say)
     file = Path(args.file) if args.file else None
     running = chaos.run(duration_s=duration_s, file=file, target_url=args.target)
-    verdict = asyncio.run(_unless_interrupted(running))
+    verdict = asyncio.run(unless_interrupted(running, name="chaos"))
     if verdict is None:
         return EXIT_INTERRUPTED
     for what in verdict.held:
@@ -84,15 +79,6 @@ def run(args: argparse.Namespace) -> int:
         return 3
     _say("verdict: everything held")
     return 0
-
-
-async def _unless_interrupted(running: "Coroutine[Any, Any, Verdict]") -> "Verdict | None":
-    task = asyncio.create_task(running, name="chaos")
-    with cancelled_by_signals(task):
-        try:
-            return await task
-        except asyncio.CancelledError:
-            return None
 
 
 def _say(text: str) -> None:

@@ -3,12 +3,11 @@
 Leaving leaves the job alone.
 """
 
-import asyncio
-import contextlib
-import signal
 import sys
-from collections.abc import Coroutine, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hyperscale.cli.signals import EXIT_INTERRUPTED, uninterrupted, unless_interrupted
 
 if TYPE_CHECKING:
     import argparse
@@ -18,11 +17,10 @@ if TYPE_CHECKING:
     from hyperscale.nodes.client import HyperscaleClient
     from hyperscale.nodes.client_messages import JobNews, OutputLine
     from hyperscale.reporting.reporter import Sink
+    from hyperscale.reporting.results import RunResult
     from hyperscale.runner.drive import OutputLog
     from hyperscale.stats.view import RunView
     from hyperscale.ui.api import Ui
-
-EXIT_INTERRUPTED = 130
 
 
 async def follow_to_end(
@@ -42,41 +40,37 @@ async def follow_to_end(
     from hyperscale.runner.drive import OutputLog
     from hyperscale.ui import open_ui
 
-    with open_ui(args.ui, stream=destination.stream, quiet=args.quiet, only_watches=True) as ui:
+    result: RunResult | None = None
+    with (
+        uninterrupted(),
+        open_ui(args.ui, stream=destination.stream, quiet=args.quiet, only_watches=True) as ui,
+    ):
         client.on_trouble = Troubles(lambda text: ui.log(f"{text}\n", source="hyperscale"))
         with OutputLog(
             destination.output_file, lambda text: ui.log(text, source="hyperscale")
         ) as output:
             following = _show(client, job, ui, _Logs(output, log_dir, ui), is_known=is_known)
-            last, view = await _unless_left(following)
-        if last is None or view is None:
-            result = None
-        else:
-            result = await client.get_results(job)
-            ui.update(concluded(view, result))
+            last = await unless_interrupted(following, name="follow")
+        if last is not None:
+            result = await unless_interrupted(client.get_results(job), name="results")
+        if last is not None and result is not None:
+            ui.update(concluded(last[1], result))
             problems = await destination.publish(result, ui, reporters)
-    if last is None or result is None:
-        print(
-            f"hyperscale: job {job} goes on; see it again with "
-            f"'hyperscale watch {job}{where(args)}', end it with "
-            f"'hyperscale cancel {job}{where(args)}'",
-            file=sys.stderr,
+    if last is None:
+        _say(
+            f"job {job} goes on; see it again with 'hyperscale watch {job}{where(args)}', end it "
+            f"with 'hyperscale cancel {job}{where(args)}'"
         )
         return EXIT_INTERRUPTED
+    if result is None:
+        _say(f"job {job} has ended; see it with 'hyperscale results {job}{where(args)}'")
+        return EXIT_INTERRUPTED
     destination.complain(problems)
-    return exit_code_of(result, last.job.reason)
+    return exit_code_of(result, last[0].job.reason)
 
 
-async def _unless_left(
-    following: "Coroutine[Any, Any, tuple[JobNews, RunView]]",
-) -> "tuple[JobNews, RunView] | tuple[None, None]":
-    """The last news, with the view that is still to be shown; None if the person left."""
-    task = asyncio.create_task(following, name="follow")
-    with cancelled_by_signals(task):
-        try:
-            return await task
-        except asyncio.CancelledError:
-            return None, None
+def _say(text: str) -> None:
+    print(f"hyperscale: {text}", file=sys.stderr)
 
 
 async def _show(
@@ -121,21 +115,3 @@ class _Logs:
                 f"{self._log_dir}: not written any more: {error.strerror}\n", source="hyperscale"
             )
             self._log_dir = None
-
-
-@contextlib.contextmanager
-def cancelled_by_signals(task: "asyncio.Task[Any]") -> Iterator[None]:
-    """Signals that ask the process to end cancel the task instead, while this is open."""
-    loop = asyncio.get_running_loop()
-    before = {}
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        previous = signal.getsignal(number)
-        if previous is not signal.SIG_IGN:  # as under nohup: the user's wish
-            before[number] = previous
-            loop.add_signal_handler(number, task.cancel)
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, previous)

@@ -1,19 +1,18 @@
 """What `run`, `submit`, `watch` and `results` do alike with results: flags, files, reporters."""
 
 import argparse
-import contextlib
 import os
-import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hyperscale.cli.signals import uninterrupted, unless_interrupted
 from hyperscale.errors import InputError, RunError
 
 if TYPE_CHECKING:
-    from hyperscale.reporting.reporter import Sink
+    from hyperscale.reporting.reporter import ReporterFailure, Sink
     from hyperscale.reporting.results import RunResult
     from hyperscale.ui.api import Ui
 
@@ -69,21 +68,23 @@ class Destination:
         from hyperscale.reporting.outputs import write_outputs
         from hyperscale.reporting.reporter import submit_all
 
-        with _uninterrupted():
+        with uninterrupted():
             outputs = write_outputs(
                 result,
                 out_dir=self.out_dir,
                 json_path=self.json_path,
                 output_file=self.output_file,
             )
-        lost = await submit_all(tuple(reporters), outputs.result)
+        lost = await unless_interrupted(
+            submit_all(tuple(reporters), outputs.result), name="reporters"
+        )
         ui.finish(outputs.result)
         if self.is_piped:
             self._piped = encode_json(outputs.result)
         return [
             *(_shortcomings(result) if self._is_quiet else ()),  # else the summary has said it
             *(failure.error for failure in outputs.failures),
-            *(f"{refusal.reporter} failed to {refusal.stage}: {refusal.error}" for refusal in lost),
+            *(["interrupted while reporters were told"] if lost is None else map(_loss, lost)),
         ]
 
     def complain(self, problems: Sequence[str]) -> None:
@@ -92,6 +93,10 @@ class Destination:
             print(f"hyperscale: {problem}", file=sys.stderr)
         if self.is_piped:
             _write_stdout(self._piped)
+
+
+def _loss(failure: "ReporterFailure") -> str:
+    return f"{failure.reporter} failed to {failure.stage}: {failure.error}"
 
 
 def _shortcomings(result: "RunResult") -> list[str]:
@@ -126,18 +131,6 @@ def _write_stdout(payload: bytes) -> None:
         raise
     except OSError as error:
         raise RunError(f"--json -: cannot write the results: {error.strerror}") from error
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Somebody who presses Ctrl-C once more does not lose what was measured."""
-    before = signal.pthread_sigmask(
-        signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    )
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def default_out_dir(file: str) -> Path:

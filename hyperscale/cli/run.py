@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hyperscale.cli.output import Destination, add_output_flags, default_out_dir
 from hyperscale.cli.parser import Parser
+from hyperscale.cli.signals import uninterrupted
 
 if TYPE_CHECKING:
     from hyperscale.runner.drive import Ending, Options
@@ -99,7 +100,10 @@ async def _run(job: "Job", options: "Options", args: argparse.Namespace, out_dir
     destination = Destination(args, out_dir, args.file)
     if options.log_dir is not None:
         ensure_writable(options.log_dir / "executor-0.log", where="--log-dir")
-    with open_ui(args.ui, stream=destination.stream, quiet=args.quiet) as ui:
+    with (
+        uninterrupted(),  # where neither the run nor what is made of it asks for signals itself
+        open_ui(args.ui, stream=destination.stream, quiet=args.quiet) as ui,
+    ):
         ending = await drive(job, options, ui)
         problems = await destination.publish(ending.result, ui, job.reporters)
     destination.complain(problems)

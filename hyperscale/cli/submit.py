@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags
 from hyperscale.cli.output import add_output_flags, default_out_dir
 from hyperscale.cli.parser import Parser
+from hyperscale.cli.signals import EXIT_INTERRUPTED, unless_interrupted
 from hyperscale.errors import InputError, RunError
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
 
 async def _submit(args: argparse.Namespace, package: "Package") -> int:
     from hyperscale.cli.client_flags import open_client, where
-    from hyperscale.cli.following import EXIT_INTERRUPTED, cancelled_by_signals, follow_to_end
+    from hyperscale.cli.following import follow_to_end
     from hyperscale.cli.output import Destination
     from hyperscale.reporting.files import ensure_writable
     from hyperscale.ui.stream import write_through
@@ -126,29 +127,24 @@ async def _submit(args: argparse.Namespace, package: "Package") -> int:
         if args.log_dir:
             ensure_writable(Path(args.log_dir) / "executor.log", where="--log-dir")
     async with open_client(args) as client:
-        submitting = asyncio.create_task(
-            client.submit_job(
-                package,
-                key=args.key or "",
-                timeout=args.timeout,
-                dispatch_timeout=args.dispatch_timeout,
-                on_isolation=args.on_isolation,
-                log_level=args.log_level,
-                static=not args.no_compile,
-                submit_timeout=args.submit_timeout,
-            ),
-            name="submit",
+        submitting = client.submit_job(
+            package,
+            key=args.key or "",
+            timeout=args.timeout,
+            dispatch_timeout=args.dispatch_timeout,
+            on_isolation=args.on_isolation,
+            log_level=args.log_level,
+            static=not args.no_compile,
+            submit_timeout=args.submit_timeout,
         )
-        with cancelled_by_signals(submitting):
-            try:
-                job = await submitting
-            except asyncio.CancelledError:
-                print(
-                    "hyperscale: interrupted while the job was being submitted; 'hyperscale jobs"
-                    f"{where(args)}' tells whether it was",
-                    file=sys.stderr,
-                )
-                return EXIT_INTERRUPTED
+        job = await unless_interrupted(submitting, name="submit")
+        if job is None:
+            print(
+                "hyperscale: interrupted while the job was being submitted; 'hyperscale jobs"
+                f"{where(args)}' tells whether it was",
+                file=sys.stderr,
+            )
+            return EXIT_INTERRUPTED
         if destination is None:
             if not write_through(sys.stdout, f"{job}\n"):
                 raise RunError(

@@ -1,5 +1,6 @@
 """However a run ends, nothing of it is left: no process, no broken terminal, no lost results."""
 
+import contextlib
 import os
 import pty
 import signal
@@ -274,6 +275,24 @@ def test_the_terminal_is_given_back_however_the_run_ends(
         os.close(terminal.other)
     expected = {"end": 0, "SIGINT": 130, "SIGTERM": 130, "kill executors": 3}
     assert process.returncode == expected.get(ending, -signal.SIGKILL)
+
+
+def test_impatience_costs_no_results(running: Running, tmp_path: Path) -> None:
+    process = running.process
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.01)  # as fast as a key repeats
+    done = finish(process)
+    assert done.code in (130, -signal.SIGINT)  # the last one may hit what is left of the process
+    assert "Traceback" not in done.stderr
+    [workflow] = results(tmp_path / "r.json")["workflows"]
+    assert workflow["total"] > 20
+    [directory] = (tmp_path / "hyperscale-results").iterdir()
+    names = {path.name for path in directory.iterdir()}
+    assert names >= {"results.json", "report.html", "steps.csv", "junit.xml"}
+    assert not [name for name in names if name.endswith(".tmp")]
+    running.assert_gone()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
