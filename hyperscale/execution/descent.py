@@ -1,44 +1,80 @@
-"""Which processes an executor started, however they hid: looked up in /proc, ended for good.
+"""Which processes an executor started, however they hid: found by a mark, ended for good.
 
-While an executor lives it adopts what its children leave behind, so all it started is below it.
-When it has died by itself that tree is gone; what is left is known by a mark in the environment
-that every process inherits and that no other executor's have. Unrelated processes of whoever
-embeds a pool have no such mark. What neither finds is a daemon that also overwrote its
-environment, of an executor that died by itself.
+Every process inherits two things nobody looks at: an environment variable, and the limit of file
+locks, which the kernel has long ceased to apply. Each executor has a number of its own in both,
+so what it started is known from either, whoever its parent is by now and also when the executor
+is gone. Unrelated processes of whoever embeds a pool have no such mark. Orphans stay with init,
+which reaps them: user code has no children that it did not start.
+
+Not found is what has rid itself of both (of the environment alone where limits cannot be set),
+what an executor inside the executor started, and what was not started but asked for: a container,
+a service, a job of cron. What became another user's can be found but not ended.
 """
 
 import contextlib
-import ctypes
 import os
+import resource
 import secrets
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 _VARIABLE = "_HYPERSCALE_STARTED_BY"  # not HYPERSCALE_…: those are settings
-_PR_SET_CHILD_SUBREAPER = 36
+_LIMIT = 10  # RLIMIT_LOCKS, without effect since Linux 2.4.25; `resource` has no name for it
+_BITS = 62  # more than any real limit needs, and no sign
 
 
 class Mark:
     """What the processes of one executor have in common and nobody else has."""
 
-    def __init__(self) -> None:
-        self._value = secrets.token_hex(16)
-        self._entry = f"{_VARIABLE}={self._value}".encode()
+    def __init__(self, value: int) -> None:
+        self._value = value
+        self._entry = f"{_VARIABLE}={value}".encode()
+
+    @classmethod
+    def new(cls) -> Self:
+        return cls(1 << (_BITS - 1) | secrets.randbits(_BITS - 1))
+
+    @classmethod
+    def of_this_process(cls) -> Self:
+        """The one it was started with."""
+        return cls(int(os.environ[_VARIABLE]))
 
     def environment(self) -> dict[str, str]:
         """This process's, marked."""
-        return {**os.environ, _VARIABLE: self._value}
+        return {**os.environ, _VARIABLE: str(self._value)}
+
+    def put_on_limits(self) -> None:
+        """From now on this process's limits, and of all it starts, bear the mark too."""
+        # Where limits are not to be set, the environment has to do.
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(_LIMIT, (self._value, resource.getrlimit(_LIMIT)[1]))
+
+    def is_on_others(self) -> bool:
+        """Whether a living process other than this one has the mark."""
+        return any(pid != os.getpid() for pid in self._bearers())
 
     def end_bearers(self) -> bool:
         """Kills every process that has the mark; whether there were any."""
-        found = False
+        ended = [self._end(pid) for pid in self._bearers()]
+        return any(ended)
+
+    def _bearers(self) -> Iterator[int]:
         for name in os.listdir("/proc"):
             if name.isdigit() and self._is_on(int(name)):
-                found = self._end(int(name)) or found
-        return found
+                yield int(name)
 
     def _is_on(self, pid: int) -> bool:
+        return self._is_on_limits(pid) or self._is_on_environment(pid)
+
+    def _is_on_limits(self, pid: int) -> bool:
+        try:
+            return resource.prlimit(pid, _LIMIT)[0] == self._value and _is_living(pid)
+        except (OSError, ValueError):  # gone, of another user, or there are no such limits
+            return False
+
+    def _is_on_environment(self, pid: int) -> bool:
         try:
             # Empty once it has ended; not readable if it is of another user.
             with open(f"/proc/{pid}/environ", "rb", buffering=0) as environment:
@@ -47,7 +83,7 @@ class Mark:
             return False
 
     def _end(self, pid: int) -> bool:
-        with contextlib.suppress(OSError):  # it ended meanwhile
+        with contextlib.suppress(OSError):  # it ended meanwhile, or is of another user
             descriptor = os.pidfd_open(pid)
             try:
                 # Once more: now its number cannot pass to another process unnoticed.
@@ -59,33 +95,8 @@ class Mark:
         return False
 
 
-def adopt_orphans() -> None:
-    """From now on, descendants that lose their parent become children of this process."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, *map(ctypes.c_ulong, (1, 0, 0, 0))) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"prctl: {os.strerror(number)}")
-
-
-def descendants(pid: int) -> list[int]:
-    """What it started, also in sessions and groups of their own."""
-    children: dict[int, list[int]] = {}
-    for each, parent in _processes():
-        children.setdefault(parent, []).append(each)
-    found = list(children.get(pid, []))
-    for each in found:
-        found += children.get(each, [])
-    return found
-
-
-def _processes() -> Iterator[tuple[int, int]]:
-    """Number and parent of all that are more than an entry nobody has reaped yet."""
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        with contextlib.suppress(OSError):  # it ended while we looked
-            stat = Path("/proc", name, "stat").read_bytes()
-            # After the name, which may hold anything: state, parent.
-            state, parent = stat.rpartition(b")")[2].split()[:2]
-            if state not in (b"Z", b"X"):
-                yield int(name), int(parent)
+def _is_living(pid: int) -> bool:
+    """Whether it is more than an entry that nobody has reaped yet."""
+    stat = Path(f"/proc/{pid}/stat").read_bytes()
+    # The state comes after the name, which may hold anything.
+    return stat.rpartition(b")")[2].split()[0] not in (b"Z", b"X")

@@ -20,11 +20,12 @@ def main(arguments: list[str]) -> None:
     if len(arguments) > 2:
         os.sched_setaffinity(0, {int(arguments[2])})
 
-    from hyperscale.execution.descent import adopt_orphans  # noqa: PLC0415 - after the guard
+    from hyperscale.execution.descent import Mark  # noqa: PLC0415 - after the guard
     from hyperscale.execution.service import serve  # noqa: PLC0415 - after the guard
 
-    adopt_orphans()
-    serve(control_fd)
+    mark = Mark.of_this_process()
+    mark.put_on_limits()
+    serve(control_fd, mark)
 
 
 if __name__ == "__main__":

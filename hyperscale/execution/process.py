@@ -20,7 +20,7 @@ from pathlib import Path
 from hyperscale.errors import RunError
 from hyperscale.execution.capture import PIPE_BYTES, RATE_BYTES_PER_S, LineReader, OutputLimit
 from hyperscale.execution.channel import Channel
-from hyperscale.execution.descent import Mark, descendants
+from hyperscale.execution.descent import Mark
 from hyperscale.execution.protocol import FromExecutor, Output, ToExecutor, from_executor_decoder
 
 _READ_BYTES = 64 * 1024
@@ -124,7 +124,7 @@ class ExecutorProcess:
         command += [str(theirs.fileno()), str(os.getpid())]
         if core is not None:
             command.append(str(core))
-        mark = Mark()
+        mark = Mark.new()
         try:
             popen = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 command,
@@ -186,12 +186,7 @@ class ExecutorProcess:
     def kill(self) -> None:
         """Ends it and everything it started, now."""
         if not self.has_exited:
-            # Looked for first: they are nobody's once it is gone.
-            strayed = descendants(self.pid)
-            self._kill_group()
-            for pid in strayed:
-                with contextlib.suppress(OSError):  # gone, or of another user
-                    os.kill(pid, signal.SIGKILL)
+            self._end_all()
 
     def forget_last_words(self) -> None:
         """What it wrote so far is of another part, and says nothing about the end of this."""
@@ -215,18 +210,18 @@ class ExecutorProcess:
                 return
             await asyncio.sleep(_ENDING_POLL_S)
 
-    def _kill_group(self) -> None:
+    def _end_all(self) -> None:
         """Only while it is not reaped: until then nobody else can have its number."""
         # Nothing left, or only children that changed their user.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
+        if self.runs_code:
+            self._mark.end_bearers()
 
     def _reap(self) -> None:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
-        self._kill_group()
-        if self.runs_code:
-            self._mark.end_bearers()
+        self._end_all()
         self._channel.drain()
         self._channel.close()
         self.flush_output()

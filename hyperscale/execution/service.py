@@ -25,6 +25,7 @@ from hyperscale.config import GRACE_S
 from hyperscale.errors import HyperscaleError, InputError, InvariantError
 from hyperscale.execution.capture import Capture, complain
 from hyperscale.execution.channel import Channel
+from hyperscale.execution.descent import Mark
 from hyperscale.execution.faults import describe_fault
 from hyperscale.execution.lease import LeaseWatch
 from hyperscale.execution.limits import CUT_S, TEARDOWN_S
@@ -51,7 +52,7 @@ _CRASHED = 70
 _THREADS_S = 0.1
 
 
-def serve(control_fd: int) -> None:
+def serve(control_fd: int, mark: Mark) -> None:
     """Runs the executor; does not return."""
     # A handler rather than SIG_IGN, which programs started by user code would inherit. The
     # parent decides what an interrupt means.
@@ -63,7 +64,7 @@ def serve(control_fd: int) -> None:
     asyncio.set_event_loop(loop)
     code = _CRASHED
     try:
-        code = loop.run_until_complete(_serve(control_fd, capture))
+        code = loop.run_until_complete(_serve(control_fd, mark, capture))
     except BaseException:  # noqa: BLE001 - shown, and told by the exit code
         traceback.print_exc()
     finally:
@@ -71,8 +72,8 @@ def serve(control_fd: int) -> None:
         os._exit(code)
 
 
-async def _serve(control_fd: int, capture: Capture) -> int:
-    service = Service(control_fd, capture)
+async def _serve(control_fd: int, mark: Mark, capture: Capture) -> int:
+    service = Service(control_fd, mark, capture)
     return await service.left
 
 
@@ -94,21 +95,21 @@ def _has_threads() -> bool:
     return any(thread.is_alive() for thread in others)
 
 
-def _has_processes() -> bool:
+def _has_children() -> bool:
+    """Also ended ones that nobody waited for."""
     try:
-        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return False
-    if ended is None:
-        complain("processes it had started are ended with it\n")
     return True
 
 
 class Service:
     """The executor's side of the conversation in `protocol`."""
 
-    def __init__(self, control_fd: int, capture: Capture) -> None:
+    def __init__(self, control_fd: int, mark: Mark, capture: Capture) -> None:
         self._loop = asyncio.get_running_loop()
+        self._mark = mark
         self._capture = capture
         self._part: Part | None = None
         # Preparing, running or tearing down. Over before its last message is sent: the
@@ -251,7 +252,10 @@ class Service:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
         has_threads = _has_threads()
-        return _has_processes() or has_threads
+        has_processes = self._mark.is_on_others()
+        if has_processes:
+            complain("processes it had started are ended with it\n")
+        return has_threads or has_processes or _has_children()
 
     # --- ending ---------------------------------------------------------------------------
 

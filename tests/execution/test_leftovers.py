@@ -122,8 +122,12 @@ class Starter(Workflow):
     lab.work(work)
 
 
-@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])
-def test_a_daemon_ends_with_its_executor_and_with_no_other(lab: Lab, number: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "environment"), [(signal.SIGSEGV, "os.environ"), (signal.SIGKILL, "{}")]
+)
+def test_a_daemon_ends_with_its_executor_and_with_no_other(
+    lab: Lab, number: int, environment: str
+) -> None:
     lab.write(f"""
 {DAEMONISE}
 class Starter(Workflow):
@@ -132,7 +136,7 @@ class Starter(Workflow):
 
     @step()
     async def begin(self) -> Result:
-        log("started", os.getpid(), daemonise())
+        log("started", os.getpid(), daemonise({environment}))
         await asyncio.sleep(60)
 """)
     unrelated = subprocess.Popen(["sleep", "600"])  # a child of whoever embeds the pool
@@ -158,6 +162,43 @@ class Starter(Workflow):
     finally:
         unrelated.kill()
         unrelated.wait()
+
+
+def test_user_code_has_the_children_it_started_and_no_orphans_of_theirs(lab: Lab) -> None:
+    lab.write("""
+import select, signal, subprocess
+
+class Starter(Workflow):
+    vus = 1
+    duration = "10s"
+    iterations = 1
+
+    @step()
+    async def begin(self) -> Result:
+        own = subprocess.Popen(["sh", "-c", "exit 7"])
+        started = subprocess.run(
+            "sleep 600 > /dev/null & echo $!", shell=True, check=True, stdout=subprocess.PIPE
+        )
+        orphan = os.pidfd_open(int(started.stdout))
+        signal.pidfd_send_signal(orphan, signal.SIGKILL)
+        select.select([orphan], [], [])  # until it has ended
+        log("own", own.wait())
+        try:
+            log("another", os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT))
+        except ChildProcessError:
+            log("no other")
+        return Result()
+""")
+
+    async def work(bench: Bench) -> None:
+        (executor,) = bench.pool.pids
+        (outcome,) = await bench.run("Starter")
+        assert lab.log() == ["own 7", "no other"]
+        assert outcome.output == ""
+        assert not outcome.finished.tainted
+        assert bench.pool.pids == [executor]
+
+    lab.work(work)
 
 
 @pytest.mark.parametrize("runs_code", [False, True])

@@ -1,0 +1,53 @@
+"""The mark that everything an executor starts bears, in its environment and in its limits."""
+
+import subprocess
+import sys
+
+from hyperscale.execution.descent import Mark
+from tests.cli.command import is_alive, until
+
+# Takes on the mark it was started with and starts a process that has no environment at all.
+STARTER = """
+import subprocess
+from hyperscale.execution.descent import Mark
+Mark.of_this_process().put_on_limits()
+process = subprocess.Popen(["sleep", "600"], env={}, stdout=subprocess.DEVNULL)
+print(process.pid, flush=True)
+process.wait()
+"""
+
+
+def test_what_has_the_mark_in_its_environment_is_ended_and_nothing_else() -> None:
+    mark, others = Mark.new(), Mark.new()
+    process = subprocess.Popen(["sleep", "600"], env=mark.environment())
+    other = subprocess.Popen(["sleep", "600"], env=others.environment())
+    try:
+        assert mark.is_on_others()
+        assert mark.end_bearers()
+        process.wait()
+        assert not mark.is_on_others()
+        assert others.is_on_others()
+        assert other.poll() is None
+    finally:
+        for each in (process, other):
+            each.kill()
+            each.wait()
+
+
+def test_what_has_the_mark_only_in_its_limits_is_ended() -> None:
+    mark = Mark.new()
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER], env=mark.environment(), stdout=subprocess.PIPE
+    )
+    try:
+        pid = int(starter.stdout.readline())
+        starter.kill()
+        until(lambda: not is_alive(starter.pid), what="the starter has ended")
+        assert mark.end_bearers()
+        until(lambda: not is_alive(pid), what="what it started has ended")
+        # The starter, which nobody has reaped yet, is none that could be ended.
+        assert not mark.is_on_others()
+        assert not mark.end_bearers()
+    finally:
+        starter.kill()
+        starter.communicate()
