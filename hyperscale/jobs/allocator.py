@@ -318,7 +318,9 @@ class Allocator:
         lost = [ask for ask in queue if ask.wish.is_recovery]
         tells = [Tell(ask.wish.leader, answer) for ask, answer in self._recover(lost, now_s)]
         if len(tells) == RECOVERED_AT_ONCE:
-            self._serve_at_s = now_s + SOON_S
+            # The rest of them, before anything new is given cores.
+            self._serve_at_s = min(self._serve_at_s, now_s + SOON_S)
+            return tells
         if self._freed_s is not None and now_s < self._freed_s + FREED_S:
             self._serve_at_s = min(self._serve_at_s, self._freed_s + FREED_S)
             return tells

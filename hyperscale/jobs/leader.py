@@ -15,6 +15,7 @@ dispatched under an earlier leader; its *link* is what is known of its worker.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -53,6 +54,7 @@ from hyperscale.jobs.events import (
     Reply,
     SubFinished,
 )
+from hyperscale.jobs.links import Stamps
 from hyperscale.jobs.machine import JobMachine
 from hyperscale.jobs.state import Job, JobView, view_of
 from hyperscale.jobs.steering import Steering
@@ -64,6 +66,16 @@ Answer = PartAnswer | LeasesRenewed | RunsHere
 _RUNS_AT_ONCE = 64
 _RUNS_MANY = 1_000
 _SOON_S = 0.02
+_QUESTIONS_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """Whether this one leads, as the other managers were asked."""
+
+    asked_s: float
+    due: list[str]  # workers whose leases are renewed if so
+    stamps: Stamps  # sure if so
 
 
 class JobLeader:
@@ -80,10 +92,9 @@ class JobLeader:
         self._tick_at_s = float("inf")
         self._full_at_s = float("inf")  # when all jobs are looked at again
         self._dirty: set[str] = set()  # jobs to be looked at before that
-        self._question = 0  # the last one to the other managers, whether this one leads
-        self._asked_s = float("-inf")  # when; that is over once it is answered
-        self._renewing: list[str] = []  # whose leases are renewed when it is
-        self._is_asked_again = False  # something came that was too late for it
+        self._questions: dict[int, _Question] = {}  # to the other managers, not answered yet
+        self._asked = 0  # so many so far
+        self._is_asked_again = False  # something came that was too late for the last one
         self.backpressure = Backpressure.NONE  # what reports are answered with
 
     # --- who leads ------------------------------------------------------------------------
@@ -95,7 +106,7 @@ class JobLeader:
         desk.lead(term, list(workers), now_s=now_s, now_ms=now_ms)
         self._tick_at_s = self._full_at_s = now_s
         self._dirty.clear()
-        self._asked_s = float("-inf")
+        self._questions.clear()
         effects: list[Effect] = []
         for job in list(self._machine.jobs()):
             desk.adopt(job, now_s=now_s)
@@ -372,25 +383,26 @@ class JobLeader:
 
     def _confirm(self, due: list[str], now_s: float) -> list[Effect]:
         """Makes the latest stamps sure, and then renews the leases that are due. One question
-        at a time; one that is lost is asked again."""
-        if now_s < self._asked_s + self._timing.lease_s / 4:
+        at a time; while one takes long, others are asked, and any answer is good."""
+        last = self._questions.get(self._asked)
+        if last is not None and now_s < last.asked_s + self._timing.lease_s / 4:
             self._is_asked_again = True
             return []
         self._is_asked_again = False
-        self._question += 1
-        self._asked_s = now_s
-        self._renewing = due
-        self._desk.links.asked()
-        return [Confirm(self._question)]
+        self._asked += 1
+        self._questions[self._asked] = _Question(now_s, due, self._desk.links.stamps())
+        self._questions.pop(self._asked - _QUESTIONS_MAX, None)
+        return [Confirm(self._asked)]
 
     def confirmed(self, question: int, *, now_s: float) -> list[Effect]:
         """Since the question was asked, most managers have taken this one for the leader."""
-        is_open = self._asked_s > float("-inf")
-        if not self._is_leading or question != self._question or not is_open:
+        answered = self._questions.get(question)
+        if not self._is_leading or answered is None:
             return []
-        self._asked_s = float("-inf")
-        self._desk.links.confirmed()
-        effects = self._renew(self._renewing, now_s)
+        for earlier in [number for number in self._questions if number <= question]:
+            del self._questions[earlier]
+        self._desk.links.confirmed(answered.stamps)
+        effects = self._renew(answered.due, now_s)
         waiting = {r.id.job for r in self._desk.runs.values() if r.phase is PartPhase.READY}
         for job_id in waiting:
             effects += self._steer(job_id, now_s)

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 
 from hyperscale.jobs.timing import Timing
 
+Stamps = dict[str, tuple[int, float]]
+"""By worker: a stamp, and when it came."""
+
 
 @dataclass(slots=True)
 class Link:
@@ -21,9 +24,7 @@ class Link:
 
     stamp_ms: int = 0  # the latest of its clock
     heard_s: float = float("-inf")  # when that came, on ours
-    asked_ms: int = 0  # the latest when managers were asked to confirm this leader
-    asked_s: float = float("-inf")
-    sure_ms: int = 0  # the latest when they had done so: this one may be echoed
+    sure_ms: int = 0  # the latest when managers were last asked and confirmed: may be echoed
     sure_s: float = float("-inf")
     renewed_s: float = float("-inf")  # when the last renewal or question went out
     rtt_s: float = 0.0
@@ -68,16 +69,20 @@ class Links:
             link.ended_s = None
             link.heard_s = now_s
 
-    def asked(self) -> None:
-        """Managers are asked to confirm this leader, from now on."""
-        for link in self._links.values():
-            if link.stamp_ms:
-                link.asked_ms, link.asked_s = link.stamp_ms, link.heard_s
+    def stamps(self) -> Stamps:
+        """The latest of all: sure, if managers are asked now and confirm this leader."""
+        return {
+            worker: (link.stamp_ms, link.heard_s)
+            for worker, link in self._links.items()
+            if link.stamp_ms
+        }
 
-    def confirmed(self) -> None:
+    def confirmed(self, stamps: Stamps) -> None:
         """Most of them did."""
-        for link in self._links.values():
-            link.sure_ms, link.sure_s = link.asked_ms, link.asked_s
+        for worker, (stamp_ms, heard_s) in stamps.items():
+            link = self._links.get(worker)
+            if link is not None and link.sure_ms < stamp_ms <= link.stamp_ms:
+                link.sure_ms, link.sure_s = stamp_ms, heard_s
 
     def is_sure(self, worker: str, *, now_s: float) -> bool:
         """Whether a lease that counts from the sure stamp has at least half its time left."""

@@ -296,13 +296,16 @@ class Steering:
         link = self._desk.links.get(run.worker, now_s=now_s)
         if link.is_gone:
             return f"worker {run.worker} died"
+        silent = f"worker {run.worker} has been silent for too long"
+        if run.is_given_up:
+            return silent  # whatever has been heard since
         # As soon as its lease is over, if nothing is going to hold it: then the next attempt is
         # prepared while the margin lasts.
         quiet_s = self._quiet_s(run, now_s)
         is_over = now_s >= quiet_s - self._timing.silence_margin_s
         is_over = is_over and (now_s >= quiet_s or self._is_alone(run, now_s))
         if is_over and not link.is_held and not _may_go_on(job, run, now_s):
-            return f"worker {run.worker} has been silent for too long"
+            return silent
         return None
 
     def _is_alone(self, run: LiveRun, now_s: float) -> bool:
@@ -367,8 +370,11 @@ class Steering:
         together = [run] if has_begun else runs
         parts = [(name, each.id.part) for each in together]
         quiet_s = max([now_s, *(live.quiet_s[part] for part in parts if part in live.quiet_s)])
-        are_sure = all(self._desk.links.is_sure(each.worker, now_s=now_s) for each in together)
-        if quiet_s > now_s + _AHEAD_S or not are_sure:
+        can_start = all(
+            self._desk.links.is_sure(each.worker, now_s=now_s) and not each.is_given_up
+            for each in together
+        )
+        if quiet_s > now_s + _AHEAD_S or not can_start:
             return []
         links = {each.worker: self._desk.links.get(each.worker, now_s=now_s) for each in together}
         farthest_s = max(link.rtt_s for link in links.values()) / 2

@@ -52,8 +52,23 @@ def quantile_ms(histogram: Histogram, q: float) -> float | None:
 
 
 def merge_encoded(payloads: Iterable[bytes]) -> Histogram:
-    """One histogram of all samples behind `payloads`."""
-    return Histogram.merged(list(payloads))
+    """One histogram of all samples behind `payloads`.
+
+    What cannot be read is left out: one broken report must not take the others with it.
+    """
+    payloads = list(payloads)
+    try:
+        return Histogram.merged(payloads)
+    except ValueError:
+        return Histogram.merged([payload for payload in payloads if _is_readable(payload)])
+
+
+def _is_readable(payload: bytes) -> bool:
+    try:
+        Histogram.decode(payload)
+    except ValueError:
+        return False
+    return True
 
 
 def percentile_curve(histogram: Histogram, *, steps_per_half: int = 5) -> list[tuple[float, float]]:

@@ -263,6 +263,18 @@ def test_very_many_lost_parts_come_back_in_turns_spread_over_whoever_is_left() -
     assert sum(pool.allocator.free().values()) == left - lost
 
 
+def test_very_many_lost_parts_come_back_before_anything_new_begins() -> None:
+    lost = RECOVERED_AT_ONCE + 50
+    pool = Pool(*[1] * lost)
+    for number in range(lost):
+        pool.ask(f"r{number}", is_recovery=True, part=0, cores=1)
+    pool.ask("new")
+    pool.run(2.0)
+    assert "new" not in pool.granted
+    assert len(pool.granted) == lost
+    assert not any(answer.shared for answer in pool.granted.values())
+
+
 def test_news_of_a_worker_that_were_overtaken_are_ignored() -> None:
     pool = Pool(4)
     pool.ask("a")

@@ -102,6 +102,23 @@ def test_a_lease_counts_from_what_was_heard_before_the_leader_was_asked_about() 
     assert len(worker.echoed) == 1
 
 
+def test_leases_are_renewed_also_if_every_confirmation_takes_long() -> None:
+    rig = Rig(workers=1, cores=1)
+    rig.submit(workflow("Load", vus=1, duration_s=60.0))
+    rig.run(2.0)
+    rig.confirms = False
+    worker = rig.workers["w0"]
+    before = worker.renewals
+    asked: dict[int, float] = {}
+    for _ in range(400):
+        rig.run(0.05)
+        asked.setdefault(rig.question, rig.now_s)
+        for question in [each for each, at_s in asked.items() if rig.now_s >= at_s + 2.5]:
+            asked[question] = float("inf")
+            rig.do(rig.leader.confirmed(question, now_s=rig.now_s))
+    assert worker.renewals - before >= 5
+
+
 def test_load_begins_once_the_leader_is_confirmed() -> None:
     rig = Rig()
     rig.confirms = False

@@ -327,6 +327,30 @@ def test_the_load_of_a_dead_worker_ended_when_nobody_listened_there_any_more() -
     assert gap.seconds <= 0.65  # half a second since the last report, and what followed it
 
 
+def test_a_run_that_was_given_up_is_not_started_though_its_worker_comes_back() -> None:
+    rig = Rig(workers=2, cores=1)
+    away = rig.workers["w0"]
+    away.readies = False
+    job = rig.submit(workflow("Load", vus=1))
+    first, second = RunId(job, "Load", 0, 1), RunId(job, "Load", 0, 2)
+    rig.run(2.0)
+    cut_s = rig.now_s
+    away.is_silent = True
+    rig.do(rig.leader.worker_down("w0", is_certain=False, now_s=rig.now_s))
+    rig.commits = False
+    rig.run(8.3)  # its lease is over, the margin is not
+    away.is_silent = False
+    rig.do(rig.leader.worker_up("w0", now_s=rig.now_s))
+    rig.ready("w0")
+    rig.run(0.5)
+    assert first not in away.starts
+    away.readies = rig.commits = True
+    rig.run(4.0)
+    assert first not in away.starts
+    (start_s,) = [w.starts[second] for w in rig.workers.values() if second in w.starts]
+    assert start_s >= cut_s + 8.0
+
+
 def test_a_full_worker_costs_no_retry() -> None:
     rig = Rig(workers=1, cores=1)
     rig.workers["w0"].refusal = Refusal.NO_CORES

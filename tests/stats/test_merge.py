@@ -146,6 +146,17 @@ def test_histograms_of_the_last_report_that_had_them_stand() -> None:
     assert stats.latency("login").count == 1
 
 
+def test_a_histogram_that_cannot_be_read_does_not_take_the_others_with_it() -> None:
+    whole, broken = Part(slot=0), Part(slot=1)
+    whole.request("login", 5 * MS)
+    broken.request("login", 5 * MS)
+    report = broken.report(histograms=True)
+    report.steps[0].latency = b"broken"
+    stats = merged([whole.report(histograms=True), report])
+    assert stats.counts("login").total == 2
+    assert stats.latency("login").count == 1
+
+
 def test_a_histogram_that_arrives_late_is_newer_than_none() -> None:
     part = Part()
     part.request("login", 5 * MS)

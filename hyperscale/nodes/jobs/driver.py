@@ -181,7 +181,8 @@ class JobsDriver:
                     self._asks.pop(release.ask, None)
                     self._release(release)
                 case Confirm(question=question):
-                    self._spawn(self._confirm(group, question), "confirm")
+                    leader = self.leaders[group]
+                    self._spawn(self._confirm(group, leader, question), "confirm")
         self._arm()
 
     async def _propose(self, group: int, event: Event) -> None:
@@ -194,15 +195,14 @@ class JobsDriver:
                 effects = leader.proposal_failed(event, now_s=time.monotonic())
                 self._perform(group, effects)
 
-    async def _confirm(self, group: int, question: int) -> None:
-        leader = self.leaders.get(group)
+    async def _confirm(self, group: int, leader: JobLeader, question: int) -> None:
         try:
-            await self.ledger.fresh(group, STRONG, timeout_s=CALL_S)
+            await self.ledger.fresh(group, STRONG)
         except HyperscaleError as error:
             _log.info("leadership.unconfirmed: %s", error, extra={"group": group})
             return
         # The answer may be another leader's: then this one has been told to follow by now.
-        if leader is not None and self.leaders.get(group) is leader:
+        if self.leaders.get(group) is leader:
             self._perform(group, leader.confirmed(question, now_s=time.monotonic()))
 
     def _send(self, node: str, message: Struct) -> None:
@@ -405,8 +405,12 @@ class JobsDriver:
         held = self._held(now_s)
         for group, leader in list(self.leaders.items()):
             leader.hold(held)
-            if now_s >= leader.wake_at_s():
+            if now_s < leader.wake_at_s():
+                continue
+            try:
                 self._perform(group, leader.tick(now_s=now_s))
+            except Exception:  # noqa: BLE001  a bug of ours: the other groups have no part in it
+                _log.exception("jobs.tick_failed", extra={"group": group})
         self._arm()
 
     def _held(self, now_s: float) -> frozenset[str]:

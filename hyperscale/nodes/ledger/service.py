@@ -43,6 +43,7 @@ from hyperscale.wire.errors import OverloadedError, QueueFullError
 
 TICK_S: Final = 0.05
 _UNSENT_MAX = 64
+_READ_AGAIN_S = 0.25
 """So many proposals do not wait for the end of a turn of the event loop."""
 _COMMIT_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
@@ -424,19 +425,20 @@ class LocalLedger:
         await waiter
 
     async def _linearized(self, group: int) -> None:
-        while True:
-            token = self.core.read(group)
-            read: asyncio.Future[None] = self._loop.create_future()
-            self._reads[token] = read
-            self.wake()
-            try:
-                # Asked of a leader that is none any more, nobody answers: ask again.
-                await asyncio.wait_for(read, timeout=0.25)
-            except TimeoutError:
-                continue
-            finally:
+        read: asyncio.Future[None] = self._loop.create_future()
+        tokens: list[int] = []
+        try:
+            while not read.done():
+                tokens.append(self.core.read(group))
+                self._reads[tokens[-1]] = read
+                self.wake()
+                # Asked of a leader that is none any more, nobody answers: ask again. Any answer
+                # will do, as every question came after this began.
+                await asyncio.wait([read], timeout=_READ_AGAIN_S)
+            read.result()
+        finally:
+            for token in tokens:
                 self._reads.pop(token, None)
-            return
 
 
 def _tell(hooks: Sequence[Callable[..., None]], *arguments: object) -> None:

@@ -151,14 +151,15 @@ impl Histogram {
         if payload.len() > PAYLOAD_BYTES_MAX {
             return Err(HistError::Decode(format!("{} bytes is too long", payload.len())));
         }
-        // Bounds first: the crate makes room for whatever they say.
+        // The head first: the crate makes room for whatever it says.
         let mut head = [0; HEAD_BYTES];
         let is_whole = if number(payload, 0) == Some(V2_DEFLATE) {
             ZlibDecoder::new(payload.get(8..).unwrap_or_default()).read_exact(&mut head).is_ok()
         } else {
             payload.take(HEAD_BYTES as u64).read_exact(&mut head).is_ok()
         };
-        if !is_whole || !is_ours(&head) {
+        let counts_bytes = number(&head, 4).map_or(usize::MAX, |bytes| bytes as usize);
+        if !is_whole || !is_ours(&head) || counts_bytes > BUCKETS * COUNT_BYTES_MAX {
             return Err(HistError::Decode(format!(
                 "not of {LOWEST_NS} to {HIGHEST_NS} ns with {DIGITS} digits"
             )));
@@ -298,6 +299,8 @@ mod tests {
             }
             payload[at] ^= 0x55;
         }
+        payload[4..8].fill(0xff); // it claims to be larger than memory
+        assert!(Histogram::merged([payload.as_slice()]).is_err());
         assert!(Histogram::merged([b"".as_slice()]).is_err());
         assert!(Histogram::merged([&payload[..payload.len() / 2]]).is_err());
     }

@@ -93,13 +93,16 @@ class Ledger:
 
     def confirm(self, host: "Host", group: int, term: int, question: int) -> None:
         """Most managers say that this one leads, or nothing is heard. What they answer is
-        waiting there when a leader that stood still meanwhile wakes up."""
+        waiting there when a leader that stood still meanwhile wakes up. One in a dozen takes
+        more than a quarter of a second, as with a slow disk, one in forty more than one."""
+        draw = self.world.rng.random()
+        wait_s = 0.005 + 3.0 * draw**30
 
         def decide() -> None:
             if self.leads(host.address, group, term) and self._has_majority_near(host.address):
-                self._later(host.address, "confirmed", (group, term, question), 0.005)
+                self._later(host.address, "confirmed", (group, term, question), wait_s)
 
-        self.world.after(0.001 + 0.01 * self.world.rng.random() ** 3, decide)
+        self.world.after(0.001 + 0.01 * draw**3, decide)
 
     def commit(self, group: int, event: Event) -> Reply:
         known = self.groups[group]

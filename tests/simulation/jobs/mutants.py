@@ -70,8 +70,7 @@ class Unconfirmed(JobLeader):
     """Leases count from what was heard last, whoever may have been elected meanwhile."""
 
     def _confirm(self, due: list[str], now_s: float) -> list[LeaderEffect]:
-        self._desk.links.asked()
-        self._desk.links.confirmed()
+        self._desk.links.confirmed(self._desk.links.stamps())
         return self._renew(due, now_s)
 
 
