@@ -38,7 +38,11 @@ def scratch_directory() -> Iterator[Path]:
 def _make() -> tuple[Path, int]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        lock = _lock(path)
+        try:
+            lock = _lock(path)
+        except OSError:  # another would fare no better
+            shutil.rmtree(path, ignore_errors=True)
+            raise
         # Until it was locked it looked abandoned to any other run that began just then.
         if lock is not None and path.exists():
             return path, lock
@@ -51,7 +55,10 @@ def _remove_abandoned(parent: str) -> None:
         names = [entry.name for entry in entries if entry.name.startswith(_PREFIX)]
     for name in names:
         path = Path(parent, name)
-        lock = _lock(path)
+        try:
+            lock = _lock(path)
+        except OSError:  # a link, no directory, or not ours to open: not known to be abandoned
+            continue
         if lock is not None:
             try:
                 if os.fstat(lock).st_uid == os.geteuid():
@@ -61,14 +68,20 @@ def _remove_abandoned(parent: str) -> None:
 
 
 def _lock(path: Path) -> int | None:
-    """A descriptor that holds the directory; None if another has it, or there is none."""
+    """A descriptor that holds the directory; None if another has it, or there is none.
+
+    OSError if it cannot be locked at all.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:  # gone, a link, no directory, or not ours to open
+    except FileNotFoundError:
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         os.close(descriptor)
         return None
+    except OSError as error:
+        os.close(descriptor)
+        raise OSError(error.errno, f"flock: {error.strerror}", str(path)) from error
     return descriptor

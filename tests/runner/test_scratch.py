@@ -1,6 +1,9 @@
 """The directory of a run: its own while it lives, removed by the next if it was killed."""
 
+import errno
+import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -85,3 +88,42 @@ def test_a_machine_without_a_place_for_it_is_told(
     monkeypatch.setattr(tempfile, "tempdir", str(place / "missing"))
     with pytest.raises(RunError, match="no temporary directory could be made"), scratch_directory():
         pass
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EPERM])
+def test_a_place_without_locks_is_told_and_nothing_is_left_or_removed_there(
+    place: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    of_another = place / "hyperscale-run-of-another"
+    of_another.mkdir()
+    told = f"flock: {os.strerror(number)}: '{place}/hyperscale-run-"
+    with pytest.raises(RunError, match=told) as raised, scratch_directory():
+        pass
+    assert raised.value.hint == "make room, or name another place in TMPDIR"
+    assert list(place.iterdir()) == [of_another]
+
+
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_a_directory_that_another_run_took_for_abandoned_is_replaced(
+    place: Path, monkeypatch: pytest.MonkeyPatch, is_locked: bool
+) -> None:
+    real, taken = fcntl.flock, []
+
+    def flock(descriptor: int, operation: int) -> None:
+        if not taken:
+            taken.extend(place.iterdir())
+            shutil.rmtree(taken[0])
+            if is_locked:
+                raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK))
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with scratch_directory() as path:
+        assert path.exists()
+        assert path not in taken
+    assert len(taken) == 1
+    assert list(place.iterdir()) == []
