@@ -13,7 +13,6 @@ from hyperscale.errors import InputError
 if TYPE_CHECKING:
     from hyperscale.nodes.client_messages import JobsTold
 
-_MOST = 100_000
 
 _DESCRIPTION = """\
 Lists the jobs of a cluster, newest first: those that run or wait, and those that ended in the
@@ -39,8 +38,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if not (args.limit.isascii() and args.limit.isdecimal() and 0 < int(args.limit) <= _MOST):
-        raise InputError(f"--limit: {args.limit!r} is not a whole number from 1 to {_MOST}")
+    from hyperscale.nodes.client_inputs import JOBS_MOST
+
+    if not (args.limit.isascii() and args.limit.isdecimal() and 0 < int(args.limit) <= JOBS_MOST):
+        raise InputError(f"--limit: {args.limit!r} is not a whole number from 1 to {JOBS_MOST}")
     told = asyncio.run(_ask(args))
     if args.json:
         import msgspec

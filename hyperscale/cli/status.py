@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ examples:
   hyperscale status default.1-k5mz7vqjx2
   hyperscale status default.1-k5mz7vqjx2 --json
 """
+
+_RESULT_S = 10.0
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
@@ -44,13 +47,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _ask(args: argparse.Namespace) -> "tuple[JobNews, RunResult | None]":
-    """What is known of it, and its result once it has one."""
+    """What is known of it, and its result if it has one and that comes soon."""
     from hyperscale.cli.client_flags import open_client
+    from hyperscale.errors import RunError
 
     async with open_client(args) as client:
         news = await client.job_news(args.job)
-        has_ended = bool(news.job.ended_ms) and not args.json
-        return news, await client.get_results(args.job) if has_ended else None
+        if not news.job.ended_ms or args.json:
+            return news, None
+        try:
+            return news, await client.get_results(args.job, within_s=_RESULT_S)
+        except RunError as error:
+            print(f"hyperscale: shown without numbers: {error}", file=sys.stderr)
+            return news, None
 
 
 def _text(news: "JobNews", result: "RunResult | None") -> str:

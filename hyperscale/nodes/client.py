@@ -12,6 +12,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -81,6 +82,7 @@ CONNECT_S = 3.0
 """How long it is tried while no manager can be reached at all."""
 _HANDSHAKE_S = 3.0
 _RECORD_S = 120.0
+_STATUS_S = 10.0
 _NEEDS_BUNDLE = "needs_bundle"
 
 _log = logging.getLogger("hyperscale.client")
@@ -326,7 +328,9 @@ class HyperscaleClient:
         name."""
         news = await self.job_news(job_id)
         if news.job.status in JOB_ENDS:
-            return final_of(await self.get_results(job_id), news.job).as_status()
+            with suppress(RunError):  # then it is told without its numbers
+                result = await self.get_results(job_id, within_s=_STATUS_S)
+                return final_of(result, news.job).as_status()
         return status_of(news)
 
     async def job_news(self, job_id: str) -> JobNews:
@@ -446,6 +450,8 @@ class HyperscaleClient:
     async def get_record(self, job_id: str, *, within_s: float = _RECORD_S) -> bytes:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + within_s
+        if not self._asked.has_reached:
+            await self.job_news(job_id)  # that there is nobody, or no such job, is told soon
         while True:
             try:
                 data = bytearray()
@@ -467,9 +473,10 @@ class HyperscaleClient:
                         raise RunError(
                             f"no manager has the results of {job_id}: {error}"
                         ) from error
-            except NoManagerError:
+            except NoManagerError as error:
                 if loop.time() >= deadline_s:
                     raise
+                self._asked.on_trouble(error.message)
             except CallError as error:
                 if loop.time() >= deadline_s:
                     raise RunError(f"the results of {job_id} did not come: {error}") from error

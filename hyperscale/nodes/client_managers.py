@@ -34,7 +34,7 @@ _PAUSE_S = 0.1
 _PAUSE_MOST_S = 1.0
 
 # Codes of managers that cannot help now; another one can, or the same one later.
-_PASSING = frozenset({"unavailable", "moved", "unreachable", "failed", "internal"})
+PASSING = frozenset({"unavailable", "moved", "unreachable", "failed", "internal"})
 # The user gave something wrong: nobody else will let it in.
 _OURS_TO_MEND = frozenset(
     {
@@ -83,6 +83,7 @@ class Managers:
         rng.shuffle(self._addresses)
         self._open: dict[Address, Connection] = {}
         self._troubles: dict[Address, Exception] = {}
+        self.has_reached = False  # any of them, ever
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -144,7 +145,7 @@ class Managers:
             said[address] = error.message
             return error
         except RemoteError as error:
-            if error.code not in _PASSING:
+            if error.code not in PASSING:
                 raise
             said[address] = _said(error)
             return None
@@ -212,6 +213,7 @@ class Managers:
             return None
         self._troubles.pop(address, None)
         self._open[address] = connection
+        self.has_reached = True
         return connection
 
     def _prefer(self, address: Address) -> None:

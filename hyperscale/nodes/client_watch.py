@@ -9,7 +9,7 @@ import msgspec
 from hyperscale.errors import InputError
 from hyperscale.jobs.events import Code
 from hyperscale.jobs.state import JOB_ENDS, JobView, WorkflowRow
-from hyperscale.nodes.client_managers import Managers, NoManagerError
+from hyperscale.nodes.client_managers import PASSING, Managers, NoManagerError
 from hyperscale.nodes.client_messages import JobAsked, JobNews, JobTold, OutputLine, WatchJob
 from hyperscale.reporting.results import RunResult, WorkflowResult
 from hyperscale.stats.view import RunView, WorkflowView
@@ -61,17 +61,17 @@ async def follow_job(
             if loop.time() - heard_s >= (patience_s if is_known else first_patience_s):
                 raise
             managers.on_trouble(error.message)
-        except RemoteError as error:
-            if error.code == Code.UNKNOWN_JOB.value:
-                is_known = is_known or await _exists(managers, job)
-                if not is_known or loop.time() - heard_s >= patience_s:
-                    raise unknown_job(job) from error
-            elif loop.time() - heard_s >= patience_s:
-                raise
         except CallError as error:
-            if loop.time() - heard_s >= patience_s:
+            code = error.code if isinstance(error, RemoteError) else ""
+            is_over = loop.time() - heard_s >= patience_s
+            if code == Code.UNKNOWN_JOB.value:
+                is_known = is_known or await _exists(managers, job)
+                if not is_known or is_over:
+                    raise unknown_job(job) from error
+            elif is_over or (code and code not in PASSING):
                 raise
-            managers.on_trouble(error.message)
+            else:
+                managers.on_trouble(error.message)
         finally:
             await news_of.aclose()
         await asyncio.sleep(pause_s)

@@ -88,6 +88,7 @@ class Chaos:
             await asyncio.to_thread(package_file, file)  # so is what is wrong with the file
             if target_url:
                 await asyncio.to_thread(_reset, target_url)
+                await asyncio.to_thread(_counts, target_url)
         managers = [node.id for node in cluster.managers]
         workers = [node.id for node in cluster.workers]
         plan = make_plan(self._seed, managers, workers, duration_s)
@@ -142,7 +143,10 @@ class Chaos:
         if target is not None:
             counts = json.loads(target.counts())
         elif target_url:
-            counts = await asyncio.to_thread(_counts, target_url)
+            try:
+                counts = await asyncio.to_thread(_counts, target_url)
+            except InputError as error:  # it did when this began
+                raise RunError(error.message) from error
         if counts is not None:
             _check_counts(result, counts, verdict)
         if target is not None and counts is not None:
@@ -345,7 +349,14 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def _counts(target_url: str) -> dict[str, int]:
-    found: dict[str, int] = json.loads(_ask_target(target_url, "/counts", "GET"))
+    answer = _ask_target(target_url, "/counts", "GET")
+    try:
+        found: dict[str, int] = json.loads(answer)
+    except ValueError as error:
+        raise InputError(
+            f"--target: {target_url} does not say in JSON what it counted: {error}",
+            hint="'hyperscale target' starts one that does, and prints its URL",
+        ) from error
     return found
 
 
