@@ -300,7 +300,7 @@ class JobLeader:
         extended_s: dict[str, float] = {}
         for part in progress.parts:
             run = desk.runs.get(part.run)
-            if run is None or run.worker != progress.worker:
+            if run is None or run.worker != progress.worker or run.is_given_up:
                 effects.append(desk.stop(progress.worker, part.run, "it is not wanted any more"))
                 continue
             desk.take(run, part, now_s=now_s)

@@ -2,12 +2,22 @@
 
 import pytest
 
-from hyperscale.jobs.commands import Isolation, PartPhase, PartStatus, Refusal, RunId
+from hyperscale.jobs.commands import (
+    Isolation,
+    PartPhase,
+    PartProgress,
+    PartStatus,
+    Progress,
+    Refusal,
+    RunId,
+    StopPart,
+)
+from hyperscale.jobs.effects import Send
 from hyperscale.jobs.events import JobOptions, JobStatus
 from hyperscale.jobs.live import RATE_PER_CORE_MAX
 from hyperscale.jobs.outcome import outcome_of
 from hyperscale.stats.merge import PartKey
-from tests.jobs.builders import workflow
+from tests.jobs.builders import report, workflow
 from tests.jobs.rig import Rig
 
 
@@ -344,6 +354,9 @@ def test_a_run_that_was_given_up_is_not_started_though_its_worker_comes_back() -
     rig.ready("w0")
     rig.run(0.5)
     assert first not in away.starts
+    late = PartProgress(run=first, report=report("Load", total=50), elapsed_s=1.0)
+    _, effects = rig.leader.progress(Progress(worker="w0", group=1, parts=[late]), now_s=rig.now_s)
+    assert [type(each.command) for each in effects if isinstance(each, Send)] == [StopPart]
     away.readies = rig.commits = True
     rig.run(4.0)
     assert first not in away.starts
