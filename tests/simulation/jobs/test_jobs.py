@@ -1,10 +1,8 @@
 """Running jobs under faults: random schedules, and mutants that must be caught."""
 
-from itertools import count
-
 import pytest
 
-from tests.simulation.campaign import campaign, is_noticed, seconds_per_simulation
+from tests.simulation.campaign import campaign, is_noticed, seconds_per_simulation, seeds_of_commit
 from tests.simulation.jobs.mutants import MUTANTS, Mutant
 from tests.simulation.jobs.schedules import PROFILES
 from tests.simulation.jobs.suite import JobSuite
@@ -48,7 +46,7 @@ FOUND = {
 
 @pytest.mark.timeout(300)
 def test_random_schedules_violate_no_invariant_and_no_bound() -> None:
-    tally = campaign(JobSuite(), count(1), seconds=seconds_per_simulation())
+    tally = campaign(JobSuite(), seeds_of_commit(), seconds=seconds_per_simulation())
     tally.raise_if_failed()
     assert tally.runs >= len(PROFILES)
 
