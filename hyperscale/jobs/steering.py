@@ -272,6 +272,10 @@ class Steering:
         if loss is not None:
             until_s = self._lease_over_s(job, run, now_s)
             run.quiet_s = self._quiet_s(run, now_s)
+            if run.is_given_up:
+                # Membership may see the silent worker for a little longer: that it came back
+                # once is no reason to give it the next attempt.
+                self._desk.returned.discard(run.worker)
             return self._desk.give_up(
                 run, loss, costs_retry=run.was_accepted, now_s=now_s, until_s=until_s
             )

@@ -116,6 +116,17 @@ def test_a_silent_worker_that_membership_sees_is_given_up_only_after_the_margin(
     assert RunId(job, "Load", 0, 2) in rig.workers["w1"].starts
 
 
+def test_a_silent_worker_gets_no_new_attempt_though_it_came_back_once_and_is_still_seen() -> None:
+    rig = Rig(workers=2, cores=1)
+    rig.kill("w0")
+    rig.revive("w0")
+    job = rig.submit(workflow("Load", vus=2))
+    rig.run(3.0, reports=True)
+    rig.workers["w0"].is_silent = True
+    rig.run(11.5)
+    assert [part.worker for part in rig.job(job).workflows["Load"].parts] == ["w1", "w1"]
+
+
 def test_a_run_that_is_given_up_is_not_renewed_when_its_worker_is_heard_again() -> None:
     """The next attempt is under way, and counts on the lease of this one."""
     rig = Rig(workers=2, cores=1)
