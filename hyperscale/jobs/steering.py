@@ -208,6 +208,8 @@ class Steering:
         self._desk.workflow(live, job, name)
         effects: list[Effect] = []
         fresh: list[Dispatch] = []
+        runs: list[LiveRun] = []
+        ready: list[LiveRun] = []
         grant = self._desk.asks.get(f"{job.id}/{name}")
         if grant is not None and not _fits(grant, workflow, now_s):
             del self._desk.asks[f"{job.id}/{name}"]
@@ -218,7 +220,8 @@ class Steering:
             if part.is_open:
                 run = self._desk.runs.get(RunId(job.id, name, index, part.attempt))
                 if run is not None:
-                    effects += self._carry_run(job, live, workflow, run, now_s)
+                    runs.append(run)
+                    effects += self._carry_run(job, live, run, ready, now_s)
             elif part.attempt == 0 and grant is not None and grant.answer is not None:
                 fresh.append(Dispatch(index, 1, grant.answer.shares[index].worker))
             else:
@@ -229,6 +232,8 @@ class Steering:
             )
         elif grant is not None:
             del self._desk.asks[f"{job.id}/{name}"]  # used up
+        if ready:
+            effects += self._start(live, workflow, runs, ready, now_s)
         return effects
 
     def _try_again(
@@ -263,9 +268,9 @@ class Steering:
         return effects + self._desk.propose(event, now_s=now_s)
 
     def _carry_run(
-        self, job: Job, live: LiveJob, workflow: Workflow, run: LiveRun, now_s: float
+        self, job: Job, live: LiveJob, run: LiveRun, ready: list[LiveRun], now_s: float
     ) -> list[Effect]:
-        """One open run: what it needs next."""
+        """One open run: what it needs next; a start, if it is put with those that are `ready`."""
         if run.result is not None:
             return self._commit_result(run, is_stopping=False, now_s=now_s)
         loss = self._loss(job, run, now_s)
@@ -284,13 +289,13 @@ class Steering:
         match run.phase:
             case None if is_due and not run.is_inherited:
                 run.sent_s = now_s
-                effects.append(self._prepare(job, workflow, run))
+                effects.append(self._prepare(job, run))
             case PartPhase.PREPARING if now_s >= run.opened_s + self._timing.prepare_s:
                 # The worker is well and says so: it is the code that would not do better elsewhere.
                 reason = f"not prepared within {self._timing.prepare_s:g} s"
                 effects = self._time_out(run, f"{reason}: its setup hooks or imports", now_s)
             case PartPhase.READY if is_due:
-                effects = self._start(job, live, workflow, run, now_s)
+                ready.append(run)
             case PartPhase.RUNNING:
                 effects = self._watch(live, run, now_s)
         return effects
@@ -325,8 +330,8 @@ class Steering:
             if each.worker != run.worker
         )
 
-    def _prepare(self, job: Job, workflow: Workflow, run: LiveRun) -> Send:
-        plan = job.plan_of(run.id.workflow)
+    def _prepare(self, job: Job, run: LiveRun) -> Send:
+        workflow, plan = job.workflows[run.id.workflow], job.plan_of(run.id.workflow)
         command = PreparePart(
             run=run.id,
             group=self._desk.group,
@@ -352,26 +357,27 @@ class Steering:
         return Send(run.worker, command)
 
     def _start(
-        self, job: Job, live: LiveJob, workflow: Workflow, run: LiveRun, now_s: float
+        self,
+        live: LiveJob,
+        workflow: Workflow,
+        runs: list[LiveRun],
+        ready: list[LiveRun],
+        now_s: float,
     ) -> list[Effect]:
-        """All parts together the first time; later ones as soon as they are ready, and those
-        before them have certainly ended."""
-        name = run.id.workflow
-        others = [
-            self._desk.runs.get(RunId(job.id, name, index, part.attempt))
-            for index, part in enumerate(workflow.parts)
-            if not part.has_ended
-        ]
-        runs = [each for each in others if each is not None and each.phase is not None]
+        """All parts together the first time; later ones as soon as they are ready."""
         has_begun = workflow.status is WorkflowStatus.RUNNING or any(
-            each.phase in _RUNNING for each in runs
+            run.phase in _RUNNING for run in runs
         )
-        is_complete = len(runs) == len(others) and all(
-            each.phase is PartPhase.READY for each in runs
-        )
-        if not has_begun and not is_complete:
-            return []
-        together = [run] if has_begun else runs
+        if has_begun:
+            return [each for run in ready for each in self._start_together(live, [run], now_s)]
+        awaited = sum(not part.has_ended for part in workflow.parts)
+        if len(runs) == awaited and all(run.phase is PartPhase.READY for run in runs):
+            return self._start_together(live, runs, now_s)
+        return []
+
+    def _start_together(self, live: LiveJob, together: list[LiveRun], now_s: float) -> list[Effect]:
+        """Once the attempts before them have certainly ended."""
+        name = together[0].id.workflow
         parts = [(name, each.id.part) for each in together]
         quiet_s = max([now_s, *(live.quiet_s[part] for part in parts if part in live.quiet_s)])
         can_start = all(

@@ -43,8 +43,8 @@ from hyperscale.wire.errors import OverloadedError, QueueFullError
 
 TICK_S: Final = 0.05
 _UNSENT_MAX = 64
-_READ_AGAIN_S = 0.25
 """So many proposals do not wait for the end of a turn of the event loop."""
+_READ_AGAIN_S = 0.25
 _COMMIT_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 _log = logging.getLogger("hyperscale.ledger")
