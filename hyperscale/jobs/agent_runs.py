@@ -152,10 +152,13 @@ class Outlet:
     next_s: float
     level: Backpressure = Backpressure.NONE
     is_waiting: bool = False  # for the answer to the last
+    # The second comes so much sooner: workers begin together and should not report together.
+    ahead_s: float = 0.0
 
     def sent(self, *, now_s: float) -> None:
         self.is_waiting = True
-        self.next_s = now_s + PROGRESS_S[self.level]
+        self.next_s = now_s + PROGRESS_S[self.level] - self.ahead_s
+        self.ahead_s = 0.0
 
     def answered(self, level: Backpressure | None, *, now_s: float) -> None:
         self.is_waiting = False

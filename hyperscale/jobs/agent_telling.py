@@ -4,11 +4,13 @@ Owns who leads which group, the pace of reports, results until they are acknowle
 news about cores. What runs, and in which phase, is the agent's to say. Pure: times come in.
 """
 
+import zlib
 from collections.abc import Iterable, Sequence
 
 from hyperscale.jobs.agent_events import Answered, Effect, Measured, Report, Send
-from hyperscale.jobs.agent_runs import RESEND_FOR_S, Outlet, Result, Run, StampClock
+from hyperscale.jobs.agent_runs import PROGRESS_S, RESEND_FOR_S, Outlet, Result, Run, StampClock
 from hyperscale.jobs.commands import (
+    Backpressure,
     HeldCores,
     PartFinished,
     PartOutput,
@@ -37,6 +39,8 @@ class Telling:
         self._incarnation = incarnation
         self._leaders: dict[int, str] = {}
         self._outlets: dict[int, Outlet] = {}
+        share = zlib.crc32(worker.encode()) / 2**32  # its own, and the same each time
+        self._ahead_s = share * PROGRESS_S[Backpressure.NONE]
         self._cores_version = 0
         self._cores_again_s = now_s
         self._cores_told: tuple[Sequence[HeldCores], bool] | None = None
@@ -106,7 +110,7 @@ class Telling:
 
     def watch(self, run: Run, *, now_s: float) -> None:
         """Its reports are due from here on."""
-        self._outlets.setdefault(run.group, Outlet(next_s=now_s))
+        self._outlets.setdefault(run.group, Outlet(next_s=now_s, ahead_s=self._ahead_s))
 
     def printed(self, *, now_s: float) -> None:
         self._output_again_s = min(self._output_again_s, now_s + OUTPUT_S)

@@ -53,16 +53,17 @@ def actions_of(report: PartReport) -> int:
     return sum(step.counts.total for step in report.steps) + report.iterations
 
 
-def whole(state: PartState, *, series: bool = False) -> PartReport:
-    """The latest report with the latest histograms in it, as they came before or with it."""
+def whole(state: PartState, *, is_last: bool = False) -> PartReport:
+    """The latest report with the latest histograms in it, as they came before or with it. Only
+    the last of an attempt has phases and seconds: of others they are told again if need be."""
     report = state.report
     steps = [
         StepReport(
             name=step.name,
             counts=step.counts,
             latency=state.latency(step.name),
-            phases=dict(state.phases(step.name)) or None,
-            series=step.series if series else [],
+            phases=(dict(state.phases(step.name)) or None) if is_last else None,
+            series=step.series if is_last else [],
         )
         for step in report.steps
     ]
@@ -212,7 +213,7 @@ class LiveRun:
             part=self.id.part,
             attempt=self.id.attempt,
             reason=reason,
-            report=b"" if self.state is None else encode_report(whole(self.state, series=True)),
+            report=b"" if self.state is None else encode_report(whole(self.state, is_last=True)),
             elapsed_s=self.elapsed_s,
             iterations=self.iterations,
             gap_s=unheard.seconds,

@@ -46,10 +46,26 @@ def test_relief_is_heard_at_the_next_probe() -> None:
     world.report(run_id(), 0, 1)
     world.wait(0.1)
     _answer(world, ProgressTaken(backpressure=Backpressure.REJECT))
-    assert [e for e in world.wait(4.8) if isinstance(e, Report)] == []
-    assert [e for e in world.wait(0.5) if isinstance(e, Report)]
+    assert [e for e in world.wait(4.4) if isinstance(e, Report)] == []
+    assert [e for e in world.wait(0.9) if isinstance(e, Report)]
     _answer(world, ProgressTaken())
     assert [e for e in world.wait(0.5) if isinstance(e, Report)]
+
+
+def test_workers_that_begin_together_do_not_go_on_reporting_together() -> None:
+    third_s: set[int] = set()
+    for number in range(10):
+        world = World(worker=f"w{number}")
+        world.runs(on_isolation=Isolation.CONTINUE)
+        world.report(run_id(), 0, 1)
+        sent_s: list[float] = []
+        while len(sent_s) < 3:
+            if any(isinstance(effect, Report) for effect in world.wait(0.01)):
+                sent_s.append(world.now_s)
+                _answer(world, ProgressTaken())
+        assert sent_s[0] == pytest.approx(1000.0, abs=0.1)
+        third_s.add(round(sent_s[2] * 20))
+    assert len(third_s) >= 5
 
 
 def test_one_report_at_a_time_and_a_lost_answer_does_not_end_them() -> None:
