@@ -2,9 +2,10 @@
 
 import ctypes
 import os
+import threading
 import time
 
-_SIGEV_SIGNAL = 0
+_SIGEV_THREAD_ID = 4
 _TIMER_ABSTIME = 1
 _NS = 1_000_000_000
 
@@ -14,7 +15,8 @@ class _Sigevent(ctypes.Structure):
         ("value", ctypes.c_void_p),
         ("signo", ctypes.c_int),
         ("notify", ctypes.c_int),
-        ("rest", ctypes.c_byte * 48),
+        ("thread", ctypes.c_int),
+        ("rest", ctypes.c_byte * 44),
     )
 
 
@@ -27,11 +29,12 @@ class _Itimerspec(ctypes.Structure):
 
 
 class KernelTimer:
-    """Sends the signal to this process, once for each `set`."""
+    """Sends the signal to the thread that made it, once for each `set`: of a process that was
+    stopped, any thread might take it, and this one go on before that."""
 
     def __init__(self, number: int) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
-        event = _Sigevent(signo=number, notify=_SIGEV_SIGNAL)
+        event = _Sigevent(signo=number, notify=_SIGEV_THREAD_ID, thread=threading.get_native_id())
         self._id = ctypes.c_void_p()
         self._settime = libc.timer_settime
         made = libc.timer_create(

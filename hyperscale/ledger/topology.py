@@ -307,7 +307,7 @@ class Topology:
             voters=voters,
             settled=voters,
             founders=list(voters),
-            slots=sorted(created.slots),
+            slots=sorted(set(created.slots)),
             leader=voters[created.number % len(voters)],
         )
         for slot in created.slots:
@@ -322,7 +322,10 @@ class Topology:
         if not move.slots or move.source == move.target:
             return Verdict(refused="there is nothing to move")
         moving = {slot for other in state.moves.values() for slot in other.slots}
-        if any(state.owners[slot] != move.source or slot in moving for slot in move.slots):
+        is_theirs = all(
+            state.owners[slot] == move.source and slot not in moving for slot in move.slots
+        )
+        if not is_theirs or len(set(move.slots)) < len(move.slots):
             return Verdict(refused=f"these slots are not group {move.source}'s to give")
         number = state.next_move
         state.next_move += 1

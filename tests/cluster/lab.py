@@ -94,6 +94,17 @@ class Cluster:
     def wait_ready(self) -> None:
         until(lambda: all(map(is_ready, self.file.nodes)), what="all nodes are ready")
 
+    def wait_led(self) -> None:
+        """No group changes its leader soon, as they do a while after a node came back."""
+        until(self._is_led_as_wanted, what="groups are led by who is to lead them")
+
+    def _is_led_as_wanted(self) -> bool:
+        told = json.loads(
+            self.run("ledger", "status", "--json", "--dir", str(self.directory)).stdout
+        )
+        led = {replica["group"]: replica["leader"] for replica in told["replicas"]}
+        return all(led.get(group["group"]) == group["leader"] for group in told["groups"])
+
     # -- tests ----------------------------------------------------------------------------
 
     def write(self, body: str) -> Path:

@@ -5,7 +5,6 @@ cut off could go on loading the target, and what the target counts shows whether
 """
 
 import contextlib
-import json
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -48,15 +47,8 @@ class SplitCluster(Cluster):
         self.net.link()
         self.net.mend()
         self.wait_ready()
-        until(self._is_led_as_wanted, what="groups are led by who is to lead them")
+        self.wait_led()
         self.target.reset()
-
-    def _is_led_as_wanted(self) -> bool:
-        told = json.loads(
-            self.run("ledger", "status", "--json", "--dir", str(self.directory)).stdout
-        )
-        led = {replica["group"]: replica["leader"] for replica in told["replicas"]}
-        return all(led.get(group["group"]) == group["leader"] for group in told["groups"])
 
     def beyond(self) -> list[str]:
         """The nodes at end b."""

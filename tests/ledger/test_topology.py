@@ -1,7 +1,7 @@
 """Group 0's rules: what it refuses, and that it says the same after a snapshot."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hyperscale.ledger.replica import SLOTS
@@ -148,6 +148,7 @@ decisions = st.one_of(
 
 
 @given(st.lists(decisions, max_size=30), st.integers(0, 30))
+@example([MoveBegun(slots=(0, 0), source=1, target=2)], 0)
 def test_the_same_decisions_give_the_same_state_also_from_a_snapshot(
     script: list[object], at: int
 ) -> None:

@@ -209,10 +209,12 @@ class ClientDesk:
                 yield JobNews(job=view_of(record))
                 return
             core = self._driver.leaders.get(group)
+            lines, sent = self._lines(asked.job, sent)
             if core is None and view.ended_ms == 0:
+                if lines:
+                    yield JobNews(job=view, output=lines)  # nobody else has them
                 raise RemoteError("this manager does not lead the job any more", code="moved")
             live = None if core is None else core.view(asked.job, now_s=time.monotonic())
-            lines, sent = self._lines(asked.job, sent)
             yield JobNews(job=view, live=live, output=lines)
             if view.ended_ms:
                 return
