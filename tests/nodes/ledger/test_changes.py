@@ -34,6 +34,11 @@ def change(tier: Tier, kind: str, name: str, via: str) -> ChangeTold:
     )
 
 
+def groups_of(load: Load) -> set[int]:
+    """Where the jobs are that were acknowledged so far."""
+    return {parse_job_id(each.job).group for each in list(load.acknowledged)}
+
+
 def test_adding_draining_and_removing_loses_nothing(cluster: Cluster) -> None:
     tier = Tier(cluster)
     with Load(tier.addresses[1:], clients=6) as load:  # not through the one that will go
@@ -44,6 +49,7 @@ def test_adding_draining_and_removing_loses_nothing(cluster: Cluster) -> None:
             lambda: len([row for row in tier.told("m1").groups if row.state == "active"]) == 4,
             what="a group for the new node",
         )
+        until(lambda: len(groups_of(load)) == 4, what="jobs in every group")
         assert change(tier, "drain", "m0", "m1").done
         until(lambda: has_gone(tier, "m0", "m1"), what="m0 is gone")
         before = load.commits
