@@ -21,6 +21,34 @@ class Verdict(NamedTuple):
     blames_code: bool
 
 
+class Lapse:
+    """Judges one executor that its own lease has ended: the kernel kills it then without
+    asking anybody. Looked at whenever its lease is renewed."""
+
+    def __init__(self) -> None:
+        self._deadline_ns: int | None = None  # the last that it can have heard of
+        self._cpu_s = 0.0  # when it was last known to have spoken
+        self._next_ns = 0
+        self._sent_s = float("-inf")
+
+    def renewed(self, deadline_ns: int, *, now_s: float, heard_s: float, cpu_s: float) -> None:
+        """It was told of a later deadline, and has last been heard then."""
+        if heard_s >= self._sent_s:
+            self._deadline_ns = self._next_ns or deadline_ns
+            self._next_ns, self._sent_s = deadline_ns, now_s
+            self._cpu_s = cpu_s
+
+    def verdict(self, *, now_ns: int, silent_s: float, cpu_s: float) -> Verdict | None:
+        """Why it was killed; None: not by the end of its lease."""
+        if self._deadline_ns is None or now_ns < self._deadline_ns:
+            return None
+        silence = f"no answer for {silent_s:.0f} s, until its lease was over"
+        if cpu_s - self._cpu_s >= ANSWER_CPU_S:
+            return Verdict(f"its code holds the interpreter: {silence}", blames_code=True)
+        reason = f"{silence}: it was stopped, blocked or given no CPU"
+        return Verdict(reason, blames_code=False)
+
+
 class Overdue:
     """Judges one executor, from the moment its part was due to end."""
 

@@ -38,6 +38,7 @@ class ExitInfo:
     exit_code: int | None
     signal: int | None
     last_words: str  # the end of what it wrote to stderr
+    cpu_s: float  # all it has used
 
     def describe(self) -> str:
         if self.signal is None:
@@ -229,6 +230,7 @@ class ExecutorProcess:
             self._loop.remove_reader(fd)
             os.close(fd)
         self._outputs.clear()
+        cpu_s, _ = self.usage()
         status = self._popen.wait()
         self._exited.set()
         self._on_exit(
@@ -236,6 +238,7 @@ class ExecutorProcess:
                 exit_code=status if status >= 0 else None,
                 signal=-status if status < 0 else None,
                 last_words=self._tail.decode("utf-8", "replace"),
+                cpu_s=cpu_s,
             )
         )
 

@@ -17,8 +17,9 @@ from typing import Self, TextIO
 from hyperscale.config import GRACE_S
 from hyperscale.errors import HyperscaleError, InputError, InvariantError, RunError
 from hyperscale.execution.cores import default_executors, pinned_cores
+from hyperscale.execution.lease import boottime_ns
 from hyperscale.execution.limits import CLOSE_GRACE_S
-from hyperscale.execution.overdue import Overdue, Verdict
+from hyperscale.execution.overdue import Lapse, Overdue, Verdict
 from hyperscale.execution.process import ExecutorProcess, ExitInfo
 from hyperscale.execution.protocol import (
     Died,
@@ -81,6 +82,7 @@ class _Executor:
         self.phase = _Phase.STARTING
         self._is_leaving = False  # told to exit: its end is no news
         self._verdict: Verdict | None = None  # why it is killed
+        self._lapse = Lapse()  # of the lease of its part
         self._is_discarded = False  # its part ends unheard: another slot was refused
         self._run_s = 0.0
         self._heard_s = self._loop.time()
@@ -119,6 +121,7 @@ class _Executor:
         self.process.runs_code = True
         self._answer = self._loop.create_future()
         self._run_s = assignment.run_s
+        self._lapse = Lapse()
         self._is_discarded = False
         self._idle.clear()
         self.phase = _Phase.PREPARING
@@ -132,6 +135,10 @@ class _Executor:
 
     def renew_lease(self, deadline_boottime_ns: int) -> None:
         if self.phase in _HOLDS_PART:
+            cpu_s, _ = self.process.usage()
+            self._lapse.renewed(
+                deadline_boottime_ns, now_s=self._loop.time(), heard_s=self._heard_s, cpu_s=cpu_s
+            )
             self.process.send(Lease(deadline_boottime_ns=deadline_boottime_ns))
 
     def stop(self, reason: str, grace_s: float) -> None:
@@ -221,12 +228,7 @@ class _Executor:
     def _on_exit(self, info: ExitInfo) -> None:
         phase, self.phase = self.phase, _Phase.GONE
         self._disarm()
-        is_late = phase is _Phase.TEARING_DOWN
-        verdict = self._verdict or Verdict(
-            info.describe() + (" while it tore down" if is_late else ""),
-            # Hooks that tear down would do it again, and the load has had its time.
-            blames_code=is_late and info.signal != signal.SIGKILL,
-        )
+        verdict = self._verdict or self._judge(phase, info)
         reason = verdict.reason
         if not self._greeted.done():
             self._greeted.set_exception(
@@ -246,6 +248,20 @@ class _Executor:
                 )
             )
         self._idle.set()
+
+    def _judge(self, phase: _Phase, info: ExitInfo) -> Verdict:
+        """Why it ended, if nobody here has ended it."""
+        if phase is _Phase.RUNNING and info.signal == signal.SIGKILL:
+            silent_s = self._loop.time() - self._heard_s
+            lapsed = self._lapse.verdict(now_ns=boottime_ns(), silent_s=silent_s, cpu_s=info.cpu_s)
+            if lapsed is not None:
+                return lapsed
+        is_late = phase is _Phase.TEARING_DOWN
+        return Verdict(
+            info.describe() + (" while it tore down" if is_late else ""),
+            # Hooks that tear down would do it again, and the load has had its time.
+            blames_code=is_late and info.signal != signal.SIGKILL,
+        )
 
     def _is_answered(self) -> bool:
         return self._answer is None or self._answer.done()

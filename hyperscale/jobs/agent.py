@@ -456,7 +456,7 @@ class Agent:
         else:
             run.died(event.place, now_s=now_s)
         is_trouble = event.is_dead or event.status is PartStatus.FAILED
-        if event.is_dead and run.can_expire and run.lease_until_s <= now_s:
+        if event.report is None and run.can_expire and run.lease_until_s <= now_s:
             # The kernel ended it, as it does with those that do not end by themselves.
             run.stop_reason, run.is_worth_retrying = LEASE_OVER, True
         others = tuple(place for place in run.places if place not in run.ended)

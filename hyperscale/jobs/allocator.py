@@ -13,6 +13,7 @@ answers are returned or handed back as `Tell`.
 Vocabulary: an *ask* waits, a *grant* is what it got, a *share* is a worker's part of it.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -38,7 +39,10 @@ from hyperscale.jobs.queueing import (
 )
 
 SETTLE_S = 0.03
-"""Workflows that become ready together ask within this time and are served together."""
+"""Jobs that ask within this time are served together."""
+TOGETHER_S = 1.5
+"""Workflows of a job that ask in the same moment are waited for so long; asks are repeated
+sooner. Otherwise who is heard first would have all the cores."""
 FREED_S = 0.25
 """Cores of one workflow come free together within this time: who waits is given all of them,
 not the first one alone."""
@@ -306,15 +310,12 @@ class Allocator:
         self._standing = None
         self._forget(now_s)
         queue = self._queue(now_s)
-        settling = [ask for ask in queue if now_s < ask.came_s + SETTLE_S]
+        queue, settling = self._settled(queue, now_s)
         self._serve_at_s = now_s + 1.0
         if not self._may_grant(now_s):
             self._serve_at_s = min(self._serve_at_s, self._since_s + REBUILD_S)
             return []
-        if settling:
-            # Somebody may be about to ask for less beside it: all of them together, soon.
-            self._serve_at_s = min(ask.came_s + SETTLE_S for ask in settling)
-            queue = [ask for ask in queue if now_s >= ask.came_s + SETTLE_S]
+        self._serve_at_s = min([self._serve_at_s, *settling])
         lost = [ask for ask in queue if ask.wish.is_recovery]
         tells = [Tell(ask.wish.leader, answer) for ask, answer in self._recover(lost, now_s)]
         if len(tells) == RECOVERED_AT_ONCE:
@@ -340,6 +341,20 @@ class Allocator:
     def _queue(self, now_s: float) -> list[Ask]:
         waiting = [ask for ask in self._asks.values() if ask.answer is None]
         return sorted(waiting, key=lambda ask: ask.place(now_s, self._age_s))
+
+    def _settled(self, queue: Sequence[Ask], now_s: float) -> tuple[list[Ask], list[float]]:
+        """Those that nobody is about to ask beside, and until when each of the others waits."""
+        heard = Counter(ask.wish.job for ask in self._asks.values() if not ask.wish.is_recovery)
+        settled: list[Ask] = []
+        until: list[float] = []
+        for ask in queue:
+            is_missed = not ask.wish.is_recovery and ask.wish.together > heard[ask.wish.job]
+            until_s = ask.came_s + (TOGETHER_S if is_missed else SETTLE_S)
+            if now_s < until_s:
+                until.append(until_s)
+            else:
+                settled.append(ask)
+        return settled, until
 
     def _seat(self, queue: Sequence[Ask], now_s: float) -> list[tuple[Ask, CoresAnswer]]:
         """Those of the queue that start now: their least cores in order, then what is spare."""

@@ -343,6 +343,7 @@ class AskCores(Struct, frozen=True, kw_only=True):
     exclude: list[str] = field(default_factory=list)  # workers that failed it
     is_recovery: bool = False  # load that was there must come back: first in line, may share
     waited_s: float = 0.0  # so long already: a new allocator goes on where the last one was
+    together: int = 1  # workflows of the job that ask in the same moment, this one included
 
 
 class WorkerShare(Struct, frozen=True):

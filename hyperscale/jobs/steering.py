@@ -42,7 +42,7 @@ from hyperscale.jobs.events import (
 from hyperscale.jobs.live import LiveRun, encode_report
 from hyperscale.jobs.state import Job, Part, Workflow, WorkflowStatus
 from hyperscale.jobs.timing import RETRIES_MAX
-from hyperscale.plan import Priority
+from hyperscale.plan import Priority, WorkflowPlan
 from hyperscale.stats.report import PartReport
 from hyperscale.stats.thresholds import abort_verdict
 
@@ -95,7 +95,7 @@ class Steering:
             else:
                 effects += self._carry_on(job, live, name, workflow, now_s)
         effects += self._look_at_statistics(job, live, now_s)
-        return effects
+        return _asked_together(effects)
 
     def _end_parts(
         self, job: Job, name: str, workflow: Workflow, reason: str, now_s: float
@@ -141,18 +141,7 @@ class Steering:
             except RunError as error:
                 end = WorkflowEnded(job=job.id, workflow=name, reason=str(error))
                 return self._desk.propose(end, now_s=now_s)
-        wish = AskCores(
-            ask=f"{job.id}/{name}",
-            job=job.id,
-            workflow=name,
-            group=self._desk.group,
-            term=self._desk.term,
-            leader=self._desk.node,
-            priority=plan.priority,
-            is_test=plan.is_test,
-            vus=plan.vus,
-        )
-        answer, effects = self._ask(wish, live, job, now_s)
+        answer, effects = self._ask(self._wish(job, plan, name), live, job, now_s)
         if answer is None:
             return effects
         slot, parts = 0, []
@@ -161,6 +150,20 @@ class Steering:
             slot += share.cores
         return effects + self._desk.propose(
             WorkflowsPlanned(job=job.id, parts={name: parts}), now_s=now_s
+        )
+
+    def _wish(self, job: Job, plan: WorkflowPlan, purpose: str) -> AskCores:
+        """Cores for a workflow; `purpose` tells its wishes apart."""
+        return AskCores(
+            ask=f"{job.id}/{purpose}",
+            job=job.id,
+            workflow=plan.name,
+            group=self._desk.group,
+            term=self._desk.term,
+            leader=self._desk.node,
+            priority=plan.priority,
+            is_test=plan.is_test,
+            vus=plan.vus,
         )
 
     def _ask(
@@ -244,17 +247,8 @@ class Steering:
         if part.retries > RETRIES_MAX:
             end = WorkflowEnded(job=job.id, workflow=name, reason=_given_up(part))
             return self._desk.propose(end, now_s=now_s)
-        plan = job.plan_of(name)
-        wish = AskCores(
-            ask=f"{job.id}/{name}/{index}#{part.attempt + 1}",
-            job=job.id,
-            workflow=name,
-            group=self._desk.group,
-            term=self._desk.term,
-            leader=self._desk.node,
-            priority=plan.priority,
-            is_test=plan.is_test,
-            vus=plan.vus,
+        wish = replace(
+            self._wish(job, job.plan_of(name), f"{name}/{index}#{part.attempt + 1}"),
             part=index,
             cores=part.cores,
             exclude=[each for each in part.failed_workers if each not in self._desk.returned],
@@ -544,6 +538,15 @@ def _may_go_on(job: Job, run: LiveRun, now_s: float) -> bool:
     if job.options.on_isolation is not Isolation.CONTINUE or run.maybe_s is None:
         return False
     return now_s < _own_end_s(job, run)
+
+
+def _asked_together(effects: list[Effect]) -> list[Effect]:
+    """The asks among them say of each other: the allocator is to serve them as one."""
+    new = [each for each in effects if isinstance(each, Ask) and not each.wish.is_recovery]
+    if len(new) < 2:
+        return effects
+    counted = {each.wish.ask: Ask(replace(each.wish, together=len(new))) for each in new}
+    return [counted.get(each.wish.ask, each) if isinstance(each, Ask) else each for each in effects]
 
 
 def _bundles(points: list[Checkpoint]) -> Iterator[list[Checkpoint]]:

@@ -162,6 +162,8 @@ def test_an_executor_that_stays_stopped_is_killed_and_its_connections_end(
         (outcome,) = await bench.ended()
         assert outcome.died is not None
         assert outcome.died.signal == signal.SIGKILL
+        assert "until its lease was over: it was stopped, blocked or" in outcome.died.reason
+        assert not outcome.died.blames_code
         async with asyncio.timeout(5):
             while json.loads(target.counts())["connections"]["current"]:
                 await asyncio.sleep(0.01)
@@ -170,15 +172,22 @@ def test_an_executor_that_stays_stopped_is_killed_and_its_connections_end(
 
 
 def test_code_that_does_not_let_go_is_killed_though_nobody_asks_for_it(lab: Lab) -> None:
+    """And is blamed for it, however often the lease was renewed: it never took that up."""
     lab.write(BUSY)
 
     async def work(bench: Bench) -> None:
         await bench.prepare("Load")
-        bench.pool.renew_lease(bench.ids, boottime_ns() + 500_000_000)
+        bench.pool.renew_lease(bench.ids, boottime_ns() + 1_000_000_000)
         bench.pool.start(bench.ids)
+        await bench.until(lambda: "hogging" in lab.log())
+        for _ in range(3):
+            bench.pool.renew_lease(bench.ids, boottime_ns() + 60_000_000_000)
         (outcome,) = await bench.ended()
         assert outcome.died is not None
         assert outcome.died.signal == signal.SIGKILL
+        assert "its code holds the interpreter: no answer for" in outcome.died.reason
+        assert "until its lease was over" in outcome.died.reason
+        assert outcome.died.blames_code
 
     lab.work(work)
 

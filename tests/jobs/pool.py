@@ -43,12 +43,11 @@ class Pool:
     def ask(self, name: str, **wish: object) -> CoresAnswer:
         made = AskCores(
             ask=name,
-            job=name,
             workflow="Load",
             group=1,
             term=1,
             leader="m1",
-            **{"vus": 1000, **wish},  # type: ignore[arg-type]  # fields of AskCores
+            **{"job": name, "vus": 1000, **wish},  # type: ignore[arg-type]  # fields of AskCores
         )
         self.wishes[name] = made
         return self.allocator.ask(made, now_s=self.now_s)

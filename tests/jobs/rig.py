@@ -100,6 +100,7 @@ class Rig:
         self.records: dict[str, Job] = {}
         self.commits = True
         self.confirms = True
+        self.ask_takes_s = 0.0  # each, so that they reach the allocator one after the other
         self.question = 0  # the last one whether this leader leads
         self._work: deque[Any] = deque()
         self.allocator.lead(self.workers, now_s=self.now_s)
@@ -269,6 +270,10 @@ class Rig:
                 case Send(worker=name, command=command):
                     self._send(name, command)
                 case Ask(wish=wish):
+                    self.now_s += self.ask_takes_s
+                    if self.ask_takes_s:
+                        for tell in self.allocator.tick(now_s=self.now_s):
+                            self._work.extend(self.leader.cores(tell.answer, now_s=self.now_s))
                     answer = self.allocator.ask(wish, now_s=self.now_s)
                     self._work.extend(self.leader.cores(answer, now_s=self.now_s))
                 case Release(release=release):

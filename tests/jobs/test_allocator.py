@@ -10,6 +10,7 @@ from hyperscale.jobs.allocator import (
     RECOVERED_AT_ONCE,
     RESERVE_S,
     SETTLE_S,
+    TOGETHER_S,
     place,
 )
 from hyperscale.jobs.commands import (
@@ -38,6 +39,22 @@ def test_high_and_low_together_share_the_pool_as_the_ranges_say() -> None:
     pool.ask("load", priority=Priority.HIGH)
     pool.settle()
     assert (pool.cores("load"), pool.cores("metrics")) == (18, 6)
+
+
+def test_workflows_of_a_job_share_the_pool_however_far_apart_their_asks_come() -> None:
+    pool = Pool(4)
+    pool.ask("high", job="j", priority=Priority.HIGH, together=2)
+    pool.now_s += 1.0
+    pool.ask("low", job="j", priority=Priority.LOW, together=2)
+    pool.settle()
+    assert (pool.cores("high"), pool.cores("low")) == (3, 1)
+
+
+def test_an_ask_that_is_lost_on_the_way_does_not_keep_the_others_of_its_job_waiting() -> None:
+    pool = Pool(4)
+    pool.ask("high", job="j", priority=Priority.HIGH, together=2)
+    pool.run(TOGETHER_S)
+    assert pool.cores("high") == 4
 
 
 def test_ranges_come_from_the_whole_pool_not_from_what_is_free() -> None:

@@ -232,6 +232,16 @@ def test_freed_cores_go_to_the_next_job() -> None:
     assert rig.job(second).status is JobStatus.RUNNING
 
 
+def test_workflows_that_become_ready_together_share_the_pool_however_late_one_is_heard() -> None:
+    rig = Rig(workers=1, cores=4)
+    rig.ask_takes_s = 0.5
+    roots = workflow("High", priority=Priority.HIGH), workflow("Low", priority=Priority.LOW)
+    job = rig.submit(*roots)
+    rig.run(2.0)
+    cores = {name: each.slots for name, each in rig.job(job).workflows.items()}
+    assert cores == {"High": 3, "Low": 1}
+
+
 def test_exclusive_waits_for_all_to_end_and_is_alone() -> None:
     rig = Rig(workers=2)
     rig.submit(workflow("Load", vus=1))
