@@ -256,6 +256,7 @@ class Part:
         self._stop_came = asyncio.Event()
         self._is_halted = False
         self.is_tainted = False  # code of the part runs on after it was cancelled
+        self.is_unloaded = False  # hooks that tear down have a time of their own, and no lease
 
     # --- from outside ---------------------------------------------------------------------
 
@@ -380,6 +381,7 @@ class Part:
     async def _finish(self) -> Finished:
         if not self.is_tainted:
             self._hub.resume()
+            self.is_unloaded = True
         self._send(TearingDown())
         self._report(histograms=True)  # hooks may hang, and be killed: what was measured stays
         status, error = self._outcome()

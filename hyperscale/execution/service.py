@@ -140,7 +140,7 @@ class Service:
             case Stop():
                 self._stop(message.reason, message.grace_s)
             case Lease():
-                if self._part is not None:
+                if self._part is not None and not self._part.is_unloaded:
                     self._renew_lease(self._part, message.deadline_boottime_ns)
             case Exit():
                 self._leave()
@@ -176,9 +176,8 @@ class Service:
 
     def _send(self, message: FromExecutor) -> None:
         if isinstance(message, TearingDown) and self._lease is not None:
-            part = self._part
-            if part is not None and not part.is_tainted:
-                self._lease.end()  # hooks that tear down have a time of their own
+            if self._part is not None and self._part.is_unloaded:
+                self._lease.end()
         # Reports are cumulative: while an old one waits to be sent, a newer one can too.
         if isinstance(message, Report) and self._channel.unsent_bytes:
             return

@@ -236,6 +236,41 @@ def test_teardown_hooks_run_after_a_lease_is_over_and_may_send(
     lab.work(work)
 
 
+def test_a_renewal_that_comes_while_hooks_tear_down_does_not_put_them_under_the_lease(
+    lab: Lab, target: _native.Target
+) -> None:
+    lab.write(f"""
+        class Load(Workflow):
+            vus = 1
+            duration = "100ms"
+
+            @step()
+            async def one(self) -> Result:
+                await asyncio.sleep(0.01)
+                return Result()
+
+            @teardown()
+            async def leave(self, url: URL = "http://127.0.0.1:{target.port}/") -> None:
+                log("tears down")
+                await asyncio.sleep(1)
+                response = await self.client.http.get(url)
+                log("left", response.status)
+    """)
+
+    async def work(bench: Bench) -> None:
+        await bench.prepare("Load")
+        bench.pool.renew_lease(bench.ids, boottime_ns() + 60_000_000_000)
+        bench.pool.start(bench.ids)
+        await bench.until(lambda: bool(lab.log()))
+        bench.pool.renew_lease(bench.ids, boottime_ns() + 100_000_000)
+        (outcome,) = await bench.ended()
+        assert outcome.finished is not None, outcome.died
+        assert outcome.finished.status is PartStatus.COMPLETED
+        assert lab.log() == ["tears down", "left 200"]
+
+    lab.work(work)
+
+
 def test_an_executor_takes_its_next_part_after_a_lease_was_over(lab: Lab) -> None:
     lab.write("""
         class Load(Workflow):
