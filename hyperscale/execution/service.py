@@ -175,9 +175,9 @@ class Service:
     # --- the conversation -----------------------------------------------------------------
 
     def _send(self, message: FromExecutor) -> None:
-        if isinstance(message, TearingDown) and self._lease is not None:
-            if self._part is not None and self._part.is_unloaded:
-                self._lease.end()
+        is_unloaded = self._part is not None and self._part.is_unloaded
+        if isinstance(message, TearingDown) and is_unloaded and self._lease is not None:
+            self._lease.end()
         # Reports are cumulative: while an old one waits to be sent, a newer one can too.
         if isinstance(message, Report) and self._channel.unsent_bytes:
             return
