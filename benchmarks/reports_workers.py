@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import uvloop
@@ -85,49 +85,78 @@ CORES = 4
 RATE = 100  # requests a second of each step
 STEPS = ("browse", "buy")
 PHASES_EVERY = int(PHASES_S / PROGRESS_S[Backpressure.NONE])  # reports
-SERIES_STEP = 10  # reports whose last second has about as many requests share their series
-SERIES_KEPT = 1_000
+WHOLE = 16  # distributions of a whole run
+TOTAL_STEP = 10  # parts that have about as many requests share their steps
+STEPS_KEPT = 10_000
 CALL_S = 2.0
 JOIN_S = 30.0
 
 
 class Shapes:
-    """What executors report, a few of each: making histograms is dear."""
+    """The steps that executors report, encoded: parts that are as far and alike share them, as
+    what is measured is elsewhere and needs the CPU."""
 
     def __init__(self, rng: Random) -> None:
-        self._whole = [_histogram(rng, 5_000) for _ in range(16)]
+        self._whole = [_histogram(rng, 5_000) for _ in range(WHOLE)]
         self._second = [_histogram(rng, RATE) for _ in range(64)]
         self._once = _histogram(rng, 1)
-        self._series: dict[tuple[int, int], list[SeriesPoint]] = {}
+        self._known: dict[tuple[int, int, int], msgspec.Raw] = {}
 
-    def whole(self, number: int) -> bytes:
-        return self._whole[number % len(self._whole)]
+    def steps(self, total: int, number: int, sequence: int) -> msgspec.Raw:
+        """After `total` requests each. Histograms are made once a second, so every second
+        report has them."""
+        total -= total % TOTAL_STEP
+        with_phases = sequence % PHASES_EVERY == 0
+        detail = 2 if with_phases else 1 if sequence % 2 == 0 else 0
+        key = (total, number % WHOLE if detail else 0, detail)
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) > STEPS_KEPT:
+                self._known.clear()
+            steps = [self._step(name, total, number, detail) for name in STEPS]
+            known = self._known[key] = msgspec.Raw(msgspec.msgpack.encode(steps))
+        return known
 
-    def phases(self, number: int) -> dict[str, bytes]:
+    def _step(self, name: str, total: int, number: int, detail: int) -> StepReport:
+        failed = total // 100
+        counts = StepCounts(
+            total=total,
+            ok=total - failed,
+            failed=failed,
+            sent=total,
+            bytes_sent=total * 120,
+            bytes_received=total * 900,
+            status_codes={200: total - failed, 503: failed},
+        )
+        if not detail:
+            return StepReport(name=name, counts=counts)
+        return StepReport(
+            name=name,
+            counts=counts,
+            latency=self._whole[number % WHOLE],
+            phases=self._phases(number) if detail == 2 else None,
+            series=self._series(*divmod(total, RATE)),
+        )
+
+    def _phases(self, number: int) -> dict[str, bytes]:
         """Each user has connected once and keeps its connection."""
         return {
             "blocked": self._once,
             "connect": self._once,
-            "first_byte": self.whole(number + 1),
+            "first_byte": self._whole[(number + 1) % WHOLE],
         }
 
-    def series(self, second: int, total: int) -> list[SeriesPoint]:
+    def _series(self, second: int, total: int) -> list[SeriesPoint]:
         """The newest seconds, the last of them with `total` requests so far."""
-        key = (second, total // SERIES_STEP)
-        known = self._series.get(key)
-        if known is None:
-            if len(self._series) > SERIES_KEPT:
-                self._series.clear()
-            known = self._series[key] = [
-                SeriesPoint(
-                    second=at,
-                    total=RATE if at < second else total + 1,
-                    failed=1,
-                    latency=self._second[at % len(self._second)],
-                )
-                for at in range(max(0, second - SERIES_OPEN_S), second + 1)
-            ]
-        return known
+        return [
+            SeriesPoint(
+                second=at,
+                total=RATE if at < second else total + 1,
+                failed=1,
+                latency=self._second[at % len(self._second)],
+            )
+            for at in range(max(0, second - SERIES_OPEN_S), second + 1)
+        ]
 
 
 def _histogram(rng: Random, samples: int) -> bytes:
@@ -148,11 +177,11 @@ class Load:
         self._sequence = 0
 
     def report(self, now_s: float) -> PartReport:
-        """Cumulative; every second one has histograms, as they are made once a second."""
+        """Cumulative, as all reports are."""
         elapsed_s = max(0.0, now_s - self.starts_s)
         self._sequence += 1
-        has_histograms = self._sequence % 2 == 0
         total = int(elapsed_s * RATE)
+        steps = self._shapes.steps(total, self._sequence + self._slot, self._sequence)
         return PartReport(
             workflow=self._workflow,
             slot=self._slot,
@@ -160,32 +189,10 @@ class Load:
             elapsed_s=elapsed_s,
             vus=1,
             iterations=total,
-            steps=[self._step(name, total, has_histograms) for name in STEPS],
+            steps=cast("list[StepReport]", steps),  # on the wire it is
             cpu_s=elapsed_s * 0.4,
             loop_lag_s=0.001,
             rss_bytes=60_000_000,
-        )
-
-    def _step(self, name: str, total: int, has_histograms: bool) -> StepReport:
-        failed = total // 100
-        counts = StepCounts(
-            total=total,
-            ok=total - failed,
-            failed=failed,
-            sent=total,
-            bytes_sent=total * 120,
-            bytes_received=total * 900,
-            status_codes={200: total - failed, 503: failed},
-        )
-        if not has_histograms:
-            return StepReport(name=name, counts=counts)
-        shapes, number = self._shapes, self._sequence + self._slot
-        return StepReport(
-            name=name,
-            counts=counts,
-            latency=shapes.whole(number),
-            phases=shapes.phases(number) if self._sequence % PHASES_EVERY == 0 else None,
-            series=shapes.series(*divmod(total, RATE)),
         )
 
 
@@ -307,8 +314,17 @@ class Worker:
         starts_s = time.monotonic() + effect.start_in_ms / 1000
         load = Load(effect.run.workflow, self._slots.pop(effect.run), starts_s, self._shapes)
         self._loads[effect.run] = load
-        # The agent reports from the first word of an executor on.
-        self.feed(Reported(effect.run, effect.places[0], load.report(starts_s)))
+        # The agent reports from the first word of an executor on; `_report_to` fills it in.
+        first = PartReport(
+            workflow=effect.run.workflow,
+            slot=0,
+            sequence=0,
+            elapsed_s=0.0,
+            vus=0,
+            iterations=0,
+            steps=[],
+        )
+        self.feed(Reported(effect.run, effect.places[0], first))
 
     def _stop(self, effect: StopRun) -> None:
         self._loads.pop(effect.run, None)

@@ -39,7 +39,7 @@ from hyperscale.jobs.queueing import (
 )
 
 SETTLE_S = 0.03
-"""Jobs that ask within this time are served together."""
+"""Whoever asks within this time of the first is served together with it."""
 TOGETHER_S = 1.5
 """Workflows of a job that ask in the same moment are waited for so long; asks are repeated
 sooner. Otherwise who is heard first would have all the cores."""
@@ -116,6 +116,7 @@ class Allocator:
         self._asks: dict[str, Ask] = {}
         self._reserved: dict[str, dict[_Share, _Reserved]] = {}  # by worker
         self._orders = 0
+        self._settled_s = float("-inf")  # of those that came last
         self._serve_at_s = float("inf")
         self._freed_s: float | None = None  # since when cores come free that somebody waits for
         self._standing: Standing | None = None
@@ -214,11 +215,13 @@ class Allocator:
                 )
             self._orders += 1
             since_s = now_s - max(0.0, wish.waited_s)
-            known = Ask(wish, since_s, now_s, now_s, self._orders)
+            if now_s >= self._settled_s:
+                self._settled_s = now_s + SETTLE_S
+            known = Ask(wish, since_s, now_s, self._settled_s, now_s, self._orders)
             self._asks[wish.ask] = known
             if self._standing is not None:
                 self._standing.join(known.place(now_s, self._age_s))
-            self._serve_at_s = min(self._serve_at_s, now_s + SETTLE_S)
+            self._serve_at_s = min(self._serve_at_s, self._settled_s)
         known.wish, known.heard_s = wish, now_s
         return self._waiting_answer(known, now_s)
 
@@ -343,18 +346,16 @@ class Allocator:
         return sorted(waiting, key=lambda ask: ask.place(now_s, self._age_s))
 
     def _settled(self, queue: Sequence[Ask], now_s: float) -> tuple[list[Ask], list[float]]:
-        """Those that nobody is about to ask beside, and until when each of the others waits."""
+        """Those whose job has asked for all it wants, and until when the others are waited for."""
         heard = Counter(ask.wish.job for ask in self._asks.values() if not ask.wish.is_recovery)
-        settled: list[Ask] = []
-        until: list[float] = []
+        until_s: dict[str, float] = {}  # by job, of what was lost by ask
         for ask in queue:
-            is_missed = not ask.wish.is_recovery and ask.wish.together > heard[ask.wish.job]
-            until_s = ask.came_s + (TOGETHER_S if is_missed else SETTLE_S)
-            if now_s < until_s:
-                until.append(until_s)
-            else:
-                settled.append(ask)
-        return settled, until
+            wish = ask.wish
+            is_missed = not wish.is_recovery and wish.together > heard[wish.job]
+            ask_s = ask.came_s + TOGETHER_S if is_missed else ask.settled_s
+            until_s[_served_as(ask)] = max(ask_s, until_s.get(_served_as(ask), ask_s))
+        settled = [ask for ask in queue if now_s >= until_s[_served_as(ask)]]
+        return settled, [each_s for each_s in until_s.values() if now_s < each_s]
 
     def _seat(self, queue: Sequence[Ask], now_s: float) -> list[tuple[Ask, CoresAnswer]]:
         """Those of the queue that start now: their least cores in order, then what is spare."""
@@ -549,3 +550,8 @@ def place(cores: int, free: dict[str, int]) -> list[WorkerShare]:
         shares.append(WorkerShare(largest, left[largest]))
         cores -= left.pop(largest)
     return shares
+
+
+def _served_as(ask: Ask) -> str:
+    """The new workflows of a job are served as one; a part that was lost waits for nobody."""
+    return ask.wish.ask if ask.wish.is_recovery else ask.wish.job

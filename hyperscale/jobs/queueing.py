@@ -24,6 +24,7 @@ class Ask:
     wish: AskCores
     since_s: float  # it waits, also with an earlier allocator
     came_s: float
+    settled_s: float  # when it is served at the soonest, with those that came meanwhile
     heard_s: float
     order: int
     answer: CoresAnswer | None = None  # once granted

@@ -1,6 +1,6 @@
 """Cores: who gets how many, where, and when."""
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hyperscale.jobs.allocator import (
@@ -48,6 +48,34 @@ def test_workflows_of_a_job_share_the_pool_however_far_apart_their_asks_come() -
     pool.ask("low", job="j", priority=Priority.LOW, together=2)
     pool.settle()
     assert (pool.cores("high"), pool.cores("low")) == (3, 1)
+
+
+@given(
+    gap=st.floats(0, 2 * SETTLE_S),
+    same_job=st.booleans(),
+    ticks=st.lists(st.floats(0, 4 * SETTLE_S), max_size=20),
+)
+@example(gap=0.0002, same_job=True, ticks=[SETTLE_S + 0.0001])
+@example(gap=0.0002, same_job=False, ticks=[SETTLE_S + 0.0001])
+def test_those_that_ask_together_are_served_together_whenever_it_is_looked(
+    gap: float, same_job: bool, ticks: list[float]
+) -> None:
+    pool = Pool(4)
+    began_s = pool.now_s
+    jobs = {"job": "j", "together": 2} if same_job else {}
+    pool.ask("high", priority=Priority.HIGH, **jobs)
+    instants = sorted([(began_s + gap, "ask"), *((began_s + tick, "tick") for tick in ticks)])
+    for pool.now_s, what in instants:
+        if what == "ask":
+            pool.ask("low", priority=Priority.LOW, **jobs)
+        else:
+            pool.take(pool.allocator.tick(now_s=pool.now_s))
+    pool.now_s = max(pool.now_s, began_s + gap)
+    pool.settle()
+    if same_job or gap < SETTLE_S:
+        assert (pool.cores("high"), pool.cores("low")) == (3, 1)
+    else:
+        assert pool.cores("high") in (3, 4)
 
 
 def test_an_ask_that_is_lost_on_the_way_does_not_keep_the_others_of_its_job_waiting() -> None:
