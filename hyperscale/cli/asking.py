@@ -1,12 +1,20 @@
 """What commands share that ask a running node something: where it is, how to be let in, tables."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hyperscale.config.addresses import DEFAULT_PORT, parse_address, split_address
+from hyperscale.config.addresses import (
+    DEFAULT_PORT,
+    format_address,
+    parse_address,
+    split_address,
+)
 from hyperscale.errors import InputError
+
+_TELL_S = 1.5
 
 
 def add_asking_flags(parser: argparse.ArgumentParser, *, timeout: str = "10s") -> None:
@@ -48,9 +56,20 @@ def ask_node(args: argparse.Namespace, question: Any, answer: Any) -> Any:
     config, addresses = whom_to_ask(args)
     timeout_s = parse_duration_s(args.timeout, where="--timeout")
     problem: RunError | None = None
+
+    async def asked(host: str, port: int) -> Any:
+        late = f"hyperscale: no answer yet from {format_address(host, port)}; waiting"
+        telling = asyncio.get_running_loop().call_later(
+            _TELL_S, lambda: print(late, file=sys.stderr, flush=True)
+        )
+        try:
+            return await ask(config, host, port, question, answer, timeout_s=timeout_s)
+        finally:
+            telling.cancel()
+
     for host, port in addresses:
         try:
-            return asyncio.run(ask(config, host, port, question, answer, timeout_s=timeout_s))
+            return asyncio.run(asked(host, port))
         except RunError as error:
             problem = problem or error
     assert problem is not None  # there is at least one address
@@ -83,9 +102,15 @@ def local_cluster(given: str | None, addresses: Sequence[str], *, flag: str) -> 
     if given is not None and addresses:
         raise InputError(f"--dir and {flag} exclude each other")
     if given is not None:
-        return Path(given)
+        return named_directory(given)
     default = Path(DEFAULT_DIRECTORY)
     return default if not addresses and cluster_path(default).exists() else None
+
+
+def named_directory(given: str) -> Path:
+    if not given:  # a variable nobody set: it would be the working directory
+        raise InputError("--dir: is empty", hint="name the directory of the cluster")
+    return Path(given)
 
 
 def print_json(told: Any) -> None:

@@ -16,7 +16,8 @@ _EPILOG = f"""\
 examples:
   hyperscale cancel default.1-k5mz7vqjx2 --reason "wrong environment"
 
-exit codes: 0 it is being cancelled, or was before; 3 it had ended otherwise
+exit codes: 0 it is being cancelled, or was before; 2 there is no such job; 3 it had ended
+otherwise, or no manager could be reached
 """
 
 
@@ -25,7 +26,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
         "cancel", help="end a job early", description=_DESCRIPTION, epilog=_EPILOG
     )
     parser.add_argument("job", metavar="JOB", help="its id, as 'submit' printed it")
-    parser.add_argument("--reason", metavar="TEXT", default="", help="shown with the job")
+    parser.add_argument(
+        "--reason", metavar="TEXT", default="", help="shown with the job; default: none"
+    )
     add_client_flags(parser)
 
 

@@ -5,6 +5,7 @@ import asyncio
 import random
 from pathlib import Path
 
+from hyperscale.cli.asking import named_directory
 from hyperscale.cli.parser import Parser
 from hyperscale.cli.signals import EXIT_INTERRUPTED, unless_interrupted
 from hyperscale.errors import InputError
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--target needs --file", hint="without a file it has a target of its own")
     seed = random.randrange(1_000_000) if args.seed is None else int(args.seed)  # noqa: S311  a seed is no secret
     duration_s = parse_duration_s(args.duration, where="--duration")
-    directory = Path(args.dir)
+    directory = named_directory(args.dir)
     read_cluster(directory)
     chaos = Chaos(directory, seed=seed, say=_say)
     file = Path(args.file) if args.file else None

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from hyperscale.cli.asking import named_directory
 from hyperscale.cli.parser import Parser
 from hyperscale.config.schema import SECTIONS
 from hyperscale.errors import InputError
@@ -14,13 +15,16 @@ _UP_DESCRIPTION = """\
 Starts managers and workers, prints 'ready' and their addresses, and writes DIR/cluster.json,
 which every client command reads with --dir. Nodes keep their data in DIR/data and their logs
 in DIR/logs; the same DIR again continues the same cluster. A node that dies by itself is told
-and not restarted. Ctrl-C ends all of them.
+and not restarted. Ctrl-C ends all of them, a second one at once.
 """
 _UP_EPILOG = """\
 examples:
   hyperscale cluster up
   hyperscale cluster up --managers 1 --workers 2 --cores 2 --dir /tmp/lab
   hyperscale submit shop.py --dir /tmp/lab --watch          in another terminal
+
+exit codes: 0 ended by Ctrl-C or SIGTERM, 2 wrong input: nothing was started, 3 a node did not
+start
 """
 _START_DESCRIPTION = """\
 Starts a node of a running local cluster again, after it was killed.
@@ -29,6 +33,9 @@ _START_EPILOG = """\
 examples:
   hyperscale cluster start worker-2
   hyperscale cluster start manager-1 --dir /tmp/lab
+
+exit codes: 0 started, 2 there is no such node or no such cluster, 3 it is running, or 'cluster up'
+is not
 """
 _EPILOG = """\
 examples:
@@ -56,13 +63,16 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
         description=_UP_DESCRIPTION,
         epilog=_UP_EPILOG,
     )
-    up.add_argument("--managers", metavar="N", default="3", help="default: %(default)s")
-    up.add_argument("--workers", metavar="N", default="3", help="default: %(default)s")
+    up.add_argument("--managers", metavar="N", default="3", help="how many; default: %(default)s")
+    up.add_argument("--workers", metavar="N", default="3", help="how many; default: %(default)s")
     up.add_argument("--cores", metavar="N", default="1", help="of each worker; default: 1")
-    up.add_argument("--datacenters", metavar="N", default="1", help="default: %(default)s")
-    up.add_argument("--gates", metavar="N", default="0", help="default: %(default)s")
+    up.add_argument("--datacenters", metavar="N", default="1", help="only 1 so far")
+    up.add_argument("--gates", metavar="N", default="0", help="only 0 so far")
     up.add_argument(
-        "--base-port", metavar="P", help="first of the ports, two for each node; default: any free"
+        "--base-port",
+        metavar="P",
+        help="first of the ports, two for each node; default: any free, or those "
+        "the cluster in DIR had",
     )
     up.add_argument(
         "--config",
@@ -93,7 +103,8 @@ def run(args: argparse.Namespace) -> int:
         case "start":
             from hyperscale.nodes.local.control import start_again
 
-            print(f"{args.node} started, pid {start_again(Path(args.dir), args.node)}")
+            pid = start_again(named_directory(args.dir), args.node)
+            print(f"{args.node} started, pid {pid}")
         case _:
             args.parser.print_help()
     return 0
@@ -123,7 +134,7 @@ def _up(args: argparse.Namespace) -> int:
         base_port=base_port,
         config=None if args.config is None else _checked(Path(args.config)),
     )
-    with open_cluster(Path(args.dir), shape, _say) as cluster:
+    with open_cluster(named_directory(args.dir), shape, _say) as cluster:
         cluster.run()
     return 0
 

@@ -1,11 +1,17 @@
 """`hyperscale drain`: has a node give up its work, so that it can be stopped."""
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hyperscale.cli.parser import Parser
 
+if TYPE_CHECKING:
+    from hyperscale.nodes.client_messages import WorkerRow
+    from hyperscale.nodes.ledger.questions import LedgerTold
+
 _LOOK_S = 0.5
+_OUT = "runs nothing and gets nothing; it may be stopped"
+_GONE = "is gone from the ledger; it may be stopped"
 
 _DESCRIPTION = """\
 Takes a node out of service without losing anything. A manager leaves the ledger of its tier:
@@ -15,12 +21,18 @@ new.
 """
 _EPILOG = """\
 Ends when the node has nothing left: no seat, no run. --no-wait: as soon as the drain is
-decided. 'hyperscale ledger members add NODE' takes a manager back while it goes on. Ask another
-manager than the one that drains.
+decided. Again is harmless. Ask another manager than the one that drains.
+
+The way back: a worker that is started again takes work again. 'hyperscale ledger members add NODE'
+takes a manager back while it drains; one that is gone joins as a new one when it is started with
+an empty data directory. To restart a manager, for a new version say, it need not be drained.
 
 examples:
   hyperscale drain worker-2 --dir hyperscale-cluster
   hyperscale drain manager-3 --manager 10.0.0.5:9000 --secret-file cluster.secret --no-wait
+
+exit codes: 0 it may be stopped (with --no-wait: it drains), 2 wrong input, or there is no such
+node, 3 it cannot be spared or told, still has work after --timeout, or nobody could be asked
 """
 
 
@@ -45,23 +57,27 @@ def run(args: argparse.Namespace) -> int:
     from hyperscale.nodes.client_messages import WorkersAsked, WorkersTold
     from hyperscale.nodes.ledger.questions import LedgerAsked, LedgerTold
 
-    workers = [row.worker for row in ask_node(args, WorkersAsked(), WorkersTold).workers]
+    workers = {row.worker: row for row in ask_node(args, WorkersAsked(), WorkersTold).workers}
     if args.node in workers:
-        _drain_worker(args)
+        _drain_worker(args, workers[args.node])
         return 0
-    managers = [node.name for node in ask_node(args, LedgerAsked(), LedgerTold).nodes]
+    told = ask_node(args, LedgerAsked(), LedgerTold)
+    managers = sorted({node.name for node in told.nodes})
     if args.node not in managers:
         raise InputError(
             f"there is no manager and no worker {args.node!r} in this cluster",
-            hint=f"there are {', '.join([*sorted(managers), *sorted(workers)])}",
+            hint=f"there are {', '.join([*managers, *sorted(workers)])}",
         )
+    if _has_gone(told, args.node):
+        _say(args, {"done": f"{args.node} {_GONE}"})
+        return 0
     change_member(args, "drain", args.node)
     if not args.no_wait:
         _wait(args)
     return 0
 
 
-def _drain_worker(args: argparse.Namespace) -> None:
+def _drain_worker(args: argparse.Namespace, row: "WorkerRow") -> None:
     import time
 
     from hyperscale.cli.asking import ask_node, print_json
@@ -69,22 +85,35 @@ def _drain_worker(args: argparse.Namespace) -> None:
     from hyperscale.errors import RunError
     from hyperscale.nodes.client_messages import DrainNode, DrainTold
 
+    if row.state == "left":
+        _say(args, {"left": 0, "done": f"{args.node} has left: it {_OUT}"})
+        return
+    if row.state == "dead":
+        raise RunError(
+            f"{args.node} is dead and cannot be told to drain",
+            hint="it gets nothing while it is, and what it ran goes on elsewhere; started again it "
+            "takes work again",
+        )
     deadline_s = time.monotonic() + parse_duration_s(args.timeout, where="--timeout")
     told = ask_node(args, DrainNode(node=args.node), DrainTold)
+    if told.left and not args.json:
+        print(f"{args.node} drains: {_parts(told.left)}", flush=True)
     while told.left and not args.no_wait:
         if time.monotonic() > deadline_s:
             raise RunError(
-                f"{args.node} still runs {told.left} parts after {args.timeout}",
-                hint="the drain goes on; runs end when their jobs have",
+                f"{args.node} still drains after {args.timeout}: {_parts(told.left)}",
+                hint="the drain goes on; parts end when their jobs do",
             )
         time.sleep(_LOOK_S)
         told = ask_node(args, DrainNode(node=args.node), DrainTold)
     if args.json:
         print_json(told)
-    elif told.left:
-        print(f"{args.node} drains: {told.left} parts still run")
-    else:
-        print(f"{args.node} runs nothing and gets nothing; it may be stopped")
+    elif not told.left:
+        print(f"{args.node} {_OUT}")
+
+
+def _parts(count: int) -> str:
+    return "1 part still runs" if count == 1 else f"{count} parts still run"
 
 
 def _wait(args: argparse.Namespace) -> None:
@@ -108,10 +137,19 @@ def _wait(args: argparse.Namespace) -> None:
             )
         time.sleep(_LOOK_S)
     if not args.json:
-        print(f"{args.node} is gone from the ledger; it may be stopped")
+        print(f"{args.node} {_GONE}")
 
 
-def _has_gone(told: Any, node: str) -> bool:
+def _has_gone(told: "LedgerTold", node: str) -> bool:
     return all(row.state == "gone" for row in told.nodes if row.name == node) and not any(
         node in (*row.voters, *row.learners) for row in told.replicas
     )
+
+
+def _say(args: argparse.Namespace, told: dict[str, str | int]) -> None:
+    from hyperscale.cli.asking import print_json
+
+    if args.json:
+        print_json(told)
+    else:
+        print(told["done"])

@@ -24,6 +24,8 @@ _EPILOG = f"""\
 examples:
   hyperscale jobs
   hyperscale jobs --live --json
+
+exit codes: 0 told, 2 wrong input, 3 no manager could be reached
 """
 
 

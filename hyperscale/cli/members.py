@@ -21,6 +21,8 @@ examples:
   hyperscale members --connect 127.0.0.1:9000
   hyperscale members --dir hyperscale-cluster
   hyperscale members --connect 10.0.0.5:9000 --secret-file cluster.secret --json
+
+exit codes: 0 told, 2 wrong input, 3 nobody could be asked
 """
 
 

@@ -1,6 +1,7 @@
 """What `run`, `submit`, `watch` and `results` do alike with results: flags, files, reporters."""
 
 import argparse
+import contextlib
 import os
 import sys
 import time
@@ -38,7 +39,8 @@ def add_output_flags(
 
 
 class Destination:
-    """Where the results of this command line go, checked before anything runs."""
+    """Where the results of this command line go, checked before anything runs. Directories made
+    for what never came are gone when it is left."""
 
     def __init__(self, args: argparse.Namespace, out_dir: Path | None, file: str = "") -> None:
         from hyperscale.reporting.files import ensure_writable
@@ -51,6 +53,8 @@ class Destination:
         path = self.json_path
         if path is not None and file and path.exists() and path.samefile(file):
             raise InputError(f"--json: {path} is the test file itself", hint="name another file")
+        wanted = [] if out_dir is None else [out_dir, *out_dir.parents]
+        self._made = [each for each in wanted if not each.exists()]
         for kind, planned in planned_outputs(out_dir, path):
             where = "--json" if kind == "json" and planned == path else "--out"
             ensure_writable(planned, where=where)
@@ -58,6 +62,14 @@ class Destination:
         self.stream = sys.stderr if self.is_piped else sys.stdout
         self.output_file = None if out_dir is None else out_dir / "output.log"
         self._piped = b""
+
+    def __enter__(self) -> "Destination":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):  # something is in it, and so it stays
+            for directory in self._made:
+                directory.rmdir()
 
     async def publish(
         self, result: "RunResult", ui: "Ui", reporters: "Sequence[Sink]" = ()

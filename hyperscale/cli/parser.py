@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
@@ -15,6 +16,8 @@ class Parser(argparse.ArgumentParser):
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         kwargs.setdefault("allow_abbrev", False)
         super().__init__(*args, **kwargs)
+        # What begins like a number is the value of a flag, not a flag: -5s is a wrong duration.
+        self._negative_number_matcher = re.compile(r"-\.?\d")
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{self.prog}: {message}", hint=f"see '{self.prog} --help'")

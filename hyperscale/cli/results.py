@@ -19,8 +19,9 @@ examples:
   hyperscale results default.1-k5mz7vqjx2 --out results
   hyperscale results default.1-k5mz7vqjx2 --json - | jq .gaps
 
-exit codes: as of 'run', for the job: 0 passed, 1 a threshold or check failed, 3 it failed, was
-partial, cancelled or timed out; 2 there is no such job, or it has not ended
+exit codes: those of 'run', for the job: 0 passed, 1 a threshold or check failed, 3 it failed, was
+partial, cancelled or timed out, or no manager could be reached; 2 there is no such job, or it has
+not ended
 """
 
 
@@ -46,13 +47,13 @@ async def _results(args: argparse.Namespace) -> int:
     from hyperscale.nodes.client_results import exit_code_of
     from hyperscale.ui import open_ui
 
-    destination = Destination(args, Path(args.out) if args.out else None)
-    async with open_client(args) as client:
-        view = (await client.job_news(args.job)).job
-        result = await client.get_results(args.job)
-    is_silent = args.quiet or (destination.is_piped and args.ui == "ci")
-    mode = "none" if args.ui == "none" else "ci"
-    with open_ui(mode, stream=destination.stream, quiet=is_silent) as ui:
-        problems = await destination.publish(result, ui)
-    destination.complain(problems)
+    with Destination(args, Path(args.out) if args.out else None) as destination:
+        async with open_client(args) as client:
+            view = (await client.job_news(args.job)).job
+            result = await client.get_results(args.job)
+        is_silent = args.quiet or (destination.is_piped and args.ui == "ci")
+        mode = "none" if args.ui == "none" else "ci"
+        with open_ui(mode, stream=destination.stream, quiet=is_silent) as ui:
+            problems = await destination.publish(result, ui)
+        destination.complain(problems)
     return exit_code_of(result, view.reason)

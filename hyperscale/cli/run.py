@@ -28,6 +28,9 @@ examples:
   hyperscale run shop.py --json - --ui none | jq .     the results and nothing else
 
 Ctrl-C stops the run, writes what there is and exits with 130; twice ends it at once.
+
+exit codes: 0 passed, 1 a threshold or check failed, 2 wrong input: nothing ran, 3 the run failed,
+was partial or timed out, 130 interrupted
 """
 
 
@@ -40,9 +43,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
     )
     parser.add_argument("file", metavar="FILE", help="the test file")
     load = parser.add_argument_group("the load")
-    load.add_argument("--vus", metavar="N", help="virtual users of every workflow")
-    load.add_argument("--duration", metavar="D", help='how long each runs: "30s", "1m30s"')
-    load.add_argument("--timeout", metavar="D", help="bound of the whole run")
+    load.add_argument(
+        "--vus", metavar="N", help="virtual users of every workflow; default: as in FILE"
+    )
+    load.add_argument(
+        "--duration", metavar="D", help='how long each runs: "30s", "1m30s"; default: as in FILE'
+    )
+    load.add_argument("--timeout", metavar="D", help="bound of the whole run; default: none")
     load.add_argument(
         "--only",
         metavar="NAME",
@@ -97,14 +104,14 @@ async def _run(job: "Job", options: "Options", args: argparse.Namespace, out_dir
     from hyperscale.ui import open_ui
 
     await resolve_hosts(job.plan)
-    destination = Destination(args, out_dir, args.file)
-    if options.log_dir is not None:
-        ensure_writable(options.log_dir / "executor-0.log", where="--log-dir")
-    with (
-        uninterrupted(),  # where neither the run nor what is made of it asks for signals itself
-        open_ui(args.ui, stream=destination.stream, quiet=args.quiet) as ui,
-    ):
-        ending = await drive(job, options, ui)
-        problems = await destination.publish(ending.result, ui, job.reporters)
-    destination.complain(problems)
-    return ending
+    with Destination(args, out_dir, args.file) as destination:
+        if options.log_dir is not None:
+            ensure_writable(options.log_dir / "executor-0.log", where="--log-dir")
+        with (
+            uninterrupted(),  # where neither the run nor what is made of it asks for signals itself
+            open_ui(args.ui, stream=destination.stream, quiet=args.quiet) as ui,
+        ):
+            ending = await drive(job, options, ui)
+            problems = await destination.publish(ending.result, ui, job.reporters)
+        destination.complain(problems)
+        return ending

@@ -21,6 +21,8 @@ _EPILOG = f"""\
 examples:
   hyperscale status default.1-k5mz7vqjx2
   hyperscale status default.1-k5mz7vqjx2 --json
+
+exit codes: 0 told, 2 wrong input, or there is no such job, 3 no manager could be reached
 """
 
 _RESULT_S = 10.0

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,10 +29,12 @@ examples:
   hyperscale submit shop.py --dir hyperscale-cluster --watch
   hyperscale submit shop.py --manager 10.0.0.5:9000 --manager 10.0.0.6:9000 \\
       --secret-file cluster.secret
-  job=$(hyperscale submit shop.py --detach); hyperscale results $job --json results.json
+  job=$(hyperscale submit shop.py --detach); hyperscale watch $job --json results.json
   hyperscale submit shop.py --key nightly-2024-05-01      never twice with the same key
 
-Ctrl-C leaves the job running, and says how to see it again (exit code 130).
+exit codes: 0 passed (with --detach: submitted), 1 a threshold or check failed, 2 wrong input:
+nothing ran, 3 the job failed, was partial, cancelled or timed out, or no manager could be reached
+or the queue was full; 130 you left with Ctrl-C: the job goes on, and how to see it again is said
 """
 
 
@@ -49,13 +52,21 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
         default="60s",
         help="how long it is tried while the queue of the cluster is full; default: %(default)s",
     )
-    how.add_argument("--key", metavar="K", help="the same key again: the same job")
+    how.add_argument(
+        "--key", metavar="K", help="the same key again: the same job; default: one of its own"
+    )
     load = parser.add_argument_group("the load")
-    load.add_argument("--vus", metavar="N", help="virtual users of every workflow")
-    load.add_argument("--duration", metavar="D", help='how long each runs: "30s", "1m30s"')
-    load.add_argument("--timeout", metavar="D", help="bound of the whole job")
     load.add_argument(
-        "--dispatch-timeout", metavar="D", help="how long a workflow may wait for cores; 5m"
+        "--vus", metavar="N", help="virtual users of every workflow; default: as in FILE"
+    )
+    load.add_argument(
+        "--duration", metavar="D", help='how long each runs: "30s", "1m30s"; default: as in FILE'
+    )
+    load.add_argument("--timeout", metavar="D", help="bound of the whole job; default: none")
+    load.add_argument(
+        "--dispatch-timeout",
+        metavar="D",
+        help="how long a workflow may wait for cores; default: 5m",
     )
     load.add_argument(
         "--only",
@@ -63,7 +74,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
         action="extend",
         nargs="+",
         default=[],
-        help="run these workflows and what they depend on",
+        help="run these workflows and what they depend on; default: all",
     )
     load.add_argument(
         "--on-isolation",
@@ -78,7 +89,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
     )
     output = add_output_flags(parser)
     output.add_argument(
-        "--log-level", choices=LOG_LEVELS, default="info", help="of the test's own logging"
+        "--log-level",
+        choices=LOG_LEVELS,
+        default="info",
+        help="of the test's own logging; default: info",
     )
     output.add_argument(
         "--log-dir", metavar="DIR", help="also write what each executor printed, a file for each"
@@ -120,13 +134,14 @@ async def _submit(args: argparse.Namespace, package: "Package") -> int:
     from hyperscale.reporting.files import ensure_writable
     from hyperscale.ui.stream import write_through
 
-    destination = None
-    if not args.detach:
-        out_dir = Path(args.out) if args.out else default_out_dir(args.file)
-        destination = Destination(args, out_dir, args.file)
-        if args.log_dir:
-            ensure_writable(Path(args.log_dir) / "executor.log", where="--log-dir")
-    async with open_client(args) as client:
+    async with contextlib.AsyncExitStack() as stack:
+        destination = None
+        if not args.detach:
+            out_dir = Path(args.out) if args.out else default_out_dir(args.file)
+            destination = stack.enter_context(Destination(args, out_dir, args.file))
+            if args.log_dir:
+                ensure_writable(Path(args.log_dir) / "executor.log", where="--log-dir")
+        client = await stack.enter_async_context(open_client(args))
         submitting = client.submit_job(
             package,
             key=args.key or "",

@@ -17,6 +17,10 @@ _EPILOG = f"""\
 examples:
   hyperscale watch default.1-k5mz7vqjx2
   hyperscale watch default.1-k5mz7vqjx2 --out results       also write the results
+
+exit codes: those of 'run', for the job: 0 passed, 1 a threshold or check failed, 3 it failed, was
+partial, cancelled or timed out, or no manager could be reached; 2 there is no such job; 130 you
+left, and the job goes on
 """
 
 
@@ -38,7 +42,7 @@ async def _watch(args: argparse.Namespace) -> int:
     from hyperscale.cli.following import follow_to_end
     from hyperscale.cli.output import Destination
 
-    destination = Destination(args, Path(args.out) if args.out else None)
-    async with open_client(args) as client:
-        await client.job_news(args.job)  # a mistake is told before the view is opened
-        return await follow_to_end(client, args.job, args, destination, is_known=True)
+    with Destination(args, Path(args.out) if args.out else None) as destination:
+        async with open_client(args) as client:
+            await client.job_news(args.job)  # a mistake is told before the view is opened
+            return await follow_to_end(client, args.job, args, destination, is_known=True)

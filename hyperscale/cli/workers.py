@@ -19,6 +19,8 @@ _EPILOG = f"""\
 examples:
   hyperscale workers
   hyperscale workers --json
+
+exit codes: 0 told, 2 wrong input, 3 no manager could be reached
 """
 
 

@@ -46,6 +46,7 @@ from hyperscale.nodes.client_inputs import (
     checked_job,
     checked_key,
     checked_limit,
+    checked_reason,
     options_of,
 )
 from hyperscale.nodes.client_managers import Address, Managers, NoManagerError
@@ -344,7 +345,8 @@ class HyperscaleClient:
     async def cancel_job(self, job_id: str, reason: str = "", *, by: str = "") -> CancelResult:
         """Ends a job early. Again is harmless; one that has ended stays what it became."""
         job_id = checked_job(job_id)
-        cancel = CancelJob(job=job_id, reason=reason or "cancelled by its user", by=by)
+        reason = checked_reason(reason) or "cancelled by its user"
+        cancel = CancelJob(job=job_id, reason=reason, by=by)
         told = await self._ask_about(job_id, cancel, CancelTold)
         if not told.accepted and told.code == Code.UNKNOWN_JOB.value:
             raise unknown_job(job_id)
@@ -448,6 +450,7 @@ class HyperscaleClient:
         return result_of(await self.get_record(job_id, within_s=within_s))
 
     async def get_record(self, job_id: str, *, within_s: float = _RECORD_S) -> bytes:
+        job_id = checked_job(job_id)
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + within_s
         if not self._asked.has_reached:

@@ -14,8 +14,11 @@ from hyperscale.jobs.events import JobOptions
 from hyperscale.jobs.keys import key_problem
 from hyperscale.nodes.client_api import JobSubmission
 from hyperscale.nodes.client_managers import Address
+from hyperscale.nodes.client_watch import unknown_job
 
 JOBS_MOST = 100_000
+_JOB_ID_MOST = 256  # characters; those we give have about thirty
+_REASON_MOST = 1_000
 
 
 def addresses_of(given: object) -> list[Address]:
@@ -43,7 +46,28 @@ def _address(given: object) -> Address:
 def checked_job(job_id: object) -> str:
     if not isinstance(job_id, str):
         raise InputError(f"{job_id!r} is no job id", hint="submit_job returns it, as text")
+    if len(job_id) > _JOB_ID_MOST or not _is_utf8(job_id):  # nobody needs to be asked
+        raise unknown_job(job_id)
     return job_id
+
+
+def checked_reason(reason: object) -> str:
+    if not isinstance(reason, str) or not _is_utf8(reason):
+        raise InputError(f"reason: {reason!r} is no text")
+    if len(reason) > _REASON_MOST:
+        raise InputError(
+            f"reason: {len(reason)} characters, more than {_REASON_MOST}", hint="say it shorter"
+        )
+    return reason
+
+
+def _is_utf8(text: str) -> bool:
+    """What comes from a command line may hold bytes that no text has."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def checked_limit(limit: object) -> int:

@@ -235,7 +235,9 @@ class Managers:
             raise ours[0]
 
     def _tell(self, said: Mapping[Address, str]) -> None:
-        if not self._is_cut_off():  # else the error is about to say it
+        if self._is_cut_off():  # by whom and why is for the error, should it come to that
+            self.on_trouble("no manager can be reached yet")
+        else:
             self.on_trouble(f"no answer yet; {self._state(said)}")
 
     def _no_answer(self, said: Mapping[Address, str], within_s: float) -> RunError:

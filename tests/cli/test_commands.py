@@ -50,6 +50,17 @@ def test_the_help_of_every_command_has_an_example(
     assert f"\n  hyperscale {command}" in capsys.readouterr().out
 
 
+JOB_COMMANDS = ("run", "submit", "watch", "status", "results", "cancel", "jobs", "workers", "drain")
+
+
+@pytest.mark.parametrize("command", [*JOB_COMMANDS, "chaos", "cluster up", "cluster start"])
+def test_the_help_of_what_deals_with_jobs_and_nodes_has_their_exit_codes(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command.split(), "--help"]) == 0
+    assert "\nexit codes: " in capsys.readouterr().out
+
+
 def test_the_program_alone_teaches_its_commands(tmp_path: Path) -> None:
     alone, helped = run(cwd=tmp_path), run("--help", cwd=tmp_path)
     assert (alone.code, helped.code) == (0, 0)

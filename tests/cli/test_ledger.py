@@ -133,6 +133,8 @@ def test_a_drained_manager_may_be_stopped(tmp_path: Path) -> None:
         done = command("drain", "m1", "--connect", tier.addresses[0], cwd=tmp_path)
         assert done.code == 0, done.stderr
         assert done.stdout.splitlines()[-1] == "m1 is gone from the ledger; it may be stopped"
+        again = command("drain", "m1", "--connect", tier.addresses[0], cwd=tmp_path)
+        assert (again.code, again.stdout) == (0, "m1 is gone from the ledger; it may be stopped\n")
         assert tier.nodes["m1"].stop() == 0
         verified = command("ledger", "verify", "--connect", tier.addresses[0], cwd=tmp_path)
         assert verified.code == 0, verified.stdout

@@ -144,6 +144,8 @@ def test_a_secret_and_a_file_with_one_are_one_too_many(
         (("jobs", "--limit", "9" * 30), "--limit"),
         (("submit", "shop.py", "--key", ""), "--key: is empty"),
         (("cluster", "start", "w1", "--dir", "nowhere"), "nowhere holds no cluster"),
+        (("cluster", "up", "--dir", ""), "--dir: is empty"),
+        (("jobs", "--dir", ""), "--dir: is empty"),
         (("config", "chekc"), "invalid choice"),
     ],
 )

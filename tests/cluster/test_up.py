@@ -53,8 +53,12 @@ def test_a_node_that_dies_is_told_and_started_again_only_when_asked(small: Clust
         start_again(small.directory, "worker-1")
     small.kill("worker-1")
     until(lambda: "worker-1 was killed by SIGKILL" in said(small), what="the death is told")
+    where = ("--dir", str(small.directory))
+    until(lambda: "dead" in small.run("workers", *where).stdout, what="managers know of it")
+    in_vain = small.run("drain", "worker-1", *where)
+    assert (in_vain.returncode, "worker-1 is dead" in in_vain.stderr) == (3, True), in_vain.stderr
     before = small.node("worker-1").pid
-    done = small.run("cluster", "start", "worker-1", "--dir", str(small.directory))
+    done = small.run("cluster", "start", "worker-1", *where)
     assert done.returncode == 0, done.stderr
     assert small.node("worker-1").pid != before
     small.wait_ready()

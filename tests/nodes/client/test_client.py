@@ -120,6 +120,23 @@ def test_who_waits_is_told_for_what_and_at_the_end_what_was_wrong(
     asyncio.run(main())
 
 
+def test_who_waits_for_managers_that_are_gone_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyperscale.nodes.client_managers.TELL_S", 0.05)
+    told: list[str] = []
+
+    async def main() -> None:
+        async with Lab() as lab, client() as server:
+            lab.addresses.append(("127.0.0.1", 1))
+            managers = asking(server, lab)
+            managers.on_trouble = told.append
+            with pytest.raises(NoManagerError):
+                await managers.ask(JobAsked(job="x"), JobTold, within_s=10.0, patience_s=0.5)
+
+    asyncio.run(main())
+    assert told
+    assert set(told) == {"no manager can be reached yet"}
+
+
 @on_loop
 async def test_a_wrong_secret_is_the_users_to_mend() -> None:
     async with Lab("the secret of the cluster") as lab, client("some other secret here") as server:
@@ -281,6 +298,12 @@ async def test_wrong_questions_are_told_before_anyone_is_asked() -> None:
         for question in (one.get_job_status, one.cancel_job, one.wait_for_completion):
             with pytest.raises(InputError, match="None is no job id"):
                 await question(None)
+            for nowhere in ("\udcff", "x" * 100_000):
+                with pytest.raises(InputError, match="there is no job"):
+                    await question(nowhere)
+        for reason in ("\udcff", "x" * 100_000, None):
+            with pytest.raises(InputError, match="reason: "):
+                await one.cancel_job("default.1-x", reason)
         for limit in (0, -1, 10**30, "5"):
             with pytest.raises(InputError, match="limit"):
                 await one.get_jobs(limit=limit)
