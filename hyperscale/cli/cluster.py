@@ -1,6 +1,7 @@
 """`hyperscale cluster`: a whole cluster of real processes on this machine, for trying things."""
 
 import argparse
+import sys
 from pathlib import Path
 
 from hyperscale.cli.asking import named_directory
@@ -134,7 +135,7 @@ def _up(args: argparse.Namespace) -> int:
         base_port=base_port,
         config=None if args.config is None else _checked(Path(args.config)),
     )
-    with open_cluster(named_directory(args.dir), shape, _say) as cluster:
+    with open_cluster(named_directory(args.dir), shape, _say, _note) as cluster:
         cluster.run()
     return 0
 
@@ -166,3 +167,8 @@ def _whole(text: str, flag: str, *, low: int = 1, most: int = _NODES_MAX) -> int
 
 def _say(text: str) -> None:
     print(text, flush=True)
+
+
+def _note(text: str) -> None:
+    if sys.stderr.isatty():  # whoever waits for 'ready' in a file does not wonder
+        print(text, file=sys.stderr, flush=True)

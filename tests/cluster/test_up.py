@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import urlopen
@@ -13,7 +14,7 @@ from hyperscale.errors import RunError
 from hyperscale.nodes.local.chaos import children_of
 from hyperscale.nodes.local.control import start_again
 from hyperscale.nodes.local.layout import find_ports
-from tests.cli.command import is_alive, run
+from tests.cli.command import HYPERSCALE, WAIT_S, is_alive, run
 from tests.cluster.lab import Cluster, running_cluster, until
 
 
@@ -101,6 +102,27 @@ def test_nothing_is_left_when_it_is_killed(tmp_path: Path) -> None:
         assert len(nodes) >= 3  # an executor among them
         os.kill(cluster.file.pid, signal.SIGKILL)
         until(lambda: not any(map(is_alive, nodes)), what="all nodes are gone")
+
+
+def test_whoever_waits_at_a_terminal_is_told_for_what(tmp_path: Path) -> None:
+    master, slave = os.openpty()
+    shape = ("--managers", "1", "--workers", "0")
+    with subprocess.Popen(
+        [*HYPERSCALE, "cluster", "up", "--dir", str(tmp_path / "lab"), *shape],
+        stdout=subprocess.PIPE,
+        stderr=slave,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=WAIT_S)
+    told = os.read(master, 65536).decode()
+    os.close(slave)
+    os.close(master)
+    assert process.returncode == 0
+    assert "starting nodes" in told
+    assert "ending all nodes" in told
 
 
 @pytest.mark.parametrize(

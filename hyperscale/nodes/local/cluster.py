@@ -40,11 +40,19 @@ _LOG_LINES = 5
 
 
 class LocalCluster:
-    """A cluster in a directory, from `open_cluster`. `say` gets lines for people."""
+    """A cluster in a directory, from `open_cluster`. `say` gets lines for people, `note` what they
+    might wonder about while they wait."""
 
-    def __init__(self, directory: Path, rows: ClusterFile, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        rows: ClusterFile,
+        say: Callable[[str], None],
+        note: Callable[[str], None],
+    ) -> None:
         self._directory = directory
         self._say = say
+        self._note = note
         self._file = rows
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._dead: set[str] = set()
@@ -60,6 +68,7 @@ class LocalCluster:
         """From the first process to the last; returns after SIGINT, SIGTERM or SIGHUP."""
         with _signals(self._on_signal, self._selector), self._listening():
             try:
+                self._note(f"starting nodes; what they say is in {self._directory / 'logs'}")
                 for row in self._file.nodes:
                     self._start(row)
                 write_cluster(self._directory, self._file)
@@ -202,6 +211,7 @@ class LocalCluster:
     def _end_all(self) -> None:
         """Workers first, so that managers hear their last words; a second signal hurries it."""
         self._stops = max(1, self._stops)
+        self._note("ending all nodes; Ctrl-C again ends them at once")
         for rows in (self._file.workers, self._file.managers):
             alive = [row.id for row in rows if self._is_alive(row.id)]
             for name in alive:
@@ -213,9 +223,10 @@ class LocalCluster:
                 if left_s <= 0:
                     break
                 self._turn(min(left_s, _LOOK_S))
+        how = "is killed" if self._stops > 1 else "does not end and is killed"
         for name, process in self._processes.items():
             if self._is_alive(name):
-                self._say(f"{name} does not end and is killed")
+                self._say(f"{name} {how}")
                 self._signal(name, signal.SIGKILL)
             process.wait()
 
@@ -242,7 +253,10 @@ def is_ready(row: NodeRow) -> bool:
 
 @contextlib.contextmanager
 def open_cluster(
-    directory: Path, shape: Shape, say: Callable[[str], None]
+    directory: Path,
+    shape: Shape,
+    say: Callable[[str], None],
+    note: Callable[[str], None] = lambda _: None,
 ) -> Iterator[LocalCluster]:
     """The directory, taken; laid out anew, or as the cluster that was there before."""
     directory = directory.absolute()
@@ -260,7 +274,7 @@ def open_cluster(
             raise InputError(
                 f"--dir: another cluster is running in {directory}", hint="choose another --dir"
             ) from None
-        yield LocalCluster(directory, _laid_out(directory, shape), say)
+        yield LocalCluster(directory, _laid_out(directory, shape), say, note)
     finally:
         os.close(lock)
 
