@@ -23,9 +23,10 @@ examples:
   hyperscale chaos --dir lab --seed 7                    in another terminal
   hyperscale chaos --dir lab --file shop.py --target http://127.0.0.1:8080
 
-Ctrl-C brings all nodes back and cancels the job.
+Ctrl-C brings all nodes back and cancels the job; a second one does not hurry that.
 
-exit codes: 0 everything held, 3 something did not, 130 interrupted
+exit codes: 0 everything held, 2 wrong input: nothing ran, 3 something did not hold, or the cluster
+could not be reached, 130 interrupted
 """
 
 
@@ -45,10 +46,18 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
         help="directory of the cluster (default %(default)s)",
     )
     parser.add_argument("--seed", metavar="N", help="of the plan; default: a random one")
-    parser.add_argument("--duration", metavar="D", default="20s", help="default: %(default)s")
+    parser.add_argument(
+        "--duration",
+        metavar="D",
+        default="20s",
+        help="how long the load lasts, and its troubles; default: %(default)s",
+    )
     parser.add_argument("--file", metavar="F", help="a test file; default: one of its own")
     parser.add_argument(
-        "--target", metavar="URL", default="", help="the 'hyperscale target' that F sends to"
+        "--target",
+        metavar="URL",
+        default="",
+        help="the 'hyperscale target' that F sends to, to compare counts; default: none",
     )
 
 

@@ -10,11 +10,12 @@ import os
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 from urllib.request import Request, urlopen
 
 from hyperscale._native import Target
@@ -73,16 +74,17 @@ class Chaos:
         self._directory = directory
         self._seed = seed
         self._say = say
-        self._ours: set[str] = set()  # nodes that are down because of us
+        self._ours: dict[str, int] = {}  # nodes that are down because of us: the process that was
         self._busy: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._began_s = 0.0
 
     async def run(
         self, *, duration_s: float, file: Path | None = None, target_url: str = ""
     ) -> Verdict:
-        """Cancelled, it brings the cluster back, ends its job and is over."""
+        """Cancelled, it brings the cluster back, ends its job and is over. Files run for
+        `duration_s` too."""
         cluster = read_cluster(self._directory)
-        async with HyperscaleClient(directory=self._directory) as client:
+        async with HyperscaleClient(directory=self._directory, on_trouble=self._say) as client:
             await client.get_workers()  # a cluster that is gone is told at once
         if file is not None:
             await asyncio.to_thread(package_file, file)  # so is what is wrong with the file
@@ -118,18 +120,17 @@ class Chaos:
     ) -> Verdict:
         verdict = Verdict()
         async with HyperscaleClient(directory=self._directory, connect_timeout=30.0) as client:
-            job = await client.submit_job(file)
+            job = await client.submit_job(file, duration=duration_s)
             self._began_s = time.monotonic()
             self._event(f"job {job} submitted")
             try:
                 status = await self._carry_out(plan, client, job, duration_s)
             except asyncio.CancelledError:
                 self._event("interrupted: all nodes are brought back, the job is cancelled")
-                with suppress(HyperscaleError):
-                    await client.cancel_job(job, "chaos was interrupted")
+                await self._to_the_end(self._cancel(client, job))
                 raise
             finally:
-                await self._bring_back()
+                await self._to_the_end(self._bring_back())
             verdict.check(status is not None, f"the job ended: {status or 'it did not'}")
             await self._check_nodes(verdict)
             if status is None:
@@ -147,7 +148,9 @@ class Chaos:
                 counts = await asyncio.to_thread(_counts, target_url)
             except InputError as error:  # it did when this began
                 raise RunError(error.message) from error
-        if counts is not None:
+        if counts is None:
+            self._say("note    no target was asked what it has seen: --target URL names one")
+        else:
             _check_counts(result, counts, verdict)
         if target is not None and counts is not None:
             _check_connections(counts, result.workflows[0].vus, plan, verdict)
@@ -193,7 +196,7 @@ class Chaos:
         self._event(f"{node.id} goes on")
 
     async def _end(self, node: NodeRow, trouble: Trouble) -> None:
-        self._ours.add(node.id)
+        self._ours[node.id] = node.pid
         is_kill = trouble.kind is Kind.KILL
         self._event(f"{node.id} {'killed' if is_kill else 'told to stop'}")
         _signal(node.pid, signal.SIGKILL if is_kill else signal.SIGTERM)
@@ -206,21 +209,42 @@ class Chaos:
             await asyncio.sleep(0.02)
         await asyncio.sleep(trouble.away_s)
         await self._start(node.id)
-        self._ours.discard(node.id)
+        del self._ours[node.id]
 
     async def _start(self, node: str) -> None:
-        """Asked again while its end has not been noticed."""
+        """Asked again while its end has not been noticed; broken off, it may be back already."""
         deadline_s = time.monotonic() + _STOP_S + 10.0
         while True:
             try:
                 pid = await asyncio.to_thread(start_again, self._directory, node)
             except RunError as error:
+                if read_cluster(self._directory).node(node).pid != self._ours[node]:
+                    return
                 if time.monotonic() > deadline_s or "is running" not in error.message:
                     raise
                 await asyncio.sleep(_LOOK_S)
             else:
                 self._event(f"{node} started again, pid {pid}")
                 return
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, None]) -> None:
+        """However often it is cancelled meanwhile: the cluster is somebody's."""
+        task = asyncio.ensure_future(work)
+        is_cancelled = False
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError:
+                is_cancelled = True
+                self._event("interrupted again: the nodes are brought back first")
+        task.result()
+        if is_cancelled:
+            raise asyncio.CancelledError
+
+    @staticmethod
+    async def _cancel(client: HyperscaleClient, job: str) -> None:
+        with suppress(HyperscaleError):
+            await client.cancel_job(job, "chaos was interrupted")
 
     async def _bring_back(self) -> None:
         """Whoever is still down because of us, also when it was broken off."""
