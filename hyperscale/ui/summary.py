@@ -9,6 +9,7 @@ from hyperscale.reporting.results import (
     RunStatus,
     StepResult,
     ThresholdResult,
+    UsageResult,
     WorkflowResult,
     failed_checks,
     is_fruitless,
@@ -21,6 +22,7 @@ from hyperscale.ui.theme import Theme
 _WIDTH_MIN = 40
 _TITLE_WIDTH = 9  # of what stands before errors, checks and the like; as wide as "all steps"
 _TOTAL_ROW = "all steps"
+_WORKERS_SHOWN = 8
 _OUTPUT_ORDER = {"html": 0, "json": 1, "output": 2}  # what people open comes first
 
 
@@ -29,7 +31,8 @@ def summary(result: RunResult, width: int, theme: Theme) -> list[str]:
     width = max(_WIDTH_MIN, width)
     lines = [Line(theme)]
     for workflow in result.workflows:
-        lines += [*_workflow(workflow, width, theme), Line(theme)]
+        usage = [each for each in result.usage if each.workflow == workflow.name]
+        lines += [*_workflow(workflow, usage, width, theme), Line(theme)]
     if result.thresholds:
         lines += [*_thresholds(result.thresholds, width, theme), Line(theme)]
     if result.warnings or result.saturated:
@@ -42,7 +45,9 @@ def summary(result: RunResult, width: int, theme: Theme) -> list[str]:
     return rendered + [line.render(width) for line in _verdict(result, width, theme)]
 
 
-def _workflow(workflow: WorkflowResult, width: int, theme: Theme) -> list[Line]:
+def _workflow(
+    workflow: WorkflowResult, usage: Sequence[UsageResult], width: int, theme: Theme
+) -> list[Line]:
     mark, role = status_mark(theme, workflow.status.value)
     if is_fruitless(workflow):
         mark, role = theme.glyphs.failed, "failed"
@@ -64,7 +69,11 @@ def _workflow(workflow: WorkflowResult, width: int, theme: Theme) -> list[Line]:
         lines += _steps(workflow, width, theme)
     for title, items in _notes(workflow):
         lines += _block(title, [_item(theme, *item) for item in items], width, theme)
-    return [*lines, *_checks(workflow, width, theme)]
+    lines += _checks(workflow, width, theme)
+    if usage:
+        workers = [_item(theme, *item) for item in _workers(usage)]
+        lines += _block("workers", workers, width, theme)
+    return lines
 
 
 def _block(title: str, parts: Sequence[Line], width: int, theme: Theme) -> list[Line]:
@@ -161,6 +170,27 @@ def _notes(workflow: WorkflowResult) -> list[Note]:
     if workflow.metrics:
         notes.append(("metrics", [(m.name, _metric(m), "") for m in workflow.metrics]))
     return notes
+
+
+def _workers(usage: Sequence[UsageResult]) -> list[tuple[str, str, str]]:
+    """What each took to generate its load, at its busiest; the busiest of them first."""
+    busiest: dict[str, UsageResult] = {}
+    for each in sorted(usage, key=lambda each: (not each.saturated, -each.cpu)):
+        busiest.setdefault(each.worker, each)
+    rows = list(busiest.values())
+    items = [
+        (
+            row.worker,
+            f"cpu {row.cpu:.0%}, {format_bytes(row.memory_bytes)}{', saturated' * row.saturated}",
+            "warn" if row.saturated else "",
+        )
+        for row in rows[:_WORKERS_SHOWN]
+    ]
+    if rest := rows[_WORKERS_SHOWN:]:
+        items.append(
+            (f"{len(rest)} more", f"cpu {max(row.cpu for row in rest):.0%} at most", "dim")
+        )
+    return items
 
 
 def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

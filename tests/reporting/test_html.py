@@ -1,6 +1,7 @@
 import json
 from html.parser import HTMLParser
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +19,7 @@ from hyperscale.reporting.html.markup import (
     short,
     size,
 )
-from hyperscale.reporting.results import RunResult, RunStatus
+from hyperscale.reporting.results import RunResult, RunStatus, SegmentResult, UsageResult
 from hyperscale.reporting.xml_report import xml_text
 from tests.reporting.runs import hostile, hostile_results, shop_result
 
@@ -102,6 +103,32 @@ def test_the_page_shows_the_run() -> None:
     assert "failed thresholds or checks" in page.texts
     titles = [text for text in page.texts if text in ("Rate", "Latency", "Outcomes")]
     assert {"Rate", "Latency", "Outcomes"} <= set(titles)
+
+
+def test_the_page_of_a_job_shows_who_generated_the_load_and_how_hard_that_was() -> None:
+    result = shop_result()
+    used = UsageResult(
+        workflow="Shop",
+        part=0,
+        attempt=1,
+        worker="<w1>",
+        cores=2,
+        cpu=0.97,
+        memory_bytes=41_000_000,
+    )
+    again = msgspec.structs.replace(used, attempt=2, worker="w2", saturated=True)
+    lost = SegmentResult(workflow="Shop", part=0, attempt=1, worker="<w1>", reason="<w1> died")
+    page = Page(
+        encode_html(
+            msgspec.structs.replace(
+                result, job_id="default.1-abc", usage=[used, again], segments=[lost]
+            )
+        )
+    )
+    for word in ("default.1-abc", "Workers", "<w1>", "w2", "97%", "given up: <w1> died"):
+        assert word in page.texts, word
+    assert page.texts.count("saturated") == 1
+    assert "Workers" not in Page(encode_html(result)).texts
 
 
 def test_the_page_loads_nothing() -> None:

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 from wcwidth import wcswidth
 
-from hyperscale.reporting.results import RunResult, RunStatus
+from hyperscale.reporting.results import RunResult, RunStatus, UsageResult
 from hyperscale.ui.summary import summary
 from hyperscale.ui.theme import Theme
 from tests.ui import scenes
@@ -38,6 +38,35 @@ def test_the_summary_names_what_went_wrong_and_ends_with_the_verdict() -> None:
     assert "dependency failed: Reindex" in text
     assert "reports/report.html" in text
     assert text.splitlines()[-1] == "✗ failed: errors <0.01% (was 0.0158%), check has_price"
+
+
+def test_the_workers_of_a_job_are_told_with_what_they_took_the_busiest_first() -> None:
+    result = scenes.result()
+    name = result.workflows[0].name
+
+    def used(number: int, attempt: int, cpu: float, *, saturated: bool = False) -> UsageResult:
+        return UsageResult(
+            workflow=name,
+            part=number,
+            attempt=attempt,
+            worker=f"worker-{number}",
+            cores=2,
+            cpu=cpu,
+            memory_bytes=40_000_000,
+            saturated=saturated,
+        )
+
+    few = [used(1, 1, 0.25), used(2, 1, 0.97, saturated=True), used(1, 2, 0.5)]
+    text = text_of(msgspec.structs.replace(result, usage=few))
+    told = "worker-2 cpu 97%, 40 MB, saturated · worker-1 cpu 50%, 40 MB"
+    assert [line.split(None, 1) for line in text.splitlines() if "worker-" in line] == [
+        ["workers", told]
+    ]
+    many = [used(number, 1, number / 100) for number in range(1, 51)]
+    crowd = text_of(msgspec.structs.replace(result, usage=many))
+    assert "worker-50 cpu 50%, 40 MB" in crowd
+    assert "42 more cpu 42% at most" in crowd
+    assert "workers" not in text_of(result)
 
 
 def test_a_passing_run_ends_with_passed() -> None:

@@ -32,9 +32,11 @@ from hyperscale.reporting.results import (
     MetricResult,
     RunResult,
     RunStatus,
+    SegmentResult,
     SeriesResult,
     StepResult,
     ThresholdResult,
+    UsageResult,
     WorkflowResult,
     is_fruitless,
     verdict,
@@ -76,6 +78,8 @@ def _header(result: RunResult) -> Html:
         ("workflows", count(len(result.workflows))),
         ("written by", result.generator or "hyperscale"),
     ]
+    if result.job_id:
+        facts.insert(0, ("job", result.job_id))
     return h(
         "header",
         None,
@@ -129,10 +133,7 @@ def _main(result: RunResult) -> Html:
         {"class": "wide"},
         [h("p", {"class": "callout warn"}, text) for text in result.warnings],
         nav,
-        [
-            _workflow(f"w{n}", workflow, result.thresholds)
-            for n, workflow in enumerate(result.workflows)
-        ],
+        [_workflow(f"w{n}", workflow, result) for n, workflow in enumerate(result.workflows)],
     )
 
 
@@ -145,8 +146,9 @@ def _dot(workflow: WorkflowResult, thresholds: Sequence[ThresholdResult]) -> Htm
 # -- a workflow
 
 
-def _workflow(anchor: str, workflow: WorkflowResult, thresholds: Sequence[ThresholdResult]) -> Html:
-    own = [threshold for threshold in thresholds if threshold.workflow == workflow.name]
+def _workflow(anchor: str, workflow: WorkflowResult, result: RunResult) -> Html:
+    own = [each for each in result.thresholds if each.workflow == workflow.name]
+    usage = [each for each in result.usage if each.workflow == workflow.name]
     facts = [
         f"{count(workflow.vus)} virtual users",
         f"{workflow.cores} core{'' if workflow.cores == 1 else 's'}",
@@ -170,6 +172,7 @@ def _workflow(anchor: str, workflow: WorkflowResult, thresholds: Sequence[Thresh
         _workflow_charts(workflow),
         _steps_table(workflow.steps),
         _metrics(workflow.metrics),
+        _workers(usage, result.segments),
         [_step_details(step, workflow.elapsed_seconds) for step in workflow.steps if step.total],
     )
 
@@ -395,6 +398,32 @@ def _metrics(metrics: Sequence[MetricResult]) -> Html | None:
     ]
     columns = ("metric", "kind", "value", "recorded", "least", "most", "p50", "p95", "p99")
     return _table("Custom metrics", columns, rows, css="words-2")
+
+
+def _workers(usage: Sequence[UsageResult], segments: Sequence[SegmentResult]) -> Html | None:
+    """Who generated the load, and how hard that was for it."""
+    given_up = {(each.workflow, each.part, each.attempt): each.reason for each in segments}
+    rows: list[list[Child]] = []
+    for each in usage:
+        worker: Child = each.worker
+        reason = given_up.get((each.workflow, each.part, each.attempt))
+        if reason is not None:
+            note = h("small", {"class": "muted block"}, f"given up: {reason}")
+            worker = [each.worker, note]
+        mark: Child = h("span", {"class": "mark warn"}, "saturated") if each.saturated else ""
+        rows.append(
+            [
+                worker,
+                count(each.part),
+                count(each.attempt),
+                count(each.cores),
+                f"{each.cpu:.0%}",
+                size(each.memory_bytes),
+                mark,
+            ]
+        )
+    columns = ("worker", "part", "attempt", "cores", "cpu", "memory", "")
+    return _table("Workers", columns, rows, css="words-1")
 
 
 # -- one step, on demand
