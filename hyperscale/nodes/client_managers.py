@@ -147,7 +147,7 @@ class Managers:
         except RemoteError as error:
             if error.code not in PASSING:
                 raise
-            said[address] = _said(error)
+            said[address] = in_short(error)
             return None
         except CallError:
             self.demote(address)
@@ -284,9 +284,11 @@ def refusal(address: Address, error: Exception) -> InputError | None:
     return InputError(f"{where} refused us: {why}", hint=hint)
 
 
-def _said(error: RemoteError) -> str:
-    """Without what only its sender understands, and without advice: ours covers more."""
-    text = error.message.partition(f": {error.code}: ")[2] or error.message
+def in_short(error: CallError) -> str:
+    """Without what only its senders understand, and without advice: ours covers more."""
+    text = error.message
+    if isinstance(error, RemoteError):
+        text = text.rpartition(f": {error.code}: ")[2]
     return text.partition(" (hint: ")[0]
 
 

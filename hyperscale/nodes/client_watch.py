@@ -9,7 +9,13 @@ import msgspec
 from hyperscale.errors import InputError
 from hyperscale.jobs.events import Code
 from hyperscale.jobs.state import JOB_ENDS, JobView, WorkflowRow
-from hyperscale.nodes.client_managers import PASSING, Managers, NoManagerError
+from hyperscale.nodes.client_managers import (
+    PASSING,
+    TELL_S,
+    Managers,
+    NoManagerError,
+    in_short,
+)
 from hyperscale.nodes.client_messages import JobAsked, JobNews, JobTold, OutputLine, WatchJob
 from hyperscale.reporting.results import RunResult, WorkflowResult
 from hyperscale.stats.view import RunView, WorkflowView
@@ -70,8 +76,8 @@ async def follow_job(
                     raise unknown_job(job) from error
             elif is_over or (code and code not in PASSING):
                 raise
-            else:
-                managers.on_trouble(error.message)
+            elif loop.time() - heard_s >= TELL_S:  # what passes sooner is nobody's trouble
+                managers.on_trouble(in_short(error))
         finally:
             await news_of.aclose()
         await asyncio.sleep(pause_s)

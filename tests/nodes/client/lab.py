@@ -1,13 +1,13 @@
 """Managers that answer as they are told, and clients that ask them, without a cluster."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from random import Random
 from typing import Any
 
 from hyperscale.jobs.events import JobStatus
 from hyperscale.jobs.state import JobView
 from hyperscale.nodes.client_managers import Managers
-from hyperscale.nodes.client_messages import JobAsked, JobTold
+from hyperscale.nodes.client_messages import JobAsked, JobNews, JobTold, WatchJob
 from hyperscale.nodes.identity import VERSION, incarnation_now
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.messages import Introduction
@@ -31,6 +31,7 @@ def introduction(role: Role, name: str) -> Introduction:
 
 
 Answer = Callable[[InboundCall, JobAsked], Coroutine[Any, Any, JobTold]]
+Watch = Callable[[InboundCall, WatchJob], AsyncGenerator[JobNews, None]]
 
 
 class Lab:
@@ -41,9 +42,11 @@ class Lab:
         self._stack: list[PeerServer] = []
         self.addresses: list[tuple[str, int]] = []
 
-    async def manager(self, answer: Answer) -> None:
+    async def manager(self, answer: Answer, watch: Watch | None = None) -> None:
         handlers = Handlers()
         handlers.add(JobAsked, answer)
+        if watch is not None:
+            handlers.add(WatchJob, watch)
         name = f"manager-{len(self._stack)}"
         server = PeerServer(introduction(Role.MANAGER, name), self._security, handlers)
         await server.__aenter__()

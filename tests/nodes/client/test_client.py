@@ -2,6 +2,7 @@
 
 import asyncio
 import zipfile
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -17,9 +18,9 @@ from hyperscale.jobs.events import JobStatus
 from hyperscale.jobs.state import JobView, WorkflowRow, WorkflowStatus
 from hyperscale.nodes.client_api import JobSubmission
 from hyperscale.nodes.client_managers import NoManagerError
-from hyperscale.nodes.client_messages import JobAsked, JobNews, JobTold, OutputLine
+from hyperscale.nodes.client_messages import JobAsked, JobNews, JobTold, OutputLine, WatchJob
 from hyperscale.nodes.client_package import package_classes, package_file
-from hyperscale.nodes.client_watch import _Lines, concluded, shown
+from hyperscale.nodes.client_watch import _Lines, concluded, follow_job, shown
 from hyperscale.reporting.results import RunResult, RunStatus, WorkflowResult
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import OverloadedError, RemoteError
@@ -135,6 +136,33 @@ def test_who_waits_for_managers_that_are_gone_is_told_so(monkeypatch: pytest.Mon
     asyncio.run(main())
     assert told
     assert set(told) == {"no manager can be reached yet"}
+
+
+@pytest.mark.parametrize("is_lasting", [False, True])
+def test_a_leader_that_has_changed_is_told_only_if_the_next_one_takes_its_time(
+    is_lasting: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell_s = 0.0 if is_lasting else 60.0
+    monkeypatch.setattr("hyperscale.nodes.client_watch.TELL_S", tell_s)
+    left = [RemoteError("WatchJob to m2: moved: it leads no more (hint: wait)", code="moved")]
+    ended = JobView(job="x", status=JobStatus.COMPLETED, file="shop.py", ended_ms=1)
+    told: list[str] = []
+
+    async def watch(_call: InboundCall, _asked: WatchJob) -> AsyncGenerator[JobNews, None]:
+        if left:
+            raise left.pop()
+        yield JobNews(job=ended)
+
+    async def main() -> None:
+        async with Lab() as lab, client() as server:
+            await lab.manager(good, watch)
+            managers = asking(server, lab)
+            managers.on_trouble = told.append
+            news = [each async for each in follow_job(managers, "x", is_known=True)]
+            assert [each.job.status for each in news] == [JobStatus.COMPLETED]
+
+    asyncio.run(main())
+    assert told == (["it leads no more"] if is_lasting else [])
 
 
 @on_loop
