@@ -5,6 +5,7 @@ import gc
 import os
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,12 @@ from hyperscale.nodes.running import as_config
 from hyperscale.wire.roles import Role
 
 ANY_PORT = {"port": 0, "http_port": 0}
+
+
+@pytest.fixture(autouse=True)
+def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nodes that are not told otherwise keep their data."""
+    monkeypatch.chdir(tmp_path)
 
 
 def manager(**tables: Any) -> ManagerServer:
