@@ -112,4 +112,5 @@ def ago(stamp_ms: int, now_s: float) -> str:
 
     if not stamp_ms:
         return "-"
-    return format_duration(max(0, round(now_s - stamp_ms / 1000)))
+    since_s = round(now_s - stamp_ms / 1000)
+    return format_duration(since_s) if since_s > 0 else "0s"

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -166,6 +167,13 @@ async def _submit(args: argparse.Namespace, package: "Package") -> int:
                     f"job {job} goes on, but nobody reads its id from stdout",
                     hint=f"see it with 'hyperscale status {job}{where(args)}'",
                 )
+            for flag, given in (("--out", args.out), ("--json", args.json)):
+                if given:
+                    print(
+                        f"hyperscale: nothing is written to {flag} {given}: nobody waits for it; "
+                        f"'hyperscale watch {job}{where(args)} {flag} {shlex.quote(given)}' does",
+                        file=sys.stderr,
+                    )
             return 0
         if not args.quiet:  # whoever does not read it may want the files and the exit code
             write_through(destination.stream, f"job {job}\n")

@@ -192,9 +192,11 @@ async def test_a_job_is_cancelled_through_any_manager(cluster: Cluster) -> None:
 
 def test_cancel_tells_what_became_of_the_job(cluster: Cluster) -> None:
     where = ("--dir", str(cluster.directory))
-    job = cluster.run("submit", str(cluster.paced(duration="60s")), "--detach", *where)
+    flags = ("--detach", "--json", "r.json", *where)
+    job = cluster.run("submit", str(cluster.paced(duration="60s")), *flags)
     assert job.returncode == 0, job.stderr
     name = job.stdout.strip()
+    assert f"hyperscale watch {name}" in job.stderr  # who would write the results
     for _ in range(2):  # again is harmless
         cancelled = cluster.run("cancel", name, "--reason", "enough", *where)
         assert cancelled.returncode == 0, cancelled.stderr
