@@ -18,11 +18,11 @@ from hyperscale.jobs.events import (
     payload_digest,
 )
 from hyperscale.jobs.keys import key_problem, parse_job_id
-from hyperscale.jobs.machine import JobMachine
+from hyperscale.jobs.machine import JobMachine, Limits
 from hyperscale.jobs.queueing import capacity_exceeded
 from hyperscale.jobs.state import Job, JobView, decode_job, view_of
 from hyperscale.ledger.core import MANAGEMENT
-from hyperscale.ledger.topology import NodeState
+from hyperscale.ledger.topology import GroupState, NodeState
 from hyperscale.membership.events import Member
 from hyperscale.nodes.client_messages import (
     BLOB_CHUNK_BYTES,
@@ -68,6 +68,7 @@ _RETRY_S = 5.0
 _ANSWER_S = 5.0
 _NEEDS_BUNDLE = "needs_bundle"
 _FINAL_KIND = "finished"
+_INHERITED_MOST = 2_000  # rows of a group; some are large
 
 _R = TypeVar("_R", bound=Struct)
 
@@ -246,6 +247,8 @@ class ClientDesk:
             if machine is not None:
                 found.update((view.job, view) for view in machine.views())
                 found.update((job.id, leader.row(job)) for job in machine.jobs())
+        if not asked.live_only:
+            found.update((view.job, view) for view in await self._inherited())
         if not asked.is_relayed:
             others = [name for name in self._peers.living() if name != self._member.node_id]
             told = await asyncio.gather(*(self._jobs_of(name, asked) for name in others))
@@ -257,6 +260,25 @@ class ClientDesk:
         views = [view for view in found.values() if not (asked.live_only and view.ended_ms)]
         views.sort(key=lambda view: -view.submitted_ms)
         return JobsTold(jobs=views[: asked.limit], missing=missing)
+
+    async def _inherited(self) -> list[JobView]:
+        """What ended lately in groups that are gone: the history is all there is of it, and
+        whoever leads the heir tells it."""
+        topology = self._ledger.topology
+        gone = [
+            number
+            for number, group in topology.groups.items()
+            if group.state is GroupState.DESTROYED
+            and topology.heir_of(number) in self._driver.leaders
+        ]
+        since_ms = int(time.time() * 1000) - Limits().ended_ms
+        views: list[JobView] = []
+        for group in gone:
+            rows = await asyncio.to_thread(
+                self._ledger.store.history, group=group, since_ms=since_ms, limit=_INHERITED_MOST
+            )
+            views += [view_of(decode_job(data)) for *_, kind, data in rows if kind == _FINAL_KIND]
+        return views
 
     async def _jobs_of(self, name: str, asked: JobsAsked) -> JobsTold | None:
         link = self._peers.link(name)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hyperscale.jobs.keys import parse_job_id
+from hyperscale.nodes.client_messages import JobsAsked, JobsTold
 from hyperscale.nodes.ledger.questions import ChangeAsked, ChangeTold
 from tests.jobs.builders import submission
 from tests.nodes.lab import Cluster, Node, until
@@ -70,6 +71,9 @@ def test_adding_draining_and_removing_loses_nothing(cluster: Cluster) -> None:
     assert orphans
     found = run(lambda forwarder: forwarder.events(orphans[0].job), survivors)
     assert next(row[4] for row in found) == "submitted"
+    told = asked(survivors, JobsAsked(limit=100_000), JobsTold, 0)
+    assert not told.missing
+    assert {parse_job_id(view.job).group for view in told.jobs if view.ended_ms} >= set(destroyed)
 
 
 async def submit_often(forwarder: Forwarder, key: str, nodes: int, times: int = 100) -> set[str]:
