@@ -12,7 +12,7 @@ from hyperscale.jobs.events import CancelRequested
 from tests.cli.command import Done
 from tests.cli.command import run as command
 from tests.jobs.builders import submission
-from tests.nodes.lab import Cluster
+from tests.nodes.lab import Cluster, until
 from tests.nodes.ledger.tier import Tier
 from tests.nodes.ledger.writer import Forwarder
 from tests.nodes.ledger.writer import run as work
@@ -136,8 +136,11 @@ def test_a_drained_manager_may_be_stopped(tmp_path: Path) -> None:
         again = command("drain", "m1", "--connect", tier.addresses[0], cwd=tmp_path)
         assert (again.code, again.stdout) == (0, "m1 is gone from the ledger; it may be stopped\n")
         assert tier.nodes["m1"].stop() == 0
+        assert len(tier.nodes["m1"].seen("ledger.gone")) == 1
         verified = command("ledger", "verify", "--connect", tier.addresses[0], cwd=tmp_path)
         assert verified.code == 0, verified.stdout
+        back = tier.start("m1").wait_listening()
+        until(lambda: back.seen("ledger.gone"), what="it knows that it takes no part")
 
 
 def test_a_secret_is_needed_where_there_is_one(tmp_path: Path) -> None:

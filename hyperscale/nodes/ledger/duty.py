@@ -1,6 +1,7 @@
 """The ledger as a part of a node: its directory, its way to a tier, its end."""
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from hyperscale._native import LedgerError, LedgerStore
 from hyperscale.errors import InputError, RunError
 from hyperscale.ledger.core import FOLLOWED, LedgerCore, Limits
 from hyperscale.ledger.machine import Machine
+from hyperscale.ledger.topology import NodeState
 from hyperscale.membership.events import Member
 from hyperscale.nodes.identity import remember_name
 from hyperscale.nodes.ledger.figures import collect
@@ -27,6 +29,9 @@ from hyperscale.wire.serving import Handlers
 _HAND_OVER_S = 1.0
 _FORGET_FIRST_S = 5.0
 _FORGET_S = 3600.0
+_GONE = "it takes no part any more; with an empty data directory it joins as a new manager"
+
+_log = logging.getLogger("hyperscale.ledger")
 
 
 class LedgerDuty(Service):
@@ -54,6 +59,7 @@ class LedgerDuty(Service):
         self._limits = limits
         self._history_ms = int(history_days * 24 * 3600 * 1000)
         self._store: LedgerStore | None = None
+        self._is_gone = False
 
     def require(self) -> Ledger:
         """The ledger; `RunError` while this node has none."""
@@ -124,6 +130,8 @@ class LedgerDuty(Service):
         ledger = Ledger(self._belonging.ledger, core, self._store, self.peers)
         self.ledger = ledger
         ledger.hooks.topology.append(self._member.describe)
+        ledger.hooks.topology.append(self._tell_if_gone)
+        self._tell_if_gone()
         for told in self.on_ledger:
             told(ledger)
         managing = Managing(ledger, self._count_live)
@@ -131,6 +139,14 @@ class LedgerDuty(Service):
         self._member.driver.spawn(managing.run(), "ledger-managing")
         self._member.driver.spawn(self._forget(ledger), "ledger-forget")
         return ledger
+
+    def _tell_if_gone(self) -> None:
+        """Once in each life, also to whoever starts it again and wonders."""
+        assert self.ledger is not None
+        own = self.ledger.topology.nodes.get(self._belonging.number)
+        if own is not None and own.state is NodeState.GONE and not self._is_gone:
+            self._is_gone = True
+            _log.warning("ledger.gone", extra={"number": own.number, "detail": _GONE})
 
     async def _forget(self, ledger: Ledger) -> None:
         """Lets history go that is older than it is to be kept."""
