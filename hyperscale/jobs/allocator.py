@@ -113,7 +113,9 @@ class Allocator:
         self._since_s = 0.0
         self._workers: dict[str, _Worker] = {}  # those that have told this allocator
         self._silent: set[str] = set()  # those that are there and have not
+        self._lost: dict[str, int] = {}  # the incarnations of those that are not there any more
         self._asks: dict[str, Ask] = {}
+        self._terms: dict[int, int] = {}  # of leaders, by group: one that was deposed asks in vain
         self._reserved: dict[str, dict[_Share, _Reserved]] = {}  # by worker
         self._orders = 0
         self._settled_s = float("-inf")  # of those that came last
@@ -128,8 +130,10 @@ class Allocator:
         self._is_leading = True
         self._since_s = now_s
         self._workers.clear()
+        self._lost.clear()
         self._silent = set(workers)
         self._asks.clear()
+        self._terms.clear()
         self._reserved.clear()
         self._standing = None
         self._freed_s = None
@@ -149,6 +153,7 @@ class Allocator:
 
     def worker_up(self, worker: str, *, now_s: float) -> list[Tell]:
         """Membership sees it. Its cores count once it has told of them."""
+        self._lost.pop(worker, None)
         if worker not in self._workers:
             self._silent.add(worker)
         return self._serve_soon(now_s)
@@ -156,7 +161,9 @@ class Allocator:
     def worker_down(self, worker: str, *, now_s: float) -> list[Tell]:
         """Membership has given it up: its cores are gone, and nobody waits for it."""
         self._silent.discard(worker)
-        self._workers.pop(worker, None)
+        known = self._workers.pop(worker, None)
+        if known is not None:
+            self._lost[worker] = known.incarnation
         for share in list(self._reserved.get(worker, ())):
             self._unreserve(worker, share)
         return self._serve_soon(now_s)
@@ -171,6 +178,8 @@ class Allocator:
             known.version,
         ):
             return []  # overtaken on the way
+        if cores.incarnation <= self._lost.get(cores.worker, -1):
+            return []  # by its end
         self._silent.discard(cores.worker)
         told = _Worker(
             cores.total, cores.incarnation, cores.version, cores.draining, tuple(cores.held)
@@ -184,6 +193,7 @@ class Allocator:
         held = {(h.run.job, h.run.workflow, h.run.part) for h in cores.held}
         for share in list(self._reserved.get(cores.worker, ())):
             if share[1] in held:
+                self._asks[share[0]].is_held = True
                 self._unreserve(cores.worker, share)
         return self._serve_soon(now_s)
 
@@ -191,14 +201,14 @@ class Allocator:
 
     def ask(self, wish: AskCores, *, now_s: float) -> CoresAnswer:
         """Takes or renews an ask. A grant comes with this answer, or later as a `Tell`."""
-        if not self._is_leading:
+        if not self._is_leading or not self._is_of_late(wish):
             return CoresAnswer(ask=wish.ask, state=AskState.NOT_ALLOCATOR)
         known = self._asks.get(wish.ask)
         if known is not None and known.answer is not None:
-            if known.reserved:
+            if known.reserved or known.is_held:
                 known.heard_s = now_s
                 return known.answer
-            # All of it is held, or gone with its worker: asked again, it is another wish.
+            # All of it is gone with its workers: asked again, it is another wish.
             self._drop(wish.ask)
             known = None
         if known is None:
@@ -226,11 +236,22 @@ class Allocator:
         return self._waiting_answer(known, now_s)
 
     def release(self, release: ReleaseCores, *, now_s: float) -> list[Tell]:
-        """A wish or a grant is over."""
-        if release.ask not in self._asks:
+        """A wish or a grant is over, or a part of a grant."""
+        self._is_of_late(release)
+        ask = self._asks.get(release.ask)
+        if ask is None:
             return []
-        self._drop(release.ask)
+        if release.part < 0:
+            self._drop(release.ask)
+        for run, worker in list(ask.reserved.items()):
+            if run[2] == release.part:
+                self._unreserve(worker, (release.ask, run))
         return self._serve_soon(now_s)
+
+    def _is_of_late(self, word: AskCores | ReleaseCores) -> bool:
+        """Whether no later leader of the group is known than the one whose word it is."""
+        newest = self._terms[word.group] = max(word.term, self._terms.get(word.group, word.term))
+        return word.term == newest
 
     def tick(self, *, now_s: float) -> list[Tell]:
         """What is due at `wake_at_s`."""
@@ -347,7 +368,11 @@ class Allocator:
 
     def _settled(self, queue: Sequence[Ask], now_s: float) -> tuple[list[Ask], list[float]]:
         """Those whose job has asked for all it wants, and until when the others are waited for."""
-        heard = Counter(ask.wish.job for ask in self._asks.values() if not ask.wish.is_recovery)
+        heard = Counter(
+            ask.wish.job
+            for ask in self._asks.values()
+            if not ask.wish.is_recovery and (ask.answer is None or ask.reserved)
+        )
         until_s: dict[str, float] = {}  # by job, of what was lost by ask
         for ask in queue:
             wish = ask.wish
@@ -420,7 +445,7 @@ class Allocator:
                 hopeless = cores
                 continue
             fitting = [name for name in fitting if name not in wish.exclude]
-            beside = [name for name in beside if name not in wish.exclude]
+            beside = [name for name in beside if wish.may_share and name not in wish.exclude]
             if fitting:
                 best = min(fitting, key=lambda name: (free[name], name))
                 free[best] -= cores
@@ -496,7 +521,7 @@ class Allocator:
         return any(
             name not in wish.exclude
             and not worker.is_draining
-            and wish.cores <= worker.total * SHARED_MAX
+            and wish.cores <= worker.total * (SHARED_MAX if wish.may_share else 1)
             for name, worker in self._workers.items()
         )
 

@@ -341,7 +341,8 @@ class AskCores(Struct, frozen=True, kw_only=True):
     part: int = -1
     cores: int = 0
     exclude: list[str] = field(default_factory=list)  # workers that failed it
-    is_recovery: bool = False  # load that was there must come back: first in line, may share
+    is_recovery: bool = False  # first in line
+    may_share: bool = False  # load that was there must come back, beside others if need be
     waited_s: float = 0.0  # so long already: a new allocator goes on where the last one was
     together: int = 1  # workflows of the job that ask in the same moment, this one included
 
@@ -369,6 +370,7 @@ class ReleaseCores(Struct, frozen=True, kw_only=True):
     ask: str
     group: int
     term: int
+    part: int = -1  # of a grant that part alone
 
 
 class HeldCores(Struct, frozen=True, kw_only=True):

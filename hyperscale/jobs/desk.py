@@ -8,6 +8,8 @@ where jobs go: that is `steering`.
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from hyperscale.jobs.commands import (
     AskState,
     CoresAnswer,
@@ -149,13 +151,22 @@ class Desk:
         for run, _ in job.runs():
             self.open(run, job, now_s=now_s, is_inherited=True)
 
+    def return_grants(self, job: Job) -> list[Effect]:
+        """What an earlier leader was granted and had no time to use: nobody knows it any more."""
+        return [
+            self.release(ask_of_workflow(job.id, name))
+            for name, workflow in job.workflows.items()
+            if workflow.parts and not workflow.has_ended
+        ]
+
     def open(self, run: RunId, job: Job, *, now_s: float, is_inherited: bool) -> None:
         """A run was dispatched. One that is known stays as it is: entries may be told of that
         were in the state this leader began with."""
         if run in self.runs:
             return
         part = job.workflows[run.workflow].parts[run.part]
-        ask = self.asks.pop(_ask_name(run), None) or self.asks.get(_first_ask(run))
+        own, of_workflow = _asks_of(run)
+        ask = self.asks.pop(own, None) or self.asks.get(of_workflow)
         shared = ask is not None and ask.answer is not None and ask.answer.shared
         slots = range(part.first_slot, part.first_slot + part.cores)
         all_vus, all_slots = job.plan_of(run.workflow).vus, job.workflows[run.workflow].slots
@@ -202,15 +213,17 @@ class Desk:
             live.refused[key] = refused
             if refused:
                 wait_s = min(_BACKOFF_S_MAX, 0.25 * 2 ** min(refused - 1, 10))
-                name = f"{run_id.job}/{run_id.workflow}/{run_id.part}#{run_id.attempt + 1}"
                 ask = LiveAsk(run_id.job, run_id.workflow, now_s, wait_until_s=now_s + wait_s)
-                self.asks[name] = ask
+                self.asks[ask_of_run(replace(run_id, attempt=run_id.attempt + 1))] = ask
         if run.result is not None:
             return [self.ack(run.worker, run_id)]
+        effects: list[Effect] = []
         if isinstance(event, AttemptRevoked):
             # Best effort: the worker may be back, and its lease may have hours if it says so.
-            return [self.stop(run.worker, run_id, event.reason)]
-        return []
+            effects.append(self.stop(run.worker, run_id, event.reason))
+            if run.is_refused:
+                effects += [self.release(ask, part=run_id.part) for ask in _asks_of(run_id)]
+        return effects
 
     # --- proposals ------------------------------------------------------------------------
 
@@ -340,7 +353,7 @@ class Desk:
 
     def uses(self, ask: str) -> bool:
         """Whether a grant is in use by an open run."""
-        return any(ask in (_ask_name(run), _first_ask(run)) for run in self.runs)
+        return any(ask in _asks_of(run) for run in self.runs)
 
     def waits(self, job: str) -> tuple[int, str]:
         """The best place of a job's asks in the queue, and why it waits there; 0 if none does."""
@@ -355,7 +368,11 @@ class Desk:
     def drop(self, name: str) -> list[Effect]:
         """An ask, or the grant it got, is not needed."""
         del self.asks[name]
-        return [Release(ReleaseCores(ask=name, group=self.group, term=self.term))]
+        return [self.release(name)]
+
+    def release(self, ask: str, *, part: int = -1) -> Release:
+        """Of a grant, or of the wish for one; with `part` only of that."""
+        return Release(ReleaseCores(ask=ask, group=self.group, term=self.term, part=part))
 
     def forget(self, job: Job) -> list[Effect]:
         effects: list[Effect] = []
@@ -452,9 +469,16 @@ def _part(job: Job, run: RunId) -> Part | None:
     return workflow.parts[run.part]
 
 
-def _ask_name(run: RunId) -> str:
-    return f"{run.job}/{run.workflow}/{run.part}#{run.attempt}"
+def ask_of_workflow(job: str, workflow: str) -> str:
+    """The name of the wish for the first attempt of all parts."""
+    return f"{job}/{workflow}"
 
 
-def _first_ask(run: RunId) -> str:
-    return f"{run.job}/{run.workflow}"
+def ask_of_run(run: RunId) -> str:
+    """The name of the wish for one attempt of one part."""
+    return f"{ask_of_workflow(run.job, run.workflow)}/{run.part}#{run.attempt}"
+
+
+def _asks_of(run: RunId) -> tuple[str, str]:
+    """By one of these it got its cores."""
+    return ask_of_run(run), ask_of_workflow(run.job, run.workflow)

@@ -34,7 +34,6 @@ from hyperscale.jobs.commands import (
     Progress,
     ProgressTaken,
     Refusal,
-    ReleaseCores,
     RenewLeases,
     RunId,
     RunsHere,
@@ -43,7 +42,7 @@ from hyperscale.jobs.commands import (
     WhoRuns,
 )
 from hyperscale.jobs.desk import Desk, proposal_key
-from hyperscale.jobs.effects import Command, Confirm, Effect, Release, Send
+from hyperscale.jobs.effects import Command, Confirm, Effect, Send
 from hyperscale.jobs.events import (
     AttemptRevoked,
     Checkpointed,
@@ -110,6 +109,7 @@ class JobLeader:
         effects: list[Effect] = []
         for job in list(self._machine.jobs()):
             desk.adopt(job, now_s=now_s)
+            effects += desk.return_grants(job)
         effects += self._contact(now_s)
         for job in list(self._machine.jobs()):
             effects += self._steering.steer(job, now_s=now_s)
@@ -300,9 +300,11 @@ class JobLeader:
         extended_s: dict[str, float] = {}
         for part in progress.parts:
             run = desk.runs.get(part.run)
-            if run is None or run.worker != progress.worker or run.is_given_up:
+            if run is None or run.worker != progress.worker:
                 effects.append(desk.stop(progress.worker, part.run, "it is not wanted any more"))
                 continue
+            if run.is_given_up:
+                continue  # it is stopped once that is committed
             desk.take(run, part, now_s=now_s)
             run.is_saturated = part.run in progress.saturated
             if part.extension:
@@ -323,8 +325,7 @@ class JobLeader:
         if job is not None:
             return self._steer(job, now_s)
         if answer.state is AskState.GRANTED and not desk.uses(answer.ask):
-            release = ReleaseCores(ask=answer.ask, group=desk.group, term=desk.term)
-            return [Release(release)]
+            return [desk.release(answer.ask)]
         return []
 
     # --- time -----------------------------------------------------------------------------
@@ -333,6 +334,7 @@ class JobLeader:
         """Whatever is due."""
         if not self._is_leading:
             return []
+        self._desk.links.awake(now_s=now_s)
         effects: list[Effect] = []
         jobs = list(self._machine.jobs())
         if now_s >= self._full_at_s:
@@ -356,6 +358,7 @@ class JobLeader:
             self._dirty.add(job_id)
             self._tick_at_s = min(self._tick_at_s, now_s + _SOON_S)
             return []
+        self._desk.links.awake(now_s=now_s)
         job = self._machine.job(job_id)
         return [] if job is None else self._steering.steer(job, now_s=now_s)
 
@@ -448,9 +451,10 @@ class JobLeader:
             self._desk.accepted(run, phase, now_s=now_s)
             # By the time it is ready, a lease may count from what has just been heard.
             return self._confirm([], now_s) + self._steer(run_id.job, now_s)
+        if answer.refusal is Refusal.STALE_TERM:
+            return []  # deposed: the ledger will say so
+        run.is_refused = True
         match answer.refusal:
-            case Refusal.STALE_TERM:
-                return []  # deposed: the ledger will say so
             case Refusal.NO_CORES | Refusal.DRAINING | Refusal.STALE_ATTEMPT:
                 reason = f"worker {run.worker} refused it: {answer.reason}"
                 return self._desk.give_up(run, reason, costs_retry=False, now_s=now_s)
@@ -532,6 +536,7 @@ class JobLeader:
             if run.was_accepted or run.may_be_older_than(answer.alive_ms / 1000, now_s):
                 effects += desk.lost(run, f"worker {worker} has lost it", now_s=now_s)
             else:
+                run.is_refused = True
                 reason = f"worker {worker} was never told of it"
                 effects += desk.give_up(
                     run, reason, costs_retry=False, now_s=now_s, until_s=float("-inf")

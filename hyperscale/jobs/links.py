@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 
 from hyperscale.jobs.timing import Timing
 
+STILL_S = 1.0
+"""A leader has something to do four times a second. If it did nothing for so long, it could not."""
+
 Stamps = dict[str, tuple[int, float]]
 """By worker: a stamp, and when it came."""
 
@@ -42,11 +45,12 @@ class Link:
 class Links:
     timing: Timing
     took_over_s: float = 0.0
+    _awake_s: float = 0.0
     _links: dict[str, Link] = field(default_factory=dict)
 
     def lead(self, workers: list[str], *, now_s: float) -> None:
         """A new leader: whatever its predecessors have echoed was said before."""
-        self.took_over_s = now_s
+        self.took_over_s = self._awake_s = now_s
         self._links = {worker: Link(heard_s=now_s, is_up=True) for worker in workers}
 
     def get(self, worker: str, *, now_s: float) -> Link:
@@ -60,6 +64,15 @@ class Links:
 
     def forget(self, worker: str) -> None:
         self._links.pop(worker, None)
+
+    def awake(self, *, now_s: float) -> None:
+        """Call it before anything is concluded from silence: what came while this node stood
+        still has not been read yet."""
+        still_s = now_s - self._awake_s
+        self._awake_s = now_s
+        if still_s > STILL_S:
+            for link in self._links.values():
+                link.heard_s = min(now_s, link.heard_s + still_s)
 
     def heard(self, worker: str, stamp_ms: int, *, now_s: float) -> None:
         """A stamp came. Older ones, overtaken on the way, say nothing."""

@@ -10,8 +10,15 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from hyperscale.jobs.commands import PartFinished, PartPhase, PartProgress, PartRefused, RunId
-from hyperscale.jobs.events import AttemptRevoked, Checkpoint
+from hyperscale.jobs.commands import (
+    PartFinished,
+    PartPhase,
+    PartProgress,
+    PartRefused,
+    PartStatus,
+    RunId,
+)
+from hyperscale.jobs.events import AttemptRevoked, Checkpoint, SubFinished
 from hyperscale.jobs.state import Part
 from hyperscale.jobs.timing import extension_s
 from hyperscale.plan import WorkflowPlan
@@ -22,6 +29,9 @@ from hyperscale.stats.view import LiveMeter
 
 RATE_PER_CORE_MAX = 100_000
 """Bound of what a core can send in a second, where nothing was measured."""
+SERIES_PARTS_MAX = 32
+"""The seconds of workflows with more parts are for the live view only: all of them would make
+a record too large for the log."""
 _RATE_MARGIN = 1.25
 _OTHERS_MARGIN = 2.0  # for one of which only is known how fast others of its workflow were
 _MERGE_S = 0.15  # how much older one core's share of a report may be than another's
@@ -51,6 +61,11 @@ def sent_of(report: PartReport) -> int:
 
 def actions_of(report: PartReport) -> int:
     return sum(step.counts.total for step in report.steps) + report.iterations
+
+
+def _without_seconds(report: PartReport) -> PartReport:
+    steps = [msgspec.structs.replace(step, series=[]) for step in report.steps]
+    return msgspec.structs.replace(report, steps=steps)
 
 
 def whole(state: PartState, *, is_last: bool = False) -> PartReport:
@@ -108,6 +123,7 @@ class LiveRun:
     # Given up as its lease is over: until then a slow clock may think otherwise.
     quiet_s: float = float("-inf")
     is_saturated: bool = False  # its generators are at their limit
+    is_refused: bool = False  # its worker has said that it does not and will not have it
     extensions: int = 0
     extended_at: int = -1  # actions when time was granted last
     result: PartFinished | PartRefused | None = None  # to be committed
@@ -219,6 +235,27 @@ class LiveRun:
             gap_s=unheard.seconds,
             requests_max=unheard.requests_max,
             costs_retry=costs_retry,
+        )
+
+    def ending(
+        self, status: PartStatus, error: str | None, result: PartFinished | None = None
+    ) -> SubFinished:
+        """The end of an attempt that is the last of its part."""
+        report = b""
+        if result is not None and result.report is not None:
+            is_large = self.parts > SERIES_PARTS_MAX
+            report = encode_report(_without_seconds(result.report) if is_large else result.report)
+        return SubFinished(
+            job=self.id.job,
+            workflow=self.id.workflow,
+            part=self.id.part,
+            attempt=self.id.attempt,
+            status=status,
+            error=error,
+            report=report,
+            provided=[] if result is None else result.provided,
+            elapsed_s=0.0 if result is None else result.elapsed_s,
+            was_saturated=result is not None and result.was_saturated,
         )
 
     def unheard(self, until_s: float, *, others_rate: float) -> "Unheard":

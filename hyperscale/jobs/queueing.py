@@ -28,6 +28,7 @@ class Ask:
     heard_s: float
     order: int
     answer: CoresAnswer | None = None  # once granted
+    is_held: bool = False  # a worker has been seen to hold of it
     reserved: dict[Run, str] = field(default_factory=dict)  # on which worker
 
     @property

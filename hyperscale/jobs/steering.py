@@ -24,7 +24,7 @@ from hyperscale.jobs.commands import (
     StartPart,
 )
 from hyperscale.jobs.context import context_for
-from hyperscale.jobs.desk import Desk, LiveAsk, LiveJob
+from hyperscale.jobs.desk import Desk, LiveAsk, LiveJob, ask_of_run, ask_of_workflow
 from hyperscale.jobs.effects import Ask, Effect, Send
 from hyperscale.jobs.events import (
     CancelRequested,
@@ -35,15 +35,13 @@ from hyperscale.jobs.events import (
     JobFinished,
     JobStatus,
     PartPlan,
-    SubFinished,
     WorkflowEnded,
     WorkflowsPlanned,
 )
-from hyperscale.jobs.live import LiveRun, encode_report
+from hyperscale.jobs.live import LiveRun
 from hyperscale.jobs.state import Job, Part, Workflow, WorkflowStatus
 from hyperscale.jobs.timing import RETRIES_MAX
 from hyperscale.plan import Priority, WorkflowPlan
-from hyperscale.stats.report import PartReport
 from hyperscale.stats.thresholds import abort_verdict
 
 _AHEAD_S = 0.5
@@ -54,9 +52,6 @@ CHECKPOINTS_AT_ONCE = 64
 CHECKPOINT_ROUNDS = 8
 """Jobs of many parts are saved in so many rounds, one in each look at all of them: with two a
 second that is less than the time between two checkpoints."""
-SERIES_PARTS_MAX = 32
-"""The seconds of workflows with more parts are for the live view only: all of them would make
-a record too large for the log."""
 GRANT_S = 10.0
 """A grant is good for so long; the allocator holds it a little longer."""
 _TEARDOWN_S = 30.0
@@ -110,7 +105,7 @@ class Steering:
                 continue
             if run.result is not None:
                 effects += self._commit_result(run, is_stopping=True, now_s=now_s)
-            elif self._is_silent(run, now_s) and not _may_go_on(job, run, now_s):
+            elif self._has_ended(job, run, now_s):
                 effects += self._desk.give_up(
                     run,
                     reason,
@@ -135,13 +130,14 @@ class Steering:
         plan = job.plan_of(name)
         if any(job.workflows[each].ended_as is not JobStatus.COMPLETED for each in plan.depends):
             return []
-        if f"{job.id}/{name}" not in self._desk.asks:
+        ask = ask_of_workflow(job.id, name)
+        if ask not in self._desk.asks:
             try:
                 context_for(job, name)
             except RunError as error:
                 end = WorkflowEnded(job=job.id, workflow=name, reason=str(error))
                 return self._desk.propose(end, now_s=now_s)
-        answer, effects = self._ask(self._wish(job, plan, name), live, job, now_s)
+        answer, effects = self._ask(self._wish(ask, job, plan), live, job, now_s)
         if answer is None:
             return effects
         slot, parts = 0, []
@@ -152,10 +148,9 @@ class Steering:
             WorkflowsPlanned(job=job.id, parts={name: parts}), now_s=now_s
         )
 
-    def _wish(self, job: Job, plan: WorkflowPlan, purpose: str) -> AskCores:
-        """Cores for a workflow; `purpose` tells its wishes apart."""
+    def _wish(self, ask: str, job: Job, plan: WorkflowPlan) -> AskCores:
         return AskCores(
-            ask=f"{job.id}/{purpose}",
+            ask=ask,
             job=job.id,
             workflow=plan.name,
             group=self._desk.group,
@@ -213,9 +208,10 @@ class Steering:
         fresh: list[Dispatch] = []
         runs: list[LiveRun] = []
         ready: list[LiveRun] = []
-        grant = self._desk.asks.get(f"{job.id}/{name}")
+        ask = ask_of_workflow(job.id, name)
+        grant = self._desk.asks.get(ask)
         if grant is not None and not _fits(grant, workflow, now_s):
-            del self._desk.asks[f"{job.id}/{name}"]
+            del self._desk.asks[ask]
             grant = None
         for index, part in enumerate(workflow.parts):
             if part.has_ended:
@@ -234,7 +230,7 @@ class Steering:
                 Dispatched(job=job.id, workflow=name, dispatches=fresh), now_s=now_s
             )
         elif grant is not None:
-            del self._desk.asks[f"{job.id}/{name}"]  # used up
+            del self._desk.asks[ask]  # used up
         if ready:
             effects += self._start(live, workflow, runs, ready, now_s)
         return effects
@@ -243,16 +239,19 @@ class Steering:
         self, job: Job, live: LiveJob, name: str, index: int, now_s: float
     ) -> list[Effect]:
         """A part without an open attempt: another worker, for what is left of it."""
-        part = job.workflows[name].parts[index]
+        workflow = job.workflows[name]
+        part = workflow.parts[index]
         if part.retries > RETRIES_MAX:
             end = WorkflowEnded(job=job.id, workflow=name, reason=_given_up(part))
             return self._desk.propose(end, now_s=now_s)
+        ask = ask_of_run(RunId(job.id, name, index, part.attempt + 1))
         wish = replace(
-            self._wish(job, job.plan_of(name), f"{name}/{index}#{part.attempt + 1}"),
+            self._wish(ask, job, job.plan_of(name)),
             part=index,
             cores=part.cores,
             exclude=[each for each in part.failed_workers if each not in self._desk.returned],
             is_recovery=True,
+            may_share=workflow.status is WorkflowStatus.RUNNING,
         )
         answer, effects = self._ask(wish, live, job, now_s)
         if answer is None:
@@ -423,9 +422,11 @@ class Steering:
         )
         return self._desk.propose(end, now_s=now_s)
 
-    def _is_silent(self, run: LiveRun, now_s: float) -> bool:
-        """Whether whatever it ran has stopped by itself: nobody renewed its lease."""
-        return now_s >= self._quiet_s(run, now_s)
+    def _has_ended(self, job: Job, run: LiveRun, now_s: float) -> bool:
+        """Whether it cannot have load any more: with its worker, or as nobody renewed its lease."""
+        if self._desk.links.get(run.worker, now_s=now_s).is_gone:
+            return True
+        return now_s >= self._quiet_s(run, now_s) and not _may_go_on(job, run, now_s)
 
     def _quiet_s(self, run: LiveRun, now_s: float) -> float:
         """From when on it has certainly no load, if its worker stays silent."""
@@ -459,13 +460,13 @@ class Steering:
                 )
             error = f"{result.error} (hint: {result.hint})" if result.hint else result.error
             status = PartStatus.STOPPED if is_stopping else PartStatus.FAILED
-            return self._desk.propose(_finished(run, status, error), now_s=now_s)
+            return self._desk.propose(run.ending(status, error), now_s=now_s)
         if not isinstance(result, PartFinished):
             return []
         over_s = run.heard_until_s() + result.unheard_s
         is_whole = result.status is PartStatus.COMPLETED
         if is_whole or is_stopping or not result.is_retryable:
-            end = _finished(run, result.status, result.error, result)
+            end = run.ending(result.status, result.error, result)
             unheard = self._desk.unheard(run, over_s)
             end = replace(end, gap_s=unheard.seconds, requests_max=unheard.requests_max)
             return self._desk.propose(end, now_s=now_s)
@@ -523,6 +524,8 @@ class Steering:
 def _given_up(part: Part) -> str:
     """How often it was tried, and what came of it the last time."""
     last = part.segments[-1].reason if part.segments else "it never ran"
+    if not part.retries:
+        return f"it could not begin: {last}"
     return f"given up after {part.retries} attempt{'' if part.retries == 1 else 's'}: {last}"
 
 
@@ -570,29 +573,3 @@ def _fits(grant: LiveAsk, workflow: Workflow, now_s: float) -> bool:
         return False
     is_same = [share.cores for share in answer.shares] == [part.cores for part in workflow.parts]
     return is_same and now_s < grant.granted_s + GRANT_S
-
-
-def _without_seconds(report: PartReport) -> PartReport:
-    steps = [replace(step, series=[]) for step in report.steps]
-    return replace(report, steps=steps)
-
-
-def _finished(
-    run: LiveRun, status: PartStatus, error: str | None, result: PartFinished | None = None
-) -> SubFinished:
-    report = b""
-    if result is not None and result.report is not None:
-        is_large = run.parts > SERIES_PARTS_MAX
-        report = encode_report(_without_seconds(result.report) if is_large else result.report)
-    return SubFinished(
-        job=run.id.job,
-        workflow=run.id.workflow,
-        part=run.id.part,
-        attempt=run.id.attempt,
-        status=status,
-        error=error,
-        report=report,
-        provided=[] if result is None else result.provided,
-        elapsed_s=0.0 if result is None else result.elapsed_s,
-        was_saturated=result is not None and result.was_saturated,
-    )

@@ -75,7 +75,7 @@ def test_an_executor_that_was_stopped_beyond_its_lease_sends_nothing_more(
 
     async def work(bench: Bench) -> None:
         await bench.prepare("Load")
-        deadline_ns = boottime_ns() + 2_000_000_000
+        deadline_ns = boottime_ns() + 3_000_000_000
         bench.pool.renew_lease(bench.ids, deadline_ns)
         bench.pool.start(bench.ids)
         await bench.until(lambda: any(r.steps[0].counts.total for r in bench.outcomes[0].reports))
@@ -104,10 +104,11 @@ def test_load_ends_at_the_deadline_and_renewing_puts_it_off(
 
     async def work(bench: Bench) -> None:
         await bench.prepare("Load")
-        bench.pool.renew_lease(bench.ids, boottime_ns() + 400_000_000)
+        first_ns = boottime_ns() + 3_000_000_000
+        bench.pool.renew_lease(bench.ids, first_ns)
         bench.pool.start(bench.ids)
-        await asyncio.sleep(0.2)
-        deadline_ns = boottime_ns() + 700_000_000
+        await bench.until(lambda: bool(bench.outcomes[0].reports))
+        deadline_ns = first_ns + 500_000_000
         bench.pool.renew_lease(bench.ids, deadline_ns)
         (outcome,) = await bench.ended()
         assert boottime_ns() >= deadline_ns
@@ -155,7 +156,7 @@ def test_an_executor_that_stays_stopped_is_killed_and_its_connections_end(
 
     async def work(bench: Bench) -> None:
         await bench.prepare("Load")
-        bench.pool.renew_lease(bench.ids, boottime_ns() + 1_000_000_000)
+        bench.pool.renew_lease(bench.ids, boottime_ns() + 3_000_000_000)
         bench.pool.start(bench.ids)
         await bench.until(lambda: any(r.steps[0].counts.total for r in bench.outcomes[0].reports))
         os.kill(bench.pool.pids[0], signal.SIGSTOP)
@@ -177,7 +178,7 @@ def test_code_that_does_not_let_go_is_killed_though_nobody_asks_for_it(lab: Lab)
 
     async def work(bench: Bench) -> None:
         await bench.prepare("Load")
-        bench.pool.renew_lease(bench.ids, boottime_ns() + 1_000_000_000)
+        bench.pool.renew_lease(bench.ids, boottime_ns() + 3_000_000_000)
         bench.pool.start(bench.ids)
         await bench.until(lambda: "hogging" in lab.log())
         for _ in range(3):

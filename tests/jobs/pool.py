@@ -13,6 +13,7 @@ class Pool:
         self.totals = {f"w{i}": total for i, total in enumerate(totals)}
         self.held: dict[str, list[HeldCores]] = {name: [] for name in self.totals}
         self.versions = dict.fromkeys(self.totals, 0)
+        self.incarnations = dict.fromkeys(self.totals, 1)
         self.draining: set[str] = set()
         self.allocator = Allocator(queue_max=queue_max)
         self.allocator.lead(self.totals, now_s=self.now_s)
@@ -27,7 +28,7 @@ class Pool:
         self.versions[name] += 1
         cores = WorkerCores(
             worker=name,
-            incarnation=1,
+            incarnation=self.incarnations[name],
             version=self.versions[name],
             total=self.totals[name],
             held=self.held[name],
@@ -43,11 +44,8 @@ class Pool:
     def ask(self, name: str, **wish: object) -> CoresAnswer:
         made = AskCores(
             ask=name,
-            workflow="Load",
-            group=1,
-            term=1,
             leader="m1",
-            **{"job": name, "vus": 1000, **wish},  # type: ignore[arg-type]  # fields of AskCores
+            **{"job": name, "workflow": "Load", "group": 1, "term": 1, "vus": 1000, **wish},  # type: ignore[arg-type]  # fields of AskCores
         )
         self.wishes[name] = made
         return self.allocator.ask(made, now_s=self.now_s)
@@ -76,7 +74,7 @@ class Pool:
             wish = self.wishes[name]
             for index, share in enumerate(answer.shares):
                 part = max(wish.part, index)
-                run = RunId(name, "Load", part, 1)
+                run = RunId(wish.job, wish.workflow, part, 1)
                 if all(held.run != run for held in self.held[share.worker]):
                     exclusive = wish.is_test and wish.priority is Priority.EXCLUSIVE
                     self.held[share.worker].append(
@@ -89,8 +87,10 @@ class Pool:
                 self.tell(name)
 
     def end(self, name: str) -> None:
+        over = (self.wishes[name].job, self.wishes[name].workflow)
         for worker, held in self.held.items():
-            self.held[worker] = [each for each in held if each.run.job != name]
+            left = [each for each in held if (each.run.job, each.run.workflow) != over]
+            self.held[worker] = left
         del self.granted[name]
         del self.wishes[name]
         for worker in self.totals:

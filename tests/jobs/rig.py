@@ -99,6 +99,7 @@ class Rig:
         self.events: list[Event] = []
         self.records: dict[str, Job] = {}
         self.commits = True
+        self.silences: type | None = None  # events or commands that are lost, as with a leader
         self.confirms = True
         self.ask_takes_s = 0.0  # each, so that they reach the allocator one after the other
         self.question = 0  # the last one whether this leader leads
@@ -264,6 +265,8 @@ class Rig:
         last = ""
         while self._work:
             effect = self._work.popleft()
+            if self.silences is not None and self.silences in map(type, _said(effect)):
+                continue
             match effect:
                 case Propose(event=event):
                     last = self._propose(event) or last
@@ -389,3 +392,7 @@ class Rig:
                 worker.phases[run] = PartPhase.READY
                 message = PartReady(worker=name, group=1, run=run, stamp_ms=self.now_ms)
                 self._work.extend(self.leader.received(message, now_s=self.now_s))
+
+
+def _said(effect: Any) -> tuple[Any, Any]:
+    return getattr(effect, "event", None), getattr(effect, "command", None)

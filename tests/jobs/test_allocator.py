@@ -43,9 +43,9 @@ def test_high_and_low_together_share_the_pool_as_the_ranges_say() -> None:
 
 def test_workflows_of_a_job_share_the_pool_however_far_apart_their_asks_come() -> None:
     pool = Pool(4)
-    pool.ask("high", job="j", priority=Priority.HIGH, together=2)
+    pool.ask("high", job="j", workflow="High", priority=Priority.HIGH, together=2)
     pool.now_s += 1.0
-    pool.ask("low", job="j", priority=Priority.LOW, together=2)
+    pool.ask("low", job="j", workflow="Low", priority=Priority.LOW, together=2)
     pool.settle()
     assert (pool.cores("high"), pool.cores("low")) == (3, 1)
 
@@ -78,9 +78,22 @@ def test_those_that_ask_together_are_served_together_whenever_it_is_looked(
         assert pool.cores("high") in (3, 4)
 
 
+def test_earlier_workflows_of_a_job_do_not_count_as_those_that_ask_together() -> None:
+    pool = Pool(4)
+    pool.ask("first", job="j", workflow="First")
+    pool.settle()
+    pool.end("first")
+    pool.ask("high", job="j", workflow="High", priority=Priority.HIGH, together=2)
+    pool.now_s += 1.0
+    pool.take(pool.allocator.tick(now_s=pool.now_s))
+    pool.ask("low", job="j", workflow="Low", priority=Priority.LOW, together=2)
+    pool.settle()
+    assert (pool.cores("high"), pool.cores("low")) == (3, 1)
+
+
 def test_an_ask_that_is_lost_on_the_way_does_not_keep_the_others_of_its_job_waiting() -> None:
     pool = Pool(4)
-    pool.ask("high", job="j", priority=Priority.HIGH, together=2)
+    pool.ask("high", job="j", workflow="High", priority=Priority.HIGH, together=2)
     pool.run(TOGETHER_S)
     assert pool.cores("high") == 4
 
@@ -218,6 +231,60 @@ def test_an_exclusive_workflow_is_alone_even_if_it_has_few_users() -> None:
     assert "other" in pool.granted
 
 
+def test_an_ask_that_comes_late_when_its_grant_is_in_use_takes_no_more_cores() -> None:
+    pool = Pool(2, 2)
+    pool.ask("normal", priority=Priority.NORMAL)
+    pool.settle()
+    first = pool.granted["normal"]
+    assert pool.allocator.ask(pool.wishes["normal"], now_s=pool.now_s) == first
+    pool.end("normal")
+    pool.ask("auto")
+    pool.settle()
+    assert pool.cores("auto") == 4
+
+
+def test_a_leader_that_was_deposed_asks_in_vain() -> None:
+    pool = Pool(2)
+    pool.ask("old", term=1)
+    pool.allocator.release(ReleaseCores(ask="old", group=1, term=2), now_s=pool.now_s)
+    assert pool.ask("old", term=1).state is AskState.NOT_ALLOCATOR
+    assert pool.ask("other group", group=2, term=1).state is AskState.QUEUED
+    assert pool.ask("new", term=2).state is AskState.QUEUED
+
+
+def test_a_part_of_a_grant_can_be_given_back() -> None:
+    pool = Pool(2, 2)
+    pool.ask("a")
+    pool.settle(holds=False)
+    released = ReleaseCores(ask="a", group=1, term=1, part=1)
+    pool.allocator.release(released, now_s=pool.now_s)
+    assert pool.allocator.free() == {"w0": 0, "w1": 2}
+    assert pool.allocator.ask(pool.wishes["a"], now_s=pool.now_s) == pool.granted["a"]
+
+
+def test_what_never_ran_does_not_share_the_cores_of_others() -> None:
+    pool = Pool(1, 1)
+    pool.ask("other")
+    pool.settle()
+    waits = pool.ask("new#2", is_recovery=True, part=0, cores=1)
+    assert waits.state is AskState.QUEUED
+    pool.run(3.0)
+    assert "new#2" not in pool.granted
+    pool.end("other")
+    pool.run(1.0)
+    assert not pool.granted["new#2"].shared
+
+
+def test_the_last_word_of_a_worker_that_is_gone_does_not_bring_its_cores_back() -> None:
+    pool = Pool(1, 1)
+    pool.take(pool.allocator.worker_down("w1", now_s=pool.now_s))
+    pool.tell("w1")  # it was on its way
+    assert pool.allocator.pool == 1
+    pool.incarnations["w1"] += 1
+    pool.tell("w1")
+    assert pool.allocator.pool == 2
+
+
 def test_asking_again_gets_the_same_grant() -> None:
     pool = Pool(4)
     pool.ask("a")
@@ -259,7 +326,7 @@ def test_load_that_was_there_comes_back_first_and_beside_others_if_it_must() -> 
     pool.ask("a")
     pool.settle()
     pool.ask("other")
-    pool.ask("a#2", is_recovery=True, part=0, cores=2, exclude=["w0"])
+    pool.ask("a#2", is_recovery=True, may_share=True, part=0, cores=2, exclude=["w0"])
     pool.settle()
     answer = pool.granted["a#2"]
     assert answer.shared
@@ -271,7 +338,7 @@ def test_load_that_was_there_comes_back_on_free_cores_if_there_are() -> None:
     pool = Pool(2, 4, 2)
     pool.ask("a", vus=2)
     pool.settle()
-    pool.ask("a#2", is_recovery=True, part=0, cores=2, exclude=["w0"])
+    pool.ask("a#2", is_recovery=True, may_share=True, part=0, cores=2, exclude=["w0"])
     pool.settle()
     answer = pool.granted["a#2"]
     assert not answer.shared
@@ -281,10 +348,10 @@ def test_load_that_was_there_comes_back_on_free_cores_if_there_are() -> None:
 def test_a_core_is_shared_by_only_so_many() -> None:
     pool = Pool(1)
     for number in range(SHARED_MAX):
-        pool.ask(f"r{number}", is_recovery=True, part=0, cores=1)
+        pool.ask(f"r{number}", is_recovery=True, may_share=True, part=0, cores=1)
         pool.settle()
     assert len(pool.granted) == SHARED_MAX
-    pool.ask("more", is_recovery=True, part=0, cores=1)
+    pool.ask("more", is_recovery=True, may_share=True, part=0, cores=1)
     pool.run(2.0)
     assert "more" not in pool.granted
 
@@ -293,8 +360,8 @@ def test_very_many_lost_parts_come_back_in_turns_spread_over_whoever_is_left() -
     lost, left = RECOVERED_AT_ONCE + 50, 300
     pool = Pool(*[1] * left)
     for number in range(lost):
-        pool.ask(f"r{number}", is_recovery=True, part=0, cores=1)
-    too_large = pool.ask("large", is_recovery=True, part=0, cores=SHARED_MAX + 1)
+        pool.ask(f"r{number}", is_recovery=True, may_share=True, part=0, cores=1)
+    too_large = pool.ask("large", is_recovery=True, may_share=True, part=0, cores=SHARED_MAX + 1)
     assert too_large.state is AskState.IMPOSSIBLE
     pool.settle(holds=False)
     assert len(pool.granted) == RECOVERED_AT_ONCE
@@ -312,7 +379,7 @@ def test_very_many_lost_parts_come_back_before_anything_new_begins() -> None:
     lost = RECOVERED_AT_ONCE + 50
     pool = Pool(*[1] * lost)
     for number in range(lost):
-        pool.ask(f"r{number}", is_recovery=True, part=0, cores=1)
+        pool.ask(f"r{number}", is_recovery=True, may_share=True, part=0, cores=1)
     pool.ask("new")
     pool.run(2.0)
     assert "new" not in pool.granted

@@ -1,8 +1,9 @@
 """How a leader ends jobs before their time: cancels, timeouts, thresholds, nothing to run on."""
 
 import msgspec
+import pytest
 
-from hyperscale.jobs.commands import PartProgress, PartRefused, Progress
+from hyperscale.jobs.commands import Isolation, PartProgress, PartRefused, Progress, Refusal
 from hyperscale.jobs.events import CancelRequested, JobOptions, JobStatus
 from hyperscale.jobs.timing import Timing, extension_s
 from hyperscale.plan import ThresholdPlan
@@ -157,3 +158,31 @@ def test_a_part_that_moves_gets_more_time_and_one_that_does_not_gets_none() -> N
         )
         granted.append(taken.extended_s.get("Load/0", 0.0))
     assert granted == [15.0, 0.0, 7.5, 3.75, 1.875, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("is_known", ["by this leader", "by the one before it"])
+def test_a_cancel_does_not_wait_for_what_went_on_in_isolation_on_a_worker_that_died(
+    is_known: str,
+) -> None:
+    rig = Rig(workers=2, cores=1)
+    options = JobOptions(on_isolation=Isolation.CONTINUE)
+    job = rig.submit(workflow("Load", vus=2, duration_s=600.0), options=options)
+    rig.run(1.0, reports=True)
+    if is_known == "by this leader":
+        rig.kill("w0")
+    else:
+        rig.run(10.0, reports=True)
+        rig.workers["w0"].is_up = False
+        rig.take_over()
+        rig.do(rig.leader.worker_down("w0", is_certain=False, now_s=rig.now_s))
+    rig.commit(CancelRequested(job=job, reason="enough"))
+    rig.run(5.0)
+    assert rig.records[job].status is JobStatus.CANCELLED
+
+
+def test_what_could_not_begin_is_not_said_to_have_been_tried() -> None:
+    rig = Rig(workers=1, cores=1)
+    rig.workers["w0"].refusal = Refusal.DRAINING
+    job = rig.submit(workflow("Load", vus=1), options=JobOptions(dispatch_timeout_s=5))
+    rig.run(12.0)
+    assert "it could not begin: worker w0 refused it" in rig.records[job].reason

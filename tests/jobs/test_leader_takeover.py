@@ -5,7 +5,7 @@ import pytest
 
 from hyperscale.jobs.commands import Isolation, PartPhase, PartRefused, PreparePart, RunId
 from hyperscale.jobs.events import Dispatched, JobOptions, JobStatus, Reply
-from tests.jobs.builders import workflow
+from tests.jobs.builders import plan, submission, workflow
 from tests.jobs.rig import Rig
 
 
@@ -181,3 +181,19 @@ def test_an_entry_that_was_there_before_it_led_changes_nothing() -> None:
     (event,) = [each for each in rig.events if isinstance(each, Dispatched)]
     effects = rig.leader.applied(event, Reply(ok=True), now_s=rig.now_s)
     assert not any(isinstance(getattr(e, "command", None), PreparePart) for e in effects)
+
+
+@pytest.mark.parametrize("last", ["the plan", "the dispatch"])
+def test_what_an_earlier_leader_had_no_time_to_begin_has_cores_of_its_own(last: str) -> None:
+    rig = Rig(workers=3, cores=1)
+    rig.silences = Dispatched if last == "the plan" else PreparePart
+    job = rig.commit(submission("k", plan(workflow("Load"))))
+    rig.run(1.0)
+    rig.silences = None
+    rig.take_over()
+    rig.run(3.0)
+    assert rig.job(job).status is JobStatus.RUNNING
+    assert [c.shared for c in rig.prepared()] == [False, False, False]
+    second = rig.submit(workflow("Second"), key="second")
+    rig.run(2.0)
+    assert rig.job(second).status is JobStatus.SUBMITTED
