@@ -6,12 +6,14 @@ The target is in this process: what it counts is the truth the results are compa
 import asyncio
 import contextlib
 import functools
+import itertools
 import json
 import os
 import re
 import signal
 import subprocess
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -19,6 +21,7 @@ from urllib.request import urlopen
 
 from hyperscale._native import Target
 from hyperscale.nodes.client import HyperscaleClient
+from hyperscale.nodes.client_messages import WorkerRow, WorkersTold
 from hyperscale.nodes.local.chaos import children_of
 from hyperscale.nodes.local.cluster import is_ready
 from hyperscale.nodes.local.control import start_again
@@ -42,6 +45,12 @@ def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
         asyncio.run(test(*arguments, **fixtures))
 
     return run
+
+
+def aside(work: Coroutine[Any, Any, None]) -> None:
+    """Runs it to its end, whether or not a loop runs here."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, work).result()
 
 
 class Cluster:
@@ -80,7 +89,7 @@ class Cluster:
         return pids
 
     def heal(self) -> None:
-        """Everyone up, awake and ready, and the target's counts from zero."""
+        """Everyone up, awake and ready, all cores free, and the target's counts from zero."""
         for row in self.file.nodes:
             if is_alive(row.pid):
                 for pid in [*children_of(row.pid), row.pid]:
@@ -89,21 +98,54 @@ class Cluster:
             else:
                 self.start(row.id)
         self.wait_ready()
+        aside(self._end_all_jobs())
         self.target.reset()
 
     def wait_ready(self) -> None:
+        """All nodes are up, and whoever gives out cores has heard from every worker."""
         until(lambda: all(map(is_ready, self.file.nodes)), what="all nodes are ready")
+        aside(self._wait_for_workers(lambda row: row.cores > 0))
 
-    def wait_led(self) -> None:
-        """No group changes its leader soon, as they do a while after a node came back."""
-        until(self._is_led_as_wanted, what="groups are led by who is to lead them")
+    async def _end_all_jobs(self) -> None:
+        """Those a test has left, should it have failed."""
+        async with self.client() as client:
+            for row in (await client.get_jobs(live_only=True)).jobs:
+                await client.cancel_job(row.job, "its test is over")
+        await self._wait_for_workers(lambda row: row.free == row.cores)
 
-    def _is_led_as_wanted(self) -> bool:
-        told = json.loads(
-            self.run("ledger", "status", "--json", "--dir", str(self.directory)).stdout
-        )
-        led = {replica["group"]: replica["leader"] for replica in told["replicas"]}
-        return all(led.get(group["group"]) == group["leader"] for group in told["groups"])
+    async def _wait_for_workers(self, is_as_wanted: Callable[[WorkerRow], bool]) -> None:
+        names = {row.id for row in self.file.workers}
+        told = WorkersTold()
+        try:
+            async with asyncio.timeout(WAIT_S), self.client() as client:
+                while True:
+                    told = await client.get_workers()
+                    living = [row for row in told.workers if row.state == "alive"]
+                    wanted = {row.worker for row in living if is_as_wanted(row)}
+                    if names <= wanted and not told.unknown:
+                        return
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise AssertionError(f"workers stayed as they were: {told}") from None
+
+    def wait_led(self) -> dict[int, int]:
+        """No group changes its leader soon, as they do a while after a node came back. Returns
+        the groups' terms."""
+        terms: dict[int, int] = {}
+
+        def are_led_as_wanted() -> bool:
+            told = self._ledger_status()
+            terms.update(_terms(told))
+            led = {replica["group"]: replica["leader"] for replica in told["replicas"]}
+            return all(led.get(group["group"]) == group["leader"] for group in told["groups"])
+
+        until(are_led_as_wanted, what="groups are led by who is to lead them")
+        return terms
+
+    def _ledger_status(self) -> dict[str, Any]:
+        done = self.run("ledger", "status", "--json", "--dir", str(self.directory))
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
 
     # -- tests ----------------------------------------------------------------------------
 
@@ -134,6 +176,7 @@ class Cluster:
         found = self.file
         return HyperscaleClient(
             [found.node(name).tcp for name in managers],
+            connect_timeout=20.0,
             settings={"security": {"secret_file": found.secret_file}},
         )
 
@@ -162,6 +205,29 @@ class Cluster:
         stdout, stderr = process.communicate(timeout=WAIT_S)
         return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)
 
+    def run_undisturbed(
+        self, *arguments: str, inside: Path
+    ) -> "tuple[subprocess.CompletedProcess[str], Path]":
+        """The command, and the directory it ran in. It is run again should a group change its
+        leader meanwhile: what user code has printed is not kept beyond that."""
+        for number in itertools.count():
+            cwd = inside / f"try-{number}"
+            cwd.mkdir()
+            before = self.wait_led()
+            done = self.run(*arguments, cwd=cwd)
+            if _terms(self._ledger_status()) == before:
+                break
+        return done, cwd
+
+
+def _terms(status: dict[str, Any]) -> dict[int, int]:
+    return {replica["group"]: replica["term"] for replica in status["replicas"]}
+
+
+def users(cluster: Cluster) -> int:
+    """Virtual users that are connected to the target."""
+    return int(cluster.counts()["connections"]["current"])
+
 
 def sent(result: RunResult) -> int:
     return sum(step.sent for workflow in result.workflows for step in workflow.steps)
@@ -186,23 +252,28 @@ async def status_is(client: HyperscaleClient, job: str, *statuses: str) -> str:
 
 
 def leader_of(cluster: Cluster, job: str) -> str:
-    """The manager that leads the job's group, by its own metrics."""
+    """The manager that leads the job's group, by its own metrics; during an election, the next."""
     group = job.rpartition(".")[2].partition("-")[0]
     leading = f'ledger_is_leader{{group="{group}"}} 1'
-    found = [
-        manager.id
-        for manager in cluster.file.managers
-        if leading in urlopen(f"http://{manager.http}/metrics").read().decode()
-    ]
-    assert found, f"nobody leads group {group}"
+    found: list[str] = []
+
+    def is_found() -> bool:
+        found.extend(
+            manager.id
+            for manager in cluster.file.managers
+            if leading in urlopen(f"http://{manager.http}/metrics").read().decode()
+        )
+        return bool(found)
+
+    until(is_found, what=f"somebody leads group {group}")
     return found[0]
 
 
 async def running(client: HyperscaleClient, cluster: Cluster, job: str, requests: int) -> None:
-    """Waits until the job's load is there."""
-    await status_is(client, job, "running")
+    """Waits until the job's load is there, and managers know of it."""
     what = f"the target has seen {requests} requests"
     await asyncio.to_thread(until, lambda: cluster.counts()["total"] > requests, what=what)
+    await status_is(client, job, "running", "completed")
 
 
 def assert_exact(cluster: Cluster, result: RunResult) -> None:

@@ -57,7 +57,7 @@ def test_chaos_that_is_interrupted_leaves_a_whole_cluster_and_no_load(
     chaos = cluster.command("chaos", *where, "--seed", str(seed), "--duration", "60s")
     assert chaos.stdout is not None
     while f" {trouble}" not in (line := chaos.stdout.readline()):
-        pass
+        assert line, "it has ended"
     name = line.split()[2]
     chaos.send_signal(signal.SIGINT)
     for line in chaos.stdout:

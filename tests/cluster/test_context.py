@@ -24,6 +24,7 @@ from tests.cluster.lab import (
     sent,
     status_is,
     until,
+    users,
 )
 
 
@@ -218,9 +219,10 @@ async def test_a_result_finds_its_way_while_no_manager_listens_and_counts_once(
     pushes: list[WorkflowResultPush] = []
     managers = [manager.pid for manager in cluster.file.managers]
     async with cluster.client() as client:
-        file = cluster.paced(vus=3, duration="2s")
+        # So long that managers can be stopped in it, and that it ends within its lease.
+        file = cluster.paced(vus=3, duration="4s")
         job = await client.submit_job(file, on_workflow_result=pushes.append)
-        await running(client, cluster, job, 5)
+        await asyncio.to_thread(until, lambda: users(cluster) == 3, what="all parts have started")
         before = told(cluster)
         for pid in managers:
             os.kill(pid, signal.SIGSTOP)

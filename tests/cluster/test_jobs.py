@@ -17,6 +17,7 @@ from hyperscale.nodes.client_api import (
     WorkflowResultPush,
 )
 from hyperscale.reporting.results import RunStatus
+from tests.cli.command import WAIT_S
 from tests.cluster.lab import Cluster, cut, on_loop, sent, status_is
 
 SCHEMA = Path(__file__).parents[2] / "hyperscale/reporting/schema.json"
@@ -33,7 +34,7 @@ def test_a_job_reports_what_the_target_counted(cluster: Cluster, tmp_path: Path)
     step = result["workflows"][0]["steps"][0]
     counts = cluster.counts()
     assert step["sent"] - step["cut"] <= counts["total"] <= step["sent"]
-    assert counts["connections"]["peak"] == 6
+    assert counts["connections"]["total"] == 6
     assert result["job_id"].startswith("default.")
     assert result["datacenters"] == ["default"]
     assert (result["attempts"], result["segments"], result["gaps"]) == (3, [], [])
@@ -92,12 +93,12 @@ async def test_a_client_is_told_of_progress_of_results_and_of_the_end(cluster: C
         )
         streamed = [push.workflow_id async for push in client.stream_workflow_results(job)]
         replayed = [push.workflow_id async for push in client.stream_workflow_results(job)]
-        final = await client.wait_for_completion(job, timeout="10s")
+        final = await client.wait_for_completion(job, timeout="60s")
         while not (statuses and statuses[-1].is_final):
             await asyncio.sleep(0.01)
     assert streamed == replayed == ["First", "Second"]
     assert (final.status, final.datacenter, final.exit_code) == ("completed", "default", 0)
-    assert final.total_completed == cluster.counts()["total"] - cut(final.result)
+    assert 0 <= cluster.counts()["total"] - final.total_completed <= cut(final.result)
     assert [push.workflow_id for push in results] == ["First", "Second"]
     assert [push.status for push in statuses][-1] == "completed"
     counts = [push.completed_count for push in progress if push.workflow_name == "First"]
@@ -154,12 +155,12 @@ def test_what_user_code_prints_on_workers_is_brought_home(cluster: Cluster, tmp_
                 return await self.client.http.get(url)
         """
     )
-    done = cluster.run(
-        *("submit", str(file), "--dir", str(cluster.directory), "--out", "out"), cwd=tmp_path
+    done, where = cluster.run_undisturbed(
+        *("submit", str(file), "--dir", str(cluster.directory), "--out", "out"), inside=tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert "hello from far away" in done.stdout
-    assert "hello from far away" in (tmp_path / "out" / "output.log").read_text()
+    assert "hello from far away" in (where / "out" / "output.log").read_text()
 
 
 # --- cancelling --------------------------------------------------------------------------
@@ -169,8 +170,8 @@ def test_what_user_code_prints_on_workers_is_brought_home(cluster: Cluster, tmp_
 async def test_a_job_is_cancelled_through_any_manager(cluster: Cluster) -> None:
     async with cluster.client() as client:
         job = await client.submit_job(cluster.paced(duration="60s"))
-        waiting = await client.submit_job(cluster.paced(duration="60s"))
         await status_is(client, job, "running")
+        waiting = await client.submit_job(cluster.paced(duration="60s"))
         await status_is(client, waiting, "queued")
     for name in ("manager-1", "manager-2", "manager-3"):
         async with cluster.client(name) as client:
@@ -280,12 +281,14 @@ async def test_a_job_that_waits_for_cores_says_so_and_times_out(cluster: Cluster
     async with cluster.client() as client:
         running = await client.submit_job(cluster.paced(duration="60s"))
         await status_is(client, running, "running")
-        waiting = await client.submit_job(cluster.paced(), dispatch_timeout="2s")
+        waiting = await client.submit_job(cluster.paced())
+        impatient = await client.submit_job(cluster.paced(), dispatch_timeout="2s")
         await status_is(client, waiting, "queued")
         assert "number 1 in the queue" in (await client.get_job_status(waiting)).message
-        final = await client.wait_for_completion(waiting)
-        await client.cancel_job(running)
-        await client.wait_for_completion(running)
+        final = await client.wait_for_completion(impatient)
+        for job in (waiting, running):
+            await client.cancel_job(job)
+            await client.wait_for_completion(job)
     assert (final.status, final.exit_code) == ("timeout", 3)
     assert "no cores within 2 s: Load " in final.reason
 
@@ -305,10 +308,10 @@ def test_leaving_a_watch_leaves_the_job_running(cluster: Cluster) -> None:
     watch = cluster.command("submit", str(file), "--ui", "ci", "--watch", *where)
     assert watch.stdout is not None
     job = watch.stdout.readline().split()[1]
-    while " started " not in watch.stdout.readline():
-        pass
+    while " started " not in (line := watch.stdout.readline()):
+        assert line, "it has ended"
     watch.send_signal(signal.SIGINT)
-    _, stderr = watch.communicate(timeout=20)
+    _, stderr = watch.communicate(timeout=WAIT_S)
     assert watch.returncode == 130
     assert f"job {job} goes on" in stderr
     assert "running" in cluster.run("status", job, *where).stdout

@@ -46,9 +46,10 @@ def test_what_each_executor_printed_is_written_where_its_user_is(
         """
     )
     where = ("--dir", str(cluster.directory))
-    cluster.wait_led()  # what was printed is not kept beyond a change of leaders
-    done = cluster.run("submit", str(file), "--log-dir", "logs", *where, cwd=tmp_path)
+    done, cwd = cluster.run_undisturbed(
+        *("submit", str(file), "--log-dir", "logs", *where), inside=tmp_path
+    )
     assert done.returncode == 0, done.stderr
-    written = {log.name: log.read_text() for log in (tmp_path / "logs").iterdir()}
+    written = {log.name: log.read_text() for log in (cwd / "logs").iterdir()}
     assert set(written.values()) == {"hello\n"}
     assert sorted(name.partition("-executor-")[2] for name in written) == ["0.log", "1.log"]
