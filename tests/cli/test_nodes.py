@@ -146,6 +146,7 @@ def test_a_secret_and_a_file_with_one_are_one_too_many(
         (("cluster", "start", "w1", "--dir", "nowhere"), "nowhere holds no cluster"),
         (("cluster", "up", "--dir", ""), "--dir: is empty"),
         (("jobs", "--dir", ""), "--dir: is empty"),
+        (("jobs", "--dir", "no where"), "hyperscale cluster up --dir 'no where'"),
         (("config", "chekc"), "invalid choice"),
     ],
 )
@@ -231,3 +232,12 @@ def test_a_port_in_use_is_said_and_the_node_does_not_start(tmp_path: Path) -> No
         done = run("manager", "--port", str(node.port), "--http-port", "0", cwd=tmp_path)
         assert done.code == 2
         assert "cannot listen" in done.stderr
+
+
+@pytest.mark.parametrize("content", ["{", '{"secret_file": 5}', '{"secret_file": "x"}', "\udcff"])
+def test_a_directory_that_describes_no_cluster_is_told(tmp_path: Path, content: str) -> None:
+    (tmp_path / "cluster.json").write_text(content, errors="surrogateescape")
+    done = run("members", "--dir", ".", cwd=tmp_path)
+    assert done.code == 2
+    assert "cluster.json is not what 'hyperscale cluster up' wrote" in done.stderr
+    assert "remove it" in done.stderr

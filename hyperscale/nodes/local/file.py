@@ -4,6 +4,7 @@ Written by whoever runs the cluster, whole or not at all.
 """
 
 import os
+import shlex
 from pathlib import Path
 
 import msgspec
@@ -54,17 +55,26 @@ def cluster_path(directory: Path) -> Path:
 
 def read_cluster(directory: Path) -> ClusterFile:
     path = cluster_path(directory)
+    again = f"'hyperscale cluster up --dir {shlex.quote(str(directory))}'"
     try:
-        return msgspec.json.decode(path.read_bytes(), type=ClusterFile)
+        cluster = msgspec.json.decode(path.read_bytes(), type=ClusterFile)
+        if not cluster.managers:
+            raise msgspec.ValidationError("it names no manager")
     except FileNotFoundError:
         raise InputError(
             f"{directory} holds no cluster: there is no {FILE_NAME}",
-            hint=f"start one with 'hyperscale cluster up --dir {directory}'",
+            hint=f"start one with {again}",
         ) from None
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+        raise InputError(
+            f"{path} cannot be read: {error.strerror}", hint="name the directory of a cluster"
+        ) from error
     except msgspec.MsgspecError as error:
-        raise InputError(f"{path} is not what 'hyperscale cluster up' wrote: {error}") from error
+        raise InputError(
+            f"{path} is not what 'hyperscale cluster up' wrote: {error}",
+            hint=f"remove it; {again} writes it anew",
+        ) from error
+    return cluster
 
 
 def write_cluster(directory: Path, cluster: ClusterFile) -> None:
