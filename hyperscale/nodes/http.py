@@ -27,6 +27,13 @@ class Response(Struct, frozen=True):
     body: bytes
 
 
+class ReadyTold(Struct, frozen=True):
+    """The answer of /readyz."""
+
+    ready: bool
+    why_not: tuple[str, ...]
+
+
 Routes = dict[str, Callable[[], Response]]
 
 

@@ -2,7 +2,8 @@
 
 Kinds 400-449. The structs are `jobs.commands`; here they only become messages. A command is a
 call and answered at once; what a worker says by itself is one-way and repeated by the rules of
-`jobs.agent`, but for `Progress`, whose answer carries the backpressure.
+`jobs.agent`, but for `Progress`, whose answer carries the backpressure, and for `WorkerCores`
+while nobody has them.
 """
 
 from msgspec import Struct
@@ -32,6 +33,14 @@ class DrainWorker(Struct, frozen=True):
 class WorkerDrains(Struct, frozen=True):
     runs: int
     """How many runs are still here, results that wait for an acknowledgement included."""
+
+
+@message(kind=443, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_MANAGERS)
+class CoresTaken(Struct, frozen=True):
+    """The answer to `WorkerCores`, which asks for one until an allocator has said yes."""
+
+    is_known: bool
+    """Whether this manager grants cores now, and those of the worker are among them."""
 
 
 _MESSAGES: tuple[tuple[int, Priority, SizeClass, frozenset[Role], type[Struct]], ...] = (

@@ -33,7 +33,14 @@ from hyperscale.membership.events import Changed, Describe, Died, Member, State
 from hyperscale.membership.messages import View
 from hyperscale.nodes.datagrams import Datagrams, bind_datagrams
 from hyperscale.nodes.driver import MembershipDriver, Resolver
-from hyperscale.nodes.http import HttpEndpoint, Response, Routes, bind_http, json_response
+from hyperscale.nodes.http import (
+    HttpEndpoint,
+    ReadyTold,
+    Response,
+    Routes,
+    bind_http,
+    json_response,
+)
 from hyperscale.nodes.identity import (
     VERSION,
     advertised_address,
@@ -310,7 +317,7 @@ class MemberNode:
 
     def readyz(self) -> Response:
         why_not = self.why_not_ready()
-        body = msgspec.json.encode({"ready": not why_not, "why_not": list(why_not)})
+        body = msgspec.json.encode(ReadyTold(ready=not why_not, why_not=why_not))
         return json_response(HTTPStatus.SERVICE_UNAVAILABLE if why_not else HTTPStatus.OK, body)
 
 

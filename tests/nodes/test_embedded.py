@@ -15,6 +15,8 @@ from hyperscale import ManagerServer, WorkerServer
 from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.membership.events import Answered, Received, State
 from hyperscale.membership.messages import Gossip, Sender
+from hyperscale.nodes.jobs.driver import JobsDriver
+from hyperscale.nodes.jobs.duty import JobsDuty
 from hyperscale.nodes.manager import manager_duties
 from hyperscale.nodes.member import open_member
 from hyperscale.nodes.running import as_config
@@ -35,6 +37,12 @@ def manager(**tables: Any) -> ManagerServer:
 
 def worker(*seeds: str, **tables: Any) -> WorkerServer:
     return WorkerServer({"listen": ANY_PORT, "discovery": {"seeds": list(seeds)}, **tables})
+
+
+def jobs_of(node: ManagerServer) -> JobsDriver:
+    (duty,) = (each for each in node._duties.services if isinstance(each, JobsDuty))
+    assert duty.driver is not None
+    return duty.driver
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
@@ -74,8 +82,9 @@ def test_a_manager_and_a_worker_meet_and_part() -> None:
         await second.start()  # its seed is nobody: it listens all the same
         with pytest.raises(RunError, match="no manager is known"):
             await second.wait_ready(timeout_s=0.01)
-        third = worker(first.address)
+        third = worker(first.address, node={"cores": 1})
         await third.start(timeout_s=60)
+        assert jobs_of(first).allocator.free() == {third.node_id: 1}  # ready: a job can use it
         await until(lambda: len(first.members()) == 2)
         assert {member.node for member in third.members()} == {first.node_id, third.node_id}
         await third.graceful_shutdown()

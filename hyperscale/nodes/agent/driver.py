@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -37,20 +37,27 @@ from hyperscale.jobs.agent_events import (
     Stored,
     Tick,
 )
-from hyperscale.jobs.commands import PartFinished, PreparePart, ProgressTaken, RunId
-from hyperscale.membership.events import Member
+from hyperscale.jobs.commands import (
+    PartFinished,
+    PreparePart,
+    ProgressTaken,
+    RunId,
+    WorkerCores,
+)
+from hyperscale.membership.events import Changed, Died, State
 from hyperscale.nodes.agent.executors import BundleError, Executors
 from hyperscale.nodes.agent.fitting import fit
 from hyperscale.nodes.agent.managers import Managers
 from hyperscale.nodes.agent.spool import ResultSpool
 from hyperscale.nodes.agent.usage import CpuMeter
-from hyperscale.nodes.job_messages import DrainWorker, FetchBlob, WorkerDrains
+from hyperscale.nodes.job_messages import CoresTaken, DrainWorker, FetchBlob, WorkerDrains
 from hyperscale.nodes.member import MemberNode
 from hyperscale.nodes.metrics import Family, counter, gauge
 from hyperscale.nodes.shelf import BundleShelf
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError, OverloadedError
 from hyperscale.wire.messages import Chunk
+from hyperscale.wire.roles import Role
 
 FETCH_S = 60.0
 ANSWER_S = 2.0
@@ -101,6 +108,8 @@ class AgentDriver:
         self._actions: dict[tuple[RunId, int], int] = {}
         self._actions_before = 0  # of runs that are gone
         self._results_sent = 0
+        self._cores_told: WorkerCores | None = None
+        self._are_cores_known = False  # to an allocator; a later one waits for all before it grants
         self._fetches: dict[str, asyncio.Task[Path]] = {}
         self._perform: dict[type, Callable[[Any], None]] = {
             Reply: self._reply,
@@ -157,8 +166,18 @@ class AgentDriver:
 
     # --- what the node asks ---------------------------------------------------------------
 
-    def changed(self, member: Member) -> None:
+    def changed(self, change: Changed | Died) -> None:
+        member = change.member
         self._managers.changed(member)
+        is_new = isinstance(change, Changed) and change.before is not State.ALIVE
+        if is_new and member.role is Role.MANAGER and member.state is State.ALIVE:
+            # It may be the allocator, and jobs may come before the next second.
+            self._tell_cores([member.node])
+
+    def why_not_ready(self) -> tuple[str, ...]:
+        if self.agent.is_draining:
+            return ("draining",)
+        return () if self._are_cores_known else ("no manager that grants cores knows its own",)
 
     def metadata(self) -> dict[str, Any]:
         return {
@@ -250,9 +269,35 @@ class AgentDriver:
     def _send(self, effect: Send) -> None:
         if isinstance(effect.message, PartFinished):
             self._results_sent += 1
+        if isinstance(effect.message, WorkerCores):
+            self._cores_told = effect.message
+            self._tell_cores(self._managers.everyone())
+            return
         message = fit(effect.message)
         for node in [effect.to] if effect.to else self._managers.everyone():
             self._managers.send(node, message)
+
+    def _tell_cores(self, nodes: Iterable[str]) -> None:
+        """The latest about its cores. Told again each second, so that only whether anybody has
+        ever heard of them is worth an answer."""
+        if self._cores_told is None:
+            return
+        for node in nodes:
+            if self._are_cores_known:
+                self._managers.send(node, self._cores_told)
+            else:
+                self._spawn(self._offer_cores(node, self._cores_told), f"cores:{node}")
+
+    async def _offer_cores(self, node: str, cores: WorkerCores) -> None:
+        deadline_s = self._loop.time() + ANSWER_S
+        try:
+            taken = await self._managers.call(node, cores, CoresTaken, deadline_s=deadline_s)
+        except CallError as error:
+            _log.debug("cores.unanswered: %s", error, extra={"to": node})
+            return
+        if taken.is_known and not self._are_cores_known:
+            self._are_cores_known = True
+            self._member.describe()
 
     def _report(self, effect: Report) -> None:
         self._spawn(self._report_to(effect), f"report:{effect.to}")

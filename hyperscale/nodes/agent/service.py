@@ -62,11 +62,10 @@ class AgentService(Service):
 
     def changed(self, change: Changed | Died) -> None:
         if self.driver is not None:
-            self.driver.changed(change.member)
+            self.driver.changed(change)
 
     def why_not_ready(self) -> tuple[str, ...]:
-        is_draining = self.driver is not None and self.driver.agent.is_draining
-        return ("draining",) if is_draining else ()
+        return ("it is starting",) if self.driver is None else self.driver.why_not_ready()
 
     def metadata(self) -> dict[str, Any]:
         return {"free": self._cores} if self.driver is None else self.driver.metadata()

@@ -47,6 +47,7 @@ from hyperscale.ledger.records import decode_record
 from hyperscale.membership.events import Changed, Died, State
 from hyperscale.membership.messages import Claim
 from hyperscale.nodes.client_messages import RoomAsked, RoomTold
+from hyperscale.nodes.job_messages import CoresTaken
 from hyperscale.nodes.ledger.peers import Peers
 from hyperscale.nodes.ledger.routing import Ledger
 from hyperscale.nodes.ledger.service import STRONG
@@ -318,8 +319,11 @@ class JobsDriver:
     def released_cores(self, _call: InboundCall, release: ReleaseCores) -> None:
         self._tell(self.allocator.release(release, now_s=time.monotonic()))
 
-    def worker_told(self, _call: InboundCall, cores: WorkerCores) -> None:
+    def worker_told(self, call: InboundCall, cores: WorkerCores) -> CoresTaken | None:
         self._tell(self.allocator.told(cores, now_s=time.monotonic()))
+        if not call.wants_answer:
+            return None
+        return CoresTaken(is_known=cores.worker in self.allocator.holds())
 
     def received(self, _call: InboundCall, message: PartReady | PartRefused | PartFinished) -> None:
         """What a worker says by itself; repeated by it until somebody who leads answers."""

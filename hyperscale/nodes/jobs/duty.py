@@ -36,7 +36,7 @@ from hyperscale.nodes.client_messages import (
     WatchJob,
     WorkersAsked,
 )
-from hyperscale.nodes.job_messages import FetchBlob
+from hyperscale.nodes.job_messages import CoresTaken, FetchBlob
 from hyperscale.nodes.jobs.bundles import Bundles
 from hyperscale.nodes.jobs.desk import ClientDesk
 from hyperscale.nodes.jobs.driver import JobsDriver
@@ -72,6 +72,7 @@ class JobsDuty(Service):
         handlers.add(FetchBlob, self._bundles.fetch)
         for message, handle in _TO_CORES.items():
             handlers.add(message, self._to_core(handle))
+        handlers.add(WorkerCores, self._worker_told)
         handlers.add(AskCores, self._asked_cores)
         handlers.add(Progress, self._progress)
         handlers.add(RoomAsked, lambda _call, _asked: self._driver().told_room())
@@ -121,6 +122,11 @@ class JobsDuty(Service):
 
         return handle
 
+    def _worker_told(self, call: InboundCall, cores: WorkerCores) -> CoresTaken | None:
+        if self.driver is None:
+            return CoresTaken(is_known=False)
+        return self.driver.worker_told(call, cores)
+
     def _asked_cores(self, call: InboundCall, wish: AskCores) -> CoresAnswer:
         return self._driver().asked_cores(call, wish)
 
@@ -161,7 +167,6 @@ _TO_CORES: dict[type[Struct], _Tell] = {
     PartRefused: JobsDriver.received,
     PartFinished: JobsDriver.received,
     PartOutput: JobsDriver.printed,
-    WorkerCores: JobsDriver.worker_told,
     ReleaseCores: JobsDriver.released_cores,
     CoresAnswer: JobsDriver.told_cores,
 }

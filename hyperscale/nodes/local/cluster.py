@@ -20,6 +20,7 @@ import msgspec
 
 from hyperscale.config.addresses import split_address
 from hyperscale.errors import InputError, RunError
+from hyperscale.nodes.http import ReadyTold
 from hyperscale.nodes.local.control import LINE_BYTES_MAX, Answer, Request, short_path
 from hyperscale.nodes.local.file import (
     ClusterFile,
@@ -102,18 +103,19 @@ class LocalCluster:
     def _wait_ready(self) -> bool:
         """False if it is to stop before that."""
         deadline_s = time.monotonic() + READY_S
-        waiting = {row.id: row for row in self._file.nodes}
+        waiting = {row.id: "" for row in self._file.nodes}
         while waiting and not self._stops:
             self._turn(_LOOK_S)
             if self._dead:
                 name = min(self._dead)
                 raise RunError(f"{name} did not start: {self._last_words(name)}")
-            for name, row in list(waiting.items()):
-                if is_ready(row):
-                    del waiting[name]
-            if time.monotonic() > deadline_s:
+            waiting = {
+                name: why for name in waiting if (why := why_not_ready(self._file.node(name)))
+            }
+            if waiting and time.monotonic() > deadline_s:
+                named = ", ".join(f"{name} ({why})" for name, why in waiting.items())
                 raise RunError(
-                    f"not ready within {READY_S:g} s: {', '.join(waiting)}",
+                    f"not ready within {READY_S:g} s: {named}",
                     hint=f"what they say is in {self._directory / 'logs'}",
                 )
         return not self._stops
@@ -240,15 +242,21 @@ class LocalCluster:
 
 def is_ready(row: NodeRow) -> bool:
     """Whether the node says so at /readyz."""
+    return not why_not_ready(row)
+
+
+def why_not_ready(row: NodeRow) -> str:
+    """What the node says of it at /readyz; empty if it is ready."""
     host, port = split_address(row.http)
     connection = HTTPConnection(host, port, timeout=1.0)
     try:
         connection.request("GET", "/readyz")
-        return connection.getresponse().status == 200
-    except (OSError, HTTPException):
-        return False
+        said = msgspec.json.decode(connection.getresponse().read(), type=ReadyTold)
+    except (OSError, HTTPException, msgspec.MsgspecError):
+        return "it does not answer"
     finally:
         connection.close()
+    return ", ".join(said.why_not)
 
 
 @contextlib.contextmanager

@@ -39,7 +39,7 @@ from hyperscale.jobs.commands import (
     WorkerCores,
 )
 from hyperscale.nodes.identity import incarnation_now
-from hyperscale.nodes.job_messages import FetchBlob
+from hyperscale.nodes.job_messages import CoresTaken, FetchBlob
 from hyperscale.plan import WorkflowPlan
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError
@@ -120,13 +120,19 @@ class Boss:
         self.fetches: list[str] = []
         self.answers_progress = True
         self._worker = ("", 0)
-        for kind in (PartReady, PartRefused, PartFinished, PartOutput, WorkerCores):
+        self.grants_cores = True
+        for kind in (PartReady, PartRefused, PartFinished, PartOutput):
             handlers.add(kind, self._hear)
+        handlers.add(WorkerCores, self._cores)
         handlers.add(Progress, self._progress)
         handlers.add(FetchBlob, self._blob)
 
     def _hear(self, _call: InboundCall, message: Any) -> None:
         self.heard.append(message)
+
+    def _cores(self, _call: InboundCall, message: WorkerCores) -> CoresTaken:
+        self.heard.append(message)
+        return CoresTaken(is_known=self.grants_cores)
 
     async def _progress(self, _call: InboundCall, message: Progress) -> ProgressTaken:
         self.heard.append(message)

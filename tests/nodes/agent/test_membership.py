@@ -1,11 +1,17 @@
 """A worker in a cluster: it finds its leader by name, and tells the others how it does."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hyperscale._native import Target
 from hyperscale.config.loading import node_config
+from hyperscale.config.schema import NodeConfig, NodeRole
+from hyperscale.jobs import agent_telling
 from hyperscale.jobs.commands import PartFinished, PartStatus, WorkerCores
 from hyperscale.membership.events import Changed, Died
 from hyperscale.nodes.job_messages import DrainWorker, WorkerDrains
@@ -16,6 +22,7 @@ from hyperscale.nodes.worker import worker_duties
 from hyperscale.wire.roles import Role
 from hyperscale.wire.serving import Handlers
 from tests.nodes.agent.lab import Boss, is_quiet, load, play, until
+from tests.nodes.lab import free_port
 
 
 class BossService(Service):
@@ -33,9 +40,33 @@ class BossService(Service):
             self.worker = metadata_of(change.member.metadata)
 
 
-def config(role: Any, **tables: Any) -> Any:
+def config(role: NodeRole, **tables: Any) -> NodeConfig:
     tables.setdefault("listen", {"port": 0, "http_port": 0})
     return as_config(role, node_config(role, tables))
+
+
+def worker_config(directory: Path, seed: str, *, cores: int) -> NodeConfig:
+    return config(
+        "worker",
+        node={"id": "w1", "cores": cores, "data_dir": str(directory / "w"), "stop_s": 3.0},
+        discovery={"seeds": [seed]},
+    )
+
+
+@asynccontextmanager
+async def managing(
+    directory: Path, name: str = "m1", *, port: int = 0, seed: str | None = None
+) -> AsyncIterator[tuple[MemberNode, BossService]]:
+    service = BossService()
+    duties = Duties(
+        role=Role.MANAGER, counts_cpu=False, why_not_ready=lambda _: (), services=(service,)
+    )
+    tables: dict[str, Any] = {"listen": {"port": port, "http_port": 0}}
+    if seed is not None:
+        tables["discovery"] = {"seeds": [seed]}
+    node = {"id": name, "data_dir": str(directory / name)}
+    async with open_member(config("manager", node=node, **tables), duties) as manager:
+        yield manager, service
 
 
 def test_a_worker_dials_its_leader_and_members_see_its_cores(
@@ -44,20 +75,8 @@ def test_a_worker_dials_its_leader_and_members_see_its_cores(
     code = load(tmp_path, target, duration="2s", pause_s=0.02)
 
     async def work() -> None:
-        service = BossService()
-        duties = Duties(
-            role=Role.MANAGER,
-            counts_cpu=False,
-            why_not_ready=lambda _: (),
-            services=(service,),
-        )
-        manager_config = config("manager", node={"id": "m1", "data_dir": str(tmp_path / "m")})
-        async with open_member(manager_config, duties) as manager:
-            settings = config(
-                "worker",
-                node={"id": "w1", "cores": 2, "data_dir": str(tmp_path / "w"), "stop_s": 3.0},
-                discovery={"seeds": [manager.address]},
-            )
+        async with managing(tmp_path) as (manager, service):
+            settings = worker_config(tmp_path, manager.address, cores=2)
             async with open_member(settings, worker_duties(settings)) as worker:
                 leader = service.boss
                 await worker.wait_ready(30)
@@ -91,5 +110,50 @@ def test_a_worker_dials_its_leader_and_members_see_its_cores(
                 )
                 assert worker.why_not_ready() == ("draining",)
                 await asyncio.wait_for(worker.leave(), 30)
+
+    play(work)
+
+
+@pytest.fixture
+def tells_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its cores: nobody hears of them because a second has passed."""
+    monkeypatch.setattr(agent_telling, "CORES_S", 3600.0)
+
+
+@pytest.mark.usefixtures("tells_seldom")
+def test_every_manager_that_becomes_known_is_told_the_cores_at_once(tmp_path: Path) -> None:
+    async def work() -> None:
+        settings = worker_config(tmp_path, f"127.0.0.1:{(port := free_port())}", cores=1)
+        async with open_member(settings, worker_duties(settings)) as worker:
+            assert worker.why_not_ready()
+            async with (
+                managing(tmp_path, port=port) as (first, one),
+                managing(tmp_path, "m2", seed=first.address) as (_, other),
+            ):
+                await one.boss.hears(WorkerCores)
+                await other.boss.hears(WorkerCores)
+                await worker.wait_ready(30)
+
+    play(work)
+
+
+def test_a_worker_is_ready_once_a_manager_that_grants_cores_knows_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_telling, "CORES_S", 0.1)
+
+    async def work() -> None:
+        async with managing(tmp_path) as (manager, service):
+            service.boss.grants_cores = False
+            settings = worker_config(tmp_path, manager.address, cores=1)
+            async with open_member(settings, worker_duties(settings)) as worker:
+                await until(lambda: len(service.boss.said(WorkerCores)) >= 2)
+                assert worker.why_not_ready() == ("no manager that grants cores knows its own",)
+                service.boss.grants_cores = True
+                await worker.wait_ready(30)
+                service.boss.grants_cores = False  # whoever comes next waits for all of them
+                told = len(service.boss.said(WorkerCores))
+                await until(lambda: len(service.boss.said(WorkerCores)) > told)
+                assert not worker.why_not_ready()
 
     play(work)
