@@ -22,14 +22,20 @@ GET = """
 
 
 def misbehaving(
-    cluster: Cluster, where: str, code: str, *, before: str = "", more: str = ""
+    cluster: Cluster,
+    where: str,
+    code: str,
+    *,
+    before: str = "",
+    duration: str = "300ms",
+    more: str = "",
 ) -> Path:
     """A test whose hook `where` does this; as a step it answers nothing."""
     is_step = where == "step"
     hook = "async def misbehave(self) -> " + ("HTTPResponse" if is_step else "None")
     return cluster.write(
         f"import os, resource, signal, sys\n{before}\n"
-        f'class Bad(Workflow):\n    vus = 1\n    duration = "300ms"\n{more}\n'
+        f'class Bad(Workflow):\n    vus = 1\n    duration = "{duration}"\n{more}\n'
         f"    @{where}()\n    {hook}:\n{indent(code, ' ' * 8)}\n" + ("" if is_step else GET)
     )
 
@@ -114,7 +120,8 @@ async def test_what_user_code_does_wrong_is_told_in_its_own_terms(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     notes = Notes(tmp_path / "notes")
-    slow = "return await self.client.http.get('URL_/delay/1000')"
+    slow = "return await self.client.http.get('URL_/delay/5000')"
+    limit = '    timeout = "100ms"'
     async with cluster.client() as client:
         forked, recursed, greedy, left, interrupted, timed_out = await asyncio.gather(
             ended(client, misbehaving(cluster, "step", FORK, before=notes.code)),
@@ -122,7 +129,7 @@ async def test_what_user_code_does_wrong_is_told_in_its_own_terms(
             ended(client, misbehaving(cluster, "step", GREEDY)),
             ended(client, misbehaving(cluster, "setup", "sys.exit(7)")),
             ended(client, misbehaving(cluster, "step", "raise KeyboardInterrupt")),
-            ended(client, misbehaving(cluster, "step", slow, more='    timeout = "100ms"')),
+            ended(client, misbehaving(cluster, "step", slow, duration="2s", more=limit)),
         )
     assert forked.status == "completed", forked.reason
     (child,) = notes.words("child")
@@ -148,8 +155,7 @@ async def test_what_gets_nowhere_ends_with_its_limit(cluster: Cluster, tmp_path:
     """Setup hooks get two minutes. A step that waits for ever gets as long, and once more time
     when it asks for it; one that goes on has its workflow's time."""
     notes = Notes(tmp_path / "notes")
-    stuck = misbehaving(cluster, "step", "await asyncio.sleep(1e6)")
-    stuck.write_text(stuck.read_text().replace('"300ms"', '"10m"'))
+    stuck = misbehaving(cluster, "step", "await asyncio.sleep(1e6)", duration="10m")
     async with cluster.client() as client:
         spinning, waiting = await asyncio.gather(
             ended(client, misbehaving(cluster, "setup", HOG, before=notes.code)),
