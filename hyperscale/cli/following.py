@@ -4,7 +4,9 @@ Leaving leaves the job alone.
 """
 
 import sys
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hyperscale.cli.signals import EXIT_INTERRUPTED, uninterrupted, unless_interrupted
@@ -80,11 +82,13 @@ async def _show(
 
     last: JobNews | None = None
     view: RunView | None = None
+    began_s = time.monotonic()
     async for news in client.follow_job(job, is_known=is_known):
         last = news
         view = shown(news, view)
         if not news.job.ended_ms:
-            ui.update(view)
+            waited_s = 0.0 if news.job.started_ms else time.monotonic() - began_s
+            ui.update(replace(view, elapsed_s=max(waited_s, view.elapsed_s)))
         for line in news.output:
             logs.write(line)
             ui.log(line.text, source=f"{line.workflow} {line.worker}")

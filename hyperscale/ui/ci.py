@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from hyperscale.stats.view import RunView, WorkflowView
 
 FIRST_LINE_AT_S = 1.0
+SILENCE_S = 30.0
+"""A line at least this often, whatever there is to say."""
 LINES_MAX = 2000  # waiting to be written; beyond that lines are dropped and counted
 _SUMMARY_WIDTH = 120
 _CLOSE_WITHIN_S = 2.0
@@ -45,6 +47,7 @@ class RunLog:
         self._ended: set[str] = set()
         self._warned: set[str] = set()
         self._next_at_s: dict[str, float] = {}
+        self._said_s = 0.0
 
     def lines(self, view: "RunView") -> list[str]:
         """What has happened since the last view."""
@@ -61,6 +64,10 @@ class RunLog:
             name = self._theme.clean(workflow.name)
             name += " " * (widest - cell_width(name))
             lines += [f"{clock}  {name}  {text}" for text in self._news(workflow)]
+        if not lines and view.elapsed_s >= self._said_s + SILENCE_S:
+            lines = [f"{clock}  {_awaited(view)}"]
+        if lines:
+            self._said_s = view.elapsed_s
         return [self._theme.clean(line) for line in lines]
 
     def _news(self, workflow: "WorkflowView") -> Iterable[str]:
@@ -112,6 +119,13 @@ class RunLog:
             f"{format_rate(workflow.rate_total)}/s mean in {format_duration(workflow.elapsed_s)}"
         )
         return f"{line}: {workflow.error}" if workflow.error else line
+
+
+def _awaited(view: "RunView") -> str:
+    """What a reader who has heard nothing for long is told."""
+    waits = next((text for text in view.warnings if text.startswith("waiting")), "")
+    names = ", ".join(each.name for each in view.workflows if not is_ended(each))
+    return f"still {waits}" if waits else f"still waiting for {names or 'the results'}"
 
 
 class LineWriter:

@@ -50,6 +50,21 @@ def test_a_warning_is_said_once_though_its_figures_change() -> None:
     assert said(*views) == ["00:00  warning: Shop: saturated (CPU 91%)"]
 
 
+def test_whoever_has_heard_nothing_for_long_is_told_what_is_waited_for() -> None:
+    queued = "waiting for cores, number 1 in the queue"
+    views = [
+        replace(scenes.run(scenes.idle("Shop"), warnings=(queued,)), elapsed_s=float(at_s))
+        for at_s in range(70)
+    ]
+    assert said(*views) == [
+        f"00:00  warning: {queued}",
+        f"00:30  still {queued}",
+        f"01:00  still {queued}",
+    ]
+    silent = [replace(view, warnings=()) for view in views]
+    assert said(*silent) == ["00:30  still waiting for Shop", "01:00  still waiting for Shop"]
+
+
 def test_lines_hold_no_control_codes_whatever_names_hold() -> None:
     for line in said(scenes.hostile(scenes.shop(20.0)), scenes.hostile(scenes.shop(33.0))):
         assert line.isprintable()
