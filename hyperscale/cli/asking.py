@@ -1,6 +1,7 @@
 """What commands share that ask a running node something: where it is, how to be let in, tables."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,7 +56,7 @@ def ask_node(args: argparse.Namespace, question: Any, answer: Any) -> Any:
     logging.getLogger("hyperscale").addHandler(logging.NullHandler())
     config, addresses = whom_to_ask(args)
     timeout_s = parse_duration_s(args.timeout, where="--timeout")
-    problem: RunError | None = None
+    problems: list[RunError] = []
 
     async def asked(host: str, port: int) -> Any:
         late = f"hyperscale: no answer yet from {format_address(host, port)}; waiting"
@@ -71,9 +72,15 @@ def ask_node(args: argparse.Namespace, question: Any, answer: Any) -> Any:
         try:
             return asyncio.run(asked(host, port))
         except RunError as error:
-            problem = problem or error
-    assert problem is not None  # there is at least one address
-    raise problem
+            problems.append(error)
+    directory = local_cluster(args.dir, args.connect, flag="--connect")
+    is_down = all(isinstance(each.__cause__, ConnectionRefusedError) for each in problems)
+    if directory is not None and is_down:
+        raise RunError(
+            f"no manager of the cluster in {directory} can be reached: connection refused",
+            hint=still_running(directory),
+        )
+    raise problems[0]  # there is at least one address
 
 
 def whom_to_ask(args: argparse.Namespace) -> tuple[Any, list[tuple[str, int]]]:
@@ -111,6 +118,12 @@ def named_directory(given: str) -> Path:
     if not given:  # a variable nobody set: it would be the working directory
         raise InputError("--dir: is empty", hint="name the directory of the cluster")
     return Path(given)
+
+
+def still_running(directory: Path) -> str:
+    """The hint for a local cluster that does not answer."""
+    again = f"'hyperscale cluster up --dir {shlex.quote(str(directory))}'"
+    return f"is it still running? {again} starts it again"
 
 
 def print_json(told: Any) -> None:

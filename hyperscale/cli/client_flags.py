@@ -55,7 +55,7 @@ def where(args: argparse.Namespace) -> str:
 
 @contextlib.asynccontextmanager
 async def open_client(args: argparse.Namespace) -> "AsyncIterator[HyperscaleClient]":
-    from hyperscale.cli.asking import local_cluster
+    from hyperscale.cli.asking import local_cluster, still_running
     from hyperscale.cli.node_flags import load_node
     from hyperscale.nodes.client import HyperscaleClient
     from hyperscale.nodes.client_managers import NoManagerError
@@ -81,11 +81,7 @@ async def open_client(args: argparse.Namespace) -> "AsyncIterator[HyperscaleClie
         except NoManagerError as error:
             if directory is None:
                 raise
-            again = shlex.quote(str(directory))
-            raise RunError(
-                error.message,
-                hint=f"is it still running? 'hyperscale cluster up --dir {again}' starts it again",
-            ) from error
+            raise RunError(error.message, hint=still_running(directory)) from error
 
 
 class Troubles:

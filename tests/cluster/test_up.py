@@ -86,6 +86,9 @@ def test_the_same_directory_continues_the_same_cluster(tmp_path: Path) -> None:
         assert [row.tcp for row in second.file.nodes] == ports
         again = second.run("results", job, "--dir", str(second.directory))
         assert again.returncode == 0, again.stderr
+    ended = run("members", "--dir", "lab", cwd=tmp_path)
+    assert ended.code == 3
+    assert "'hyperscale cluster up --dir lab' starts it again" in ended.stderr
     other = run("cluster", "up", "--dir", "lab", "--managers", "3", cwd=tmp_path)
     assert other.code == 2
     assert "holds a cluster of 1 managers and 1 workers" in other.stderr

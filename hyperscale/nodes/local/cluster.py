@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import os
 import selectors
+import shlex
 import signal
 import socket
 import subprocess
@@ -126,7 +127,8 @@ class LocalCluster:
             f"  {row.id:<12} {row.tcp:<22} http://{row.http}  pid {row.pid}"
             for row in self._file.nodes
         ]
-        lines.append(f"submit with: hyperscale submit FILE --dir {self._directory}")
+        where = shlex.quote(str(self._directory))
+        lines.append(f"submit with: hyperscale submit FILE --dir {where}")
         self._say("\n".join(lines))
 
     def _died(self, name: str) -> None:
