@@ -140,6 +140,7 @@ class Bundles:
 
     async def fetch(self, _call: InboundCall, asked: FetchBlob) -> AsyncGenerator[Chunk, None]:
         """Gives a bundle away, in pieces."""
+        _check(asked.sha256)
         path = self._shelf.find(asked.sha256)
         if path is None:
             raise RemoteError(f"bundle {asked.sha256[:12]} is not here", code="unknown_bundle")

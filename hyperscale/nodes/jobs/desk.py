@@ -66,6 +66,7 @@ from hyperscale.wire.roles import Role
 _NEWS_S = 0.5
 _RETRY_S = 5.0
 _ANSWER_S = 5.0
+_COMMIT_S = 2.0  # of the time to answer a submission: to make it safe
 _NEEDS_BUNDLE = "needs_bundle"
 _FINAL_KIND = "finished"
 _INHERITED_MOST = 2_000  # rows of a group; some are large
@@ -91,7 +92,7 @@ class ClientDesk:
     async def submit(self, call: InboundCall, job: SubmitJob) -> JobAck:
         if (problem := key_problem(job.key)) is not None:
             return JobAck(accepted=False, key=job.key, code=Code.INVALID_KEY.value, error=problem)
-        told = await self._driver.room()
+        told = await self._driver.room(until_s=call.deadline_s - _COMMIT_S)
         if told.room <= 0 and not await self._has_made_a_job(call, job.key):
             return JobAck(
                 accepted=False,

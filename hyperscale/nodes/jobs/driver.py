@@ -7,9 +7,7 @@ they ask for. Decides nothing.
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Coroutine, Iterable
-from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
@@ -48,19 +46,21 @@ from hyperscale.membership.events import Changed, Died, State
 from hyperscale.membership.messages import Claim
 from hyperscale.nodes.client_messages import RoomAsked, RoomTold
 from hyperscale.nodes.job_messages import CoresTaken
+from hyperscale.nodes.jobs.output import Outputs
 from hyperscale.nodes.ledger.peers import Peers
 from hyperscale.nodes.ledger.routing import Ledger
 from hyperscale.nodes.ledger.service import STRONG
 from hyperscale.nodes.member import MemberNode
 from hyperscale.wire.calls import InboundCall
-from hyperscale.wire.errors import CallError
+from hyperscale.wire.errors import CallError, RemoteError
 from hyperscale.wire.roles import Role
 
 CALL_S = 2.0
 PREPARE_S = 5.0
 _TICK_S = 0.25
 _TICK_S_MIN = 0.005
-_OUTPUT_LINES_MAX = 1_000
+_FORGET_S = 5.0
+_ROOM_AGAIN_S = 0.25
 LIVING = (State.ALIVE, State.SUSPECT)
 
 _BACKPRESSURE = {
@@ -76,18 +76,6 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Output:
-    """The last of what user code of one job printed, and how much there was in all."""
-
-    def __init__(self) -> None:
-        self.lines: deque[PartOutput] = deque(maxlen=_OUTPUT_LINES_MAX)
-        self.total = 0
-
-    def add(self, line: PartOutput) -> None:
-        self.lines.append(line)
-        self.total += 1
-
-
 class JobsDriver:
     """The cores of one manager. Begins with its ledger."""
 
@@ -97,13 +85,13 @@ class JobsDriver:
         self.ledger = ledger
         self.leaders: dict[int, JobLeader] = {}
         self.allocator = allocator
-        self.output: dict[str, Output] = {}
-        """What user code printed, by job."""
+        self.output = Outputs()
         self._member = member
         self._peers = peers
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._asks: dict[str, int] = {}  # who asked for what: ask -> group
+        self._asks: dict[str, AskCores] = {}  # of leaders here
+        self._forget_s = 0.0
         self._guard = CorrelationGuard()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
@@ -176,7 +164,7 @@ class JobsDriver:
                 case Send(worker=worker, command=command):
                     self._spawn(self._command(group, worker, command), "command")
                 case Ask(wish=wish):
-                    self._asks[wish.ask] = group
+                    self._asks[wish.ask] = wish
                     self._spawn(self._ask(group, wish), "ask")
                 case Release(release=release):
                     self._asks.pop(release.ask, None)
@@ -264,21 +252,34 @@ class JobsDriver:
                 return
         self._granted(group, answer)
 
-    async def room(self) -> RoomTold:
-        """How many more workflows may wait for cores. An allocator that cannot be asked refuses
-        nobody: what it does not take on waits with its leader."""
-        if self.allocator.is_leading:
-            return self.told_room()
-        link = self._peers.link(self.ledger.leader_of(MANAGEMENT))
-        if link is not None:
-            deadline_s = self._loop.time() + CALL_S
-            with suppress(CallError):
-                return await link.call(RoomAsked(), RoomTold, deadline_s=deadline_s, retries=0)
-        return RoomTold(room=1)
+    async def room(self, *, until_s: float) -> RoomTold:
+        """How many more workflows may wait for cores. An allocator that cannot be asked until
+        then, nor one that takes its place, refuses nobody: what it does not take on waits with
+        its leader."""
+        while not self.allocator.is_leading:
+            told = await self._ask_room()
+            if told is not None:
+                return told
+            if self._loop.time() + _ROOM_AGAIN_S >= until_s:
+                return RoomTold(room=1)
+            await asyncio.sleep(_ROOM_AGAIN_S)
+        return self.told_room()
+
+    async def _ask_room(self) -> RoomTold | None:
+        leader = self.ledger.leader_of(MANAGEMENT)
+        link = None if leader == self._member.node_id else self._peers.link(leader)
+        if link is None:
+            return None
+        deadline_s = self._loop.time() + CALL_S
+        try:
+            return await link.call(RoomAsked(), RoomTold, deadline_s=deadline_s, retries=0)
+        except CallError as error:
+            _log.info("allocator.unanswered: %s", error)
+            return None
 
     def told_room(self) -> RoomTold:
         if not self.allocator.is_leading:
-            return RoomTold(room=1)
+            raise RemoteError("this manager does not grant cores", code="moved")
         return RoomTold(room=self.allocator.room, waiting=self.allocator.waiting)
 
     def _granted(self, group: int, answer: CoresAnswer) -> None:
@@ -302,9 +303,9 @@ class JobsDriver:
 
     def cores_told(self, answer: CoresAnswer) -> None:
         """The allocator's later word on an ask of a leader here."""
-        group = self._asks.get(answer.ask)
-        if group is not None:
-            self._granted(group, answer)
+        wish = self._asks.get(answer.ask)
+        if wish is not None:
+            self._granted(wish.group, answer)
 
     # -- messages -------------------------------------------------------------------------
 
@@ -343,7 +344,7 @@ class JobsDriver:
         return taken
 
     def printed(self, _call: InboundCall, output: PartOutput) -> None:
-        self.output.setdefault(output.run.job, Output()).add(output)
+        self.output.add(output)
 
     def bundles(self) -> set[str]:
         """Those of the jobs this node has a replica of."""
@@ -364,6 +365,7 @@ class JobsDriver:
             self._guard.failed(worker, is_certain=is_certain, now_s=now_s)
             self._worker_down(worker, is_certain=is_certain, now_s=now_s)
         elif member.state is State.LEFT:
+            self._guard.recovered(worker)  # a farewell is no failure
             self._worker_down(worker, is_certain=True, now_s=now_s)
         elif member.state is State.ALIVE and change.before not in LIVING:
             self._guard.recovered(worker)
@@ -415,14 +417,29 @@ class JobsDriver:
                 self._perform(group, leader.tick(now_s=now_s))
             except Exception:  # noqa: BLE001  a bug of ours: the other groups have no part in it
                 _log.exception("jobs.tick_failed", extra={"group": group})
+        if now_s >= self._forget_s:
+            self._forget_s = now_s + _FORGET_S
+            self._forget()
         self._arm()
+
+    def _forget(self) -> None:
+        """What is kept of jobs, once they are gone."""
+        machines = [self.ledger.machine(group) for group in self.ledger.topology.groups]
+        here = [each for each in machines if isinstance(each, JobMachine)]
+        self.output.keep(lambda job: any(each.job(job) is not None for each in here))
+        self._asks = {ask: wish for ask, wish in self._asks.items() if self._is_live(wish)}
+
+    def _is_live(self, wish: AskCores) -> bool:
+        machine = self.ledger.machine(wish.group) if wish.group in self.leaders else None
+        job = machine.job(wish.job) if isinstance(machine, JobMachine) else None
+        return job is not None and not job.has_ended
 
     def _held(self, now_s: float) -> frozenset[str]:
         """Workers whose silence is put down to the network for now."""
         suspects = self._guard.suspects
         if not suspects:
             return frozenset()
-        nodes = len(self._workers())
+        nodes = len({*self._workers(), *suspects})  # the dead were there too
         return frozenset(
             worker for worker in suspects if self._guard.is_held(worker, nodes=nodes, now_s=now_s)
         )

@@ -24,6 +24,7 @@ from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.connection import Connection
 from hyperscale.wire.errors import RemoteError
 from hyperscale.wire.link import PeerLink
+from hyperscale.wire.messages import Chunk
 from hyperscale.wire.peer import PeerServer
 from hyperscale.wire.roles import Role
 from hyperscale.wire.security import Security
@@ -78,7 +79,7 @@ class Manager:
         handlers.add(PutBlob, self._put)
         handlers.add(KeepBlob, self.bundles.keep)
         handlers.add(FetchBlob, self.bundles.fetch)
-        self._name, self._book = name, book
+        self._name, self.book = name, book
 
     async def _put(self, call: InboundCall, piece: PutBlob) -> BlobTaken:
         self.pieces.append(piece)
@@ -93,7 +94,7 @@ class Manager:
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Manager"]:
         async with self.server:
-            self._book[self._name] = await self.server.listen("127.0.0.1", 0)
+            self.book[self._name] = await self.server.listen("127.0.0.1", 0)
             try:
                 yield self
             finally:
@@ -185,6 +186,20 @@ async def test_what_is_too_large_is_refused_with_the_limit(tmp_path: Path) -> No
 
 
 @on_loop
+async def test_what_is_no_digest_names_no_file_to_fetch(tmp_path: Path) -> None:
+    (tmp_path / "m0").mkdir()
+    (tmp_path / "outside.zip").write_bytes(b"not a bundle")
+    async with lab(tmp_path, 2) as ([_, second], _):
+        link = Tier(second.server, second.book).link("m0")
+        assert link is not None
+        deadline_s = asyncio.get_running_loop().time() + 10.0
+        asked = FetchBlob("../outside")
+        async with await link.stream(asked, Chunk, deadline_s=deadline_s) as chunks:
+            with pytest.raises(RemoteError, match="named by its SHA-256"):
+                await anext(aiter(chunks))
+
+
+@on_loop
 async def test_more_than_was_announced_is_refused(tmp_path: Path) -> None:
     async with lab(tmp_path, 1) as (_, managers):
         connection, _ = await managers.connected()
@@ -237,11 +252,11 @@ async def test_a_silent_manager_holds_nobody_up(tmp_path: Path) -> None:
     async with lab(tmp_path, 3) as ([first, second, third], managers):
         silent = await asyncio.start_server(_say_nothing, "127.0.0.1", 0)
         async with silent:
-            first._book["m2"] = silent.sockets[0].getsockname()
+            first.book["m2"] = silent.sockets[0].getsockname()
             await upload(managers, PACKAGE, within_s=20.0)
             assert await first.bundles.spread(SHA256, ["m0", "m1", "m2"], "m0")
             assert second.has_it(tmp_path)
-            first._book["m0"] = first._book.pop("m2")  # asked before the one that has it
+            first.book["m0"] = first.book.pop("m2")  # asked before the one that has it
             assert await third.bundles.find(SHA256, "m2")
             assert third.has_it(tmp_path)
 

@@ -1,0 +1,168 @@
+"""What a manager keeps of jobs and workers, and for how long. A manager in this process."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from hyperscale import ManagerServer
+from hyperscale.jobs.commands import PartOutput, RunId
+from hyperscale.jobs.events import CancelRequested, Event, decode_reply, encode
+from hyperscale.jobs.machine import JobMachine, Limits
+from hyperscale.membership.events import Answered, Died, Member, Received, State
+from hyperscale.membership.messages import Claim, Gossip, Sender
+from hyperscale.nodes.client_messages import RoomTold
+from hyperscale.nodes.jobs import output as outputs
+from hyperscale.nodes.jobs.driver import JobsDriver
+from hyperscale.nodes.jobs.duty import JobsDuty
+from hyperscale.nodes.jobs.output import Outputs
+from hyperscale.wire.errors import RemoteError
+from hyperscale.wire.roles import Role
+from tests.cluster.lab import on_loop
+from tests.jobs.builders import submission
+
+OLD = Limits(ended_jobs=0)
+
+
+@asynccontextmanager
+async def managing(directory: Path) -> AsyncIterator[tuple[ManagerServer, JobsDriver]]:
+    node = ManagerServer(
+        {"node": {"data_dir": str(directory)}, "listen": {"port": 0, "http_port": 0}}
+    )
+    await node.start(timeout_s=60)
+    try:
+        (duty,) = (each for each in node._duties.services if isinstance(each, JobsDuty))
+        assert duty.driver is not None
+        await until(lambda: bool(duty.driver and duty.driver.allocator.is_leading))
+        yield node, duty.driver
+    finally:
+        await node.graceful_shutdown()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+# Workers that fall silent.
+
+
+def member(name: str, state: State) -> Member:
+    address = "127.0.0.1:1"
+    return Member(name, 1, 0, Role.WORKER, address, address, state, since_s=0.0)
+
+
+def join(node: ManagerServer, name: str) -> None:
+    """For as long as nothing is awaited: nobody is there."""
+    address = "127.0.0.1:1"
+    driver, life = node.member.driver, 2 * node.member.driver.core.incarnation
+    driver.feed(Received(address, name, life, Gossip(Sender(address, Role.WORKER))))
+    driver.feed(Answered(name, life, address, name, life))
+    assert driver.core.state_of(name) is State.ALIVE
+
+
+@on_loop
+async def test_silence_is_put_down_to_the_network_if_more_than_half_of_all_fall_silent(
+    tmp_path: Path,
+) -> None:
+    dead = ["w1", "w2"]
+    async with managing(tmp_path) as (node, driver):
+        join(node, "w3")
+        for name in dead:
+            died = Died(member(name, State.DEAD), Claim.SILENT, is_from_gossip=False)
+            driver.member_changed(died)
+        two_of_three = driver._held(time.monotonic())
+        join(node, "w4")
+        two_of_four = driver._held(time.monotonic())
+    assert two_of_three == frozenset(dead)
+    assert two_of_four == frozenset()
+
+
+# What is kept of jobs.
+
+
+def printed(job: str, text: str = "hello\n") -> PartOutput:
+    run = RunId(job, "Load", 0, 1)
+    return PartOutput(worker="w", group=1, run=run, slot=0, stream="stdout", text=text)
+
+
+@on_loop
+async def test_what_is_kept_of_a_job_goes_when_the_job_does(tmp_path: Path) -> None:
+    async with managing(tmp_path) as (_, driver):
+
+        async def submit(key: str) -> tuple[str, int]:
+            done = await driver.ledger.submit(key, encode(submission(key)))
+            return decode_reply(done.reply).job, done.group
+
+        async def execute(group: int, event: Event) -> None:
+            assert decode_reply((await driver.ledger.execute(group, encode(event))).reply).ok
+
+        job, group = await submit("k1")
+        await until(lambda: any(wish.job == job for wish in driver._asks.values()))
+        driver.output.add(printed(job))
+        driver.output.add(printed("default.1-nobody"))
+        driver._forget()
+        assert driver.output.get(job) is not None
+        assert driver.output.get("default.1-nobody") is None
+        assert driver._asks
+        machine = driver.ledger.machine(group)
+        assert isinstance(machine, JobMachine)
+        await execute(group, CancelRequested(job=job, reason="no more", by="test"))
+        await until(lambda: not list(machine.jobs()))
+        driver._forget()
+        assert not driver._asks
+        assert driver.output.get(job) is not None  # whoever watches it late has it still
+        machine._limits = OLD
+        await submit("k2")
+        assert machine.job(job) is None
+        driver._forget()
+        assert driver.output.get(job) is None
+
+
+def test_what_all_jobs_print_is_bounded_and_the_oldest_goes_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outputs, "CHARACTERS_MAX", 25)
+    monkeypatch.setattr(outputs, "LINES_MAX", 3)
+    kept = Outputs()
+
+    def texts(job: str) -> list[str]:
+        found = kept.get(job)
+        return [] if found is None else [line.text for line in found.lines]
+
+    for job in ("a", "b", "a", "b"):
+        kept.add(printed(job, f"{job}-----"))
+    kept.add(printed("c", "c-----"))
+    assert (texts("a"), texts("b"), texts("c")) == (["a-----"], ["b-----"] * 2, ["c-----"])
+    kept.keep(lambda job: job == "b")
+    for number in range(4):
+        kept.add(printed("b", f"{number}"))
+    assert texts("b") == ["1", "2", "3"]
+    found = kept.get("b")
+    assert found is not None
+    assert found.total == 6
+    assert (texts("a"), texts("c")) == ([], [])
+
+
+# Room for another job.
+
+
+@on_loop
+async def test_whoever_takes_the_place_of_an_allocator_is_asked_before_a_job_is_let_in(
+    tmp_path: Path,
+) -> None:
+    async with managing(tmp_path) as (_, driver):
+        now_s = asyncio.get_running_loop().time
+        driver.allocator.follow()
+        with pytest.raises(RemoteError, match="does not grant cores"):
+            driver.told_room()
+        assert await driver.room(until_s=now_s()) == RoomTold(room=1)
+        asking = asyncio.ensure_future(driver.room(until_s=now_s() + 60))
+        done, _ = await asyncio.wait([asking], timeout=0.01)
+        assert not done
+        driver.allocator.lead([], now_s=time.monotonic())
+        assert await asking == RoomTold(room=driver.allocator.room)
