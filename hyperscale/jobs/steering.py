@@ -251,7 +251,9 @@ class Steering:
             cores=part.cores,
             exclude=[each for each in part.failed_workers if each not in self._desk.returned],
             is_recovery=True,
-            may_share=workflow.status is WorkflowStatus.RUNNING,
+            # Load that was there, or other parts that hold cores already and wait for this one.
+            may_share=workflow.status is WorkflowStatus.RUNNING
+            or any(other.is_open for other in workflow.parts),
         )
         answer, effects = self._ask(wish, live, job, now_s)
         if answer is None:
