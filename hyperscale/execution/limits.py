@@ -3,6 +3,10 @@
 REPORT_EVERY_S = 0.1
 HISTOGRAMS_EVERY_S = 1.0
 
+START_S = 60.0
+"""What an executor gets to say that it is there. It takes a tenth of a second; on a machine
+that is much too busy, many times that."""
+
 TEARDOWN_S = 10.0
 """What teardown and Provide hooks of a part get, together."""
 

@@ -1,8 +1,8 @@
 """When an executor that should have ended has to be killed, and what it is blamed for.
 
-Silence alone proves nothing on a busy machine: an executor without CPU cannot answer. One
-that had CPU and said nothing is busy with code that does not let go. Pure: what the kernel
-says of the process comes in as numbers.
+Silence alone proves nothing: an executor that gets no CPU on a busy machine, waits for a disk
+or was stopped by somebody cannot answer. One that could have and said nothing is busy with code
+that does not let go. Pure: what the kernel says of the process comes in as numbers.
 """
 
 from typing import NamedTuple
@@ -10,8 +10,10 @@ from typing import NamedTuple
 from hyperscale.execution.limits import SILENT_S, TEARDOWN_S
 
 ANSWER_CPU_S = 0.05
-"""Plenty for a report. Less than this between two looks at a runnable process means that
-it was given no chance to send one."""
+"""Plenty for a report. Less than this between two looks at a process that others hold up means
+that it was given no chance to send one."""
+
+_HELD_UP = "it was stopped, blocked or given no CPU"
 
 
 class Verdict(NamedTuple):
@@ -45,8 +47,7 @@ class Lapse:
         silence = f"no answer for {silent_s:.0f} s, until its lease was over"
         if cpu_s - self._cpu_s >= ANSWER_CPU_S:
             return Verdict(f"its code holds the interpreter: {silence}", blames_code=True)
-        reason = f"{silence}: it was stopped, blocked or given no CPU"
-        return Verdict(reason, blames_code=False)
+        return Verdict(f"{silence}: {_HELD_UP}", blames_code=False)
 
 
 class Overdue:
@@ -63,7 +64,7 @@ class Overdue:
         now_s: float,
         heard_s: float,
         cpu_s: float,
-        is_runnable: bool,
+        is_held_up: bool,
         is_tearing_down: bool,
     ) -> Verdict | None:
         """Why to kill it now; None: look again soon."""
@@ -74,8 +75,8 @@ class Overdue:
         overdue_s = now_s - self._due_s
         # Hooks that tear down may block on purpose; looping users may not.
         patience_s = SILENT_S + (TEARDOWN_S if is_tearing_down else 0.0)
-        is_starved = is_runnable and cpu_s - self._cpu_s < ANSWER_CPU_S
-        if silent_s >= patience_s and not is_starved:
+        is_innocent = is_held_up and cpu_s - self._cpu_s < ANSWER_CPU_S
+        if silent_s >= patience_s and not is_innocent:
             what = "its teardown" if is_tearing_down else "its code"
             reason = (
                 f"{what} holds the interpreter: no answer for {silent_s:.0f} s after it "
@@ -83,7 +84,7 @@ class Overdue:
             )
             return Verdict(reason, blames_code=True)
         if overdue_s >= TEARDOWN_S + 2 * SILENT_S:
-            why = ": the machine gives it no CPU" if is_starved else ""
+            why = f": {_HELD_UP}" if is_innocent else ""
             reason = f"it did not stop within {overdue_s:.0f} s of its end{why}"
-            return Verdict(reason, blames_code=not is_starved)
+            return Verdict(reason, blames_code=not is_innocent)
         return None

@@ -27,6 +27,7 @@ _READ_BYTES = 64 * 1024
 # Looser than the executor's own limit, so what passed there passes here.
 _BURST_BYTES = 512 * 1024
 _TAIL_BYTES = 4 * 1024
+_HELD_UP = frozenset("RDTt")  # states of a process, as the kernel writes them
 _ENDING_POLL_S = 0.01
 _ENDING_S = 2.0  # of what it started
 
@@ -169,7 +170,8 @@ class ExecutorProcess:
         self._channel.drain()
 
     def usage(self) -> tuple[float, bool]:
-        """CPU seconds it has used, and whether it wants more: is running, or waits for a core."""
+        """CPU seconds it has used, and whether others hold it up, unless it is running just now:
+        it waits for a core or a disk, or was stopped."""
         try:
             stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:  # gone
@@ -177,7 +179,7 @@ class ExecutorProcess:
         # The name before the last parenthesis may hold anything.
         fields = stat.rpartition(")")[2].split()
         ticks = int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK"), fields[0] == "R"
+        return ticks / os.sysconf("SC_CLK_TCK"), fields[0] in _HELD_UP
 
     def terminate(self) -> None:
         """Asks it to leave: teardown hooks run."""

@@ -18,7 +18,7 @@ from hyperscale.config import GRACE_S
 from hyperscale.errors import HyperscaleError, InputError, InvariantError, RunError
 from hyperscale.execution.cores import default_executors, pinned_cores
 from hyperscale.execution.lease import boottime_ns
-from hyperscale.execution.limits import CLOSE_GRACE_S
+from hyperscale.execution.limits import CLOSE_GRACE_S, START_S
 from hyperscale.execution.overdue import Lapse, Overdue, Verdict
 from hyperscale.execution.process import ExecutorProcess, ExitInfo
 from hyperscale.execution.protocol import (
@@ -75,7 +75,8 @@ class _Executor:
         self._on_event = on_event
         self._log_file = log_file
         self._log: TextIO | None = None
-        self._is_called_off = False  # told to stop while its part is still on its way here
+        # Done once it is told to stop while its part is still on its way here.
+        self._called_off: asyncio.Future[None] = self._loop.create_future()
         self._spawn()
 
     def _spawn(self) -> None:
@@ -103,7 +104,8 @@ class _Executor:
 
     def prepare(self, assignment: Prepare) -> "asyncio.Future[Prepared | Refused]":
         """The executor's answer; RunError if it dies instead of answering."""
-        self._is_called_off = False  # now, not in the task: a stop may come before that begins
+        # Now, not in the task: a stop may come before that begins.
+        self._called_off = self._loop.create_future()
         return asyncio.ensure_future(self._prepare(assignment))
 
     async def _prepare(self, assignment: Prepare) -> Prepared | Refused:
@@ -111,8 +113,8 @@ class _Executor:
             self.process.kill()
             await self.process.wait_gone()
             self._spawn()
-        await asyncio.shield(self._greeted)
-        if self._is_called_off:
+        await self._come_up()
+        if self._called_off.done():
             return Refused(error="stopped while preparing", kind=RefusalKind.STOPPED)
         if self.phase is not _Phase.IDLE:
             raise InvariantError(f"an executor in phase {self.phase.name} was given a part")
@@ -126,6 +128,18 @@ class _Executor:
         self._idle.clear()
         self.phase = _Phase.PREPARING
         return await self._answer
+
+    async def _come_up(self) -> None:
+        """Returns when it has said that it is there, or nobody wants that any more."""
+        either = [self._greeted, self._called_off]
+        await asyncio.wait(either, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
+        # Perhaps it was this process that stood still, and its word is waiting.
+        self.process.drain()
+        if not any(each.done() for each in either):
+            self.kill(f"it did not say within {START_S:g} s that it is there")
+            await asyncio.wait([self._greeted])
+        if self._greeted.done():
+            self._greeted.result()
 
     def start(self, start_in_ms: float) -> None:
         if self.phase is _Phase.PREPARED:
@@ -145,8 +159,8 @@ class _Executor:
         if self.phase in _HOLDS_PART:
             self.process.send(Stop(reason=reason, grace_s=grace_s))
             self._expect_end(in_s=grace_s)
-        else:
-            self._is_called_off = True
+        elif not self._called_off.done():
+            self._called_off.set_result(None)
 
     def discard(self) -> None:
         """Ends a part that will not run after all; its end is no event."""
@@ -309,12 +323,12 @@ class _Executor:
         self.process.drain()
         if self._watch is None:  # the end was among it
             return
-        cpu_s, is_runnable = self.process.usage()
+        cpu_s, is_held_up = self.process.usage()
         verdict = overdue.verdict(
             now_s=self._loop.time(),
             heard_s=self._heard_s,
             cpu_s=cpu_s,
-            is_runnable=is_runnable,
+            is_held_up=is_held_up,
             is_tearing_down=self.phase is _Phase.TEARING_DOWN,
         )
         if verdict is not None:

@@ -13,7 +13,7 @@ LAST_S = DUE_S + TEARDOWN_S + 2 * SILENT_S
 def first_verdict(
     *,
     cpu_share: float,
-    is_runnable: bool,
+    is_held_up: bool,
     is_tearing_down: bool = False,
     speaks_until_s: float = 0.0,
 ) -> tuple[float, str]:
@@ -25,7 +25,7 @@ def first_verdict(
             now_s=now_s,
             heard_s=min(now_s, max(DUE_S - 0.1, speaks_until_s)),
             cpu_s=5.0 + (now_s - DUE_S) * cpu_share,
-            is_runnable=is_runnable,
+            is_held_up=is_held_up,
             is_tearing_down=is_tearing_down,
         )
         if verdict is not None:
@@ -35,45 +35,51 @@ def first_verdict(
 
 
 def test_code_that_holds_the_interpreter_is_killed_soon() -> None:
-    when_s, reason = first_verdict(cpu_share=1.0, is_runnable=True)
+    when_s, reason = first_verdict(cpu_share=1.0, is_held_up=True)
     assert when_s == DUE_S + SILENT_S
     assert "holds the interpreter" in reason
 
 
 def test_code_that_sleeps_without_awaiting_is_killed_soon() -> None:
-    when_s, reason = first_verdict(cpu_share=0.0, is_runnable=False)
+    when_s, reason = first_verdict(cpu_share=0.0, is_held_up=False)
     assert when_s == DUE_S + SILENT_S
     assert "holds the interpreter" in reason
 
 
 def test_an_executor_that_is_given_no_cpu_is_waited_for_and_not_blamed() -> None:
-    when_s, reason = first_verdict(cpu_share=0.001, is_runnable=True)
+    when_s, reason = first_verdict(cpu_share=0.001, is_held_up=True)
     assert when_s == LAST_S
     assert "no CPU" in reason
 
 
+def test_a_disk_that_does_not_answer_and_whoever_stops_it_are_no_fault_of_the_code() -> None:
+    when_s, reason = first_verdict(cpu_share=0.0, is_held_up=True)
+    assert when_s == LAST_S
+    assert "it was stopped, blocked" in reason
+
+
 def test_hooks_that_tear_down_may_be_silent_longer() -> None:
-    when_s, _ = first_verdict(cpu_share=0.0, is_runnable=False, is_tearing_down=True)
+    when_s, _ = first_verdict(cpu_share=0.0, is_held_up=False, is_tearing_down=True)
     assert when_s == DUE_S + SILENT_S + TEARDOWN_S
 
 
 def test_silence_counts_from_the_last_word() -> None:
-    when_s, _ = first_verdict(cpu_share=1.0, is_runnable=True, speaks_until_s=DUE_S + 3.0)
+    when_s, _ = first_verdict(cpu_share=1.0, is_held_up=True, speaks_until_s=DUE_S + 3.0)
     assert when_s == DUE_S + 3.0 + SILENT_S
 
 
 @given(
     cpu_share=st.floats(0, 1),
-    is_runnable=st.booleans(),
+    is_held_up=st.booleans(),
     is_tearing_down=st.booleans(),
     speaks_until_s=st.floats(DUE_S, DUE_S + 100),
 )
 def test_nobody_outstays_the_last_bound(
-    cpu_share: float, is_runnable: bool, is_tearing_down: bool, speaks_until_s: float
+    cpu_share: float, is_held_up: bool, is_tearing_down: bool, speaks_until_s: float
 ) -> None:
     when_s, _ = first_verdict(
         cpu_share=cpu_share,
-        is_runnable=is_runnable,
+        is_held_up=is_held_up,
         is_tearing_down=is_tearing_down,
         speaks_until_s=speaks_until_s,
     )

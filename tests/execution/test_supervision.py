@@ -1,12 +1,16 @@
 """Executors as processes under a pool: how they are stopped, killed and replaced."""
 
+import asyncio
 import os
 import signal
 import time
 
 import pytest
 
+from hyperscale.errors import RunError
+from hyperscale.execution import overdue, supervisor
 from hyperscale.execution.protocol import PartStatus
+from hyperscale.execution.supervisor import ExecutorLostError
 from tests.execution.lab import SLEEPER, Bench, Lab
 
 
@@ -88,6 +92,66 @@ def test_sigterm_tears_down_before_the_executor_leaves(lab: Lab) -> None:
 
     lab.work(work)  # closing the pool is the SIGTERM
     assert lab.log()[-1] == "teardown"
+
+
+def freeze(bench: Bench) -> int:
+    """The executor; right at the start, before it can have said a word."""
+    (pid,) = bench.pool.pids
+    os.kill(pid, signal.SIGSTOP)
+    return pid
+
+
+def test_a_stop_does_not_wait_for_an_executor_that_never_comes_up(lab: Lab) -> None:
+    lab.write(SLEEPER)
+
+    async def work(bench: Bench) -> None:
+        pid = freeze(bench)
+        preparing = asyncio.ensure_future(bench.prepare("Sleeper"))
+        await asyncio.sleep(0)
+        bench.pool.stop(bench.ids, "not needed", 0.0)
+        async with asyncio.timeout(30):
+            with pytest.raises(RunError, match="stopped while preparing"):
+                await preparing
+            await bench.pool.wait_vacant(0)
+        os.kill(pid, signal.SIGCONT)
+        await bench.prepare("Sleeper")  # it was only slow
+
+    lab.work(work)
+
+
+def test_an_executor_that_never_comes_up_is_replaced(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.write(SLEEPER)
+
+    async def work(bench: Bench) -> None:
+        freeze(bench)
+        with monkeypatch.context() as patched:
+            patched.setattr(supervisor, "START_S", 0.1)
+            with pytest.raises(ExecutorLostError, match=r"did not say within 0\.1 s"):
+                await bench.prepare("Sleeper")
+        await bench.prepare("Sleeper")
+
+    lab.work(work)
+
+
+def test_code_that_somebody_stopped_is_not_blamed_for_its_silence(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.write(SLEEPER)
+    monkeypatch.setattr(overdue, "SILENT_S", 0.2)
+    monkeypatch.setattr(overdue, "TEARDOWN_S", 0.2)
+
+    async def work(bench: Bench) -> None:
+        await bench.begin("Sleeper", until="napping")
+        freeze(bench)
+        bench.pool.stop(bench.ids, "not needed", 0.0)
+        (outcome,) = await bench.ended()
+        assert outcome.died is not None
+        assert "it was stopped, blocked or given no CPU" in outcome.died.reason
+        assert not outcome.died.blames_code
+
+    lab.work(work)
 
 
 def test_an_expired_lease_cuts_at_once(lab: Lab) -> None:

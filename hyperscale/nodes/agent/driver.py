@@ -55,11 +55,13 @@ from hyperscale.nodes.member import MemberNode
 from hyperscale.nodes.metrics import Family, counter, gauge
 from hyperscale.nodes.shelf import BundleShelf
 from hyperscale.wire.calls import InboundCall
-from hyperscale.wire.errors import CallError, OverloadedError
+from hyperscale.wire.errors import CallError, OverloadedError, UnreachableError
 from hyperscale.wire.messages import Chunk
 from hyperscale.wire.roles import Role
 
 FETCH_S = 60.0
+FIRST_S = 5.0
+STALL_S = 15.0
 ANSWER_S = 2.0
 MEASURE_S = 1.0
 _OPENS_S = 0.2
@@ -371,7 +373,7 @@ class AgentDriver:
         for node in [leader, *others]:
             try:
                 path = await self._receive(sha256, node)
-            except (CallError, RunError, TimeoutError) as error:
+            except (CallError, RunError) as error:
                 problem = problem or f"{node}: {error}"
             else:
                 await self._in_thread(self._shelf.trim, [sha256])
@@ -380,12 +382,19 @@ class AgentDriver:
 
     async def _receive(self, sha256: str, node: str) -> Path:
         deadline_s = self._loop.time() + FETCH_S
-        stream = await self._managers.stream(node, FetchBlob(sha256), Chunk, deadline_s=deadline_s)
+        asked = FetchBlob(sha256)
         receiving = await self._in_thread(self._shelf.receive, sha256)
         with receiving:
-            async with asyncio.timeout_at(deadline_s), stream as chunks:
-                async for chunk in chunks:
-                    await self._in_thread(receiving.write, chunk.data)
+            try:
+                # One that is silent is found out while the job can still wait for another.
+                async with asyncio.timeout(FIRST_S) as patience:
+                    stream = await self._managers.stream(node, asked, Chunk, deadline_s=deadline_s)
+                    async with stream as chunks:
+                        async for chunk in chunks:
+                            patience.reschedule(self._loop.time() + STALL_S)
+                            await self._in_thread(receiving.write, chunk.data)
+            except TimeoutError:
+                raise UnreachableError("it does not give the bundle") from None
             path: Path = await self._in_thread(receiving.finish)
         return path
 

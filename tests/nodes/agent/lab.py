@@ -121,6 +121,7 @@ class Boss:
         self.answers_progress = True
         self._worker = ("", 0)
         self.grants_cores = True
+        self.gives_bundles = True
         for kind in (PartReady, PartRefused, PartFinished, PartOutput):
             handlers.add(kind, self._hear)
         handlers.add(WorkerCores, self._cores)
@@ -142,6 +143,8 @@ class Boss:
 
     async def _blob(self, _call: InboundCall, asked: FetchBlob) -> AsyncGenerator[Struct, None]:
         self.fetches.append(asked.sha256)
+        if not self.gives_bundles:
+            await asyncio.sleep(WAIT_S)
         if asked.sha256 not in self.blobs:
             raise RemoteError("no such blob", code="missing")
         payload = self.blobs[asked.sha256]

@@ -19,6 +19,7 @@ from hyperscale.jobs.commands import (
     Refusal,
     WorkerCores,
 )
+from hyperscale.nodes.agent import driver as agent_driver
 from hyperscale.plan.context import decode_provided
 from tests.nodes.agent.lab import (
     Boss,
@@ -361,6 +362,25 @@ def test_a_bundle_is_brought_once_for_all_and_kept(tmp_path: Path, target: Targe
                     await leader.hears(PartFinished, lambda each, run=run: each.run == run)  # type: ignore[misc]  # bound now
                     leader.acknowledge(run)
                 assert len(leader.fetches) == (1 if life == 0 else 0)
+
+    play(work)
+
+
+def test_a_leader_that_gives_no_bundle_is_not_waited_for_if_another_has_it(
+    tmp_path: Path, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_driver, "FIRST_S", 0.2)
+    code = load(tmp_path, target, duration="200ms")
+
+    async def work() -> None:
+        async with worker(tmp_path) as node, boss() as leader, boss("m2") as other:
+            leader.gives_bundles = False
+            other.blobs[code.sha256] = code.bundle.payload
+            await other.meet(node.address)
+            await leader.meet(node.address)
+            await leader.prepare(code)
+            await leader.hears(PartReady)
+            assert leader.fetches == other.fetches == [code.sha256]
 
     play(work)
 
