@@ -30,6 +30,7 @@ FOUND = {
     },
     "stubborn": {
         218178826133: "what is known of a run is as old as its last report, whoever leads",
+        235336450019: "parts do not hold cores for ever while another of theirs finds none",
     },
     "blackout": {
         146561055142: "load begins when it is told to, not when that is answered",
