@@ -64,9 +64,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
         description=_UP_DESCRIPTION,
         epilog=_UP_EPILOG,
     )
-    up.add_argument("--managers", metavar="N", default="3", help="how many; default: %(default)s")
-    up.add_argument("--workers", metavar="N", default="3", help="how many; default: %(default)s")
-    up.add_argument("--cores", metavar="N", default="1", help="of each worker; default: 1")
+    up.add_argument("--managers", metavar="N", help="how many; default: 3, or as DIR has")
+    up.add_argument("--workers", metavar="N", help="how many; default: 3, or as DIR has")
+    up.add_argument("--cores", metavar="N", help="of each worker; default: 1, or as DIR has")
     up.add_argument("--datacenters", metavar="N", default="1", help="only 1 so far")
     up.add_argument("--gates", metavar="N", default="0", help="only 0 so far")
     up.add_argument(
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _up(args: argparse.Namespace) -> int:
     from hyperscale.nodes.local.cluster import open_cluster
-    from hyperscale.nodes.local.layout import Shape
+    from hyperscale.nodes.local.layout import Wanted
 
     if _whole(args.gates, "--gates", low=0) > 0:
         raise InputError(
@@ -125,17 +125,14 @@ def _up(args: argparse.Namespace) -> int:
             "built yet",
             hint="leave it out",
         )
-    base_port = None
-    if args.base_port is not None:
-        base_port = _whole(args.base_port, "--base-port", most=65535)
-    shape = Shape(
-        managers=_whole(args.managers, "--managers"),
-        workers=_whole(args.workers, "--workers", low=0),
-        cores=_whole(args.cores, "--cores", most=4096),
-        base_port=base_port,
+    wanted = Wanted(
+        managers=_given(args.managers, "--managers"),
+        workers=_given(args.workers, "--workers", low=0),
+        cores=_given(args.cores, "--cores", most=4096),
+        base_port=_given(args.base_port, "--base-port", most=65535),
         config=None if args.config is None else _checked(Path(args.config)),
     )
-    with open_cluster(named_directory(args.dir), shape, _say, _note) as cluster:
+    with open_cluster(named_directory(args.dir), wanted, _say, _note) as cluster:
         cluster.run()
     return 0
 
@@ -157,6 +154,10 @@ def _checked(file: Path) -> Path:
             hint=f"what can be set: {', '.join(_YOURS_TO_SET)}",
         )
     return file
+
+
+def _given(text: str | None, flag: str, *, low: int = 1, most: int = _NODES_MAX) -> int | None:
+    return None if text is None else _whole(text, flag, low=low, most=most)
 
 
 def _whole(text: str, flag: str, *, low: int = 1, most: int = _NODES_MAX) -> int:

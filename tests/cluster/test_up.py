@@ -3,17 +3,21 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import urlopen
 
+import msgspec
 import pytest
 
+from hyperscale.config.addresses import split_address
 from hyperscale.errors import RunError
 from hyperscale.nodes.local.chaos import children_of
 from hyperscale.nodes.local.control import start_again
-from hyperscale.nodes.local.layout import find_ports
+from hyperscale.nodes.local.file import ClusterFile
+from hyperscale.nodes.local.layout import Shape, Wanted, find_ports, lay_out, shape_of
 from tests.cli.command import HYPERSCALE, WAIT_S, is_alive, run
 from tests.cluster.lab import Cluster, running_cluster, until
 
@@ -82,7 +86,7 @@ def test_the_same_directory_continues_the_same_cluster(tmp_path: Path) -> None:
         job = done.stdout.strip()
         assert first.run("watch", job, "--dir", str(first.directory)).returncode == 0
         ports = [row.tcp for row in first.file.nodes]
-    with running_cluster(tmp_path / "lab", *shape) as second:
+    with running_cluster(tmp_path / "lab") as second:
         assert [row.tcp for row in second.file.nodes] == ports
         again = second.run("results", job, "--dir", str(second.directory))
         assert again.returncode == 0, again.stderr
@@ -91,7 +95,21 @@ def test_the_same_directory_continues_the_same_cluster(tmp_path: Path) -> None:
     assert "'hyperscale cluster up --dir lab' starts it again" in ended.stderr
     other = run("cluster", "up", "--dir", "lab", "--managers", "3", cwd=tmp_path)
     assert other.code == 2
-    assert "holds a cluster of 1 managers and 1 workers" in other.stderr
+    assert "holds a cluster of --managers 1 --workers 1" in other.stderr
+
+
+def test_what_is_not_asked_for_stays_as_it_was_but_for_ports_others_have_taken(
+    tmp_path: Path,
+) -> None:
+    assert shape_of(Wanted()) == Shape(managers=3, workers=3, cores=1)
+    config = tmp_path / "nodes.toml"
+    shape = Shape(managers=1, workers=2, cores=3, base_port=find_ports(6), config=config)
+    managers, workers = lay_out(shape, tmp_path, tmp_path / "secret")
+    before = ClusterFile(secret_file="secret", managers=managers, workers=workers)
+    assert shape_of(Wanted(), before) == shape
+    with socket.create_server(split_address(workers[1].http)):
+        other = shape_of(Wanted(cores=1), before)
+    assert other == msgspec.structs.replace(shape, cores=1, base_port=None)
 
 
 def test_nothing_is_left_when_it_is_killed(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from hyperscale.nodes.local.file import (
     read_cluster,
     write_cluster,
 )
-from hyperscale.nodes.local.layout import Shape, lay_out
+from hyperscale.nodes.local.layout import Wanted, lay_out, shape_of
 from hyperscale.nodes.local.processes import ended_how, start_node
 from hyperscale.wire.secret import make_secret, write_secret_file
 
@@ -264,7 +264,7 @@ def why_not_ready(row: NodeRow) -> str:
 @contextlib.contextmanager
 def open_cluster(
     directory: Path,
-    shape: Shape,
+    wanted: Wanted,
     say: Callable[[str], None],
     note: Callable[[str], None] = lambda _: None,
 ) -> Iterator[LocalCluster]:
@@ -284,31 +284,29 @@ def open_cluster(
             raise InputError(
                 f"--dir: another cluster is running in {directory}", hint="choose another --dir"
             ) from None
-        yield LocalCluster(directory, _laid_out(directory, shape), say, note)
+        yield LocalCluster(directory, _laid_out(directory, wanted), say, note)
     finally:
         os.close(lock)
 
 
-def _laid_out(directory: Path, shape: Shape) -> ClusterFile:
+def _laid_out(directory: Path, wanted: Wanted) -> ClusterFile:
     secret_file = directory / "secret"
-    if cluster_path(directory).exists():
-        before = read_cluster(directory)
-        found = (len(before.managers), len(before.workers))
-        if found != (shape.managers, shape.workers):
+    before = read_cluster(directory) if cluster_path(directory).exists() else None
+    shape = shape_of(wanted, before)
+    if before is not None:
+        managers, workers = len(before.managers), len(before.workers)
+        if (managers, workers) != (shape.managers, shape.workers):
             raise InputError(
-                f"--dir: {directory} holds a cluster of {found[0]} managers and {found[1]} workers",
-                hint="start it as it was, choose another --dir, or remove the directory",
+                f"--dir: {directory} holds a cluster of --managers {managers} --workers {workers}",
+                hint="leave these flags out, choose another --dir, or remove the directory",
             )
-        if shape.base_port is None:
-            base = split_address(before.managers[0].tcp)[1]
-            shape = msgspec.structs.replace(shape, base_port=base)
     if not secret_file.exists():
         write_secret_file(secret_file, make_secret())
-    managers, workers = lay_out(shape, directory, secret_file)
+    manager_rows, worker_rows = lay_out(shape, directory, secret_file)
     return ClusterFile(
         secret_file=str(secret_file),
-        managers=managers,
-        workers=workers,
+        managers=manager_rows,
+        workers=worker_rows,
         pid=os.getpid(),
         datacenters=["default"],
     )

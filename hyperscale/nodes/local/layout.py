@@ -11,8 +11,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from hyperscale.config.addresses import split_address
 from hyperscale.errors import InputError
-from hyperscale.nodes.local.file import NodeRow
+from hyperscale.nodes.local.file import ClusterFile, NodeRow
 
 HOST = "127.0.0.1"
 # Below what the kernel gives to outgoing connections: a node that is down keeps its port.
@@ -20,6 +21,16 @@ _PORTS_LOW, _PORTS_HIGH = 12_000, 31_000
 _TRIES = 200
 
 PROGRAM = (sys.executable, "-m", "hyperscale.cli.main")
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """What its user asks for. None: as it was, or the default."""
+
+    managers: int | None = None
+    workers: int | None = None
+    cores: int | None = None
+    base_port: int | None = None
+    config: Path | None = None
 
 
 class Shape(Struct, frozen=True, kw_only=True):
@@ -32,6 +43,37 @@ class Shape(Struct, frozen=True, kw_only=True):
     @property
     def ports(self) -> int:
         return 2 * (self.managers + self.workers)
+
+
+def shape_of(wanted: Wanted, before: ClusterFile | None = None) -> Shape:
+    """The whole of it; `before` is the cluster that is to go on."""
+    former = Shape() if before is None else _former(before)
+    base_port = wanted.base_port
+    if base_port is None and former.base_port is not None:
+        ports = range(former.base_port, former.base_port + former.ports)
+        base_port = former.base_port if all(map(is_free, ports)) else None
+    return Shape(
+        managers=former.managers if wanted.managers is None else wanted.managers,
+        workers=former.workers if wanted.workers is None else wanted.workers,
+        cores=former.cores if wanted.cores is None else wanted.cores,
+        base_port=base_port,
+        config=former.config if wanted.config is None else wanted.config,
+    )
+
+
+def _former(before: ClusterFile) -> Shape:
+    def said(rows: Sequence[NodeRow], flag: str) -> str:
+        argv = rows[0].argv if rows else []
+        return argv[argv.index(flag) + 1] if flag in argv[:-1] else ""
+
+    cores, config = said(before.workers, "--cores"), said(before.managers, "--config")
+    return Shape(
+        managers=len(before.managers),
+        workers=len(before.workers),
+        cores=int(cores) if cores.isdecimal() else 1,
+        base_port=split_address(before.managers[0].tcp)[1],
+        config=Path(config) if config else None,
+    )
 
 
 def lay_out(
