@@ -17,6 +17,8 @@ from hyperscale.membership.events import Answered, Received, State
 from hyperscale.membership.messages import Gossip, Sender
 from hyperscale.nodes.jobs.driver import JobsDriver
 from hyperscale.nodes.jobs.duty import JobsDuty
+from hyperscale.nodes.local.cluster import why_not_ready
+from hyperscale.nodes.local.file import NodeRow
 from hyperscale.nodes.manager import manager_duties
 from hyperscale.nodes.member import open_member
 from hyperscale.nodes.running import as_config
@@ -125,6 +127,19 @@ def test_a_worker_that_is_not_ready_in_time_says_why_and_is_gone() -> None:
     before = sockets()
     run(work)
     assert sockets() == before
+
+
+def test_whoever_starts_nodes_is_told_why_one_is_not_ready() -> None:
+    async def work() -> None:
+        lonely = worker("127.0.0.1:1", node={"cores": 1})
+        await lonely.start()
+        row = NodeRow(id="w", pid=0, tcp="", udp="", http=lonely.http_address, argv=[])
+        why = await asyncio.to_thread(why_not_ready, row)
+        assert why == "no manager is known, no manager that grants cores knows its own"
+        await lonely.graceful_shutdown()
+        assert await asyncio.to_thread(why_not_ready, row) == "it does not answer"
+
+    run(work)
 
 
 def test_a_port_in_use_is_said_and_nothing_is_left() -> None:
