@@ -85,6 +85,11 @@ class Executors:
         self._pool.renew_lease(self._of(effect.places), round(effect.until_s * _NS))
 
     def stop(self, effect: StopRun) -> None:
+        # A task that is cancelled before its first step takes none, and nobody would say that
+        # the run is over: what is prepared has begun by then, also if told in the same breath.
+        asyncio.get_running_loop().call_soon(self._stop, effect)
+
+    def _stop(self, effect: StopRun) -> None:
         fetching = self._fetching.get(effect.run)
         if fetching is not None:
             fetching.cancel()  # its code is not here yet; `_prepare` says what follows

@@ -1,0 +1,61 @@
+"""A run that is stopped as soon as it is there still says that it is over."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from hyperscale._native import Target
+from hyperscale.jobs.agent_events import Event, PrepareFailed, PrepareRun, StopRun
+from hyperscale.jobs.commands import PreparePart
+from hyperscale.nodes.agent.executors import Executors
+from tests.nodes.agent.lab import load, play, run_id, until
+
+
+@pytest.mark.parametrize("is_here", [False, True])
+def test_what_is_stopped_in_the_same_breath_as_it_is_prepared_is_over(
+    tmp_path: Path, target: Target, is_here: bool
+) -> None:
+    """As when a worker stood still while both were on their way; whether or not its bundle has
+    to be fetched."""
+    code = load(tmp_path, target)
+    path = tmp_path / "bundle.zip"
+    path.write_bytes(code.bundle.payload)
+    command = PreparePart(
+        run=run_id(),
+        group=1,
+        term=1,
+        leader="m1",
+        parts=1,
+        first_slot=0,
+        slots=1,
+        cores=1,
+        plan=code.plan,
+        file=str(code.file),
+        bundle=code.sha256,
+    )
+    events: list[Event] = []
+
+    async def fetch(_command: PreparePart) -> Path:
+        if not is_here:
+            await asyncio.sleep(60)
+        return path
+
+    async def work() -> None:
+        executors = Executors(
+            1,
+            feed=events.append,
+            fetch=fetch,
+            spawn=lambda work, name: asyncio.create_task(work, name=name),
+        )
+        await executors.open()
+        try:
+            executors.prepare(PrepareRun(command, (0,)))
+            executors.stop(StopRun(command.run, (0,), "cancelled", 1.0))
+            await until(lambda: events)
+        finally:
+            await executors.close()
+
+    play(work)
+    (failed,) = events
+    assert isinstance(failed, PrepareFailed)
