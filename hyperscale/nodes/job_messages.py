@@ -60,7 +60,8 @@ _MESSAGES: tuple[tuple[int, Priority, SizeClass, frozenset[Role], type[Struct]],
     (415, Priority.NORMAL, SizeClass.LARGE, _WORKERS, commands.Progress),
     (416, Priority.NORMAL, SizeClass.SMALL, _MANAGERS, commands.ProgressTaken),
     (417, Priority.CRITICAL, SizeClass.LARGE, _WORKERS, commands.PartFinished),
-    (418, Priority.LOW, SizeClass.MEDIUM, _WORKERS, commands.PartOutput),
+    # Not LOW: that is turned away as soon as a manager is late, and output is told once.
+    (418, Priority.NORMAL, SizeClass.MEDIUM, _WORKERS, commands.PartOutput),
     # Leader, worker and allocator.
     (420, Priority.HIGH, SizeClass.SMALL, _MANAGERS, commands.AskCores),
     (421, Priority.HIGH, SizeClass.MEDIUM, _MANAGERS, commands.CoresAnswer),
