@@ -40,7 +40,7 @@ def add_asking_flags(parser: argparse.ArgumentParser, *, timeout: str = "10s") -
         default=timeout,
         help="how long to wait (default %(default)s)",
     )
-    add_connection_flags(parser)
+    add_connection_flags(parser, key_flags=("--key", "--certificate-key"))
 
 
 def ask_node(args: argparse.Namespace, question: Any, answer: Any) -> Any:

@@ -43,7 +43,7 @@ def add_client_flags(parser: argparse.ArgumentParser) -> None:
         "--gate", metavar="HOST:PORT", action="append", default=[], help="there are none yet"
     )
     # `--key` is that of a submission here.
-    add_connection_flags(parser, key_flag="--certificate-key")
+    add_connection_flags(parser, key_flags=("--certificate-key",))
 
 
 def where(args: argparse.Namespace) -> str:

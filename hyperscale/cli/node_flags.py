@@ -6,6 +6,7 @@ The one place that reads the environment for a node.
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,13 +24,13 @@ def add_node_flags(parser: argparse.ArgumentParser, *, role: str = "manager") ->
         _add(by_section[setting.section], setting, role)
 
 
-def add_connection_flags(parser: argparse.ArgumentParser, *, key_flag: str = "--key") -> None:
+def add_connection_flags(parser: argparse.ArgumentParser, *, key_flags: Sequence[str]) -> None:
     """What it takes to be let in by a node, for who asks it something."""
     group = parser.add_argument_group("how to be let in")
     for setting in settings():
         if setting.section == "security" or setting.name in ("node.cluster", "node.environment"):
-            flag = key_flag if setting.name == "security.key" else setting.flag
-            _add(group, setting, "manager", flag=flag)
+            flags = key_flags if setting.name == "security.key" else (setting.flag,)
+            _add(group, setting, "manager", *flags)
     _add_file(group, "--config")
 
 
@@ -61,11 +62,11 @@ def announce(member: Any) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _add(group: Any, setting: Setting, role: str, *, flag: str = "") -> None:
+def _add(group: Any, setting: Setting, role: str, *flags: str) -> None:
     default = setting.default_for(role)
     shown = f" (default {_shown(default)})" if default not in ("", ()) else ""
     group.add_argument(
-        flag or setting.flag,
+        *(flags or (setting.flag,)),
         dest=setting.name,
         metavar=_metavar(setting),
         action="append" if setting.is_list else "store",

@@ -294,7 +294,8 @@ def in_short(error: CallError) -> str:
 
 def _why(error: Exception) -> str:
     if isinstance(error, PeerProtocolError) and error.reason in _FOREIGN:
-        return f"what answers there is no node of a cluster: {error.message}"
+        or_else = ", or wants a certificate" if error.reason is Reason.TRUNCATED else ""
+        return f"what answers there is no node of a cluster{or_else}: {error.message}"
     if isinstance(error, HyperscaleError):
         return f"{error.message}; {error.hint}" if error.hint else error.message
     if isinstance(error, TimeoutError):

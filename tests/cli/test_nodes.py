@@ -142,6 +142,8 @@ def test_a_secret_and_a_file_with_one_are_one_too_many(
         (("members", "--timeout", "soon"), "--timeout"),
         (("drain", "w1", "--dir", "here", "--manager", "there"), "exclude each other"),
         (("jobs", "--limit", "9" * 30), "--limit"),
+        (("jobs", "--certificate-key", "k"), "belong together"),
+        (("drain", "w1", "--certificate-key", "k"), "belong together"),
         (("submit", "shop.py", "--key", ""), "--key: is empty"),
         (("cluster", "start", "w1", "--dir", "nowhere"), "nowhere holds no cluster"),
         (("cluster", "up", "--dir", ""), "--dir: is empty"),

@@ -173,16 +173,23 @@ async def test_a_wrong_secret_is_the_users_to_mend() -> None:
             await asking(server, lab).ask(JobAsked(job="x"), JobTold, within_s=10.0)
 
 
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no node of a cluster: "),
+        (b"", "no node of a cluster, or wants a certificate: "),
+    ],
+)
 @on_loop
-async def test_who_is_no_manager_is_told_apart() -> None:
+async def test_who_is_no_manager_is_told_apart(said: bytes, why: str) -> None:
     async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.write(said)
         writer.close()
 
     web = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with Lab() as lab, client() as server, web:
         lab.addresses.append(web.sockets[0].getsockname())
-        with pytest.raises(NoManagerError, match="what answers there is no node of a cluster"):
+        with pytest.raises(NoManagerError, match=f"what answers there is {why}"):
             await asking(server, lab).ask(JobAsked(job="x"), JobTold, within_s=9.0, patience_s=0.0)
 
 
