@@ -201,8 +201,12 @@ class Cluster:
         )
 
     def run(self, *arguments: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
-        process = self.command(*arguments, cwd=cwd)
-        stdout, stderr = process.communicate(timeout=WAIT_S)
+        with self.command(*arguments, cwd=cwd) as process:
+            try:
+                stdout, stderr = process.communicate(timeout=WAIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
         return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)
 
     def run_undisturbed(
