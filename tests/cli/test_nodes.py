@@ -200,7 +200,7 @@ def test_members_shows_everyone_to_people_and_programs(tmp_path: Path) -> None:
         nodes = cluster.form(1, 1)
         for node in nodes:
             table = run("members", "--connect", node.address, cwd=tmp_path)
-            assert (table.code, table.stderr) == (0, "")
+            assert table.code == 0, table.stderr
             rows = {line.split()[0]: line.split() for line in table.stdout.splitlines() if line}
             assert rows["m0"][1:4] == ["manager", "alive", nodes[0].address]
             assert rows["w0"][1:4] == ["worker", "alive", nodes[1].address]
