@@ -64,7 +64,9 @@ def test_chaos_that_is_interrupted_leaves_a_whole_cluster_and_no_load(
         if "interrupted" in line:  # and again, and again: they are brought back all the same
             chaos.send_signal(signal.SIGINT)
     _, stderr = chaos.communicate(timeout=WAIT_S)
-    assert (chaos.returncode, stderr) in ((130, ""), (130, "hyperscale: interrupted\n"))
+    # The last one may find a process that has nothing to do any more but to end of it.
+    assert chaos.returncode in (130, -signal.SIGINT)
+    assert stderr in ("", "hyperscale: interrupted\n")
     stat = Path(f"/proc/{cluster.node(name).pid}/stat").read_text()
     assert stat.rpartition(")")[2].split()[0] in "RSD"
     live = cluster.run("jobs", "--live", *where)
