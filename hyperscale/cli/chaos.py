@@ -3,12 +3,14 @@
 import argparse
 import asyncio
 import random
+import sys
 from pathlib import Path
 
 from hyperscale.cli.asking import named_directory
 from hyperscale.cli.parser import Parser
 from hyperscale.cli.signals import EXIT_INTERRUPTED, unless_interrupted
 from hyperscale.errors import InputError
+from hyperscale.ui.stream import write_through
 
 _DESCRIPTION = """\
 Kills, pauses and restarts random nodes of a cluster that 'hyperscale cluster up' runs, by a plan
@@ -92,4 +94,5 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    """Also when nobody reads it any more: nodes that are down are to be brought back."""
+    write_through(sys.stdout, f"{text}\n")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from hyperscale.config.addresses import DEFAULT_PORT, parse_address
 from hyperscale.errors import InputError, RunError
+from hyperscale.ui.stream import write_through
 
 if TYPE_CHECKING:
     from hyperscale.nodes.client import HyperscaleClient
@@ -99,7 +100,7 @@ class Troubles:
 
 
 def _say(text: str) -> None:
-    print(f"hyperscale: {text}", file=sys.stderr, flush=True)
+    write_through(sys.stderr, f"hyperscale: {text}\n")
 
 
 def ago(stamp_ms: int, now_s: float) -> str:

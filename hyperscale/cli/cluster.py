@@ -8,6 +8,7 @@ from hyperscale.cli.asking import named_directory
 from hyperscale.cli.parser import Parser
 from hyperscale.config.schema import SECTIONS
 from hyperscale.errors import InputError
+from hyperscale.ui.stream import write_through
 
 _DESCRIPTION = """\
 Runs a cluster of real node processes on this machine, on loopback, with a secret of its own.
@@ -167,9 +168,10 @@ def _whole(text: str, flag: str, *, low: int = 1, most: int = _NODES_MAX) -> int
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    """A cluster does not end because nobody reads what it says."""
+    write_through(sys.stdout, f"{text}\n")
 
 
 def _note(text: str) -> None:
     if sys.stderr.isatty():  # whoever waits for 'ready' in a file does not wonder
-        print(text, file=sys.stderr, flush=True)
+        write_through(sys.stderr, f"{text}\n")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hyperscale.cli.signals import EXIT_INTERRUPTED, uninterrupted, unless_interrupted
+from hyperscale.ui.stream import write_through
 
 if TYPE_CHECKING:
     import argparse
@@ -72,7 +73,7 @@ async def follow_to_end(
 
 
 def _say(text: str) -> None:
-    print(f"hyperscale: {text}", file=sys.stderr)
+    write_through(sys.stderr, f"hyperscale: {text}\n")  # the terminal may be gone
 
 
 async def _show(

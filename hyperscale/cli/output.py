@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hyperscale.cli.signals import uninterrupted, unless_interrupted
 from hyperscale.errors import InputError, RunError
+from hyperscale.ui.stream import write_through
 
 if TYPE_CHECKING:
     from hyperscale.reporting.reporter import ReporterFailure, Sink
@@ -102,7 +103,7 @@ class Destination:
     def complain(self, problems: Sequence[str]) -> None:
         """After the live view: what could not be written, then the results on stdout."""
         for problem in problems:
-            print(f"hyperscale: {problem}", file=sys.stderr)
+            write_through(sys.stderr, f"hyperscale: {problem}\n")
         if self.is_piped:
             _write_stdout(self._piped)
 

@@ -16,7 +16,7 @@ from hyperscale.config.addresses import split_address
 from hyperscale.errors import RunError
 from hyperscale.nodes.local.chaos import children_of
 from hyperscale.nodes.local.control import start_again
-from hyperscale.nodes.local.file import ClusterFile
+from hyperscale.nodes.local.file import ClusterFile, read_cluster
 from hyperscale.nodes.local.layout import Shape, Wanted, find_ports, lay_out, shape_of
 from tests.cli.command import HYPERSCALE, WAIT_S, is_alive, run
 from tests.cluster.lab import Cluster, running_cluster, until
@@ -126,7 +126,7 @@ def test_nothing_is_left_when_it_is_killed(tmp_path: Path) -> None:
         until(lambda: not any(map(is_alive, nodes)), what="all nodes are gone")
 
 
-def test_whoever_waits_at_a_terminal_is_told_for_what(tmp_path: Path) -> None:
+def test_whoever_waits_at_a_terminal_is_told_for_what_and_need_not_read_on(tmp_path: Path) -> None:
     master, slave = os.openpty()
     shape = ("--managers", "1", "--workers", "0")
     with subprocess.Popen(
@@ -137,8 +137,13 @@ def test_whoever_waits_at_a_terminal_is_told_for_what(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
+        process.stdout.close()
+        manager = read_cluster(tmp_path / "lab").node("manager-1")
+        os.kill(manager.pid, signal.SIGKILL)  # which is told to nobody
+        until(lambda: not is_alive(manager.pid), what="its end")
+        assert start_again(tmp_path / "lab", "manager-1") != manager.pid
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=WAIT_S)
+        process.wait(WAIT_S)
     told = os.read(master, 65536).decode()
     os.close(slave)
     os.close(master)

@@ -318,7 +318,9 @@ def _signals(
 ) -> Iterator[None]:
     """Signals wake the selector; the handler itself only counts."""
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    before = {number: signal.signal(number, handler) for number in _STOP_SIGNALS}
+    # One that is ignored, as under nohup, is the user's wish.
+    heeded = [each for each in _STOP_SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heeded}
     woken = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     selector.register(reading, selectors.EVENT_READ, None)
     try:
