@@ -20,6 +20,7 @@ from typing import Any
 from urllib.request import urlopen
 
 from hyperscale._native import Target
+from hyperscale.errors import RunError
 from hyperscale.nodes.client import HyperscaleClient
 from hyperscale.nodes.client_messages import WorkerRow, WorkersTold
 from hyperscale.nodes.local.chaos import children_of
@@ -78,7 +79,17 @@ class Cluster:
         until(lambda: not is_alive(row.pid), what=f"{name} is gone")
 
     def start(self, name: str) -> None:
-        start_again(self.directory, name)
+        until(lambda: self._starts(name), what=f"{name} can be started again")
+
+    def _starts(self, name: str) -> bool:
+        """Not while other threads of a process that looks dead are still ending."""
+        try:
+            start_again(self.directory, name)
+        except RunError as error:
+            if "is running" in error.message:
+                return False
+            raise
+        return True
 
     def pause(self, name: str, *, executors: bool = False) -> list[int]:
         pids = [self.node(name).pid]
