@@ -23,6 +23,7 @@ class Released(Struct, frozen=True, array_like=True, tag=1):
     stamp: int
     move: int
     slots: tuple[int, ...]
+    source: int  # what is told to a group that is gone comes to its heir, who gives nothing away
     target: int
 
 

@@ -119,8 +119,9 @@ class Replica:
                 for job, kind, row in applied.history:
                     self.history.append((job, self.group, index, self.last_ms, kind, row))
                 return Outcome(index, applied.reply)
-            case Released(move=move, slots=slots, target=target):
-                self._release(move, slots, target)
+            case Released(move=move, slots=slots, source=source, target=target):
+                if source == self.group:
+                    self._release(move, slots, target)
             case Adopted(move=move, slots=slots, keys=keys):
                 if move not in self._adopted:
                     self._adopted[move] = len(slots)

@@ -142,7 +142,8 @@ class Steward:
             if move.source != group or self._record(group) is None:
                 continue
             if not core.replicas[group].has_released(move.number):
-                yield Commit(group, Released(core.stamp(), move.number, move.slots, move.target))
+                released = Released(core.stamp(), move.number, move.slots, group, move.target)
+                yield Commit(group, released)
 
     def _hand_over(self, group: int) -> Steps:
         """The target adopts, then the topology says so, then the keys need not wait here."""

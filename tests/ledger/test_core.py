@@ -215,7 +215,7 @@ def test_slots_and_their_keys_go_to_another_group() -> None:
     foreign = tier.commit(2, 2, submit(key), key)
     assert isinstance(foreign, Outcome)
     assert foreign.moved_to >= 0
-    one.propose(1, Released(one.stamp(), 1, (slot_of(key),), 2))
+    one.propose(1, Released(one.stamp(), 1, (slot_of(key),), 1, 2))
     tier.settle()
     move = one.replicas[1].outgoing[1]
     two.propose(2, Adopted(two.stamp(), 1, move.slots, 1, move.keys))

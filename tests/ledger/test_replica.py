@@ -38,7 +38,7 @@ def submit(target: Replica, key: str, payload: str = "Load") -> Outcome:
 
 
 def hand_over(source: Replica, target: Replica, move: int, slots: tuple[int, ...]) -> None:
-    put(source, Released(NOW, move, slots, target.group))
+    put(source, Released(NOW, move, slots, source.group, target.group))
     outgoing = source.outgoing[move]
     put(target, Adopted(NOW, move, outgoing.slots, source.group, outgoing.keys))
     put(source, Handed(NOW, move))
@@ -80,7 +80,7 @@ def test_the_key_goes_with_its_slot_and_makes_no_second_job() -> None:
 
 def test_between_release_and_adoption_nobody_takes_the_key() -> None:
     old, new = replica(1), replica(2, range(0))
-    put(old, Released(NOW, 7, (slot_of("key"),), 2))
+    put(old, Released(NOW, 7, (slot_of("key"),), 1, 2))
     assert submit(old, "key").moved_to == 2
     assert submit(new, "key").moved_to == 0
 
@@ -88,11 +88,11 @@ def test_between_release_and_adoption_nobody_takes_the_key() -> None:
 def test_adopting_twice_changes_nothing() -> None:
     old, new = replica(1), replica(2, range(0))
     submit(old, "key")
-    put(old, Released(NOW, 7, (slot_of("key"),), 2))
+    put(old, Released(NOW, 7, (slot_of("key"),), 1, 2))
     outgoing = old.outgoing[7]
     adopted = Adopted(NOW, 7, outgoing.slots, 1, outgoing.keys)
     put(new, adopted)
-    put(new, Released(NOW, 8, outgoing.slots, 3))
+    put(new, Released(NOW, 8, outgoing.slots, 2, 3))
     put(new, adopted)
     assert not new.slots
 
@@ -101,17 +101,25 @@ def test_a_late_release_does_not_give_away_what_came_back() -> None:
     one, two = replica(1), replica(2, range(0))
     hand_over(one, two, 7, (5,))
     hand_over(two, one, 8, (5,))
-    put(one, Released(NOW, 7, (5,), 2))
+    put(one, Released(NOW, 7, (5,), 1, 2))
     assert 5 in one.slots
     assert one.has_released(7)
     assert not one.outgoing
+
+
+def test_an_heir_does_not_give_away_what_the_group_that_is_gone_gave_it() -> None:
+    one, two = replica(1), replica(2, range(0))
+    hand_over(one, two, 7, (5,))
+    put(two, Released(NOW, 7, (5,), 1, 2))  # on its way to the first when that ended
+    assert 5 in two.slots
+    assert not two.outgoing
 
 
 def test_a_snapshot_is_the_whole_state() -> None:
     own = replica()
     for number in range(20):
         submit(own, f"key-{number}")
-    put(own, Released(NOW, 7, tuple(range(100)), 2))
+    put(own, Released(NOW, 7, tuple(range(100)), own.group, 2))
     copy = replica(slots=range(0))
     copy.restore(own.applied, own.snapshot())
     assert copy.digest() == own.digest()
@@ -120,7 +128,7 @@ def test_a_snapshot_is_the_whole_state() -> None:
         submit(target, "key-3")
         submit(target, "other")
         put(target, Handed(NOW, 7))
-        put(target, Released(NOW, 7, tuple(range(200)), 2))
+        put(target, Released(NOW, 7, tuple(range(200)), target.group, 2))
     assert copy.digest() == own.digest()
 
 
