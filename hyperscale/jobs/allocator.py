@@ -201,7 +201,7 @@ class Allocator:
 
     def ask(self, wish: AskCores, *, now_s: float) -> CoresAnswer:
         """Takes or renews an ask. A grant comes with this answer, or later as a `Tell`."""
-        if not self._is_leading or not self._is_of_late(wish):
+        if not self._is_leading or not self._heeds(wish):
             return CoresAnswer(ask=wish.ask, state=AskState.NOT_ALLOCATOR)
         known = self._asks.get(wish.ask)
         if known is not None and known.answer is not None:
@@ -237,19 +237,19 @@ class Allocator:
 
     def release(self, release: ReleaseCores, *, now_s: float) -> list[Tell]:
         """A wish or a grant is over, or a part of a grant."""
-        self._is_of_late(release)
         ask = self._asks.get(release.ask)
-        if ask is None:
+        if not self._heeds(release) or ask is None:
             return []
         if release.part < 0:
             self._drop(release.ask)
-        for run, worker in list(ask.reserved.items()):
-            if run[2] == release.part:
-                self._unreserve(worker, (release.ask, run))
+        else:
+            for run, worker in list(ask.reserved.items()):
+                if run[2] == release.part:
+                    self._unreserve(worker, (release.ask, run))
         return self._serve_soon(now_s)
 
-    def _is_of_late(self, word: AskCores | ReleaseCores) -> bool:
-        """Whether no later leader of the group is known than the one whose word it is."""
+    def _heeds(self, word: AskCores | ReleaseCores) -> bool:
+        """Hears of the leader whose word it is; false if a later one of its group is known."""
         newest = self._terms[word.group] = max(word.term, self._terms.get(word.group, word.term))
         return word.term == newest
 

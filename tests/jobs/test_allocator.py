@@ -252,6 +252,14 @@ def test_a_leader_that_was_deposed_asks_in_vain() -> None:
     assert pool.ask("new", term=2).state is AskState.QUEUED
 
 
+def test_a_leader_that_was_deposed_takes_nothing_back() -> None:
+    pool = Pool(2)
+    pool.ask("a", term=2)
+    pool.settle(holds=False)
+    pool.allocator.release(ReleaseCores(ask="a", group=1, term=1), now_s=pool.now_s)
+    assert pool.allocator.free() == {"w0": 0}
+
+
 def test_a_part_of_a_grant_can_be_given_back() -> None:
     pool = Pool(2, 2)
     pool.ask("a")
