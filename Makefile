@@ -110,6 +110,7 @@ bench: bench-deps build
 	$(BIN)/python -m benchmarks $(ONLY)
 
 soak: test-deps build
+	$(BIN)/python -m pytest -m "hypothesis and not soak" --hypothesis-profile=wide --timeout=900
 	$(BIN)/python -m pytest -m soak --timeout=3600
 
 # Where the coverage-guided fuzzer has no wheel, the one in tests/fuzz does what it can.

@@ -3,5 +3,8 @@
 from hypothesis import settings
 
 # A deadline per example is a timing assert: it fails on a busy machine, and says nothing.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+# The same code gets the same examples, so `make test` says the same twice; `make soak` draws
+# new ones.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.register_profile("wide", deadline=None, max_examples=1_000)
+settings.load_profile("repeatable")

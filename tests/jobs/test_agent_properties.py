@@ -87,7 +87,7 @@ def _act(world: World, act: Act) -> None:
                 world.feed(Drain())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(ACTS, max_size=60))
 def test_whatever_happens_no_place_and_no_attempt_is_doubled(acts: list[Act]) -> None:
     world = World(CORES)

@@ -119,7 +119,6 @@ def test_no_more_cores_than_virtual_users_and_one_for_what_is_no_test() -> None:
     assert (pool.cores("small"), pool.cores("setup")) == (3, 1)
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 40),
     st.dictionaries(st.sampled_from([f"w{i}" for i in range(6)]), st.integers(0, 16), max_size=6),
@@ -412,7 +411,7 @@ def test_who_does_not_lead_grants_nothing() -> None:
     assert not pool.granted
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.integers(1, 8), min_size=1, max_size=4),
     st.lists(

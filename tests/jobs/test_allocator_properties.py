@@ -102,7 +102,7 @@ class Script:
         assert not exclusive or len(pool.granted) == 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=4), st.lists(steps, max_size=40))
 def test_no_core_is_promised_twice_whatever_happens(
     totals: list[int], script: list[tuple[str, object]]
@@ -113,7 +113,7 @@ def test_no_core_is_promised_twice_whatever_happens(
         world.check()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     totals=st.lists(st.integers(1, 4), min_size=1, max_size=3),
     wish=wishes,

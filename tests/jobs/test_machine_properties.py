@@ -191,7 +191,7 @@ def copy(machine: JobMachine, job: str) -> Job | None:
     return copied  # type: ignore[no-any-return]  # decoded as a Job
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(stories(), st.integers(0, 40))
 def test_replicas_agree_and_every_rule_holds(story: list[Event], restart_at: int) -> None:
     first, second = JobMachine("dc1", 3), JobMachine("dc1", 3)
@@ -215,7 +215,7 @@ def test_replicas_agree_and_every_rule_holds(story: list[Event], restart_at: int
     assert first.snapshot() == second.snapshot()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(stories())
 def test_saying_everything_twice_changes_nothing(story: list[Event]) -> None:
     once, twice = JobMachine("dc1", 3), JobMachine("dc1", 3)
@@ -229,7 +229,7 @@ def test_saying_everything_twice_changes_nothing(story: list[Event]) -> None:
     assert once.snapshot() == twice.snapshot()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.sampled_from(list(JOB_ENDS)), min_size=1, max_size=5))
 def test_the_first_end_in_log_order_wins(wanted: list[JobStatus]) -> None:
     machine = JobMachine("dc1", 3, Limits())
@@ -242,7 +242,7 @@ def test_the_first_end_in_log_order_wins(wanted: list[JobStatus]) -> None:
     assert view.status is wanted[0]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=200))
 def test_no_bytes_make_it_raise(body: bytes) -> None:
     machine = JobMachine("dc1", 3)

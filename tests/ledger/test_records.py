@@ -22,7 +22,7 @@ numbers = st.integers(0, 2**40)
 slots = st.lists(st.integers(0, 1023), max_size=20).map(tuple)
 records = st.one_of(
     st.builds(Command, stamps, st.text(max_size=128), st.binary(max_size=200)),
-    st.builds(Released, stamps, numbers, slots, numbers),
+    st.builds(Released, stamps, numbers, slots, numbers, numbers),
     st.builds(Adopted, stamps, numbers, slots, numbers, st.binary(max_size=200)),
     st.builds(Handed, stamps, numbers),
     st.builds(Checked, stamps, numbers, st.binary(min_size=16, max_size=16)),

@@ -144,7 +144,7 @@ def test_the_page_loads_nothing() -> None:
 
 
 @given(hostile_results)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_hostile_names_stay_text(result: RunResult) -> None:
     page = Page(encode_html(result))
     assert set(page.tags) <= TAGS

@@ -388,7 +388,7 @@ def dags(draw: st.DrawFn) -> list[WorkflowPlan]:
     return plans
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(plans=dags(), cores=st.integers(1, 6), seed=st.integers(0, 2**32), gloom=st.floats(0, 1))
 def test_any_run_ends_with_every_workflow_judged_and_every_core_back(
     plans: list[WorkflowPlan], cores: int, seed: int, gloom: float

@@ -73,7 +73,7 @@ def test_empty_intervals_are_shown_as_such() -> None:
     assert values([], 1, until_s=2.0)[0] == SeriesValue(0, 0, 0, None, None)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     seconds=st.lists(st.integers(0, 20_000), min_size=1, max_size=60, unique=True),
     close_every=st.integers(1, 9),
