@@ -45,7 +45,7 @@ from hyperscale.jobs.agent_events import (
     Tick,
     Vacated,
 )
-from hyperscale.jobs.agent_merge import PHASES_S, SERIES_OPEN_S
+from hyperscale.jobs.agent_merge import PHASES_S
 from hyperscale.jobs.agent_runs import PROGRESS_S
 from hyperscale.jobs.commands import (
     Backpressure,
@@ -147,7 +147,8 @@ class Shapes:
         }
 
     def _series(self, second: int, total: int) -> list[SeriesPoint]:
-        """The newest seconds, the last of them with `total` requests so far."""
+        """Those that grew since they were told last: the one before was not over then. The last
+        has `total` requests so far."""
         return [
             SeriesPoint(
                 second=at,
@@ -155,7 +156,7 @@ class Shapes:
                 failed=1,
                 latency=self._second[at % len(self._second)],
             )
-            for at in range(max(0, second - SERIES_OPEN_S), second + 1)
+            for at in range(max(0, second - 1), second + 1)
         ]
 
 

@@ -4,6 +4,7 @@ Works on whatever has been reported so far, in whatever order it came. Histogram
 only where several executors have to become one.
 """
 
+import heapq
 from collections.abc import Iterable
 
 from hyperscale.stats.histograms import merge_encoded
@@ -18,8 +19,6 @@ from hyperscale.stats.report import (
 
 SERIES_S = 15
 """How many of the newest seconds go with a report that is not whole, at most."""
-SERIES_OPEN_S = 3
-"""For so long a second may still grow: executors do not report all at once."""
 POINTS_MAX = 4_000
 """Points of all steps together in a whole report: what a message can carry with ease."""
 SECONDS_MAX = 600
@@ -27,6 +26,9 @@ PHASES_S = 5.0
 """How often phases go with a report: results have them, live views do not."""
 MERGED_PER_S = 300
 """Steps of executors, each with its histograms, that are merged in a second at most."""
+
+Second = tuple[str, int]
+"""Of a step."""
 
 
 class PartMerge:
@@ -39,11 +41,14 @@ class PartMerge:
         self._states: dict[int, PartState] = {}
         self._series: dict[str, dict[int, dict[int, SeriesPoint]]] = {}  # step, second, place
         # Of the same, the seconds that were merged and did not grow since: most of them.
-        self._joined: dict[tuple[str, int], SeriesPoint] = {}
+        self._joined: dict[Second, SeriesPoint] = {}
         self._lag_s = 0.0
         self._has_histograms = False
         self._histograms_again_s = self._phases_again_s = float("-inf")
-        self._told_s = self._taken_s = -SERIES_S  # up to where a report told, and was taken
+        # Seconds that grew since a leader took them, and those of them that the report
+        # under way tells.
+        self._untold: set[Second] = set()
+        self._told: set[Second] = set()
 
     def offer(self, place: int, report: PartReport) -> None:
         state = self._states.get(place)
@@ -61,10 +66,13 @@ class PartMerge:
                 if known is None or point.total > known.total:
                     places[place] = point
                     self._joined.pop((step.name, point.second), None)
+                    self._untold.add((step.name, point.second))
+                    self._told.discard((step.name, point.second))
             if len(seconds) > SECONDS_MAX:
                 for second in sorted(seconds)[: len(seconds) - SECONDS_MAX]:
                     del seconds[second]
                     self._joined.pop((step.name, second), None)
+                    self._untold.discard((step.name, second))
 
     @property
     def elapsed_s(self) -> float:
@@ -79,34 +87,51 @@ class PartMerge:
 
         Merging histograms is the dear part, so with very many of them it is done less often.
         """
+        self._told = set()  # nothing more is heard of the last
         if not self._has_histograms or now_s < self._histograms_again_s:
-            self._told_s = self._taken_s  # this one tells no seconds, whatever comes of the last
-            return self._merged(histograms=False, phases=False, seconds=0)
+            return self._merged(histograms=False, phases=False, seconds=self._told)
         self._has_histograms = False
         histograms = sum(len(state.report.steps) for state in self._states.values())
         self._histograms_again_s = now_s + histograms / MERGED_PER_S
-        self._told_s = int(self.elapsed_s)
-        seconds = min(SERIES_S, self._told_s - self._taken_s + SERIES_OPEN_S)
+        self._untold = self._newest(self._untold, SERIES_S)
+        self._told = set(self._untold)
         has_phases = now_s >= self._phases_again_s
         if has_phases:
             self._phases_again_s = now_s + PHASES_S
-        return self._merged(histograms=True, phases=has_phases, seconds=seconds)
+        return self._merged(histograms=True, phases=has_phases, seconds=self._told)
 
     def taken(self) -> None:
         """Whoever was told the latest has it."""
-        self._taken_s = self._told_s
+        self._untold -= self._told
 
     def untold(self) -> None:
         """Somebody else listens."""
-        self._told_s = self._taken_s = -SERIES_S
+        self._untold = self._all_seconds()
+        self._told = set()
         self._phases_again_s = float("-inf")
 
     def whole(self, *, points_max: int = POINTS_MAX) -> PartReport | None:
         """Everything, for whoever has seen nothing before."""
-        seconds = min(SECONDS_MAX, points_max // max(1, len(self._series)))
+        newest = min(SECONDS_MAX, points_max // max(1, len(self._series)))
+        seconds = self._newest(self._all_seconds(), newest)
         return self._merged(histograms=True, phases=True, seconds=seconds)
 
-    def _merged(self, *, histograms: bool, phases: bool, seconds: int) -> PartReport | None:
+    def _all_seconds(self) -> set[Second]:
+        return {(step, second) for step, seconds in self._series.items() for second in seconds}
+
+    @staticmethod
+    def _newest(seconds: set[Second], count: int) -> set[Second]:
+        """So many of each step."""
+        of_steps: dict[str, list[int]] = {}
+        for step, second in seconds:
+            of_steps.setdefault(step, []).append(second)
+        return {
+            (step, second)
+            for step, found in of_steps.items()
+            for second in heapq.nlargest(count, found)
+        }
+
+    def _merged(self, *, histograms: bool, phases: bool, seconds: set[Second]) -> PartReport | None:
         if not self._states:
             return None
         self._sequence += 1
@@ -130,7 +155,7 @@ class PartMerge:
         )
 
     def _steps(
-        self, states: list[PartState], *, histograms: bool, phases: bool, seconds: int
+        self, states: list[PartState], *, histograms: bool, phases: bool, seconds: set[Second]
     ) -> list[StepReport]:
         names = list(dict.fromkeys(step.name for state in states for step in state.report.steps))
         counts = {
@@ -150,11 +175,10 @@ class PartMerge:
             for name in names
         ]
 
-    def _points(self, step: str, newest: int) -> list[SeriesPoint]:
+    def _points(self, step: str, chosen: set[Second]) -> list[SeriesPoint]:
         seconds = self._series.get(step, {})
-        chosen = sorted(seconds)[max(0, len(seconds) - newest) :] if newest else []
         found = []
-        for second in chosen:
+        for second in sorted(second for name, second in chosen if name == step):
             point = self._joined.get((step, second))
             if point is None:
                 points = list(seconds[second].values())

@@ -157,7 +157,10 @@ class Outlet:
 
     def sent(self, *, now_s: float) -> None:
         self.is_waiting = True
-        self.next_s = now_s + PROGRESS_S[self.level] - self.ahead_s
+        interval_s = PROGRESS_S[self.level]
+        # One that was a little late makes the next no later.
+        due_s = max(self.next_s, now_s - interval_s / 2)
+        self.next_s = due_s + interval_s - self.ahead_s
         self.ahead_s = 0.0
 
     def answered(self, level: Backpressure | None, *, now_s: float) -> None:

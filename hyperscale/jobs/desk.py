@@ -270,7 +270,12 @@ class Desk:
         workflow = live.workflows.get(run.id.workflow)
         if workflow is not None:
             rate = run.rates[-1] if run.rates else 0.0
-            workflow.take(progress.report, attempt=run.id.attempt, rate_per_core=rate / run.cores)
+            workflow.take(
+                progress.report,
+                attempt=run.id.attempt,
+                rate_per_core=rate / run.cores,
+                state=run.state,
+            )
             if run.deadline_s == float("inf"):
                 self._set_deadline(run, workflow)
         if is_first:

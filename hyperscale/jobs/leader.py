@@ -64,6 +64,7 @@ Answer = PartAnswer | LeasesRenewed | RunsHere
 
 _RUNS_AT_ONCE = 64
 _RUNS_MANY = 1_000
+_RENEWALS_AT_ONCE = 64
 _SOON_S = 0.02
 _QUESTIONS_MAX = 8
 
@@ -90,6 +91,7 @@ class JobLeader:
         self._is_leading = False
         self._tick_at_s = float("inf")
         self._full_at_s = float("inf")  # when all jobs are looked at again
+        self._contact_at_s = float("inf")  # when leases are
         self._dirty: set[str] = set()  # jobs to be looked at before that
         self._questions: dict[int, _Question] = {}  # to the other managers, not answered yet
         self._asked = 0  # so many so far
@@ -103,7 +105,7 @@ class JobLeader:
         desk = self._desk
         self._is_leading = True
         desk.lead(term, list(workers), now_s=now_s, now_ms=now_ms)
-        self._tick_at_s = self._full_at_s = now_s
+        self._look_soon(now_s)
         self._dirty.clear()
         self._questions.clear()
         effects: list[Effect] = []
@@ -118,7 +120,7 @@ class JobLeader:
     def follow(self) -> None:
         """This node does not lead any more: it knows nothing and does nothing."""
         self._is_leading = False
-        self._tick_at_s = self._full_at_s = float("inf")
+        self._look_soon(float("inf"))
         self._dirty.clear()
         self._desk.clear()
 
@@ -237,7 +239,7 @@ class JobLeader:
         links = self._desk.links
         if answer is None:
             if links.unanswered(worker, refused_s=refused_s, now_s=now_s):
-                self._full_at_s = self._tick_at_s = now_s
+                self._look_soon(now_s)
             return []
         if rtt_s is not None:
             links.measured(worker, rtt_s, now_s=now_s)
@@ -247,7 +249,7 @@ class JobLeader:
         if silent_s > 2 * self._timing.renew_s:
             # What it was sent meanwhile has echoed an old stamp: its leases have not long to live.
             link.renewed_s = float("-inf")
-            self._full_at_s = self._tick_at_s = now_s
+            self._look_soon(now_s)
         if isinstance(answer, LeasesRenewed):
             return self._renewed(worker, answer, now_s)
         if isinstance(answer, RunsHere):
@@ -337,20 +339,26 @@ class JobLeader:
         self._desk.links.awake(now_s=now_s)
         effects: list[Effect] = []
         jobs = list(self._machine.jobs())
+        often_s = self._timing.renew_s / 4
+        if now_s >= self._contact_at_s:
+            self._contact_at_s = now_s + often_s
+            effects += self._contact(now_s)
         if now_s >= self._full_at_s:
             is_large = len(self._desk.runs) > _RUNS_MANY
-            self._full_at_s = now_s + self._timing.renew_s / (2 if is_large else 4)
-            effects += self._contact(now_s)
+            self._full_at_s = now_s + often_s * (2 if is_large else 1)
         else:
             jobs = [job for job in jobs if job.id in self._dirty]
         self._dirty.clear()
-        self._tick_at_s = self._full_at_s
+        self._tick_at_s = min(self._full_at_s, self._contact_at_s)
         for job in jobs:
             effects += self._steering.steer(job, now_s=now_s)
         return effects
 
     def wake_at_s(self) -> float:
         return self._tick_at_s
+
+    def _look_soon(self, at_s: float) -> None:
+        self._tick_at_s = self._full_at_s = self._contact_at_s = at_s
 
     def _steer(self, job_id: str, now_s: float) -> list[Effect]:
         if len(self._desk.runs) > _RUNS_AT_ONCE:
@@ -369,18 +377,25 @@ class JobLeader:
         for worker in busy:
             desk.links.get(worker, now_s=now_s)
         effects: list[Effect] = []
-        due: list[str] = []
+        due: list[tuple[float, str]] = []  # with when they were last renewed
         for worker, link in desk.links.all().items():
             if link.is_gone or not desk.links.is_due(link, now_s=now_s):
                 continue
             if link.has_answered and link.stamp_ms:
                 if worker in busy:
-                    due.append(worker)
+                    due.append((link.renewed_s, worker))
             elif link.is_up or worker in busy:
                 link.renewed_s = now_s
                 question = WhoRuns(group=desk.group, term=desk.term, leader=desk.node)
                 effects.append(Send(worker, question))
-        return effects + self._confirm(due, now_s) if due else effects
+        # Hundreds of leases that were given together should not be renewed together for ever.
+        at_once = max(_RENEWALS_AT_ONCE, len(busy) // 3)
+        first = [
+            worker
+            for place, (renewed_s, worker) in enumerate(sorted(due))
+            if place < at_once or renewed_s == float("-inf")
+        ]
+        return effects + self._confirm(first, now_s) if first else effects
 
     # --- confirmation ---------------------------------------------------------------------
 

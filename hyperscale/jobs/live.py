@@ -54,13 +54,15 @@ def decode_report(data: bytes) -> PartReport | None:
         return None
 
 
-def sent_of(report: PartReport) -> int:
-    """Requests handed to the kernel. Where a protocol does not count them, finished actions."""
-    return sum(max(step.counts.sent, step.counts.total) for step in report.steps)
-
-
-def actions_of(report: PartReport) -> int:
-    return sum(step.counts.total for step in report.steps) + report.iterations
+def work_of(report: PartReport) -> tuple[int, int]:
+    """Requests handed to the kernel (where a protocol does not count them, finished steps), and
+    all that was finished."""
+    sent, finished = 0, report.iterations
+    for step in report.steps:
+        counts = step.counts
+        sent += max(counts.sent, counts.total)
+        finished += counts.total
+    return sent, finished
 
 
 def _without_seconds(report: PartReport) -> PartReport:
@@ -155,7 +157,8 @@ class LiveRun:
         report = progress.report
         if self.state is not None and report.sequence <= self.state.report.sequence:
             return False
-        self._rate(report, progress.elapsed_s)
+        sent, actions = work_of(report)
+        self._rate(sent, progress.elapsed_s)
         if self.state is None:
             self.state = PartState(report)
         else:
@@ -164,7 +167,6 @@ class LiveRun:
         self.iterations = report.iterations
         self.report_s = now_s
         self.origin_s = min(self.origin_s, now_s - progress.elapsed_s)
-        actions = actions_of(report)
         if actions != self.actions:
             self.actions, self.moved_s = actions, now_s
         if self.phase is not PartPhase.STOPPING:
@@ -181,15 +183,15 @@ class LiveRun:
         if report is not None:
             self.state = PartState(report)
             self.elapsed_s, self.iterations = part.elapsed_s, part.iterations
-            self.sent = sent_of(report)
+            self.sent, self.actions = work_of(report)
             if part.elapsed_s > 0:
                 self.rates = [self.sent / part.elapsed_s]
-            self.actions, self.moved_s = actions_of(report), now_s
+            self.moved_s = now_s
             self.report_s = now_s - age_s
             self.origin_s = self.report_s - part.elapsed_s - _CLOCKS_S
 
-    def _rate(self, report: PartReport, elapsed_s: float) -> None:
-        before, self.sent = self.sent, sent_of(report)
+    def _rate(self, sent: int, elapsed_s: float) -> None:
+        before, self.sent = self.sent, sent
         span_s = elapsed_s - self.elapsed_s
         if self.state is None:
             if elapsed_s > _RATE_SPAN_S:
@@ -304,10 +306,17 @@ class LiveWorkflow:
         self.rate_per_core = 0.0  # of requests: the highest of any part, as measured
         self._steps = {name for name, _ in self.stats.steps}
 
-    def take(self, report: PartReport, *, attempt: int, rate_per_core: float) -> None:
+    def take(
+        self,
+        report: PartReport,
+        *,
+        attempt: int,
+        rate_per_core: float,
+        state: PartState | None = None,
+    ) -> None:
         """Reports of steps the plan does not know are left out: a worker is not trusted."""
         if report.workflow == self.plan.name and all(s.name in self._steps for s in report.steps):
-            self.stats.apply(report, attempt=attempt)
+            self.stats.apply(report, attempt=attempt, state=state)
             self.rate_per_core = max(self.rate_per_core, rate_per_core)
 
     def remember(self, parts: list[Part]) -> None:
@@ -318,5 +327,5 @@ class LiveWorkflow:
             for attempt, elapsed_s, data in of_attempts:
                 report = decode_report(data)
                 if report is not None:
-                    rate = sent_of(report) / elapsed_s if elapsed_s > _RATE_SPAN_S else 0.0
+                    rate = work_of(report)[0] / elapsed_s if elapsed_s > _RATE_SPAN_S else 0.0
                     self.take(report, attempt=attempt, rate_per_core=rate / part.cores)

@@ -16,7 +16,7 @@ from hyperscale.health.overload import Overload, OverloadDetector, Sample
 from hyperscale.nodes.metrics import Family, Histogram, counter, gauge
 
 SAMPLE_S = 0.25
-_CPU_SAMPLES = 8
+_CPU_SAMPLES = 40
 _MEMORY_EVERY = 8
 """Memory changes slowly; it is looked at once in so many samples."""
 
@@ -56,7 +56,8 @@ class Vitals:
     async def run(self) -> None:
         """Measures until cancelled."""
         samples = 0
-        # Much of what a node does comes in bursts: one quarter of a second says little.
+        # Much of what a node does comes in bursts: seconds say little, and a core that is busy
+        # for seconds is no reason to turn anyone away.
         spent: deque[tuple[float, float]] = deque(maxlen=_CPU_SAMPLES + 1)
         spent.append((time.monotonic(), time.process_time()))
         while True:

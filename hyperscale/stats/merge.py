@@ -158,8 +158,11 @@ class WorkflowStats:
 
     # -- feeding
 
-    def apply(self, report: PartReport, *, attempt: int = 0) -> None:
-        """Takes one report. Late and repeated ones are welcome and change nothing."""
+    def apply(
+        self, report: PartReport, *, attempt: int = 0, state: PartState | None = None
+    ) -> None:
+        """Takes one report. Late and repeated ones are welcome and change nothing. Whoever keeps
+        the part's state too, with this report in it, gives it along: one is enough."""
         if report.workflow != self.plan.name:
             raise InvariantError(f"a report of {report.workflow!r} for {self.plan.name!r}")
         for step_report in report.steps:
@@ -167,7 +170,9 @@ class WorkflowStats:
                 raise InvariantError(f"{self.plan.name} has no step {step_report.name!r}")
         key = PartKey(report.slot, attempt)
         part = self._parts.get(key)
-        if part is None:
+        if state is not None:
+            self._parts[key] = state
+        elif part is None:
             self._parts[key] = PartState(report)
         else:
             part.apply(report)

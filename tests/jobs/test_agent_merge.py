@@ -22,6 +22,7 @@ from hyperscale.stats.report import (
     StepCounts,
     StepReport,
 )
+from hyperscale.stats.series import StepSeries
 
 PLAN = WorkflowPlan(
     name="Load",
@@ -150,14 +151,18 @@ def test_seconds_that_were_taken_are_not_told_again() -> None:
     for second in range(1, 30):
         assert told(second)[0] == max(1, second - SERIES_S + 1)
     merge.taken()
-    assert told(30) == [27, 28, 29, 30]  # those before it may still have grown
-    assert told(31) == [27, 28, 29, 30, 31]  # the last one was lost
+    assert told(30) == [30]
+    assert told(31) == [30, 31]  # the last one was lost
     assert merge.latest(now_s=31.0) is not None  # one without seconds, which is taken
     merge.taken()
-    assert told(32) == [27, 28, 29, 30, 31, 32]
+    assert told(32) == [30, 31, 32]
+    merge.offer(1, report(1, 31, [10]))  # it grows while the report is under way
+    merge.taken()
+    merge.offer(1, report(1, 30, [10]))  # it grows when all is told
+    assert told(33) == [30, 31, 33]
     merge.taken()
     merge.untold()
-    assert len(told(33)) == SERIES_S
+    assert len(told(34)) == SERIES_S
 
 
 def test_a_long_run_is_bounded() -> None:
@@ -204,3 +209,33 @@ def test_merged_here_or_by_the_leader_the_totals_are_the_same(
     assert through.latency("hit").count == direct.latency("hit").count
     assert through.iterations == direct.iterations
     assert through.elapsed_s == direct.elapsed_s
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(1, 10), st.lists(st.integers(1, 50), max_size=3)),
+        max_size=20,
+    ),
+    st.data(),
+)
+def test_whichever_reports_are_lost_the_seconds_are_told_in_the_end(
+    said: list[tuple[int, int, list[int]]], data: st.DataObject
+) -> None:
+    merge, heard = PartMerge("Load", 0), StepSeries()
+    seconds: dict[tuple[int, int], list[int]] = {}
+    for now_s, (slot, second, more) in enumerate(said):
+        seconds[slot, second] = seconds.get((slot, second), []) + more
+        merge.offer(slot, report(slot, second, seconds[slot, second]))
+        merged = merge.latest(now_s=float(now_s))
+        assert merged is not None
+        if data.draw(st.booleans()):
+            heard.offer("part", merged.steps[0].series)
+            merge.taken()
+    merge.offer(0, report(0, 11, [10]))
+    last = merge.latest(now_s=float(len(said)))
+    assert last is not None
+    heard.offer("part", last.steps[0].series)
+    totals: dict[int, int] = {11: 1}
+    for (_, second), values in seconds.items():
+        totals[second] = totals.get(second, 0) + len(values)
+    assert {cell.at_s: cell.total for cell in heard.cells(0)} == totals
