@@ -66,8 +66,5 @@ class GateReadiness(Struct, frozen=True, kw_only=True):
         return not self.why_not()
 
 
-Readiness = WorkerReadiness | ManagerReadiness | GateReadiness
-
-
 def _named(*conditions: tuple[str, bool]) -> tuple[str, ...]:
     return tuple(words for words, holds in conditions if holds)

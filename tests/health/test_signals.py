@@ -1,16 +1,15 @@
-"""Liveness, readiness, progress, routing and what holds an eviction."""
+"""Readiness, progress, routing and what holds an eviction."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperscale.errors import InputError
-from hyperscale.health.correlation import CorrelationConfig
-from hyperscale.health.liveness import Probed
+from hyperscale.health.correlation import CorrelationConfig, CorrelationGuard
 from hyperscale.health.overload import Overload
 from hyperscale.health.progress import Progress, ProgressConfig, ProgressMeter
 from hyperscale.health.readiness import GateReadiness, ManagerReadiness, WorkerReadiness
-from hyperscale.health.routing import HealthSignals, NodeHealth, Routing
+from hyperscale.health.routing import HealthSignals, Routing
 
 # Routing.
 
@@ -28,7 +27,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("live", "ready", "progress", "decision"), ROWS)
-def test_every_row_of_the_table(
+def test_each_combination_of_signals_leads_to_the_decision_of_the_table(
     live: bool, ready: bool, progress: Progress, decision: Routing
 ) -> None:
     signals = HealthSignals(is_live=live, is_ready=ready, progress=progress)
@@ -56,40 +55,19 @@ def test_a_worse_signal_never_leads_to_a_milder_decision(
         assert GRAVITY.index(signals.decision()) >= GRAVITY.index(better)
 
 
-def healthy(*nodes: str) -> NodeHealth:
-    tracker = NodeHealth()
-    for node in nodes:
-        tracker.update(node, HealthSignals(is_live=True, is_ready=True), now_s=0.0)
-    return tracker
+# Correlation: what holds an eviction.
 
 
-DEAD = HealthSignals(is_live=False, is_ready=False)
+def silent(*failures: tuple[str, float]) -> CorrelationGuard:
+    """Nodes that fell silent, each at its time."""
+    guard = CorrelationGuard()
+    for node, now_s in failures:
+        guard.failed(node, is_certain=False, now_s=now_s)
+    return guard
 
 
-def test_a_node_nobody_told_about_is_neither_routed_to_nor_evicted() -> None:
-    tracker = NodeHealth()
-    assert tracker.decision("a") is None
-    assert tracker.routable() == []
-    assert not tracker.verdict("a", now_s=0.0).is_evicted
-
-
-def test_work_goes_to_healthy_nodes_and_to_slow_ones_only_if_there_is_no_other() -> None:
-    tracker = healthy("a", "b")
-    slow = HealthSignals(is_live=True, is_ready=True, progress=Progress.STALLED)
-    tracker.update("b", slow, now_s=1.0)
-    assert tracker.routable() == ["a"]
-    tracker.update("a", HealthSignals(is_live=True, is_ready=False), now_s=1.0)
-    assert tracker.routable() == ["b"]
-    tracker.forget("b")
-    assert tracker.routable() == []
-
-
-def test_full_is_not_dead() -> None:
-    tracker = healthy("a")
-    assert tracker.update("a", HealthSignals(is_live=True, is_ready=False), now_s=1.0) is (
-        Routing.HOLD
-    )
-    assert not tracker.verdict("a", now_s=1e6).is_evicted
+def test_a_node_nobody_told_about_is_not_held() -> None:
+    assert not CorrelationGuard().is_held("a", nodes=1, now_s=0.0)
 
 
 @pytest.mark.parametrize(
@@ -99,72 +77,51 @@ def test_full_is_not_dead() -> None:
 def test_many_failing_at_once_hold_each_others_eviction(
     known: int, failing: int, is_held: bool
 ) -> None:
-    nodes = [f"n{i}" for i in range(known)]
-    tracker = healthy(*nodes)
-    for node in nodes[:failing]:
-        tracker.update(node, DEAD, now_s=10.0)
-    verdict = tracker.verdict("n0", now_s=11.0)
-    assert verdict.is_evicted is not is_held
-    expected = "systemic failure detected, holding eviction" if is_held else "eviction criteria met"
-    assert verdict.reason == expected
+    guard = silent(*((f"n{i}", 10.0) for i in range(failing)))
+    assert guard.is_held("n0", nodes=known, now_s=11.0) is is_held
 
 
 def test_three_of_many_within_half_a_minute_are_held() -> None:
-    nodes = [f"n{i}" for i in range(100)]
-    tracker = healthy(*nodes)
-    for n, node in enumerate(nodes[:3]):
-        tracker.update(node, DEAD, now_s=10.0 * n)
-    assert not tracker.verdict("n2", now_s=21.0).is_evicted
+    guard = silent(("a", 0.0), ("b", 10.0), ("c", 20.0))
+    assert guard.is_held("c", nodes=100, now_s=21.0)
 
 
 def test_failures_far_apart_have_nothing_to_do_with_each_other() -> None:
-    nodes = [f"n{i}" for i in range(10)]
-    tracker = healthy(*nodes)
-    for n, node in enumerate(nodes[:3]):
-        tracker.update(node, DEAD, now_s=31.0 * n)
-        assert tracker.verdict(node, now_s=31.0 * n + 1).is_evicted
+    guard = silent(("a", 0.0), ("b", 31.0), ("c", 62.0))
+    for node, failed_s in (("a", 0.0), ("b", 31.0), ("c", 62.0)):
+        assert not guard.is_held(node, nodes=10, now_s=failed_s + 1)
 
 
 def test_a_hold_ends() -> None:
-    tracker = healthy("a", "b", "c")
-    for node in "ab":
-        tracker.update(node, DEAD, now_s=10.0)
-    assert not tracker.verdict("a", now_s=39.9).is_evicted
-    assert tracker.verdict("a", now_s=40.0).is_evicted
+    guard = silent(("a", 10.0), ("b", 10.0))
+    assert guard.is_held("a", nodes=3, now_s=39.9)
+    assert not guard.is_held("a", nodes=3, now_s=40.0)
 
 
-def test_telling_again_that_a_node_is_dead_does_not_hold_it_longer() -> None:
-    tracker = healthy("a", "b", "c")
-    for now_s in range(10, 41):
-        for node in "ab":
-            tracker.update(node, DEAD, now_s=float(now_s))
-    assert tracker.verdict("a", now_s=40.0).is_evicted
+def test_telling_again_that_a_node_is_silent_does_not_hold_it_longer() -> None:
+    guard = silent(*((node, float(now_s)) for now_s in range(10, 41) for node in "ab"))
+    assert not guard.is_held("a", nodes=3, now_s=40.0)
 
 
 def test_a_proven_death_is_never_held() -> None:
-    nodes = [f"n{i}" for i in range(4)]
-    tracker = healthy(*nodes)
-    proven = HealthSignals(is_live=False, is_ready=False, is_certain=True)
-    for node in nodes:
-        tracker.update(node, proven, now_s=10.0)
-        assert tracker.verdict(node, now_s=10.0).is_evicted
+    guard = CorrelationGuard()
+    for node in "abcd":
+        guard.failed(node, is_certain=True, now_s=10.0)
+        assert not guard.is_held(node, nodes=4, now_s=10.0)
 
 
 def test_a_silence_that_is_proven_a_death_later_is_held_no_longer() -> None:
-    tracker = healthy("a", "b", "c")
-    for node in "ab":
-        tracker.update(node, DEAD, now_s=10.0)
-    tracker.update("a", HealthSignals(is_live=False, is_ready=False, is_certain=True), now_s=11.0)
-    assert tracker.verdict("a", now_s=11.0).is_evicted
-    assert tracker.verdict("b", now_s=11.0).is_evicted  # alone with its silence now
+    guard = silent(("a", 10.0), ("b", 10.0))
+    guard.failed("a", is_certain=True, now_s=11.0)
+    assert not guard.is_held("a", nodes=3, now_s=11.0)
+    assert not guard.is_held("b", nodes=3, now_s=11.0)  # alone with its silence now
 
 
 def test_who_comes_back_counts_no_more() -> None:
-    tracker = healthy("a", "b", "c")
-    for node in "ab":
-        tracker.update(node, DEAD, now_s=10.0)
-    tracker.update("b", HealthSignals(is_live=True, is_ready=True), now_s=11.0)
-    assert tracker.verdict("a", now_s=12.0).is_evicted
+    guard = silent(("a", 10.0), ("b", 10.0))
+    guard.recovered("b")
+    assert guard.suspects == ["a"]
+    assert not guard.is_held("a", nodes=3, now_s=12.0)
 
 
 @given(
@@ -174,16 +131,14 @@ def test_who_comes_back_counts_no_more() -> None:
 def test_every_death_is_acted_on_within_the_hold(
     deaths: list[tuple[int, float]], extra_s: float
 ) -> None:
-    config = CorrelationConfig()
-    tracker = NodeHealth(config)
-    for node in range(8):
-        tracker.update(f"n{node}", HealthSignals(is_live=True, is_ready=True), now_s=0.0)
+    told = [(f"n{node}", now_s) for node, now_s in sorted(deaths, key=lambda death: death[1])]
+    guard = silent(*told)
     first_s: dict[str, float] = {}
-    for node, now_s in sorted(deaths, key=lambda death: death[1]):
-        tracker.update(f"n{node}", DEAD, now_s=now_s)
-        first_s.setdefault(f"n{node}", now_s)
+    for name, now_s in told:
+        first_s.setdefault(name, now_s)
     for name, failed_s in first_s.items():
-        assert tracker.verdict(name, now_s=failed_s + config.hold_s + extra_s).is_evicted
+        ended_s = failed_s + CorrelationConfig().hold_s + extra_s
+        assert not guard.is_held(name, nodes=8, now_s=ended_s)
 
 
 # Progress.
@@ -234,39 +189,6 @@ def test_an_action_ends_a_stall_and_new_work_begins_with_its_own_time() -> None:
 def test_stalled_must_come_before_stuck() -> None:
     with pytest.raises(InputError, match="stalled_s"):
         ProgressConfig(stalled_s=200.0)
-
-
-# Liveness.
-
-
-def test_three_misses_in_a_row_or_half_a_minute_of_silence_are_not_live() -> None:
-    probed = Probed(now_s=0.0)
-    probed.answered(now_s=1.0)
-    probed.missed()
-    probed.missed()
-    assert probed.is_on(now_s=21.0)
-    probed.missed()
-    assert not probed.is_on(now_s=21.0)
-    probed.answered(now_s=22.0)
-    assert probed.is_on(now_s=51.9)
-    assert not probed.is_on(now_s=52.0)
-
-
-def test_a_miss_between_answers_is_forgotten() -> None:
-    probed = Probed(now_s=0.0)
-    for second in range(10):
-        probed.answered(now_s=float(second))
-        probed.missed()
-        probed.missed()
-    assert probed.is_on(now_s=10.0)
-
-
-def test_a_start_may_take_a_hundred_and_fifty_seconds() -> None:
-    probed = Probed(now_s=0.0)
-    for _ in range(28):
-        probed.missed()
-    assert probed.is_on(now_s=140.0)
-    assert not probed.is_on(now_s=151.0)
 
 
 # Readiness.
