@@ -68,6 +68,7 @@ def test_leaders_are_killed_at_many_moments(shared: Cluster) -> None:
     rng = random.Random(20)
     lines: list[str] = []
     worst: list[float] = []
+    undisturbed: list[float] = []
 
     async def once(what: str | None, after_s: float) -> list[int]:
         shared.heal()
@@ -91,12 +92,15 @@ def test_leaders_are_killed_at_many_moments(shared: Cluster) -> None:
 
     control = statistics.median(asyncio.run(once(None, 0.0)))
     for number in range(count):
+        if number % 4 == 0:  # what the machine does by itself
+            undisturbed.append(min(asyncio.run(once(None, 0.0))) / control)
+            lines[-1] += f"; lowest second {undisturbed[-1]:.0%} of the first control's median"
         what = ("leader", "allocator", "both")[number % 3]
         seconds = asyncio.run(once(what, rng.uniform(0.2, 6.0)))
         worst.append(min(seconds) / control)
-        lines[-1] += f"; lowest second {worst[-1]:.0%} of the control's median"
+        lines[-1] += f"; lowest second {worst[-1]:.0%} of it"
     report().write(f"leaders killed at {count} moments, one each", *lines)
-    assert min(worst) >= 0.9, worst
+    assert min(worst) >= min(0.9, *undisturbed), (worst, undisturbed)
 
 
 @pytest.mark.parametrize("on_isolation", ["stop", "continue"])
