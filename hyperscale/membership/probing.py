@@ -13,7 +13,7 @@ class Stage(IntEnum):
 class Probe:
     """One question to one node, and how far it has come."""
 
-    __slots__ = ("direct_s", "nacks", "node", "relays", "sent_s", "sequence", "stage")
+    __slots__ = ("nacks", "node", "relays", "sent_s", "sequence", "stage")
 
     def __init__(self, node: str, sequence: int, sent_s: float, stage: Stage) -> None:
         self.node = node
@@ -22,7 +22,6 @@ class Probe:
         self.stage = stage
         self.relays = 0
         self.nacks: dict[str, None] = {}
-        self.direct_s = sent_s
 
 
 class Relay:

@@ -11,18 +11,12 @@ from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import RunError
 from hyperscale.nodes.client_managers import refusal
 from hyperscale.nodes.identity import VERSION, incarnation_now, security_of
-from hyperscale.nodes.messages import MembersAsked, MembersTold
 from hyperscale.wire.errors import CallError, PeerProtocolError, RemoteError
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.peer import PeerServer
 from hyperscale.wire.roles import Role
 
 _Answer = TypeVar("_Answer", bound=Struct)
-
-
-async def ask_members(config: NodeConfig, host: str, port: int, *, timeout_s: float) -> MembersTold:
-    """Everyone the node at this address knows."""
-    return await ask(config, host, port, MembersAsked(), MembersTold, timeout_s=timeout_s)
 
 
 async def ask(

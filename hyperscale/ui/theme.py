@@ -45,7 +45,6 @@ class Glyphs:
     gutter: str = "│"
     axis: str = "┤"
     corner: str = "└"
-    swatch: str = "━"
 
 
 _ASCII_GLYPHS = Glyphs(
@@ -61,7 +60,6 @@ _ASCII_GLYPHS = Glyphs(
     gutter="|",
     axis="|",
     corner="+",
-    swatch="-",
 )
 
 

@@ -61,7 +61,7 @@ WATERMARKS: dict[Role, Watermarks] = {
 class SlidingWindow:
     """Events of about the last `window_s`: the current window and what is left of the one before.
 
-    `effective = current + previous x (1 - progress of the current window)`.
+    They count as `current + previous x (1 - progress of the current window)`.
     """
 
     __slots__ = ("_current", "_previous", "_started_s", "_window_s")
@@ -71,9 +71,6 @@ class SlidingWindow:
         self._started_s = now_s
         self._current = 0
         self._previous = 0
-
-    def effective(self, *, now_s: float) -> float:
-        return self._current + self._previous * (1 - self._roll(now_s))
 
     def try_take(self, limit: int, *, now_s: float) -> float:
         """0.0 and counted; or not counted, and the seconds until it would be."""

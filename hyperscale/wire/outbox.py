@@ -8,7 +8,6 @@ request is refused to its caller. What nobody waits for any more is dropped when
 
 from collections import deque
 from collections.abc import Iterator
-from enum import IntEnum
 
 from msgspec import Struct
 
@@ -21,15 +20,6 @@ _EVICTABLE = (3, 2)  # LOW, then NORMAL
 _GONE_MAX = 1024
 
 WAITING, SENT, GONE = 0, 1, 2
-
-
-class Pressure(IntEnum):
-    """How full the box is, for those who can send less."""
-
-    NONE = 0
-    THROTTLE = 1
-    BATCH = 2
-    REJECT = 3
 
 
 class Entry(Struct, gc=False, eq=False):
@@ -48,7 +38,6 @@ class Entry(Struct, gc=False, eq=False):
 
 class Outbox:
     def __init__(self, bytes_max: int = OUTBOX_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
         self._marks = tuple(int(bytes_max * mark) for mark in _MARKS)
         self._lanes: tuple[deque[Entry], ...] = (deque(), deque(), deque(), deque())
         self._gone = 0  # taken back, and still in a lane
@@ -61,15 +50,6 @@ class Outbox:
 
     def __bool__(self) -> bool:
         return self.held_bytes > 0
-
-    @property
-    def pressure(self) -> Pressure:
-        fill = self.held_bytes / self._bytes_max
-        if fill < 0.7:
-            return Pressure.NONE
-        if fill < 0.85:
-            return Pressure.THROTTLE
-        return Pressure.BATCH if fill < 0.95 else Pressure.REJECT
 
     def push(self, entry: Entry) -> None:
         """Takes the entry, or raises `QueueFullError` and takes nothing."""

@@ -37,7 +37,6 @@ KEY_BYTES = 32
 TAG_BYTES = 16
 SALT_BYTES = 32
 NONCE_BYTES = 12
-COUNTER_MAX = 2**64 - 1
 
 NODE_ID_BYTES_MAX = 64
 DATAGRAM_BYTES_MAX = 1400
@@ -182,11 +181,6 @@ class DatagramSealer:
         if self._secrets is not None:
             raw_id = self._node_id.encode()
             self._cipher = self._cipher_of(self._secrets.current, raw_id, incarnation)
-
-    @property
-    def overhead_bytes(self) -> int:
-        """What sealing adds to every datagram of this node."""
-        return len(self._prefix) + _FIXED.size + (TAG_BYTES if self._cipher else 0)
 
     def seal(self, plain: bytes) -> bytes:
         self._sent += 1

@@ -25,8 +25,8 @@ from urllib.request import urlopen
 
 from hyperscale.config.addresses import split_address
 from hyperscale.config.loading import node_config
-from hyperscale.nodes.ask import ask_members
-from hyperscale.nodes.messages import MembersTold
+from hyperscale.nodes.ask import ask
+from hyperscale.nodes.messages import MembersAsked, MembersTold
 from tests.cli.command import HYPERSCALE, WAIT_S, until
 
 _LISTENING = re.compile(r"(\S+) listening on (\S+), (http://\S+)")
@@ -310,7 +310,8 @@ def members_of(node: Node) -> MembersTold:
     """What the node answers an operator."""
     host, port = split_address(node.address)
     config = node_config("manager")
-    return asyncio.run(ask_members(config, host, port, timeout_s=WAIT_S))
+    asking = ask(config, host, port, MembersAsked(), MembersTold, timeout_s=WAIT_S)
+    return asyncio.run(asking)
 
 
 @contextmanager

@@ -110,7 +110,6 @@ class Host:
         self.inbox_dropped = 0
         self.paused_at_s = 0.0
         self._wake_at_s = _INFINITY
-        self._sync_tokens = 0
 
     # What a program may do.
 

@@ -88,7 +88,6 @@ class _Stream:
     opener: str
     opener_life: int
     acceptor: str
-    acceptor_life: int
     token: Any
 
 
@@ -237,9 +236,7 @@ class Network:
         elif host.program is None:
             self._tell(handle, Failed(handle.token, to, refused=True))
         else:
-            self._streams.append(
-                _Stream(handle.asker, handle.asker_life, to, host.life, handle.token)
-            )
+            self._streams.append(_Stream(handle.asker, handle.asker_life, to, handle.token))
             self._tell(handle, Opened(handle.token, to))
 
     def close(self, host: "Host", token: Any) -> None:

@@ -199,13 +199,14 @@ class TestGuests:
 
 
 class TestSlidingWindow:
-    def test_the_documented_example(self) -> None:
+    def test_the_window_before_counts_by_what_is_left_of_it(self) -> None:
         window = SlidingWindow(60.0, now_s=0.0)
         for _ in range(100):
             window.try_take(1000, now_s=0.0)
         for _ in range(30):
             window.try_take(1000, now_s=60.0)
-        assert window.effective(now_s=75.0) == 105.0
+        assert window.try_take(105, now_s=75.0) > 0.0  # 30 and three quarters of 100
+        assert window.try_take(106, now_s=75.0) == 0.0
 
     @given(
         st.integers(1, 20),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from hyperscale.wire.errors import QueueFullError
 from hyperscale.wire.frames import HEAD_BYTES
-from hyperscale.wire.outbox import GONE, SENT, Entry, Outbox, Pressure
+from hyperscale.wire.outbox import GONE, SENT, Entry, Outbox
 
 
 def entry(priority: int, size: int = 84, request_id: int = 0, deadline_s: float = 0.0) -> Entry:
@@ -115,17 +115,6 @@ def test_taking_many_back_leaves_nothing_behind() -> None:
         box.discard(each)
     assert len(box) == 0
     assert sum(len(lane) for lane in box._lanes) < 2000
-
-
-def test_pressure_follows_the_bytes() -> None:
-    box = Outbox(bytes_max=1000)
-    seen = []
-    for _ in range(10):
-        seen.append(box.pressure)
-        box.push(entry(0))
-    assert seen[:7] == [Pressure.NONE] * 7
-    assert seen[7:] == [Pressure.THROTTLE, Pressure.THROTTLE, Pressure.BATCH]
-    assert box.pressure is Pressure.REJECT
 
 
 actions = st.lists(

@@ -66,7 +66,6 @@ class Read(Struct, frozen=True):
     bound_ms: int = 0
 
 
-EVENTUAL = Read("eventual")
 STRONG = Read("strong")
 
 

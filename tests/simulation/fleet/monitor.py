@@ -49,7 +49,6 @@ class Findings:
     """What was measured."""
 
     false_deaths: int = 0
-    false_deaths_at_healthy: int = 0
     deaths: int = 0
     suspicions: int = 0
     refused_s: list[float] = field(default_factory=list)
@@ -65,7 +64,6 @@ class FleetMonitor(Monitor):
         self.strict = strict
         self.bounds = bounds
         self.findings = Findings()
-        self.unhealthy: set[str] = set()
         self._living: dict[tuple[str, str], int] = {}
         self._suspected: dict[tuple[str, str], _Suspected] = {}
         self._accusers: dict[Charge, set[str]] = {}
@@ -210,8 +208,6 @@ class FleetMonitor(Monitor):
         if now_s - max(clear_s, still_s) < SETTLED_S:
             return
         self.findings.false_deaths += 1
-        if not {host.address, target.address} & self.unhealthy:
-            self.findings.false_deaths_at_healthy += 1
         if self.strict:
             world.fail(
                 f"{host.address} declared {member.node} dead ({died.evidence.name}, "
