@@ -54,4 +54,12 @@ class Confirm:
     question: int
 
 
-Effect = Propose | Send | Ask | Release | Confirm
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A job could not be looked at: to be told to people."""
+
+    job: str
+    error: Exception
+
+
+Effect = Propose | Send | Ask | Release | Confirm | Trouble

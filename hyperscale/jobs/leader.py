@@ -42,7 +42,7 @@ from hyperscale.jobs.commands import (
     WhoRuns,
 )
 from hyperscale.jobs.desk import Desk, proposal_key
-from hyperscale.jobs.effects import Command, Confirm, Effect, Send
+from hyperscale.jobs.effects import Command, Confirm, Effect, Send, Trouble
 from hyperscale.jobs.events import (
     AttemptRevoked,
     Checkpointed,
@@ -93,6 +93,7 @@ class JobLeader:
         self._full_at_s = float("inf")  # when all jobs are looked at again
         self._contact_at_s = float("inf")  # when leases are
         self._dirty: set[str] = set()  # jobs to be looked at before that
+        self._troubled: set[str] = set()  # jobs that make this fail, as was told
         self._questions: dict[int, _Question] = {}  # to the other managers, not answered yet
         self._asked = 0  # so many so far
         self._is_asked_again = False  # something came that was too late for the last one
@@ -110,11 +111,10 @@ class JobLeader:
         self._questions.clear()
         effects: list[Effect] = []
         for job in list(self._machine.jobs()):
-            desk.adopt(job, now_s=now_s)
-            effects += desk.return_grants(job)
+            effects += self._adopt(job, now_s)
         effects += self._contact(now_s)
         for job in list(self._machine.jobs()):
-            effects += self._steering.steer(job, now_s=now_s)
+            effects += self._steer_now(job, now_s)
         return effects
 
     def follow(self) -> None:
@@ -160,7 +160,7 @@ class JobLeader:
             case _:
                 pass
         if job.has_ended:
-            return effects + self._steering.steer(job, now_s=now_s)
+            return effects + self._steer_now(job, now_s)
         return effects + self._steer(job.id, now_s)
 
     def proposal_failed(self, event: Event, *, now_s: float) -> list[Effect]:
@@ -351,7 +351,7 @@ class JobLeader:
         self._dirty.clear()
         self._tick_at_s = min(self._full_at_s, self._contact_at_s)
         for job in jobs:
-            effects += self._steering.steer(job, now_s=now_s)
+            effects += self._steer_now(job, now_s)
         return effects
 
     def wake_at_s(self) -> float:
@@ -368,7 +368,28 @@ class JobLeader:
             return []
         self._desk.links.awake(now_s=now_s)
         job = self._machine.job(job_id)
-        return [] if job is None else self._steering.steer(job, now_s=now_s)
+        return [] if job is None else self._steer_now(job, now_s)
+
+    # A job that makes this fail, which is a fault of ours, must not take the others with it.
+
+    def _adopt(self, job: Job, now_s: float) -> list[Effect]:
+        try:
+            self._desk.adopt(job, now_s=now_s)
+            return self._desk.return_grants(job)
+        except Exception as error:  # noqa: BLE001
+            return self._trouble(job, error)
+
+    def _steer_now(self, job: Job, now_s: float) -> list[Effect]:
+        try:
+            return self._steering.steer(job, now_s=now_s)
+        except Exception as error:  # noqa: BLE001
+            return self._trouble(job, error)
+
+    def _trouble(self, job: Job, error: Exception) -> list[Effect]:
+        if job.id in self._troubled:
+            return []
+        self._troubled.add(job.id)
+        return [Trouble(job.id, error)]
 
     def _contact(self, now_s: float) -> list[Effect]:
         """Has leases renewed that are due; asks those that have not said what they run."""
@@ -572,8 +593,8 @@ class JobLeader:
         return replace(row, status=status, position=position, reason=row.reason or why)
 
     def view(self, job_id: str, *, now_s: float) -> RunView | None:
-        """The live statistics of a job; None if it is not led here."""
+        """The live statistics of a job; None if it is not led here, or over."""
         job = self._machine.job(job_id)
-        if job is None or not self._is_leading:
+        if job is None or job.has_ended or not self._is_leading:
             return None
         return self._desk.view(job, now_s=now_s)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from hyperscale.jobs.agent_merge import SECONDS_MAX
 from hyperscale.jobs.commands import (
     PartFinished,
     PartPhase,
@@ -24,7 +25,7 @@ from hyperscale.jobs.timing import extension_s
 from hyperscale.plan import WorkflowPlan
 from hyperscale.plan.thresholds import thresholds_of
 from hyperscale.stats.merge import PartState, WorkflowStats
-from hyperscale.stats.report import MetricReport, PartReport, StepReport
+from hyperscale.stats.report import MetricReport, PartReport, SeriesPoint, StepReport
 from hyperscale.stats.view import LiveMeter
 
 RATE_PER_CORE_MAX = 100_000
@@ -32,11 +33,16 @@ RATE_PER_CORE_MAX = 100_000
 SERIES_PARTS_MAX = 32
 """The seconds of workflows with more parts are for the live view only: all of them would make
 a record too large for the log."""
+SEGMENT_POINTS_MAX = 1_000
+"""Points of all steps together that stay of an attempt that was given up, the newest."""
 _RATE_MARGIN = 1.25
 _OTHERS_MARGIN = 2.0  # for one of which only is known how fast others of its workflow were
 _MERGE_S = 0.15  # how much older one core's share of a report may be than another's
 _CLOCKS_S = 1.0  # how far the clocks of two managers may be apart
 _RATE_SPAN_S = 0.4  # rates over less are noise
+
+Seconds = dict[str, dict[int, SeriesPoint]]
+"""By step and second."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(PartReport)
@@ -70,17 +76,19 @@ def _without_seconds(report: PartReport) -> PartReport:
     return msgspec.structs.replace(report, steps=steps)
 
 
-def whole(state: PartState, *, is_last: bool = False) -> PartReport:
+def whole(state: PartState, *, seconds: Seconds | None = None) -> PartReport:
     """The latest report with the latest histograms in it, as they came before or with it. Only
     the last of an attempt has phases and seconds: of others they are told again if need be."""
     report = state.report
+    is_last = seconds is not None
+    newest = SEGMENT_POINTS_MAX // max(1, len(report.steps))
     steps = [
         StepReport(
             name=step.name,
             counts=step.counts,
             latency=state.latency(step.name),
             phases=(dict(state.phases(step.name)) or None) if is_last else None,
-            series=step.series if is_last else [],
+            series=_in_order(seconds.get(step.name, {}))[-newest:] if seconds else [],
         )
         for step in report.steps
     ]
@@ -89,6 +97,10 @@ def whole(state: PartState, *, is_last: bool = False) -> PartReport:
         for metric in report.metrics
     ]
     return msgspec.structs.replace(report, steps=steps, metrics=metrics)
+
+
+def _in_order(points: dict[int, SeriesPoint]) -> list[SeriesPoint]:
+    return [points[second] for second in sorted(points)]
 
 
 @dataclass(slots=True)
@@ -119,6 +131,7 @@ class LiveRun:
     origin_s: float = float("inf")
     sent: int = 0  # requests, as the last report has them
     rates: list[float] = field(default_factory=list)  # of requests, between reports, newest last
+    seconds: Seconds = field(default_factory=dict)
     actions: int = -1
     moved_s: float = 0.0  # when an action finished for the last time
     missing: int = 0  # how often its worker said it has no such run
@@ -163,6 +176,7 @@ class LiveRun:
             self.state = PartState(report)
         else:
             self.state.apply(report)
+        self._keep_seconds(report)
         self.elapsed_s = max(self.elapsed_s, progress.elapsed_s)
         self.iterations = report.iterations
         self.report_s = now_s
@@ -189,6 +203,16 @@ class LiveRun:
             self.moved_s = now_s
             self.report_s = now_s - age_s
             self.origin_s = self.report_s - part.elapsed_s - _CLOCKS_S
+
+    def _keep_seconds(self, report: PartReport) -> None:
+        """Each is told until it has been heard, and a worker that dies tells none again."""
+        if self.parts > SERIES_PARTS_MAX:
+            return
+        for step in report.steps:
+            kept = self.seconds.setdefault(step.name, {})
+            kept.update((point.second, point) for point in step.series)
+            while len(kept) > SECONDS_MAX:
+                del kept[min(kept)]
 
     def _rate(self, sent: int, elapsed_s: float) -> None:
         before, self.sent = self.sent, sent
@@ -231,13 +255,17 @@ class LiveRun:
             part=self.id.part,
             attempt=self.id.attempt,
             reason=reason,
-            report=b"" if self.state is None else encode_report(whole(self.state, is_last=True)),
+            report=self._last_report(),
             elapsed_s=self.elapsed_s,
             iterations=self.iterations,
             gap_s=unheard.seconds,
             requests_max=unheard.requests_max,
             costs_retry=costs_retry,
         )
+
+    def _last_report(self) -> bytes:
+        state = self.state
+        return b"" if state is None else encode_report(whole(state, seconds=self.seconds))
 
     def ending(
         self, status: PartStatus, error: str | None, result: PartFinished | None = None

@@ -106,7 +106,7 @@ def outcome_of(job: Job) -> JobEnd:
             )
         )
         # One that died before a leader heard of it has no statistics, but it did send.
-        unheard = {gap.worker for gap in workflow.gaps}
+        unheard = {(gap.part, gap.attempt) for gap in workflow.gaps}
         segments += [
             SegmentRow(
                 workflow=name,
@@ -119,7 +119,7 @@ def outcome_of(job: Job) -> JobEnd:
             )
             for index, part in enumerate(workflow.parts)
             for segment in part.segments
-            if segment.report or segment.elapsed_s > 0 or segment.worker in unheard
+            if segment.report or segment.elapsed_s > 0 or (index, segment.attempt) in unheard
         ]
         gaps += [GapRow(name, gap.worker, gap.seconds, gap.requests_max) for gap in workflow.gaps]
         usage += _usage(name, workflow.parts)

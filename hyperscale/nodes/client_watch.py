@@ -99,21 +99,37 @@ class _Lines:
 
     def __init__(self) -> None:
         self._seen: list[OutputLine] = []
-        self._is_first = True
+        self._is_first = False
+        self._known = 0  # of what was seen, so many of the last are still to come again
 
     def begin(self) -> None:
-        self._is_first = True
+        self._is_first, self._known = True, 0
 
     def fresh(self, lines: list[OutputLine]) -> list[OutputLine]:
-        known = 0
         if self._is_first and lines:
-            most = min(len(self._seen), len(lines))
-            known = next((n for n in range(most, 0, -1) if self._seen[-n:] == lines[:n]), 0)
-        self._is_first = False
+            self._is_first = False
+            seen = self._seen
+            self._known = next(
+                (
+                    n
+                    for n in range(len(seen), 0, -1)
+                    if seen[-n] == lines[0] and _agree(seen[len(seen) - n :], lines)
+                ),
+                0,
+            )
+        known = min(self._known, len(lines))
+        if known and not _agree(self._seen[len(self._seen) - self._known :], lines):
+            known = self._known = 0
+        self._known -= known
         new = lines[known:]
         self._seen += new
         del self._seen[:-_LINES_REMEMBERED]
         return new
+
+
+def _agree(seen: list[OutputLine], lines: list[OutputLine]) -> bool:
+    """As far as both go."""
+    return all(a == b for a, b in zip(seen, lines, strict=False))
 
 
 def shown(news: JobNews, before: RunView | None = None) -> RunView:

@@ -32,7 +32,7 @@ from hyperscale.jobs.commands import (
     WhoRuns,
     WorkerCores,
 )
-from hyperscale.jobs.effects import Ask, Confirm, Effect, Propose, Release, Send
+from hyperscale.jobs.effects import Ask, Confirm, Effect, Propose, Release, Send, Trouble
 from hyperscale.jobs.events import Event, JobOptions, decode_reply, encode
 from hyperscale.jobs.leader import JobLeader
 from hyperscale.jobs.machine import JobMachine
@@ -103,6 +103,8 @@ class Rig:
         self.confirms = True
         self.ask_takes_s = 0.0  # each, so that they reach the allocator one after the other
         self.question = 0  # the last one whether this leader leads
+        self.expects_trouble = False
+        self.troubled: list[str] = []  # jobs that make the leader fail, as it said
         self._work: deque[Any] = deque()
         self.allocator.lead(self.workers, now_s=self.now_s)
         for worker in self.workers.values():
@@ -282,6 +284,10 @@ class Rig:
                 case Release(release=release):
                     for tell in self.allocator.release(release, now_s=self.now_s):
                         self._work.extend(self.leader.cores(tell.answer, now_s=self.now_s))
+                case Trouble(job=job, error=error):
+                    if not self.expects_trouble:
+                        raise error
+                    self.troubled.append(job)
                 case Confirm(question=question):
                     self.question = question
                     if self.confirms:

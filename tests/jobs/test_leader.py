@@ -14,7 +14,7 @@ from hyperscale.jobs.events import (
 )
 from hyperscale.jobs.outcome import outcome_of
 from hyperscale.jobs.state import WorkflowStatus
-from hyperscale.plan import Priority, StateKind, StatePlan
+from hyperscale.plan import Priority, StateKind, StatePlan, ThresholdPlan
 from hyperscale.plan.context import Provided, decode_received, encode_provided
 from tests.jobs.builders import plan, report, submission, workflow
 from tests.jobs.rig import Rig
@@ -334,3 +334,34 @@ def test_many_parts_are_looked_at_together_soon_after() -> None:
         rig.finish(name)
     rig.run(1.0)
     assert rig.job(second).status is JobStatus.COMPLETED
+
+
+@pytest.mark.parametrize("takes_over", [False, True])
+def test_a_job_that_makes_the_leader_fail_costs_others_nothing(takes_over: bool) -> None:
+    """Managers refuse what they cannot read; a newer one may have let it in."""
+    rig = Rig(workers=2, cores=2)
+    rig.expects_trouble = True
+    unreadable = (ThresholdPlan(name="p97", limit="<1s"),)
+    bad = rig.submit(msgspec.structs.replace(workflow("Bad", vus=1), thresholds=unreadable))
+    good = rig.submit(workflow("Good", vus=1, duration_s=60.0), key="good")
+    if takes_over:
+        rig.take_over()
+    rig.run(30.0, reports=True)
+    assert rig.troubled == ([bad, bad] if takes_over else [bad])  # each leader says so once
+    worker = next(each for each in rig.workers.values() if rig.running()[each.name])
+    assert worker.renewals > 25
+    rig.finish(worker.name, workflow="Good")
+    assert rig.job(good).status is JobStatus.COMPLETED
+
+
+def test_a_job_that_has_ended_is_not_kept_for_whoever_looks_at_it() -> None:
+    rig = Rig(workers=2, cores=2)
+    job = rig.submit(workflow("Load", vus=1))
+    rig.run(1.0, reports=True)
+    assert rig.leader.view(job, now_s=rig.now_s) is not None
+    for name in rig.workers:
+        rig.finish(name)
+    rig.run(1.0)
+    assert rig.job(job).has_ended
+    assert rig.leader.view(job, now_s=rig.now_s) is None
+    assert not rig.leader._desk.jobs

@@ -15,6 +15,7 @@ from hyperscale.jobs.events import JobOptions, JobStatus
 from hyperscale.jobs.live import RATE_PER_CORE_MAX
 from hyperscale.jobs.outcome import outcome_of
 from hyperscale.stats.merge import PartKey
+from hyperscale.stats.report import SeriesPoint
 from tests.jobs.builders import report, workflow
 from tests.jobs.rig import Rig
 
@@ -67,6 +68,38 @@ def test_requests_of_a_dead_worker_stay_in_the_totals() -> None:
     assert [(row.worker, row.attempt) for row in end.usage] == [("w0", 1), ("w1", 2)]
     parts = set(end.workflows[0].stats._parts)
     assert parts == {PartKey(0, 1), PartKey(0, 2)}
+
+
+def test_the_seconds_of_a_dead_worker_stay_in_the_series() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1))
+    (run,) = rig.running()["w0"]
+    for second in range(20):
+        made = report(sequence=second + 1, elapsed_s=second + 1.0, total=(second + 1) * 50)
+        made.steps[0].series = [SeriesPoint(second=second, total=50, failed=0, latency=b"")]
+        part = PartProgress(run=run, report=made, elapsed_s=second + 1.0)
+        rig.leader.progress(Progress(worker="w0", group=1, parts=[part]), now_s=rig.now_s)
+        rig.run(1.0)
+    rig.kill("w0")
+    rig.run(1.0)
+    rig.finish("w1", total=0)
+    series = outcome_of(rig.records[job]).workflows[0].stats.series("hit")
+    assert [(point.at_s, point.total) for point in series[:20]] == [(at, 50) for at in range(20)]
+
+
+def test_a_refused_attempt_of_a_worker_that_died_later_is_no_segment() -> None:
+    rig = Rig(workers=2, cores=1)
+    rig.workers["w0"].refusal = rig.workers["w1"].refusal = Refusal.NO_CORES
+    job = rig.submit(workflow("Load", vus=1))
+    rig.workers["w0"].refusal = Refusal.NONE
+    rig.run(10.0, reports=True)
+    (run,) = rig.running()["w0"]
+    assert run.attempt > 1
+    rig.workers["w1"].refusal = Refusal.NONE
+    rig.kill("w0")
+    rig.run(5.0, reports=True)
+    rig.finish("w1")
+    assert [each.attempt for each in outcome_of(rig.records[job]).segments] == [run.attempt]
 
 
 def test_a_silent_worker_is_given_up_after_its_lease_and_its_load_begins_after_a_margin() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hyperscale import ManagerServer
+from hyperscale import HyperscaleClient, ManagerServer
 from hyperscale.jobs.commands import PartOutput, RunId
-from hyperscale.jobs.events import CancelRequested, Event, decode_reply, encode
+from hyperscale.jobs.events import CancelRequested, Event, JobStatus, decode_reply, encode
 from hyperscale.jobs.machine import JobMachine, Limits
 from hyperscale.membership.events import Answered, Died, Member, Received, State
 from hyperscale.membership.messages import Claim, Gossip, Sender
@@ -121,6 +121,27 @@ async def test_what_is_kept_of_a_job_goes_when_the_job_does(tmp_path: Path) -> N
         assert machine.job(job) is None
         driver._forget()
         assert driver.output.get(job) is None
+
+
+@on_loop
+async def test_a_job_that_printed_more_than_a_message_holds_is_watched_to_its_end(
+    tmp_path: Path,
+) -> None:
+    pieces = [f"{number} {'x' * 600_000}" for number in range(40)]
+    async with managing(tmp_path) as (node, driver):
+        done = await driver.ledger.submit("k1", encode(submission("k1")))
+        job = decode_reply(done.reply).job
+        for piece in pieces:
+            driver.output.add(printed(job, piece))
+        await driver.ledger.execute(done.group, encode(CancelRequested(job=job, reason="enough")))
+        machine = driver.ledger.machine(done.group)
+        assert isinstance(machine, JobMachine)
+        await until(lambda: not list(machine.jobs()))
+        async with HyperscaleClient([node.address]) as client:
+            news = [each async for each in client.follow_job(job)]
+    assert [line.text for each in news for line in each.output] == pieces
+    assert news[-1].job.status is JobStatus.CANCELLED
+    assert all(each.job.status is not JobStatus.CANCELLED for each in news[:-1])
 
 
 def test_what_all_jobs_print_is_bounded_and_the_oldest_goes_first(

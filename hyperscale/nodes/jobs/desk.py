@@ -6,12 +6,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hyperscale.errors import InputError
 from hyperscale.jobs.commands import HeldCores
 from hyperscale.jobs.events import (
     CancelRequested,
     Code,
+    JobStatus,
     JobSubmitted,
     decode_reply,
     encode,
@@ -58,12 +60,14 @@ from hyperscale.nodes.ledger.routing import Ledger
 from hyperscale.nodes.ledger.service import STRONG, Read
 from hyperscale.nodes.member import MemberNode
 from hyperscale.nodes.messages import metadata_of
+from hyperscale.plan.problems import plan_problem
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError, RemoteError
 from hyperscale.wire.messages import Chunk
 from hyperscale.wire.roles import Role
 
 _NEWS_S = 0.5
+_NEWS_CHARACTERS = 1024 * 1024  # of what a job printed, in one message
 _RETRY_S = 5.0
 _ANSWER_S = 5.0
 _COMMIT_S = 2.0  # of the time to answer a submission: to make it safe
@@ -92,6 +96,8 @@ class ClientDesk:
     async def submit(self, call: InboundCall, job: SubmitJob) -> JobAck:
         if (problem := key_problem(job.key)) is not None:
             return JobAck(accepted=False, key=job.key, code=Code.INVALID_KEY.value, error=problem)
+        if (problem := plan_problem(job.plan)) is not None:
+            return JobAck(accepted=False, key=job.key, code=Code.INVALID.value, error=problem)
         told = await self._driver.room(until_s=call.deadline_s - _COMMIT_S)
         if told.room <= 0 and not await self._has_made_a_job(call, job.key):
             return JobAck(
@@ -211,7 +217,10 @@ class ClientDesk:
                 yield JobNews(job=view_of(record))
                 return
             core = self._driver.leaders.get(group)
-            lines, sent = self._lines(asked.job, sent)
+            lines, sent, has_more = self._lines(asked.job, sent)
+            if has_more:  # the end is told with the last of them
+                yield JobNews(job=_unended(view), output=lines)
+                continue
             if core is None and view.ended_ms == 0:
                 if lines:
                     yield JobNews(job=view, output=lines)  # nobody else has them
@@ -222,23 +231,30 @@ class ClientDesk:
                 return
             await asyncio.sleep(_NEWS_S)
 
-    def _lines(self, job: str, sent: int) -> tuple[list[OutputLine], int]:
-        """Lines since the last news; a watcher that comes late gets what is still kept."""
+    def _lines(self, job: str, sent: int) -> tuple[list[OutputLine], int, bool]:
+        """Lines since the last news, as many as one message is to carry; how many were sent
+        then; whether there are more. A watcher that comes late gets what is still kept."""
         output = self._driver.output.get(job)
         if output is None:
-            return [], sent
-        total = output.total
-        fresh = list(output.lines)[-(total - sent) :] if total > sent else []
-        return [
-            OutputLine(
-                worker=line.worker,
-                workflow=line.run.workflow,
-                slot=line.slot,
-                stream=line.stream,
-                text=line.text,
+            return [], sent, False
+        lines: list[OutputLine] = []
+        characters = 0
+        fresh, sent = output.since(sent)
+        for line in fresh:
+            if lines and characters + len(line.text) > _NEWS_CHARACTERS:
+                return lines, sent, True
+            characters += len(line.text)
+            sent += 1
+            lines.append(
+                OutputLine(
+                    worker=line.worker,
+                    workflow=line.run.workflow,
+                    slot=line.slot,
+                    stream=line.stream,
+                    text=line.text,
+                )
             )
-            for line in fresh
-        ], total
+        return lines, sent, False
 
     async def jobs(self, _call: InboundCall, asked: JobsAsked) -> JobsTold:
         found: dict[str, JobView] = {}
@@ -439,3 +455,8 @@ def _worker_row(member: Member, holds: tuple[int, Sequence[HeldCores]] | None) -
             for each in held
         ],
     )
+
+
+def _unended(view: JobView) -> JobView:
+    """As long as there is more to be told of it."""
+    return replace(view, status=JobStatus.COMPLETING, ended_ms=0) if view.ended_ms else view

@@ -35,7 +35,16 @@ from hyperscale.jobs.commands import (
     WhoRuns,
     WorkerCores,
 )
-from hyperscale.jobs.effects import Ask, Command, Confirm, Effect, Propose, Release, Send
+from hyperscale.jobs.effects import (
+    Ask,
+    Command,
+    Confirm,
+    Effect,
+    Propose,
+    Release,
+    Send,
+    Trouble,
+)
 from hyperscale.jobs.events import Event, decode, decode_reply, encode
 from hyperscale.jobs.leader import JobLeader
 from hyperscale.jobs.machine import JobMachine
@@ -162,7 +171,8 @@ class JobsDriver:
                 case Send(worker=worker, command=ResultAck() as command):
                     self._send(worker, command)
                 case Send(worker=worker, command=command):
-                    self._spawn(self._command(group, worker, command), "command")
+                    leader = self.leaders[group]
+                    self._spawn(self._command(group, leader, worker, command), "command")
                 case Ask(wish=wish):
                     self._asks[wish.ask] = wish
                     self._spawn(self._ask(group, wish), "ask")
@@ -172,6 +182,8 @@ class JobsDriver:
                 case Confirm(question=question):
                     leader = self.leaders[group]
                     self._spawn(self._confirm(group, leader, question), "confirm")
+                case Trouble(job=job, error=error):
+                    _log.error("job.failed_here", exc_info=error, extra={"job": job})
         self._arm()
 
     async def _propose(self, group: int, event: Event) -> None:
@@ -204,7 +216,7 @@ class JobsDriver:
         except CallError as error:
             _log.debug("message.dropped: %s", error, extra={"to": node})
 
-    async def _command(self, group: int, worker: str, command: Command) -> None:
+    async def _command(self, group: int, leader: JobLeader, worker: str, command: Command) -> None:
         answer: PartAnswer | LeasesRenewed | RunsHere | None = None
         begun_s = self._loop.time()
         link = self._peers.link(worker)
@@ -221,8 +233,8 @@ class JobsDriver:
                     error,
                     extra={"command": type(command).__name__, "worker": worker},
                 )
-        leader = self.leaders.get(group)
-        if leader is not None:
+        # What was answered to a leader here says nothing to the next one.
+        if self.leaders.get(group) is leader:
             effects = leader.answered(
                 worker,
                 command,

@@ -5,6 +5,7 @@ Bounded for each job and for all of them together; what was printed longest ago 
 
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 
 from hyperscale.jobs.commands import PartOutput
 
@@ -18,6 +19,12 @@ class Output:
     def __init__(self) -> None:
         self.lines: deque[PartOutput] = deque()
         self.total = 0
+
+    def since(self, seen: int) -> tuple[list[PartOutput], int]:
+        """Those that are kept and were not among the first so many; and how many were before
+        them."""
+        first = max(seen, self.total - len(self.lines))
+        return list(islice(self.lines, len(self.lines) - (self.total - first), None)), first
 
 
 class Outputs:

@@ -199,7 +199,8 @@ def line(text: str) -> OutputLine:
 
 @given(st.lists(st.integers(0, 10**9), unique=True, max_size=40), st.data())
 def test_each_line_is_given_once_however_streams_break(numbers: list[int], data: Any) -> None:
-    """A stream begins with what its leader still keeps and goes on line by line."""
+    """A stream begins with what its leader still keeps, in one piece or several, and goes on
+    line by line."""
     lines = [line(str(number)) for number in numbers]
     got: list[OutputLine] = []
     memory = _Lines()
@@ -209,7 +210,9 @@ def test_each_line_is_given_once_however_streams_break(numbers: list[int], data:
         kept_from = data.draw(st.integers(0, position))
         ends = data.draw(st.integers(position + 1, len(lines)))
         first = data.draw(st.integers(position, ends))
-        got += memory.fresh(lines[kept_from:first])
+        between = data.draw(st.integers(kept_from, first))
+        got += memory.fresh(lines[kept_from:between])
+        got += memory.fresh(lines[between:first])
         got += [each for one in lines[first:ends] for each in memory.fresh([one])]
         position = ends
     assert got == lines

@@ -15,7 +15,7 @@ from hyperscale.jobs.commands import (
     ResultAck,
     WorkerCores,
 )
-from hyperscale.jobs.effects import Ask, Confirm, Effect, Propose, Release, Send
+from hyperscale.jobs.effects import Ask, Confirm, Effect, Propose, Release, Send, Trouble
 from hyperscale.jobs.events import decode_reply
 from hyperscale.jobs.leader import JobLeader
 from tests.simulation import network
@@ -130,16 +130,19 @@ class ManagerProgram:
                 self.host.answer(handle, self._progress(progress, now_s))
             case network.Answered(token=("ask", group), message=answer):
                 self._do(group, self.leaders[group].cores(answer, now_s=now_s))
-            case network.Answered(token=("send", group, command, at_s), source=worker):
-                effects = self.leaders[group].answered(
-                    worker, command, event.message, now_s=now_s, rtt_s=now_s - at_s
-                )
-                self._do(group, effects)
-            case network.Failed(token=("send", group, command, _), source=worker):
-                effects = self.leaders[group].answered(
-                    worker, command, None, now_s=now_s, refused_s=now_s if event.refused else None
-                )
-                self._do(group, effects)
+            case network.Answered(token=("send", group, term, command, at_s), source=worker):
+                if term == self.terms[group]:
+                    effects = self.leaders[group].answered(
+                        worker, command, event.message, now_s=now_s, rtt_s=now_s - at_s
+                    )
+                    self._do(group, effects)
+            case network.Failed(token=("send", group, term, command, _), source=worker):
+                if term == self.terms[group]:
+                    refused_s = now_s if event.refused else None
+                    effects = self.leaders[group].answered(
+                        worker, command, None, now_s=now_s, refused_s=refused_s
+                    )
+                    self._do(group, effects)
 
     def _progress(self, progress: Progress, now_s: float) -> ProgressTaken:
         leader = self.leaders[progress.group]
@@ -231,7 +234,7 @@ class ManagerProgram:
                 case Send(worker=worker, command=ResultAck() as command):
                     self.host.send(worker, command)
                 case Send(worker=worker, command=command):
-                    token = ("send", group, command, self.host.world.now_s)
+                    token = ("send", group, self.terms[group], command, self.host.world.now_s)
                     self.host.ask(worker, command, token, within_s=5.0)
                 case Ask(wish=wish):
                     allocator = self.ledger.groups[ALLOCATION].leader
@@ -241,6 +244,8 @@ class ManagerProgram:
                     allocator = self.ledger.groups[ALLOCATION].leader
                     if allocator is not None:
                         self.host.send(allocator, release)
+                case Trouble(job=job, error=error):
+                    self.host.world.fail(f"{job} cannot be looked at: {error!r}")
                 case Confirm(question=question):
                     self.ledger.confirm(self.host, group, self.terms[group], question)
 
