@@ -18,6 +18,7 @@ from hyperscale.execution.capture import complain
 from hyperscale.execution.faults import RAISED, describe_fault, format_fault
 from hyperscale.execution.limits import CUT_S, TEARDOWN_S
 from hyperscale.execution.outcomes import Outcomes
+from hyperscale.execution.protocol import FRAME_BYTES_MAX
 from hyperscale.execution.values import pack_value
 from hyperscale.graph import Blueprint, Workflow
 from hyperscale.plan import StateKind
@@ -25,6 +26,7 @@ from hyperscale.plan.context import CONTEXT_BYTES_MAX, Provided
 
 T = TypeVar("T")
 _ABSENT = object()
+_STATES_BYTES_MAX = FRAME_BYTES_MAX // 2  # a part's last report has to fit beside them
 
 
 class Host:
@@ -122,6 +124,12 @@ class Host:
                 raise self._blame(hook.name, error) from error
             if value is not None:
                 states[hook.name] = pack_value(value, where=f"{self._name}.{hook.name}")
+        size = sum(map(len, states.values()))
+        if size > _STATES_BYTES_MAX:
+            raise RunError(
+                f"{self._name}: a part provides {size:,} bytes, more than {_STATES_BYTES_MAX:,}",
+                hint="provide what identifies the data, not the data",
+            )
         context = {} if self._design.plan.is_test else self._own_context()
         return Provided(slot=slot, states=states, context=context)
 

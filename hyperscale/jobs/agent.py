@@ -40,6 +40,7 @@ from hyperscale.jobs.agent_events import (
 )
 from hyperscale.jobs.agent_fences import Fences
 from hyperscale.jobs.agent_merge import POINTS_MAX, PartMerge
+from hyperscale.jobs.agent_results import LEASE_OVER, bounded, cut, result_of
 from hyperscale.jobs.agent_runs import LIVE, OutputBuffer, Run, StampClock
 from hyperscale.jobs.agent_telling import Telling
 from hyperscale.jobs.commands import (
@@ -63,10 +64,8 @@ from hyperscale.jobs.commands import (
 )
 from hyperscale.stats.saturation import SaturationWatch
 
-LEASE_OVER = "lease expired"
 LEAVING = "the worker is leaving"
 STOP_GRACE_S = 1.0
-ERROR_CHARS_MAX = 4_000
 
 _Refused = tuple[Refusal, str]
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
@@ -164,7 +163,8 @@ class Agent:
         return self._telling.stored(event.run, now_s=now_s)
 
     def _restored(self, event: Restored, now_s: float) -> None:
-        for message in event.results:
+        # Of an earlier version, perhaps, that looked at no size.
+        for message in map(bounded, event.results):
             self._fences.bury(message.run, now_s=now_s)
             self._telling.keep(message, is_stored=True, now_s=now_s)
 
@@ -419,8 +419,8 @@ class Agent:
             worker=self._worker,
             group=run.group,
             run=run.id,
-            error=_cut(event.error),
-            hint=_cut(event.hint),
+            error=cut(event.error),
+            hint=cut(event.hint),
             is_input=event.is_input,
             is_retryable=event.is_retryable,
         )
@@ -476,22 +476,7 @@ class Agent:
         return self._finish(run, now_s) if len(run.vacated) == len(run.places) else []
 
     def _finish(self, run: Run, now_s: float) -> list[Effect]:
-        status, error, is_retryable = _outcome(run)
-        ends = [run.ended[place] for place in sorted(run.ended)]
-        finished = PartFinished(
-            worker=self._worker,
-            group=run.group,
-            run=run.id,
-            status=status,
-            report=run.merge.whole(),
-            elapsed_s=run.elapsed_s(),
-            error=None if error is None else _cut(error),
-            provided=[end.provided for end in ends if end.provided],
-            is_retryable=is_retryable,
-            was_saturated=run.saturation.was_saturated,
-            unheard_s=run.unheard_s,
-        )
-        return self._close(run, finished, now_s)
+        return self._close(run, result_of(run, self._worker), now_s)
 
     def _close(self, run: Run, message: PartFinished | PartRefused, now_s: float) -> list[Effect]:
         """The run leaves its places, and the one that waited for them may enter."""
@@ -550,29 +535,6 @@ def _contradiction(command: PreparePart) -> str:
     if not _SHA256.match(command.bundle):
         return f"{command.bundle!r} names no bundle"
     return ""
-
-
-def _outcome(run: Run) -> tuple[PartStatus, str | None, bool]:
-    """How a run ended: status, error, and whether another worker might fare better."""
-    ends = [run.ended[place] for place in sorted(run.ended)]
-    if ends and all(end.status is PartStatus.COMPLETED for end in ends):
-        return PartStatus.COMPLETED, None, False
-    if run.stop_reason is not None:
-        return PartStatus.STOPPED, run.stop_reason, run.is_worth_retrying
-    dead = next((end for end in ends if end.is_dead), None)
-    failed = next((end for end in ends if end.status is PartStatus.FAILED), None)
-    if failed is not None and not failed.is_dead:
-        return PartStatus.FAILED, failed.error, False
-    if dead is not None:
-        return PartStatus.FAILED, dead.error, True
-    stopped = next((end for end in ends if end.status is PartStatus.STOPPED), None)
-    # Nobody told it to stop but its executor, and that knows one reason only.
-    return PartStatus.STOPPED, LEASE_OVER if stopped is None else stopped.error, True
-
-
-def _cut(text: str) -> str:
-    """Errors may quote what user code has at hand; a message must stay one."""
-    return text if len(text) <= ERROR_CHARS_MAX else f"{text[: ERROR_CHARS_MAX - 2]} …"
 
 
 def _is_same_part(one: RunId, other: RunId) -> bool:

@@ -99,3 +99,37 @@ def test_a_provided_list_is_the_lists_of_all_parts(lab: Lab) -> None:
     value = Value(chunks=(pack_value([1, 2], where=""), pack_value([3], where="")), is_list=True)
     lab.run("Shop", context=encode_received(Received(uses={"take": {"ids": value}})))
     assert lab.log() == ["[1, 2, 3]"]
+
+
+def test_a_part_that_provides_more_than_a_message_holds_fails_and_says_so(lab: Lab) -> None:
+    seed = """
+class Seed(Workflow):
+    vus = 1
+    duration = "30s"
+    iterations = 1
+
+    @step()
+    async def make(self) -> Result:
+        return Result()
+"""
+    for number in range(17):
+        seed += f"""
+    @state("Shop")
+    def value{number}(self) -> Provide[str]:
+        return "x" * 1_000_000
+"""
+    shop = """
+class Shop(Workflow):
+    vus = 1
+    duration = "30s"
+
+    @step()
+    async def use(self) -> Result:
+        return Result()
+"""
+    lab.write(f"{seed}\n@depends('Seed'){shop}")
+    (outcome,) = lab.run("Seed")
+    assert outcome.finished is not None, outcome.died
+    assert outcome.finished.status is PartStatus.FAILED
+    assert "Seed: a part provides 17,0" in (outcome.finished.error or "")
+    assert outcome.report.iterations == 1

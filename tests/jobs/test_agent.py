@@ -1,9 +1,10 @@
 """A worker's agent: the way of a run from its command to its acknowledged result."""
 
+import msgspec
 import pytest
 
-from hyperscale.jobs.agent import ERROR_CHARS_MAX
 from hyperscale.jobs.agent_events import Ended, Restored, Send
+from hyperscale.jobs.agent_results import ERROR_CHARS_MAX
 from hyperscale.jobs.commands import (
     PartFinished,
     PartPhase,
@@ -13,7 +14,7 @@ from hyperscale.jobs.commands import (
     Progress,
     Refusal,
 )
-from tests.jobs.agent_world import World, ack, prepare, renew, report, run_id, start, who_runs
+from tests.jobs.agent_world import World, ack, prepare, renew, report, run_id, start, stop, who_runs
 
 
 def test_a_run_goes_from_its_command_to_its_result() -> None:
@@ -111,6 +112,44 @@ def test_an_error_of_any_length_fits_into_a_message() -> None:
     world.runs(run_id(2))
     world.end(run_id(2), status=PartStatus.FAILED, error="y" * 10_000_000)
     assert len(world.result(run_id(2)).error or "") == ERROR_CHARS_MAX
+
+
+def test_a_part_that_provides_too_much_has_failed_and_would_again() -> None:
+    world = World()
+    world.runs(cores=2)
+    world.end(provided=b"x" * 40_000, report=report(10))
+    result = world.result()
+    assert (result.status, result.is_retryable) == (PartStatus.FAILED, False)
+    assert "80,000 bytes of context" in (result.error or "")
+    assert result.provided == []
+    assert result.report is not None
+    assert result.report.steps[0].counts.total == 20
+    assert world.disk[run_id()] == result
+
+
+def test_a_part_that_is_stopped_provides_nothing_and_does_not_fail_for_it() -> None:
+    world = World()
+    world.runs(cores=2)
+    world.feed(Ended(run_id(), 0, PartStatus.COMPLETED, provided=b"x" * 80_000))
+    world.vacate(run_id(), 0)
+    world.part(stop())
+    world.obey_stops()
+    result = world.result()
+    assert (result.status, result.error, result.provided) == (PartStatus.STOPPED, "cancelled", [])
+
+
+def test_a_result_of_an_earlier_life_that_is_too_large_is_told_as_a_failure() -> None:
+    first = World()
+    first.runs()
+    first.end()
+    left = msgspec.structs.replace(first.result(), provided=[bytes(18_000_000)])
+    world = World()
+    world.feed(Restored((left,)))
+    world.wait(1)
+    told = world.result()
+    assert (told.status, told.provided) == (PartStatus.FAILED, [])
+    world.command(ack())
+    assert world.agent.is_idle
 
 
 def test_ready_is_repeated_until_the_start() -> None:

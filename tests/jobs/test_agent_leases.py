@@ -2,7 +2,7 @@
 
 import pytest
 
-from hyperscale.jobs.agent import LEASE_OVER
+from hyperscale.jobs.agent_results import LEASE_OVER
 from hyperscale.jobs.commands import Isolation, PartPhase, PartReady, PartStatus, Refusal
 from tests.jobs.agent_world import World, prepare, renew, run_id, start
 

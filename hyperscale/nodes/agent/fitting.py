@@ -1,5 +1,8 @@
-"""Messages with statistics, made small enough to be sent: old seconds go first."""
+"""Messages with statistics, made small enough to be sent: old seconds go first, then phases, and
+histograms only where nothing else is left to go. Counts always arrive."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -10,23 +13,45 @@ from hyperscale.stats.report import PartReport
 from hyperscale.wire.registry import REGISTRY
 
 _S = TypeVar("_S", bound=Struct)
-_POINTS = (300, 60, 15, 0)
 _encode = msgspec.msgpack.Encoder().encode
 
 
 def fit(message: _S) -> _S:
-    """The message; with fewer seconds of its series if it would be over its size class."""
+    """The message; with less detail if it would be over its size class."""
     reports = _reports(message)
     if not reports:
         return message
     limit = int(REGISTRY.spec_of(message).size)
-    for points in _POINTS:
+    for shed in _SHEDDING:
         if len(_encode(message)) <= limit:
             break
         for report in reports:
-            for step in report.steps:
-                step.series = step.series[-points:] if points else []
+            shed(report)
     return message
+
+
+def _keep_seconds(count: int, report: PartReport) -> None:
+    for step in report.steps:
+        step.series = step.series[-count:] if count else []
+
+
+def _drop_phases(report: PartReport) -> None:
+    for step in report.steps:
+        step.phases = None
+
+
+def _drop_histograms(report: PartReport) -> None:
+    for step in report.steps:
+        step.latency = None
+    for metric in report.metrics:
+        metric.distribution = None
+
+
+_SHEDDING: tuple[Callable[[PartReport], None], ...] = (
+    *(partial(_keep_seconds, count) for count in (300, 60, 15, 0)),
+    _drop_phases,
+    _drop_histograms,
+)
 
 
 def _reports(message: Struct) -> list[PartReport]:

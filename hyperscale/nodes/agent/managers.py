@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 
 from hyperscale.config.addresses import split_address
+from hyperscale.errors import InvariantError
 from hyperscale.membership.events import Member, State
 from hyperscale.wire.connection import Connection
 from hyperscale.wire.errors import CallError, UnreachableError
@@ -61,7 +62,7 @@ class Managers:
         return sorted(found)
 
     def send(self, node: str, message: Struct) -> None:
-        """One way; dropped if it cannot be taken now."""
+        """One way; dropped if it cannot be taken now, or ever."""
         try:
             connection = self._peers.connection_to(node)
             if connection is not None:
@@ -70,6 +71,8 @@ class Managers:
                 self._link(node).send(message)
         except CallError as error:
             _log.debug("message.dropped: %s", error, extra={"to": node})
+        except InvariantError as error:  # it is too large: no reason to end everything else
+            _log.error("message.unfit: %s", error, extra={"to": node})
 
     async def call(
         self, node: str, message: Struct, reply: type[_Reply], *, deadline_s: float

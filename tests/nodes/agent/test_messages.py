@@ -2,6 +2,7 @@
 
 import inspect
 from random import Random
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -16,9 +17,12 @@ from hyperscale.jobs.commands import (
     RunId,
     RunsHere,
 )
+from hyperscale.membership.events import Member
 from hyperscale.nodes import job_messages
 from hyperscale.nodes.agent.fitting import fit
+from hyperscale.nodes.agent.managers import Managers
 from hyperscale.stats.report import PartReport, SeriesPoint, StepCounts, StepReport
+from hyperscale.wire.connection import Connection
 from hyperscale.wire.registry import REGISTRY, Priority
 
 # Only ever fields of others.
@@ -85,3 +89,44 @@ def test_a_message_that_is_too_large_sheds_its_oldest_seconds(kind: str) -> None
     assert report.steps[0].series[-1].second == 599
     assert report.steps[0].counts.total == 7
     assert report.steps[0].latency is not None
+
+
+def test_a_message_of_very_many_steps_arrives_with_its_counts_at_least() -> None:
+    report = _report(8_000, 1)
+    message = PartFinished(
+        worker="w1", group=1, run=RUN, status=PartStatus.COMPLETED, report=report
+    )
+    assert REGISTRY.encode(fit(message))
+    assert all(step.counts.total == 7 for step in report.steps)
+
+
+class _Server:
+    """A node whose only peer takes whatever can be encoded."""
+
+    connections: ClassVar[list[Connection]] = []
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def connection_to(self, _node_id: str) -> "_Server":
+        return self
+
+    def send(self, message: Struct) -> None:
+        self.sent.append(REGISTRY.encode(message))
+
+    def members(self) -> list[Member]:
+        return []
+
+
+def test_a_message_that_can_never_be_sent_is_told_in_the_log_and_does_not_end_the_worker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server: Any = _Server()
+    managers = Managers(server, server)
+    finished = PartFinished(worker="w1", group=1, run=RUN, status=PartStatus.FAILED, report=None)
+    managers.send("m1", msgspec.structs.replace(finished, provided=[bytes(17_000_000)]))
+    (record,) = caplog.records
+    assert record.levelname == "ERROR"
+    assert "over its class LARGE" in record.getMessage()
+    managers.send("m1", finished)
+    assert len(server.sent) == 1
