@@ -11,7 +11,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, get_args
 
@@ -63,6 +63,7 @@ from hyperscale.membership.events import (
 from hyperscale.membership.messages import Datagram, View
 from hyperscale.nodes.datagrams import Datagrams
 from hyperscale.nodes.metrics import Histogram
+from hyperscale.nodes.turns import Turns
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.connection import Connection
 from hyperscale.wire.errors import CallError, PeerProtocolError, Reason
@@ -119,8 +120,7 @@ class MembershipDriver:
         self.failed: asyncio.Future[None] = self._loop.create_future()
         """Fails with what must not happen: a node does not go on with half a core."""
         self.datagrams = datagrams
-        self._events: deque[Event] = deque()
-        self._is_handling = False
+        self._turns: Turns[Event] = Turns(self._handle)
         self._is_leaving = False
         self._is_stopped = False
         self._timer: asyncio.TimerHandle | None = None
@@ -204,20 +204,15 @@ class MembershipDriver:
         """Hands one event to the core and performs what follows, in order."""
         if self._is_stopped:
             return
-        self._events.append(event)
-        if self._is_handling:
-            return  # whoever is at it goes on with this one
-        self._is_handling = True
         try:
-            while self._events:
-                effects = self.core.handle(self._events.popleft(), now_s=time.monotonic())
-                for effect in effects:
-                    self._perform[type(effect)](effect)
+            if self._turns.take(event):
+                self._arm()
         except Exception as error:  # noqa: BLE001  a bug of ours: told to whoever runs the node
             self._fail(error)
-        finally:
-            self._is_handling = False
-        self._arm()
+
+    def _handle(self, event: Event) -> None:
+        for effect in self.core.handle(event, now_s=time.monotonic()):
+            self._perform[type(effect)](effect)
 
     def _received(self, source: str, node: str, incarnation: int, message: Any) -> None:
         """A datagram that opened."""

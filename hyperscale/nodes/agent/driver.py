@@ -7,7 +7,6 @@ is CLOCK_BOOTTIME, the one the executors' leases are kept on.
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -54,6 +53,7 @@ from hyperscale.nodes.job_messages import CoresTaken, DrainWorker, FetchBlob, Wo
 from hyperscale.nodes.member import MemberNode
 from hyperscale.nodes.metrics import Family, counter, gauge
 from hyperscale.nodes.shelf import BundleShelf
+from hyperscale.nodes.turns import Turns
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError, OverloadedError, UnreachableError
 from hyperscale.wire.messages import Chunk
@@ -98,8 +98,7 @@ class AgentDriver:
             fetch=self._fetch,
             spawn=self._spawn,
         )
-        self._events: deque[Event] = deque()
-        self._is_handling = False
+        self._turns: Turns[Event] = Turns(self._handle)
         self._is_open = False
         self._is_stopped = False
         self._timer: asyncio.TimerHandle | None = None
@@ -212,15 +211,8 @@ class AgentDriver:
         """Hands one event to the core and carries out what follows, in order."""
         if self._is_stopped:
             return
-        self._events.append(event)
-        if self._is_handling:
-            return  # whoever is at it goes on with this one
-        self._is_handling = True
-        try:
-            while self._events:
-                self._handle(self._events.popleft())
-        finally:
-            self._is_handling = False
+        if not self._turns.take(event):
+            return
         self._arm()
         self._changed.set()
         if self.metadata() != self._described:

@@ -160,6 +160,8 @@ class LedgerDuty(Service):
         ledger = self.ledger
         if ledger is None:
             return
+        handed_over = asyncio.Event()
+        ledger.hooks.following.append(lambda _group: handed_over.set())
         for group in tuple(ledger.leading()):
             voters = ledger.core.raft.seats(group)[0]
             fit = [n for n in voters if self.peers.is_fit(ledger.name_of(n))]
@@ -169,8 +171,9 @@ class LedgerDuty(Service):
         ledger.wake()
         with suppress(TimeoutError):
             async with asyncio.timeout(_HAND_OVER_S):
-                while ledger.leading() and len(ledger.topology.nodes) > 1:  # noqa: ASYNC110  for a second at most
-                    await asyncio.sleep(_HAND_OVER_S / 50)
+                while ledger.leading() and len(ledger.topology.nodes) > 1:
+                    handed_over.clear()
+                    await handed_over.wait()
 
     async def stop(self) -> None:
         if self.ledger is not None:
