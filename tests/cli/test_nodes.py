@@ -236,7 +236,16 @@ def test_a_port_in_use_is_said_and_the_node_does_not_start(tmp_path: Path) -> No
         assert "cannot listen" in done.stderr
 
 
-@pytest.mark.parametrize("content", ["{", '{"secret_file": 5}', '{"secret_file": "x"}', "\udcff"])
+NODE = '{"id": "m", "pid": 1, "tcp": "nowhere", "udp": "127.0.0.1:1", "http": "127.0.0.1:1"}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("{", '{"secret_file": 5}', '{"secret_file": "x"}', "\udcff"),
+        f'{{"secret_file": "x", "managers": [{NODE}]}}',
+    ],
+)
 def test_a_directory_that_describes_no_cluster_is_told(tmp_path: Path, content: str) -> None:
     (tmp_path / "cluster.json").write_text(content, errors="surrogateescape")
     done = run("members", "--dir", ".", cwd=tmp_path)

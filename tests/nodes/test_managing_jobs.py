@@ -5,13 +5,15 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from hyperscale import HyperscaleClient, ManagerServer
-from hyperscale.jobs.commands import PartOutput, RunId
+from hyperscale.jobs.commands import PartFinished, PartOutput, PartStatus, ResultAck, RunId
 from hyperscale.jobs.events import CancelRequested, Event, JobStatus, decode_reply, encode
 from hyperscale.jobs.machine import JobMachine, Limits
+from hyperscale.ledger.topology import GroupRecord, GroupState
 from hyperscale.membership.events import Answered, Died, Member, Received, State
 from hyperscale.membership.messages import Claim, Gossip, Sender
 from hyperscale.nodes.client_messages import RoomTold
@@ -19,6 +21,7 @@ from hyperscale.nodes.jobs import output as outputs
 from hyperscale.nodes.jobs.driver import JobsDriver
 from hyperscale.nodes.jobs.duty import JobsDuty
 from hyperscale.nodes.jobs.output import Outputs
+from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError
 from hyperscale.wire.roles import Role
 from tests.cluster.lab import on_loop
@@ -142,6 +145,33 @@ async def test_a_job_that_printed_more_than_a_message_holds_is_watched_to_its_en
     assert [line.text for each in news for line in each.output] == pieces
     assert news[-1].job.status is JobStatus.CANCELLED
     assert all(each.job.status is not JobStatus.CANCELLED for each in news[:-1])
+
+
+@on_loop
+async def test_the_heir_of_a_group_that_is_gone_takes_what_its_workers_still_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with managing(tmp_path) as (_, driver):
+        await until(lambda: bool(driver.leaders))
+        sent: list[object] = []
+        monkeypatch.setattr(driver, "_send", lambda _worker, message: sent.append(message))
+        groups = driver.ledger.topology.groups
+        groups[99] = GroupRecord(
+            number=99,
+            voters=[],
+            settled=[],
+            founders=[],
+            slots=[],
+            leader=0,
+            state=GroupState.DESTROYED,
+            heir=next(iter(driver.leaders)),
+        )
+        run = RunId("default.99-old", "Load", 0, 1)
+        status = PartStatus.COMPLETED
+        done = PartFinished(worker="w1", group=99, run=run, status=status, report=None)
+        driver.received(cast("InboundCall", None), done)
+        del groups[99]
+    assert [each.run for each in sent if isinstance(each, ResultAck)] == [run]
 
 
 def test_what_all_jobs_print_is_bounded_and_the_oldest_goes_first(

@@ -194,6 +194,7 @@ class Bundles:
 
     async def find(self, sha256: str, own: str) -> bool:
         """Whether it is here, brought from another manager if need be."""
+        _check(sha256)
         if self.has(sha256):
             return True
         for node in self._peers.living():

@@ -340,20 +340,25 @@ class JobsDriver:
 
     def received(self, _call: InboundCall, message: PartReady | PartRefused | PartFinished) -> None:
         """What a worker says by itself; repeated by it until somebody who leads answers."""
-        leader = self.leaders.get(message.group)
+        group = self._heir_of(message.group)
+        leader = self.leaders.get(group)
         if leader is not None:
-            effects = leader.received(message, now_s=time.monotonic())
-            self._perform(message.group, effects)
+            self._perform(group, leader.received(message, now_s=time.monotonic()))
 
     def progress(self, _call: InboundCall, progress: Progress) -> ProgressTaken:
-        leader = self.leaders.get(progress.group)
+        group = self._heir_of(progress.group)
+        leader = self.leaders.get(group)
         if leader is None:
-            return ProgressTaken(leader=self.ledger.leader_of(progress.group))
+            return ProgressTaken(leader=self.ledger.leader_of(group))
         # A busy CPU that keeps up is no reason to hear less.
         leader.backpressure = _BACKPRESSURE[self._member.vitals.detector.backlog]
         taken, effects = leader.progress(progress, now_s=time.monotonic())
-        self._perform(progress.group, effects)
+        self._perform(group, effects)
         return taken
+
+    def _heir_of(self, group: int) -> int:
+        """Who answers workers: of a group that is gone, which has no job that goes on, its heir."""
+        return group if group in self.leaders else self.ledger.topology.heir_of(group)
 
     def printed(self, _call: InboundCall, output: PartOutput) -> None:
         self.output.add(output)

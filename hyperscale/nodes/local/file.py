@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
+from hyperscale.config.addresses import parse_address
 from hyperscale.errors import InputError
 
 FILE_NAME = "cluster.json"
@@ -60,6 +61,8 @@ def read_cluster(directory: Path) -> ClusterFile:
         cluster = msgspec.json.decode(path.read_bytes(), type=ClusterFile)
         if not cluster.managers:
             raise msgspec.ValidationError("it names no manager")
+        for node in cluster.nodes:
+            _check_addresses(node)
     except FileNotFoundError:
         raise InputError(
             f"{directory} holds no cluster: there is no {FILE_NAME}",
@@ -75,6 +78,14 @@ def read_cluster(directory: Path) -> ClusterFile:
             hint=f"remove it; {again} writes it anew",
         ) from error
     return cluster
+
+
+def _check_addresses(node: NodeRow) -> None:
+    for address in (node.tcp, node.udp, node.http):
+        try:
+            parse_address(address, default_port=None, where=node.id)
+        except InputError as error:
+            raise msgspec.ValidationError(error.message) from error
 
 
 def write_cluster(directory: Path, cluster: ClusterFile) -> None:

@@ -197,6 +197,8 @@ async def test_what_is_no_digest_names_no_file_to_fetch(tmp_path: Path) -> None:
         async with await link.stream(asked, Chunk, deadline_s=deadline_s) as chunks:
             with pytest.raises(RemoteError, match="named by its SHA-256"):
                 await anext(aiter(chunks))
+        with pytest.raises(RemoteError, match="named by its SHA-256"):
+            await second.bundles.find("../m0/../outside", "m1")
 
 
 @on_loop
