@@ -321,8 +321,10 @@ class JobsDriver:
 
     # -- messages -------------------------------------------------------------------------
 
-    def told_cores(self, _call: InboundCall, answer: CoresAnswer) -> None:
-        self.cores_told(answer)
+    def told_cores(self, call: InboundCall, answer: CoresAnswer) -> None:
+        # One that stood still for a while may not know yet that another grants cores now.
+        if call.peer.node_id == self.ledger.leader_of(MANAGEMENT):
+            self.cores_told(answer)
 
     def asked_cores(self, _call: InboundCall, wish: AskCores) -> CoresAnswer:
         answer = self.allocator.ask(wish, now_s=time.monotonic())

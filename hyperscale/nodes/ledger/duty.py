@@ -163,11 +163,12 @@ class LedgerDuty(Service):
         handed_over = asyncio.Event()
         ledger.hooks.following.append(lambda _group: handed_over.set())
         for group in tuple(ledger.leading()):
-            voters = ledger.core.raft.seats(group)[0]
-            fit = [n for n in voters if self.peers.is_fit(ledger.name_of(n))]
-            others = [number for number in fit if number != ledger.core.number]
-            if others:
-                ledger.core.raft.transfer_leadership(group, others[0])
+            with suppress(LedgerError):  # it is gone since
+                voters = ledger.core.raft.seats(group)[0]
+                fit = [n for n in voters if self.peers.is_fit(ledger.name_of(n))]
+                others = [number for number in fit if number != ledger.core.number]
+                if others:
+                    ledger.core.raft.transfer_leadership(group, others[0])
         ledger.wake()
         with suppress(TimeoutError):
             async with asyncio.timeout(_HAND_OVER_S):
