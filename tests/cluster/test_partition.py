@@ -2,10 +2,12 @@
 doubled, and what was sent is counted once."""
 
 import asyncio
+import math
 import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,7 @@ MOST = VUS * 51  # both ends of a second count
 LAST = "worker-3"  # the one beyond the link
 DURATION_S = 40
 OTHERS_END_S = 25.0  # until then, from the cut on, nobody's time is over
+LOOK_S = 0.02  # between two looks at who is connected
 
 SMALL = Split(managers=(1, 0), workers=(1, 1))
 ALONE = Split(managers=(3, 0), workers=(2, 1))
@@ -54,14 +57,30 @@ class Seen:
     result: RunResult
     leader: str
     users: tuple[tuple[float, int], ...]
-    """How many virtual users were connected, by seconds since the cut."""
+    """How many virtual users were connected, by seconds since the cut. Unlike their requests,
+    they do not become fewer when the machine has other work."""
+
+    @property
+    def first_missing_s(self) -> float:
+        """When somebody was missing for the first time; 0 if nobody ever was."""
+        return min(self._missing_s(), default=0.0)
 
     @property
     def restored_s(self) -> float:
-        """After how long as many users were there as asked for; 0 if they were all the time.
-        Unlike their requests, users do not become fewer when the machine has other work."""
-        missing = [at_s for at_s, users in self.users if users < VUS and at_s < OTHERS_END_S]
-        return max(missing, default=0.0)
+        """From when on all that were asked for were seen; 0 if they were all the time."""
+        last_s = max(self._missing_s(), default=None)
+        if last_s is None:
+            return 0.0
+        return min((at_s for at_s, _ in self.users if at_s > last_s), default=math.inf)
+
+    @property
+    def coarsest_s(self) -> float:
+        """The longest time between two looks: by so much any of these may be too late."""
+        instants = [at_s for at_s, _ in self.users]
+        return max(later - at_s for at_s, later in pairwise(instants))
+
+    def _missing_s(self) -> list[float]:
+        return [at_s for at_s, users in self.users if users < VUS and at_s < OTHERS_END_S]
 
     def segments_of(self, worker: str) -> int:
         return sum(segment.worker == worker for segment in self.result.segments)
@@ -95,14 +114,15 @@ async def through_a_cut(
     async with cluster.client(*near) as client:
         job = await started(client, cluster, f"{DURATION_S}s", leader, on_isolation)
         led_by = leader_of(cluster, job)
-        cluster.net.cut(to=to)
         cut_s = time.monotonic()
+        cluster.net.cut(to=to)
         users = []
         while (at_s := time.monotonic() - cut_s) < max(seconds, OTHERS_END_S):
-            users.append((at_s, cluster.counts()["connections"]["current"]))
+            current = cluster.counts()["connections"]["current"]
+            users.append((time.monotonic() - cut_s, current))
             if at_s >= seconds:
                 cluster.net.mend()
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(LOOK_S)
         cluster.net.mend()
         final = await client.wait_for_completion(job, timeout=120)
     assert final.status == "completed", final.reason
@@ -143,7 +163,11 @@ async def test_a_worker_that_is_cut_off_is_replaced_and_nothing_counts_twice(
 def lines_of(cluster: SplitCluster, seen: Seen) -> list[str]:
     result, counts, seconds = seen.result, cluster.counts(), cluster.per_second()
     fewest = min(users for _, users in seen.users)
-    load = f"{fewest} of {VUS} users, all again after {seen.restored_s:.1f} s"
+    load = (
+        f"{fewest} of {VUS} users from {seen.first_missing_s:.2f} s after the cut on, all again "
+        f"after {seen.restored_s:.2f} s (each up to {seen.coarsest_s:.2f} s late; 10 s of silence "
+        "count from the last answer, which comes each second)"
+    )
     return [
         f"{result.status.value}, reported {sent(result):,} ({cut(result)} cut), target "
         f"{counts['total']:,}, gaps up to {gaps(result):,} in "
