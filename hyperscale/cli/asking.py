@@ -127,9 +127,11 @@ def still_running(directory: Path) -> str:
 
 
 def print_json(told: Any) -> None:
+    """In UTF-8, as JSON is, whatever the terminal speaks."""
     import msgspec
 
-    print(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
+    sys.stdout.flush()
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(told), indent=2) + b"\n")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hyperscale.cli.parser import Parser
+from hyperscale.config import parse_whole
 from hyperscale.errors import InputError
 
 if TYPE_CHECKING:
@@ -120,9 +121,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _days(text: str, flag: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= _DAYS_MAX:
+    days = parse_whole(text, low=1, most=_DAYS_MAX)
+    if days is None:
         raise InputError(f"{flag}: {text!r} is not a number of days from 1 to {_DAYS_MAX}")
-    return int(text)
+    return days
 
 
 def _make_folder(folder: Path) -> None:

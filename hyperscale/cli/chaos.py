@@ -32,6 +32,9 @@ could not be reached, 130 interrupted
 """
 
 
+_SEED_MOST = 10**18
+
+
 def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
     from hyperscale.nodes.local.file import DEFAULT_DIRECTORY
 
@@ -64,15 +67,16 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.config import parse_duration_s
+    from hyperscale.config import parse_duration_s, parse_whole
     from hyperscale.nodes.local.chaos import Chaos
     from hyperscale.nodes.local.file import read_cluster
 
-    if args.seed is not None and not (args.seed.isascii() and args.seed.isdecimal()):
-        raise InputError(f"--seed: {args.seed!r} is not a whole number")
+    given = random.randrange(1_000_000) if args.seed is None else args.seed  # noqa: S311  a seed is no secret
+    seed = parse_whole(str(given), low=0, most=_SEED_MOST)
+    if seed is None:
+        raise InputError(f"--seed: {args.seed!r} is not a whole number from 0 to {_SEED_MOST}")
     if args.target and not args.file:
         raise InputError("--target needs --file", hint="without a file it has a target of its own")
-    seed = random.randrange(1_000_000) if args.seed is None else int(args.seed)  # noqa: S311  a seed is no secret
     duration_s = parse_duration_s(args.duration, where="--duration")
     directory = named_directory(args.dir)
     read_cluster(directory)

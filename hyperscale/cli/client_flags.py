@@ -49,9 +49,13 @@ def add_client_flags(parser: argparse.ArgumentParser) -> None:
 
 def where(args: argparse.Namespace) -> str:
     """The flags that lead to the same cluster again, for messages."""
+    from hyperscale.cli.node_flags import connection_words
+
     if args.dir is not None:
         return f" --dir {shlex.quote(args.dir)}"
-    return "".join(f" --manager {shlex.quote(each)}" for each in args.manager)
+    words = [word for each in args.manager for word in ("--manager", each)]
+    words += connection_words(args, key_flag="--certificate-key")
+    return "".join(f" {shlex.quote(word)}" for word in words)
 
 
 @contextlib.asynccontextmanager

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from hyperscale.cli.asking import named_directory
 from hyperscale.cli.parser import Parser
+from hyperscale.config import parse_whole
 from hyperscale.config.schema import SECTIONS
 from hyperscale.errors import InputError
 from hyperscale.ui.stream import write_through
@@ -162,9 +163,10 @@ def _given(text: str | None, flag: str, *, low: int = 1, most: int = _NODES_MAX)
 
 
 def _whole(text: str, flag: str, *, low: int = 1, most: int = _NODES_MAX) -> int:
-    if not (text.isascii() and text.isdecimal() and low <= int(text) <= most):
+    number = parse_whole(text, low=low, most=most)
+    if number is None:
         raise InputError(f"{flag}: {text!r} is not a whole number from {low} to {most}")
-    return int(text)
+    return number
 
 
 def _say(text: str) -> None:

@@ -40,15 +40,16 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from hyperscale.cli.asking import print_json
+    from hyperscale.config import parse_whole
     from hyperscale.nodes.client_inputs import JOBS_MOST
 
-    if not (args.limit.isascii() and args.limit.isdecimal() and 0 < int(args.limit) <= JOBS_MOST):
+    limit = parse_whole(args.limit, low=1, most=JOBS_MOST)
+    if limit is None:
         raise InputError(f"--limit: {args.limit!r} is not a whole number from 1 to {JOBS_MOST}")
-    told = asyncio.run(_ask(args))
+    told = asyncio.run(_ask(args, limit))
     if args.json:
-        import msgspec
-
-        print(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
+        print_json(told)
     else:
         print(_text(told))
     if told.missing:
@@ -59,11 +60,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _ask(args: argparse.Namespace) -> "JobsTold":
+async def _ask(args: argparse.Namespace, limit: int) -> "JobsTold":
     from hyperscale.cli.client_flags import open_client
 
     async with open_client(args) as client:
-        return await client.get_jobs(limit=int(args.limit), live_only=args.live)
+        return await client.get_jobs(limit=limit, live_only=args.live)
 
 
 def _text(told: "JobsTold") -> str:

@@ -6,6 +6,7 @@ writes crash logs and decides how an error looks.
 
 import contextlib
 import errno
+import io
 import os
 import signal
 import sys
@@ -82,6 +83,9 @@ def main(arguments: list[str] | None = None) -> int:
         # raised into whatever is being imported might be lost there.
         signal.signal(signal.SIGINT, _leave)
     _open_missing_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A name the locale has no characters for must not end a command that only lists it.
+        sys.stdout.reconfigure(errors="replace")
     try:
         code = _main(arguments)
         sys.stdout.flush()

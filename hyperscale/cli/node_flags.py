@@ -27,11 +27,25 @@ def add_node_flags(parser: argparse.ArgumentParser, *, role: str = "manager") ->
 def add_connection_flags(parser: argparse.ArgumentParser, *, key_flags: Sequence[str]) -> None:
     """What it takes to be let in by a node, for who asks it something."""
     group = parser.add_argument_group("how to be let in")
-    for setting in settings():
-        if setting.section == "security" or setting.name in ("node.cluster", "node.environment"):
-            flags = key_flags if setting.name == "security.key" else (setting.flag,)
-            _add(group, setting, "manager", *flags)
+    for setting in _of_connections():
+        flags = key_flags if setting.name == "security.key" else (setting.flag,)
+        _add(group, setting, "manager", *flags)
     _add_file(group, "--config")
+
+
+def connection_words(args: argparse.Namespace, *, key_flag: str) -> list[str]:
+    """Those of `add_connection_flags` that were given, to be given again."""
+    words = []
+    for setting in _of_connections():
+        given = vars(args).get(setting.name)
+        if given is not None:
+            words += [key_flag if setting.name == "security.key" else setting.flag, given]
+    return words if args.config is None else [*words, "--config", str(args.config)]
+
+
+def _of_connections() -> list[Setting]:
+    names = ("node.cluster", "node.environment")
+    return [each for each in settings() if each.section == "security" or each.name in names]
 
 
 def _add_file(group: Any, *flags: str) -> None:

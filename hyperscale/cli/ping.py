@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hyperscale._native import Exchange
 
 BODY_CHARS_MAX = 1000
+_REDIRECTS_MOST = 1000
 
 _DESCRIPTION = """\
 Sends one request and shows its timings, TLS, headers and the beginning of its body.
@@ -66,15 +67,18 @@ def run(args: argparse.Namespace) -> int:
 async def _ping(args: argparse.Namespace) -> "Exchange":
     from hyperscale._native import Recorder
     from hyperscale.clients import ClientHub, RequestError
-    from hyperscale.config import parse_duration_s
+    from hyperscale.config import parse_duration_s, parse_whole
     from hyperscale.plan import WorkflowPlan
     from hyperscale.testing.arguments import split_url
 
     split_url(args.url)
     timeout_s = parse_duration_s(args.timeout, where="--timeout")
-    if not args.redirects.isdecimal():
-        raise InputError(f"--redirects: {args.redirects!r} is not a whole number")
-    call: dict[str, Any] = {"redirects": int(args.redirects), "verify": not args.insecure}
+    redirects = parse_whole(args.redirects, low=0, most=_REDIRECTS_MOST)
+    if redirects is None:
+        raise InputError(
+            f"--redirects: {args.redirects!r} is not a whole number from 0 to {_REDIRECTS_MOST}"
+        )
+    call: dict[str, Any] = {"redirects": redirects, "verify": not args.insecure}
     if args.header:
         call["headers"] = dict(map(_header, args.header))
     if args.data is not None:

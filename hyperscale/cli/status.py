@@ -38,11 +38,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from hyperscale.cli.asking import print_json
+
     news, result = asyncio.run(_ask(args))
     if args.json:
-        import msgspec
-
-        print(msgspec.json.format(msgspec.json.encode(news), indent=2).decode())
+        print_json(news)
     else:
         print(_text(news, result))
     return 0

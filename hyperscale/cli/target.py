@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from hyperscale._native import Target, self_signed
+from hyperscale.config import parse_whole
 from hyperscale.errors import InputError
 
 _STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
@@ -209,9 +210,10 @@ def _threads(text: str) -> int:
 
 
 def _whole(text: str, low: int, high: int) -> int:
-    if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
+    number = parse_whole(text, low=low, most=high)
+    if number is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low} to {high}")
-    return int(text)
+    return number
 
 
 def _say(text: str) -> None:

@@ -33,11 +33,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from hyperscale.cli.asking import print_json
+
     told = asyncio.run(_ask(args))
     if args.json:
-        import msgspec
-
-        print(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
+        print_json(told)
     else:
         print(_text(told))
     if told.unknown:

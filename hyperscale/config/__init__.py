@@ -1,4 +1,4 @@
-"""Values people write, with units and bounds: durations and rates.
+"""Values people write, with units and bounds: durations, rates and whole numbers.
 
 Everything is parsed once, where the user is, into plain numbers whose names carry the unit.
 What a node can be told is in `schema`, where it may be told from in `loading`; only nodes and
@@ -30,10 +30,19 @@ def parse_duration_s(value: object, *, where: str) -> float:
             raise InputError(f"{where}: {value!r} is not a duration", hint=hint)
         seconds = sum(float(n) * _UNITS_S[unit] for n, unit in _DURATION_PART.findall(text))
     else:
-        seconds = float(value)
+        seconds = float(value) if abs(value) <= DURATION_S_MAX else math.inf
     if not math.isfinite(seconds) or not 0 < seconds <= DURATION_S_MAX:
         raise InputError(f"{where}: {value!r} must be above 0 and at most 30 days", hint=hint)
     return seconds
+
+
+def parse_whole(text: str, *, low: int, most: int) -> int | None:
+    """The whole number that is written there; None if it is none, or out of bounds."""
+    digits = text.lstrip("0") or text[:1]
+    # Thousands of digits are more than `int` reads.
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= len(str(most))):
+        return None
+    return int(digits) if low <= int(digits) <= most else None
 
 
 def format_duration(seconds: float) -> str:

@@ -3,6 +3,7 @@
 import ipaddress
 import re
 
+from hyperscale.config import parse_whole
 from hyperscale.errors import InputError
 
 DEFAULT_PORT = 9000
@@ -19,9 +20,10 @@ def parse_address(text: str, *, default_port: int | None, where: str) -> tuple[s
         if default_port is None:
             raise InputError(f"{where}: {text!r} has no port", hint=_HINT)
         return host, default_port
-    if not (port_text.isascii() and port_text.isdecimal() and 0 < int(port_text) < 65536):
+    port = parse_whole(port_text, low=1, most=65535)
+    if port is None:
         raise InputError(f"{where}: {port_text!r} is not a port of 1 to 65535", hint=_HINT)
-    return host, int(port_text)
+    return host, port
 
 
 def format_address(host: str, port: int) -> str:

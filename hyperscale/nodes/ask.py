@@ -9,12 +9,14 @@ from msgspec import Struct
 from hyperscale.config.addresses import format_address
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import RunError
-from hyperscale.nodes.client_managers import refusal
+from hyperscale.nodes.client_managers import in_words, refusal
 from hyperscale.nodes.identity import VERSION, incarnation_now, security_of
-from hyperscale.wire.errors import CallError, PeerProtocolError, RemoteError
+from hyperscale.wire.errors import CallError, PeerProtocolError, Reason, RemoteError
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.peer import PeerServer
 from hyperscale.wire.roles import Role
+
+_HTTP = "is that the address of a node? Its HTTP port is another one"
 
 _Answer = TypeVar("_Answer", bound=Struct)
 
@@ -44,16 +46,17 @@ async def ask(
             deadline_s = asyncio.get_running_loop().time() + timeout_s
             return await connection.call(question, answer, deadline_s=deadline_s)
     except TimeoutError:
-        raise RunError(
-            f"{where} did not answer in time",
-            hint="is that the address of a node? Its HTTP port is another one",
-        ) from None
+        raise RunError(f"{where} did not answer in time", hint=_HTTP) from None
     except PeerProtocolError as error:
         ours = refusal((host, port), error)
         if ours is None:
-            raise
+            raise RunError(f"{where} cannot be asked: {in_words(error)}", hint=_HTTP) from error
         raise ours from error
     except RemoteError as error:
+        if error.code == Reason.UNKNOWN:
+            raise RunError(
+                f"{where} is a node that cannot answer this", hint="give the address of a manager"
+            ) from error
         raise RunError(f"{where}: {error}") from error
     except ConnectionRefusedError as error:
         raise RunError(

@@ -253,7 +253,7 @@ class Managers:
         for address in sorted(self._addresses):
             trouble = self._troubles.get(address)
             if trouble is not None:
-                why = _why(trouble)
+                why = in_words(trouble)
             elif address in self._open:
                 why = said.get(address, "reached, but silent so far")
             else:
@@ -263,12 +263,15 @@ class Managers:
 
     def _nobody(self) -> NoManagerError:
         tried = ", ".join(
-            f"{format_address(*address)} ({_why(error)})"
+            f"{format_address(*address)} ({in_words(error)})"
             for address, error in sorted(self._troubles.items(), key=lambda item: item[0])
         )
+        odd = (TimeoutError, PeerProtocolError)
+        is_odd = any(isinstance(each, odd) for each in self._troubles.values())
+        other = " Its HTTP port is another one;" if is_odd else ""
         return NoManagerError(
             f"no manager can be reached; tried {tried or 'none'}",
-            hint="is a manager running there? 'hyperscale cluster up' starts a cluster",
+            hint=f"is a manager running there?{other} 'hyperscale cluster up' starts a cluster",
         )
 
 
@@ -276,11 +279,13 @@ def refusal(address: Address, error: Exception) -> InputError | None:
     """What the user must mend, if that is why a node did not let us in."""
     if not isinstance(error, PeerProtocolError) or error.reason not in _OURS_TO_MEND:
         return None
-    where, why, hint = format_address(*address), _why(error), error.hint
+    where, why, hint = format_address(*address), in_words(error), error.hint
     if error.reason in _SECRETS:
         hint = "the secret must be that of the cluster: --secret-file, or --dir for a local one"
         if isinstance(error, PeerRefusedError):  # in its words, which are for nodes
             why = _SECRETS[error.reason]
+    elif error.reason is Reason.ROLE:
+        hint = hint or "give the address of a manager"
     return InputError(f"{where} refused us: {why}", hint=hint)
 
 
@@ -292,7 +297,7 @@ def in_short(error: CallError) -> str:
     return text.partition(" (hint: ")[0]
 
 
-def _why(error: Exception) -> str:
+def in_words(error: Exception) -> str:
     if isinstance(error, PeerProtocolError) and error.reason in _FOREIGN:
         or_else = ", or wants a certificate" if error.reason is Reason.TRUNCATED else ""
         return f"what answers there is no node of a cluster{or_else}: {error.message}"

@@ -10,6 +10,7 @@ import termios
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
+from hyperscale.config import parse_whole
 from hyperscale.errors import InputError
 from hyperscale.ui.api import Mode, SilentUi, Ui
 from hyperscale.ui.terminal import in_foreground
@@ -18,6 +19,7 @@ from hyperscale.ui.theme import Theme, detect
 __all__ = ["Mode", "Ui", "open_ui"]
 
 LINE_INTERVAL_S = 5.0
+_COLUMNS_MOST = 10_000
 
 
 def open_ui(
@@ -78,9 +80,9 @@ def _is_terminal_of_ours(stream: TextIO, environ: Mapping[str, str]) -> bool:
 
 def _width(stream: TextIO, environ: Mapping[str, str]) -> int | None:
     """Columns for the summary: the terminal's if there is one, or what COLUMNS asks for."""
-    columns = environ.get("COLUMNS", "")
-    if columns.isdecimal() and int(columns) >= 40:
-        return int(columns)
+    columns = parse_whole(environ.get("COLUMNS", ""), low=40, most=_COLUMNS_MOST)
+    if columns is not None:
+        return columns
     try:
         return os.get_terminal_size(stream.fileno()).columns or None
     except (OSError, AttributeError):

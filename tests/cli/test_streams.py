@@ -50,6 +50,15 @@ def test_a_run_does_not_depend_on_its_streams(
     assert target.counts()["routes"] == {"/": {"GET": 6}}
 
 
+def test_a_name_the_locale_cannot_write_is_written_as_far_as_it_can(tmp_path: Path) -> None:
+    line = f"PYTHONIOENCODING=ascii {shlex.join(HYPERSCALE)} new münze_☃.py"
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=tmp_path, capture_output=True, timeout=WAIT_S, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"wrote m?nze_?.py\n")
+
+
 @pytest.mark.parametrize("redirections", ["2>/dev/full", "2>&-", "<&- >&- 2>&-"])
 def test_a_message_nobody_can_hear_does_not_change_the_exit_code(
     tmp_path: Path, redirections: str

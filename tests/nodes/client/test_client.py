@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperscale import HyperscaleClient, Workflow
+from hyperscale.config.loading import node_config
 from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.jobs.events import JobStatus
 from hyperscale.jobs.state import JobView, WorkflowRow, WorkflowStatus
+from hyperscale.nodes.ask import ask
 from hyperscale.nodes.client_api import JobSubmission
 from hyperscale.nodes.client_managers import NoManagerError
 from hyperscale.nodes.client_messages import JobAsked, JobNews, JobTold, OutputLine, WatchJob
@@ -191,6 +193,12 @@ async def test_who_is_no_manager_is_told_apart(said: bytes, why: str) -> None:
         lab.addresses.append(web.sockets[0].getsockname())
         with pytest.raises(NoManagerError, match=f"what answers there is {why}"):
             await asking(server, lab).ask(JobAsked(job="x"), JobTold, within_s=9.0, patience_s=0.0)
+        host, port = web.sockets[0].getsockname()
+        with pytest.raises(RunError, match=f"{host}:{port} cannot be asked: .* {why}") as told:
+            await ask(
+                node_config("manager", {}), host, port, JobAsked(job="x"), JobTold, timeout_s=9.0
+            )
+        assert "HTTP port" in told.value.hint
 
 
 def line(text: str) -> OutputLine:
