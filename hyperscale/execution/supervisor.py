@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TextIO
+from typing import Any, Self, TextIO
 
 from hyperscale.config import GRACE_S
 from hyperscale.errors import HyperscaleError, InputError, InvariantError, RunError
@@ -77,6 +77,8 @@ class _Executor:
         self._log: TextIO | None = None
         # Done once it is told to stop while its part is still on its way here.
         self._called_off: asyncio.Future[None] = self._loop.create_future()
+        # Done with the reason if its part was prepared and ended before it was announced.
+        self.early_end: asyncio.Future[RunError] = self._loop.create_future()
         self._spawn()
 
     def _spawn(self) -> None:
@@ -84,7 +86,8 @@ class _Executor:
         self._is_leaving = False  # told to exit: its end is no news
         self._verdict: Verdict | None = None  # why it is killed
         self._lapse = Lapse()  # of the lease of its part
-        self._is_discarded = False  # its part ends unheard: another slot was refused
+        # Its part is one of a workflow that is ready in every slot: its end is an event.
+        self._is_announced = False
         self._run_s = 0.0
         self._heard_s = self._loop.time()
         self._watch: asyncio.TimerHandle | None = None
@@ -106,6 +109,8 @@ class _Executor:
         """The executor's answer; RunError if it dies instead of answering."""
         # Now, not in the task: a stop may come before that begins.
         self._called_off = self._loop.create_future()
+        self.early_end = self._loop.create_future()
+        self._is_announced = False
         return asyncio.ensure_future(self._prepare(assignment))
 
     async def _prepare(self, assignment: Prepare) -> Prepared | Refused:
@@ -124,7 +129,6 @@ class _Executor:
         self._answer = self._loop.create_future()
         self._run_s = assignment.run_s
         self._lapse = Lapse()
-        self._is_discarded = False
         self._idle.clear()
         self.phase = _Phase.PREPARING
         return await self._answer
@@ -162,10 +166,9 @@ class _Executor:
         elif not self._called_off.done():
             self._called_off.set_result(None)
 
-    def discard(self) -> None:
-        """Ends a part that will not run after all; its end is no event."""
-        self._is_discarded = True
-        self.stop("another part of the workflow could not be prepared", 0.0)
+    def announce(self) -> None:
+        """Every slot is ready: from here on it is heard how its part ends."""
+        self._is_announced = True
 
     def kill(self, reason: str, *, blames_code: bool = False) -> None:
         if not self.process.has_exited:
@@ -209,8 +212,8 @@ class _Executor:
                 self._become_idle(is_leaving=message.tainted)
                 self._resolve(message)
             case TearingDown():
-                if self._is_answered():  # else the part never was: hooks of a failed setup run
-                    self._emit(message)
+                if self._is_announced:  # else the part never was: hooks of a failed setup run
+                    self._on_event(message)
                 self.phase = _Phase.TEARING_DOWN
             case Report():
                 self._on_event(message)
@@ -218,8 +221,11 @@ class _Executor:
                 # What the part printed comes before its end.
                 self.process.flush_output()
                 self._become_idle(is_leaving=message.tainted)
-                # The end of a discarded part is no event, but what its setup sent was sent.
-                self._on_event(Report(report=message.report) if self._is_discarded else message)
+                if self._is_announced:
+                    self._on_event(message)
+                else:  # what its setup sent was sent
+                    self._on_event(Report(report=message.report))
+                    self._end_early(RunError("stopped while preparing"))
 
     def _on_garbage(self, reason: str) -> None:
         self.kill(f"it broke the executor protocol: {reason}")
@@ -249,10 +255,12 @@ class _Executor:
                 ExecutorLostError(f"an executor ended while starting: {reason}")
             )
             self._greeted.exception()  # looked at: nobody may be waiting, and that is no error
-        if not self._is_answered():
-            self._resolve(ExecutorLostError(f"the executor ended while preparing: {reason}"))
+        lost = ExecutorLostError(f"the executor ended while preparing: {reason}")
+        self._resolve(lost)
+        if phase in _HOLDS_PART and not self._is_announced:
+            self._end_early(lost)
         elif phase in _HOLDS_PART and not self._is_leaving:
-            self._emit(
+            self._on_event(
                 Died(
                     pid=self.process.pid,
                     reason=reason,
@@ -277,12 +285,9 @@ class _Executor:
             blames_code=is_late and info.signal != signal.SIGKILL,
         )
 
-    def _is_answered(self) -> bool:
-        return self._answer is None or self._answer.done()
-
-    def _emit(self, event: Event) -> None:
-        if not self._is_discarded:
-            self._on_event(event)
+    def _end_early(self, reason: RunError) -> None:
+        if not self.early_end.done():
+            self.early_end.set_result(reason)
 
     def _resolve(self, answer: Prepared | Refused | RunError) -> None:
         if self._answer is None or self._answer.done():
@@ -416,17 +421,27 @@ class ExecutorPool:
             executor.prepare(assignment)
             for executor, assignment in zip(executors, assignments, strict=True)
         ]
+        ends = [executor.early_end for executor in executors]
         try:
             # The first trouble is enough: whatever the others say, nothing starts.
-            for answer in asyncio.as_completed(tasks):
-                _raise_refusal(await answer)
+            while not all(task.done() for task in tasks):
+                news: list[asyncio.Future[Any]] = [task for task in tasks if not task.done()]
+                await asyncio.wait([*news, *ends], return_when=asyncio.FIRST_COMPLETED)
+                for task in tasks:
+                    if task.done():
+                        _raise_refusal(task.result())
+                for end in ends:
+                    if end.done():
+                        raise end.result()
         except BaseException:
             for executor, task in zip(executors, tasks, strict=True):
                 task.cancel()
-                executor.discard()
+                executor.stop("another part of the workflow could not be prepared", 0.0)
             await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.gather(*(executor.wait_idle() for executor in executors))
             raise
+        for executor in executors:
+            executor.announce()
 
     def start(self, ids: Iterable[int], start_in_ms: float = 0.0) -> None:
         for index in ids:

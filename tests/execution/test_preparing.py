@@ -1,11 +1,14 @@
 """Parts on their way to an executor: refused, stopped, cancelled, and the executor usable after."""
 
 import asyncio
+import os
+import signal
 
 import msgspec
 import pytest
 
 from hyperscale.errors import InputError, RunError
+from hyperscale.execution.supervisor import ExecutorLostError
 from tests.execution.lab import SLEEPER, Bench, Lab
 
 
@@ -114,6 +117,67 @@ def test_an_executor_that_dies_while_preparing_is_an_error_not_a_hang(lab: Lab) 
     """)
     with pytest.raises(RunError, match="ended while preparing: killed by SIGKILL"):
         lab.run("Fragile")
+
+
+ONE_READY = """
+    class Pair(Workflow):
+        vus = 2
+        duration = "30s"
+
+        @setup()
+        async def open(self):
+            try:
+                os.mkdir(LOG + ".taken")
+            except FileExistsError:
+                log("opening")
+                await asyncio.sleep(60)
+            log("ready", os.getpid())
+
+        @step()
+        async def one(self) -> Result:
+            return Result()
+"""
+
+
+async def one_ready(bench: Bench) -> int:
+    """The executor that is prepared while the other is not."""
+    await bench.lab.logged("opening")
+    await bench.lab.logged("ready")
+    (line,) = (line for line in bench.lab.log() if line.startswith("ready"))
+    ready = bench.pool.pids.index(int(line.split()[1]))
+    async with asyncio.timeout(30):
+        while bench.pool._executors[ready].phase.name != "PREPARED":
+            await asyncio.sleep(0.01)
+    return ready
+
+
+def test_an_executor_that_dies_while_others_prepare_is_lost_and_its_end_is_no_event(
+    lab: Lab,
+) -> None:
+    lab.write(ONE_READY)
+
+    async def work(bench: Bench) -> None:
+        preparing = asyncio.ensure_future(bench.prepare("Pair"))
+        os.kill(bench.pool.pids[await one_ready(bench)], signal.SIGKILL)
+        with pytest.raises(ExecutorLostError, match="ended while preparing: killed by SIGKILL"):
+            await preparing
+        assert not any(outcome.is_over for outcome in bench.outcomes)
+
+    lab.work(work, executors=2)
+
+
+def test_a_part_that_is_stopped_while_others_prepare_ends_with_them(lab: Lab) -> None:
+    lab.write(ONE_READY)
+
+    async def work(bench: Bench) -> None:
+        preparing = asyncio.ensure_future(bench.prepare("Pair"))
+        bench.pool.stop([await one_ready(bench)], "interrupted", 1.0)
+        with pytest.raises(RunError, match="stopped while preparing"):
+            await preparing
+        assert not any(outcome.is_over for outcome in bench.outcomes)
+        assert all(outcome.reports for outcome in bench.outcomes)  # what its setup sent was sent
+
+    lab.work(work, executors=2)
 
 
 def test_a_cancelled_preparation_leaves_no_part_behind(lab: Lab) -> None:

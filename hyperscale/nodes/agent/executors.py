@@ -128,7 +128,7 @@ class Executors:
         for index in indices:
             await self._pool.wait_vacant(index)
         for place in places:
-            self._runs.pop(place, None)
+            self._leave(run, place)
         self._feed(failed)
 
     def _is_open(self, places: tuple[int, ...], run: RunId) -> bool:
@@ -170,13 +170,15 @@ class Executors:
         self._spawn(self._vacate(ended.run, ended.place), f"vacate:{ended.place}")
 
     async def _vacate(self, run: RunId, place: int) -> None:
-        index = self._indices[place]
-        await self._pool.wait_vacant(index)
+        await self._pool.wait_vacant(self._indices[place])
+        self._leave(run, place)
+        self._feed(Vacated(run, place))
+
+    def _leave(self, run: RunId, place: int) -> None:
         if self._runs.get(place) == run:
             del self._runs[place]
             if place >= self._cores:  # seldom needed, so not kept
-                self._pool.retire(index)
-        self._feed(Vacated(run, place))
+                self._pool.retire(self._indices[place])
 
 
 class BundleError(HyperscaleError):
