@@ -5,13 +5,18 @@ equal tracebacks say no more than one. Frames of our own are left out: the reade
 what they can mend.
 """
 
+import sysconfig
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
 _OURS = str(Path(__file__).resolve().parent.parent)
+_LIBRARIES = tuple(
+    {f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
 _KINDS_MAX = 100
+_TEXT_MAX = 500
 
 RAISED = (Exception, SystemExit, KeyboardInterrupt)
 """What a hook may raise to say that it failed. To leave the process is for others to decide."""
@@ -70,7 +75,10 @@ def format_fault(error: BaseException) -> str:
 
 def describe_fault(error: BaseException) -> str:
     """One line: what was raised and where in the user's code."""
-    text = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    # Of a syntax error what is indented shows the place; notes come after what was raised.
+    told = traceback.format_exception_only(error)
+    text = " ".join(next(each for each in told if not each.startswith(" ")).split())
+    text = text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
     file, line = _origin(error.__traceback__)
     return f"{text} ({Path(file).name}:{line})" if file else text
 
@@ -80,11 +88,15 @@ def is_ours(filename: str) -> bool:
 
 
 def _origin(trace: TracebackType | None) -> tuple[str, int]:
-    """File and line of the innermost frame of the user's; empty if there is none."""
-    file, line = "", 0
+    """File and line of the innermost frame of the user's, or else of a library they called;
+    empty if there is none."""
+    own, library = ("", 0), ("", 0)
     while trace is not None:
         filename = trace.tb_frame.f_code.co_filename
         if not is_ours(filename):
-            file, line = filename, trace.tb_lineno
+            if filename.startswith(_LIBRARIES):
+                library = filename, trace.tb_lineno
+            else:
+                own = filename, trace.tb_lineno
         trace = trace.tb_next
-    return file, line
+    return own if own[0] else library

@@ -88,18 +88,24 @@ def _banner(view: "RunView", width: int, rows: int, theme: Theme) -> list[Line]:
 
 
 def _usage(view: "RunView", width: int, theme: Theme) -> list[Line]:
-    """How the workers fare, as many as there is room for."""
+    """How the workers fare: the busiest, as many as there is room for, each in its place."""
     if not view.usage:
         return []
     line = Line(theme, "workers", "dim")
+    used, more, shown = line.width, "", []
     for index, each in enumerate(view.usage):
         text = f"{theme.clean(each.worker)} cpu {each.cpu:.0%} memory {each.memory:.0%}"
         left = len(view.usage) - index
         more = f"  {theme.glyphs.ellipsis} {left} more"
-        if line.width + 2 + cell_width(text) + (len(more) if left > 1 else 0) > width:
-            return [line.add(more, "dim")]
-        line.add("  ").add(text, "warn" if each.is_saturated else "")
-    return [line]
+        used += 2 + cell_width(text)
+        if used + (len(more) if left > 1 else 0) > width:
+            break
+        shown.append((each.worker, text, "warn" if each.is_saturated else ""))
+        more = ""
+    # By name: who is the busiest changes all the time, and with it every place on the line.
+    for _, text, role in sorted(shown):
+        line.add("  ").add(text, role)
+    return [line.add(more, "dim")]
 
 
 def _body(

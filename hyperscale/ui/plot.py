@@ -48,11 +48,13 @@ def time_span_s(elapsed_s: float, duration_s: float | None) -> float:
     """How much time the axis covers: the whole run if short, else the next round span.
 
     The axis changes a few times in a run's life instead of sliding all the time, and all of
-    the run stays in view.
+    the run stays in view. What is left to do after its time only widens it by that.
     """
     spans_s = (60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 21600.0, 43200.0, 86400.0)
     shown_s = next((span for span in spans_s if elapsed_s <= span), elapsed_s)
-    if duration_s is not None and duration_s > 0 and elapsed_s <= duration_s:
+    if duration_s is not None and duration_s > 0:
+        if elapsed_s > duration_s:
+            return elapsed_s
         return duration_s if duration_s <= spans_s[2] else min(shown_s, duration_s)
     return shown_s
 

@@ -1,5 +1,7 @@
 """Exceptions of user code: shown once, counted after, in the user's own terms."""
 
+from pathlib import Path
+
 from hyperscale.execution.faults import FaultLog, describe_fault, format_fault
 from hyperscale.testing.arguments import split_url
 
@@ -56,6 +58,31 @@ def test_causes_are_kept_and_trimmed_alike() -> None:
 
 def test_a_description_names_the_error_and_the_users_line() -> None:
     assert describe_fault(caught(fails_here)).startswith("ValueError: here (test_faults.py:")
+
+
+def test_the_line_is_the_users_though_a_library_raised() -> None:
+    told = describe_fault(caught(lambda: Path("nowhere/x.csv").read_text()))
+    assert told.startswith("FileNotFoundError: ")
+    assert "(test_faults.py:" in told
+
+
+def test_a_message_of_several_lines_becomes_one_and_notes_are_left_out() -> None:
+    def fails() -> None:
+        error = ValueError("first\n  second\n")
+        error.add_note("and this")
+        raise error
+
+    assert describe_fault(caught(fails)).startswith("ValueError: first second (test_faults.py:")
+    assert describe_fault(caught(lambda: compile("x = (", "user.py", "exec"))).startswith(
+        "SyntaxError: '(' was never closed (test_faults.py:"
+    )
+
+
+def test_a_message_without_end_is_cut() -> None:
+    def fails() -> None:
+        raise ValueError("x" * 100_000)
+
+    assert len(describe_fault(caught(fails))) < 600
 
 
 def test_only_so_many_kinds_are_told_apart() -> None:

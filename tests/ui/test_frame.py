@@ -127,6 +127,8 @@ def test_the_busiest_workers_are_shown_and_the_others_counted() -> None:
     (line,) = [line for line in screen(view, 80, 24).splitlines() if "worker-1" in line]
     assert "worker-2 cpu 80% memory 25%" in line
     assert line.rstrip().endswith("3 more")
+    turned = replace(view, usage=(*reversed(USAGE[:2]), *USAGE[2:]))
+    assert screen(turned, 80, 24) == screen(view, 80, 24)  # nobody changes places
 
 
 def test_user_output_is_shown_on_demand_newest_last() -> None:

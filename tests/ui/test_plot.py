@@ -133,7 +133,7 @@ def test_the_time_axis_covers_a_short_run_whole_and_grows_with_a_long_one() -> N
     assert plot.time_span_s(3.0, 3600.0) == 60.0
     assert plot.time_span_s(61.0, 3600.0) == 120.0
     assert plot.time_span_s(1801.0, 2000.0) == 2000.0
-    assert plot.time_span_s(31.0, 30.0) == 60.0  # the grace after the deadline
+    assert plot.time_span_s(30.5, 30.0) == 30.5  # the grace after the deadline
     assert plot.time_span_s(200_000.0, None) == 200_000.0
 
 
