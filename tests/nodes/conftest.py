@@ -1,10 +1,22 @@
-"""Where soak tests leave what they found, and where nodes leave what they keep."""
+"""Clusters for tests, where they keep their data, and where soak tests leave what they found."""
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.nodes.lab import Cluster
 from tests.nodes.report import RESULTS, Report
+
+_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> "Iterator[None]":
+    report = yield
+    item.stash[_FAILED] = item.stash.get(_FAILED, False) or report.failed
+    return report
 
 
 @pytest.fixture
@@ -16,3 +28,13 @@ def report() -> Report:
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes keep their data below the working directory."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A cluster of its own; what its nodes wrote is shown when the test fails."""
+    with Cluster(tmp_path) as running:
+        yield running
+        if request.node.stash.get(_FAILED, False):
+            for node in running.nodes:
+                sys.stderr.write(f"--- {node.name}\n{node.output()[-4000:]}\n")

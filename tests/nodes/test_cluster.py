@@ -6,8 +6,6 @@ No time is asserted here; the soak tests print the times.
 import os
 import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -24,12 +22,6 @@ from tests.nodes.lab import (
     wait_for_death,
     wait_for_view,
 )
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path) as running:
-        yield running
 
 
 def test_a_cluster_forms_whoever_starts_first(cluster: Cluster) -> None:

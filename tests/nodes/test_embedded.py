@@ -5,7 +5,6 @@ import gc
 import os
 import threading
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,14 +22,9 @@ from hyperscale.nodes.manager import manager_duties
 from hyperscale.nodes.member import open_member
 from hyperscale.nodes.running import as_config
 from hyperscale.wire.roles import Role
+from tests.nodes.agent.lab import until
 
 ANY_PORT = {"port": 0, "http_port": 0}
-
-
-@pytest.fixture(autouse=True)
-def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nodes that are not told otherwise keep their data."""
-    monkeypatch.chdir(tmp_path)
 
 
 def manager(**tables: Any) -> ManagerServer:
@@ -69,12 +63,6 @@ def sockets() -> int:
         except FileNotFoundError:
             continue
     return found
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def test_a_manager_and_a_worker_meet_and_part() -> None:

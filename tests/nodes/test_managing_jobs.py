@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
@@ -26,6 +26,7 @@ from hyperscale.wire.errors import RemoteError
 from hyperscale.wire.roles import Role
 from tests.cluster.lab import on_loop
 from tests.jobs.builders import submission
+from tests.nodes.agent.lab import until
 
 OLD = Limits(ended_jobs=0)
 
@@ -43,12 +44,6 @@ async def managing(directory: Path) -> AsyncIterator[tuple[ManagerServer, JobsDr
         yield node, duty.driver
     finally:
         await node.graceful_shutdown()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 # Workers that fall silent.

@@ -2,19 +2,12 @@
 
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hyperscale.wire.secret import make_secret
 from tests.nodes.lab import HYPERSCALE, Cluster, Node, until, wait_for_view
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path) as running:
-        yield running
 
 
 def secret_file(directory: Path, name: str = "cluster.secret") -> tuple[str, ...]:

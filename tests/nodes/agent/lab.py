@@ -105,6 +105,12 @@ def counted(target: Target) -> int:
     return int(json.loads(target.counts())["total"])
 
 
+def total(finished: PartFinished) -> int:
+    """Requests a result tells of."""
+    assert finished.report is not None
+    return sum(step.counts.sent for step in finished.report.steps)
+
+
 def run_id(attempt: int = 1, *, job: str = "dc.1-a", workflow: str = "Load") -> RunId:
     return RunId(job, workflow, 0, attempt)
 

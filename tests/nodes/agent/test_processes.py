@@ -14,7 +14,7 @@ import pytest
 
 from hyperscale._native import Target
 from hyperscale.jobs.commands import PartFinished, PartPhase, PartStatus, Progress
-from tests.nodes.agent.lab import boss, counted, is_quiet, load, play, run_id, until
+from tests.nodes.agent.lab import boss, counted, is_quiet, load, play, run_id, total, until
 from tests.nodes.lab import Cluster, Node
 
 LEASE_MS = 2_000
@@ -40,11 +40,6 @@ def executors_of(pid: int) -> list[int]:
 
 def connections(target: Target) -> int:
     return int(json.loads(target.counts())["connections"]["current"])
-
-
-def total(finished: PartFinished) -> int:
-    assert finished.report is not None
-    return sum(step.counts.sent for step in finished.report.steps)
 
 
 @pytest.mark.parametrize("pause_s", LOADS)

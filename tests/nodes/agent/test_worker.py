@@ -30,14 +30,10 @@ from tests.nodes.agent.lab import (
     load,
     play,
     run_id,
+    total,
     until,
     worker,
 )
-
-
-def total(finished: PartFinished) -> int:
-    assert finished.report is not None
-    return sum(step.counts.sent for step in finished.report.steps)
 
 
 def test_a_part_runs_to_its_end_and_its_result_is_exact(tmp_path: Path, target: Target) -> None:
