@@ -304,8 +304,8 @@ class Agent:
         # that the leader may never have heard.
         run.lease_until_s = until_s
         if run.is_leased:
-            effects.append(LeaseRun(run.id, run.places, until_s))
-        return [*effects, StartRun(run.id, run.places, command.start_in_ms)], None
+            effects.append(LeaseRun(run.id, run.left, until_s))
+        return [*effects, StartRun(run.id, run.left, command.start_in_ms)], None
 
     def _stop_commanded(
         self, command: StopPart, now_s: float
@@ -353,9 +353,9 @@ class Agent:
             return []
         run.lease_until_s = until_s
         # One that is still being prepared has no executor to keep it.
-        if not run.is_leased or not run.is_prepared:
+        if not run.is_leased or not run.is_prepared or not run.left:
             return []
-        return [LeaseRun(run.id, run.places, until_s)]
+        return [LeaseRun(run.id, run.left, until_s)]
 
     def _who_runs(
         self, command: WhoRuns, token: Any, is_admitted: bool, now_s: float
@@ -406,7 +406,7 @@ class Agent:
         run.phase = PartPhase.READY
         effects: list[Effect] = []
         if run.is_leased:
-            effects.append(LeaseRun(run.id, run.places, run.lease_until_s))
+            effects.append(LeaseRun(run.id, run.left, run.lease_until_s))
         return effects + self._telling.ready(run, now_s=now_s)
 
     def _prepare_failed(self, event: PrepareFailed, now_s: float) -> list[Effect]:
@@ -443,8 +443,7 @@ class Agent:
             return self._finish(run, now_s)
         run.phase = PartPhase.STOPPING
         self._telling.watch(run, now_s=now_s)
-        left = tuple(place for place in run.places if place not in run.ended)
-        return [StopRun(run.id, left, reason, grace_s)] if left else []
+        return [StopRun(run.id, run.left, reason, grace_s)] if run.left else []
 
     def _ended(self, event: Ended, now_s: float) -> list[Effect]:
         run = self._runs.get(event.run)
@@ -459,13 +458,12 @@ class Agent:
         if event.report is None and run.can_expire and run.lease_until_s <= now_s:
             # The kernel ended it, as it does with those that do not end by themselves.
             run.stop_reason, run.is_worth_retrying = LEASE_OVER, True
-        others = tuple(place for place in run.places if place not in run.ended)
-        if not is_trouble or run.stop_reason is not None or not others:
+        if not is_trouble or run.stop_reason is not None or not run.left:
             return []
         # Without one of its cores the part cannot be what was asked for.
         run.phase = PartPhase.STOPPING
         reason = f"another core of the part failed: {event.error}"
-        return [StopRun(run.id, others, reason, STOP_GRACE_S)]
+        return [StopRun(run.id, run.left, reason, STOP_GRACE_S)]
 
     def _vacated(self, event: Vacated, now_s: float) -> list[Effect]:
         run = self._runs.get(event.run)

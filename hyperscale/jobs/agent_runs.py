@@ -73,6 +73,11 @@ class Run:
         return self.command.group
 
     @property
+    def left(self) -> tuple[int, ...]:
+        """Its places that have not ended: the others may be somebody else's by now."""
+        return tuple(place for place in self.places if place not in self.ended)
+
+    @property
     def _offset_s(self) -> float:
         return self.command.plan.offset_s(self.command.elapsed_s)
 

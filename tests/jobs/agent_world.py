@@ -241,6 +241,9 @@ class World:
     # --- performing, and what must hold ---------------------------------------------------
 
     def _perform(self, effect: Effect) -> None:
+        if isinstance(effect, StartRun | LeaseRun | StopRun):
+            strangers = [p for p in effect.places if self.places.get(p) != effect.run]
+            assert not strangers, f"{effect} is for somebody else"
         match effect:
             case PrepareRun():
                 run = effect.command.run

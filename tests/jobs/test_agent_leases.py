@@ -2,6 +2,7 @@
 
 import pytest
 
+from hyperscale.jobs.agent_events import Commanded, Ended, LeaseRun
 from hyperscale.jobs.agent_results import LEASE_OVER
 from hyperscale.jobs.commands import Isolation, PartPhase, PartReady, PartStatus, Refusal
 from tests.jobs.agent_world import World, prepare, renew, run_id, start
@@ -103,3 +104,20 @@ def test_an_executor_that_was_killed_for_its_lease_is_told_as_that() -> None:
     result = world.result()
     assert (result.status, result.error) == (PartStatus.STOPPED, LEASE_OVER)
     assert result.is_retryable
+
+
+def test_a_lease_is_for_the_places_that_are_still_the_runs() -> None:
+    world = World(cores=2)
+    other = run_id(job="dc.1-b")
+    world.runs(cores=2)
+    world.end(places=(0,))
+    world.part(prepare(other))
+    assert world.agent.places(other) == (0,)
+    world.now_s += 1
+    token = object()
+    effects = world.feed(Commanded("m1", renew(run_id()), token))
+    assert [e.places for e in effects if isinstance(e, LeaseRun)] == [(1,)]
+    world.feed(Ended(run_id(), 1, PartStatus.COMPLETED))
+    world.now_s += 1
+    effects = world.feed(Commanded("m1", renew(run_id()), token))
+    assert [e for e in effects if isinstance(e, LeaseRun)] == []

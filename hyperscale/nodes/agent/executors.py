@@ -79,10 +79,10 @@ class Executors:
         self._fetching[run] = self._spawn(work, f"prepare:{run.job}/{run.workflow}/{run.part}")
 
     def start(self, effect: StartRun) -> None:
-        self._pool.start(self._of(effect.places), effect.start_in_ms)
+        self._pool.start(self._of(effect.run, effect.places), effect.start_in_ms)
 
     def renew(self, effect: LeaseRun) -> None:
-        self._pool.renew_lease(self._of(effect.places), round(effect.until_s * _NS))
+        self._pool.renew_lease(self._of(effect.run, effect.places), round(effect.until_s * _NS))
 
     def stop(self, effect: StopRun) -> None:
         # A task that is cancelled before its first step takes none, and nobody would say that
@@ -93,15 +93,17 @@ class Executors:
         fetching = self._fetching.get(effect.run)
         if fetching is not None:
             fetching.cancel()  # its code is not here yet; `_prepare` says what follows
-        self._pool.stop(self._of(effect.places), effect.reason, effect.grace_s)
+        self._pool.stop(self._of(effect.run, effect.places), effect.reason, effect.grace_s)
 
-    def _of(self, places: tuple[int, ...]) -> list[int]:
-        return [self._indices[place] for place in places]
+    def _of(self, run: RunId, places: tuple[int, ...]) -> list[int]:
+        """Where the run still is: what is meant for it is for nobody who came after it."""
+        return [self._indices[place] for place in places if self._runs.get(place) == run]
 
     # --- preparing ------------------------------------------------------------------------
 
     async def _prepare(self, command: PreparePart, places: tuple[int, ...]) -> None:
-        run, indices = command.run, self._of(places)
+        run = command.run
+        indices = self._of(run, places)
         try:
             try:
                 bundle = await self._fetch(command)
