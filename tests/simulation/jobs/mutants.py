@@ -83,20 +83,20 @@ class Mutant:
     name: str
     cores: Cores
     profile: str
-    caught_by: str
-    """Part of what the violation says."""
+    caught_by: tuple[str, ...]
+    """Parts of what violations say, any of them."""
 
 
 MUTANTS = (
-    Mutant("term treated as attempt", Cores(agent=TermAsAttempt), "leaders", "restarts a part"),
-    Mutant("lease ignored", Cores(obeys_leases=False), "isolation", "double load"),
-    Mutant("grant before rebuild", Cores(allocator=GrantsAtOnce), "allocators", "not alone"),
+    Mutant("term treated as attempt", Cores(agent=TermAsAttempt), "leaders", ("restarts a part",)),
+    Mutant("lease ignored", Cores(obeys_leases=False), "isolation", ("double load",)),
+    Mutant("grant before rebuild", Cores(allocator=GrantsAtOnce), "allocators", ("not alone",)),
     Mutant(
         "result of a revoked attempt decides",
         Cores(leader=AnyResultDecides),
-        "workers",
-        "decided by the result of another",
+        "deposed",
+        ("decided by the result of another", "are reported"),
     ),
-    Mutant("lease not waited for", Cores(leader=Impatient), "isolation", "double load"),
-    Mutant("renewed by a deposed leader", Cores(leader=Unconfirmed), "deposed", "double load"),
+    Mutant("lease not waited for", Cores(leader=Impatient), "isolation", ("double load",)),
+    Mutant("renewed by a deposed leader", Cores(leader=Unconfirmed), "deposed", ("double load",)),
 )

@@ -36,7 +36,8 @@ def test_thousands_of_schedules_violate_nothing_and_every_mutant_is_caught() -> 
         "",
         f"Mutants, caught in so many of {MUTANT_SCHEDULES} schedules:",
         *(
-            f"  {mutant.name}: {times} (profile {mutant.profile}, by '{mutant.caught_by}')"
+            f"  {mutant.name}: {times} (profile {mutant.profile}, "
+            f"by {' or '.join(map(repr, mutant.caught_by))})"
             for mutant, times in zip(MUTANTS, caught, strict=True)
         ),
         "",
@@ -51,4 +52,6 @@ def test_thousands_of_schedules_violate_nothing_and_every_mutant_is_caught() -> 
 def _times_caught(mutant: Mutant) -> int:
     suite = JobSuite([mutant.profile], cores=mutant.cores)
     tally = campaign(suite, range(MUTANT_SCHEDULES), failures_max=MUTANT_SCHEDULES)
-    return sum(mutant.caught_by in failure.message for failure in tally.failures)
+    return sum(
+        any(words in failure.message for words in mutant.caught_by) for failure in tally.failures
+    )
