@@ -47,7 +47,7 @@ def parse_whole(text: str, *, low: int, most: int) -> int | None:
 
 def format_duration(seconds: float) -> str:
     """`90` as `"1m30s"`, `0.25` as `"250ms"`: short, for people."""
-    if seconds < 1:
+    if seconds < 0.9995:
         return f"{seconds * 1000:.0f}ms"
     if seconds < 60:
         return f"{seconds:.3g}s"

@@ -301,14 +301,15 @@ class HyperscaleClient:
                 await upload(self._asked, package, within_s=within_s)
                 deadline_s += loop.time() - began_s  # a slow network takes its time
                 continue
+            why, _, hint = (ack.error or ack.code).removesuffix(")").partition(" (hint: ")
             if ack.code != Code.CAPACITY.value:
-                raise InputError(f"the job was refused: {ack.error or ack.code}")
+                raise InputError(f"the job was refused: {why}", hint=hint)
             if loop.time() + ack.retry_after_s >= deadline_s:
                 raise RunError(
-                    f"the cluster has no room for another job: {ack.error}",
+                    f"the cluster has no room for another job: {why}",
                     hint=f"try again later; it was tried for {within_s:g} s",
                 )
-            self.on_trouble(f"the cluster has no room for another job yet: {ack.error}")
+            self.on_trouble(f"the cluster has no room for another job yet: {why}")
             await asyncio.sleep(max(0.1, ack.retry_after_s))
 
     async def _check_datacenters(self, wanted: Sequence[str]) -> None:

@@ -17,6 +17,7 @@ from hyperscale.reporting.results import (
 )
 
 _DIGITS = 6
+_NOT_FOUND = "FileNotFoundError: "
 _ABORTED = "stopped by the threshold of "
 
 
@@ -74,6 +75,11 @@ def _notes(end: JobEnd) -> list[str]:
     is_said = any(workflow.error and workflow.error in end.reason for workflow in end.workflows)
     if end.reason and end.status is not JobStatus.COMPLETED and not is_said:
         notes.append(f"the job {_ENDED_AS.get(end.status, 'ended')}: {end.reason}")
+    if any(_NOT_FOUND in (workflow.error or "") for workflow in end.workflows):
+        notes.append(
+            "a file that a test opens by its path must be on every worker: the modules it imports "
+            "and the files its steps take as `File` travel with it, others do not"
+        )
     lost_on: dict[tuple[str, str], list[str]] = {}
     for row in end.segments:
         where = f"{row.worker} after {row.elapsed_s:.1f} s"

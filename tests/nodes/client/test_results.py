@@ -1,0 +1,58 @@
+"""What the results of a job say beyond its numbers."""
+
+import pytest
+
+from hyperscale import Workflow, step
+from hyperscale.jobs.events import JobStatus
+from hyperscale.jobs.outcome import JobEnd, WorkflowEnd
+from hyperscale.nodes.client_package import package_classes
+from hyperscale.nodes.client_results import result_of_end
+from hyperscale.stats.merge import WorkflowStats
+from hyperscale.testing import URL, HTTPResponse
+
+
+class Reader(Workflow):
+    vus = 1
+    duration = "1s"
+
+    @step()
+    async def home(self, url: URL = "http://127.0.0.1:1/") -> HTTPResponse:
+        return await self.client.http.get(url)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_told"),
+    [
+        ("Reader.open failed: FileNotFoundError: [Errno 2] No such file: 'x.csv'", True),
+        ("Reader.open failed: ValueError: no", False),
+    ],
+)
+def test_that_files_opened_by_path_do_not_travel_is_told_when_one_is_missing(
+    error: str, is_told: bool
+) -> None:
+    (plan,) = package_classes([Reader], test_name="reader").plan.workflows
+    workflow = WorkflowEnd(
+        name="Reader",
+        status=JobStatus.FAILED,
+        stats=WorkflowStats(plan),
+        cores=1,
+        attempts=1,
+        error=error,
+        was_saturated=False,
+        workers=("worker-1",),
+    )
+    end = JobEnd(
+        job="default.1-abcdefghijklmnopqrst",
+        status=JobStatus.FAILED,
+        reason=f"Reader failed: {error}",
+        file="reader.py",
+        submitted_ms=1,
+        started_ms=2,
+        ended_ms=3,
+        workflows=(workflow,),
+        segments=(),
+        gaps=(),
+        usage=(),
+        warnings=(),
+    )
+    assert any("must be on every worker" in each for each in result_of_end(end).warnings) == is_told
