@@ -21,6 +21,7 @@ _ESCAPE_SEQUENCE = re.compile(
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # Wide since Unicode 16, so newer terminals draw two cells where older tables say one.
 _NEWLY_WIDE = re.compile("[\u2630-\u2637\u268a-\u268f\u4dc0-\u4dff]")
+_VIRAMA = 9  # the combining class of the signs that join letters, in Brahmic scripts
 # A name is cut to this before anything else looks at it: no hostile name costs more.
 _NAME_CHARS_MAX = 4096
 
@@ -76,7 +77,8 @@ def _character_width(character: str) -> int:
     if "\u2500" <= character <= "\u28ff":  # box drawing, blocks, braille: most of what we draw
         return 2 if unicodedata.east_asian_width(character) in "WF" else 1
     if unicodedata.category(character) in ("Mn", "Me"):
-        return 0
+        # What joins two letters makes them wider on some terminals.
+        return 1 if unicodedata.combining(character) == _VIRAMA else 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
