@@ -11,12 +11,14 @@ a trace, and fails in the same way: that it does is checked.
 
 import gc
 import os
+import platform
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count as count_from
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any, Protocol
 
 from tests.simulation.kernel import Violation
@@ -25,6 +27,7 @@ from tests.simulation.trace import Trace
 TRACE_LINES = 60
 SECONDS_VARIABLE = "HYPERSCALE_SIM_SECONDS"
 JOBS_VARIABLE = "SOAK_JOBS"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 class Suite(Protocol):
@@ -80,12 +83,19 @@ def play(suite: Suite, seed: int) -> Any | Failure:
 
 def is_noticed(suite: Suite, words: tuple[str, ...], *, schedules: int) -> bool:
     """Whether one of so many schedules fails with one of the words: what a mutant must come to."""
-    for seed in range(schedules):
-        try:
-            suite.run(suite.draw(seed), None)
-        except Violation as violation:
-            if any(each in str(violation) for each in words):
-                return True
+    return any(_notices(suite, words, seed) for seed in range(schedules))
+
+
+def times_noticed(suite: Suite, words: tuple[str, ...], *, schedules: int) -> int:
+    """How many of so many schedules do."""
+    return sum(_notices(suite, words, seed) for seed in range(schedules))
+
+
+def _notices(suite: Suite, words: tuple[str, ...], seed: int) -> bool:
+    try:
+        suite.run(suite.draw(seed), None)
+    except Violation as violation:
+        return any(each in str(violation) for each in words)
     return False
 
 
@@ -154,6 +164,19 @@ def _count(tally: Tally, result: Any | Failure) -> None:
 def jobs_of_soak() -> int:
     """How many processes the long runs take: all cores this one may use, unless told."""
     return int(os.environ.get(JOBS_VARIABLE, len(os.sched_getaffinity(0))))
+
+
+def say(failure: Failure) -> None:
+    """At once, as a long run takes long."""
+    print(f"seed {failure.seed}: {failure.message}", flush=True)  # noqa: T201
+
+
+def write_result(name: str, *lines: str) -> None:
+    """Keeps what a long run found, and where it was run."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    kernel = platform.release().split("-")[0]
+    where = f"({platform.system()} {kernel}, Python {platform.python_version()})"
+    (RESULTS / name).write_text("\n".join((*lines, "", where)) + "\n")
 
 
 def seconds_per_simulation() -> float:

@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.campaign import Failure, play
+from tests.simulation.__main__ import suite_of
+from tests.simulation.campaign import Failure, Suite, play
 from tests.simulation.faults import apply
 from tests.simulation.faults import play as play_faults
+from tests.simulation.fleet.suite import FleetSuite
+from tests.simulation.jobs.suite import JobSuite
 from tests.simulation.kernel import INBOX_DATAGRAMS_MAX, Host, Monitor, Violation, World
+from tests.simulation.ledger.suite import LedgerSuite
 from tests.simulation.network import Answered, Asked, Closed, Failed, Opened
 from tests.simulation.trace import Trace
 
@@ -344,3 +348,21 @@ def test_a_failure_brings_seed_plan_trace_and_how_to_replay_it() -> None:
     assert "python -m tests.simulation replay broken-42" in failure.report
     assert "plan of {'seed': 42}" in failure.report
     assert "the last thing that happened" in failure.report
+
+
+@pytest.mark.parametrize(
+    "suite",
+    [
+        FleetSuite(),
+        FleetSuite(["deaths"]),
+        LedgerSuite(),
+        LedgerSuite(["slots"]),
+        JobSuite(),
+        JobSuite(["isolation"]),
+    ],
+    ids=lambda suite: suite.name,
+)
+def test_the_name_a_failure_gives_of_its_suite_is_one_that_can_be_replayed(suite: Suite) -> None:
+    again, _ = suite_of([suite.name])
+    assert again.name == suite.name
+    assert again.describe(again.draw(7)) == suite.describe(suite.draw(7))

@@ -1,20 +1,18 @@
 """The long runs of membership. Each writes what it found to benchmarks/results."""
 
-import platform
-from collections.abc import Iterable
 from itertools import product
 from multiprocessing import get_context
-from pathlib import Path
 
 import pytest
 
 from tests.simulation.campaign import (
-    Failure,
-    campaign,
     jobs_of_soak,
     parallel_campaign,
     quantiles,
+    say,
     seeds_of_commit,
+    times_noticed,
+    write_result,
 )
 from tests.simulation.fleet.lifeguard import (
     DETECTORS,
@@ -30,7 +28,6 @@ from tests.simulation.fleet.suite import FleetSuite
 
 pytestmark = pytest.mark.soak
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 SCHEDULES = 5_200
 MUTANT_SCHEDULES = 40
 JOBS = jobs_of_soak()
@@ -47,43 +44,29 @@ THRESHOLDS = ((1, 1), (4, 2), (16, 3), (32, 4))  # slow members, seed
 FEWER = 50
 
 
-def _write(name: str, lines: Iterable[str]) -> None:
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    kernel = platform.release().split("-")[0]
-    where = f"({platform.system()} {kernel}, Python {platform.python_version()})"
-    (RESULTS / name).write_text("\n".join((*lines, where)) + "\n")
-
-
 @pytest.mark.timeout(10_800)
 def test_thousands_of_schedules_violate_nothing_and_every_mutant_is_caught() -> None:
     suite = FleetSuite()
     first = next(seeds_of_commit())
     seeds = range(first, first + SCHEDULES)
-    tally = parallel_campaign(suite, seeds, jobs=JOBS, on_failure=_say)
+    tally = parallel_campaign(suite, seeds, jobs=JOBS, on_failure=say)
     with get_context("fork").Pool(JOBS) as pool:
         caught = pool.map(_times_caught, MUTANTS)
-    _write(
+    write_result(
         "soak-membership.txt",
-        (
-            "Membership in the simulator: invariants after every event, bounds, one view healed",
-            f"{tally.runs} schedules from seed {first} on ({', '.join(PROFILES)}), "
-            f"{len(tally.failures)} failed, {tally.seconds:.0f} s with {_processes()}",
-            *suite.summarise(tally.outcomes),
-            "",
-            f"Mutants, caught in so many of {MUTANT_SCHEDULES} schedules:",
-            *(
-                f"  {mutant.name}: {times} (profile {mutant.profile}, by '{mutant.caught_by}')"
-                for mutant, times in zip(MUTANTS, caught, strict=True)
-            ),
-            "",
+        "Membership in the simulator: invariants after every event, bounds, one view healed",
+        f"{tally.runs} schedules from seed {first} on ({', '.join(PROFILES)}), "
+        f"{len(tally.failures)} failed, {tally.seconds:.0f} s with {_processes()}",
+        *suite.summarise(tally.outcomes),
+        "",
+        f"Mutants, caught in so many of {MUTANT_SCHEDULES} schedules:",
+        *(
+            f"  {mutant.name}: {times} (profile {mutant.profile}, by '{mutant.caught_by}')"
+            for mutant, times in zip(MUTANTS, caught, strict=True)
         ),
     )
     tally.raise_if_failed()
     assert all(caught), dict(zip([mutant.name for mutant in MUTANTS], caught, strict=True))
-
-
-def _say(failure: Failure) -> None:
-    print(f"seed {failure.seed}: {failure.message}", flush=True)  # noqa: T201  it takes long
 
 
 def _processes() -> str:
@@ -92,8 +75,7 @@ def _processes() -> str:
 
 def _times_caught(mutant: Mutant) -> int:
     suite = FleetSuite([mutant.profile], core=mutant.core, drains=mutant.drains)
-    tally = campaign(suite, range(MUTANT_SCHEDULES), failures_max=MUTANT_SCHEDULES)
-    return sum(mutant.caught_by in failure.message for failure in tally.failures)
+    return times_noticed(suite, (mutant.caught_by,), schedules=MUTANT_SCHEDULES)
 
 
 @pytest.mark.timeout(10_800)
@@ -140,7 +122,7 @@ def test_slow_members_cause_no_false_positives_at_healthy_ones() -> None:
         "with Lifeguard",
         f"{'':30}a modestly longer latency; both detectors are run above with its numbers",
     ]
-    _write("lifeguard.txt", (*lines, ""))
+    write_result("lifeguard.txt", *lines)
     off, ours = totals[2][1], totals[3][1]
     assert ours == 0 or ours * FEWER <= off
     swim = totals[0][1]

@@ -1,20 +1,23 @@
 """The long run of the ledger. Writes what it found to benchmarks/results."""
 
-import platform
 from multiprocessing import get_context
-from pathlib import Path
 
 import pytest
 
-from tests.simulation.campaign import Failure, jobs_of_soak, parallel_campaign, seeds_of_commit
-from tests.simulation.kernel import Violation
+from tests.simulation.campaign import (
+    jobs_of_soak,
+    parallel_campaign,
+    say,
+    seeds_of_commit,
+    times_noticed,
+    write_result,
+)
 from tests.simulation.ledger.mutants import MUTANTS, Mutant
 from tests.simulation.ledger.schedules import PROFILES
 from tests.simulation.ledger.suite import LedgerSuite
 
 pytestmark = pytest.mark.soak
 
-RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 SCHEDULES = 10_000
 MUTANT_SCHEDULES = 80
 
@@ -25,8 +28,8 @@ def test_ten_thousand_schedules_violate_nothing() -> None:
     processes = jobs_of_soak()
     first = next(seeds_of_commit())
     seeds = range(first, first + SCHEDULES)
-    tally = parallel_campaign(suite, seeds, jobs=processes, on_failure=_say)
-    _write(
+    tally = parallel_campaign(suite, seeds, jobs=processes, on_failure=say)
+    write_result(
         "soak-ledger.txt",
         "The ledger in the simulator: real cores and job machines, crashable disks, bad links; "
         "invariants after every event, linearizable histories, progress once healed",
@@ -41,7 +44,7 @@ def test_ten_thousand_schedules_violate_nothing() -> None:
 def test_every_mutant_is_caught() -> None:
     with get_context("fork").Pool(jobs_of_soak()) as pool:
         caught = pool.map(_times_caught, MUTANTS, chunksize=1)
-    _write(
+    write_result(
         "soak-ledger-mutants.txt",
         f"Broken rules of the ledger, noticed in so many of {MUTANT_SCHEDULES} schedules:",
         *(
@@ -52,25 +55,6 @@ def test_every_mutant_is_caught() -> None:
     assert all(caught), dict(zip([mutant.name for mutant in MUTANTS], caught, strict=True))
 
 
-def _write(name: str, *lines: str) -> None:
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    kernel = platform.release().split("-")[0]
-    where = f"({platform.system()} {kernel}, Python {platform.python_version()})"
-    (RESULTS / name).write_text("\n".join((*lines, "", where)) + "\n")
-
-
-def _say(failure: Failure) -> None:
-    print(f"seed {failure.seed}: {failure.message}", flush=True)  # noqa: T201  it takes long
-
-
 def _times_caught(mutant: Mutant) -> int:
     suite = LedgerSuite([mutant.profile], mutant=mutant)
-    return sum(_is_caught(suite, mutant, seed) for seed in range(MUTANT_SCHEDULES))
-
-
-def _is_caught(suite: LedgerSuite, mutant: Mutant, seed: int) -> bool:
-    try:
-        suite.run(suite.draw(seed), None)
-    except Violation as violation:
-        return any(words in str(violation) for words in mutant.caught_by)
-    return False
+    return times_noticed(suite, mutant.caught_by, schedules=MUTANT_SCHEDULES)
