@@ -1,7 +1,8 @@
 """The state of jobs: what is known of each, which moves are legal, what follows from it.
 
-Plain mutable structs that encode as they are: the whole of them is a snapshot. Only
-`machine` writes them. Statistics and context stay encoded; whoever needs them opens them.
+Plain mutable structs that encode as they are: the whole of them is a snapshot. Only `machine`
+writes them, by the rules of `transitions`. Statistics and context stay encoded; whoever needs
+them opens them.
 
 Vocabulary: a *part* is a worker's share of a workflow; a *run* is one attempt of it, *open*
 from its dispatch to its end. A *segment* is what a revoked attempt had reported, a *gap* what

@@ -14,7 +14,11 @@ from hyperscale.membership.messages import FINAL_CLAIMS, Claim, News
 from hyperscale.membership.suspicion import Suspicion
 from hyperscale.wire.roles import MAY_CONNECT, NODES, Role
 
-_LISTENERS = NODES
+
+
+def stream_address(address: str, stream_port: int) -> str:
+    """Where a node takes streams: at its own address, unless on a port of their own."""
+    return f"{address.rpartition(':')[0]}:{stream_port}" if stream_port else address
 
 
 class Peer:
@@ -67,9 +71,7 @@ class Peer:
 
     @property
     def stream_address(self) -> str:
-        if not self.stream_port:
-            return self.address
-        return f"{self.address.rpartition(':')[0]}:{self.stream_port}"
+        return stream_address(self.address, self.stream_port)
 
     def member(self) -> Member:
         return Member(
@@ -229,7 +231,7 @@ class Roster:
     def stream_duties(self, count: int, own_role: Role) -> list[Peer]:
         """Whose process this node watches over a stream: every node is watched by the `count`
         members before it on the ring that may connect to its role."""
-        open_roles = dict.fromkeys(_LISTENERS & MAY_CONNECT[own_role], count)
+        open_roles = dict.fromkeys(NODES & MAY_CONNECT[own_role], count)
         found: list[Peer] = []
         ring = self._ring
         at = bisect_right(ring, self._own)

@@ -14,7 +14,7 @@ from hyperscale.membership.deadlines import Deadlines, Timer
 from hyperscale.membership.events import Changed, Effect, Member, State
 from hyperscale.membership.formulas import catch_up_within_s, transmissions
 from hyperscale.membership.gossip import GossipQueue
-from hyperscale.membership.members import Peer, Roster
+from hyperscale.membership.members import Peer, Roster, stream_address
 from hyperscale.membership.messages import Claim, News, Sender
 from hyperscale.membership.settings import MembershipConfig
 from hyperscale.wire.registry import SizeClass
@@ -130,16 +130,13 @@ class Station:
         self.tell_others(self.own_news(), urgent=True)
 
     def own_member(self) -> Member:
-        address = self.address
-        if self.stream_port:
-            address = f"{address.rpartition(':')[0]}:{self.stream_port}"
         return Member(
             node=self.node,
             incarnation=self.incarnation,
             refutation=self.refutation,
             role=self.role,
             address=self.address,
-            stream_address=address,
+            stream_address=stream_address(self.address, self.stream_port),
             state=State.LEFT if self.is_leaving else State.ALIVE,
             since_s=0.0,
             metadata=self.metadata,
