@@ -15,7 +15,6 @@ from hyperscale.membership.suspicion import Suspicion
 from hyperscale.wire.roles import MAY_CONNECT, NODES, Role
 
 
-
 def stream_address(address: str, stream_port: int) -> str:
     """Where a node takes streams: at its own address, unless on a port of their own."""
     return f"{address.rpartition(':')[0]}:{stream_port}" if stream_port else address
