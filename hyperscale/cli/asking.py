@@ -1,9 +1,10 @@
 """What commands share that ask a running node something: where it is, how to be let in, tables."""
 
 import argparse
+import contextlib
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +69,13 @@ def ask_node(args: argparse.Namespace, question: Any, answer: Any) -> Any:
         finally:
             telling.cancel()
 
+    directory = local_cluster(args.dir, args.connect, flag="--connect")
     for host, port in addresses:
         try:
-            return asyncio.run(asked(host, port))
+            with telling_of(directory):
+                return asyncio.run(asked(host, port))
         except RunError as error:
             problems.append(error)
-    directory = local_cluster(args.dir, args.connect, flag="--connect")
     is_down = all(isinstance(each.__cause__, ConnectionRefusedError) for each in problems)
     if directory is not None and is_down:
         raise RunError(
@@ -120,10 +122,33 @@ def named_directory(given: str) -> Path:
     return Path(given)
 
 
+@contextlib.contextmanager
+def telling_of(directory: Path | None) -> Iterator[None]:
+    """Advice for a local cluster, if it is one that does not answer."""
+    from hyperscale.errors import RunError
+    from hyperscale.nodes.client_managers import NoManagerError, WrongSecretError
+
+    try:
+        yield
+    except NoManagerError as error:
+        if directory is None:
+            raise
+        raise RunError(error.message, hint=still_running(directory)) from error
+    except WrongSecretError as error:
+        if directory is None:
+            raise
+        raise InputError(
+            error.message, hint=f"another cluster has its ports now? {_again(directory)}"
+        ) from error
+
+
 def still_running(directory: Path) -> str:
-    """The hint for a local cluster that does not answer."""
-    again = f"'hyperscale cluster up --dir {shlex.quote(str(directory))}'"
-    return f"is it still running? {again} starts it again"
+    """The hint for a local cluster that is not there."""
+    return f"is it still running? {_again(directory)}"
+
+
+def _again(directory: Path) -> str:
+    return f"'hyperscale cluster up --dir {shlex.quote(str(directory))}' starts it again"
 
 
 def print_json(told: Any) -> None:

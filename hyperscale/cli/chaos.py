@@ -6,7 +6,7 @@ import random
 import sys
 from pathlib import Path
 
-from hyperscale.cli.asking import named_directory
+from hyperscale.cli.asking import named_directory, telling_of
 from hyperscale.cli.parser import Parser
 from hyperscale.cli.signals import EXIT_INTERRUPTED, unless_interrupted
 from hyperscale.errors import InputError
@@ -83,7 +83,8 @@ def run(args: argparse.Namespace) -> int:
     chaos = Chaos(directory, seed=seed, say=_say)
     file = Path(args.file) if args.file else None
     running = chaos.run(duration_s=duration_s, file=file, target_url=args.target)
-    verdict = asyncio.run(unless_interrupted(running, name="chaos"))
+    with telling_of(directory):
+        verdict = asyncio.run(unless_interrupted(running, name="chaos"))
     if verdict is None:
         return EXIT_INTERRUPTED
     for what in verdict.held:

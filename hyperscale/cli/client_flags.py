@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from hyperscale.config.addresses import DEFAULT_PORT, parse_address
-from hyperscale.errors import InputError, RunError
+from hyperscale.errors import InputError
 from hyperscale.ui.stream import write_through
 
 if TYPE_CHECKING:
@@ -60,10 +60,9 @@ def where(args: argparse.Namespace) -> str:
 
 @contextlib.asynccontextmanager
 async def open_client(args: argparse.Namespace) -> "AsyncIterator[HyperscaleClient]":
-    from hyperscale.cli.asking import local_cluster, still_running
+    from hyperscale.cli.asking import local_cluster, telling_of
     from hyperscale.cli.node_flags import load_node
     from hyperscale.nodes.client import HyperscaleClient
-    from hyperscale.nodes.client_managers import NoManagerError
 
     # What the wire would log is what these commands say themselves, as their error.
     logging.getLogger("hyperscale").addHandler(logging.NullHandler())
@@ -81,12 +80,8 @@ async def open_client(args: argparse.Namespace) -> "AsyncIterator[HyperscaleClie
         ]
         client = HyperscaleClient(managers, settings=config, on_trouble=troubles)
     async with client:
-        try:
+        with telling_of(directory):
             yield client
-        except NoManagerError as error:
-            if directory is None:
-                raise
-            raise RunError(error.message, hint=still_running(directory)) from error
 
 
 class Troubles:

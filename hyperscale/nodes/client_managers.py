@@ -65,6 +65,10 @@ class NoManagerError(RunError):
     """No manager could be reached."""
 
 
+class WrongSecretError(InputError):
+    """Whoever is there belongs to a cluster with another secret, or with none."""
+
+
 class Managers:
     """The managers a client knows of; the one that answered last is asked first. `on_trouble`
     is told what is waited for, while nothing comes."""
@@ -281,10 +285,13 @@ def refusal(address: Address, error: Exception) -> InputError | None:
         return None
     where, why, hint = format_address(*address), in_words(error), error.hint
     if error.reason in _SECRETS:
-        hint = "the secret must be that of the cluster: --secret-file, or --dir for a local one"
         if isinstance(error, PeerRefusedError):  # in its words, which are for nodes
             why = _SECRETS[error.reason]
-    elif error.reason is Reason.ROLE:
+        return WrongSecretError(
+            f"{where} refused us: {why}",
+            hint="the secret must be that of the cluster: --secret-file, or --dir for a local one",
+        )
+    if error.reason is Reason.ROLE:
         hint = hint or "give the address of a manager"
     return InputError(f"{where} refused us: {why}", hint=hint)
 

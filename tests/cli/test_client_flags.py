@@ -2,10 +2,15 @@
 
 import argparse
 import shlex
+from pathlib import Path
 
 import pytest
 
+from hyperscale.cli.asking import telling_of
 from hyperscale.cli.client_flags import add_client_flags, where
+from hyperscale.errors import InputError, RunError
+from hyperscale.nodes.client_managers import NoManagerError, WrongSecretError
+from hyperscale.nodes.local.file import ClusterFile, NodeRow, read_cluster, write_cluster
 
 
 @pytest.mark.parametrize(
@@ -22,3 +27,32 @@ def test_a_command_that_is_suggested_reaches_the_same_cluster(line: str) -> None
     parser = argparse.ArgumentParser()
     add_client_flags(parser)
     assert where(parser.parse_args(shlex.split(line))) == line
+
+
+@pytest.mark.parametrize(
+    ("error", "told", "advice"),
+    [
+        (NoManagerError("nobody"), RunError, "is it still running? "),
+        (WrongSecretError("refused"), InputError, "another cluster has its ports now? "),
+    ],
+)
+def test_of_a_local_cluster_it_is_told_how_it_is_started_again(
+    error: Exception, told: type[RunError | InputError], advice: str
+) -> None:
+    with pytest.raises(told) as raised, telling_of(Path("my lab")):
+        raise error
+    assert raised.value.hint == f"{advice}'hyperscale cluster up --dir 'my lab'' starts it again"
+    with pytest.raises(type(error)), telling_of(None):
+        raise error
+
+
+def test_a_cluster_whose_directory_was_moved_finds_its_secret_there(tmp_path: Path) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    before.mkdir()
+    address = "127.0.0.1:1"
+    manager = NodeRow(id="manager-1", pid=1, tcp=address, udp=address, http=address)
+    (before / "secret").write_text("a secret of the cluster")
+    write_cluster(before, ClusterFile(secret_file=str(before / "secret"), managers=[manager]))
+    assert read_cluster(before).secret_file == str(before / "secret")
+    before.rename(after)
+    assert read_cluster(after).secret_file == str(after / "secret")

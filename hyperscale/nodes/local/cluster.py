@@ -24,6 +24,7 @@ from hyperscale.errors import InputError, RunError
 from hyperscale.nodes.http import ReadyTold
 from hyperscale.nodes.local.control import LINE_BYTES_MAX, Answer, Request, short_path
 from hyperscale.nodes.local.file import (
+    SECRET_NAME,
     ClusterFile,
     NodeRow,
     cluster_path,
@@ -290,7 +291,7 @@ def open_cluster(
 
 
 def _laid_out(directory: Path, wanted: Wanted) -> ClusterFile:
-    secret_file = directory / "secret"
+    secret_file = directory / SECRET_NAME
     before = read_cluster(directory) if cluster_path(directory).exists() else None
     shape = shape_of(wanted, before)
     if before is not None:

@@ -14,6 +14,7 @@ from hyperscale.config.addresses import parse_address
 from hyperscale.errors import InputError
 
 FILE_NAME = "cluster.json"
+SECRET_NAME = "secret"  # noqa: S105  of the file it is in
 DEFAULT_DIRECTORY = "hyperscale-cluster"
 
 
@@ -77,7 +78,14 @@ def read_cluster(directory: Path) -> ClusterFile:
             f"{path} is not what 'hyperscale cluster up' wrote: {error}",
             hint=f"remove it; {again} writes it anew",
         ) from error
+    beside = directory.absolute() / SECRET_NAME
+    if not _is_there(cluster.secret_file) and _is_there(beside):  # the directory was moved
+        return msgspec.structs.replace(cluster, secret_file=str(beside))
     return cluster
+
+
+def _is_there(path: str | Path) -> bool:
+    return os.path.exists(path)  # that of a Path may raise
 
 
 def _check_addresses(node: NodeRow) -> None:
