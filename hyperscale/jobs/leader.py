@@ -376,13 +376,13 @@ class JobLeader:
         try:
             self._desk.adopt(job, now_s=now_s)
             return self._desk.return_grants(job)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  other jobs have no part in it
             return self._trouble(job, error)
 
     def _steer_now(self, job: Job, now_s: float) -> list[Effect]:
         try:
             return self._steering.steer(job, now_s=now_s)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  other jobs have no part in it
             return self._trouble(job, error)
 
     def _trouble(self, job: Job, error: Exception) -> list[Effect]:
