@@ -32,6 +32,11 @@ _ENDING_POLL_S = 0.01
 _ENDING_S = 2.0  # of what it started
 
 
+class ExecutorLostError(RunError):
+    """The process ended, or there never was one; nothing says that the part would not do better
+    in another."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExitInfo:
     """How a process ended."""
@@ -54,6 +59,16 @@ class ExitInfo:
         return f"{how}; last output: {lines[-1].strip()}" if lines else how
 
 
+def _pipe(kept: contextlib.ExitStack, lent: contextlib.ExitStack) -> tuple[int, int]:
+    """A pipe for output: the end that is read here, and the one that is lent."""
+    read, write = os.pipe()
+    kept.callback(os.close, read)
+    lent.callback(os.close, write)
+    with contextlib.suppress(OSError):  # over the user's pipe budget: smaller will do
+        fcntl.fcntl(read, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    return read, write
+
+
 def signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
@@ -66,8 +81,8 @@ class ExecutorProcess:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
         popen: subprocess.Popen[bytes],
+        pidfd: int,
         control: socket.socket,
         outputs: dict[int, str],
         mark: Mark,
@@ -78,7 +93,7 @@ class ExecutorProcess:
         on_exit: Callable[[ExitInfo], None],
     ) -> None:
         self.pid = popen.pid
-        self._loop = loop
+        self._loop = loop = asyncio.get_running_loop()
         self._popen = popen
         self._mark = mark
         self.runs_code = False  # of a user's: what that started may outlive it
@@ -99,7 +114,7 @@ class ExecutorProcess:
         for fd in self._outputs:
             os.set_blocking(fd, False)
             loop.add_reader(fd, self._read_output, fd)
-        self._pidfd = os.pidfd_open(popen.pid)
+        self._pidfd = pidfd
         loop.add_reader(self._pidfd, self._reap)
 
     @classmethod
@@ -113,42 +128,40 @@ class ExecutorProcess:
         on_exit: Callable[[ExitInfo], None],
     ) -> "ExecutorProcess":
         """Starts an executor. Call it on the thread that outlives it: the kernel kills the
-        executor when the thread that made it ends."""
-        ours, theirs = socket.socketpair()
-        out_read, out_write = os.pipe()
-        err_read, err_write = os.pipe()
-        for fd in (out_read, err_read):
-            with contextlib.suppress(OSError):  # over the user's pipe budget: smaller will do
-                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        # -P: a file of the user's named like a module of ours, in the directory they happen
-        # to stand in, must not be imported in its place.
-        command = [sys.executable, "-P", "-m", "hyperscale.execution.executor"]
-        command += [str(theirs.fileno()), str(os.getpid())]
-        if core is not None:
-            command.append(str(core))
+        executor when the thread that made it ends. `ExecutorLostError` if this machine has no
+        descriptor or process left for it."""
         mark = Mark.new()
-        try:
-            popen = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out_write,
-                stderr=err_write,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-                env=mark.environment(),
-            )
-        except OSError as error:
-            ours.close()
-            for fd in (out_read, err_read):
-                os.close(fd)
-            raise RunError(f"no executor could be started: {error}") from error
-        finally:
-            theirs.close()
-            os.close(out_write)
-            os.close(err_write)
+        with contextlib.ExitStack() as kept, contextlib.ExitStack() as lent:
+            try:
+                ours, theirs = socket.socketpair()
+                kept.callback(ours.close)
+                lent.callback(theirs.close)
+                out_read, out_write = _pipe(kept, lent)
+                err_read, err_write = _pipe(kept, lent)
+                # -P: a file of the user's named like a module of ours, in the directory they
+                # happen to stand in, must not be imported in its place.
+                command = [sys.executable, "-P", "-m", "hyperscale.execution.executor"]
+                command += [str(theirs.fileno()), str(os.getpid())]
+                if core is not None:
+                    command.append(str(core))
+                popen = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out_write,
+                    stderr=err_write,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                    env=mark.environment(),
+                )
+                kept.callback(popen.wait)
+                kept.callback(popen.kill)
+                pidfd = os.pidfd_open(popen.pid)
+            except OSError as error:
+                raise ExecutorLostError(f"no executor could be started: {error}") from error
+            kept.pop_all()  # they are the executor's now
         return cls(
-            asyncio.get_running_loop(),
             popen,
+            pidfd,
             ours,
             {out_read: "stdout", err_read: "stderr"},
             mark,

@@ -20,7 +20,7 @@ from hyperscale.execution.cores import default_executors, pinned_cores
 from hyperscale.execution.lease import boottime_ns
 from hyperscale.execution.limits import CLOSE_GRACE_S, START_S
 from hyperscale.execution.overdue import Lapse, Overdue, Verdict
-from hyperscale.execution.process import ExecutorProcess, ExitInfo
+from hyperscale.execution.process import ExecutorLostError, ExecutorProcess, ExitInfo
 from hyperscale.execution.protocol import (
     Died,
     Event,
@@ -40,10 +40,6 @@ from hyperscale.execution.protocol import (
 )
 
 __all__ = ["ExecutorLostError", "ExecutorPool", "default_executors"]
-
-
-class ExecutorLostError(RunError):
-    """The process ended; nothing says that the part would not do better in another."""
 
 
 _WATCH_EVERY_S = 0.25
@@ -95,13 +91,17 @@ class _Executor:
         self._greeted: asyncio.Future[None] = self._loop.create_future()
         self._answer: asyncio.Future[Prepared | Refused] | None = None
         self._idle = asyncio.Event()
-        self.process = ExecutorProcess.spawn(
-            core=self._core,
-            on_message=self._on_message,
-            on_garbage=self._on_garbage,
-            on_output=self._on_output,
-            on_exit=self._on_exit,
-        )
+        try:
+            self.process = ExecutorProcess.spawn(
+                core=self._core,
+                on_message=self._on_message,
+                on_garbage=self._on_garbage,
+                on_output=self._on_output,
+                on_exit=self._on_exit,
+            )
+        except ExecutorLostError:
+            self.phase = _Phase.GONE  # tried again when it is next given a part
+            raise
 
     # --- what the pool asks of it ---------------------------------------------------------
 
@@ -394,7 +394,7 @@ class ExecutorPool:
         return len(self._executors) or self._size
 
     def grow(self) -> int:
-        """Adds an executor that is pinned to no core; its number."""
+        """Adds an executor that is pinned to no core; its number. Raises `ExecutorLostError`."""
         self._executors.append(self._executor(len(self._executors), None))
         return len(self._executors) - 1
 

@@ -2,8 +2,11 @@
 
 import asyncio
 import os
+import resource
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -92,6 +95,47 @@ def test_sigterm_tears_down_before_the_executor_leaves(lab: Lab) -> None:
 
     lab.work(work)  # closing the pool is the SIGTERM
     assert lab.log()[-1] == "teardown"
+
+
+@contextmanager
+def descriptors(spare: int) -> Iterator[None]:
+    """No more than so many can be opened meanwhile."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + spare, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_an_executor_that_cannot_be_started_is_lost_and_leaves_nothing_open(lab: Lab) -> None:
+    async def work(bench: Bench) -> None:
+        opened = set(os.listdir("/proc/self/fd"))
+        for spare in range(5):
+            with (
+                descriptors(spare),
+                pytest.raises(ExecutorLostError, match="no executor could be started"),
+            ):
+                bench.pool.grow()
+            assert set(os.listdir("/proc/self/fd")) <= opened
+        assert bench.pool.size == 1
+
+    lab.work(work)
+
+
+def test_an_executor_that_could_not_be_started_again_is_when_it_is_next_needed(lab: Lab) -> None:
+    lab.write(SLEEPER)
+
+    async def work(bench: Bench) -> None:
+        bench.pool.retire(0)
+        await bench.pool.wait_vacant(0)
+        with descriptors(0), pytest.raises(ExecutorLostError):
+            await bench.prepare("Sleeper")
+        await bench.prepare("Sleeper")
+
+    lab.work(work)
 
 
 def freeze(bench: Bench) -> int:

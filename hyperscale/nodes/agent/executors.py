@@ -71,9 +71,6 @@ class Executors:
     def prepare(self, effect: PrepareRun) -> None:
         run = effect.command.run
         for place in effect.places:
-            if place not in self._indices:
-                self._indices[place] = self._pool.grow()
-                self._places[self._indices[place]] = place
             self._runs[place] = run
         work = self._prepare(effect.command, effect.places)
         self._fetching[run] = self._spawn(work, f"prepare:{run.job}/{run.workflow}/{run.part}")
@@ -97,19 +94,29 @@ class Executors:
 
     def _of(self, run: RunId, places: tuple[int, ...]) -> list[int]:
         """Where the run still is: what is meant for it is for nobody who came after it."""
-        return [self._indices[place] for place in places if self._runs.get(place) == run]
+        return [
+            self._indices[place]
+            for place in places
+            if place in self._indices and self._runs.get(place) == run
+        ]
+
+    def _grow(self, place: int) -> None:
+        if place not in self._indices:
+            self._indices[place] = self._pool.grow()
+            self._places[self._indices[place]] = place
 
     # --- preparing ------------------------------------------------------------------------
 
     async def _prepare(self, command: PreparePart, places: tuple[int, ...]) -> None:
         run = command.run
-        indices = self._of(run, places)
         try:
             try:
+                for place in places:
+                    self._grow(place)
                 bundle = await self._fetch(command)
             finally:
                 self._fetching.pop(run, None)
-            await self._pool.prepare(indices, assignments(command, bundle))
+            await self._pool.prepare(self._of(run, places), assignments(command, bundle))
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or not self._is_open(places, run):
@@ -127,7 +134,7 @@ class Executors:
         else:
             self._feed(Prepared(run))
             return
-        for index in indices:
+        for index in self._of(run, places):
             await self._pool.wait_vacant(index)
         for place in places:
             self._leave(run, place)
@@ -179,7 +186,7 @@ class Executors:
     def _leave(self, run: RunId, place: int) -> None:
         if self._runs.get(place) == run:
             del self._runs[place]
-            if place >= self._cores:  # seldom needed, so not kept
+            if place >= self._cores and place in self._indices:  # seldom needed, so not kept
                 self._pool.retire(self._indices[place])
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import hashlib
+import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -445,6 +447,33 @@ def test_shared_parts_run_beside_the_one_that_has_the_core(tmp_path: Path, targe
             second = await leader.hears(PartFinished, lambda each: each.run == beside)
             assert first.status is second.status is PartStatus.COMPLETED
             assert total(first) + total(second) == await is_quiet(target)
+
+    play(work)
+
+
+def test_a_part_that_finds_no_descriptors_left_is_told_as_the_workers_trouble(
+    tmp_path: Path, target: Target
+) -> None:
+    code = load(tmp_path, target, pause_s=0.02)
+
+    async def work() -> None:
+        async with worker(tmp_path) as node, boss() as leader:
+            await leader.meet(node.address)
+            beside = run_id(job="dc.1-b")
+            run = await leader.run(code)
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            lowest = os.dup(0)
+            os.close(lowest)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+            try:
+                assert (await leader.prepare(code, beside, shared=True)).accepted
+                refused = await leader.hears(PartRefused)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert (refused.run, refused.is_retryable) == (beside, True)
+            leader.acknowledge(beside)
+            await until(lambda: [held.run for held in leader.said(WorkerCores)[-1].held] == [run])
+            await _stopped(leader)
 
     play(work)
 
