@@ -17,6 +17,7 @@ from pathlib import Path
 from benchmarks.lab import (
     HYPERSCALE,
     LOAD_CPU,
+    NOTE,
     SERVER_CPU,
     cluster,
     cpu_s,
@@ -40,8 +41,6 @@ BEGUN_S = 30.0
 GOAL_START_S = 1.5
 GOAL_OVERHEAD = 0.05
 RESAMPLED = 10_000
-NOTE = os.environ.get("BENCH_NOTE", "")
-"""What else should be said about the machine."""
 
 
 def first_requests_s() -> list[float]:

@@ -29,6 +29,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 HYPERSCALE = Path(sys.executable).parent / "hyperscale"
 PEERS = ROOT / ".venv-bench" / "bin"
+NOTE = os.environ.get("BENCH_NOTE", "")
+"""What else should be said about the machine."""
 
 SERVER_CPU, LOAD_CPU = (0, 0) if (os.cpu_count() or 1) < 2 else (1, 0)
 
@@ -37,9 +39,7 @@ SERVER_CPU, LOAD_CPU = (0, 0) if (os.cpu_count() or 1) < 2 else (1, 0)
 class Usage:
     """What one command took."""
 
-    seconds: float
     cpu_s: float
-    rss_bytes_max: int
     output: str
 
 
@@ -51,14 +51,12 @@ def run(
     if cpu is not None:
         words = ["taskset", "-c", str(cpu), *words]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    began_s = time.monotonic()
     done = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=False)
-    seconds = time.monotonic() - began_s
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode not in (0, 1):
         raise SystemExit(f"{' '.join(words)} failed ({done.returncode}):\n{done.stderr[-2000:]}")
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Usage(seconds, cpu_s, after.ru_maxrss * 1024, done.stdout)
+    return Usage(cpu_s, done.stdout)
 
 
 def free_port() -> int:

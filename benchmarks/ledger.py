@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lab import HYPERSCALE, ROOT, cpu_s, free_port, median, save
+from benchmarks.lab import HYPERSCALE, NOTE, ROOT, cpu_s, free_port, median, save
 
 ROUNDS = int(os.environ.get("BENCH_LEDGER_ROUNDS", "3"))
 SECONDS = float(os.environ.get("BENCH_LEDGER_S", "10"))
@@ -31,8 +31,6 @@ GOAL_SHARE = 0.5
 GOAL_P99_S = 0.015
 VALUE_BYTES = 300
 """As much as one of our entries has."""
-NOTE = os.environ.get("BENCH_NOTE", "")
-"""What else should be said about the machine."""
 GROUP = 1
 NODES = 3
 

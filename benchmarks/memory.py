@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.lab import HYPERSCALE, save, target
 from benchmarks.throughput import PYTHON_WORKFLOW, WORKFLOW
+from hyperscale.nodes.local.chaos import children_of
 
 COUNTS = (100, 10_000)
 DURATION_S = 8
@@ -25,7 +26,7 @@ def executor_rss_peak(vus: int, text: str, base: str) -> int:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         peak = 0
         while process.poll() is None:
-            for child in _children(process.pid):
+            for child in children_of(process.pid):
                 peak = max(peak, _rss_bytes(child))
             time.sleep(0.1)
         step = json.loads(out.read_text())["workflows"][0]["steps"][0]
@@ -34,14 +35,6 @@ def executor_rss_peak(vus: int, text: str, base: str) -> int:
                 f"{vus} users: {step['ok']} ok, {step['failed']} failed: {step['errors']}"
             )
         return peak
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    except OSError:
-        return []
-    return [int(word) for word in text.split()]
 
 
 def _rss_bytes(pid: int) -> int:

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lab import HYPERSCALE, ROOT, cluster, cpu_s, save
+from benchmarks.lab import HYPERSCALE, NOTE, ROOT, cluster, cpu_s, save
 from benchmarks.reports_workers import CORES, RATE, STEPS
 from hyperscale.jobs.agent_runs import PROGRESS_S
 from hyperscale.jobs.commands import Backpressure
@@ -30,8 +30,6 @@ STARTED_S = 120.0
 GOAL_CORES = 1.0
 GOAL_SHARE = 0.95
 """Of the reports that default intervals make; with fewer, the manager would have throttled."""
-NOTE = os.environ.get("BENCH_NOTE", "")
-"""What else should be said about the machine."""
 
 WORKFLOW = """
 from hyperscale import Workflow, step

@@ -11,7 +11,7 @@ import gc
 import json
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -68,6 +68,7 @@ from hyperscale.nodes.identity import VERSION, incarnation_now
 from hyperscale.nodes.job_messages import DrainWorker, WorkerDrains
 from hyperscale.nodes.local.file import ClusterFile, read_cluster
 from hyperscale.nodes.messages import NodeMetadata
+from hyperscale.nodes.turns import Turns
 from hyperscale.stats.report import PartReport, SeriesPoint, StepCounts, StepReport
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.connection import Connection
@@ -221,8 +222,7 @@ class Worker:
         self._shapes = shapes
         self._loads: dict[RunId, Load] = {}
         self._slots: dict[RunId, int] = {}
-        self._events: deque[Event] = deque()
-        self._is_handling = False
+        self._turns: Turns[Event] = Turns(self._handle)
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._perform: dict[type, Callable[[Any], None]] = {
@@ -251,21 +251,16 @@ class Worker:
         self.feed(Commanded(call.peer.node_id, command, call))
 
     def feed(self, event: Event) -> None:
-        self._events.append(event)
-        if self._is_handling:
+        if not self._turns.take(event):
             return
-        self._is_handling = True
-        try:
-            while self._events:
-                effects = self._agent.handle(self._events.popleft(), now_s=time.monotonic())
-                for effect in effects:
-                    self._perform[type(effect)](effect)
-        finally:
-            self._is_handling = False
         if self._timer is not None:
             self._timer.cancel()
         delay_s = max(0.0, self._agent.wake_at_s() - time.monotonic())
         self._timer = self._loop.call_later(delay_s, self._on_timer)
+
+    def _handle(self, event: Event) -> None:
+        for effect in self._agent.handle(event, now_s=time.monotonic()):
+            self._perform[type(effect)](effect)
 
     def _on_timer(self) -> None:
         self.feed(Tick())
