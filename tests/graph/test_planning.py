@@ -401,8 +401,8 @@ def test_a_wrapped_method_is_read_as_it_was_written(files: Files, wrapper: str) 
     assert dict(hook.optimized) == {"url": "http://a.test/"}
 
 
-def test_a_class_with_its_own_constructor_runs(files: Files) -> None:
-    files.plan(
+def test_a_class_with_its_own_constructor_is_planned(files: Files) -> None:
+    plan = files.plan(
         """
         class Shop(Workflow):
             def __init__(self, size=3, *more, key=None):
@@ -411,3 +411,4 @@ def test_a_class_with_its_own_constructor_runs(files: Files) -> None:
             async def a(self) -> HTTPResponse: ...
         """
     )
+    assert [workflow.name for workflow in plan.workflows] == ["Shop"]

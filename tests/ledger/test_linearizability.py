@@ -17,7 +17,7 @@ def history(*rows: tuple[str, object, float, float | None, object]) -> list[Oper
     return made.operations
 
 
-def test_nothing_is_linearizable() -> None:
+def test_an_empty_history_is_linearizable() -> None:
     assert check([]) is None
 
 

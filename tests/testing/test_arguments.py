@@ -153,7 +153,7 @@ def test_headers_that_cannot_be_sent_are_refused(headers: object) -> None:
         Headers.wrap(headers)
 
 
-def test_params_and_cookies() -> None:
+def test_params_and_cookies_that_cannot_be_sent_are_refused() -> None:
     assert Params.wrap({"q": "x", "n": [1, 2], "none": None}) == {
         "q": "x",
         "n": [1, 2],

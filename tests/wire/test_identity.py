@@ -60,6 +60,6 @@ def test_without_secret_and_certificates_a_node_listens_on_loopback_only() -> No
         secured().check_datagrams(host)
 
 
-def test_what_is_loopback() -> None:
+def test_a_scoped_address_may_be_loopback_and_a_name_of_a_domain_is_not() -> None:
     assert is_loopback("::1%lo")
     assert not is_loopback("localhost.example.org")

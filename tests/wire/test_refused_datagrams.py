@@ -103,7 +103,9 @@ def attacked(
 
 
 @pytest.mark.parametrize("what", UDP)
-def test_refused_on_udp(what: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_foreign_datagram_is_refused_in_silence_and_the_node_hears_on(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
     build, reason = UDP[what]
     attacked(build, reason, caplog)
 

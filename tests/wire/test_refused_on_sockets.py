@@ -236,7 +236,9 @@ TCP: dict[str, tuple[Attack, Reason]] = {
 
 
 @pytest.mark.parametrize("what", TCP)
-def test_refused_on_tcp(what: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_whoever_breaks_the_protocol_is_refused_and_the_node_serves_on(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
     attack, reason = TCP[what]
     attacked(attack, reason, caplog)
 

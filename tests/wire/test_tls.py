@@ -116,26 +116,28 @@ def refused(
     return run(main)
 
 
-def test_an_expired_certificate(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_expired_certificate_is_refused(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
     old = authority.issue(Role.MANAGER, now=NOW - datetime.timedelta(days=25))
     refused(authority, old, Reason.CERTIFICATE, caplog)
 
 
-def test_a_certificate_that_is_not_valid_yet(
+def test_a_certificate_that_is_not_valid_yet_is_refused(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     early = authority.issue(Role.MANAGER, now=NOW + datetime.timedelta(days=5))
     refused(authority, early, Reason.CERTIFICATE, caplog)
 
 
-def test_a_certificate_of_another_authority(
+def test_a_certificate_of_another_authority_is_refused(
     authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = Authority(tmp_path, "other")
     refused(authority, other.issue(Role.MANAGER, trust=authority), Reason.CERTIFICATE, caplog)
 
 
-def test_a_certificate_for_another_role_than_the_node_says(
+def test_a_certificate_for_another_role_than_the_node_says_is_refused(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     error = refused(authority, authority.issue(Role.CLIENT), Reason.IDENTITY, caplog)
@@ -143,7 +145,7 @@ def test_a_certificate_for_another_role_than_the_node_says(
     assert "says it is a manager, its certificate says client" in str(error)
 
 
-def test_a_role_that_may_not_connect(
+def test_a_role_that_may_not_connect_is_refused(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = authority.issue(Role.WORKER)
@@ -151,7 +153,7 @@ def test_a_role_that_may_not_connect(
     assert "role 'worker' cannot connect to 'gate'" in str(error)
 
 
-def test_a_certificate_of_another_cluster_environment_or_node(
+def test_a_certificate_of_another_cluster_environment_or_node_is_refused(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     for wrong in (
@@ -163,7 +165,7 @@ def test_a_certificate_of_another_cluster_environment_or_node(
         assert "its certificate says" in str(refused(authority, wrong, Reason.IDENTITY, caplog))
 
 
-def test_a_certificate_without_our_names(
+def test_a_certificate_without_our_names_is_refused(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain = authority.issue()
@@ -206,7 +208,7 @@ def test_an_impostor_with_a_workers_certificate_is_no_manager_to_a_dialer(
     run(main)
 
 
-def test_no_tls_where_tls_is_needed_and_the_reverse(authority: Authority) -> None:
+def test_no_tls_where_tls_is_needed_is_refused_and_the_reverse(authority: Authority) -> None:
     async def main() -> None:
         async with (
             server("t", security=authority.issue(Role.MANAGER)) as tls,
