@@ -40,7 +40,7 @@ from hyperscale.jobs.agent_events import (
 )
 from hyperscale.jobs.agent_fences import Fences
 from hyperscale.jobs.agent_merge import POINTS_MAX, PartMerge
-from hyperscale.jobs.agent_results import LEASE_OVER, bounded, cut, result_of
+from hyperscale.jobs.agent_results import LEASE_OVER, bounded, refusal_of, result_of
 from hyperscale.jobs.agent_runs import LIVE, OutputBuffer, Run, StampClock
 from hyperscale.jobs.agent_telling import Telling
 from hyperscale.jobs.commands import (
@@ -415,16 +415,7 @@ class Agent:
             return []
         if run.stop_reason is not None:
             return self._finish(run, now_s)
-        refused = PartRefused(
-            worker=self._worker,
-            group=run.group,
-            run=run.id,
-            error=cut(event.error),
-            hint=cut(event.hint),
-            is_input=event.is_input,
-            is_retryable=event.is_retryable,
-        )
-        return self._close(run, refused, now_s)
+        return self._close(run, refusal_of(run, event, self._worker), now_s)
 
     def _stop(
         self,

@@ -6,8 +6,9 @@ one that no message can carry would never be over. Pure.
 
 import msgspec
 
+from hyperscale.jobs.agent_events import PrepareFailed
 from hyperscale.jobs.agent_runs import Run
-from hyperscale.jobs.commands import PartFinished, PartStatus
+from hyperscale.jobs.commands import PartFinished, PartRefused, PartStatus
 from hyperscale.jobs.context import size_problem
 
 LEASE_OVER = "lease expired"
@@ -32,6 +33,32 @@ def result_of(run: Run, worker: str) -> PartFinished:
             was_saturated=run.saturation.was_saturated,
             unheard_s=run.unheard_s,
         )
+    )
+
+
+def refusal_of(run: Run, failed: PrepareFailed, worker: str) -> PartFinished | PartRefused:
+    """The end of a run that could not be prepared. If its hooks have sent something by then,
+    that is in the numbers: it failed with what it did, rather than never having been."""
+    report = run.merge.whole()
+    if report is None:
+        return PartRefused(
+            worker=worker,
+            group=run.group,
+            run=run.id,
+            error=cut(failed.error),
+            hint=cut(failed.hint),
+            is_input=failed.is_input,
+            is_retryable=failed.is_retryable,
+        )
+    error = f"{failed.error} (hint: {failed.hint})" if failed.hint else failed.error
+    return PartFinished(
+        worker=worker,
+        group=run.group,
+        run=run.id,
+        status=PartStatus.FAILED,
+        report=report,
+        error=cut(error),
+        is_retryable=failed.is_retryable,
     )
 
 

@@ -234,7 +234,8 @@ class PartReady(Struct, frozen=True, kw_only=True):
 
 
 class PartRefused(Struct, frozen=True, kw_only=True):
-    """Preparing failed; the cores are free again. Repeated until its ResultAck."""
+    """Preparing failed; the cores are free again. Repeated until its ResultAck. If hooks of it
+    have reported something by then, it has failed with that, in PartFinished."""
 
     worker: str
     group: int

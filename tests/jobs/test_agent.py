@@ -104,6 +104,29 @@ def test_a_failed_preparation_is_told_until_acknowledged_and_frees_its_cores() -
     assert world.agent.is_idle
 
 
+@pytest.mark.parametrize("is_retryable", [False, True])
+def test_what_hooks_of_a_part_sent_that_could_not_be_prepared_is_in_its_result(
+    is_retryable: bool,
+) -> None:
+    world = World()
+    world.part(prepare(cores=2))
+    world.report(run_id(), 0, 20, elapsed_s=0.0)
+    world.fail_to_prepare(
+        error="Load.warm failed", hint="see its output", is_retryable=is_retryable
+    )
+    assert world.said(PartRefused) == []
+    result = world.result()
+    assert (result.status, result.is_retryable) == (PartStatus.FAILED, is_retryable)
+    assert result.error == "Load.warm failed (hint: see its output)"
+    assert result.report is not None
+    assert result.report.steps[0].counts.sent == 20
+    assert (result.elapsed_s, result.unheard_s) == (0.0, 0.0)
+    assert world.agent.free_cores == 4
+    world.command(ack())
+    assert world.agent.is_idle
+    assert world.disk == {}
+
+
 def test_an_error_of_any_length_fits_into_a_message() -> None:
     world = World()
     world.part(prepare())
