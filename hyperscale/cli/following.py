@@ -69,6 +69,11 @@ async def follow_to_end(
         _say(f"job {job} has ended; see it with 'hyperscale results {job}{where(args)}'")
         return EXIT_INTERRUPTED
     destination.complain(problems)
+    if destination.is_incomplete:
+        _say(
+            f"the results are still there: 'hyperscale results {job}{where(args)} --out DIR' "
+            "writes them"
+        )
     return exit_code_of(result, last[0].job.reason)
 
 

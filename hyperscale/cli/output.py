@@ -62,6 +62,7 @@ class Destination:
         # With the results on stdout, everything for people goes to stderr.
         self.stream = sys.stderr if self.is_piped else sys.stdout
         self.output_file = None if out_dir is None else out_dir / "output.log"
+        self.is_incomplete = False  # a file could not be written
         self._piped = b""
 
     def __enter__(self) -> "Destination":
@@ -88,6 +89,7 @@ class Destination:
                 json_path=self.json_path,
                 output_file=self.output_file,
             )
+        self.is_incomplete = bool(outputs.failures)
         lost = await unless_interrupted(
             submit_all(tuple(reporters), outputs.result), name="reporters"
         )

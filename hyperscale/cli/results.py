@@ -20,9 +20,10 @@ examples:
   hyperscale results default.1-k5mz7vqjx2 --json - | jq .gaps
 
 exit codes: those of 'run', for the job: 0 passed, 1 a threshold or check failed, 3 it failed, was
-partial, cancelled or timed out, or no manager could be reached; 2 there is no such job, or it has
-not ended
+partial, cancelled or timed out, or no manager could be reached, or a file could not be written; 2
+there is no such job, or it has not ended
 """
+EXIT_NOT_WRITTEN = 3
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
@@ -42,18 +43,26 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _results(args: argparse.Namespace) -> int:
-    from hyperscale.cli.client_flags import open_client
+    from hyperscale.cli.client_flags import open_client, where
     from hyperscale.cli.output import Destination
+    from hyperscale.errors import InputError
+    from hyperscale.jobs.state import JOB_ENDS
     from hyperscale.nodes.client_results import exit_code_of
     from hyperscale.ui import open_ui
 
     with Destination(args, Path(args.out) if args.out else None) as destination:
         async with open_client(args) as client:
             view = (await client.job_news(args.job)).job
+            if view.status not in JOB_ENDS:
+                raise InputError(
+                    f"job {args.job} has not ended: it is {view.status.value}",
+                    hint=f"follow it with 'hyperscale watch {args.job}{where(args)}'",
+                )
             result = await client.get_results(args.job)
         is_silent = args.quiet or (destination.is_piped and args.ui == "ci")
         mode = "none" if args.ui == "none" else "ci"
         with open_ui(mode, stream=destination.stream, quiet=is_silent) as ui:
             problems = await destination.publish(result, ui)
         destination.complain(problems)
-    return exit_code_of(result, view.reason)
+    code = exit_code_of(result, view.reason)
+    return EXIT_NOT_WRITTEN if destination.is_incomplete and not code else code

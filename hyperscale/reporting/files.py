@@ -4,6 +4,7 @@ Write to a temporary name beside the target, flush to disk, rename. What is not 
 file (a pipe, `/dev/stdout`) is written to directly.
 """
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -27,7 +28,7 @@ def write_file(path: Path | str, content: bytes) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         _replace(target, content)
     except OSError as error:
-        raise OutputError(_reason(path, error), hint="choose a path you may write to") from error
+        raise OutputError(_reason(path, error), hint=_advice(error)) from error
 
 
 def ensure_writable(path: Path | str, *, where: str) -> None:
@@ -47,9 +48,7 @@ def ensure_writable(path: Path | str, *, where: str) -> None:
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         probe.unlink()
     except OSError as error:
-        raise InputError(
-            f"{where}: {_reason(path, error)}", hint="choose a path you may write to"
-        ) from error
+        raise InputError(f"{where}: {_reason(path, error)}", hint=_advice(error)) from error
 
 
 def _replace(target: Path, content: bytes) -> None:
@@ -90,3 +89,8 @@ def _is_special(path: Path) -> bool:
 
 def _reason(path: Path | str, error: OSError) -> str:
     return f"cannot write {path}: {error.strerror or error}"
+
+
+def _advice(error: OSError) -> str:
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return "make room, or choose another path" if is_full else "choose a path you may write to"

@@ -86,9 +86,13 @@ def write_secret_file(path: Path, secret: str) -> None:
         ) from error
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}") from error
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        os.fchmod(file.fileno(), 0o600)  # whatever the umask says
-        file.write(secret + "\n")
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            os.fchmod(file.fileno(), 0o600)  # whatever the umask says
+            file.write(secret + "\n")
+    except OSError as error:
+        path.unlink()  # half of a secret is in the way of a whole one
+        raise InputError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _checked(secret: str, what: str) -> bytes:

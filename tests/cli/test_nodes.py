@@ -117,6 +117,16 @@ def test_a_secret_file_of_the_environment_that_is_no_good_is_named(
     assert "swordfish" not in done.stdout + done.stderr
 
 
+def test_half_of_a_secret_is_not_left_in_the_way_of_a_whole_one(tmp_path: Path) -> None:
+    line = f"ulimit -f 0; {sys.executable} -m hyperscale.cli.main secret --out cluster.secret"
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "cluster.secret cannot be written: File too large" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_secret_and_a_file_with_one_are_one_too_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,11 @@ def test_a_job_reports_what_the_target_counted(cluster: Cluster, tmp_path: Path)
     )
     assert again.returncode == 0
     assert json.loads(again.stdout)["workflows"] == result["workflows"]
+    unwritten = cluster.run(
+        *("results", result["job_id"], "--dir", str(cluster.directory), "--json", "/dev/full")
+    )
+    assert unwritten.returncode == 3
+    assert "cannot write /dev/full" in unwritten.stderr
     status = cluster.run("status", result["job_id"], "--dir", str(cluster.directory))
     assert f"{result['workflows'][0]['total']:,}" in status.stdout
 

@@ -79,8 +79,9 @@ class LedgerDuty(Service):
         except LedgerError as error:
             raise InputError(
                 str(error),
-                hint="one directory serves one node: stop the other process, or give another "
-                "--data-dir. A damaged one can be moved away: the node then joins as a new one",
+                hint="a full disk needs room. One directory serves one node: stop the other "
+                "process, or give another --data-dir. A damaged one can be moved away: the node "
+                "then joins as a new one",
             ) from error
         except OSError as error:
             raise InputError(f"{self._directory}: {error.strerror or error}") from error

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct, field
 
 from hyperscale.config.addresses import parse_address
-from hyperscale.errors import InputError
+from hyperscale.errors import InputError, RunError
 
 FILE_NAME = "cluster.json"
 SECRET_NAME = "secret"  # noqa: S105  of the file it is in
@@ -99,5 +99,9 @@ def _check_addresses(node: NodeRow) -> None:
 def write_cluster(directory: Path, cluster: ClusterFile) -> None:
     path = cluster_path(directory)
     partial = path.with_suffix(f".{os.getpid()}")
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode(cluster), indent=2) + b"\n")
-    partial.replace(path)
+    try:
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(cluster), indent=2) + b"\n")
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise RunError(f"{path} cannot be written: {error.strerror}") from error
