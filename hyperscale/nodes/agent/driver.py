@@ -38,6 +38,7 @@ from hyperscale.jobs.agent_events import (
 )
 from hyperscale.jobs.commands import (
     PartFinished,
+    PartPhase,
     PreparePart,
     ProgressTaken,
     RunId,
@@ -48,7 +49,7 @@ from hyperscale.nodes.agent.executors import BundleError, Executors
 from hyperscale.nodes.agent.fitting import fit
 from hyperscale.nodes.agent.managers import Managers
 from hyperscale.nodes.agent.spool import ResultSpool
-from hyperscale.nodes.agent.usage import CpuMeter
+from hyperscale.nodes.agent.usage import ActionCount, CpuMeter
 from hyperscale.nodes.job_messages import CoresTaken, DrainWorker, FetchBlob, WorkerDrains
 from hyperscale.nodes.member import MemberNode
 from hyperscale.nodes.metrics import Family, counter, gauge
@@ -106,8 +107,7 @@ class AgentDriver:
         self._changed = asyncio.Event()
         self._described: dict[str, Any] = {}
         self._meter = ProgressMeter()
-        self._actions: dict[tuple[RunId, int], int] = {}
-        self._actions_before = 0  # of runs that are gone
+        self._actions = ActionCount()
         self._results_sent = 0
         self._cores_told: WorkerCores | None = None
         self._are_cores_known = False  # to an allocator; a later one waits for all before it grants
@@ -215,14 +215,15 @@ class AgentDriver:
             return
         self._arm()
         self._changed.set()
-        if self.metadata() != self._described:
-            self._described = self.metadata()
+        described = self.metadata()
+        if described != self._described:
+            self._described = described
             self._member.describe()
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Reported):
             total = sum(step.counts.total for step in event.report.steps)
-            self._actions[event.run, event.place] = total
+            self._actions.note(event.run, event.place, total)
         for effect in self.agent.handle(event, now_s=now_s()):
             self._perform[type(effect)](effect)
 
@@ -327,8 +328,6 @@ class AgentDriver:
                 "elapsed_s": round(result.elapsed_s, 3),
             },
         )
-        for key in [key for key in self._actions if key[0] == result.run]:
-            self._actions_before += self._actions.pop(key)
         # Handed to the disk now: whatever becomes of the task, it is written.
         storing = self._loop.run_in_executor(self._disk, self._spool.store, result)
         self._spawn(self._tell_when_stored(result, storing), "store")
@@ -397,8 +396,11 @@ class AgentDriver:
         while True:
             await asyncio.sleep(MEASURE_S)
             cpu = meter.share(self._executors.pids, now_s=now_s())
-            actions = self._actions_before + sum(self._actions.values())
-            self._meter.report(assigned=len(self._actions), actions=actions, now_s=now_s())
+            runs = self.agent.runs.items()
+            self._actions.forget_others([r for r, phase in runs if phase is not PartPhase.FINISHED])
+            self._meter.report(
+                assigned=self._actions.executors, actions=self._actions.total, now_s=now_s()
+            )
             self.feed(Measured(cpu=cpu, memory=self._member.vitals.memory))
 
 

@@ -1,8 +1,10 @@
-"""How much of a worker's cores its executors use, from what the kernel counts."""
+"""What a worker's executors use of its cores, as the kernel counts, and what they get done."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
+
+from hyperscale.jobs.commands import RunId
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -23,6 +25,31 @@ class CpuMeter:
         if looked_s is None or now_s <= looked_s:
             return 0.0
         return min(1.0, max(0.0, spent_s / ((now_s - looked_s) * self._cores)))
+
+
+class ActionCount:
+    """Actions that were finished here, since the beginning, by whoever is still at it or was."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[RunId, int], int] = {}
+        self._before = 0  # of runs that are gone
+
+    @property
+    def executors(self) -> int:
+        """How many are at it."""
+        return len(self._counts)
+
+    @property
+    def total(self) -> int:
+        return self._before + sum(self._counts.values())
+
+    def note(self, run: RunId, place: int, count: int) -> None:
+        self._counts[run, place] = count
+
+    def forget_others(self, here: Collection[RunId]) -> None:
+        """Every run but these has ended, in whichever way."""
+        for key in [key for key in self._counts if key[0] not in here]:
+            self._before += self._counts.pop(key)
 
 
 def cpu_s(pid: int) -> float:

@@ -1,0 +1,19 @@
+"""What a worker has done, by whom."""
+
+from hyperscale.jobs.commands import RunId
+from hyperscale.nodes.agent.usage import ActionCount
+
+ONE, OTHER = (RunId(f"dc.1-{name}", "Load", 0, 1) for name in "ab")
+
+
+def test_runs_that_are_gone_are_no_work_any_more_and_their_actions_stay_counted() -> None:
+    actions = ActionCount()
+    actions.note(ONE, 0, 5)
+    actions.note(ONE, 1, 7)
+    actions.note(OTHER, 2, 1)
+    actions.note(OTHER, 2, 3)
+    assert (actions.executors, actions.total) == (3, 15)
+    actions.forget_others([OTHER])
+    assert (actions.executors, actions.total) == (1, 15)
+    actions.forget_others([])
+    assert (actions.executors, actions.total) == (0, 15)
