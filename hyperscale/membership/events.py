@@ -18,6 +18,10 @@ class State(StrEnum):
     LEFT = "left"
 
 
+LIVING = (State.ALIVE, State.SUSPECT)
+"""The states of who takes part: a suspect may still be there."""
+
+
 # Events.
 
 

@@ -36,6 +36,7 @@ from hyperscale.membership.discovery import (
     Warn,
 )
 from hyperscale.membership.events import (
+    LIVING,
     Answered,
     Changed,
     Contact,
@@ -74,7 +75,6 @@ SYNC_S = 5.0
 _WATCH_AGAIN_S = 2.0
 _SETTLE_S = 0.1
 _DATAGRAMS = frozenset(get_args(Datagram))
-_LIVING = (State.ALIVE, State.SUSPECT)
 _DNS_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 Resolver = Callable[[str, float], Awaitable[Resolved | Unresolved]]
@@ -290,11 +290,11 @@ class MembershipDriver:
                     "was": "" if before is None else str(before),
                 },
             )
-        if member.state is State.LEFT and before in _LIVING:
+        if member.state is State.LEFT and before in LIVING:
             self.counts["leaves"] += 1
         if member.state is State.ALIVE and before is not State.SUSPECT:
             self._find(PeerUp(member.node, member.stream_address))
-        elif member.state not in _LIVING and before in _LIVING:
+        elif member.state not in LIVING and before in LIVING:
             self._find(PeerDown(member.node))
         self._on_change(changed)
 

@@ -8,7 +8,7 @@ from collections import Counter
 
 from hyperscale.health.progress import Progress
 from hyperscale.health.routing import HealthSignals, Routing
-from hyperscale.membership.events import Changed, Died, State
+from hyperscale.membership.events import LIVING, Changed, Died, State
 from hyperscale.nodes.messages import metadata_of
 from hyperscale.nodes.metrics import Family, gauge
 from hyperscale.wire.roles import Role
@@ -34,7 +34,7 @@ class Workers:
             return
         said = metadata_of(member.metadata)
         self._signals[member.node] = HealthSignals(
-            is_live=member.state in (State.ALIVE, State.SUSPECT),
+            is_live=member.state in LIVING,
             # A suspect may be dead: it keeps what it has and gets nothing new.
             is_ready=member.state is State.ALIVE and said is not None and said.is_ready,
             progress=_PROGRESS.get(said.progress, Progress.IDLE) if said else Progress.IDLE,

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyperscale.membership.events import (
+    LIVING,
     Answered,
     Changed,
     Contact,
@@ -125,7 +126,7 @@ def _follow(bench: Bench, living: set[str]) -> None:
             assert effect.member.node in living
             living.discard(effect.member.node)
         elif isinstance(effect, Changed):
-            is_living = effect.member.state in (State.ALIVE, State.SUSPECT)
+            is_living = effect.member.state in LIVING
             (living.add if is_living else living.discard)(effect.member.node)
         elif isinstance(effect, Send):
             REGISTRY.encode(effect.datagram)  # raises if it outgrew a datagram

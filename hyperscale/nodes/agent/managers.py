@@ -12,14 +12,13 @@ from msgspec import Struct
 
 from hyperscale.config.addresses import split_address
 from hyperscale.errors import InvariantError
-from hyperscale.membership.events import Member, State
+from hyperscale.membership.events import LIVING, Member
 from hyperscale.wire.connection import Connection
 from hyperscale.wire.errors import CallError, UnreachableError
 from hyperscale.wire.link import PeerLink
 from hyperscale.wire.roles import Role
 from hyperscale.wire.streams import Stream
 
-_LIVING = (State.ALIVE, State.SUSPECT)
 _Reply = TypeVar("_Reply", bound=Struct)
 _Item = TypeVar("_Item", bound=Struct)
 
@@ -52,7 +51,7 @@ class Managers:
         found = {
             member.node
             for member in self._roster.members()
-            if member.role is Role.MANAGER and member.state in _LIVING
+            if member.role is Role.MANAGER and member.state in LIVING
         }
         found |= {
             connection.peer.node_id
@@ -93,7 +92,7 @@ class Managers:
 
     def changed(self, member: Member) -> None:
         """A manager that is no member any more is not dialled for ever."""
-        if member.node in self._links and member.state not in _LIVING:
+        if member.node in self._links and member.state not in LIVING:
             self._links.pop(member.node)[1].close()
 
     def close(self) -> None:
@@ -102,7 +101,7 @@ class Managers:
 
     def _link(self, node: str) -> PeerLink:
         known = {member.node: member for member in self._roster.members()}.get(node)
-        if known is None or known.state not in _LIVING:
+        if known is None or known.state not in LIVING:
             raise UnreachableError(f"{node} is not connected, and no member of the cluster")
         address, link = self._links.get(node, ("", None))
         if link is not None and address == known.stream_address:

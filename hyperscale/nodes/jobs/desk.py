@@ -25,7 +25,7 @@ from hyperscale.jobs.queueing import capacity_exceeded
 from hyperscale.jobs.state import Job, JobView, decode_job, view_of
 from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.topology import GroupState, NodeState
-from hyperscale.membership.events import Member
+from hyperscale.membership.events import LIVING, Member
 from hyperscale.nodes.client_messages import (
     BLOB_CHUNK_BYTES,
     UNKNOWN_NODE,
@@ -52,7 +52,7 @@ from hyperscale.nodes.client_messages import (
 )
 from hyperscale.nodes.job_messages import DrainWorker, WorkerDrains
 from hyperscale.nodes.jobs.bundles import Bundles
-from hyperscale.nodes.jobs.driver import LIVING, JobsDriver
+from hyperscale.nodes.jobs.driver import JobsDriver
 from hyperscale.nodes.ledger.operator import drain
 from hyperscale.nodes.ledger.peers import Peers
 from hyperscale.nodes.ledger.questions import ChangeTold

@@ -51,7 +51,7 @@ from hyperscale.jobs.machine import JobMachine
 from hyperscale.ledger.core import MANAGEMENT, AppliedEntry
 from hyperscale.ledger.records import Command as LedgerCommand
 from hyperscale.ledger.records import decode_record
-from hyperscale.membership.events import Changed, Died, State
+from hyperscale.membership.events import LIVING, Changed, Died, State
 from hyperscale.membership.messages import Claim
 from hyperscale.nodes.client_messages import RoomAsked, RoomTold
 from hyperscale.nodes.job_messages import CoresTaken
@@ -70,7 +70,6 @@ _TICK_S = 0.25
 _TICK_S_MIN = 0.005
 _FORGET_S = 5.0
 _ROOM_AGAIN_S = 0.25
-LIVING = (State.ALIVE, State.SUSPECT)
 
 _BACKPRESSURE = {
     Overload.HEALTHY: Backpressure.NONE,

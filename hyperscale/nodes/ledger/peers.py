@@ -5,13 +5,11 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from hyperscale.config.addresses import split_address
-from hyperscale.membership.events import Member, State
+from hyperscale.membership.events import LIVING, Member, State
 from hyperscale.wire.connection import Connection
 from hyperscale.wire.link import PeerLink
 from hyperscale.wire.peer import PeerServer
 from hyperscale.wire.roles import Role
-
-_LIVING = (State.ALIVE, State.SUSPECT)
 
 
 class Peers(Protocol):
@@ -83,7 +81,7 @@ class MemberPeers:
 
     def living(self) -> list[str]:
         own = self._server.local.node_id
-        return sorted({own, *(member.node for member in self._tier() if member.state in _LIVING)})
+        return sorted({own, *(member.node for member in self._tier() if member.state in LIVING)})
 
     def dead_for_s(self, node: str) -> float | None:
         now_s = asyncio.get_running_loop().time()

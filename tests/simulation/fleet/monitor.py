@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hyperscale.membership.core import Membership
-from hyperscale.membership.events import Changed, Died, Member, State
+from hyperscale.membership.events import LIVING, Changed, Died, Member, State
 from hyperscale.membership.formulas import suspicion_s
 from hyperscale.membership.members import Peer
 from hyperscale.membership.messages import Claim
@@ -103,7 +103,7 @@ class FleetMonitor(Monitor):
                 for other in self.world.hosts.values()
                 if other is not host
                 and other.is_up
-                and other.program.core.state_of(core.node) in (State.ALIVE, State.SUSPECT)
+                and other.program.core.state_of(core.node) in LIVING
             ]
             holders = [
                 (other, other.life)
@@ -356,7 +356,7 @@ def _charge(member: Member | Peer) -> Charge:
 def views_agree(world: World, *, suspects: bool = False) -> str:
     """Empty if every running member sees exactly the running members alive (or, under heavy loss,
     `suspects` them for the moment); else who does not."""
-    fine = (State.ALIVE, State.SUSPECT) if suspects else (State.ALIVE,)
+    fine = LIVING if suspects else (State.ALIVE,)
     running = {
         host.program.core.node: host.program.core
         for host in world.hosts.values()

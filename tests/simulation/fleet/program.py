@@ -24,6 +24,7 @@ from hyperscale.membership.discovery import (
     Probe,
 )
 from hyperscale.membership.events import (
+    LIVING,
     Answered,
     Changed,
     Contact,
@@ -244,10 +245,7 @@ class MemberProgram:
         member, now_s = change.member, self.host.world.now_s
         if member.state is State.ALIVE and change.before is not State.SUSPECT:
             self._find(PeerUp(member.node, member.stream_address), now_s)
-        elif member.state not in (State.ALIVE, State.SUSPECT) and change.before in (
-            State.ALIVE,
-            State.SUSPECT,
-        ):
+        elif member.state not in LIVING and change.before in LIVING:
             self._find(PeerDown(member.node), now_s)
 
     def _perform(self, effects: list[Effect]) -> None:
