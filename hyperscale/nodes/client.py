@@ -46,7 +46,9 @@ from hyperscale.nodes.client_inputs import (
     checked_job,
     checked_key,
     checked_limit,
+    checked_names,
     checked_reason,
+    checked_text,
     options_of,
 )
 from hyperscale.nodes.client_managers import Address, Managers, NoManagerError
@@ -261,9 +263,10 @@ class HyperscaleClient:
             on_workflow_result=on_workflow_result,
         )
         options = options_of(chosen)
+        datacenters = checked_names(chosen.target_datacenters, where="target_datacenters")
         key = checked_key(chosen.key or secrets.token_urlsafe(24))
         package = job if isinstance(job, Package) else await asyncio.to_thread(_package, chosen)
-        await self._check_datacenters(chosen.target_datacenters)
+        await self._check_datacenters(datacenters)
         within_s = parse_duration_s(submit_timeout, where="submit_timeout")
         ack = await self._submit(package, key, options, chosen.by, within_s=within_s)
         self._seen.add(ack.job)
@@ -368,6 +371,7 @@ class HyperscaleClient:
 
         `InputError` if there is none of that name, `RunError` if it cannot be spared.
         """
+        node = checked_text(node, where="node")
         try:
             told = await self._ask(DrainNode(node=node), DrainTold)
         except RemoteError as error:

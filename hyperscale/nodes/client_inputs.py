@@ -51,9 +51,14 @@ def checked_job(job_id: object) -> str:
     return job_id
 
 
-def checked_reason(reason: object) -> str:
-    if not isinstance(reason, str) or not _is_utf8(reason):
-        raise InputError(f"reason: {reason!r} is no text")
+def checked_text(text: object, *, where: str) -> str:
+    if not isinstance(text, str) or not _is_utf8(text):
+        raise InputError(f"{where}: {text!r} is no text")
+    return text
+
+
+def checked_reason(given: object) -> str:
+    reason = checked_text(given, where="reason")
     if len(reason) > _REASON_MOST:
         raise InputError(
             f"reason: {len(reason)} characters, more than {_REASON_MOST}", hint="say it shorter"
@@ -77,11 +82,18 @@ def checked_limit(limit: object) -> int:
 
 
 def checked_key(key: object) -> str:
-    if not isinstance(key, str):
+    if not isinstance(key, str):  # the rest of what text may be is for the key to say
         raise InputError(f"key: {key!r} is no text")
     if (problem := key_problem(key)) is not None:
         raise InputError(f"key: {problem}")
     return key
+
+
+def checked_names(names: object, *, where: str) -> list[str]:
+    """One may stand for itself."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        names = [names]
+    return [checked_text(name, where=where) for name in names]
 
 
 def check_callbacks(**callbacks: Callable[..., Any] | None) -> None:
@@ -96,6 +108,10 @@ def options_of(job: JobSubmission) -> JobOptions:
     except ValueError:
         known = " or ".join(f'"{each.value}"' for each in Isolation)
         raise InputError(f"on_isolation: {job.on_isolation!r} is not {known}") from None
+    for name in ("test_name", "by"):
+        checked_text(getattr(job, name), where=name)
+    if not isinstance(job.static, bool):
+        raise InputError(f"static: {job.static!r} is not True or False")
     if str(job.log_level).upper() not in logging.getLevelNamesMapping():
         raise InputError(f"log_level: {job.log_level!r} is unknown", hint='as "info" or "debug"')
     options = JobOptions(

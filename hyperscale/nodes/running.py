@@ -16,7 +16,7 @@ import msgspec
 
 from hyperscale.config.loading import node_config
 from hyperscale.config.schema import NodeConfig, NodeRole
-from hyperscale.errors import InvariantError
+from hyperscale.errors import InputError, InvariantError
 from hyperscale.membership.events import Member
 from hyperscale.nodes.identity import data_directory, node_id_of
 from hyperscale.nodes.logs import Logging
@@ -32,6 +32,10 @@ Settings = NodeConfig | Mapping[str, Any] | None
 
 def as_config(role: NodeRole, given: Settings) -> NodeConfig:
     """A complete configuration; the node has its name and its directory from here on."""
+    if given is not None and not isinstance(given, NodeConfig | Mapping):
+        raise InputError(
+            f"settings: {given!r} is no configuration", hint='as {"listen": {"port": 9000}}'
+        )
     config = given if isinstance(given, NodeConfig) else node_config(role, given)
     name = node_id_of(config)
     directory = data_directory(config, name)

@@ -168,6 +168,8 @@ def test_settings_are_checked_where_they_are_given() -> None:
         ManagerServer({"listn": {}})
     with pytest.raises(InputError, match="where a manager is"):
         WorkerServer()
+    with pytest.raises(InputError, match="5 is no configuration"):
+        ManagerServer(5)  # type: ignore[arg-type]
 
 
 def test_a_bug_in_a_core_stops_the_node_with_its_error() -> None:

@@ -6,6 +6,7 @@ an open descriptor of the directory: paths of sockets are short.
 
 import contextlib
 import os
+import shlex
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +58,11 @@ def start_again(directory: Path, node: str) -> int:
                     break
                 line += data
         answer = msgspec.json.decode(line, type=Answer)
+    except (FileNotFoundError, ConnectionRefusedError) as error:
+        again = f"'hyperscale cluster up --dir {shlex.quote(str(directory))}'"
+        raise RunError(
+            f"the cluster in {directory} is not running", hint=f"{again} starts all of it"
+        ) from error
     except (OSError, msgspec.MsgspecError) as error:
         raise RunError(
             f"whoever runs the cluster in {directory} does not answer: "

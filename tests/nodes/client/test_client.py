@@ -322,6 +322,10 @@ WRONG_WORK = {
     "a file in a list": (["shop.py"], {}, "'shop.py' is not a workflow"),
     "a key that is no text": ("none.py", {"key": 5}, "key: 5 is no text"),
     "a level there is none of": ("none.py", {"log_level": "loud"}, "log_level: 'loud'"),
+    "a name that is no text": ([Workflow], {"test_name": 5}, "test_name: 5 is no text"),
+    "a submitter that is no text": ("none.py", {"by": 5}, "by: 5 is no text"),
+    "no truth": ("none.py", {"static": "no"}, "static: 'no' is not True or False"),
+    "no datacenter": ("none.py", {"target_datacenters": 5}, "target_datacenters: 5 is no text"),
     "no function": ("none.py", {"on_status_update": 5}, "on_status_update: 5 cannot be called"),
 }
 
@@ -353,6 +357,8 @@ async def test_wrong_questions_are_told_before_anyone_is_asked() -> None:
         for limit in (0, -1, 10**30, "5"):
             with pytest.raises(InputError, match="limit"):
                 await one.get_jobs(limit=limit)
+        with pytest.raises(InputError, match="node: 5 is no text"):
+            await one.drain_node(5)
     with pytest.raises(InvariantError, match="stopped"):
         await one.get_jobs()
 
