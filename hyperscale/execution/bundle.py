@@ -302,6 +302,7 @@ class _Finder(MetaPathFinder):
 @dataclass(frozen=True, slots=True)
 class _Mounted:
     path: Path
+    job: str
     finder: _Finder
     module: ModuleType
     files: dict[str, bytes]
@@ -310,14 +311,15 @@ class _Mounted:
 _mounted: _Mounted | None = None
 
 
-def mount(path: Path, file: str) -> ModuleType:
+def mount(path: Path, file: str, *, job: str = "") -> ModuleType:
     """Imports a bundle's main module; `file` is where the test lies for its user.
 
-    One bundle is mounted at a time: another one takes its place. Raises what user code
-    raises while being imported.
+    One bundle is mounted at a time: another one takes its place, and so does the same one for
+    another job, which finds its modules as they were written and not as the last job left them.
+    Raises what user code raises while being imported.
     """
     global _mounted  # noqa: PLW0603  as sys.modules is: imports are a state of the process
-    if _mounted is not None and _mounted.path == path:
+    if _mounted is not None and (_mounted.path, _mounted.job) == (path, job):
         return _mounted.module
     unmount()
     bundle = OpenBundle(path)
@@ -330,7 +332,7 @@ def mount(path: Path, file: str) -> ModuleType:
     except BaseException:
         finder.remove()
         raise
-    _mounted = _Mounted(path, finder, module, bundle.files)
+    _mounted = _Mounted(path, job, finder, module, bundle.files)
     return module
 
 

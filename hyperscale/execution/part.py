@@ -105,7 +105,7 @@ def load_blueprint(assignment: Prepare) -> Blueprint:
     """Imports the user's code and reads the workflow out of it."""
     try:
         if assignment.bundle:
-            module = mount(Path(assignment.bundle), assignment.file)
+            module = mount(Path(assignment.bundle), assignment.file, job=assignment.job)
         else:
             module = load_module(assignment.file)
     except HyperscaleError:

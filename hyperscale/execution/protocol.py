@@ -48,6 +48,7 @@ class Prepare(Struct, tag="prepare", frozen=True, kw_only=True):
 
     bundle: str  # path of the bundle; empty: `file` is imported as it lies
     file: str
+    job: str = ""  # parts of the same one share what modules hold, those of others do not
     workflow: str
     plan: WorkflowPlan
     slot: int = 0

@@ -158,6 +158,14 @@ def test_another_bundle_takes_the_place_of_the_mounted_one(tmp_path: Path) -> No
     assert [module.x for module in modules] == [1, 2]
 
 
+def test_each_job_finds_the_modules_of_a_bundle_as_they_were_written(tmp_path: Path) -> None:
+    file = tree(tmp_path, {"bt_a.py": "import bt_b\n", "bt_b.py": "seen = []\n"})
+    path = bundle_file(file).write(tmp_path)
+    mount(path, str(file), job="one").bt_b.seen.append("one")
+    assert mount(path, str(file), job="one").bt_b.seen == ["one"]
+    assert mount(path, str(file), job="two").bt_b.seen == []
+
+
 def test_a_module_of_the_same_name_does_not_stand_in_for_the_bundle_s(tmp_path: Path) -> None:
     file = tree(tmp_path, {"bt_a.py": "from bt_b import x\n", "bt_b.py": "x = 1\n"})
     sys.modules["bt_b"] = sys.modules[module_name(file)] = ModuleType("somebody else's")

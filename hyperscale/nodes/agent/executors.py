@@ -200,6 +200,7 @@ def assignments(command: PreparePart, bundle: Path) -> list[protocol.Prepare]:
         protocol.Prepare(
             bundle=str(bundle),
             file=command.file,
+            job=command.run.job,
             workflow=command.run.workflow,
             plan=command.plan,
             slot=command.first_slot + index,
