@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 from hyperscale._native import Histogram
 from hyperscale.plan import MetricKind
+from hyperscale.plan.model import SPREAD_KINDS
 from hyperscale.stats.histograms import METRIC_SCALE
 from hyperscale.stats.report import CheckReport, MetricReport
 
-_SPREAD_KINDS = (MetricKind.DISTRIBUTION, MetricKind.TIMER)
 _FAILURE_CHARS_MAX = 500
 
 
@@ -53,7 +53,7 @@ class MetricTally:
         self.min = 0.0
         self.max = 0.0
         self.last = 0.0
-        self._spread = Histogram() if kind in _SPREAD_KINDS else None
+        self._spread = Histogram() if kind in SPREAD_KINDS else None
 
     def add(self, value: object) -> None:
         """One returned value; None says there is none this time."""

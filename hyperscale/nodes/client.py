@@ -53,6 +53,7 @@ from hyperscale.nodes.client_inputs import (
 )
 from hyperscale.nodes.client_managers import Address, Managers, NoManagerError
 from hyperscale.nodes.client_messages import (
+    NEEDS_BUNDLE,
     UNKNOWN_NODE,
     CancelJob,
     CancelTold,
@@ -86,7 +87,6 @@ CONNECT_S = 3.0
 _HANDSHAKE_S = 3.0
 _RECORD_S = 120.0
 _STATUS_S = 10.0
-_NEEDS_BUNDLE = "needs_bundle"
 
 _log = logging.getLogger("hyperscale.client")
 
@@ -297,7 +297,7 @@ class HyperscaleClient:
             ack = await self._ask(submission, JobAck, within_s=left_s)
             if ack.accepted:
                 return ack
-            if ack.code == _NEEDS_BUNDLE:
+            if ack.code == NEEDS_BUNDLE:
                 began_s = loop.time()
                 if began_s >= deadline_s:
                     raise RunError(f"no manager keeps the bundle; it was tried for {within_s:g} s")

@@ -16,6 +16,7 @@ from hyperscale.wire.roles import Role
 
 _ASKING = frozenset({Role.CLIENT, Role.OPERATOR, Role.MANAGER})
 _MANAGERS = frozenset({Role.MANAGER})
+NEEDS_BUNDLE = "needs_bundle"
 
 BLOB_CHUNK_BYTES = 512 * 1024
 
@@ -69,7 +70,7 @@ class SubmitJob(Struct, frozen=True, kw_only=True):
 @message(kind=454, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
 class JobAck(Struct, frozen=True, kw_only=True):
     """`accepted`: the job is committed. `code` and `error` say why not (`jobs.events.Code`, or
-    `needs_bundle`: put it first)."""
+    `NEEDS_BUNDLE`: put it first)."""
 
     accepted: bool
     job: str = ""

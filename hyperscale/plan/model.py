@@ -38,6 +38,10 @@ class MetricKind(Enum):
     TIMER = "timer"  # the same, of seconds
 
 
+SPREAD_KINDS = (MetricKind.DISTRIBUTION, MetricKind.TIMER)
+"""Those of which it is kept how the numbers are spread."""
+
+
 class StateKind(Enum):
     PROVIDE = "provide"
     USE = "use"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hyperscale.errors import InputError
-from hyperscale.plan.model import MetricKind, ThresholdPlan, WorkflowPlan
+from hyperscale.plan.model import SPREAD_KINDS, MetricKind, ThresholdPlan, WorkflowPlan
 
 LATENCY_KEYS = ("p50", "p90", "p95", "p99", "p999", "mean", "max")
 COUNT_KEYS = ("rate", "errors", "total")
@@ -69,7 +69,6 @@ _METRIC_QUANTITY = {
     MetricKind.DISTRIBUTION: Quantity.NUMBER,
     MetricKind.TIMER: Quantity.DURATION,
 }
-_SAMPLED = (MetricKind.DISTRIBUTION, MetricKind.TIMER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +188,7 @@ def _parse_name(
     owner, dot, key = text.rpartition(".")
     if dot and owner in steps and key in STEP_KEYS:
         return owner, None, key, _step_quantity(key)
-    if dot and key in LATENCY_KEYS and metrics.get(owner) in _SAMPLED:
+    if dot and key in LATENCY_KEYS and metrics.get(owner) in SPREAD_KINDS:
         return None, owner, key, _METRIC_QUANTITY[metrics[owner]]
     if dot and key in STEP_KEYS and owner not in metrics:
         problem = f"{name!r} names no step {owner!r}"

@@ -5,9 +5,9 @@ import io
 from dataclasses import dataclass
 
 from hyperscale.reporting.results import RunResult, StepResult, WorkflowResult
+from hyperscale.stats.merge import PHASES
 
 _LATENCY = ("min", "mean", "stdev", "p50", "p90", "p95", "p99", "p999", "max")
-_PHASES = ("blocked", "connect", "tls", "first_byte")
 _COUNTS = ("total", "ok", "failed", "cut", "skipped", "sent")
 
 COLUMNS = (
@@ -19,7 +19,7 @@ COLUMNS = (
     *_COUNTS,
     "rate_per_second",
     *(f"latency_{key}_ms" for key in _LATENCY),
-    *(f"{phase}_{key}_ms" for phase in _PHASES for key in ("p50", "p99")),
+    *(f"{phase}_{key}_ms" for phase in PHASES for key in ("p50", "p99")),
     "bytes_sent",
     "bytes_received",
     "status_codes",
@@ -45,7 +45,7 @@ def encode_csv(result: RunResult, dialect: CSVDialect | None = None) -> bytes:
 
 
 def _row(workflow: WorkflowResult, step: StepResult) -> list[str | int | float | None]:
-    phases = (step.phases_ms.get(phase, {}) for phase in _PHASES)
+    phases = (step.phases_ms.get(phase, {}) for phase in PHASES)
     return [
         workflow.name,
         workflow.status.value,

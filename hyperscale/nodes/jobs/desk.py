@@ -28,6 +28,7 @@ from hyperscale.ledger.topology import GroupState, NodeState
 from hyperscale.membership.events import LIVING, Member
 from hyperscale.nodes.client_messages import (
     BLOB_CHUNK_BYTES,
+    NEEDS_BUNDLE,
     UNKNOWN_NODE,
     CancelJob,
     CancelTold,
@@ -71,7 +72,6 @@ _NEWS_CHARACTERS = 1024 * 1024  # of what a job printed, in one message
 _RETRY_S = 5.0
 _ANSWER_S = 5.0
 _COMMIT_S = 2.0  # of the time to answer a submission: to make it safe
-_NEEDS_BUNDLE = "needs_bundle"
 _FINAL_KIND = "finished"
 _INHERITED_MOST = 2_000  # rows of a group; some are large
 
@@ -109,7 +109,7 @@ class ClientDesk:
             )
         if job.bundle:
             if not await self._bundles.find(job.bundle, self._member.node_id):
-                return JobAck(accepted=False, key=job.key, code=_NEEDS_BUNDLE)
+                return JobAck(accepted=False, key=job.key, code=NEEDS_BUNDLE)
             group = self._ledger.topology.owners[self._ledger.core.slot_of(job.key)]
             voters = self._ledger.voters_of(group)
             if not await self._bundles.spread(job.bundle, voters, self._member.node_id):

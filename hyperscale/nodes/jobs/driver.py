@@ -58,7 +58,7 @@ from hyperscale.nodes.job_messages import CoresTaken
 from hyperscale.nodes.jobs.output import Outputs
 from hyperscale.nodes.ledger.peers import Peers
 from hyperscale.nodes.ledger.routing import Ledger
-from hyperscale.nodes.ledger.service import STRONG
+from hyperscale.nodes.ledger.service import STRONG, now_ms
 from hyperscale.nodes.member import MemberNode
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError, RemoteError
@@ -78,10 +78,6 @@ _BACKPRESSURE = {
     Overload.OVERLOADED: Backpressure.REJECT,
 }
 _log = logging.getLogger("hyperscale.jobs")
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class JobsDriver:
@@ -141,7 +137,7 @@ class JobsDriver:
         assert isinstance(machine, JobMachine)
         leader = JobLeader(group, self._member.node_id, machine)
         self.leaders[group] = leader
-        self._perform(group, leader.lead(term, self._workers(), now_s=now_s, now_ms=_now_ms()))
+        self._perform(group, leader.lead(term, self._workers(), now_s=now_s, now_ms=now_ms()))
 
     def _follows(self, group: int) -> None:
         if group == MANAGEMENT:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from hyperscale.nodes.ledger.managing import Managing
 from hyperscale.nodes.ledger.operator import Operator
 from hyperscale.nodes.ledger.peers import MemberPeers
 from hyperscale.nodes.ledger.routing import Ledger, answer_ledger
+from hyperscale.nodes.ledger.service import now_ms
 from hyperscale.nodes.member import MemberNode, Service
 from hyperscale.nodes.messages import metadata_of
 from hyperscale.nodes.metrics import Family
@@ -153,7 +153,7 @@ class LedgerDuty(Service):
         """Lets history go that is older than it is to be kept."""
         await asyncio.sleep(_FORGET_FIRST_S)  # entries that are applied again bring rows again
         while True:
-            ledger.store.prune_history(time.time_ns() // 1_000_000 - self._history_ms)
+            ledger.store.prune_history(now_ms() - self._history_ms)
             await asyncio.sleep(_FORGET_S)
 
     async def leave(self) -> None:

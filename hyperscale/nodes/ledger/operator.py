@@ -15,6 +15,7 @@ from hyperscale.errors import HyperscaleError, InputError, RunError
 from hyperscale.jobs.keys import parse_job_id
 from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.records import Surveyed, encode_record
+from hyperscale.ledger.store import HistoryRow
 from hyperscale.ledger.topology import (
     Decision,
     GroupState,
@@ -49,8 +50,6 @@ from hyperscale.wire.serving import Handlers
 EVENTS_MAX: Final = 10_000
 _ANSWER_BYTES = 12 * 1024 * 1024
 _ASK_S = 5.0
-
-_Row = tuple[str, int, int, int, str, bytes]
 
 
 class Operator:
@@ -355,7 +354,7 @@ async def _decided(ledger: Ledger, decision: Decision, done: str) -> ChangeTold:
     return ChangeTold(refused=verdict.refused) if verdict.refused else ChangeTold(done=done)
 
 
-def _bounded(rows: list[_Row], limit: int) -> tuple[list[_Row], bool]:
+def _bounded(rows: list[HistoryRow], limit: int) -> tuple[list[HistoryRow], bool]:
     """As many of the first as one answer takes, and whether there are more."""
     size = 0
     for position, row in enumerate(rows):

@@ -159,7 +159,7 @@ class LocalLedger:
         now_s = self._loop.time()
         self._tick_at_s = max(self._tick_at_s + TICK_S, now_s + TICK_S / 2)
         self._tick_handle = self._loop.call_at(self._tick_at_s, self._tick)
-        self.core.tick(_now_ms())
+        self.core.tick(now_ms())
         self._turn()
 
     def _on_written(self) -> None:
@@ -173,7 +173,7 @@ class LocalLedger:
         if self.failed.done() or not self.is_open:
             return
         try:
-            effects = self.core.turn(_now_ms())
+            effects = self.core.turn(now_ms())
             if effects.topology_changed:
                 self.core.follow_topology()
                 self.wake()
@@ -449,7 +449,8 @@ def _tell(hooks: Sequence[Callable[..., None]], *arguments: object) -> None:
             _log.exception("ledger.hook_failed")
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
+    """The wall clock, for stamps and for what people read: never for how long something took."""
     return time.time_ns() // 1_000_000
 
 
