@@ -53,7 +53,7 @@ class Prepare(Struct, tag="prepare", frozen=True, kw_only=True):
     plan: WorkflowPlan
     slot: int = 0
     slots: int = 1
-    context: bytes = b""  # what `values.encode_context` made; opaque to everyone else
+    context: bytes = b""  # what `plan.context.encode_received` made; values in it are opaque
     log_level: str = "info"
     attempt: int = 1
     # Of the workflow's duration, what was run before, by an attempt that was lost.

@@ -1,7 +1,7 @@
 """Judging: who is confirmed, suspected, dead. The only writer of a peer's state.
 
 A suspicion grows with witnesses and ends in a last look: several questions of this node's own,
-over every way there is. `_mark_dead` is the one funnel through which a member dies, and fires
+over every way there is. `mark_dead` is the one funnel through which a member dies, and fires
 each death once, whoever found out.
 """
 
