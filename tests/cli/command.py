@@ -32,7 +32,7 @@ class Done:
 
 
 def start(*arguments: str, cwd: Path, **options: Any) -> "subprocess.Popen[str]":
-    """The command, running. It leads its own session, so `leftovers` can find what it left."""
+    """The command, running. It leads its own session, so that `end_all` ends what it left."""
     environment = {**os.environ, "COLUMNS": "120", "CI": "true"}
     process = subprocess.Popen(
         [*HYPERSCALE, *arguments],

@@ -14,6 +14,7 @@ import pytest
 
 from hyperscale._native import Target
 from hyperscale.jobs.commands import PartFinished, PartPhase, PartStatus, Progress
+from tests.cli.command import executors_of
 from tests.nodes.agent.lab import boss, counted, is_quiet, load, play, run_id, total, until
 from tests.nodes.lab import Cluster, Node
 
@@ -31,11 +32,6 @@ def start(cluster: Cluster) -> Node:
     data = cluster.directory / "data"
     arguments = ("--cores", "1", "--data-dir", str(data), "--seed", "127.0.0.1:9")
     return cluster.start("worker", "w1", *arguments).wait_listening()
-
-
-def executors_of(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in children]
 
 
 def connections(target: Target) -> int:

@@ -65,7 +65,7 @@ class GroupFile:
 
 
 class CrashableStore:
-    """One node's disk. Survives the processes that use it; `reopen` begins a new one's."""
+    """One node's disk. Survives the processes that use it; `crash` ends what one had begun."""
 
     def __init__(self) -> None:
         self.groups: dict[int, GroupFile] = {}
