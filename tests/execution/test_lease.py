@@ -67,6 +67,21 @@ async def settled(target: _native.Target) -> int:
     return known
 
 
+async def disconnected(target: _native.Target) -> None:
+    async with asyncio.timeout(5):
+        while json.loads(target.counts())["connections"]["current"]:
+            await asyncio.sleep(0.01)
+
+
+async def begin(bench: Bench, *, lease_s: float) -> int:
+    """Prepares and starts the load under a lease; the deadline of that."""
+    await bench.prepare("Load")
+    deadline_ns = boottime_ns() + round(lease_s * 1e9)
+    bench.pool.renew_lease(bench.ids, deadline_ns)
+    bench.pool.start(bench.ids)
+    return deadline_ns
+
+
 @pytest.mark.parametrize("source", LOADS)
 def test_an_executor_that_was_stopped_beyond_its_lease_sends_nothing_more(
     lab: Lab, target: _native.Target, source: str
@@ -74,10 +89,7 @@ def test_an_executor_that_was_stopped_beyond_its_lease_sends_nothing_more(
     lab.write(source.format(url=f"http://127.0.0.1:{target.port}/delay/5"))
 
     async def work(bench: Bench) -> None:
-        await bench.prepare("Load")
-        deadline_ns = boottime_ns() + 3_000_000_000
-        bench.pool.renew_lease(bench.ids, deadline_ns)
-        bench.pool.start(bench.ids)
+        deadline_ns = await begin(bench, lease_s=3.0)
         await bench.until(lambda: any(r.steps[0].counts.total for r in bench.outcomes[0].reports))
         os.kill(bench.pool.pids[0], signal.SIGSTOP)
         before = await settled(target)
@@ -103,10 +115,7 @@ def test_load_ends_at_the_deadline_and_renewing_puts_it_off(
     lab.write(source.format(url=f"http://127.0.0.1:{target.port}/"))
 
     async def work(bench: Bench) -> None:
-        await bench.prepare("Load")
-        first_ns = boottime_ns() + 3_000_000_000
-        bench.pool.renew_lease(bench.ids, first_ns)
-        bench.pool.start(bench.ids)
+        first_ns = await begin(bench, lease_s=3.0)
         await bench.until(lambda: bool(bench.outcomes[0].reports))
         deadline_ns = first_ns + 500_000_000
         bench.pool.renew_lease(bench.ids, deadline_ns)
@@ -135,16 +144,12 @@ def test_when_a_part_is_over_so_are_its_connections(
     """)
 
     async def work(bench: Bench) -> None:
-        await bench.prepare("Load")
-        bench.pool.renew_lease(bench.ids, boottime_ns() + 700_000_000)
-        bench.pool.start(bench.ids)
+        await begin(bench, lease_s=0.7)
         (outcome,) = await bench.ended()
         assert outcome.finished is not None
         assert outcome.report.iterations > 20
         assert outcome.report.vus == 0
-        async with asyncio.timeout(5):
-            while json.loads(target.counts())["connections"]["current"]:
-                await asyncio.sleep(0.01)
+        await disconnected(target)
 
     lab.work(work)
 
@@ -155,9 +160,7 @@ def test_an_executor_that_stays_stopped_is_killed_and_its_connections_end(
     lab.write(IN_PYTHON.format(url=f"http://127.0.0.1:{target.port}/delay/5"))
 
     async def work(bench: Bench) -> None:
-        await bench.prepare("Load")
-        bench.pool.renew_lease(bench.ids, boottime_ns() + 3_000_000_000)
-        bench.pool.start(bench.ids)
+        await begin(bench, lease_s=3.0)
         await bench.until(lambda: any(r.steps[0].counts.total for r in bench.outcomes[0].reports))
         os.kill(bench.pool.pids[0], signal.SIGSTOP)
         (outcome,) = await bench.ended()
@@ -165,9 +168,7 @@ def test_an_executor_that_stays_stopped_is_killed_and_its_connections_end(
         assert outcome.died.signal == signal.SIGKILL
         assert "until its lease was over: it was stopped, blocked or" in outcome.died.reason
         assert not outcome.died.blames_code
-        async with asyncio.timeout(5):
-            while json.loads(target.counts())["connections"]["current"]:
-                await asyncio.sleep(0.01)
+        await disconnected(target)
 
     lab.work(work)
 
@@ -177,9 +178,7 @@ def test_code_that_does_not_let_go_is_killed_though_nobody_asks_for_it(lab: Lab)
     lab.write(BUSY)
 
     async def work(bench: Bench) -> None:
-        await bench.prepare("Load")
-        bench.pool.renew_lease(bench.ids, boottime_ns() + 3_000_000_000)
-        bench.pool.start(bench.ids)
+        await begin(bench, lease_s=3.0)
         await bench.until(lambda: "hogging" in lab.log())
         for _ in range(3):
             bench.pool.renew_lease(bench.ids, boottime_ns() + 60_000_000_000)
@@ -227,9 +226,7 @@ def test_teardown_hooks_run_after_a_lease_is_over_and_may_send(
     """)
 
     async def work(bench: Bench) -> None:
-        await bench.prepare("Load")
-        bench.pool.renew_lease(bench.ids, boottime_ns() + 300_000_000)
-        bench.pool.start(bench.ids)
+        await begin(bench, lease_s=0.3)
         (outcome,) = await bench.ended()
         assert outcome.finished is not None
         assert lab.log() == ["left 200"]
@@ -259,9 +256,7 @@ def test_a_renewal_that_comes_while_hooks_tear_down_does_not_put_them_under_the_
     """)
 
     async def work(bench: Bench) -> None:
-        await bench.prepare("Load")
-        bench.pool.renew_lease(bench.ids, boottime_ns() + 60_000_000_000)
-        bench.pool.start(bench.ids)
+        await begin(bench, lease_s=60.0)
         await bench.until(lambda: bool(lab.log()))
         bench.pool.renew_lease(bench.ids, boottime_ns() + 100_000_000)
         (outcome,) = await bench.ended()
@@ -285,9 +280,7 @@ def test_an_executor_takes_its_next_part_after_a_lease_was_over(lab: Lab) -> Non
     """)
 
     async def work(bench: Bench) -> None:
-        await bench.prepare("Load")
-        bench.pool.renew_lease(bench.ids, boottime_ns())
-        bench.pool.start(bench.ids)
+        await begin(bench, lease_s=0.0)
         (outcome,) = await bench.ended()
         assert outcome.finished is not None
         assert outcome.finished.status is PartStatus.STOPPED
