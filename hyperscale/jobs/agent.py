@@ -132,6 +132,8 @@ class Agent:
 
     def handle(self, event: Event, *, now_s: float) -> list[Effect]:
         effects: list[Effect] = self._handlers[type(event)](event, now_s) or []
+        if isinstance(event, Reported | Printed):
+            return effects  # most of all events, and they change no core
         held = [
             HeldCores(
                 run=run,

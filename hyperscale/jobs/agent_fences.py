@@ -62,11 +62,14 @@ class Fences:
         self._note(run, is_over=True, now_s=now_s)
 
     def forget_old(self, *, now_s: float) -> None:
-        while self._parts:
-            part, oldest = next(iter(self._parts.items()))
-            is_crowded = len(self._parts) > REMEMBERED_MAX
-            if not oldest.is_over or (now_s - oldest.at_s < REMEMBERED_S and not is_crowded):
-                return
+        crowd = len(self._parts) - REMEMBERED_MAX
+        old: list[tuple[str, str, int]] = []
+        for part, seen in self._parts.items():
+            if now_s - seen.at_s < REMEMBERED_S and len(old) >= crowd:
+                break
+            if seen.is_over:  # those that are not are few, and here
+                old.append(part)
+        for part in old:
             del self._parts[part]
 
     def _note(self, run: RunId, *, is_over: bool, now_s: float) -> None:

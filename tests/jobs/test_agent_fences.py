@@ -2,8 +2,10 @@
 
 import pytest
 
+from hyperscale.jobs import agent_fences
 from hyperscale.jobs.agent import LEAVING
 from hyperscale.jobs.agent_events import Drain, Report
+from hyperscale.jobs.agent_fences import REMEMBERED_S, Fences
 from hyperscale.jobs.commands import PartFinished, PartPhase, PartStatus, Refusal, WorkerCores
 from tests.jobs.agent_world import World, ack, prepare, renew, run_id, start, stop, who_runs
 
@@ -234,3 +236,26 @@ def test_a_worker_that_leaves_hands_its_runs_over() -> None:
     for result in results.values():
         assert (result.status, result.error) == (PartStatus.STOPPED, LEAVING)
         assert result.is_retryable
+
+
+def test_what_is_long_over_is_forgotten_though_something_older_still_runs() -> None:
+    fences = Fences()
+    long, done, later = run_id(job="dc.1-long"), run_id(job="dc.1-done"), run_id(job="dc.1-later")
+    fences.begin(long, now_s=0.0)
+    fences.bury(done, now_s=1.0)
+    fences.bury(later, now_s=REMEMBERED_S)
+    fences.forget_old(now_s=REMEMBERED_S + 1.0)
+    assert [fences.attempt(each) for each in (long, done, later)] == [1, 0, 1]
+
+
+def test_no_more_than_so_many_are_remembered_though_the_oldest_still_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(agent_fences, "REMEMBERED_MAX", 3)
+    fences = Fences()
+    runs = [run_id(job=f"dc.1-{n}") for n in range(6)]
+    fences.begin(runs[0], now_s=0.0)
+    for run in runs[1:]:
+        fences.bury(run, now_s=1.0)
+    fences.forget_old(now_s=2.0)
+    assert [run for run in runs if fences.attempt(run)] == [runs[0], *runs[-2:]]
