@@ -87,20 +87,22 @@ async def _show(
     from hyperscale.nodes.client_watch import shown
 
     last: JobNews | None = None
-    view: RunView | None = None
+    view: RunView | None = None  # without what was waited, which the clock forgets at the start
+    timed: RunView | None = None
     began_s = time.monotonic()
     async for news in client.follow_job(job, is_known=is_known):
         last = news
         view = shown(news, view)
+        waited_s = 0.0 if news.job.started_ms else time.monotonic() - began_s
+        timed = replace(view, elapsed_s=max(waited_s, view.elapsed_s))
         if not news.job.ended_ms:
-            waited_s = 0.0 if news.job.started_ms else time.monotonic() - began_s
-            ui.update(replace(view, elapsed_s=max(waited_s, view.elapsed_s)))
+            ui.update(timed)
         for line in news.output:
             logs.write(line)
             ui.log(line.text, source=f"{line.workflow} {line.worker}")
     assert last is not None  # it ends with the news that it has ended
-    assert view is not None
-    return last, view
+    assert timed is not None
+    return last, timed
 
 
 class _Logs:

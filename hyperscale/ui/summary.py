@@ -289,8 +289,10 @@ def _outputs(outputs: Mapping[str, str], theme: Theme) -> list[Line]:
 def _verdict(result: RunResult, width: int, theme: Theme) -> list[Line]:
     mark, role = status_mark(theme, result.status.value)
     if result.status is not RunStatus.COMPLETED:
-        text = f"{result.status.value} after {format_duration(result.elapsed_seconds)}"
-        return [Line(theme, f"{mark} {text}", role)]
+        text = f"{mark} {result.status.value}"
+        if result.elapsed_seconds:  # one that never began took no time
+            text += f" after {format_duration(result.elapsed_seconds)}"
+        return [Line(theme, text, role)]
     broken = [threshold for threshold in result.thresholds if not threshold.passed]
     checks = [c for w in result.workflows for c in failed_checks(w, result.thresholds)]
     took = format_duration(result.elapsed_seconds)

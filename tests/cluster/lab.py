@@ -24,7 +24,7 @@ from hyperscale.errors import RunError
 from hyperscale.nodes.client import HyperscaleClient
 from hyperscale.nodes.client_messages import WorkerRow, WorkersTold
 from hyperscale.nodes.local.chaos import children_of
-from hyperscale.nodes.local.cluster import is_ready
+from hyperscale.nodes.local.cluster import why_not_ready
 from hyperscale.nodes.local.control import start_again
 from hyperscale.nodes.local.file import ClusterFile, NodeRow, read_cluster
 from hyperscale.reporting.results import RunResult
@@ -114,7 +114,7 @@ class Cluster:
 
     def wait_ready(self) -> None:
         """All nodes are up, and whoever gives out cores has heard from every worker."""
-        until(lambda: all(map(is_ready, self.file.nodes)), what="all nodes are ready")
+        until(lambda: not any(map(why_not_ready, self.file.nodes)), what="all nodes are ready")
         aside(self._wait_for_workers(lambda row: row.cores > 0))
 
     async def _end_all_jobs(self) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from hyperscale.nodes.local.cluster import is_ready
+from hyperscale.nodes.local.cluster import why_not_ready
 from hyperscale.nodes.local.file import ClusterFile, NodeRow, write_cluster
 from hyperscale.nodes.local.layout import PROGRAM
 from hyperscale.nodes.local.processes import start_node
@@ -73,7 +73,7 @@ class SplitCluster(Cluster):
             datacenters=["default"],
         )
         write_cluster(self.directory, rows)
-        until(lambda: all(map(is_ready, rows.nodes)), what="all nodes are ready")
+        until(lambda: not any(map(why_not_ready, rows.nodes)), what="all nodes are ready")
 
     def _rows(self, role: str, counts: Sequence[int]) -> list[NodeRow]:
         sides = [self.net.a] * counts[0] + [self.net.b] * counts[1]

@@ -7,6 +7,7 @@ within a stated gap; nodes must be back and replicas equal.
 import asyncio
 import json
 import os
+import shlex
 import signal
 import time
 from collections import defaultdict
@@ -26,12 +27,14 @@ from hyperscale.nodes.ask import ask
 from hyperscale.nodes.client import HyperscaleClient
 from hyperscale.nodes.client_package import package_file
 from hyperscale.nodes.ledger.questions import VerifyAsked, VerifyTold
-from hyperscale.nodes.local.cluster import is_ready
+from hyperscale.nodes.local.cluster import why_not_ready
 from hyperscale.nodes.local.control import start_again
 from hyperscale.nodes.local.file import NodeRow, read_cluster
 from hyperscale.nodes.local.trouble import Kind, Trouble, make_plan
 from hyperscale.reporting.results import RunResult
 
+READY_S = 30.0
+"""How long a cluster may take to be whole before there is trouble."""
 BACK_S = 60.0
 END_S = 90.0
 """How long after its load a job may take to end."""
@@ -86,6 +89,16 @@ class Chaos:
         cluster = read_cluster(self._directory)
         async with HyperscaleClient(directory=self._directory, on_trouble=self._say) as client:
             await client.get_workers()  # a cluster that is gone is told at once
+        missing = await self._not_ready(within_s=0.0)
+        if missing:
+            self._say(f"{missing}; waiting for up to {READY_S:g} s")
+            missing = await self._not_ready(within_s=READY_S)
+        if missing:
+            raise RunError(
+                f"trouble is for a cluster that is whole; {missing}",
+                hint=f"'hyperscale cluster start NODE --dir {shlex.quote(str(self._directory))}' "
+                "starts a node that has ended, and a drained worker takes work again after that",
+            )
         if file is not None:
             await asyncio.to_thread(package_file, file)  # so is what is wrong with the file
             if target_url:
@@ -94,7 +107,8 @@ class Chaos:
         managers = [node.id for node in cluster.managers]
         workers = [node.id for node in cluster.workers]
         plan = make_plan(self._seed, managers, workers, duration_s)
-        self._say(f"seed {self._seed}, {duration_s:g} s of load, {len(plan)} troubles:")
+        count = "1 trouble" if len(plan) == 1 else f"{len(plan)} troubles"
+        self._say(f"seed {self._seed}, {duration_s:g} s of load, {count}{':' * bool(plan)}")
         for trouble in plan:
             self._say(f"  {trouble.describe()}")
         vus = _VUS_PER_WORKER * max(1, len(workers))
@@ -266,15 +280,21 @@ class Chaos:
     # -- what must hold -------------------------------------------------------------------
 
     async def _check_nodes(self, verdict: Verdict) -> None:
-        deadline_s = time.monotonic() + BACK_S
+        missing = await self._not_ready(within_s=BACK_S)
+        count = len(read_cluster(self._directory).nodes)
+        verdict.check(not missing, f"nodes: {missing or f'all {count} are ready'}")
+
+    async def _not_ready(self, *, within_s: float) -> str:
+        """Who is not, and why, if that lasts."""
+        deadline_s = time.monotonic() + within_s
         while True:
             nodes = read_cluster(self._directory).nodes
-            missing = [node.id for node in nodes if not is_ready(node)]
-            if not missing or time.monotonic() > deadline_s:
-                break
+            missing = {node.id: why for node in nodes if (why := why_not_ready(node))}
+            if not missing:
+                return ""
+            if time.monotonic() > deadline_s:
+                return f"not ready: {', '.join(f'{name} ({missing[name]})' for name in missing)}"
             await asyncio.sleep(_LOOK_S)
-        what = f"not ready: {', '.join(missing)}" if missing else f"all {len(nodes)} are ready"
-        verdict.check(not missing, f"nodes: {what}")
 
     async def _check_agreement(self, job: str, verdict: Verdict) -> None:
         """Each manager tells the same end of the job."""

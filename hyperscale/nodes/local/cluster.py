@@ -243,11 +243,6 @@ class LocalCluster:
         self._processes[name].send_signal(number)
 
 
-def is_ready(row: NodeRow) -> bool:
-    """Whether the node says so at /readyz."""
-    return not why_not_ready(row)
-
-
 def why_not_ready(row: NodeRow) -> str:
     """What the node says of it at /readyz; empty if it is ready."""
     host, port = split_address(row.http)
