@@ -36,9 +36,11 @@ class CorrelationGuard:
     def recovered(self, node: str) -> None:
         self._failed_s.pop(node, None)
 
-    @property
-    def suspects(self) -> list[str]:
-        """Those that stopped being live and may be held."""
+    def suspects(self, *, now_s: float) -> list[str]:
+        """Those that stopped being live and may be held. Who did so long ago is forgotten: they
+        came with nobody any more."""
+        since_s = now_s - self._config.hold_s - self._config.window_s
+        self._failed_s = {node: at_s for node, at_s in self._failed_s.items() if at_s > since_s}
         return list(self._failed_s)
 
     def is_held(self, node: str, *, nodes: int, now_s: float) -> bool:

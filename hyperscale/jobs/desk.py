@@ -193,6 +193,14 @@ class Desk:
             self.links.forget(part.worker)
             self.links.get(part.worker, now_s=now_s).is_doubtful = True
 
+    def run_of(self, job: Job, workflow: str, part: int, *, now_s: float) -> LiveRun:
+        """The open run of a part. One that is committed and not known here was dispatched by
+        this leader, and nobody was told of it: what earlier ones did was adopted."""
+        run = RunId(job.id, workflow, part, job.workflows[workflow].parts[part].attempt)
+        if run not in self.runs:
+            self.open(run, job, now_s=now_s, is_inherited=False)
+        return self.runs[run]
+
     def close(
         self, run_id: RunId, job: Job, event: AttemptRevoked | SubFinished, *, now_s: float
     ) -> list[Effect]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from hyperscale.jobs.agent_merge import SECONDS_MAX
 from hyperscale.jobs.commands import (
     PartFinished,
     PartPhase,
@@ -81,14 +80,13 @@ def whole(state: PartState, *, seconds: Seconds | None = None) -> PartReport:
     the last of an attempt has phases and seconds: of others they are told again if need be."""
     report = state.report
     is_last = seconds is not None
-    newest = SEGMENT_POINTS_MAX // max(1, len(report.steps))
     steps = [
         StepReport(
             name=step.name,
             counts=step.counts,
             latency=state.latency(step.name),
             phases=(dict(state.phases(step.name)) or None) if is_last else None,
-            series=_in_order(seconds.get(step.name, {}))[-newest:] if seconds else [],
+            series=_in_order(seconds.get(step.name, {})) if seconds else [],
         )
         for step in report.steps
     ]
@@ -208,10 +206,11 @@ class LiveRun:
         """Each is told until it has been heard, and a worker that dies tells none again."""
         if self.parts > SERIES_PARTS_MAX:
             return
+        newest = SEGMENT_POINTS_MAX // max(1, len(report.steps))  # of each
         for step in report.steps:
             kept = self.seconds.setdefault(step.name, {})
             kept.update((point.second, point) for point in step.series)
-            while len(kept) > SECONDS_MAX:
+            while len(kept) > newest:
                 del kept[min(kept)]
 
     def _rate(self, sent: int, elapsed_s: float) -> None:

@@ -100,9 +100,7 @@ class Steering:
         for index, part in enumerate(workflow.parts):
             if not part.is_open:
                 continue
-            run = self._desk.runs.get(RunId(job.id, name, index, part.attempt))
-            if run is None:
-                continue
+            run = self._desk.run_of(job, name, index, now_s=now_s)
             if run.result is not None:
                 effects += self._commit_result(run, is_stopping=True, now_s=now_s)
             elif self._has_ended(job, run, now_s):
@@ -217,10 +215,9 @@ class Steering:
             if part.has_ended:
                 continue
             if part.is_open:
-                run = self._desk.runs.get(RunId(job.id, name, index, part.attempt))
-                if run is not None:
-                    runs.append(run)
-                    effects += self._carry_run(job, live, run, ready, now_s)
+                run = self._desk.run_of(job, name, index, now_s=now_s)
+                runs.append(run)
+                effects += self._carry_run(job, live, run, ready, now_s)
             elif part.attempt == 0 and grant is not None and grant.answer is not None:
                 fresh.append(Dispatch(index, 1, grant.answer.shares[index].worker))
             else:

@@ -1,11 +1,15 @@
 """What the nodes of a tier say to each other about the ledger."""
 
+from collections.abc import Iterator
+from struct import Struct as Layout
+
 from msgspec import Struct
 
 from hyperscale.wire.registry import Priority, SizeClass, message
 from hyperscale.wire.roles import Role
 
 _MEMBERS = frozenset({Role.MANAGER, Role.GATE})
+_HEAD = Layout("<QI")  # before each packed message: its group, its length
 
 
 @message(
@@ -21,6 +25,20 @@ class RaftMessages(Struct, frozen=True):
     """Of which ledger: two tiers that should never have met do not mix."""
     sender: int
     packed: bytes
+
+
+def pieces(packed: bytes, bytes_max: int) -> Iterator[bytes]:
+    """What the core has packed for one peer, cut between messages: whoever was away for long
+    gets more at once than one frame holds. A message that is larger by itself stays whole."""
+    begins = at = 0
+    while at < len(packed):
+        ends = at + _HEAD.size + _HEAD.unpack_from(packed, at)[1]
+        if ends - begins > bytes_max and at > begins:
+            yield packed[begins:at]
+            begins = at
+        at = ends
+    if begins < len(packed):
+        yield packed[begins:]
 
 
 @message(kind=301, priority=Priority.CRITICAL, size=SizeClass.MEDIUM, senders=_MEMBERS)

@@ -120,7 +120,7 @@ def test_a_silence_that_is_proven_a_death_later_is_held_no_longer() -> None:
 def test_who_comes_back_counts_no_more() -> None:
     guard = silent(("a", 10.0), ("b", 10.0))
     guard.recovered("b")
-    assert guard.suspects == ["a"]
+    assert guard.suspects(now_s=1.0) == ["a"]
     assert not guard.is_held("a", nodes=3, now_s=12.0)
 
 
@@ -219,3 +219,11 @@ def test_readiness_says_why_not(
 ) -> None:
     assert readiness.why_not() == why_not
     assert readiness.is_ready is not bool(why_not)
+
+
+def test_who_fell_silent_long_ago_is_forgotten() -> None:
+    guard = CorrelationGuard()
+    guard.failed("old", is_certain=False, now_s=0.0)
+    guard.failed("new", is_certain=False, now_s=50.0)
+    assert guard.suspects(now_s=59.0) == ["old", "new"]
+    assert guard.suspects(now_s=61.0) == ["new"]

@@ -4,11 +4,15 @@ import msgspec
 import pytest
 
 from hyperscale.jobs.commands import PartPhase, PartProgress, PartReady, Progress, RunId
+from hyperscale.jobs.effects import Effect
 from hyperscale.jobs.events import (
     AttemptRevoked,
+    CancelRequested,
     Checkpointed,
     Dispatched,
+    Event,
     JobStatus,
+    Reply,
     SubFinished,
     WorkflowsPlanned,
 )
@@ -334,6 +338,25 @@ def test_many_parts_are_looked_at_together_soon_after() -> None:
         rig.finish(name)
     rig.run(1.0)
     assert rig.job(second).status is JobStatus.COMPLETED
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_dispatch_the_leader_was_not_told_of_is_seen_in_what_is_committed(
+    is_cancelled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(workers=2, cores=2)
+    applied = rig.leader.applied
+
+    def misses(event: Event, reply: Reply, *, now_s: float) -> list[Effect]:
+        return [] if isinstance(event, Dispatched) else applied(event, reply, now_s=now_s)
+
+    monkeypatch.setattr(rig.leader, "applied", misses)
+    job = rig.submit(workflow("Load", vus=1))
+    if is_cancelled:
+        rig.commit(CancelRequested(job=job, reason="enough"))
+    rig.run(5.0)
+    wanted = JobStatus.CANCELLED if is_cancelled else JobStatus.RUNNING
+    assert rig.job(job).status is wanted
 
 
 @pytest.mark.parametrize("takes_over", [False, True])

@@ -450,7 +450,7 @@ class JobsDriver:
 
     def _held(self, now_s: float) -> frozenset[str]:
         """Workers whose silence is put down to the network for now."""
-        suspects = self._guard.suspects
+        suspects = self._guard.suspects(now_s=now_s)
         if not suspects:
             return frozenset()
         nodes = len({*self._workers(), *suspects})  # the dead were there too

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Final
 
 from msgspec import Struct
@@ -26,7 +25,7 @@ from hyperscale.ledger.core import (
     Unknown,
 )
 from hyperscale.ledger.machine import Machine
-from hyperscale.ledger.messages import Forwarded, RaftMessages
+from hyperscale.ledger.messages import Forwarded, RaftMessages, pieces
 from hyperscale.ledger.replica import Outcome
 from hyperscale.ledger.topology import Topology
 from hyperscale.nodes.ledger.errors import (
@@ -43,6 +42,7 @@ from hyperscale.wire.errors import OverloadedError, QueueFullError
 
 TICK_S: Final = 0.05
 _UNSENT_MAX = 64
+_PACKED_BYTES = 8 * 1024 * 1024
 """So many proposals do not wait for the end of a turn of the event loop."""
 _READ_AGAIN_S = 0.25
 _COMMIT_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
@@ -188,7 +188,8 @@ class LocalLedger:
 
     def _perform(self, effects: Effects) -> None:
         for peer, packed in effects.outbox:
-            self._send(peer, RaftMessages(self.id, self.core.number, packed))
+            for piece in pieces(packed, _PACKED_BYTES):
+                self._send(peer, RaftMessages(self.id, self.core.number, piece))
         for offer in effects.offers:
             self.transfer.offer(offer)
         self._answer(effects)
@@ -285,9 +286,13 @@ class LocalLedger:
         name = self.name_of(peer)
         connection = self.peers.connection(name) if name else None
         if connection is not None:
-            with suppress(QueueFullError):
+            try:
                 connection.send(message, at_once=True)
                 return
+            except QueueFullError:
+                pass
+            except InvariantError:  # larger than any message may be: others must not suffer
+                _log.exception("ledger.unsendable", extra={"peer": name})
         # Not parked: consensus repeats itself, and old news would only crowd out new.
         self.core.raft.report_unreachable(peer)
 
