@@ -1,15 +1,15 @@
 """The result of a run, and the forms and places it goes to.
 
-Names are imported when they are first used: whoever only needs the model of a result does
-not load every form it can be written in.
+What people import stands here; the rest of the package is imported from its modules. Names are
+fetched when they are first used: whoever only needs the model of a result does not load every
+form it can be written in.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hyperscale.reporting.build import WorkflowOutcome, build_result
-    from hyperscale.reporting.files import OutputError, ensure_writable, write_file
+    from hyperscale.reporting.files import OutputError
     from hyperscale.reporting.json_report import decode_json, encode_json
     from hyperscale.reporting.metrics import (
         CheckSet,
@@ -19,12 +19,6 @@ if TYPE_CHECKING:
         WorkflowMetric,
         WorkflowMetricSet,
         result_set,
-    )
-    from hyperscale.reporting.outputs import (
-        OutputFailure,
-        Outputs,
-        planned_outputs,
-        write_outputs,
     )
     from hyperscale.reporting.reporter import (
         Reporter,
@@ -44,7 +38,6 @@ if TYPE_CHECKING:
         StepResult,
         ThresholdResult,
         WorkflowResult,
-        overall_status,
     )
     from hyperscale.reporting.sinks.csv_file import CSVConfig
     from hyperscale.reporting.sinks.custom import CustomConfig, CustomReporter
@@ -52,8 +45,7 @@ if TYPE_CHECKING:
     from hyperscale.reporting.sinks.xml_file import XMLConfig
 
 _MODULES = {
-    "build": ("WorkflowOutcome", "build_result"),
-    "files": ("OutputError", "ensure_writable", "write_file"),
+    "files": ("OutputError",),
     "json_report": ("decode_json", "encode_json"),
     "metrics": (
         "CheckSet",
@@ -64,7 +56,6 @@ _MODULES = {
         "WorkflowMetricSet",
         "result_set",
     ),
-    "outputs": ("OutputFailure", "Outputs", "planned_outputs", "write_outputs"),
     "reporter": (
         "Reporter",
         "ReporterFailure",
@@ -83,7 +74,6 @@ _MODULES = {
         "StepResult",
         "ThresholdResult",
         "WorkflowResult",
-        "overall_status",
     ),
     "sinks.csv_file": ("CSVConfig",),
     "sinks.custom": ("CustomConfig", "CustomReporter"),
@@ -103,8 +93,6 @@ __all__ = [
     "MetricResult",
     "MetricsSet",
     "OutputError",
-    "OutputFailure",
-    "Outputs",
     "Reporter",
     "ReporterFailure",
     "ReporterTypes",
@@ -118,20 +106,13 @@ __all__ = [
     "ThresholdResult",
     "WorkflowMetric",
     "WorkflowMetricSet",
-    "WorkflowOutcome",
     "WorkflowResult",
     "XMLConfig",
     "as_reporters",
-    "build_result",
     "decode_json",
     "encode_json",
-    "ensure_writable",
-    "overall_status",
-    "planned_outputs",
     "result_set",
     "submit_all",
-    "write_file",
-    "write_outputs",
 ]
 
 
