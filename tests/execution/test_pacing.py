@@ -1,6 +1,5 @@
 """How often and how long virtual users run their steps: iterations, intervals, deadlines."""
 
-import itertools
 
 import pytest
 
@@ -46,8 +45,8 @@ def test_an_interval_keeps_the_starts_of_iterations_apart(lab: Lab) -> None:
         class Paced(Workflow):
             vus = 1
             duration = "30s"
-            interval = "50ms"
-            iterations = 4
+            interval = "400ms"
+            iterations = 3
 
             @step()
             async def one(self) -> Result:
@@ -56,9 +55,9 @@ def test_an_interval_keeps_the_starts_of_iterations_apart(lab: Lab) -> None:
                 return Result()
     """)
     lab.run("Paced")
-    times = [float(line) for line in lab.log()]
-    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
-    assert all(gap >= 0.049 for gap in gaps), gaps
+    first, _, last = [float(line) for line in lab.log()]
+    # The first may have been noted late, but not by half of it all; unpaced it takes 40 ms.
+    assert last - first > 0.4
 
 
 def test_a_pause_ends_with_the_deadline(lab: Lab) -> None:
