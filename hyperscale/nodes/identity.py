@@ -1,9 +1,9 @@
 """Who a node is, from what it was told: name, life, addresses, and what proves it."""
 
+import os
 import secrets
 import socket
 import time
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from hyperscale.config.addresses import format_address, parse_address, split_add
 from hyperscale.config.schema import Hidden, NodeConfig
 from hyperscale.errors import InputError
 from hyperscale.wire.errors import PeerProtocolError
+from hyperscale.wire.identity import is_name
 from hyperscale.wire.roles import Role
 from hyperscale.wire.secret import Secrets, read_secret_file
 from hyperscale.wire.security import Security, TlsFiles
@@ -29,10 +30,8 @@ def node_id_of(config: NodeConfig) -> str:
     if config.node.id:
         return config.node.id
     known = _known_directory(config)
-    if known is not None:
-        with suppress(OSError):
-            return (known / _NAME_FILE).read_text("utf-8").strip()
-    return f"{config.role}-{secrets.token_hex(4)}"
+    remembered = None if known is None else _remembered_name(known)
+    return remembered or f"{config.role}-{secrets.token_hex(4)}"
 
 
 def data_directory(config: NodeConfig, name: str) -> Path:
@@ -51,15 +50,35 @@ def _known_directory(config: NodeConfig) -> Path | None:
 
 
 def remember_name(directory: Path, name: str) -> None:
-    """A node whose name was made up has the same one after a restart."""
+    """A node whose name was made up has the same one after a restart, also if it dies here."""
+    partial = directory / f".{_NAME_FILE}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / _NAME_FILE).write_text(f"{name}\n", "utf-8")
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(f"{name}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(directory / _NAME_FILE)
     except OSError as error:
         raise InputError(
             f"the data directory {directory} cannot be written: {error.strerror or error}",
             hint="give another one with --data-dir",
         ) from error
+
+
+def _remembered_name(directory: Path) -> str | None:
+    path = directory / _NAME_FILE
+    try:
+        name = path.read_text("utf-8", "replace").strip()
+    except OSError:
+        return None
+    if not is_name(name):
+        raise InputError(
+            f"{path} holds no name of a node",
+            hint="give the one it had, which its log has, with --node-id; with another --data-dir "
+            "it joins as a new one",
+        )
+    return name
 
 
 def incarnation_now() -> int:

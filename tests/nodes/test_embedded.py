@@ -5,6 +5,7 @@ import gc
 import os
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hyperscale import ManagerServer, WorkerServer
 from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.membership.events import Answered, Received, State
 from hyperscale.membership.messages import Gossip, Sender
+from hyperscale.nodes.identity import remember_name
 from hyperscale.nodes.jobs.driver import JobsDriver
 from hyperscale.nodes.jobs.duty import JobsDuty
 from hyperscale.nodes.local.cluster import why_not_ready
@@ -170,6 +172,18 @@ def test_settings_are_checked_where_they_are_given() -> None:
         WorkerServer()
     with pytest.raises(InputError, match="5 is no configuration"):
         ManagerServer(5)  # type: ignore[arg-type]
+
+
+def test_a_name_is_remembered_and_one_that_is_damaged_is_told(tmp_path: Path) -> None:
+    settings = {"node": {"data_dir": str(tmp_path)}}
+    remember_name(tmp_path, "manager-7")
+    assert ManagerServer(settings).node_id == "manager-7"
+    for damaged in (b"", b"\xff", b"two\nlines\n"):
+        (tmp_path / "node-id").write_bytes(damaged)
+        with pytest.raises(InputError, match="node-id holds no name of a node"):
+            ManagerServer(settings)
+    (tmp_path / "node-id").unlink()
+    assert ManagerServer(settings).node_id.startswith("manager-")
 
 
 def test_a_bug_in_a_core_stops_the_node_with_its_error() -> None:
