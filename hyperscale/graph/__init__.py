@@ -1,6 +1,6 @@
 """What people write: `Workflow` and its decorators; and how classes become a plan."""
 
-from hyperscale.graph.blueprint import Blueprint, Hook, StateHook, blueprint
+from hyperscale.graph.blueprint import Blueprint, Hook, blueprint
 from hyperscale.graph.hooks import (
     Provide,
     Use,
@@ -22,7 +22,6 @@ __all__ = [
     "Hook",
     "Overrides",
     "Provide",
-    "StateHook",
     "Use",
     "Workflow",
     "action",
