@@ -74,13 +74,15 @@ def format_fault(error: BaseException) -> str:
 
 
 def describe_fault(error: BaseException) -> str:
-    """One line: what was raised and where in the user's code."""
+    """One line that can be sent: what was raised and where in the user's code."""
     # Of a syntax error what is indented shows the place; notes come after what was raised.
     told = traceback.format_exception_only(error)
     text = " ".join(next(each for each in told if not each.startswith(" ")).split())
     text = text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
     file, line = _origin(error.__traceback__)
-    return f"{text} ({Path(file).name}:{line})" if file else text
+    text = f"{text} ({Path(file).name}:{line})" if file else text
+    # Bytes that were no text come as halves of pairs, which no message can hold.
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def is_ours(filename: str) -> bool:

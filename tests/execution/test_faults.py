@@ -29,6 +29,11 @@ def fails_with_a_cause() -> None:
         raise RuntimeError("outer") from error
 
 
+def test_a_fault_that_quotes_what_is_no_text_can_still_be_told() -> None:
+    described = describe_fault(ValueError(b"caf\xe9".decode("utf-8", "surrogateescape")))
+    assert described == r"ValueError: caf\udce9"
+
+
 def test_the_first_of_a_kind_is_shown_and_the_rest_counted() -> None:
     said: list[str] = []
     log = FaultLog(said.append)
