@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from hyperscale._native import LedgerError
 from hyperscale.errors import HyperscaleError, InputError, RunError
 from hyperscale.jobs.keys import parse_job_id
 from hyperscale.ledger.core import MANAGEMENT
@@ -131,9 +132,10 @@ class Operator:
     async def _events(self, call: InboundCall, asked: EventsAsked) -> EventsTold:
         ledger = self._ledger()
         if asked.of_groups:
-            if not all(_has_all(ledger, group) for group in asked.of_groups):
-                raise RunError("this node has not all of that history yet")
-            return await self._own_events(ledger, asked, asked.of_groups)
+            is_here = all(_has_all(ledger, group) for group in asked.of_groups)
+            if not is_here or not await _are_fresh(ledger, asked.of_groups):
+                raise RunError("this node has not all of that history")
+            return await self._own_events(ledger, asked)
         if asked.job:
             try:
                 group = ledger.topology.heir_of(parse_job_id(asked.job).group)
@@ -146,19 +148,17 @@ class Operator:
             groups_of = ledger.topology.groups.values()
             wanted = {g.number for g in groups_of if g.state is not GroupState.DESTROYED}
         mine = {group for group in wanted if _has_all(ledger, group)}
-        told = [await self._own_events(ledger, asked, mine)] if mine or not wanted else []
+        if not await _are_fresh(ledger, mine):
+            return await self._events(call, asked)  # another group answers for one of them now
+        told = [await self._own_events(ledger, asked)] if mine or not wanted else []
         told += await self._others_events(ledger, asked, wanted - mine, call.deadline_s)
         rows = {(row[1], row[2], row[0], row[4]): row for each in told for row in each.rows}
         ordered = sorted(rows.values(), key=lambda row: (row[3], row[1], row[2]))
         cut, has_more = _bounded(ordered, asked.limit)
         return EventsTold(cut, has_more or any(each.has_more for each in told))
 
-    async def _own_events(
-        self, ledger: Ledger, asked: EventsAsked, groups: Iterable[int]
-    ) -> EventsTold:
-        """What this node has, once it has all that was committed before it was asked."""
-        fresh = [group for group in groups if group in ledger.core.replicas]
-        await asyncio.gather(*(ledger.fresh(group, STRONG) for group in fresh))
+    async def _own_events(self, ledger: Ledger, asked: EventsAsked) -> EventsTold:
+        """What this node has."""
         await ledger.until_durable(ledger.core.history_ticket)
         limit = max(1, min(asked.limit, EVENTS_MAX))
         rows = await asyncio.to_thread(
@@ -336,6 +336,18 @@ def _has_all(ledger: Ledger, group: int) -> bool:
     if group not in ledger.core.replicas or not ledger.transfer.is_whole(group):
         return False
     return ledger.core.number in ledger.core.raft.seats(group)[0]
+
+
+async def _are_fresh(ledger: Ledger, groups: Iterable[int]) -> bool:
+    """Waits for all that is committed by now. False if one of the groups is not here any more:
+    destroyed, or given to others."""
+    try:
+        await asyncio.gather(*(ledger.fresh(group, STRONG) for group in groups))
+    except (HyperscaleError, LedgerError):
+        if all(group in ledger.core.replicas for group in groups):
+            raise
+        return False
+    return True
 
 
 async def drain(ledger: Ledger, number: int, name: str) -> ChangeTold:

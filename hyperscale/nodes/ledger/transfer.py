@@ -47,6 +47,8 @@ class Transfer:
             if key.startswith(_GAP) and value
         }
         """Groups of whose history this node may lack something."""
+        self._skipped: set[int] = set()
+        """Those of them where a snapshot has come since their rows were last asked for."""
 
     def offer(self, offer: SnapshotOffer) -> None:
         name = self._ledger.name_of(offer.peer)
@@ -108,6 +110,7 @@ class Transfer:
     def has_skipped(self, group: int) -> None:
         """A snapshot skipped entries: the rows they left are another's to give."""
         self._gaps.add(group)
+        self._skipped.add(group)
         self._ledger.store.put_meta(f"{_GAP}{group}", b"1")
         self._fill(group)
 
@@ -125,11 +128,12 @@ class Transfer:
         store = self._ledger.store
         try:
             while group in self._gaps and group in self._ledger.core.replicas:
-                if await self._pull_history(group):
+                self._skipped.discard(group)
+                if not await self._pull_history(group):
+                    await asyncio.sleep(_AGAIN_S)
+                elif group not in self._skipped:
                     self._gaps.discard(group)
                     store.put_meta(f"{_GAP}{group}", b"")
-                else:
-                    await asyncio.sleep(_AGAIN_S)
         finally:
             self._filling.discard(group)
 
@@ -166,10 +170,13 @@ class Transfer:
                     HistoryAsked(group, after), HistoryRows, deadline_s=deadline_s
                 )
                 is_whole = is_whole and told.is_whole
-                if not told.rows:
+                if told.rows:
+                    ticket = self._ledger.store.add_history(told.rows)
+                    count += len(told.rows)
+                if len(told.rows) < _PAGE:
+                    # What has come since, entries of our own log have brought: who waited for
+                    # an empty page would never be done while jobs end.
                     break
-                ticket = self._ledger.store.add_history(told.rows)
-                count += len(told.rows)
                 last = told.rows[-1]
                 after = (last[3], last[1], last[2])
         await self._ledger.until_durable(ticket)
@@ -182,7 +189,11 @@ class Transfer:
     async def history(self, asked: HistoryAsked) -> HistoryRows:
         """A page of the rows this node has."""
         ledger = self._ledger
-        is_whole = self.is_whole(ledger.topology.heir_of(asked.group))
+        heir = ledger.topology.heir_of(asked.group)
+        if heir in ledger.core.replicas:
+            # The snapshot whose rows are wanted may be ahead of what has been applied here.
+            await ledger.fresh(heir)
+        is_whole = self.is_whole(heir)
         # Rows on their way to the disk cannot be read yet.
         await ledger.until_durable(ledger.core.history_ticket)
         rows = await asyncio.to_thread(
