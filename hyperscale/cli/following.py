@@ -37,7 +37,7 @@ async def follow_to_end(
     log_dir: "Path | None" = None,
 ) -> int:
     """Shows the job until it has ended, then its results; returns the exit code."""
-    from hyperscale.cli.client_flags import Troubles, where
+    from hyperscale.cli.client_flags import where
     from hyperscale.nodes.client_results import exit_code_of
     from hyperscale.nodes.client_watch import concluded
     from hyperscale.runner.drive import OutputLog
@@ -48,7 +48,6 @@ async def follow_to_end(
         uninterrupted(),
         open_ui(args.ui, stream=destination.stream, quiet=args.quiet, only_watches=True) as ui,
     ):
-        client.on_trouble = Troubles(lambda text: ui.log(f"{text}\n", source="hyperscale"))
         with OutputLog(
             destination.output_file, lambda text: ui.log(text, source="hyperscale")
         ) as output:
@@ -84,12 +83,21 @@ def _say(text: str) -> None:
 async def _show(
     client: "HyperscaleClient", job: str, ui: "Ui", logs: "_Logs", *, is_known: bool
 ) -> "tuple[JobNews, RunView]":
+    from hyperscale.cli.client_flags import Troubles
     from hyperscale.nodes.client_watch import shown
 
     last: JobNews | None = None
     view: RunView | None = None  # without what was waited, which the clock forgets at the start
     timed: RunView | None = None
     began_s = time.monotonic()
+    log_trouble = Troubles(lambda text: ui.log(f"{text}\n", source="hyperscale"))
+
+    def on_trouble(text: str) -> None:
+        log_trouble(text)
+        if timed is not None and ui.mode == "full":  # there the log is out of sight
+            ui.update(stale(timed, text))
+
+    client.on_trouble = on_trouble
     async for news in client.follow_job(job, is_known=is_known):
         last = news
         view = shown(news, view)
@@ -103,6 +111,14 @@ async def _show(
     assert last is not None  # it ends with the news that it has ended
     assert timed is not None
     return last, timed
+
+
+def stale(view: "RunView", trouble: str) -> "RunView":
+    """What was seen last, not to be taken for what is."""
+    from hyperscale.ui.text import format_clock
+
+    note = f"nothing new since {format_clock(view.elapsed_s)}: {trouble}"
+    return replace(view, warnings=(note, *view.warnings))
 
 
 class _Logs:

@@ -1,16 +1,19 @@
-"""What client commands say of how they were called."""
+"""What client commands say of the cluster they ask."""
 
 import argparse
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hyperscale.cli.asking import telling_of
 from hyperscale.cli.client_flags import add_client_flags, where
+from hyperscale.cli.following import stale
 from hyperscale.errors import InputError, RunError
 from hyperscale.nodes.client_managers import NoManagerError, WrongSecretError
 from hyperscale.nodes.local.file import ClusterFile, NodeRow, read_cluster, write_cluster
+from tests.ui import scenes
 
 
 @pytest.mark.parametrize(
@@ -56,3 +59,13 @@ def test_a_cluster_whose_directory_was_moved_finds_its_secret_there(tmp_path: Pa
     assert read_cluster(before).secret_file == str(before / "secret")
     before.rename(after)
     assert read_cluster(after).secret_file == str(after / "secret")
+
+
+def test_a_view_that_stands_still_says_since_when_and_why() -> None:
+    view = replace(scenes.shop(20.0), warnings=("Shop: saturated",))
+    frozen = stale(view, "no manager can be reached")
+    assert frozen.warnings == (
+        "nothing new since 00:20: no manager can be reached",
+        "Shop: saturated",
+    )
+    assert frozen.workflows == view.workflows
