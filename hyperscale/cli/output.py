@@ -47,6 +47,9 @@ class Destination:
         from hyperscale.reporting.files import ensure_writable
         from hyperscale.reporting.outputs import planned_outputs
 
+        for flag in ("out", "json", "log_dir"):
+            if vars(args).get(flag) == "":  # a variable nobody set: nothing would be written
+                raise InputError(f"--{flag.replace('_', '-')}: is empty", hint="leave it out")
         self.out_dir = out_dir
         self.is_piped = args.json == "-"
         self._is_quiet = args.quiet

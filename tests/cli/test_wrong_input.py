@@ -156,6 +156,7 @@ FLAGS = {
     "an unknown log level": (["run", "shop.py", "--log-level", "loud"], ["--log-level", "loud"]),
     "one argument too many": (["run", "shop.py", "other.py"], ["other.py"]),
     "results into a file": (["run", "shop.py", "--out", "shop.py"], ["--out", "shop.py"]),
+    "json to nowhere": (["run", "shop.py", "--json", ""], ["--json", "is empty"]),
     "json over the test itself": (["run", "shop.py", "--json", "./shop.py"], ["--json", "shop.py"]),
     "a shortened flag": (["run", "shop.py", "--dur", "1s"], ["--dur", "did you mean --duration?"]),
     "json into a directory": (["run", "shop.py", "--json", "."], ["--json"]),

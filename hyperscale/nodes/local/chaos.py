@@ -116,8 +116,9 @@ class Chaos:
         if file is None:
             target = Target("127.0.0.1", 0, 1)
             file = self._directory / f"chaos-{self._seed}.py"
-            file.write_text(_LOAD.format(vus=vus, duration_s=duration_s, port=target.port))
         try:
+            if target is not None:
+                _write(file, _LOAD.format(vus=vus, duration_s=duration_s, port=target.port))
             return await self._run(plan, file, duration_s, target=target, target_url=target_url)
         finally:
             if target is not None:
@@ -402,6 +403,16 @@ def _counts(target_url: str) -> dict[str, int]:
             hint="'hyperscale target' starts one that does, and prints its URL",
         ) from error
     return found
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text)
+    except OSError as error:
+        raise InputError(
+            f"{file} cannot be written: {error.strerror}",
+            hint="trouble is for a cluster of your own",
+        ) from error
 
 
 def _reset(target_url: str) -> None:
