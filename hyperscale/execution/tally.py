@@ -10,6 +10,7 @@ from hyperscale.stats.histograms import METRIC_SCALE
 from hyperscale.stats.report import CheckReport, MetricReport
 
 _FAILURE_CHARS_MAX = 500
+_SPREAD_MAX = 2**63  # more than any histogram tells apart, and no more than one takes
 
 
 class CheckTally:
@@ -59,8 +60,8 @@ class MetricTally:
         """One returned value; None says there is none this time."""
         if value is None:
             return
-        if not isinstance(value, int | float) or not math.isfinite(value):
-            raise TypeError(f"metric {self.name!r} returned {value!r}, which is not a number")
+        if not isinstance(value, int | float) or not _is_finite(value):
+            raise TypeError(f"metric {self.name!r} returned {_shown(value)}, which is not a number")
         number = float(value)
         self.min = min(self.min, number) if self.count else number
         self.max = max(self.max, number) if self.count else number
@@ -69,7 +70,7 @@ class MetricTally:
         self.last = number
         if self._spread is not None:
             # The histogram holds no negative numbers; minimum and mean are exact all the same.
-            self._spread.record(max(0, round(number * METRIC_SCALE)))
+            self._spread.record(round(max(0.0, min(number * METRIC_SCALE, _SPREAD_MAX))))
 
     def report(self, *, histograms: bool) -> MetricReport:
         return MetricReport(
@@ -84,3 +85,17 @@ class MetricTally:
                 self._spread.encode() if histograms and self._spread is not None else None
             ),
         )
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int too large for a float
+        return False
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)[:_FAILURE_CHARS_MAX]
+    except ValueError:  # an int too large to be written out
+        return "an int of too many digits"
