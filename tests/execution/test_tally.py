@@ -28,7 +28,8 @@ def test_every_value_is_in_the_histogram_however_large(
     report = tally.report(histograms=True)
     assert report.distribution is not None
     assert merge_encoded([report.distribution]).count == report.count == len(values)
-    assert (report.min, report.max, report.last) == (min(values), max(values), values[-1])
+    numbers = [float(value) for value in values]
+    assert (report.min, report.max, report.last) == (min(numbers), max(numbers), numbers[-1])
 
 
 @pytest.mark.parametrize("kind", list(MetricKind))
