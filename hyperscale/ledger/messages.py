@@ -5,7 +5,7 @@ from struct import Struct as Layout
 
 from msgspec import Struct
 
-from hyperscale.wire.registry import Priority, SizeClass, message
+from hyperscale.wire.registry import Priority, SizeClass, message, part
 from hyperscale.wire.roles import Role
 
 _MEMBERS = frozenset({Role.MANAGER, Role.GATE})
@@ -132,30 +132,32 @@ class JoinTold(Struct, frozen=True):
 
 @message(kind=312, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
 class HistoryAsked(Struct, frozen=True):
-    """Rows of a group's history after (stamp, group, index). Answered by `HistoryRows`."""
+    """Rows of a group's history after (stamp, group, index). Answered by `wire.messages.Chunk`s
+    of a `HistoryPage`: one row may be larger than a message."""
 
     group: int
     after: tuple[int, int, int]
 
 
-@message(kind=313, priority=Priority.NORMAL, size=SizeClass.LARGE, senders=_MEMBERS)
-class HistoryRows(Struct, frozen=True):
+@part
+class HistoryPage(Struct, frozen=True):
     rows: list[tuple[str, int, int, int, str, bytes]]
-    is_whole: bool = True
+    is_whole: bool
     """The teller votes in the group, and lacks nothing itself."""
+    has_more: bool
 
 
-@message(kind=314, priority=Priority.NORMAL, size=SizeClass.LARGE, senders=_MEMBERS)
+@message(kind=314, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
 class HistoryGiven(Struct, frozen=True):
-    """Rows of a group about to be destroyed, for a voter of its heir. `HistoryKept` when they
-    are on its disk."""
+    """A group is about to be destroyed: a voter of its heir is to take its history over from
+    the sender. `HistoryKept` when it is on its disk."""
 
-    rows: list[tuple[str, int, int, int, str, bytes]]
+    group: int
 
 
 @message(kind=315, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
 class HistoryKept(Struct, frozen=True):
-    count: int
+    """It is."""
 
 
 @message(kind=342, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)

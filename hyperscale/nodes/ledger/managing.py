@@ -18,12 +18,10 @@ from hyperscale.ledger.records import encode_record
 from hyperscale.ledger.stewardship import Bequeath, Commit, Decide, Request, Steps, Steward
 from hyperscale.ledger.topology import Verdict
 from hyperscale.nodes.ledger.routing import Ledger
-from hyperscale.nodes.ledger.transfer import BEGINNING
 
 _PASS_S = 1.0
 _FOUNDING_S = 0.1
-_HISTORY_PAGE = 500
-_HISTORY_S = 30.0
+_HISTORY_S = 60.0
 _ASK_S = 2.0
 _WHOLE_S = 10.0
 """For so long an answer counts."""
@@ -185,29 +183,17 @@ class Managing:
         if heir.voters != heir.settled or not ledger.transfer.is_whole(group):
             return False  # who votes there changes just now, or rows are missing here
         names = [ledger.name_of(number) for number in heir.settled]
-        # Rows on their way to the disk cannot be read yet: the end of the last job is one.
-        await ledger.until_durable(ledger.core.history_ticket)
-        for each in ledger.lineage(group):
-            if not await self._give_history(each, [n for n in names if n != ledger.own_name]):
+        for name in names:
+            if name != ledger.own_name and not await self._give_history(group, name):
                 return False
         heir = topology.groups[heir.number]
         return names == [ledger.name_of(number) for number in heir.voters]
 
-    async def _give_history(self, group: int, names: list[str]) -> bool:
-        ledger = self._ledger
-        loop = asyncio.get_running_loop()
-        after = BEGINNING
-        while True:
-            rows = await asyncio.to_thread(
-                ledger.store.history, group=group, after=after, limit=_HISTORY_PAGE
-            )
-            if not rows:
-                return True
-            for name in names:
-                link = ledger.peers.link(name)
-                if link is None:
-                    return False
-                await link.call(
-                    HistoryGiven(rows), HistoryKept, deadline_s=loop.time() + _HISTORY_S
-                )
-            after = (rows[-1][3], rows[-1][1], rows[-1][2])
+    async def _give_history(self, group: int, name: str) -> bool:
+        link = self._ledger.peers.link(name)
+        if link is None:
+            return False
+        deadline_s = asyncio.get_running_loop().time() + _HISTORY_S
+        for each in self._ledger.lineage(group):
+            await link.call(HistoryGiven(each), HistoryKept, deadline_s=deadline_s)
+        return True

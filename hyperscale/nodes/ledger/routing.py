@@ -17,7 +17,6 @@ from hyperscale.ledger.messages import (
     HistoryAsked,
     HistoryGiven,
     HistoryKept,
-    HistoryRows,
     RaftMessages,
     SnapshotAsked,
     SnapshotOffered,
@@ -182,11 +181,12 @@ def answer_ledger(handlers: Handlers, ledger: Callable[[], Ledger | None]) -> No
         async for chunk in there().transfer.snapshot(asked):
             yield chunk
 
-    async def history(_call: InboundCall, asked: HistoryAsked) -> HistoryRows:
-        return await there().transfer.history(asked)
+    async def history(_call: InboundCall, asked: HistoryAsked) -> AsyncGenerator[Chunk, None]:
+        async for chunk in there().transfer.history(asked):
+            yield chunk
 
-    async def given(_call: InboundCall, given: HistoryGiven) -> HistoryKept:
-        return await there().transfer.keep_history(given)
+    async def given(call: InboundCall, given: HistoryGiven) -> HistoryKept:
+        return await there().transfer.take_over(call.peer.node_id, given.group)
 
     def whole(_call: InboundCall, asked: WholeAsked) -> WholeTold:
         return WholeTold(there().transfer.is_whole(asked.group))

@@ -3,20 +3,23 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from hyperscale._native import LedgerError
 from hyperscale.errors import HyperscaleError, RunError
 from hyperscale.ledger.core import SnapshotOffer
 from hyperscale.ledger.messages import (
     HistoryAsked,
-    HistoryGiven,
     HistoryKept,
-    HistoryRows,
+    HistoryPage,
     SnapshotAsked,
     SnapshotOffered,
 )
-from hyperscale.wire.errors import CallError
+from hyperscale.wire.errors import CallError, QueueFullError
+from hyperscale.wire.link import PeerLink
 from hyperscale.wire.messages import Chunk
 
 if TYPE_CHECKING:
@@ -24,13 +27,14 @@ if TYPE_CHECKING:
 
 _CHUNK = 512 * 1024
 _SNAPSHOT_S = 60.0
-_PAGE = 500
+_PAGE = 100  # rows; some are large
 _GAP = "gap:"
 _AGAIN_S = 1.0
 BEGINNING: Final = (-(2**63), 0, 0)
 """Before the first row."""
 
 _log = logging.getLogger("hyperscale.ledger")
+_page_decoder = msgspec.msgpack.Decoder(HistoryPage)
 
 
 class Transfer:
@@ -60,7 +64,8 @@ class Transfer:
         message = SnapshotOffered(
             self._ledger.id, self._ledger.core.number, offer.group, offer.index, offer.message
         )
-        connection.send(message)
+        with suppress(QueueFullError):  # as if it had got lost
+            connection.send(message)
         # Nobody may ever come for it: then it counts as lost and is offered again.
         self._loop.call_later(
             _SNAPSHOT_S, self._ledger.core.raft.report_snapshot, offer.group, offer.peer, False
@@ -165,19 +170,16 @@ class Transfer:
         for group in groups:
             after = BEGINNING
             while True:
-                deadline_s = self._loop.time() + _SNAPSHOT_S
-                told = await link.call(
-                    HistoryAsked(group, after), HistoryRows, deadline_s=deadline_s
-                )
-                is_whole = is_whole and told.is_whole
-                if told.rows:
-                    ticket = self._ledger.store.add_history(told.rows)
-                    count += len(told.rows)
-                if len(told.rows) < _PAGE:
+                page = await self._page(link, HistoryAsked(group, after))
+                is_whole = is_whole and page.is_whole
+                if page.rows:
+                    ticket = self._ledger.store.add_history(page.rows)
+                    count += len(page.rows)
+                if not page.has_more:
                     # What has come since, entries of our own log have brought: who waited for
                     # an empty page would never be done while jobs end.
                     break
-                last = told.rows[-1]
+                last = page.rows[-1]
                 after = (last[3], last[1], last[2])
         await self._ledger.until_durable(ticket)
         _log.info(
@@ -186,7 +188,18 @@ class Transfer:
         )
         return is_whole
 
-    async def history(self, asked: HistoryAsked) -> HistoryRows:
+    async def _page(self, link: PeerLink, asked: HistoryAsked) -> HistoryPage:
+        data = bytearray()
+        deadline_s = self._loop.time() + _SNAPSHOT_S
+        async with await link.stream(asked, Chunk, deadline_s=deadline_s) as chunks:
+            async for chunk in chunks:
+                data += chunk.data
+        try:
+            return _page_decoder.decode(data)
+        except msgspec.MsgspecError as error:
+            raise RunError(f"its history cannot be read: {error}") from error
+
+    async def history(self, asked: HistoryAsked) -> AsyncGenerator[Chunk, None]:
         """A page of the rows this node has."""
         ledger = self._ledger
         heir = ledger.topology.heir_of(asked.group)
@@ -199,10 +212,12 @@ class Transfer:
         rows = await asyncio.to_thread(
             ledger.store.history, group=asked.group, after=asked.after, limit=_PAGE
         )
-        return HistoryRows(rows, is_whole)
+        data = msgspec.msgpack.encode(HistoryPage(rows, is_whole, len(rows) == _PAGE))
+        for start in range(0, len(data), _CHUNK):
+            yield Chunk(data[start : start + _CHUNK])
 
-    async def keep_history(self, given: HistoryGiven) -> HistoryKept:
-        """Takes over the rows of a group that is about to be destroyed."""
-        store = self._ledger.store
-        await self._ledger.until_durable(store.add_history(given.rows))
-        return HistoryKept(len(given.rows))
+    async def take_over(self, name: str, group: int) -> HistoryKept:
+        """The rows of a group that is about to be destroyed, from its leader."""
+        if not await self._pull_from(name, [group]):
+            raise RunError(f"{name} has not all of the history of group {group} itself")
+        return HistoryKept()
