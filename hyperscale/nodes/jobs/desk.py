@@ -22,7 +22,7 @@ from hyperscale.jobs.events import (
 from hyperscale.jobs.keys import key_problem, parse_job_id
 from hyperscale.jobs.machine import JobMachine, Limits
 from hyperscale.jobs.queueing import capacity_exceeded
-from hyperscale.jobs.state import Job, JobView, decode_job, view_of
+from hyperscale.jobs.state import JOB_ENDS, Job, JobView, decode_job, view_of
 from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.topology import GroupState, NodeState
 from hyperscale.membership.events import LIVING, Member
@@ -165,10 +165,11 @@ class ClientDesk:
         done = await self._ledger.execute(group, encode(event), timeout_s=left_s)
         reply = decode_reply(done.reply)
         if reply.code in {Code.TERMINAL, Code.UNKNOWN_JOB}:
-            record = await self._record(cancel.job)
-            if record is not None:
+            # From whoever keeps its record: that need not be this node.
+            known = (await self.told(call, JobAsked(job=cancel.job))).job
+            if known is not None and known.status in JOB_ENDS:
                 return CancelTold(
-                    accepted=False, status=record.status.value, code=Code.TERMINAL.value
+                    accepted=False, status=known.status.value, code=Code.TERMINAL.value
                 )
         return CancelTold(
             accepted=reply.ok or reply.code in {Code.CANCELLING, Code.DUPLICATE},
