@@ -4,6 +4,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from hyperscale.cli.parser import Parser
+from hyperscale.cli.signals import leaving_with
 
 if TYPE_CHECKING:
     from hyperscale.nodes.client_messages import WorkerRow
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.5
 _OUT = "runs nothing and gets nothing; it may be stopped"
+_GOES_ON = "interrupted; the drain goes on"
 _GONE = "is gone from the ledger; it may be stopped"
 
 _DESCRIPTION = """\
@@ -32,7 +34,8 @@ examples:
   hyperscale drain manager-3 --manager 10.0.0.5:9000 --secret-file cluster.secret --no-wait
 
 exit codes: 0 it may be stopped (with --no-wait: it drains), 2 wrong input, or there is no such
-node, 3 it cannot be spared or told, still has work after --timeout, or nobody could be asked
+node, 3 it cannot be spared or told, still has work after --timeout, or nobody could be asked, 130
+interrupted: the drain goes on
 """
 
 
@@ -73,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     change_member(args, "drain", args.node)
     if not args.no_wait:
-        _wait(args)
+        with leaving_with(_GOES_ON):
+            _wait(args)
     return 0
 
 
@@ -98,14 +102,15 @@ def _drain_worker(args: argparse.Namespace, row: "WorkerRow") -> None:
     told = ask_node(args, DrainNode(node=args.node), DrainTold)
     if told.left and not args.json:
         print(f"{args.node} drains: {_parts(told.left)}", flush=True)
-    while told.left and not args.no_wait:
-        if time.monotonic() > deadline_s:
-            raise RunError(
-                f"{args.node} still drains after {args.timeout}: {_parts(told.left)}",
-                hint="the drain goes on; parts end when their jobs do",
-            )
-        time.sleep(_LOOK_S)
-        told = ask_node(args, DrainNode(node=args.node), DrainTold)
+    with leaving_with(_GOES_ON):
+        while told.left and not args.no_wait:
+            if time.monotonic() > deadline_s:
+                raise RunError(
+                    f"{args.node} still drains after {args.timeout}: {_parts(told.left)}",
+                    hint="the drain goes on; parts end when their jobs do",
+                )
+            time.sleep(_LOOK_S)
+            told = ask_node(args, DrainNode(node=args.node), DrainTold)
     if args.json:
         print_json(told)
     elif not told.left:

@@ -7,9 +7,12 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
+
+from hyperscale.ui.stream import write_through
 
 EXIT_INTERRUPTED = 130
 _ASKING_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -70,6 +73,21 @@ def uninterrupted() -> Iterator[None]:
     finally:
         for number, previous in before.items():
             signal.signal(number, previous)
+
+
+@contextlib.contextmanager
+def leaving_with(text: str) -> Iterator[None]:
+    """Ctrl-C says this and leaves at once: there is nothing to clean up."""
+
+    def leave(_number: int, _frame: Any) -> None:
+        write_through(sys.stderr, f"hyperscale: {text}\n")
+        os._exit(EXIT_INTERRUPTED)
+
+    before = signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _handlers() -> dict[signal.Signals, Any]:
