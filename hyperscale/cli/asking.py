@@ -160,11 +160,16 @@ def print_json(told: Any) -> None:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as what is in them."""
+    """Columns as wide as what is in them is on a terminal."""
+    from hyperscale.ui.text import cell_width
+
     lines = [head, *([printable(cell) for cell in row] for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    widths = [max(cell_width(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        "  ".join(
+            cell + " " * (width - cell_width(cell))
+            for cell, width in zip(line, widths, strict=True)
+        ).rstrip()
         for line in lines
     )
 

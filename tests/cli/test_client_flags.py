@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperscale.cli.asking import telling_of
+from hyperscale.cli.asking import table, telling_of
 from hyperscale.cli.client_flags import add_client_flags, where
 from hyperscale.cli.following import stale
 from hyperscale.errors import InputError, RunError
@@ -69,3 +69,10 @@ def test_a_view_that_stands_still_says_since_when_and_why() -> None:
         "Shop: saturated",
     )
     assert frozen.workflows == view.workflows
+
+
+def test_columns_stand_below_each_other_in_any_script() -> None:
+    lines = table(("FILE", "AGE"), [("日本.py", "3s"), ("shop.py", "12s"), ("a\tb", "")]).split(
+        "\n"
+    )
+    assert lines == ["FILE     AGE", "日本.py  3s", "shop.py  12s", "a?b      -"]
