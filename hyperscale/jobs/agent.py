@@ -251,7 +251,9 @@ class Agent:
             lease_until_s=now_s + command.lease_ms / 1000,
             merge=PartMerge(run.workflow, command.first_slot),
             saturation=SaturationWatch(run.workflow),
-            output=OutputBuffer(now_s=now_s),
+            # Also if this attempt was begun here before the worker was restarted, which it has
+            # forgotten, its numbers are new.
+            output=OutputBuffer(first=self._clock.stamp_ms(now_s), now_s=now_s),
             is_waiting=there is not None,
         )
         self._runs[run] = begun

@@ -198,9 +198,14 @@ class StampClock:
 
 
 class OutputBuffer:
-    """What a run printed and nobody was told yet; bounded by a rate, with a note of the rest."""
+    """What a run printed and nobody was told yet; bounded by a rate, with a note of the rest.
 
-    def __init__(self, *, now_s: float) -> None:
+    Its pieces are numbered from `first` on, whoever they are told to, so that whoever hears of
+    one again knows it.
+    """
+
+    def __init__(self, *, first: int, now_s: float) -> None:
+        self._next = first
         self._texts: dict[tuple[int, str], list[str]] = {}
         self._credit_bytes = float(OUTPUT_BURST_BYTES)
         self._filled_s = now_s
@@ -220,12 +225,14 @@ class OutputBuffer:
         self._credit_bytes -= size
         self._texts.setdefault((place, stream), []).append(text)
 
-    def take(self) -> list[tuple[int, str, str]]:
-        """Place, stream and text of everything that waits."""
+    def take(self) -> list[tuple[int, int, str, str]]:
+        """Number, place, stream and text of everything that waits."""
         taken = [(*key, "".join(texts)) for key, texts in self._texts.items()]
         self._texts = {}
         if self._dropped_bytes:
             note = f"[{self._dropped_bytes:,} bytes of output were too many to bring here]\n"
             taken.append((taken[0][0] if taken else 0, "stderr", note))
             self._dropped_bytes = 0
-        return taken
+        first = self._next
+        self._next += len(taken)
+        return [(number, *piece) for number, piece in enumerate(taken, first)]

@@ -132,9 +132,10 @@ class Telling:
                     slot=slots.get(place, first),
                     stream=stream,
                     text=text,
+                    number=number,
                 ),
             )
-            for place, stream, text in run.output.take()
+            for number, place, stream, text in run.output.take()
         ]
 
     def forget(self, run: Run, left: Iterable[Run]) -> None:

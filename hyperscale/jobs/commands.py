@@ -307,6 +307,7 @@ class PartOutput(Struct, frozen=True, kw_only=True):
     slot: int
     stream: str  # "stdout" or "stderr"
     text: str
+    number: int = 0  # grows with each piece of the run, whoever leads; 0: of an older worker
 
 
 # --- job leader to allocator, and back ---------------------------------------------------

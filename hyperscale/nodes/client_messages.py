@@ -110,6 +110,10 @@ class OutputLine(Struct, frozen=True, kw_only=True):
     slot: int
     stream: str
     text: str
+    part: int = 0
+    attempt: int = 0
+    number: int = 0
+    """Among those of the attempt, each its own; 0: an older node, which counts none."""
 
 
 @message(kind=457, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)

@@ -1,6 +1,7 @@
 """Following a job until it has ended, whoever leads it and through whichever manager."""
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 
@@ -28,7 +29,13 @@ PATIENCE_S = 600.0
 _STREAM_S = 1800.0
 _PAUSE_S = 0.2
 _PAUSE_MOST_S = 2.0
-_LINES_REMEMBERED = 4096
+_RUNS_REMEMBERED = 4096
+_SPANS_REMEMBERED = 64
+
+_RunKey = tuple[str, str, int, int]
+"""Worker, workflow, part and attempt: whose lines are numbered together."""
+_Span = tuple[int, int]
+"""The first and the last of numbers that were seen without a gap."""
 
 
 def unknown_job(job: str) -> InputError:
@@ -53,7 +60,6 @@ async def follow_job(
     heard_s = loop.time()
     pause_s = _PAUSE_S
     while True:
-        lines.begin()
         news_of = managers.follow(
             WatchJob(job=job), JobNews, within_s=_STREAM_S, silence_s=SILENCE_S
         )
@@ -98,38 +104,39 @@ class _Lines:
     """What user code printed, each line once: a new stream begins with what is still kept."""
 
     def __init__(self) -> None:
-        self._seen: list[OutputLine] = []
-        self._is_first = False
-        self._known = 0  # of what was seen, so many of the last are still to come again
-
-    def begin(self) -> None:
-        self._is_first, self._known = True, 0
+        self._seen: dict[_RunKey, list[_Span]] = {}  # who printed last is last
 
     def fresh(self, lines: list[OutputLine]) -> list[OutputLine]:
-        if self._is_first and lines:
-            self._is_first = False
-            seen = self._seen
-            self._known = next(
-                (
-                    n
-                    for n in range(len(seen), 0, -1)
-                    if seen[-n] == lines[0] and _agree(seen[len(seen) - n :], lines)
-                ),
-                0,
-            )
-        known = min(self._known, len(lines))
-        if known and not _agree(self._seen[len(self._seen) - self._known :], lines):
-            known = self._known = 0
-        self._known -= known
-        new = lines[known:]
-        self._seen += new
-        del self._seen[:-_LINES_REMEMBERED]
-        return new
+        return [line for line in lines if not line.number or self._is_new(line)]
+
+    def _is_new(self, line: OutputLine) -> bool:
+        run = (line.worker, line.workflow, line.part, line.attempt)
+        spans = self._seen.pop(run, [])
+        self._seen[run] = spans
+        if len(self._seen) > _RUNS_REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+        return _add(spans, line.number)
 
 
-def _agree(seen: list[OutputLine], lines: list[OutputLine]) -> bool:
-    """As far as both go."""
-    return all(a == b for a, b in zip(seen, lines, strict=False))
+def _add(spans: list[_Span], number: int) -> bool:
+    """Whether the number was in none of the spans, which are in order; it is then. Lines come in
+    order but for those a former leader still has when it leads again, so that one is enough
+    nearly always."""
+    after = bisect_right(spans, number, key=lambda span: span[0])
+    first = last = number
+    at = after
+    if after and spans[after - 1][1] >= number - 1:
+        at -= 1
+        first, end = spans[at]
+        if end >= number:
+            return False
+    if after < len(spans) and spans[after][0] == number + 1:
+        last = spans[after][1]
+        after += 1
+    spans[at:after] = [(first, last)]
+    if len(spans) > _SPANS_REMEMBERED:  # what is missing longest is hardly kept anywhere
+        spans[:2] = [(spans[0][0], spans[1][1])]
+    return True
 
 
 def shown(news: JobNews, before: RunView | None = None) -> RunView:

@@ -113,9 +113,9 @@ def report(total: int, *, slot: int = 0, sequence: int = 1, elapsed_s: float = 1
 class World:
     """One agent, its imaginary executors, and everything it said."""
 
-    def __init__(self, cores: int = 4, *, worker: str = "w1") -> None:
+    def __init__(self, cores: int = 4, *, worker: str = "w1", incarnation: int = 7) -> None:
         self.now_s = 1000.0
-        self.agent = Agent(worker, incarnation=7, cores=cores, now_s=self.now_s)
+        self.agent = Agent(worker, incarnation=incarnation, cores=cores, now_s=self.now_s)
         self.effects: list[Effect] = []
         self.places: dict[int, RunId] = {}  # who is on an executor
         self.preparing: dict[RunId, tuple[int, ...]] = {}

@@ -166,6 +166,41 @@ def test_output_is_brought_to_the_leader_with_its_slot_and_bounded() -> None:
     assert "too many to bring here" in outputs[-1].text
 
 
+def test_pieces_of_output_are_numbered_on_whoever_leads() -> None:
+    world = World()
+    world.runs(cores=2)
+
+    def prints() -> None:
+        for place in (0, 1):
+            world.feed(Printed(run_id(), place, "stdout", "tick\n"))
+        world.wait(0.3)
+
+    prints()
+    world.runs_here(who_runs(term=2), sender="m2")
+    prints()
+    sent = [
+        (effect.to, effect.message.number)
+        for effect in world.effects
+        if isinstance(effect, Send) and isinstance(effect.message, PartOutput)
+    ]
+    first = sent[0][1]
+    assert first > 0
+    assert sent == [("m1", first), ("m1", first + 1), ("m2", first + 2), ("m2", first + 3)]
+
+
+def test_an_attempt_that_begins_again_on_a_restarted_worker_numbers_its_output_anew() -> None:
+    numbers: list[int] = []
+    for incarnation in (5_000, 9_000):
+        world = World(incarnation=incarnation)
+        world.runs()
+        for _ in range(2):
+            world.feed(Printed(run_id(), 0, "stdout", "tick\n"))
+            world.wait(0.3)
+        numbers += [output.number for output in world.said(PartOutput)]
+    assert len(set(numbers)) == 4
+    assert numbers == sorted(numbers)
+
+
 def test_output_comes_before_the_end() -> None:
     world = World()
     world.runs()

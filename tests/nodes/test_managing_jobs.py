@@ -83,9 +83,16 @@ async def test_silence_is_put_down_to_the_network_if_more_than_half_of_all_fall_
 # What is kept of jobs.
 
 
-def printed(job: str, text: str = "hello\n") -> PartOutput:
-    run = RunId(job, "Load", 0, 1)
-    return PartOutput(worker="w", group=1, run=run, slot=0, stream="stdout", text=text)
+def printed(job: str, text: str = "hello\n", *, number: int = 0) -> PartOutput:
+    return PartOutput(
+        worker="w",
+        group=1,
+        run=RunId(job, "Load", 3, 2),
+        slot=0,
+        stream="stdout",
+        text=text,
+        number=number,
+    )
 
 
 @on_loop
@@ -125,19 +132,23 @@ async def test_what_is_kept_of_a_job_goes_when_the_job_does(tmp_path: Path) -> N
 async def test_a_job_that_printed_more_than_a_message_holds_is_watched_to_its_end(
     tmp_path: Path,
 ) -> None:
-    pieces = [f"{number} {'x' * 600_000}" for number in range(40)]
+    text = "x" * 600_000
     async with managing(tmp_path) as (node, driver):
         done = await driver.ledger.submit("k1", encode(submission("k1")))
         job = decode_reply(done.reply).job
-        for piece in pieces:
-            driver.output.add(printed(job, piece))
+        for number in range(1, 41):
+            driver.output.add(printed(job, text, number=number))
         await driver.ledger.execute(done.group, encode(CancelRequested(job=job, reason="enough")))
         machine = driver.ledger.machine(done.group)
         assert isinstance(machine, JobMachine)
         await until(lambda: not list(machine.jobs()))
         async with HyperscaleClient([node.address]) as client:
             news = [each async for each in client.follow_job(job)]
-    assert [line.text for each in news for line in each.output] == pieces
+    lines = [line for each in news for line in each.output]
+    assert {line.text for line in lines} == {text}
+    assert [(line.part, line.attempt, line.number) for line in lines] == [
+        (3, 2, number) for number in range(1, 41)
+    ]
     assert news[-1].job.status is JobStatus.CANCELLED
     assert all(each.job.status is not JobStatus.CANCELLED for each in news[:-1])
 

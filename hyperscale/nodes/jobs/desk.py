@@ -223,8 +223,9 @@ class ClientDesk:
                 yield JobNews(job=_unended(view), output=lines)
                 continue
             if core is None and view.ended_ms == 0:
-                if lines:
-                    yield JobNews(job=view, output=lines)  # nobody else has them
+                if lines:  # nobody else has them, and a failure would overtake them
+                    yield JobNews(job=view, output=lines)
+                    return
                 raise RemoteError("this manager does not lead the job any more", code="moved")
             live = None if core is None else core.view(asked.job, now_s=time.monotonic())
             yield JobNews(job=view, live=live, output=lines)
@@ -253,6 +254,9 @@ class ClientDesk:
                     slot=line.slot,
                     stream=line.stream,
                     text=line.text,
+                    part=line.run.part,
+                    attempt=line.run.attempt,
+                    number=line.number,
                 )
             )
         return lines, sent, False

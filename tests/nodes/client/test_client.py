@@ -22,7 +22,14 @@ from hyperscale.nodes.client_api import JobSubmission
 from hyperscale.nodes.client_managers import NoManagerError
 from hyperscale.nodes.client_messages import JobAsked, JobNews, JobTold, OutputLine, WatchJob
 from hyperscale.nodes.client_package import package_classes, package_file
-from hyperscale.nodes.client_watch import _Lines, concluded, follow_job, shown
+from hyperscale.nodes.client_watch import (
+    _RUNS_REMEMBERED,
+    _SPANS_REMEMBERED,
+    _Lines,
+    concluded,
+    follow_job,
+    shown,
+)
 from hyperscale.reporting.results import RunResult, RunStatus, WorkflowResult
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import OverloadedError, RemoteError
@@ -201,29 +208,76 @@ async def test_who_is_no_manager_is_told_apart(said: bytes, why: str) -> None:
         assert "HTTP port" in told.value.hint
 
 
-def line(text: str) -> OutputLine:
-    return OutputLine(worker="worker-1", workflow="Load", slot=0, stream="stdout", text=text)
+def line(number: int, *, attempt: int = 1) -> OutputLine:
+    return OutputLine(
+        worker="worker-1",
+        workflow="Load",
+        slot=0,
+        stream="stdout",
+        text="tick\n",
+        attempt=attempt,
+        number=number,
+    )
 
 
-@given(st.lists(st.integers(0, 10**9), unique=True, max_size=40), st.data())
-def test_each_line_is_given_once_however_streams_break(numbers: list[int], data: Any) -> None:
-    """A stream begins with what its leader still keeps, in one piece or several, and goes on
-    line by line."""
-    lines = [line(str(number)) for number in numbers]
+@given(st.lists(st.integers(1, 3), max_size=40), st.data())
+def test_each_line_is_given_once_however_streams_break(attempts: list[int], data: Any) -> None:
+    """All lines say the same. A stream begins with what its leader still keeps, which may be
+    older than all that was heard, in one piece or several, and goes on line by line."""
+    lines = [
+        line(1000 + attempts[:at].count(attempt), attempt=attempt)
+        for at, attempt in enumerate(attempts)
+    ]
     got: list[OutputLine] = []
+    given_before: set[int] = set()
     memory = _Lines()
-    position = 0
+    position = data.draw(st.integers(0, len(lines)))  # somebody may come late
     while position < len(lines):
-        memory.begin()
         kept_from = data.draw(st.integers(0, position))
         ends = data.draw(st.integers(position + 1, len(lines)))
-        first = data.draw(st.integers(position, ends))
+        first = data.draw(st.integers(kept_from, ends))
         between = data.draw(st.integers(kept_from, first))
-        got += memory.fresh(lines[kept_from:between])
-        got += memory.fresh(lines[between:first])
-        got += [each for one in lines[first:ends] for each in memory.fresh([one])]
+        heard = memory.fresh(lines[kept_from:between])
+        heard += memory.fresh(lines[between:first])
+        heard += [each for one in lines[first:ends] for each in memory.fresh([one])]
+        assert heard == [lines[at] for at in range(kept_from, ends) if at not in given_before]
+        given_before.update(range(kept_from, ends))
+        got += heard
         position = ends
-    assert got == lines
+    assert len(got) == len(given_before)
+
+
+@on_loop
+async def test_a_line_printed_again_and_again_is_told_as_often_when_the_leader_changes() -> None:
+    going_on = JobView(job="x", status=JobStatus.RUNNING, file="shop.py")
+    ended = JobView(job="x", status=JobStatus.COMPLETED, file="shop.py", ended_ms=1)
+    kept = [range(1, 4), range(2, 8)]  # the next leader was told some of it before
+
+    async def watch(_call: InboundCall, _asked: WatchJob) -> AsyncGenerator[JobNews, None]:
+        lines = [line(number) for number in kept.pop(0)]
+        yield JobNews(job=going_on if kept else ended, output=lines)
+
+    async with Lab() as lab, client() as server:
+        await lab.manager(good, watch)
+        news = [each async for each in follow_job(asking(server, lab), "x")]
+    assert [len(each.output) for each in news] == [3, 4]
+
+
+def test_lines_of_a_node_that_does_not_number_them_are_all_given() -> None:
+    memory = _Lines()
+    assert [len(memory.fresh([line(0)] * 3)) for _ in range(2)] == [3, 3]
+
+
+def test_what_is_remembered_of_lines_is_bounded_and_no_new_one_is_missed() -> None:
+    memory = _Lines()
+    with_gaps = [line(number) for number in range(1, 2_000, 2)]
+    assert memory.fresh(with_gaps) == with_gaps
+    assert memory.fresh(with_gaps) == []
+    assert [len(spans) for spans in memory._seen.values()] == [_SPANS_REMEMBERED]
+    others = [line(1, attempt=attempt) for attempt in range(2, _RUNS_REMEMBERED + 10)]
+    assert memory.fresh(others) == others
+    assert memory.fresh(others[-_RUNS_REMEMBERED:]) == []
+    assert len(memory._seen) == _RUNS_REMEMBERED
 
 
 def test_a_job_that_waits_says_for_what() -> None:
