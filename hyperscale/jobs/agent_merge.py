@@ -16,12 +16,18 @@ from hyperscale.stats.report import (
     SeriesPoint,
     StepReport,
 )
+from hyperscale.stats.series import TIERS_S, StepSeries, counted, thinned, tier_for
 
 SERIES_S = 15
 """How many of the newest seconds go with a report that is not whole, at most."""
 POINTS_MAX = 4_000
-"""Points of all steps together in a whole report: what a message can carry with ease."""
-SECONDS_MAX = 600
+"""Points of all steps together that have histograms in a whole report: what a message can
+carry with ease."""
+COUNTED_PER_POINT = 10
+"""For each of them, so many that have counts only: they are that much smaller."""
+RECENT_S = 120
+"""How many seconds at least stay as they are in a whole report of a long run: a leader that
+has heard some of them can tell which."""
 PHASES_S = 5.0
 """How often phases go with a report: results have them, live views do not."""
 MERGED_PER_S = 300
@@ -39,7 +45,11 @@ class PartMerge:
         self._slot = slot
         self._sequence = 0
         self._states: dict[int, PartState] = {}
-        self._series: dict[str, dict[int, dict[int, SeriesPoint]]] = {}  # step, second, place
+        # The newest seconds by step, second and place, and what came before them.
+        self._series: dict[str, dict[int, dict[int, SeriesPoint]]] = {}
+        self._past: dict[str, StepSeries] = {}
+        self._past_until_s: dict[str, int] = {}
+        self._past_of_s: dict[tuple[str, int], int] = {}  # step, place: the last second in it
         # Of the same, the seconds that were merged and did not grow since: most of them.
         self._joined: dict[Second, SeriesPoint] = {}
         self._lag_s = 0.0
@@ -60,7 +70,13 @@ class PartMerge:
         for step in report.steps:
             self._has_histograms = self._has_histograms or step.latency is not None
             seconds = self._series.setdefault(step.name, {})
+            past_until_s = self._past_until_s.get(step.name, 0)
             for point in step.series:
+                if point.second < past_until_s:
+                    # Each executor tells all of its seconds again when it ends.
+                    if point.second > self._past_of_s.get((step.name, place), -1):
+                        self._past[step.name].offer(place, (point,))
+                    continue
                 places = seconds.setdefault(point.second, {})
                 known = places.get(place)
                 if known is None or point.total > known.total:
@@ -68,11 +84,25 @@ class PartMerge:
                     self._joined.pop((step.name, point.second), None)
                     self._untold.add((step.name, point.second))
                     self._told.discard((step.name, point.second))
-            if len(seconds) > SECONDS_MAX:
-                for second in sorted(seconds)[: len(seconds) - SECONDS_MAX]:
-                    del seconds[second]
-                    self._joined.pop((step.name, second), None)
-                    self._untold.discard((step.name, second))
+            if len(seconds) > RECENT_S + TIERS_S[1]:
+                self._fold(step.name, before_s=max(seconds) - RECENT_S)
+
+    def _fold(self, step: str, *, before_s: int) -> None:
+        seconds = self._series[step]
+        folded = sorted(second for second in seconds if second < before_s)
+        past = self._past.setdefault(step, StepSeries())
+        is_affordable = self._histograms() <= MERGED_PER_S
+        past.offer(None, self._points(step, folded, timed_max=len(folded) * is_affordable))
+        past.close(before_s)
+        self._past_until_s[step] = before_s
+        for second in folded:
+            for place in seconds.pop(second):
+                self._past_of_s[step, place] = second
+            self._joined.pop((step, second), None)
+            self._untold.discard((step, second))
+
+    def _histograms(self) -> int:
+        return sum(len(state.report.steps) for state in self._states.values())
 
     @property
     def elapsed_s(self) -> float:
@@ -91,8 +121,7 @@ class PartMerge:
         if not self._has_histograms or now_s < self._histograms_again_s:
             return self._merged(histograms=False, phases=False, seconds=self._told)
         self._has_histograms = False
-        histograms = sum(len(state.report.steps) for state in self._states.values())
-        self._histograms_again_s = now_s + histograms / MERGED_PER_S
+        self._histograms_again_s = now_s + self._histograms() / MERGED_PER_S
         self._untold = self._newest(self._untold, SERIES_S)
         self._told = set(self._untold)
         has_phases = now_s >= self._phases_again_s
@@ -112,9 +141,19 @@ class PartMerge:
 
     def whole(self, *, points_max: int = POINTS_MAX) -> PartReport | None:
         """Everything, for whoever has seen nothing before."""
-        newest = min(SECONDS_MAX, points_max // max(1, len(self._series)))
-        seconds = self._newest(self._all_seconds(), newest)
-        return self._merged(histograms=True, phases=True, seconds=seconds)
+        timed_max = points_max // max(1, len(self._series))
+        report = self._merged(
+            histograms=True, phases=True, seconds=self._all_seconds(), timed_max=timed_max
+        )
+        if report is None:
+            return None
+        tier = tier_for(report.elapsed_s)
+        for step in report.steps:
+            if step.name in self._past:
+                step.series = [*self._past[step.name].points(tier), *step.series]
+                report.series_s = TIERS_S[tier]
+        report = counted(report, timed_max=timed_max)
+        return thinned(report, points_max=points_max * COUNTED_PER_POINT)
 
     def _all_seconds(self) -> set[Second]:
         return {(step, second) for step, seconds in self._series.items() for second in seconds}
@@ -131,7 +170,14 @@ class PartMerge:
             for second in heapq.nlargest(count, found)
         }
 
-    def _merged(self, *, histograms: bool, phases: bool, seconds: set[Second]) -> PartReport | None:
+    def _merged(
+        self,
+        *,
+        histograms: bool,
+        phases: bool,
+        seconds: set[Second],
+        timed_max: int = SERIES_S,
+    ) -> PartReport | None:
         if not self._states:
             return None
         self._sequence += 1
@@ -145,7 +191,9 @@ class PartMerge:
             elapsed_s=max(report.elapsed_s for report in reports),
             vus=sum(report.vus for report in reports),
             iterations=sum(report.iterations for report in reports),
-            steps=self._steps(states, histograms=histograms, phases=phases, seconds=seconds),
+            steps=self._steps(
+                states, histograms=histograms, phases=phases, seconds=seconds, timed_max=timed_max
+            ),
             checks=_checks(reports),
             metrics=_metrics(states, histograms=histograms),
             cpu_s=sum(report.cpu_s for report in reports),
@@ -155,8 +203,17 @@ class PartMerge:
         )
 
     def _steps(
-        self, states: list[PartState], *, histograms: bool, phases: bool, seconds: set[Second]
+        self,
+        states: list[PartState],
+        *,
+        histograms: bool,
+        phases: bool,
+        seconds: set[Second],
+        timed_max: int,
     ) -> list[StepReport]:
+        of_steps: dict[str, list[int]] = {}
+        for name, second in sorted(seconds):
+            of_steps.setdefault(name, []).append(second)
         names = list(dict.fromkeys(step.name for state in states for step in state.report.steps))
         counts = {
             name: merge_counts(
@@ -170,31 +227,35 @@ class PartMerge:
                 counts=counts[name],
                 latency=_joined(state.latency(name) for state in states) if histograms else None,
                 phases=_phases(states, name) if phases else None,
-                series=self._points(name, seconds),
+                series=self._points(name, of_steps.get(name, []), timed_max=timed_max),
             )
             for name in names
         ]
 
-    def _points(self, step: str, chosen: set[Second]) -> list[SeriesPoint]:
+    def _points(self, step: str, chosen: list[int], *, timed_max: int) -> list[SeriesPoint]:
+        """Those seconds, in order. Histograms that were not merged yet are only for the newest."""
         seconds = self._series.get(step, {})
+        untimed = len(chosen) - timed_max
         found = []
-        for second in sorted(second for name, second in chosen if name == step):
+        for place, second in enumerate(chosen):
             point = self._joined.get((step, second))
             if point is None:
                 points = list(seconds[second].values())
+                is_timed = place >= untimed
                 point = SeriesPoint(
                     second=second,
                     total=sum(each.total for each in points),
                     failed=sum(each.failed for each in points),
-                    latency=_joined(each.latency for each in points) or b"",
+                    latency=(_joined(each.latency for each in points) or b"") if is_timed else b"",
                 )
-                self._joined[step, second] = point
+                if is_timed:
+                    self._joined[step, second] = point
             found.append(point)
         return found
 
 
 def _joined(payloads: Iterable[bytes | None]) -> bytes | None:
-    known = [payload for payload in payloads if payload is not None]
+    known = [payload for payload in payloads if payload]
     if len(known) < 2:
         return known[0] if known else None
     return merge_encoded(known).encode()

@@ -25,13 +25,18 @@ from hyperscale.plan import WorkflowPlan
 from hyperscale.plan.thresholds import thresholds_of
 from hyperscale.stats.merge import PartState, WorkflowStats
 from hyperscale.stats.report import MetricReport, PartReport, SeriesPoint, StepReport
+from hyperscale.stats.series import counted, thinned
 from hyperscale.stats.view import LiveMeter
 
 RATE_PER_CORE_MAX = 100_000
 """Bound of what a core can send in a second, where nothing was measured."""
 SERIES_PARTS_MAX = 32
-"""The seconds of workflows with more parts are for the live view only: all of them would make
-a record too large for the log."""
+"""The histograms of seconds of workflows with more parts are for the live view only: all of
+them would make a record too large for the log."""
+COUNTED_POINTS_MAX = 1_600
+"""Points without histograms of one such part, some 60 KB..."""
+COUNTED_POINTS_OF_ALL = 400_000
+"""... and of all of them together."""
 SEGMENT_POINTS_MAX = 1_000
 """Points of all steps together that stay of an attempt that was given up, the newest."""
 _RATE_MARGIN = 1.25
@@ -68,11 +73,6 @@ def work_of(report: PartReport) -> tuple[int, int]:
         sent += max(counts.sent, counts.total)
         finished += counts.total
     return sent, finished
-
-
-def _without_seconds(report: PartReport) -> PartReport:
-    steps = [msgspec.structs.replace(step, series=[]) for step in report.steps]
-    return msgspec.structs.replace(report, steps=steps)
 
 
 def whole(state: PartState, *, seconds: Seconds | None = None) -> PartReport:
@@ -272,8 +272,11 @@ class LiveRun:
         """The end of an attempt that is the last of its part."""
         report = b""
         if result is not None and result.report is not None:
-            is_large = self.parts > SERIES_PARTS_MAX
-            report = encode_report(_without_seconds(result.report) if is_large else result.report)
+            kept = result.report
+            if self.parts > SERIES_PARTS_MAX:
+                points_max = min(COUNTED_POINTS_MAX, COUNTED_POINTS_OF_ALL // self.parts)
+                kept = thinned(counted(kept, timed_max=0), points_max=points_max)
+            report = encode_report(kept)
         return SubFinished(
             job=self.id.job,
             workflow=self.id.workflow,

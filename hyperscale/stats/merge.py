@@ -9,6 +9,7 @@ Vocabulary: a step's *counts* come from its parts' latest reports; its *latency*
 its TEST steps did (its ACTION steps, if it has no TEST step).
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
@@ -151,6 +152,7 @@ class WorkflowStats:
         self._counts: dict[str, StepCounts] = {}
         self._counts_version = -1
         self._closed_at_s = -1
+        self._series_s = 1  # the widest interval of which only the whole was reported
         headline = [step.name for step in self._steps.values() if step.kind is StepKind.TEST]
         self.headline_steps: tuple[str, ...] = tuple(
             headline or (s.name for s in self._steps.values() if s.kind is StepKind.ACTION)
@@ -181,6 +183,7 @@ class WorkflowStats:
             step.series.offer(key, step_report.series)
             if step_report.latency is not None:
                 step.histograms_version += 1
+        self._series_s = max(self._series_s, report.series_s)
         # Once a second is enough, and looking at a thousand parts for each report is not.
         if int(report.elapsed_s) > self._closed_at_s:
             self._closed_at_s = int(report.elapsed_s)
@@ -280,10 +283,14 @@ class WorkflowStats:
 
     @property
     def series_interval_s(self) -> int:
-        return TIERS_S[tier_for(self.elapsed_s)]
+        return TIERS_S[self._tier()]
+
+    def _tier(self) -> int:
+        """The finest that holds the run whole, and splits nothing that was reported as one."""
+        return max(tier_for(self.elapsed_s), bisect_left(TIERS_S, self._series_s))
 
     def series(self, step: str) -> list[SeriesValue]:
-        tier = tier_for(self.elapsed_s)
+        tier = self._tier()
         return values(self._steps[step].series.cells(tier), TIERS_S[tier], self.elapsed_s)
 
     def headline_series(
@@ -291,7 +298,7 @@ class WorkflowStats:
     ) -> list[SeriesValue]:
         """The headline steps together, intervals that end by `until_s`. Values in `known` that
         still hold are not computed again."""
-        tier = tier_for(self.elapsed_s)
+        tier = self._tier()
         width_s = TIERS_S[tier]
         cells = [
             cell

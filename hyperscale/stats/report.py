@@ -29,7 +29,7 @@ class SeriesPoint(Struct, kw_only=True, gc=False):
     second: int
     total: int
     failed: int
-    latency: bytes  # HdrHistogram V2 of that second
+    latency: bytes  # HdrHistogram V2 of that second; empty if only the counts were kept
 
 
 class StepReport(Struct, kw_only=True, gc=False):
@@ -76,3 +76,6 @@ class PartReport(Struct, kw_only=True, gc=False):
     rss_bytes: int = 0
     # Time it was ready to run and had to wait for a core, since the workflow began.
     cpu_wait_s: float = 0.0
+    # How many seconds the widest point of its series stands for: an old one may be at the start
+    # of an interval and hold all of it.
+    series_s: int = 1

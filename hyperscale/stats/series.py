@@ -9,8 +9,10 @@ from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from hyperscale.stats.histograms import merge_encoded, quantile_ms
-from hyperscale.stats.report import SeriesPoint
+from hyperscale.stats.report import PartReport, SeriesPoint
 
 TIERS_S = (1, 10, 60, 600, 7200)
 CELLS_MAX = 600  # per tier; the widest tier spans more than the longest allowed run
@@ -31,6 +33,16 @@ class Cell:
             return self
         merged = merge_encoded(self.latencies).encode()
         return Cell(self.at_s, self.total, self.failed, (merged,))
+
+    def point(self) -> SeriesPoint:
+        """The same as a part reports it."""
+        latencies = self.folded().latencies
+        return SeriesPoint(
+            second=self.at_s,
+            total=self.total,
+            failed=self.failed,
+            latency=latencies[0] if latencies else b"",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +110,10 @@ class StepSeries:
         loose += (_gather(second, parts.values()) for second, parts in self._open.items())
         return [*self._tiers[tier], *_roll(loose, TIERS_S[tier])]
 
+    def points(self, tier: int) -> list[SeriesPoint]:
+        """All of it as one part would report it: a point at the start of each interval."""
+        return [cell.point() for cell in _roll(self.cells(tier), TIERS_S[tier])]
+
     def _push(self, tier: int, cell: Cell) -> None:
         """Adds a cell to a tier, and in time to the tiers above it."""
         self._add(self._tiers[tier], cell)
@@ -127,7 +143,7 @@ class StepSeries:
                 cells[place] = merged.folded()
                 return
         cells.insert(place, cell)
-        del cells[: len(cells) - CELLS_MAX]
+        del cells[: max(0, len(cells) - CELLS_MAX)]
 
 
 def values(
@@ -167,13 +183,47 @@ def value_of(at_s: int, cells: Iterable[Cell]) -> SeriesValue:
     )
 
 
+def counted(report: PartReport, *, timed_max: int) -> PartReport:
+    """The report with histograms of at most so many seconds of each step, the newest. The counts
+    of the others stay: without them it would look as if there had been no load."""
+    steps = []
+    for step in report.steps:
+        split = max(0, len(step.series) - timed_max)
+        old = [msgspec.structs.replace(point, latency=b"") for point in step.series[:split]]
+        steps.append(msgspec.structs.replace(step, series=[*old, *step.series[split:]]))
+    return msgspec.structs.replace(report, steps=steps)
+
+
+def thinned(report: PartReport, *, points_max: int) -> PartReport:
+    """The report with at most so many points of all steps together, if need be of wider
+    intervals; never fewer than one for each step and interval of the widest."""
+    for width_s in TIERS_S:
+        starts = (
+            len({_start(point.second, width_s) for point in step.series}) for step in report.steps
+        )
+        if sum(starts) <= points_max:
+            break
+    if width_s == TIERS_S[0]:
+        return report
+    steps = [
+        msgspec.structs.replace(step, series=_widened(step.series, width_s))
+        for step in report.steps
+    ]
+    return msgspec.structs.replace(report, steps=steps, series_s=max(width_s, report.series_s))
+
+
+def _widened(points: Iterable[SeriesPoint], width_s: int) -> list[SeriesPoint]:
+    cells = (_gather(point.second, (point,)) for point in points)
+    return [cell.point() for cell in _roll(cells, width_s)]
+
+
 def _gather(second: int, points: Iterable[SeriesPoint]) -> Cell:
     points = tuple(points)
     return Cell(
         at_s=second,
         total=sum(point.total for point in points),
         failed=sum(point.failed for point in points),
-        latencies=tuple(point.latency for point in points),
+        latencies=tuple(point.latency for point in points if point.latency),
     )
 
 

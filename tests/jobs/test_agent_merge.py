@@ -7,8 +7,7 @@ from hyperscale._native import Histogram
 from hyperscale.jobs.agent_merge import (
     MERGED_PER_S,
     PHASES_S,
-    POINTS_MAX,
-    SECONDS_MAX,
+    RECENT_S,
     SERIES_S,
     PartMerge,
 )
@@ -167,16 +166,18 @@ def test_seconds_that_were_taken_are_not_told_again() -> None:
 
 def test_a_long_run_is_bounded() -> None:
     merge = PartMerge("Load", 0)
-    for sequence in range(1, SECONDS_MAX + 50):
+    for sequence in range(1, 1_000):
         merge.offer(0, report(0, sequence, [10]))
     whole = merge.whole()
     assert whole is not None
     seconds = [point.second for point in whole.steps[0].series]
-    assert len(seconds) == min(SECONDS_MAX, POINTS_MAX)
-    assert seconds[-1] == SECONDS_MAX + 49
+    assert len(seconds) <= 100 + RECENT_S
+    assert seconds[-RECENT_S:] == list(range(1_000 - RECENT_S, 1_000))
     small = merge.whole(points_max=10)
     assert small is not None
-    assert len(small.steps[0].series) == 10
+    assert len(small.steps[0].series) == 100
+    assert not small.steps[0].series[0].latency
+    assert small.steps[0].series[-1].latency
 
 
 @given(

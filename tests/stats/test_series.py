@@ -1,14 +1,17 @@
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyperscale._native import Histogram
 from hyperscale.stats.merge import WorkflowStats
-from hyperscale.stats.report import SeriesPoint
+from hyperscale.stats.report import PartReport, SeriesPoint, StepCounts, StepReport
 from hyperscale.stats.series import (
     CELLS_MAX,
     TIERS_S,
     SeriesValue,
     StepSeries,
+    counted,
+    thinned,
     tier_for,
     values,
 )
@@ -112,6 +115,71 @@ def test_a_long_run_keeps_a_bounded_number_of_cells() -> None:
     whole = series.cells(tier_for(7_000))
     assert len(whole) == 117
     assert sum(cell.total for cell in whole) == 7_000
+
+
+@pytest.mark.parametrize("seconds", [299, 301, 450, 600, 601, 3_100, 6_000])
+def test_a_run_of_any_length_is_whole_in_the_tier_that_is_shown(seconds: int) -> None:
+    series, latency = StepSeries(), point(0).latency
+    for second in range(seconds):
+        series.offer("a", [SeriesPoint(second=second, total=1, failed=0, latency=latency)])
+        series.close(second - 5)
+    tier = tier_for(seconds)
+    shown = values(series.cells(tier), TIERS_S[tier], seconds)
+    assert sum(value.total for value in shown) == seconds
+    assert {value.total for value in shown[:-1]} == {TIERS_S[tier]}
+    assert [(each.second, each.total) for each in series.points(tier)] == [
+        (value.at_s, value.total) for value in shown
+    ]
+
+
+parts_seconds = st.lists(
+    st.tuples(st.sets(st.integers(0, 10_000), min_size=1, max_size=20), st.integers(0, 20)),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=50)
+@given(parts_seconds, st.integers(1, 40))
+def test_a_report_of_fewer_points_has_every_request_in_its_interval(
+    of_steps: list[tuple[set[int], int]], points_max: int
+) -> None:
+    latency = point(0).latency
+    report = PartReport(
+        workflow="Load",
+        slot=0,
+        sequence=1,
+        elapsed_s=10_001.0,
+        vus=1,
+        iterations=1,
+        steps=[
+            StepReport(
+                name=f"s{n}",
+                counts=StepCounts(total=2 * len(seconds)),
+                series=[
+                    SeriesPoint(second=second, total=2, failed=1, latency=latency)
+                    for second in sorted(seconds)
+                ],
+            )
+            for n, (seconds, _) in enumerate(of_steps)
+        ],
+    )
+    timed_max = of_steps[0][1]
+    small = counted(report, timed_max=timed_max)
+    assert all(
+        len([each for each in step.series if each.latency]) == min(timed_max, len(step.series))
+        for step in small.steps
+    )
+    small = thinned(small, points_max=points_max)
+    assert sum(len(step.series) for step in small.steps) <= max(
+        points_max, len(of_steps) * -(-10_001 // TIERS_S[-1])
+    )
+    for step, (seconds, _) in zip(small.steps, of_steps, strict=True):
+        expected: dict[int, int] = {}
+        for second in seconds:
+            start_s = second // small.series_s * small.series_s
+            expected[start_s] = expected.get(start_s, 0) + 2
+        assert {each.second: each.total for each in step.series} == expected
 
 
 def test_the_finest_tier_that_holds_the_run_is_shown() -> None:

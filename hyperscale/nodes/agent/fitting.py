@@ -1,5 +1,5 @@
-"""Messages with statistics, made small enough to be sent: old seconds go first, then phases, and
-histograms only where nothing else is left to go. Counts always arrive."""
+"""Messages with statistics, made small enough to be sent: histograms of old seconds go first, then
+phases, and those of the whole only where nothing else is left to go. Counts always arrive."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from hyperscale.jobs.commands import PartFinished, Progress, RunsHere
 from hyperscale.stats.report import PartReport
+from hyperscale.stats.series import counted
 from hyperscale.wire.registry import REGISTRY
 
 _S = TypeVar("_S", bound=Struct)
@@ -30,9 +31,13 @@ def fit(message: _S) -> _S:
     return message
 
 
-def _keep_seconds(count: int, report: PartReport) -> None:
+def _keep_histograms(count: int, report: PartReport) -> None:
+    report.steps = counted(report, timed_max=count).steps
+
+
+def _drop_seconds(report: PartReport) -> None:
     for step in report.steps:
-        step.series = step.series[-count:] if count else []
+        step.series = []
 
 
 def _drop_phases(report: PartReport) -> None:
@@ -48,9 +53,10 @@ def _drop_histograms(report: PartReport) -> None:
 
 
 _SHEDDING: tuple[Callable[[PartReport], None], ...] = (
-    *(partial(_keep_seconds, count) for count in (300, 60, 15, 0)),
+    *(partial(_keep_histograms, count) for count in (300, 60, 15, 0)),
     _drop_phases,
     _drop_histograms,
+    _drop_seconds,
 )
 
 
