@@ -159,6 +159,9 @@ def _complain(error: HyperscaleError) -> None:
 
 def _crashed(error: BaseException, arguments: list[str]) -> int:
     """A bug of ours: short for the user, whole for whoever mends it."""
+    if isinstance(error, OSError) and _is_stdout_lost():
+        _say(f"hyperscale: stdout cannot be written: {error.strerror}")
+        return EXIT_INTERNAL
     if isinstance(error, OSError) and error.errno in _EXHAUSTED:
         _say(f"hyperscale: this machine has no more to give: {error}")
         return EXIT_INTERNAL
@@ -199,6 +202,16 @@ def _open_missing_streams() -> None:
             mode = "w" if number else "r"
             # Not closed: it is one of the three streams of the process.
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def _is_stdout_lost() -> bool:
+    """Whether what is left to be written there cannot be; then it is given up."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _silence_stdout()
+        return True
+    return False
 
 
 def _silence_stdout() -> None:

@@ -50,6 +50,14 @@ def test_a_run_does_not_depend_on_its_streams(
     assert target.counts()["routes"] == {"/": {"GET": 6}}
 
 
+def test_an_answer_that_cannot_be_written_is_a_message_not_a_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    code, _, stderr = in_shell("new shop.py", ">/dev/full", cwd=tmp_path)
+    assert (code, stderr) == (3, "hyperscale: stdout cannot be written: No space left on device\n")
+
+
 def test_a_name_the_locale_cannot_write_is_written_as_far_as_it_can(tmp_path: Path) -> None:
     line = f"PYTHONIOENCODING=ascii {shlex.join(HYPERSCALE)} new münze_☃.py"
     done = subprocess.run(
