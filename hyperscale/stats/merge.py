@@ -287,7 +287,7 @@ class WorkflowStats:
 
     def _tier(self) -> int:
         """The finest that holds the run whole, and splits nothing that was reported as one."""
-        return max(tier_for(self.elapsed_s), bisect_left(TIERS_S, self._series_s))
+        return max(tier_for(self.elapsed_s), bisect_left(TIERS_S[:-1], self._series_s))
 
     def series(self, step: str) -> list[SeriesValue]:
         tier = self._tier()

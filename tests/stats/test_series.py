@@ -206,6 +206,21 @@ def test_values_that_still_hold_are_not_computed_again() -> None:
     assert [value.total for value in after] == [1, 1]
 
 
+@pytest.mark.parametrize(
+    ("series_s", "interval_s"), [(1, 1), (7, 10), (10, 10), (601, 7200), (10**9, 7200), (-1, 1)]
+)
+def test_intervals_are_at_least_as_wide_as_what_was_reported_as_one(
+    series_s: int, interval_s: int
+) -> None:
+    part, stats = Part(), WorkflowStats(make_plan())
+    part.request("login", 5 * MS, at_s=0.5)
+    report = part.report()
+    report.series_s = series_s
+    stats.apply(report)
+    assert stats.series_interval_s == interval_s
+    assert [value.total for value in stats.series("login")] == [1]
+
+
 def test_a_part_stuck_for_minutes_loses_nothing() -> None:
     stats = WorkflowStats(make_plan(duration_s=300))
     stuck, running = Part(slot=0), Part(slot=1)
