@@ -52,6 +52,8 @@ CHECKPOINTS_AT_ONCE = 64
 CHECKPOINT_ROUNDS = 8
 """Jobs of many parts are saved in so many rounds, one in each look at all of them: with two a
 second that is less than the time between two checkpoints."""
+_YIELD_S = 10.0
+_YIELDED = "another part of it found no cores, and others may need these"
 GRANT_S = 10.0
 """A grant is good for so long; the allocator holds it a little longer."""
 _TEARDOWN_S = 30.0
@@ -230,7 +232,25 @@ class Steering:
             del self._desk.asks[ask]  # used up
         if ready:
             effects += self._start(live, workflow, runs, ready, now_s)
+        if self._stands_in_the_way(job, live, name, now_s):
+            for run in runs:
+                effects += self._desk.give_up(run, _YIELDED, costs_retry=False, now_s=now_s)
         return effects
+
+    def _stands_in_the_way(self, job: Job, live: LiveJob, name: str, now_s: float) -> bool:
+        """Whether a workflow that must be alone and has not begun waits for cores and holds
+        others. What it waits for may be held by one that waits for these: allocators that follow
+        each other may have granted to both. It begins anew, and they are served in turn."""
+        if job.plan_of(name).priority is not Priority.EXCLUSIVE:
+            return False
+        workflow = job.workflows[name]
+        waits = [
+            now_s - since_s
+            for (waiting, part), since_s in live.waiting_s.items()
+            if waiting == name and part >= 0 and not workflow.parts[part].is_open
+        ]
+        has_begun = workflow.status is WorkflowStatus.RUNNING
+        return not has_begun and max(waits, default=0.0) >= _YIELD_S
 
     def _try_again(
         self, job: Job, live: LiveJob, name: str, index: int, now_s: float

@@ -32,6 +32,9 @@ FOUND = {
         218178826133: "what is known of a run is as old as its last report, whoever leads",
         235336450019: "parts do not hold cores for ever while another of theirs finds none",
     },
+    "allocators": {
+        911317: "two that must be alone do not wait for each other's cores for ever",
+    },
     "blackout": {
         146561055142: "load begins when it is told to, not when that is answered",
     },
