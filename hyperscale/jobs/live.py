@@ -209,6 +209,8 @@ class LiveRun:
         newest = SEGMENT_POINTS_MAX // max(1, len(report.steps))  # of each
         for step in report.steps:
             kept = self.seconds.setdefault(step.name, {})
+            if report.series_s > 1:  # it holds all of them, the old ones together
+                kept.clear()
             kept.update((point.second, point) for point in step.series)
             while len(kept) > newest:
                 del kept[min(kept)]
