@@ -1,6 +1,5 @@
 """How often and how long virtual users run their steps: iterations, intervals, deadlines."""
 
-
 import pytest
 
 from hyperscale.execution.protocol import PartStatus
