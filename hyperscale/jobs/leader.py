@@ -106,8 +106,9 @@ class JobLeader:
         desk = self._desk
         self._is_leading = True
         desk.lead(term, list(workers), now_s=now_s, now_ms=now_ms)
-        self._look_soon(now_s)
+        self._look_at(now_s)
         self._dirty.clear()
+        self._troubled.clear()
         self._questions.clear()
         effects: list[Effect] = []
         for job in list(self._machine.jobs()):
@@ -120,7 +121,7 @@ class JobLeader:
     def follow(self) -> None:
         """This node does not lead any more: it knows nothing and does nothing."""
         self._is_leading = False
-        self._look_soon(float("inf"))
+        self._look_at(float("inf"))
         self._dirty.clear()
         self._desk.clear()
 
@@ -239,7 +240,7 @@ class JobLeader:
         links = self._desk.links
         if answer is None:
             if links.unanswered(worker, refused_s=refused_s, now_s=now_s):
-                self._look_soon(now_s)
+                self._look_at(now_s)
             return []
         if rtt_s is not None:
             links.measured(worker, rtt_s, now_s=now_s)
@@ -249,7 +250,7 @@ class JobLeader:
         if silent_s > 2 * self._timing.renew_s:
             # What it was sent meanwhile has echoed an old stamp: its leases have not long to live.
             link.renewed_s = float("-inf")
-            self._look_soon(now_s)
+            self._look_at(now_s)
         if isinstance(answer, LeasesRenewed):
             return self._renewed(worker, answer, now_s)
         if isinstance(answer, RunsHere):
@@ -357,7 +358,7 @@ class JobLeader:
     def wake_at_s(self) -> float:
         return self._tick_at_s
 
-    def _look_soon(self, at_s: float) -> None:
+    def _look_at(self, at_s: float) -> None:
         self._tick_at_s = self._full_at_s = self._contact_at_s = at_s
 
     def _steer(self, job_id: str, now_s: float) -> list[Effect]:
@@ -371,7 +372,6 @@ class JobLeader:
         return [] if job is None else self._steer_now(job, now_s)
 
     # A job that makes this fail, which is a fault of ours, must not take the others with it.
-
     def _adopt(self, job: Job, now_s: float) -> list[Effect]:
         try:
             self._desk.adopt(job, now_s=now_s)

@@ -15,6 +15,16 @@ GROUP = 1
 LARGE = Plan(file="shop.py", workflows=(workflow("Load"),), warnings=("w" * 3_000_000,))
 
 
+def one_is_away(cluster: Cluster) -> tuple[Tier, str, str]:
+    """The tier, who leads the group, and who is away."""
+    tier = Tier(cluster)
+    tier.wait_settled()
+    leader = tier.leader_of(GROUP)
+    away = next(name for name in tier.names if name != leader)
+    tier.kill(away)
+    return tier, leader, away
+
+
 def submit_large(tier: Tier, via: str, count: int) -> None:
     """So many, of keys that are the group's."""
 
@@ -32,40 +42,32 @@ def submit_large(tier: Tier, via: str, count: int) -> None:
     asyncio.run(submit())
 
 
-def commit_many(tier: Tier) -> None:
-    """So many that a snapshot keeps none of what was before."""
-    small = encode(CancelRequested(job=f"dc.{GROUP}-nobody", reason="x"))
+def commit(tier: Tier, count: int, *, size: int, at_once: int) -> None:
+    """Entries of the group that change nothing."""
+    body = encode(CancelRequested(job=f"dc.{GROUP}-nobody", reason="x" * size))
 
-    async def commit() -> None:
+    async def run() -> None:
         async with Forwarder(tier.addresses) as forwarder:
-            for _ in range(11):
-                await asyncio.gather(*(forwarder.command(GROUP, "", small) for _ in range(100)))
+            for _ in range(0, count, at_once):
+                await asyncio.gather(*(forwarder.command(GROUP, "", body) for _ in range(at_once)))
 
-    asyncio.run(commit())
+    asyncio.run(run())
 
 
 def test_who_was_away_gets_a_log_larger_than_a_message(cluster: Cluster) -> None:
-    tier = Tier(cluster)
-    tier.wait_settled()
-    leader = tier.leader_of(GROUP)
-    away = next(name for name in tier.names if name != leader)
-    tier.kill(away)
-    submit_large(tier, leader, 7)
+    tier, _, away = one_is_away(cluster)
+    commit(tier, 50, size=600_000, at_once=1)
     tier.start(away)
     tier.wait_ready(away)
-    tier.wait_settled()
+    tier.wait_equal()
     for node in tier.nodes.values():
         assert "over its class" not in node.output()
 
 
 def test_who_was_away_gets_a_history_larger_than_a_message(cluster: Cluster) -> None:
-    tier = Tier(cluster)
-    tier.wait_settled()
-    leader = tier.leader_of(GROUP)
-    away = next(name for name in tier.names if name != leader)
-    tier.kill(away)
+    tier, leader, away = one_is_away(cluster)
     submit_large(tier, leader, 7)
-    commit_many(tier)
+    commit(tier, 1_100, size=1, at_once=100)  # a snapshot keeps none of what was before
     for name in tier.names:
         if name != away:
             asked(tier.addresses, CompactAsked(), CompactTold, tier.names.index(name))
