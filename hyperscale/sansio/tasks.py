@@ -1,0 +1,69 @@
+"""The tasks of one node: each has an owner, a name, and an end that is noticed.
+
+A task that serves a single request or connection may fail alone: its error is logged and ends
+what it served. Any other task that fails ends the node, through `failed`. Nothing is swallowed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+_log = logging.getLogger("hyperscale.tasks")
+
+
+class TaskSupervisor:
+    """Starts tasks, watches them, and ends them together."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.failed: asyncio.Future[None] = self._loop.create_future()
+        """Raises the first error that must end the node."""
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """Start a task the node cannot do without: if it fails, the node ends."""
+        return self._start(work, name, is_request=False)
+
+    def spawn_request(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """Start a task that serves one request or connection: if it fails, only that ends."""
+        return self._start(work, name, is_request=True)
+
+    def fail(self, error: BaseException) -> None:
+        """End the node because of `error`."""
+        if not self.failed.done():
+            _log.error("node.failed: %s", error, exc_info=error)
+            self.failed.set_exception(error)
+
+    def cancel(self) -> None:
+        """Ask every task to end, without waiting for it."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Cancel every task and wait until each has ended."""
+        while self._tasks:
+            self.cancel()
+            await asyncio.wait(self._tasks)
+        if not self.failed.done():
+            self.failed.cancel()
+
+    def _start(
+        self, work: Coroutine[Any, Any, Any], name: str, *, is_request: bool
+    ) -> asyncio.Task[Any]:
+        task = self._loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._request_ended if is_request else self._vital_ended)
+        return task
+
+    def _vital_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.fail(error)
+
+    def _request_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _log.error("request.failed: %s", error, exc_info=error, extra={"task": task.get_name()})
