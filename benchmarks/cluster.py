@@ -29,8 +29,8 @@ from benchmarks.lab import (
     target_requests,
 )
 from benchmarks.throughput import WORKFLOW
-from hyperscale.nodes.client import HyperscaleClient
-from hyperscale.nodes.local.chaos import children_of
+from hyperscale.client.client import HyperscaleClient
+from hyperscale.lab.chaos import children_of
 
 STARTS = 5
 PAIRS = int(os.environ.get("BENCH_CLUSTER_PAIRS", "10"))

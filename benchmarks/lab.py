@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hyperscale.nodes.local.file import ClusterFile, read_cluster
+from hyperscale.client.cluster_file import ClusterFile, read_cluster
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 import uvloop
 
 from hyperscale.config.addresses import split_address
-from hyperscale.jobs.events import (
+from hyperscale.jobs.committed.events import (
     Checkpoint,
     Checkpointed,
     JobOptions,
@@ -23,11 +23,11 @@ from hyperscale.jobs.events import (
     encode,
     payload_digest,
 )
-from hyperscale.jobs.keys import parse_job_id
-from hyperscale.ledger.messages import Done, Forwarded
-from hyperscale.nodes.identity import VERSION, incarnation_now
+from hyperscale.jobs.committed.keys import parse_job_id
+from hyperscale.ledger.messages import ForwardCommand, ForwardCommandReply
 from hyperscale.plan import Plan, StepKind, StepPlan, WorkflowPlan
 from hyperscale.wire.connection import Connection
+from hyperscale.wire.credentials import VERSION, incarnation_now
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.peer import PeerServer
 from hyperscale.wire.roles import Role
@@ -57,10 +57,10 @@ class Client:
         self._group = group
         self._loop = asyncio.get_running_loop()
 
-    async def _commit(self, group: int, key: str, body: bytes) -> Done:
+    async def _commit(self, group: int, key: str, body: bytes) -> ForwardCommandReply:
         deadline_s = self._loop.time() + CALL_S
-        command = Forwarded(group, key, body, hops=1)
-        done = await self._connection.call(command, Done, deadline_s=deadline_s)
+        command = ForwardCommand(group, key, body, hops=1)
+        done = await self._connection.call(command, ForwardCommandReply, deadline_s=deadline_s)
         if done.refused:
             raise SystemExit(f"the leader refused: {done}")
         return done
@@ -79,8 +79,8 @@ class Client:
             key = f"bench-{salt}-{number}"
             submitted = JobSubmitted(key=key, digest=digest, plan=_PLAN, options=options)
             deadline_s = self._loop.time() + CALL_S
-            command = Forwarded(-1, key, encode(submitted), hops=1)
-            done = await self._connection.call(command, Done, deadline_s=deadline_s)
+            command = ForwardCommand(-1, key, encode(submitted), hops=1)
+            done = await self._connection.call(command, ForwardCommandReply, deadline_s=deadline_s)
             if done.refused or not (job := decode_reply(done.reply).job):
                 continue
             if parse_job_id(job).group != self._group:

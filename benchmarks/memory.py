@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.lab import HYPERSCALE, save, target
 from benchmarks.throughput import PYTHON_WORKFLOW, WORKFLOW
-from hyperscale.nodes.local.chaos import children_of
+from hyperscale.lab.chaos import children_of
 
 COUNTS = (100, 10_000)
 DURATION_S = 8

@@ -19,9 +19,9 @@ from typing import Any
 
 from benchmarks.lab import HYPERSCALE, NOTE, ROOT, cluster, cpu_s, save
 from benchmarks.reports_workers import CORES, RATE, STEPS
-from hyperscale.jobs.agent_runs import PROGRESS_S
-from hyperscale.jobs.commands import Backpressure
-from hyperscale.nodes.client import HyperscaleClient
+from hyperscale.client.client import HyperscaleClient
+from hyperscale.jobs.agent.attempts import PROGRESS_S
+from hyperscale.jobs.messages import Backpressure
 
 WORKERS = int(os.environ.get("BENCH_REPORTS_WORKERS", "1000"))
 SECONDS = float(os.environ.get("BENCH_REPORTS_S", "30"))

@@ -1,7 +1,7 @@
 """Simulated workers of one cluster, many in one process; `benchmarks.reports` runs it.
 
 Each has a connection and a datagram socket of its own, sealed with the cluster's secret, and
-the agent a worker has (`jobs.agent`), so that commands, leases and reports are the real ones.
+the agent a worker has (`jobs.agent.core`), so that commands, leases and reports are the real ones.
 Simulated are its executors with the merging of what they report, and its part in membership:
 it joins and answers, and asks nobody itself.
 """
@@ -22,9 +22,11 @@ import msgspec
 import uvloop
 
 from hyperscale._native import Histogram
+from hyperscale.client.cluster_file import ClusterFile, read_cluster
 from hyperscale.config.addresses import format_address, split_address
-from hyperscale.jobs.agent import Agent
-from hyperscale.jobs.agent_events import (
+from hyperscale.jobs.agent.attempts import PROGRESS_S
+from hyperscale.jobs.agent.core import Agent
+from hyperscale.jobs.agent.events import (
     Answered,
     Command,
     Commanded,
@@ -45,33 +47,32 @@ from hyperscale.jobs.agent_events import (
     Tick,
     Vacated,
 )
-from hyperscale.jobs.agent_merge import PHASES_S
-from hyperscale.jobs.agent_runs import PROGRESS_S
-from hyperscale.jobs.commands import (
+from hyperscale.jobs.agent.merge import PHASES_S
+from hyperscale.jobs.messages import (
+    AcknowledgeResult,
+    AnnounceCores,
+    AttemptId,
     Backpressure,
+    DrainWorker,
+    DrainWorkerReply,
+    ListAttempts,
     PartPhase,
     PartProgress,
     PartStatus,
     PreparePart,
-    ProgressTaken,
     RenewLeases,
-    ResultAck,
-    RunId,
+    ReportProgressReply,
     StartPart,
     StopPart,
-    WhoRuns,
-    WorkerCores,
 )
 from hyperscale.membership.messages import Ack, Claim, News, Ping, Record, Sender, View
 from hyperscale.nodes.datagrams import Datagrams, bind_datagrams
-from hyperscale.nodes.identity import VERSION, incarnation_now
-from hyperscale.nodes.job_messages import DrainWorker, WorkerDrains
-from hyperscale.nodes.local.file import ClusterFile, read_cluster
 from hyperscale.nodes.messages import NodeMetadata
 from hyperscale.nodes.turns import Turns
 from hyperscale.stats.report import PartReport, SeriesPoint, StepCounts, StepReport
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.connection import Connection
+from hyperscale.wire.credentials import VERSION, incarnation_now
 from hyperscale.wire.errors import CallError
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.peer import PeerServer
@@ -220,8 +221,8 @@ class Worker:
         self._connection = connection
         self._agent = Agent(name, incarnation=incarnation, cores=CORES, now_s=time.monotonic())
         self._shapes = shapes
-        self._loads: dict[RunId, Load] = {}
-        self._slots: dict[RunId, int] = {}
+        self._loads: dict[AttemptId, Load] = {}
+        self._slots: dict[AttemptId, int] = {}
         self._turns: Turns[Event] = Turns(self._handle)
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -269,7 +270,7 @@ class Worker:
 
     def _send(self, effect: Send) -> None:
         message = effect.message
-        if isinstance(message, WorkerCores):
+        if isinstance(message, AnnounceCores):
             message = msgspec.structs.replace(message, total=self.offered)
         with suppress(CallError):  # all of it is said again
             self._connection.send(message)
@@ -291,7 +292,7 @@ class Worker:
         began_s = time.perf_counter()
         try:
             taken = await self._connection.call(
-                progress, ProgressTaken, deadline_s=self._loop.time() + CALL_S
+                progress, ReportProgressReply, deadline_s=self._loop.time() + CALL_S
             )
         except CallError:
             answers.lost += 1
@@ -377,9 +378,9 @@ async def joined(name: str, cluster: ClusterFile, shapes: Shapes) -> AsyncIterat
         handlers.add(StartPart, worker.commanded)
         handlers.add(StopPart, worker.commanded)
         handlers.add(RenewLeases, worker.commanded)
-        handlers.add(WhoRuns, worker.commanded)
-        handlers.add(ResultAck, worker.commanded)
-        handlers.add(DrainWorker, lambda _call, _drain: WorkerDrains(worker.running))
+        handlers.add(ListAttempts, worker.commanded)
+        handlers.add(AcknowledgeResult, worker.commanded)
+        handlers.add(DrainWorker, lambda _call, _drain: DrainWorkerReply(worker.running))
         datagrams.listen(heard)
         deadline_s = asyncio.get_running_loop().time() + JOIN_S
         await connection.call(

@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hyperscale.client.api import JobSubmission
+    from hyperscale.client.client import HyperscaleClient
     from hyperscale.graph import (
         Provide,
         Use,
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
         step,
         teardown,
     )
-    from hyperscale.nodes.client import HyperscaleClient
-    from hyperscale.nodes.client_api import JobSubmission
     from hyperscale.nodes.manager import ManagerServer
     from hyperscale.nodes.worker import WorkerServer
     from hyperscale.runner import LocalRunner
@@ -49,8 +49,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "HyperscaleClient": "hyperscale.nodes.client",
-    "JobSubmission": "hyperscale.nodes.client_api",
+    "HyperscaleClient": "hyperscale.client.client",
+    "JobSubmission": "hyperscale.client.api",
     "LocalRunner": "hyperscale.runner",
     "ManagerServer": "hyperscale.nodes.manager",
     "WorkerServer": "hyperscale.nodes.worker",

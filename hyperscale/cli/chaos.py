@@ -6,7 +6,7 @@ import random
 import sys
 from pathlib import Path
 
-from hyperscale.cli.asking import named_directory, telling_of
+from hyperscale.cli.node_queries import named_directory, telling_of
 from hyperscale.cli.parser import Parser
 from hyperscale.cli.signals import EXIT_INTERRUPTED, unless_interrupted
 from hyperscale.errors import InputError
@@ -36,7 +36,7 @@ _SEED_MOST = 10**18
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    from hyperscale.nodes.local.file import DEFAULT_DIRECTORY
+    from hyperscale.client.cluster_file import DEFAULT_DIRECTORY
 
     parser = subparsers.add_parser(
         "chaos",
@@ -67,9 +67,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from hyperscale.client.cluster_file import read_cluster
     from hyperscale.config import parse_duration_s, parse_whole
-    from hyperscale.nodes.local.chaos import Chaos
-    from hyperscale.nodes.local.file import read_cluster
+    from hyperscale.lab.chaos import Chaos
 
     given = random.randrange(1_000_000) if args.seed is None else args.seed  # noqa: S311  a seed is no secret
     seed = parse_whole(str(given), low=0, most=_SEED_MOST)

@@ -15,7 +15,7 @@ from hyperscale.errors import InputError
 from hyperscale.ui.stream import write_through
 
 if TYPE_CHECKING:
-    from hyperscale.nodes.client import HyperscaleClient
+    from hyperscale.client.client import HyperscaleClient
 
 
 _AGAIN_S = 30.0
@@ -60,9 +60,9 @@ def where(args: argparse.Namespace) -> str:
 
 @contextlib.asynccontextmanager
 async def open_client(args: argparse.Namespace) -> "AsyncIterator[HyperscaleClient]":
-    from hyperscale.cli.asking import local_cluster, telling_of
     from hyperscale.cli.node_flags import load_node
-    from hyperscale.nodes.client import HyperscaleClient
+    from hyperscale.cli.node_queries import local_cluster, telling_of
+    from hyperscale.client.client import HyperscaleClient
 
     # What the wire would log is what these commands say themselves, as their error.
     logging.getLogger("hyperscale").addHandler(logging.NullHandler())

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from hyperscale.cli.asking import named_directory
+from hyperscale.cli.node_queries import named_directory
 from hyperscale.cli.parser import Parser
 from hyperscale.config import parse_whole
 from hyperscale.config.schema import SECTIONS
@@ -51,7 +51,7 @@ _YOURS_TO_SET = ("membership", "ledger", "queue", "log")
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    from hyperscale.nodes.local.file import DEFAULT_DIRECTORY
+    from hyperscale.client.cluster_file import DEFAULT_DIRECTORY
 
     parser = subparsers.add_parser(
         "cluster",
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
         case "up":
             return _up(args)
         case "start":
-            from hyperscale.nodes.local.control import start_again
+            from hyperscale.lab.control import start_again
 
             pid = start_again(named_directory(args.dir), args.node)
             print(f"{args.node} started, pid {pid}")
@@ -114,8 +114,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _up(args: argparse.Namespace) -> int:
-    from hyperscale.nodes.local.cluster import open_cluster
-    from hyperscale.nodes.local.layout import Wanted
+    from hyperscale.lab.cluster import open_cluster
+    from hyperscale.lab.layout import Wanted
 
     if _whole(args.gates, "--gates", low=0) > 0:
         raise InputError(

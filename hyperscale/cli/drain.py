@@ -7,8 +7,8 @@ from hyperscale.cli.parser import Parser
 from hyperscale.cli.signals import leaving_with
 
 if TYPE_CHECKING:
-    from hyperscale.nodes.client_messages import WorkerRow
-    from hyperscale.nodes.ledger.questions import LedgerTold
+    from hyperscale.client.messages import WorkerRow
+    from hyperscale.nodes.ledger.operator_messages import GetLedgerStatusReply
 
 _LOOK_S = 0.5
 _OUT = "runs nothing and gets nothing; it may be stopped"
@@ -40,7 +40,7 @@ interrupted: the drain goes on
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    from hyperscale.cli.asking import add_asking_flags
+    from hyperscale.cli.node_queries import add_asking_flags
 
     parser = subparsers.add_parser(
         "drain",
@@ -54,17 +54,17 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.cli.asking import ask_node
     from hyperscale.cli.ledger import change_member
+    from hyperscale.cli.node_queries import ask_node
+    from hyperscale.client.messages import ListWorkers, ListWorkersReply
     from hyperscale.errors import InputError
-    from hyperscale.nodes.client_messages import WorkersAsked, WorkersTold
-    from hyperscale.nodes.ledger.questions import LedgerAsked, LedgerTold
+    from hyperscale.nodes.ledger.operator_messages import GetLedgerStatus, GetLedgerStatusReply
 
-    workers = {row.worker: row for row in ask_node(args, WorkersAsked(), WorkersTold).workers}
+    workers = {row.worker: row for row in ask_node(args, ListWorkers(), ListWorkersReply).workers}
     if args.node in workers:
         _drain_worker(args, workers[args.node])
         return 0
-    told = ask_node(args, LedgerAsked(), LedgerTold)
+    told = ask_node(args, GetLedgerStatus(), GetLedgerStatusReply)
     managers = sorted({node.name for node in told.nodes})
     if args.node not in managers:
         raise InputError(
@@ -84,10 +84,10 @@ def run(args: argparse.Namespace) -> int:
 def _drain_worker(args: argparse.Namespace, row: "WorkerRow") -> None:
     import time
 
-    from hyperscale.cli.asking import ask_node, print_json
+    from hyperscale.cli.node_queries import ask_node, print_json
+    from hyperscale.client.messages import DrainNode, DrainNodeReply
     from hyperscale.config import parse_duration_s
     from hyperscale.errors import RunError
-    from hyperscale.nodes.client_messages import DrainNode, DrainTold
 
     if row.state == "left":
         _say(args, {"left": 0, "done": f"{args.node} has left: it {_OUT}"})
@@ -99,7 +99,7 @@ def _drain_worker(args: argparse.Namespace, row: "WorkerRow") -> None:
             "takes work again",
         )
     deadline_s = time.monotonic() + parse_duration_s(args.timeout, where="--timeout")
-    told = ask_node(args, DrainNode(node=args.node), DrainTold)
+    told = ask_node(args, DrainNode(node=args.node), DrainNodeReply)
     if told.left and not args.json:
         print(f"{args.node} drains: {_parts(told.left)}", flush=True)
     with leaving_with(_GOES_ON):
@@ -110,7 +110,7 @@ def _drain_worker(args: argparse.Namespace, row: "WorkerRow") -> None:
                     hint="the drain goes on; parts end when their jobs do",
                 )
             time.sleep(_LOOK_S)
-            told = ask_node(args, DrainNode(node=args.node), DrainTold)
+            told = ask_node(args, DrainNode(node=args.node), DrainNodeReply)
     if args.json:
         print_json(told)
     elif not told.left:
@@ -124,14 +124,14 @@ def _parts(count: int) -> str:
 def _wait(args: argparse.Namespace) -> None:
     import time
 
-    from hyperscale.cli.asking import ask_node
+    from hyperscale.cli.node_queries import ask_node
     from hyperscale.config import parse_duration_s
     from hyperscale.errors import RunError
-    from hyperscale.nodes.ledger.questions import LedgerAsked, LedgerTold
+    from hyperscale.nodes.ledger.operator_messages import GetLedgerStatus, GetLedgerStatusReply
 
     deadline_s = time.monotonic() + parse_duration_s(args.timeout, where="--timeout")
     while True:
-        told = ask_node(args, LedgerAsked(), LedgerTold)
+        told = ask_node(args, GetLedgerStatus(), GetLedgerStatusReply)
         if _has_gone(told, args.node):
             break
         if time.monotonic() > deadline_s:
@@ -145,14 +145,14 @@ def _wait(args: argparse.Namespace) -> None:
         print(f"{args.node} {_GONE}")
 
 
-def _has_gone(told: "LedgerTold", node: str) -> bool:
+def _has_gone(told: "GetLedgerStatusReply", node: str) -> bool:
     return all(row.state == "gone" for row in told.nodes if row.name == node) and not any(
         node in (*row.voters, *row.learners) for row in told.replicas
     )
 
 
 def _say(args: argparse.Namespace, told: dict[str, str | int]) -> None:
-    from hyperscale.cli.asking import print_json
+    from hyperscale.cli.node_queries import print_json
 
     if args.json:
         print_json(told)

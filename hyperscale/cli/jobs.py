@@ -11,7 +11,7 @@ from hyperscale.cli.parser import Parser
 from hyperscale.errors import InputError
 
 if TYPE_CHECKING:
-    from hyperscale.nodes.client_messages import JobsTold
+    from hyperscale.client.messages import ListJobsReply
 
 
 _DESCRIPTION = """\
@@ -40,9 +40,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.cli.asking import print_json
+    from hyperscale.cli.node_queries import print_json
+    from hyperscale.client.inputs import JOBS_MOST
     from hyperscale.config import parse_whole
-    from hyperscale.nodes.client_inputs import JOBS_MOST
 
     limit = parse_whole(args.limit, low=1, most=JOBS_MOST)
     if limit is None:
@@ -60,16 +60,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _ask(args: argparse.Namespace, limit: int) -> "JobsTold":
+async def _ask(args: argparse.Namespace, limit: int) -> "ListJobsReply":
     from hyperscale.cli.client_flags import open_client
 
     async with open_client(args) as client:
         return await client.get_jobs(limit=limit, live_only=args.live)
 
 
-def _text(told: "JobsTold") -> str:
-    from hyperscale.cli.asking import table
+def _text(told: "ListJobsReply") -> str:
     from hyperscale.cli.client_flags import ago
+    from hyperscale.cli.node_queries import table
 
     now_s = time.time()
     rows = [

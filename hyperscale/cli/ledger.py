@@ -33,7 +33,7 @@ a manager lead a group. To take out a manager that is alive: 'hyperscale drain N
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    from hyperscale.cli.asking import add_asking_flags
+    from hyperscale.cli.node_queries import add_asking_flags
 
     parser = subparsers.add_parser(
         "ledger",
@@ -103,14 +103,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _told(args: argparse.Namespace) -> Any:
-    from hyperscale.cli.asking import ask_node
-    from hyperscale.nodes.ledger.questions import LedgerAsked, LedgerTold
+    from hyperscale.cli.node_queries import ask_node
+    from hyperscale.nodes.ledger.operator_messages import GetLedgerStatus, GetLedgerStatusReply
 
-    return ask_node(args, LedgerAsked(), LedgerTold)
+    return ask_node(args, GetLedgerStatus(), GetLedgerStatusReply)
 
 
 def _status(args: argparse.Namespace) -> int:
-    from hyperscale.cli.asking import print_json, table
+    from hyperscale.cli.node_queries import print_json, table
 
     told = _told(args)
     if args.json:
@@ -133,7 +133,7 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _groups(args: argparse.Namespace) -> int:
-    from hyperscale.cli.asking import print_json, table
+    from hyperscale.cli.node_queries import print_json, table
 
     told = _told(args)
     if args.json:
@@ -163,17 +163,17 @@ def _groups(args: argparse.Namespace) -> int:
 
 
 def _history(args: argparse.Namespace) -> int:
-    from hyperscale.cli.asking import ask_node, print_json, table
+    from hyperscale.cli.node_queries import ask_node, print_json, table
     from hyperscale.errors import InputError, RunError
-    from hyperscale.jobs.keys import parse_job_id
-    from hyperscale.nodes.ledger.questions import EventsAsked, EventsTold
+    from hyperscale.jobs.committed.keys import parse_job_id
+    from hyperscale.nodes.ledger.operator_messages import ListEvents, ListEventsReply
 
     if args.job:
         parse_job_id(args.job)  # raises for what is none
     if args.limit < 1:
         raise InputError(f"--limit {args.limit}: at least 1")
-    asked = EventsAsked(job=args.job, since_ms=_since_ms(args.since), limit=args.limit)
-    told = ask_node(args, asked, EventsTold)
+    asked = ListEvents(job=args.job, since_ms=_since_ms(args.since), limit=args.limit)
+    told = ask_node(args, asked, ListEventsReply)
     if args.job and not told.rows and not args.since:
         raise RunError(f"nothing is known of job {args.job}", hint="history is kept for a while")
     if args.json:
@@ -257,11 +257,11 @@ def _change(args: argparse.Namespace) -> int:
 
 def change_member(args: argparse.Namespace, change: str, node: str, group: int = -1) -> None:
     """Asks for a change and says what came of it."""
-    from hyperscale.cli.asking import ask_node, print_json
+    from hyperscale.cli.node_queries import ask_node, print_json
     from hyperscale.errors import RunError
-    from hyperscale.nodes.ledger.questions import ChangeAsked, ChangeTold
+    from hyperscale.nodes.ledger.operator_messages import ChangeMember, ChangeMemberReply
 
-    told = ask_node(args, ChangeAsked(change=change, node=node, group=group), ChangeTold)
+    told = ask_node(args, ChangeMember(change=change, node=node, group=group), ChangeMemberReply)
     if told.refused:
         raise RunError(told.refused, hint=told.hint)
     if args.json:
@@ -271,10 +271,10 @@ def change_member(args: argparse.Namespace, change: str, node: str, group: int =
 
 
 def _snapshot(args: argparse.Namespace) -> int:
-    from hyperscale.cli.asking import ask_node, print_json
-    from hyperscale.nodes.ledger.questions import CompactAsked, CompactTold
+    from hyperscale.cli.node_queries import ask_node, print_json
+    from hyperscale.nodes.ledger.operator_messages import Compact, CompactReply
 
-    told = ask_node(args, CompactAsked(), CompactTold)
+    told = ask_node(args, Compact(), CompactReply)
     if args.json:
         print_json([{"group": group, "index": index} for group, index in told.taken])
         return 0
@@ -287,10 +287,10 @@ def _snapshot(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from hyperscale.cli.asking import ask_node, print_json, table
-    from hyperscale.nodes.ledger.questions import VerifyAsked, VerifyTold
+    from hyperscale.cli.node_queries import ask_node, print_json, table
+    from hyperscale.nodes.ledger.operator_messages import Verify, VerifyReply
 
-    told = ask_node(args, VerifyAsked(), VerifyTold)
+    told = ask_node(args, Verify(), VerifyReply)
     found: dict[int, set[str]] = {}
     for row in told.rows:
         found.setdefault(row.group, set()).add(row.digest)

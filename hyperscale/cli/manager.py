@@ -38,7 +38,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 def run(args: argparse.Namespace) -> int:
     from hyperscale.cli.node_flags import announce, load_node
     from hyperscale.nodes.manager import manager_duties
-    from hyperscale.nodes.running import as_config, run_process
+    from hyperscale.nodes.server import as_config, run_process
 
     config = as_config("manager", load_node(args, "manager").require())
     run_process(config, manager_duties(config), announce)

@@ -27,7 +27,7 @@ exit codes: 0 told, 2 wrong input, 3 nobody could be asked
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    from hyperscale.cli.asking import add_asking_flags
+    from hyperscale.cli.node_queries import add_asking_flags
 
     parser = subparsers.add_parser(
         "members",
@@ -39,10 +39,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.cli.asking import ask_node, print_json
-    from hyperscale.nodes.messages import MembersAsked, MembersTold
+    from hyperscale.cli.node_queries import ask_node, print_json
+    from hyperscale.nodes.messages import ListMembers, ListMembersReply
 
-    told = ask_node(args, MembersAsked(), MembersTold)
+    told = ask_node(args, ListMembers(), ListMembersReply)
     if args.json:
         print_json(told)
     else:
@@ -57,7 +57,7 @@ _HEAD = (
 
 
 def _table(told: Any) -> str:
-    from hyperscale.cli.asking import table
+    from hyperscale.cli.node_queries import table
 
     members = sorted(told.members, key=lambda row: (row.role, row.node))
     alive = sum(row.state == "alive" for row in members)

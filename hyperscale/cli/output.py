@@ -119,7 +119,7 @@ def _loss(failure: "ReporterFailure") -> str:
 
 def _shortcomings(result: "RunResult") -> list[str]:
     """Why the run did not pass, in one line; nothing if it did."""
-    from hyperscale.cli.asking import printable
+    from hyperscale.cli.node_queries import printable
     from hyperscale.reporting.results import RunStatus, failed_checks, is_fruitless
 
     reasons = []

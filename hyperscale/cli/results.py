@@ -45,9 +45,9 @@ def run(args: argparse.Namespace) -> int:
 async def _results(args: argparse.Namespace) -> int:
     from hyperscale.cli.client_flags import open_client, where
     from hyperscale.cli.output import Destination
+    from hyperscale.client.results import exit_code_of
     from hyperscale.errors import InputError
-    from hyperscale.jobs.state import JOB_ENDS
-    from hyperscale.nodes.client_results import exit_code_of
+    from hyperscale.jobs.committed.state import JOB_ENDS
     from hyperscale.ui import open_ui
 
     with Destination(args, Path(args.out) if args.out else None) as destination:

@@ -10,7 +10,7 @@ from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags
 from hyperscale.cli.parser import Parser
 
 if TYPE_CHECKING:
-    from hyperscale.nodes.client_messages import JobNews
+    from hyperscale.client.messages import WatchJobUpdate
     from hyperscale.reporting.results import RunResult
 
 _DESCRIPTION = """\
@@ -38,7 +38,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.cli.asking import print_json
+    from hyperscale.cli.node_queries import print_json
 
     news, result = asyncio.run(_ask(args))
     if args.json:
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _ask(args: argparse.Namespace) -> "tuple[JobNews, RunResult | None]":
+async def _ask(args: argparse.Namespace) -> "tuple[WatchJobUpdate, RunResult | None]":
     """What is known of it, and its result if it has one and that comes soon."""
     from hyperscale.cli.client_flags import open_client
     from hyperscale.errors import RunError
@@ -64,10 +64,10 @@ async def _ask(args: argparse.Namespace) -> "tuple[JobNews, RunResult | None]":
             return news, None
 
 
-def _text(news: "JobNews", result: "RunResult | None") -> str:
-    from hyperscale.cli.asking import printable, table
+def _text(news: "WatchJobUpdate", result: "RunResult | None") -> str:
     from hyperscale.cli.client_flags import ago
-    from hyperscale.nodes.client_watch import waiting_note
+    from hyperscale.cli.node_queries import printable, table
+    from hyperscale.client.watch import waiting_note
 
     job, now_s = news.job, time.time()
     lines = [f"{job.job}  {job.status.value}  {printable(job.file)}"]

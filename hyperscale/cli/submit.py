@@ -15,7 +15,7 @@ from hyperscale.cli.signals import EXIT_INTERRUPTED, unless_interrupted
 from hyperscale.errors import InputError, RunError
 
 if TYPE_CHECKING:
-    from hyperscale.nodes.client_api import Package
+    from hyperscale.client.api import Package
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
@@ -103,9 +103,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from hyperscale.client.package import package_file
     from hyperscale.config import parse_duration_s
     from hyperscale.graph import Overrides
-    from hyperscale.nodes.client_package import package_file
 
     if args.watch and args.detach:
         raise InputError("--watch and --detach exclude each other")
@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
 
 async def _submit(args: argparse.Namespace, package: "Package") -> int:
     from hyperscale.cli.client_flags import open_client, where
-    from hyperscale.cli.following import follow_to_end
+    from hyperscale.cli.follow import follow_to_end
     from hyperscale.cli.output import Destination
     from hyperscale.reporting.files import ensure_writable
     from hyperscale.ui.stream import write_through

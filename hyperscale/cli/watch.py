@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
 async def _watch(args: argparse.Namespace) -> int:
     from hyperscale.cli.client_flags import open_client
-    from hyperscale.cli.following import follow_to_end
+    from hyperscale.cli.follow import follow_to_end
     from hyperscale.cli.output import Destination
 
     with Destination(args, Path(args.out) if args.out else None) as destination:

@@ -38,7 +38,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     from hyperscale.cli.node_flags import announce, load_node
-    from hyperscale.nodes.running import as_config, run_process
+    from hyperscale.nodes.server import as_config, run_process
     from hyperscale.nodes.worker import worker_duties
 
     config = as_config("worker", load_node(args, "worker").require())

@@ -9,7 +9,7 @@ from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags
 from hyperscale.cli.parser import Parser
 
 if TYPE_CHECKING:
-    from hyperscale.nodes.client_messages import WorkerRun, WorkersTold
+    from hyperscale.client.messages import ListWorkersReply, WorkerRun
 
 _DESCRIPTION = """\
 Lists the workers of a cluster: their state, their cores, and what runs on them.
@@ -33,7 +33,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.cli.asking import print_json
+    from hyperscale.cli.node_queries import print_json
 
     told = asyncio.run(_ask(args))
     if args.json:
@@ -48,15 +48,15 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _ask(args: argparse.Namespace) -> "WorkersTold":
+async def _ask(args: argparse.Namespace) -> "ListWorkersReply":
     from hyperscale.cli.client_flags import open_client
 
     async with open_client(args) as client:
         return await client.get_workers()
 
 
-def _text(told: "WorkersTold") -> str:
-    from hyperscale.cli.asking import table
+def _text(told: "ListWorkersReply") -> str:
+    from hyperscale.cli.node_queries import table
 
     rows = [
         (

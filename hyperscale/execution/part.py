@@ -24,7 +24,7 @@ from hyperscale.execution.bundle import mount, mounted_files
 from hyperscale.execution.calls import compile_calls, is_once
 from hyperscale.execution.capture import complain
 from hyperscale.execution.faults import RAISED, FaultLog, describe_fault, format_fault
-from hyperscale.execution.host import Host
+from hyperscale.execution.lifecycle_hooks import Host
 from hyperscale.execution.limits import CUT_S
 from hyperscale.execution.outcomes import Outcomes
 from hyperscale.execution.protocol import (

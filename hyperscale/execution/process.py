@@ -20,7 +20,7 @@ from pathlib import Path
 from hyperscale.errors import RunError
 from hyperscale.execution.capture import PIPE_BYTES, RATE_BYTES_PER_S, LineReader, OutputLimit
 from hyperscale.execution.channel import Channel
-from hyperscale.execution.descent import Mark
+from hyperscale.execution.orphans import Mark
 from hyperscale.execution.protocol import FromExecutor, Output, ToExecutor, from_executor_decoder
 
 _READ_BYTES = 64 * 1024

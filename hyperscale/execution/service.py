@@ -25,10 +25,10 @@ from hyperscale.config import GRACE_S
 from hyperscale.errors import HyperscaleError, InputError, InvariantError
 from hyperscale.execution.capture import Capture, complain
 from hyperscale.execution.channel import Channel
-from hyperscale.execution.descent import Mark
 from hyperscale.execution.faults import describe_fault
 from hyperscale.execution.lease import LeaseWatch
 from hyperscale.execution.limits import CUT_S, TEARDOWN_S
+from hyperscale.execution.orphans import Mark
 from hyperscale.execution.part import Part, prepare_part
 from hyperscale.execution.protocol import (
     Exit,

@@ -42,7 +42,7 @@ def pieces(packed: bytes, bytes_max: int) -> Iterator[bytes]:
 
 
 @message(kind=301, priority=Priority.CRITICAL, size=SizeClass.MEDIUM, senders=_MEMBERS)
-class SnapshotOffered(Struct, frozen=True):
+class OfferSnapshot(Struct, frozen=True):
     """The receiver is too far behind: it should pull this snapshot. One-way."""
 
     ledger: str
@@ -53,7 +53,7 @@ class SnapshotOffered(Struct, frozen=True):
 
 
 @message(kind=302, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
-class SnapshotAsked(Struct, frozen=True):
+class FetchSnapshot(Struct, frozen=True):
     """Answered by `wire.messages.Chunk`s."""
 
     group: int
@@ -62,8 +62,8 @@ class SnapshotAsked(Struct, frozen=True):
 
 
 @message(kind=304, priority=Priority.HIGH, size=SizeClass.LARGE, senders=_MEMBERS)
-class Forwarded(Struct, frozen=True):
-    """A command for a group's leader, passed on by a node that is not. `Done` answers it."""
+class ForwardCommand(Struct, frozen=True):
+    """A command for a group's leader, from a node that does not lead it. -> ForwardCommandReply"""
 
     group: int
     """-1: whichever owns the slot of the key."""
@@ -75,7 +75,7 @@ class Forwarded(Struct, frozen=True):
 
 
 @message(kind=305, priority=Priority.HIGH, size=SizeClass.LARGE, senders=_MEMBERS)
-class Done(Struct, frozen=True):
+class ForwardCommandReply(Struct, frozen=True):
     """What became of a command: committed, or certainly not, and who to ask instead."""
 
     group: int = 0
@@ -94,12 +94,12 @@ UNKNOWN_GROUP = "unknown_group"
 
 
 @message(kind=306, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
-class WhereAsked(Struct, frozen=True):
+class GetLedgerOfNode(Struct, frozen=True):
     """Which ledger do you belong to?"""
 
 
 @message(kind=307, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
-class WhereTold(Struct, frozen=True):
+class GetLedgerOfNodeReply(Struct, frozen=True):
     """Empty `ledger`: none yet. `pledged`: the node this one leaves the founding to."""
 
     ledger: str = ""
@@ -107,17 +107,17 @@ class WhereTold(Struct, frozen=True):
 
 
 @message(kind=308, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
-class PledgeAsked(Struct, frozen=True):
+class RequestPledge(Struct, frozen=True):
     """The sender wants to found the ledger: will you leave it to me, for good?"""
 
 
 @message(kind=309, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
-class PledgeTold(Struct, frozen=True):
+class RequestPledgeReply(Struct, frozen=True):
     given: bool
 
 
 @message(kind=310, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
-class JoinAsked(Struct, frozen=True):
+class RequestJoin(Struct, frozen=True):
     """A node with an empty disk wants to take part."""
 
     domain: str
@@ -125,13 +125,13 @@ class JoinAsked(Struct, frozen=True):
 
 
 @message(kind=311, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
-class JoinTold(Struct, frozen=True):
+class RequestJoinReply(Struct, frozen=True):
     ledger: str
     number: int
 
 
 @message(kind=312, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
-class HistoryAsked(Struct, frozen=True):
+class FetchHistory(Struct, frozen=True):
     """Rows of a group's history after (stamp, group, index). Answered by `wire.messages.Chunk`s
     of a `HistoryPage`: one row may be larger than a message."""
 
@@ -148,25 +148,25 @@ class HistoryPage(Struct, frozen=True):
 
 
 @message(kind=314, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
-class HistoryGiven(Struct, frozen=True):
+class TakeHistory(Struct, frozen=True):
     """A group is about to be destroyed: a voter of its heir is to take its history over from
-    the sender. `HistoryKept` when it is on its disk."""
+    the sender. `TakeHistoryReply` when it is on its disk."""
 
     group: int
 
 
 @message(kind=315, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
-class HistoryKept(Struct, frozen=True):
+class TakeHistoryReply(Struct, frozen=True):
     """It is."""
 
 
 @message(kind=342, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
-class WholeAsked(Struct, frozen=True):
-    """Have you all of a group's history, so that others may lose it? -> WholeTold"""
+class GetHistoryState(Struct, frozen=True):
+    """Have you all of a group's history, so that others may lose it? -> GetHistoryStateReply"""
 
     group: int
 
 
 @message(kind=343, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
-class WholeTold(Struct, frozen=True):
+class GetHistoryStateReply(Struct, frozen=True):
     is_whole: bool

@@ -21,6 +21,7 @@ from typing import Any
 from hyperscale.errors import InvariantError
 from hyperscale.membership.audit import Audit
 from hyperscale.membership.awareness import Awareness
+from hyperscale.membership.claims import Rumours
 from hyperscale.membership.deadlines import Timer
 from hyperscale.membership.events import (
     Answered,
@@ -47,7 +48,8 @@ from hyperscale.membership.events import (
 )
 from hyperscale.membership.formulas import push_pull_s
 from hyperscale.membership.gossip import GossipQueue
-from hyperscale.membership.judge import Judge
+from hyperscale.membership.liveness import Judge
+from hyperscale.membership.local_node import Identity, Station
 from hyperscale.membership.members import Peer, Roster
 from hyperscale.membership.messages import (
     METADATA_BYTES_MAX,
@@ -63,9 +65,7 @@ from hyperscale.membership.messages import (
     Vouch,
 )
 from hyperscale.membership.prober import Prober
-from hyperscale.membership.rumours import Rumours
 from hyperscale.membership.settings import MembershipConfig
-from hyperscale.membership.station import Identity, Station
 
 __all__ = ["Identity", "Membership"]
 

@@ -6,10 +6,10 @@ It knows how to ask and when an answer is overdue; what that means for a member 
 from hyperscale.membership.deadlines import Timer
 from hyperscale.membership.events import Dial, Received, Send, State
 from hyperscale.membership.formulas import backoff_s, probe_timeout_s
+from hyperscale.membership.local_node import Station
 from hyperscale.membership.members import Peer
 from hyperscale.membership.messages import Ack, Gossip, Nack, Ping, PingRequest, Vouch
 from hyperscale.membership.probing import Probe, Probes, Relay, Stage
-from hyperscale.membership.station import Station
 
 _TELL_EVERY_S = 0.3
 _EAGER_GREETINGS = 8

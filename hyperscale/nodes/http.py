@@ -27,7 +27,7 @@ class Response(Struct, frozen=True):
     body: bytes
 
 
-class ReadyTold(Struct, frozen=True):
+class ReadinessReport(Struct, frozen=True):
     """The answer of /readyz."""
 
     ready: bool

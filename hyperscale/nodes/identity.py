@@ -1,22 +1,14 @@
-"""Who a node is, from what it was told: name, life, addresses, and what proves it."""
+"""Who a node is, according to its configuration: its name, data directory and addresses."""
 
 import os
 import secrets
 import socket
-import time
-from importlib.metadata import version
 from pathlib import Path
 
 from hyperscale.config.addresses import format_address, parse_address, split_address
-from hyperscale.config.schema import Hidden, NodeConfig
+from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError
-from hyperscale.wire.errors import PeerProtocolError
 from hyperscale.wire.identity import is_name
-from hyperscale.wire.roles import Role
-from hyperscale.wire.secret import Secrets, read_secret_file
-from hyperscale.wire.security import Security, TlsFiles
-
-VERSION = version("hyperscale")
 
 _NAME_FILE = "node-id"
 
@@ -81,50 +73,6 @@ def _remembered_name(directory: Path) -> str | None:
     return name
 
 
-def incarnation_now() -> int:
-    """This life of a node: the wall clock in milliseconds, so that it outranks all earlier ones."""
-    return time.time_ns() // 1_000_000
-
-
-def security_of(config: NodeConfig) -> Security:
-    """Reads secrets and certificates; raises what is wrong with them."""
-    section = config.security
-    current = _secret(config.secret, section.secret_file)
-    previous = _secret(config.previous_secret, section.previous_secret_file)
-    found = None if current is None else Secrets(current, previous)
-    tls = None
-    if section.certificate:
-        tls = TlsFiles(
-            certificate=Path(section.certificate),
-            key=Path(section.key),
-            authority=Path(section.authority),
-            verify_hostname=section.verify_hostname,
-        )
-    return Security(secrets=found, tls=tls)
-
-
-def asking_role(config: NodeConfig) -> Role:
-    """As whom one who is no node asks: an operator may do all that a client may, so whoever has
-    the certificate of one is one; everyone else is a client."""
-    section = config.security
-    if not section.certificate:
-        return Role.CLIENT
-    # Most clients have no certificate, and this takes longer than the rest of them.
-    from hyperscale.wire.certificates import read_certificate  # noqa: PLC0415
-
-    file = Path(section.certificate)
-    try:
-        roles = read_certificate(file.read_bytes()).roles
-    except OSError as error:
-        raise InputError(
-            f"the certificate file {file} cannot be read: {error.strerror or error}"
-        ) from error
-    except PeerProtocolError as error:
-        raise InputError(f"{file}: {error.message}", hint=error.hint) from error
-    is_operator = Role.OPERATOR in roles and Role.CLIENT not in roles
-    return Role.OPERATOR if is_operator else Role.CLIENT
-
-
 def advertised_address(config: NodeConfig, bound_host: str, bound_port: int) -> str:
     """`ip:port` at which others reach this node, TCP and UDP."""
     if config.listen.advertise:
@@ -154,12 +102,6 @@ def seeds_of(config: NodeConfig) -> tuple[str, ...]:
         format_address(*parse_address(seed, default_port=default_port, where="discovery.seeds"))
         for seed in config.discovery.seeds
     )
-
-
-def _secret(hidden: Hidden | None, file: str) -> str | None:
-    if hidden is not None:
-        return hidden.reveal()
-    return read_secret_file(Path(file)) if file else None
 
 
 def _resolved(host: str) -> str:

@@ -4,23 +4,23 @@ from pathlib import Path
 
 from hyperscale.config.schema import NodeConfig
 from hyperscale.health.readiness import ManagerReadiness
-from hyperscale.jobs.allocator import Allocator
-from hyperscale.jobs.keys import slot_of
-from hyperscale.jobs.machine import JobMachine
+from hyperscale.jobs.allocator.core import Allocator
+from hyperscale.jobs.committed.keys import slot_of
+from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import Limits
 from hyperscale.ledger.machine import Machine
-from hyperscale.nodes.jobs.duty import JobsDuty
-from hyperscale.nodes.ledger.duty import LedgerDuty
+from hyperscale.nodes.jobs.service import JobsService
+from hyperscale.nodes.ledger.ledger_service import LedgerService
 from hyperscale.nodes.member import Duties, Standing
-from hyperscale.nodes.running import NodeServer, Settings, as_config
-from hyperscale.nodes.workers import Workers
+from hyperscale.nodes.server import NodeServer, Settings, as_config
+from hyperscale.nodes.worker_health import Workers
 from hyperscale.wire.roles import Role
 
 
 def manager_duties(config: NodeConfig) -> Duties:
     ledger = ledger_duty(config)
     allocator = Allocator(queue_max=config.queue.max, age_s=config.queue.age_s)
-    jobs = JobsDuty(Path(config.node.data_dir) / "blobs", ledger, allocator)
+    jobs = JobsService(Path(config.node.data_dir) / "blobs", ledger, allocator)
     return Duties(
         role=Role.MANAGER,
         counts_cpu=True,
@@ -30,11 +30,11 @@ def manager_duties(config: NodeConfig) -> Duties:
     )
 
 
-def ledger_duty(config: NodeConfig) -> LedgerDuty:
+def ledger_duty(config: NodeConfig) -> LedgerService:
     """The ledger of a manager: groups of jobs."""
     section = config.ledger
     seeds = config.discovery.seeds or config.discovery.dns
-    return LedgerDuty(
+    return LedgerService(
         Path(config.node.data_dir) / "ledger",
         founders=section.founders or (0 if seeds else 1),
         make_machine=lambda group: JobMachine(config.node.datacenter, group),

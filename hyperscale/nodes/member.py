@@ -32,38 +32,36 @@ from hyperscale.membership.discovery import Discovery
 from hyperscale.membership.events import Changed, Describe, Died, Member, State
 from hyperscale.membership.messages import View
 from hyperscale.nodes.datagrams import Datagrams, bind_datagrams
-from hyperscale.nodes.driver import MembershipDriver, Resolver
 from hyperscale.nodes.http import (
     HttpEndpoint,
-    ReadyTold,
+    ReadinessReport,
     Response,
     Routes,
     bind_http,
     json_response,
 )
 from hyperscale.nodes.identity import (
-    VERSION,
     advertised_address,
     http_address_of,
-    incarnation_now,
     may_move,
     node_id_of,
-    security_of,
 )
+from hyperscale.nodes.load_monitor import LoadMonitor
+from hyperscale.nodes.member_metrics import MemberMetrics
+from hyperscale.nodes.membership import MembershipDriver, Resolver
 from hyperscale.nodes.messages import (
+    ListMembers,
+    ListMembersReply,
     MemberRow,
-    MembersAsked,
-    MembersTold,
     NodeMetadata,
     metadata_of,
 )
 from hyperscale.nodes.metrics import CONTENT_TYPE, Collector, Family, render
-from hyperscale.nodes.observing import MemberMetrics
 from hyperscale.nodes.settings import discovery_config, membership_config
-from hyperscale.nodes.vitals import Vitals
-from hyperscale.nodes.workers import Workers
+from hyperscale.nodes.worker_health import Workers
 from hyperscale.wire.admission import WATERMARKS, Admission, Load
 from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.credentials import VERSION, incarnation_now, security_of
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.outbox import OUTBOX_BYTES_MAX
 from hyperscale.wire.peer import PeerServer
@@ -181,7 +179,7 @@ class MemberNode:
             resolver=_resolver(config),
             on_change=self._member_changed,
         )
-        self.vitals = Vitals(
+        self.vitals = LoadMonitor(
             OverloadDetector(counts_cpu=duties.counts_cpu),
             in_flight_share=lambda: _in_flight_share(server),
             queue_share=lambda: _queue_share(server),
@@ -278,7 +276,7 @@ class MemberNode:
         self.driver.feed(Describe(msgspec.msgpack.encode(metadata)))
         self._changed.set()
 
-    def members_told(self, _call: InboundCall, _asked: MembersAsked) -> MembersTold:
+    def members_told(self, _call: InboundCall, _asked: ListMembers) -> ListMembersReply:
         """Answers an operator."""
         own, *others = self.members()
         now_s = time.monotonic()
@@ -288,7 +286,9 @@ class MemberNode:
             routing = "" if workers is None else workers.decision(member.node)
             rows.append(_row(member, now_s, routing=routing))
         node = self.config.node
-        return MembersTold(cluster=node.cluster, environment=node.environment, members=tuple(rows))
+        return ListMembersReply(
+            cluster=node.cluster, environment=node.environment, members=tuple(rows)
+        )
 
     def _overload_changed(self, level: Overload) -> None:
         self.server.admission.load = Load(level)
@@ -317,7 +317,7 @@ class MemberNode:
 
     def readyz(self) -> Response:
         why_not = self.why_not_ready()
-        body = msgspec.json.encode(ReadyTold(ready=not why_not, why_not=why_not))
+        body = msgspec.json.encode(ReadinessReport(ready=not why_not, why_not=why_not))
         return json_response(HTTPStatus.SERVICE_UNAVAILABLE if why_not else HTTPStatus.OK, body)
 
 
@@ -368,7 +368,7 @@ async def open_member(config: NodeConfig, duties: Duties) -> AsyncIterator[Membe
             rng=rng,
         )
         handlers.add(View, member.vitals.timed(member.driver.asked))
-        handlers.add(MembersAsked, member.vitals.timed(member.members_told))
+        handlers.add(ListMembers, member.vitals.timed(member.members_told))
         for service in duties.services:
             service.attach(member, handlers)
             stack.push_async_callback(service.stop)

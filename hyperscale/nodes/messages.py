@@ -50,12 +50,12 @@ class MemberRow(Struct, frozen=True):
 
 
 @message(kind=200, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=EVERYONE)
-class MembersAsked(Struct, frozen=True):
+class ListMembers(Struct, frozen=True):
     """Who is there?"""
 
 
 @message(kind=201, priority=Priority.NORMAL, size=SizeClass.LARGE, senders=EVERYONE)
-class MembersTold(Struct, frozen=True):
+class ListMembersReply(Struct, frozen=True):
     cluster: str
     environment: str
     members: tuple[MemberRow, ...]

@@ -6,7 +6,8 @@ from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError
 from hyperscale.membership.discovery import DiscoveryConfig
 from hyperscale.membership.settings import MembershipConfig
-from hyperscale.nodes.identity import security_of, seeds_of
+from hyperscale.nodes.identity import seeds_of
+from hyperscale.wire.credentials import security_of
 
 
 def membership_config(config: NodeConfig) -> MembershipConfig:

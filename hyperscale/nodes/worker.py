@@ -5,7 +5,7 @@ from hyperscale.execution.cores import default_executors
 from hyperscale.health.readiness import WorkerReadiness
 from hyperscale.nodes.agent.service import AgentService
 from hyperscale.nodes.member import Duties, Standing
-from hyperscale.nodes.running import NodeServer, Settings, as_config
+from hyperscale.nodes.server import NodeServer, Settings, as_config
 from hyperscale.wire.roles import Role
 
 

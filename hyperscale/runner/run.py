@@ -21,8 +21,8 @@ from hyperscale.execution.protocol import (
     PartStatus,
     Report,
 )
-from hyperscale.jobs.allocation import Provisioner
-from hyperscale.jobs.ordering import blocked_by, ready
+from hyperscale.jobs.dependencies import blocked_by, ready
+from hyperscale.jobs.provisioner import Provisioner
 from hyperscale.plan import Plan, WorkflowPlan
 from hyperscale.plan.context import (
     Namespace,

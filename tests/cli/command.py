@@ -25,7 +25,7 @@ _started: "list[subprocess.Popen[str]]" = []
 
 
 @dataclass(frozen=True)
-class Done:
+class ForwardCommandReply:
     code: int
     stdout: str
     stderr: str
@@ -59,19 +59,19 @@ def end_all() -> None:
             pass
 
 
-def run(*arguments: str, cwd: Path) -> Done:
+def run(*arguments: str, cwd: Path) -> ForwardCommandReply:
     """The command, run to its end; nothing of it is left."""
     process = start(*arguments, cwd=cwd)
     return finish(process)
 
 
-def finish(process: "subprocess.Popen[str]") -> Done:
+def finish(process: "subprocess.Popen[str]") -> ForwardCommandReply:
     try:
         stdout, stderr = process.communicate(timeout=WAIT_S)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise
-    return Done(process.returncode, stdout, stderr)
+    return ForwardCommandReply(process.returncode, stdout, stderr)
 
 
 def results(path: Path) -> Any:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hyperscale.cli.asking import table, telling_of
 from hyperscale.cli.client_flags import add_client_flags, where
-from hyperscale.cli.following import stale
+from hyperscale.cli.follow import stale
+from hyperscale.cli.node_queries import table, telling_of
+from hyperscale.client.cluster_file import ClusterFile, NodeRow, read_cluster, write_cluster
+from hyperscale.client.manager_links import NoManagerError, WrongSecretError
 from hyperscale.errors import InputError, RunError
-from hyperscale.nodes.client_managers import NoManagerError, WrongSecretError
-from hyperscale.nodes.local.file import ClusterFile, NodeRow, read_cluster, write_cluster
 from tests.ui import scenes
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hyperscale.jobs.events import CancelRequested
-from tests.cli.command import Done
+from hyperscale.jobs.committed.events import CancelRequested
+from tests.cli.command import ForwardCommandReply
 from tests.cli.command import run as command
 from tests.jobs.builders import submission
 from tests.nodes.lab import Cluster, until
@@ -29,7 +29,7 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
 
 @pytest.fixture
 def ask(tier: Tier, tmp_path: Path) -> Any:
-    def asked(*words: str) -> Done:
+    def asked(*words: str) -> ForwardCommandReply:
         return command(*words, "--connect", tier.addresses[0], cwd=tmp_path)
 
     return asked

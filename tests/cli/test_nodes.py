@@ -10,7 +10,7 @@ import pytest
 
 from hyperscale.cli.members import _table
 from hyperscale.config.schema import settings
-from hyperscale.nodes.messages import MemberRow, MembersTold, NodeMetadata
+from hyperscale.nodes.messages import ListMembersReply, MemberRow, NodeMetadata
 from tests.cli.command import run
 from tests.nodes.lab import Cluster
 
@@ -233,7 +233,7 @@ def test_what_a_node_says_about_itself_cannot_take_over_a_terminal() -> None:
         since_s=1.0,
         metadata=NodeMetadata(datacenter="\x1b[2Jx\n", overload=""),
     )
-    shown = _table(MembersTold("c", "e", (row,)))
+    shown = _table(ListMembersReply("c", "e", (row,)))
     assert shown.replace("\n", "").isprintable()
     assert "?[2Jx?" in shown.split()
 

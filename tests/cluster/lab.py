@@ -20,13 +20,13 @@ from typing import Any
 from urllib.request import urlopen
 
 from hyperscale._native import Target
+from hyperscale.client.client import HyperscaleClient
+from hyperscale.client.cluster_file import ClusterFile, NodeRow, read_cluster
+from hyperscale.client.messages import ListWorkersReply, WorkerRow
 from hyperscale.errors import RunError
-from hyperscale.nodes.client import HyperscaleClient
-from hyperscale.nodes.client_messages import WorkerRow, WorkersTold
-from hyperscale.nodes.local.chaos import children_of
-from hyperscale.nodes.local.cluster import why_not_ready
-from hyperscale.nodes.local.control import start_again
-from hyperscale.nodes.local.file import ClusterFile, NodeRow, read_cluster
+from hyperscale.lab.chaos import children_of
+from hyperscale.lab.cluster import why_not_ready
+from hyperscale.lab.control import start_again
 from hyperscale.reporting.results import RunResult
 from tests.cli.command import HYPERSCALE, WAIT_S, is_alive, until
 
@@ -126,7 +126,7 @@ class Cluster:
 
     async def _wait_for_workers(self, is_as_wanted: Callable[[WorkerRow], bool]) -> None:
         names = {row.id for row in self.file.workers}
-        told = WorkersTold()
+        told = ListWorkersReply()
         try:
             async with asyncio.timeout(WAIT_S), self.client() as client:
                 while True:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from hyperscale.nodes.local.cluster import why_not_ready
-from hyperscale.nodes.local.file import ClusterFile, NodeRow, write_cluster
-from hyperscale.nodes.local.layout import PROGRAM
-from hyperscale.nodes.local.processes import start_node
+from hyperscale.client.cluster_file import ClusterFile, NodeRow, write_cluster
+from hyperscale.lab.cluster import why_not_ready
+from hyperscale.lab.layout import PROGRAM
+from hyperscale.lab.node_processes import start_node
 from hyperscale.wire.secret import make_secret, write_secret_file
 from tests.cluster.lab import Cluster, until
 from tests.netlab.lab import NetLab, Side

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale.nodes.local.trouble import Kind, make_plan
+from hyperscale.lab.fault_plan import Kind, make_plan
 from tests.cli.command import WAIT_S
 from tests.cluster.lab import Cluster, running_cluster
 from tests.cluster.soak import report

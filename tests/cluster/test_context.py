@@ -9,7 +9,7 @@ import os
 import signal
 from pathlib import Path
 
-from hyperscale.nodes.client_api import WorkflowResultPush
+from hyperscale.client.api import WorkflowResultPush
 from tests.cli.command import WAIT_S
 from tests.cluster.lab import (
     Cluster,

@@ -9,8 +9,8 @@ from textwrap import indent
 
 import pytest
 
-from hyperscale.nodes.client import HyperscaleClient
-from hyperscale.nodes.client_api import JobFinalResult
+from hyperscale.client.api import JobFinalResult
+from hyperscale.client.client import HyperscaleClient
 from tests.cli.command import is_alive
 from tests.cluster.lab import Cluster, Notes, all_free, leader_of, on_loop, status_is, until
 

@@ -3,14 +3,14 @@
 import asyncio
 import time
 
-from hyperscale.nodes.client import HyperscaleClient
-from hyperscale.nodes.client_messages import JobNews
-from hyperscale.nodes.local.chaos import children_of
+from hyperscale.client.client import HyperscaleClient
+from hyperscale.client.messages import WatchJobUpdate
+from hyperscale.lab.chaos import children_of
 from tests.cli.command import WAIT_S, is_alive
 from tests.cluster.lab import Cluster, assert_exact, leader_of, on_loop, running, until
 
 
-async def watched(client: HyperscaleClient, job: str) -> list[JobNews]:
+async def watched(client: HyperscaleClient, job: str) -> list[WatchJobUpdate]:
     return [news async for news in client.follow_job(job)]
 
 

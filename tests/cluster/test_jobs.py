@@ -9,13 +9,13 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from hyperscale.errors import InputError
-from hyperscale.nodes.client_api import (
+from hyperscale.client.api import (
     JobStatusPush,
     JobSubmission,
     WindowedStatsPush,
     WorkflowResultPush,
 )
+from hyperscale.errors import InputError
 from hyperscale.reporting.results import RunStatus
 from tests.cli.command import WAIT_S
 from tests.cluster.lab import Cluster, cut, on_loop, sent, status_is

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from hyperscale.client.client import HyperscaleClient
 from hyperscale.errors import RunError
-from hyperscale.nodes.client import HyperscaleClient
 from hyperscale.reporting.results import RunResult
 from tests.cli.command import HYPERSCALE
 from tests.cluster.lab import assert_exact, cut, gaps, leader_of, on_loop, running, sent

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from hyperscale.client.api import JobFinalResult
+from hyperscale.client.client import HyperscaleClient
 from hyperscale.errors import RunError
-from hyperscale.nodes.client import HyperscaleClient
-from hyperscale.nodes.client_api import JobFinalResult
 from tests.cli.command import WAIT_S, run
 from tests.cluster.lab import (
     Cluster,

@@ -12,12 +12,12 @@ from urllib.request import urlopen
 import msgspec
 import pytest
 
+from hyperscale.client.cluster_file import ClusterFile, read_cluster
 from hyperscale.config.addresses import split_address
 from hyperscale.errors import RunError
-from hyperscale.nodes.local.chaos import children_of
-from hyperscale.nodes.local.control import start_again
-from hyperscale.nodes.local.file import ClusterFile, read_cluster
-from hyperscale.nodes.local.layout import Shape, Wanted, find_ports, lay_out, shape_of
+from hyperscale.lab.chaos import children_of
+from hyperscale.lab.control import start_again
+from hyperscale.lab.layout import Shape, Wanted, find_ports, lay_out, shape_of
 from tests.cli.command import HYPERSCALE, WAIT_S, is_alive, run
 from tests.cluster.lab import Cluster, running_cluster, until
 

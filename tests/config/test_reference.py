@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hyperscale.nodes.manager import manager_duties
 from hyperscale.nodes.member import open_member
-from hyperscale.nodes.running import as_config
+from hyperscale.nodes.server import as_config
 from tests.config.reference import DOCUMENT, in_document, table
 
 PAGES = (DOCUMENT, DOCUMENT.with_name("ledger.md"))

@@ -3,13 +3,13 @@
 import subprocess
 import sys
 
-from hyperscale.execution.descent import Mark
+from hyperscale.execution.orphans import Mark
 from tests.cli.command import is_alive, until
 
 # Takes on the mark it was started with and starts a process that has no environment at all.
 STARTER = """
 import subprocess
-from hyperscale.execution.descent import Mark
+from hyperscale.execution.orphans import Mark
 Mark.of_this_process().put_on_limits()
 process = subprocess.Popen(["sleep", "600"], env={}, stdout=subprocess.DEVNULL)
 print(process.pid, flush=True)

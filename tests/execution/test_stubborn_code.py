@@ -196,7 +196,7 @@ def test_an_interrupt_does_not_reach_an_executor(lab: Lab) -> None:
 
 def test_a_teardown_that_takes_for_ever_is_given_up(lab: Lab) -> None:
     lab.write("""
-        from hyperscale.execution import host
+        from hyperscale.execution import lifecycle_hooks as host
         host.TEARDOWN_S = 0.2
 
         class Endless(Workflow):

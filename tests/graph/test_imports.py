@@ -37,7 +37,7 @@ def test_the_package_lists_its_names_and_refuses_others() -> None:
 
 
 def test_authoring_needs_no_native_module() -> None:
-    code = "import sys, hyperscale.graph, hyperscale.jobs.allocation, hyperscale.plan.context\n"
+    code = "import sys, hyperscale.graph, hyperscale.jobs.provisioner, hyperscale.plan.context\n"
     code += "print('hyperscale._native' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "False"

@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from hyperscale.jobs.agent import Agent
-from hyperscale.jobs.agent_events import (
+from hyperscale.jobs.agent.core import Agent
+from hyperscale.jobs.agent.events import (
     Command,
     Commanded,
     Effect,
@@ -29,20 +29,20 @@ from hyperscale.jobs.agent_events import (
     Tick,
     Vacated,
 )
-from hyperscale.jobs.commands import (
-    LeasesRenewed,
-    PartAnswer,
-    PartFinished,
+from hyperscale.jobs.messages import (
+    AcknowledgeResult,
+    AttemptId,
+    DeliverResult,
+    ListAttempts,
+    ListAttemptsReply,
+    PartCommandReply,
     PartStatus,
     PreparePart,
-    Progress,
     RenewLeases,
-    ResultAck,
-    RunId,
-    RunsHere,
+    RenewLeasesReply,
+    ReportProgress,
     StartPart,
     StopPart,
-    WhoRuns,
 )
 from hyperscale.plan import WorkflowPlan
 from hyperscale.stats.report import PartReport, StepCounts, StepReport
@@ -52,12 +52,12 @@ PLAN = WorkflowPlan(name="Load", vus=10, duration_s=60.0, timeout_s=30.0)
 _M = TypeVar("_M")
 
 
-def run_id(attempt: int = 1, *, job: str = "dc.1-a", part: int = 0) -> RunId:
-    return RunId(job, "Load", part, attempt)
+def run_id(attempt: int = 1, *, job: str = "dc.1-a", part: int = 0) -> AttemptId:
+    return AttemptId(job, "Load", part, attempt)
 
 
 def prepare(
-    run: RunId | None = None, *, term: int = 1, cores: int = 1, **changes: Any
+    run: AttemptId | None = None, *, term: int = 1, cores: int = 1, **changes: Any
 ) -> PreparePart:
     command = PreparePart(
         run=run or run_id(),
@@ -75,27 +75,27 @@ def prepare(
     return msgspec.structs.replace(command, **changes)
 
 
-def start(run: RunId | None = None, *, term: int = 1, **changes: Any) -> StartPart:
+def start(run: AttemptId | None = None, *, term: int = 1, **changes: Any) -> StartPart:
     command = StartPart(run=run or run_id(), group=1, term=term, start_in_ms=50.0)
     return msgspec.structs.replace(command, **changes)
 
 
-def stop(run: RunId | None = None, *, term: int = 1, reason: str = "cancelled") -> StopPart:
+def stop(run: AttemptId | None = None, *, term: int = 1, reason: str = "cancelled") -> StopPart:
     return StopPart(run=run or run_id(), group=1, term=term, reason=reason)
 
 
-def renew(*runs: RunId, term: int = 1, lease_ms: int = 8_000, stamp_ms: int = 0) -> RenewLeases:
+def renew(*runs: AttemptId, term: int = 1, lease_ms: int = 8_000, stamp_ms: int = 0) -> RenewLeases:
     return RenewLeases(
         group=1, term=term, leader="m1", lease_ms=lease_ms, runs=list(runs), stamp_ms=stamp_ms
     )
 
 
-def who_runs(*, term: int = 1) -> WhoRuns:
-    return WhoRuns(group=1, term=term, leader="m1")
+def who_runs(*, term: int = 1) -> ListAttempts:
+    return ListAttempts(group=1, term=term, leader="m1")
 
 
-def ack(run: RunId | None = None, *, term: int = 1) -> ResultAck:
-    return ResultAck(run=run or run_id(), group=1, term=term)
+def ack(run: AttemptId | None = None, *, term: int = 1) -> AcknowledgeResult:
+    return AcknowledgeResult(run=run or run_id(), group=1, term=term)
 
 
 def report(total: int, *, slot: int = 0, sequence: int = 1, elapsed_s: float = 1.0) -> PartReport:
@@ -117,15 +117,15 @@ class World:
         self.now_s = 1000.0
         self.agent = Agent(worker, incarnation=incarnation, cores=cores, now_s=self.now_s)
         self.effects: list[Effect] = []
-        self.places: dict[int, RunId] = {}  # who is on an executor
-        self.preparing: dict[RunId, tuple[int, ...]] = {}
-        self.held: dict[RunId, tuple[int, ...]] = {}  # prepared or running, not ended
-        self.started: Counter[RunId] = Counter()
-        self.begun: list[RunId] = []
-        self.leases: dict[RunId, float] = {}
-        self.stopping: dict[RunId, str] = {}
-        self.disk: dict[RunId, PartFinished] = {}
-        self.finished: Counter[RunId] = Counter()
+        self.places: dict[int, AttemptId] = {}  # who is on an executor
+        self.preparing: dict[AttemptId, tuple[int, ...]] = {}
+        self.held: dict[AttemptId, tuple[int, ...]] = {}  # prepared or running, not ended
+        self.started: Counter[AttemptId] = Counter()
+        self.begun: list[AttemptId] = []
+        self.leases: dict[AttemptId, float] = {}
+        self.stopping: dict[AttemptId, str] = {}
+        self.disk: dict[AttemptId, DeliverResult] = {}
+        self.finished: Counter[AttemptId] = Counter()
 
     # --- acting on it ---------------------------------------------------------------------
 
@@ -138,19 +138,19 @@ class World:
 
     def part(
         self, command: PreparePart | StartPart | StopPart, *, sender: str = "m1"
-    ) -> PartAnswer:
+    ) -> PartCommandReply:
         answer = self.command(command, sender=sender)
-        assert isinstance(answer, PartAnswer)
+        assert isinstance(answer, PartCommandReply)
         return answer
 
-    def renewed(self, command: RenewLeases, *, sender: str = "m1") -> LeasesRenewed:
+    def renewed(self, command: RenewLeases, *, sender: str = "m1") -> RenewLeasesReply:
         answer = self.command(command, sender=sender)
-        assert isinstance(answer, LeasesRenewed)
+        assert isinstance(answer, RenewLeasesReply)
         return answer
 
-    def runs_here(self, command: WhoRuns, *, sender: str = "m1") -> RunsHere:
+    def runs_here(self, command: ListAttempts, *, sender: str = "m1") -> ListAttemptsReply:
         answer = self.command(command, sender=sender)
-        assert isinstance(answer, RunsHere)
+        assert isinstance(answer, ListAttemptsReply)
         return answer
 
     def feed(self, event: Event) -> list[Effect]:
@@ -173,30 +173,30 @@ class World:
 
     # --- what executors do ----------------------------------------------------------------
 
-    def get_ready(self, run: RunId | None = None) -> None:
+    def get_ready(self, run: AttemptId | None = None) -> None:
         run = run or run_id()
         self.held[run] = self.preparing.pop(run)
         self.feed(Prepared(run))
 
-    def fail_to_prepare(self, run: RunId | None = None, **facts: Any) -> None:
+    def fail_to_prepare(self, run: AttemptId | None = None, **facts: Any) -> None:
         run = run or run_id()
         for place in self.preparing.pop(run):
             del self.places[place]
         self.feed(PrepareFailed(run, facts.pop("error", "no module named shop"), **facts))
 
-    def runs(self, run: RunId | None = None, *, cores: int = 1, **changes: Any) -> None:
+    def runs(self, run: AttemptId | None = None, *, cores: int = 1, **changes: Any) -> None:
         """Takes a run up to RUNNING."""
         run = run or run_id()
         assert self.part(prepare(run, cores=cores, **changes)).accepted
         self.get_ready(run)
         assert self.part(start(run)).accepted
 
-    def report(self, run: RunId, place: int, total: int, **facts: Any) -> None:
+    def report(self, run: AttemptId, place: int, total: int, **facts: Any) -> None:
         self.feed(Reported(run, place, report(total, slot=place, **facts)))
 
     def end(
         self,
-        run: RunId | None = None,
+        run: AttemptId | None = None,
         *,
         status: PartStatus = PartStatus.COMPLETED,
         places: tuple[int, ...] | None = None,
@@ -210,7 +210,7 @@ class World:
         for place in leaving:
             self.vacate(run, place)
 
-    def vacate(self, run: RunId, place: int) -> None:
+    def vacate(self, run: AttemptId, place: int) -> None:
         del self.places[place]
         self.held[run] = tuple(each for each in self.held[run] if each != place)
         self.feed(Vacated(run, place))
@@ -228,15 +228,15 @@ class World:
 
     def said(self, kind: type[_M], effects: list[Effect] | None = None) -> list[_M]:
         chosen = self.effects if effects is None else effects
-        messages: list[Message | Progress] = [
+        messages: list[Message | ReportProgress] = [
             effect.message if isinstance(effect, Send) else effect.progress
             for effect in chosen
             if isinstance(effect, Send | Report)
         ]
         return [message for message in messages if isinstance(message, kind)]
 
-    def result(self, run: RunId | None = None) -> PartFinished:
-        return next(m for m in self.said(PartFinished) if m.run == (run or run_id()))
+    def result(self, run: AttemptId | None = None) -> DeliverResult:
+        return next(m for m in self.said(DeliverResult) if m.run == (run or run_id()))
 
     # --- performing, and what must hold ---------------------------------------------------
 
@@ -279,5 +279,5 @@ class World:
                 pass
 
 
-def _part(run: RunId) -> tuple[str, str, int]:
+def _part(run: AttemptId) -> tuple[str, str, int]:
     return run.job, run.workflow, run.part

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from hyperscale.jobs.events import JobOptions, JobSubmitted, payload_digest
+from hyperscale.jobs.committed.events import JobOptions, JobSubmitted, payload_digest
 from hyperscale.plan import Plan, Priority, StepKind, StepPlan, WorkflowPlan
 from hyperscale.stats.report import PartReport, StepCounts, StepReport
 

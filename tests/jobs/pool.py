@@ -1,7 +1,13 @@
 """An allocator with workers that hold what they were granted, on a clock the test moves."""
 
-from hyperscale.jobs.allocator import RESERVE_S, SETTLE_S, Allocator, Tell
-from hyperscale.jobs.commands import AskCores, CoresAnswer, HeldCores, RunId, WorkerCores
+from hyperscale.jobs.allocator.core import RESERVE_S, SETTLE_S, Allocator, Tell
+from hyperscale.jobs.messages import (
+    AnnounceCores,
+    AttemptId,
+    HeldCores,
+    RequestCores,
+    RequestCoresReply,
+)
 from hyperscale.plan import Priority
 
 
@@ -17,8 +23,8 @@ class Pool:
         self.draining: set[str] = set()
         self.allocator = Allocator(queue_max=queue_max)
         self.allocator.lead(self.totals, now_s=self.now_s)
-        self.granted: dict[str, CoresAnswer] = {}
-        self.wishes: dict[str, AskCores] = {}
+        self.granted: dict[str, RequestCoresReply] = {}
+        self.wishes: dict[str, RequestCores] = {}
         if told:
             for name in self.totals:
                 self.tell(name)
@@ -26,7 +32,7 @@ class Pool:
 
     def tell(self, name: str) -> None:
         self.versions[name] += 1
-        cores = WorkerCores(
+        cores = AnnounceCores(
             worker=name,
             incarnation=self.incarnations[name],
             version=self.versions[name],
@@ -41,11 +47,11 @@ class Pool:
             assert each.answer.ask not in self.granted
             self.granted[each.answer.ask] = each.answer
 
-    def ask(self, name: str, **wish: object) -> CoresAnswer:
-        made = AskCores(
+    def ask(self, name: str, **wish: object) -> RequestCoresReply:
+        made = RequestCores(
             ask=name,
             leader="m1",
-            **{"job": name, "workflow": "Load", "group": 1, "term": 1, "vus": 1000, **wish},  # type: ignore[arg-type]  # fields of AskCores
+            **{"job": name, "workflow": "Load", "group": 1, "term": 1, "vus": 1000, **wish},  # type: ignore[arg-type]  # fields of RequestCores
         )
         self.wishes[name] = made
         return self.allocator.ask(made, now_s=self.now_s)
@@ -74,7 +80,7 @@ class Pool:
             wish = self.wishes[name]
             for index, share in enumerate(answer.shares):
                 part = max(wish.part, index)
-                run = RunId(wish.job, wish.workflow, part, 1)
+                run = AttemptId(wish.job, wish.workflow, part, 1)
                 if all(held.run != run for held in self.held[share.worker]):
                     exclusive = wish.is_test and wish.priority is Priority.EXCLUSIVE
                     self.held[share.worker].append(

@@ -8,36 +8,44 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from hyperscale.jobs.allocator import Allocator, Tell
-from hyperscale.jobs.commands import (
+from hyperscale.jobs.allocator.core import Allocator, Tell
+from hyperscale.jobs.committed.events import Event, JobOptions, decode_reply, encode
+from hyperscale.jobs.committed.machine import JobMachine
+from hyperscale.jobs.committed.state import Job, decode_job
+from hyperscale.jobs.leader.core import JobLeader
+from hyperscale.jobs.leader.effects import (
+    Ask,
+    Confirm,
+    Effect,
+    Propose,
+    Release,
+    Send,
+    Trouble,
+)
+from hyperscale.jobs.leader.timeouts import Timing
+from hyperscale.jobs.messages import (
+    AcknowledgeResult,
+    AnnounceCores,
+    AnnounceReady,
+    AttemptId,
+    DeliverResult,
     HeldCores,
-    LeasesRenewed,
-    PartAnswer,
-    PartFinished,
+    ListAttempts,
+    ListAttemptsReply,
+    PartCommandReply,
     PartPhase,
     PartProgress,
-    PartReady,
     PartStatus,
     PartView,
     PreparePart,
-    Progress,
-    ProgressTaken,
     Refusal,
     RenewLeases,
-    ResultAck,
-    RunId,
-    RunsHere,
+    RenewLeasesReply,
+    ReportProgress,
+    ReportProgressReply,
     StartPart,
     StopPart,
-    WhoRuns,
-    WorkerCores,
 )
-from hyperscale.jobs.effects import Ask, Confirm, Effect, Propose, Release, Send, Trouble
-from hyperscale.jobs.events import Event, JobOptions, decode_reply, encode
-from hyperscale.jobs.leader import JobLeader
-from hyperscale.jobs.machine import JobMachine
-from hyperscale.jobs.state import Job, decode_job
-from hyperscale.jobs.timing import Timing
 from hyperscale.plan import WorkflowPlan
 from tests.jobs.builders import plan, report, submission
 
@@ -51,26 +59,26 @@ class Worker:
     is_up: bool = True
     is_silent: bool = False
     refusal: Refusal = Refusal.NONE
-    readies: bool = True  # says PartReady as soon as it has prepared
-    runs: dict[RunId, PreparePart] = field(default_factory=dict)
-    phases: dict[RunId, PartPhase] = field(default_factory=dict)
-    starts: dict[RunId, float] = field(default_factory=dict)
-    stops: list[RunId] = field(default_factory=list)
-    acks: list[RunId] = field(default_factory=list)
+    readies: bool = True  # says AnnounceReady as soon as it has prepared
+    runs: dict[AttemptId, PreparePart] = field(default_factory=dict)
+    phases: dict[AttemptId, PartPhase] = field(default_factory=dict)
+    starts: dict[AttemptId, float] = field(default_factory=dict)
+    stops: list[AttemptId] = field(default_factory=list)
+    acks: list[AttemptId] = field(default_factory=list)
     renewals: int = 0
-    renewed: list[RunId] = field(default_factory=list)  # with the last one
+    renewed: list[AttemptId] = field(default_factory=list)  # with the last one
     echoed: list[int] = field(default_factory=list)  # stamps that leases were to count from
     version: int = 0
     incarnation: int = 1
 
-    def cores(self) -> WorkerCores:
+    def cores(self) -> AnnounceCores:
         self.version += 1
         held = [
             HeldCores(run=run, cores=c.cores, shared=c.shared, exclusive=c.exclusive)
             for run, c in self.runs.items()
             if self.phases[run] is not PartPhase.FINISHED
         ]
-        return WorkerCores(
+        return AnnounceCores(
             worker=self.name,
             incarnation=self.incarnation,
             version=self.version,
@@ -157,7 +165,7 @@ class Rig:
         assert found is not None
         return found
 
-    def report(self, name: str, *, rate: int = 100) -> ProgressTaken | None:
+    def report(self, name: str, *, rate: int = 100) -> ReportProgressReply | None:
         worker = self.workers[name]
         running = [run for run, phase in worker.phases.items() if phase is PartPhase.RUNNING]
         if not running or not worker.is_up or worker.is_silent:
@@ -174,7 +182,7 @@ class Rig:
             )
             parts.append(PartProgress(run=run, report=made, elapsed_s=elapsed_s))
         taken, effects = self.leader.progress(
-            Progress(worker=name, group=1, parts=parts), now_s=self.now_s
+            ReportProgress(worker=name, group=1, parts=parts), now_s=self.now_s
         )
         self.do(effects)
         return taken
@@ -191,7 +199,7 @@ class Rig:
         told_s: float = 0.0,
         provided: list[bytes] | None = None,
         workflow: str = "",
-    ) -> list[PartFinished]:
+    ) -> list[DeliverResult]:
         """The worker's runs end, and it says so."""
         worker = self.workers[name]
         told = []
@@ -201,7 +209,7 @@ class Rig:
             worker.phases[run] = PartPhase.FINISHED
             elapsed_s = self.now_s - worker.starts.get(run, self.now_s) - unheard_s + told_s
             told.append(
-                PartFinished(
+                DeliverResult(
                     worker=name,
                     group=1,
                     run=run,
@@ -239,7 +247,7 @@ class Rig:
     def told(self, worker: Worker) -> None:
         self.tell(self.allocator.told(worker.cores(), now_s=self.now_s))
 
-    def running(self) -> dict[str, list[RunId]]:
+    def running(self) -> dict[str, list[AttemptId]]:
         return {
             name: [run for run, phase in worker.phases.items() if phase is PartPhase.RUNNING]
             for name, worker in self.workers.items()
@@ -330,7 +338,9 @@ class Rig:
         match command:
             case PreparePart(run=run):
                 if worker.refusal is not Refusal.NONE:
-                    return PartAnswer(run=run, accepted=False, refusal=worker.refusal, reason="no")
+                    return PartCommandReply(
+                        run=run, accepted=False, refusal=worker.refusal, reason="no"
+                    )
                 worker.runs[run] = command
                 worker.phases.setdefault(run, PartPhase.PREPARING)
                 if worker.readies:
@@ -338,7 +348,7 @@ class Rig:
                 return self._answer(run, worker)
             case StartPart(run=run):
                 if run not in worker.runs:
-                    return PartAnswer(
+                    return PartCommandReply(
                         run=run, accepted=False, refusal=Refusal.UNKNOWN_RUN, reason="unknown"
                     )
                 worker.phases[run] = PartPhase.RUNNING
@@ -355,32 +365,32 @@ class Rig:
                 worker.renewed = command.runs
                 worker.echoed.append(command.stamp_ms)
                 open_ = {r for r, p in worker.phases.items() if p is not PartPhase.FINISHED}
-                return LeasesRenewed(
+                return RenewLeasesReply(
                     accepted=True,
                     unknown=[run for run in command.runs if run not in worker.runs],
                     unlisted=sorted(open_ - set(command.runs), key=str),
                     stamp_ms=self.now_ms,
                 )
-            case WhoRuns():
+            case ListAttempts():
                 views = [
                     PartView(run=run, phase=worker.phases[run], cores=c.cores)
                     for run, c in worker.runs.items()
                 ]
-                return RunsHere(worker=worker.name, parts=views, stamp_ms=self.now_ms)
-            case ResultAck(run=run):
+                return ListAttemptsReply(worker=worker.name, parts=views, stamp_ms=self.now_ms)
+            case AcknowledgeResult(run=run):
                 worker.acks.append(run)
                 worker.runs.pop(run, None)
                 worker.phases.pop(run, None)
                 return None
         raise AssertionError(command)
 
-    def _answer(self, run: RunId, worker: Worker) -> PartAnswer:
+    def _answer(self, run: AttemptId, worker: Worker) -> PartCommandReply:
         phase = worker.phases.get(run, PartPhase.UNKNOWN)
-        return PartAnswer(run=run, accepted=True, phase=phase, stamp_ms=self.now_ms)
+        return PartCommandReply(run=run, accepted=True, phase=phase, stamp_ms=self.now_ms)
 
-    def _end(self, worker: Worker, run: RunId, reason: str) -> None:
+    def _end(self, worker: Worker, run: AttemptId, reason: str) -> None:
         worker.phases[run] = PartPhase.FINISHED
-        finished = PartFinished(
+        finished = DeliverResult(
             worker=worker.name,
             group=1,
             run=run,
@@ -396,7 +406,7 @@ class Rig:
         for run, phase in list(worker.phases.items()):
             if phase is PartPhase.PREPARING:
                 worker.phases[run] = PartPhase.READY
-                message = PartReady(worker=name, group=1, run=run, stamp_ms=self.now_ms)
+                message = AnnounceReady(worker=name, group=1, run=run, stamp_ms=self.now_ms)
                 self._work.extend(self.leader.received(message, now_s=self.now_s))
 
 

@@ -3,16 +3,16 @@
 import msgspec
 import pytest
 
-from hyperscale.jobs.agent_events import Ended, Restored, Send
-from hyperscale.jobs.agent_results import ERROR_CHARS_MAX
-from hyperscale.jobs.commands import (
-    PartFinished,
+from hyperscale.jobs.agent.events import Ended, Restored, Send
+from hyperscale.jobs.agent.results import ERROR_CHARS_MAX
+from hyperscale.jobs.messages import (
+    AnnouncePrepareFailed,
+    AnnounceReady,
+    DeliverResult,
     PartPhase,
-    PartReady,
-    PartRefused,
     PartStatus,
-    Progress,
     Refusal,
+    ReportProgress,
 )
 from tests.jobs.agent_world import World, ack, prepare, renew, report, run_id, start, stop, who_runs
 
@@ -23,13 +23,13 @@ def test_a_run_goes_from_its_command_to_its_result() -> None:
     assert (answer.accepted, answer.phase) == (True, PartPhase.PREPARING)
     assert world.agent.free_cores == 2
     world.get_ready()
-    assert [ready.run for ready in world.said(PartReady)] == [run_id()]
+    assert [ready.run for ready in world.said(AnnounceReady)] == [run_id()]
     assert world.part(start()).phase is PartPhase.RUNNING
     assert world.started[run_id()] == 1
     world.report(run_id(), 0, 10)
     world.report(run_id(), 1, 5)
     world.wait(0.6)
-    (progress,) = world.said(Progress)[:1]
+    (progress,) = world.said(ReportProgress)[:1]
     assert progress.parts[0].report.steps[0].counts.total == 15
     world.end(provided=b"p")
     result = world.result()
@@ -47,14 +47,14 @@ def test_a_result_is_stored_before_it_is_sent_and_sent_again_until_it_is_acknowl
     world = World()
     world.runs()
     world.end()
-    assert len(world.said(PartFinished)) == 1
+    assert len(world.said(DeliverResult)) == 1
     world.wait(30)
-    sent = len(world.said(PartFinished))
+    sent = len(world.said(DeliverResult))
     assert 4 <= sent <= 12
     assert run_id() in world.disk
     world.command(ack())
     world.wait(60)
-    assert len(world.said(PartFinished)) == sent
+    assert len(world.said(DeliverResult)) == sent
     assert world.disk == {}
 
 
@@ -63,11 +63,11 @@ def test_after_ten_minutes_a_result_waits_on_disk_until_a_leader_asks() -> None:
     world.runs()
     world.end()
     world.wait(700)
-    assert world.said(PartFinished, world.wait(600)) == []
+    assert world.said(DeliverResult, world.wait(600)) == []
     here = world.runs_here(who_runs(term=2), sender="m2")
     assert [(view.run, view.phase) for view in here.parts] == [(run_id(), PartPhase.FINISHED)]
     effects = world.wait(0.5)
-    assert [m.run for m in world.said(PartFinished, effects)] == [run_id()]
+    assert [m.run for m in world.said(DeliverResult, effects)] == [run_id()]
     assert {e.to for e in effects if isinstance(e, Send) and e.to} == {"m2"}
 
 
@@ -78,13 +78,13 @@ def test_results_of_an_earlier_life_are_offered_to_every_manager_until_a_leader_
     world = World()
     world.feed(Restored(tuple(first.disk.values())))
     effects = world.wait(1)
-    offers = [e for e in effects if isinstance(e, Send) and isinstance(e.message, PartFinished)]
+    offers = [e for e in effects if isinstance(e, Send) and isinstance(e.message, DeliverResult)]
     assert [offer.to for offer in offers] == [""]
     answer = world.part(prepare())
     assert answer.phase is PartPhase.FINISHED, "the same attempt does not run again"
     world.command(renew(term=3), sender="m3")
     offers = [
-        e for e in world.wait(0.5) if isinstance(e, Send) and isinstance(e.message, PartFinished)
+        e for e in world.wait(0.5) if isinstance(e, Send) and isinstance(e.message, DeliverResult)
     ]
     assert [offer.to for offer in offers] == ["m3"]
 
@@ -95,12 +95,12 @@ def test_a_failed_preparation_is_told_until_acknowledged_and_frees_its_cores() -
     world.fail_to_prepare(error="no module named shop", is_input=True)
     assert world.agent.free_cores == 4
     world.wait(3)
-    refusals = world.said(PartRefused)
+    refusals = world.said(AnnouncePrepareFailed)
     assert len(refusals) >= 2
     assert refusals[0].is_input
     assert refusals[0].error == "no module named shop"
     world.command(ack())
-    assert world.said(PartRefused, world.wait(30)) == []
+    assert world.said(AnnouncePrepareFailed, world.wait(30)) == []
     assert world.agent.is_idle
 
 
@@ -114,7 +114,7 @@ def test_what_hooks_of_a_part_sent_that_could_not_be_prepared_is_in_its_result(
     world.fail_to_prepare(
         error="Load.warm failed", hint="see its output", is_retryable=is_retryable
     )
-    assert world.said(PartRefused) == []
+    assert world.said(AnnouncePrepareFailed) == []
     result = world.result()
     assert (result.status, result.is_retryable) == (PartStatus.FAILED, is_retryable)
     assert result.error == "Load.warm failed (hint: see its output)"
@@ -131,7 +131,7 @@ def test_an_error_of_any_length_fits_into_a_message() -> None:
     world = World()
     world.part(prepare())
     world.fail_to_prepare(error="x" * 10_000_000)
-    assert len(world.said(PartRefused)[0].error) == ERROR_CHARS_MAX
+    assert len(world.said(AnnouncePrepareFailed)[0].error) == ERROR_CHARS_MAX
     world.runs(run_id(2))
     world.end(run_id(2), status=PartStatus.FAILED, error="y" * 10_000_000)
     assert len(world.result(run_id(2)).error or "") == ERROR_CHARS_MAX
@@ -181,9 +181,9 @@ def test_ready_is_repeated_until_the_start() -> None:
     world.get_ready()
     world.command(renew(run_id()))
     world.wait(2.5)
-    assert len(world.said(PartReady)) == 3
+    assert len(world.said(AnnounceReady)) == 3
     world.part(start())
-    assert world.said(PartReady, world.wait(2)) == []
+    assert world.said(AnnounceReady, world.wait(2)) == []
 
 
 def test_a_core_that_fails_ends_the_others_of_its_part() -> None:
@@ -192,7 +192,7 @@ def test_a_core_that_fails_ends_the_others_of_its_part() -> None:
     world.feed(Ended(run_id(), 1, PartStatus.FAILED, error="killed by SIGSEGV", is_dead=True))
     assert world.stopping == {run_id(): "another core of the part failed: killed by SIGSEGV"}
     world.vacate(run_id(), 1)
-    assert world.said(PartFinished) == []
+    assert world.said(DeliverResult) == []
     world.obey_stops()
     result = world.result()
     assert (result.status, result.error) == (PartStatus.FAILED, "killed by SIGSEGV")
@@ -240,6 +240,6 @@ def test_cores_are_free_only_when_the_executors_are_gone() -> None:
     world.feed(Ended(run_id(), 0, PartStatus.COMPLETED))
     other = run_id(job="dc.1-b")
     assert world.part(prepare(other)).refusal is Refusal.NO_CORES
-    assert world.said(PartFinished) == []
+    assert world.said(DeliverResult) == []
     world.vacate(run_id(), 0)
     assert world.part(prepare(other)).accepted

@@ -2,11 +2,11 @@
 
 import pytest
 
-from hyperscale.jobs import agent_fences
-from hyperscale.jobs.agent import LEAVING
-from hyperscale.jobs.agent_events import Drain, Report
-from hyperscale.jobs.agent_fences import REMEMBERED_S, Fences
-from hyperscale.jobs.commands import PartFinished, PartPhase, PartStatus, Refusal, WorkerCores
+from hyperscale.jobs.agent import fences as agent_fences
+from hyperscale.jobs.agent.core import LEAVING
+from hyperscale.jobs.agent.events import Drain, Report
+from hyperscale.jobs.agent.fences import REMEMBERED_S, Fences
+from hyperscale.jobs.messages import AnnounceCores, DeliverResult, PartPhase, PartStatus, Refusal
 from tests.jobs.agent_world import World, ack, prepare, renew, run_id, start, stop, who_runs
 
 
@@ -182,7 +182,7 @@ def test_shared_runs_go_beside_the_others_up_to_a_bound() -> None:
     assert sorted(world.places) == [0, 1, 2, 3]
     answer = world.part(prepare(run_id(job="dc.1-z"), shared=True))
     assert answer.refusal is Refusal.NO_CORES
-    told = world.said(WorkerCores)[-1]
+    told = world.said(AnnounceCores)[-1]
     assert sorted((held.cores, held.shared) for held in told.held) == [
         (1, False),
         (1, True),
@@ -203,12 +203,12 @@ def test_a_shared_run_also_waits_for_the_attempt_it_supersedes() -> None:
 def test_cores_are_told_at_once_when_they_change_and_each_second() -> None:
     world = World(cores=3)
     world.part(prepare(cores=2))
-    told = world.said(WorkerCores)[-1]
+    told = world.said(AnnounceCores)[-1]
     assert (told.worker, told.incarnation, told.total) == ("w1", 7, 3)
     assert [(held.run, held.cores) for held in told.held] == [(run_id(), 2)]
-    later = world.said(WorkerCores, world.wait(3))
+    later = world.said(AnnounceCores, world.wait(3))
     assert 3 <= len(later) <= 4
-    versions = [message.version for message in world.said(WorkerCores)]
+    versions = [message.version for message in world.said(AnnounceCores)]
     assert versions == sorted(set(versions))
 
 
@@ -216,7 +216,7 @@ def test_a_draining_worker_takes_nothing_new_and_finishes_what_it_has() -> None:
     world = World()
     world.runs()
     world.feed(Drain())
-    assert world.said(WorkerCores)[-1].draining
+    assert world.said(AnnounceCores)[-1].draining
     answer = world.part(prepare(run_id(job="dc.1-b")))
     assert answer.refusal is Refusal.DRAINING
     assert world.part(prepare(run_id(2))).refusal is Refusal.DRAINING
@@ -231,7 +231,7 @@ def test_a_worker_that_leaves_hands_its_runs_over() -> None:
     world.part(prepare(run_id(job="dc.1-b")))
     world.feed(Drain(hands_over=True))
     world.obey_stops()
-    results = {result.run: result for result in world.said(PartFinished)}
+    results = {result.run: result for result in world.said(DeliverResult)}
     assert len(results) == 2
     for result in results.values():
         assert (result.status, result.error) == (PartStatus.STOPPED, LEAVING)

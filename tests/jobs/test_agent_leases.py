@@ -2,9 +2,9 @@
 
 import pytest
 
-from hyperscale.jobs.agent_events import Commanded, Ended, LeaseRun
-from hyperscale.jobs.agent_results import LEASE_OVER
-from hyperscale.jobs.commands import Isolation, PartPhase, PartReady, PartStatus, Refusal
+from hyperscale.jobs.agent.events import Commanded, Ended, LeaseRun
+from hyperscale.jobs.agent.results import LEASE_OVER
+from hyperscale.jobs.messages import AnnounceReady, Isolation, PartPhase, PartStatus, Refusal
 from tests.jobs.agent_world import World, prepare, renew, run_id, start
 
 
@@ -54,7 +54,7 @@ def test_a_start_that_is_older_than_its_lease_is_refused() -> None:
     world = World()
     world.part(prepare(lease_ms=60_000))
     world.get_ready()
-    stamp_ms = world.said(PartReady)[0].stamp_ms
+    stamp_ms = world.said(AnnounceReady)[0].stamp_ms
     world.now_s += 9
     answer = world.part(start(stamp_ms=stamp_ms))
     assert answer.refusal is Refusal.INVALID

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperscale._native import Histogram
-from hyperscale.jobs.agent_merge import (
+from hyperscale.jobs.agent.merge import (
     MERGED_PER_S,
     PHASES_S,
     RECENT_S,

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyperscale.jobs.agent_events import Drain, Ended
-from hyperscale.jobs.agent_fences import REMEMBERED_S, Fences
-from hyperscale.jobs.commands import PartPhase, PartStatus, RunId
+from hyperscale.jobs.agent.events import Drain, Ended
+from hyperscale.jobs.agent.fences import REMEMBERED_S, Fences
+from hyperscale.jobs.messages import AttemptId, PartPhase, PartStatus
 from tests.jobs.agent_world import World, ack, prepare, renew, run_id, start, stop, who_runs
 
 CORES = 3
@@ -16,7 +16,7 @@ CORES = 3
 @dataclass(frozen=True)
 class Act:
     what: str
-    run: RunId
+    run: AttemptId
     term: int
     cores: int
     shared: bool
@@ -33,7 +33,7 @@ ACTS = st.builds(
         + ["fail", "end", "end", "die", "obey", "obey", "drain"]
     ),
     run=st.builds(
-        RunId,
+        AttemptId,
         st.sampled_from(["dc.1-a", "dc.1-b"]),
         st.just("Load"),
         st.integers(0, 1),
@@ -46,7 +46,7 @@ ACTS = st.builds(
 )
 
 
-def _pick(choices: object, act: Act) -> RunId | None:
+def _pick(choices: object, act: Act) -> AttemptId | None:
     found = sorted(choices, key=repr)  # type: ignore[call-overload]  # any collection of runs
     return found[(act.run.attempt + act.cores) % len(found)] if found else None
 

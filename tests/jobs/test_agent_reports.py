@@ -4,21 +4,21 @@ from itertools import pairwise
 
 import pytest
 
-from hyperscale.jobs.agent_events import Answered, Measured, Printed, Report, Send
-from hyperscale.jobs.agent_runs import OUTPUT_BURST_BYTES, PROGRESS_S
-from hyperscale.jobs.commands import (
+from hyperscale.jobs.agent.attempts import OUTPUT_BURST_BYTES, PROGRESS_S
+from hyperscale.jobs.agent.events import Answered, Measured, Printed, Report, Send
+from hyperscale.jobs.messages import (
     Backpressure,
+    DeliverResult,
+    ForwardOutput,
     Isolation,
-    PartFinished,
-    PartOutput,
     PartPhase,
-    Progress,
-    ProgressTaken,
+    ReportProgress,
+    ReportProgressReply,
 )
 from tests.jobs.agent_world import World, run_id, who_runs
 
 
-def _answer(world: World, taken: ProgressTaken | None, *, to: str = "m1") -> None:
+def _answer(world: World, taken: ReportProgressReply | None, *, to: str = "m1") -> None:
     world.feed(Answered(1, to, taken))
 
 
@@ -33,7 +33,7 @@ def test_backpressure_stretches_the_interval_and_even_reject_keeps_a_probe(
     for _ in range(600):
         if any(isinstance(effect, Report) for effect in world.wait(0.1)):
             sent_s.append(world.now_s)
-            _answer(world, ProgressTaken(backpressure=level))
+            _answer(world, ReportProgressReply(backpressure=level))
     steps_s = [later - earlier for earlier, later in pairwise(sent_s[2:])]
     assert steps_s
     assert min(steps_s) == pytest.approx(PROGRESS_S[level], abs=0.11)
@@ -45,10 +45,10 @@ def test_relief_is_heard_at_the_next_probe() -> None:
     world.runs(on_isolation=Isolation.CONTINUE)
     world.report(run_id(), 0, 1)
     world.wait(0.1)
-    _answer(world, ProgressTaken(backpressure=Backpressure.REJECT))
+    _answer(world, ReportProgressReply(backpressure=Backpressure.REJECT))
     assert [e for e in world.wait(4.4) if isinstance(e, Report)] == []
     assert [e for e in world.wait(0.9) if isinstance(e, Report)]
-    _answer(world, ProgressTaken())
+    _answer(world, ReportProgressReply())
     assert [e for e in world.wait(0.5) if isinstance(e, Report)]
 
 
@@ -62,7 +62,7 @@ def test_workers_that_begin_together_do_not_go_on_reporting_together() -> None:
         while len(sent_s) < 3:
             if any(isinstance(effect, Report) for effect in world.wait(0.01)):
                 sent_s.append(world.now_s)
-                _answer(world, ProgressTaken())
+                _answer(world, ReportProgressReply())
         assert sent_s[0] == pytest.approx(1000.0, abs=0.1)
         third_s.add(round(sent_s[2] * 20))
     assert len(third_s) >= 5
@@ -82,7 +82,7 @@ def test_a_leader_that_is_none_any_more_says_who_is() -> None:
     world.runs()
     world.report(run_id(), 0, 1)
     world.wait(0.1)
-    _answer(world, ProgressTaken(leader="m9"))
+    _answer(world, ReportProgressReply(leader="m9"))
     assert {e.to for e in world.wait(1) if isinstance(e, Report)} == {"m9"}
 
 
@@ -95,9 +95,9 @@ def test_runs_of_a_group_share_one_message_with_sequences_of_their_own() -> None
     world.report(other, 1, 4)
     world.feed(Measured(cpu=0.5, memory=0.25))
     world.wait(0.1)
-    _answer(world, ProgressTaken())
+    _answer(world, ReportProgressReply())
     world.wait(0.6)
-    last = world.said(Progress)[-1]
+    last = world.said(ReportProgress)[-1]
     assert {part.run: part.report.steps[0].counts.total for part in last.parts} == {
         run_id(): 3,
         other: 4,
@@ -105,7 +105,7 @@ def test_runs_of_a_group_share_one_message_with_sequences_of_their_own() -> None
     assert (last.cpu, last.memory) == (0.5, 0.25)
     sequences = [
         part.report.sequence
-        for progress in world.said(Progress)
+        for progress in world.said(ReportProgress)
         for part in progress.parts
         if part.run == other
     ]
@@ -117,7 +117,7 @@ def test_the_elapsed_time_is_of_this_attempt_and_the_report_of_the_workflow() ->
     world.runs(run_id(2), elapsed_s=20.0)
     world.report(run_id(2), 0, 3, elapsed_s=25.0)
     world.wait(0.1)
-    (part,) = world.said(Progress)[-1].parts
+    (part,) = world.said(ReportProgress)[-1].parts
     assert part.elapsed_s == 5.0
     assert part.report.elapsed_s == 25.0
 
@@ -129,13 +129,13 @@ def test_a_run_whose_actions_take_long_says_so_before_it_is_taken_for_stuck() ->
     for second in range(15):
         world.report(run_id(), 0, 3, sequence=second + 1)
         world.wait(1)
-        _answer(world, ProgressTaken())
-        pleas.append(world.said(Progress)[-1].parts[0].extension)
+        _answer(world, ReportProgressReply())
+        pleas.append(world.said(ReportProgress)[-1].parts[0].extension)
     assert pleas[5] == ""
     assert pleas[-1].startswith("1 virtual users have been in their steps for 1")
     world.report(run_id(), 0, 4, sequence=99)
     world.wait(1)
-    assert world.said(Progress)[-1].parts[0].extension == ""
+    assert world.said(ReportProgress)[-1].parts[0].extension == ""
 
 
 def test_who_runs_gets_everything_there_is_to_know() -> None:
@@ -156,12 +156,12 @@ def test_output_is_brought_to_the_leader_with_its_slot_and_bounded() -> None:
     world.feed(Printed(run_id(), 1, "stdout", "hello\n"))
     world.feed(Printed(run_id(), 1, "stdout", "again\n"))
     world.wait(0.3)
-    (output,) = world.said(PartOutput)
+    (output,) = world.said(ForwardOutput)
     assert (output.slot, output.stream, output.text) == (5, "stdout", "hello\nagain\n")
     line = "x" * 1023 + "\n"
     for _ in range(2 * OUTPUT_BURST_BYTES // len(line)):
         world.feed(Printed(run_id(), 0, "stdout", line))
-    outputs = world.said(PartOutput, world.wait(1))
+    outputs = world.said(ForwardOutput, world.wait(1))
     assert sum(len(each.text) for each in outputs) < OUTPUT_BURST_BYTES + 1000
     assert "too many to bring here" in outputs[-1].text
 
@@ -181,7 +181,7 @@ def test_pieces_of_output_are_numbered_on_whoever_leads() -> None:
     sent = [
         (effect.to, effect.message.number)
         for effect in world.effects
-        if isinstance(effect, Send) and isinstance(effect.message, PartOutput)
+        if isinstance(effect, Send) and isinstance(effect.message, ForwardOutput)
     ]
     first = sent[0][1]
     assert first > 0
@@ -196,7 +196,7 @@ def test_an_attempt_that_begins_again_on_a_restarted_worker_numbers_its_output_a
         for _ in range(2):
             world.feed(Printed(run_id(), 0, "stdout", "tick\n"))
             world.wait(0.3)
-        numbers += [output.number for output in world.said(PartOutput)]
+        numbers += [output.number for output in world.said(ForwardOutput)]
     assert len(set(numbers)) == 4
     assert numbers == sorted(numbers)
 
@@ -207,5 +207,5 @@ def test_output_comes_before_the_end() -> None:
     world.feed(Printed(run_id(), 0, "stdout", "last words\n"))
     world.end()
     messages = [effect.message for effect in world.effects if isinstance(effect, Send)]
-    kinds = [type(m) for m in messages if isinstance(m, PartOutput | PartFinished)]
-    assert kinds == [PartOutput, PartFinished]
+    kinds = [type(m) for m in messages if isinstance(m, ForwardOutput | DeliverResult)]
+    assert kinds == [ForwardOutput, DeliverResult]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale.jobs.allocation import Claim, Provisioner, priority_range
+from hyperscale.jobs.provisioner import Claim, Provisioner, priority_range
 from hyperscale.plan import Priority
 
 LOW, NORMAL, HIGH, EXCLUSIVE, AUTO = (

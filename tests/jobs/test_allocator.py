@@ -3,7 +3,7 @@
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hyperscale.jobs.allocator import (
+from hyperscale.jobs.allocator.core import (
     AGE_S,
     FREED_S,
     REBUILD_S,
@@ -13,13 +13,13 @@ from hyperscale.jobs.allocator import (
     TOGETHER_S,
     place,
 )
-from hyperscale.jobs.commands import (
+from hyperscale.jobs.messages import (
     SHARED_MAX,
+    AnnounceCores,
     AskState,
+    AttemptId,
     HeldCores,
     ReleaseCores,
-    RunId,
-    WorkerCores,
     WorkerShare,
 )
 from hyperscale.plan import Priority
@@ -190,7 +190,7 @@ def test_nothing_is_granted_before_every_worker_has_told() -> None:
 
 def test_cores_that_are_held_since_an_earlier_allocator_are_not_granted_again() -> None:
     pool = Pool(4, told=False)
-    pool.held["w0"] = [HeldCores(run=RunId("old", "Load", 0, 1), cores=3)]
+    pool.held["w0"] = [HeldCores(run=AttemptId("old", "Load", 0, 1), cores=3)]
     pool.tell("w0")
     pool.ask("a")
     pool.settle()
@@ -398,7 +398,7 @@ def test_news_of_a_worker_that_were_overtaken_are_ignored() -> None:
     pool = Pool(4)
     pool.ask("a")
     pool.settle()
-    old = WorkerCores(worker="w0", incarnation=1, version=0, total=4)
+    old = AnnounceCores(worker="w0", incarnation=1, version=0, total=4)
     pool.allocator.told(old, now_s=pool.now_s)
     assert sum(pool.allocator.free().values()) == 0
 

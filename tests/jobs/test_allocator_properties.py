@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyperscale.jobs.allocator import AGE_S, RESERVE_S, SETTLE_S, Allocator
-from hyperscale.jobs.commands import AskState, ReleaseCores
+from hyperscale.jobs.allocator.core import AGE_S, RESERVE_S, SETTLE_S, Allocator
+from hyperscale.jobs.messages import AskState, ReleaseCores
 from hyperscale.plan import Priority
 from tests.jobs.pool import Pool
 

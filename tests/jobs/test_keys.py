@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperscale.errors import InputError
-from hyperscale.jobs.keys import (
+from hyperscale.jobs.committed.keys import (
     KEY_BYTES_MAX,
     SLOTS,
     JobName,
@@ -32,7 +32,7 @@ def test_a_job_id_says_where_to_ask_for_it(key: str, group: int) -> None:
 
 
 def test_slots_and_ids_are_the_same_in_every_process() -> None:
-    code = "from hyperscale.jobs.keys import *; print(slot_of('a'), job_id('x', 1, 'a'))"
+    code = "from hyperscale.jobs.committed.keys import *; print(slot_of('a'), job_id('x', 1, 'a'))"
     said = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

@@ -3,21 +3,27 @@
 import msgspec
 import pytest
 
-from hyperscale.jobs.commands import PartPhase, PartProgress, PartReady, Progress, RunId
-from hyperscale.jobs.effects import Effect
-from hyperscale.jobs.events import (
+from hyperscale.jobs.committed.events import (
     AttemptRevoked,
     CancelRequested,
     Checkpointed,
     Dispatched,
     Event,
     JobStatus,
+    PartEnded,
     Reply,
-    SubFinished,
     WorkflowsPlanned,
 )
-from hyperscale.jobs.outcome import outcome_of
-from hyperscale.jobs.state import WorkflowStatus
+from hyperscale.jobs.committed.outcome import outcome_of
+from hyperscale.jobs.committed.state import WorkflowStatus
+from hyperscale.jobs.leader.effects import Effect
+from hyperscale.jobs.messages import (
+    AnnounceReady,
+    AttemptId,
+    PartPhase,
+    PartProgress,
+    ReportProgress,
+)
 from hyperscale.plan import Priority, StateKind, StatePlan, ThresholdPlan
 from hyperscale.plan.context import Provided, decode_received, encode_provided
 from tests.jobs.builders import plan, report, submission, workflow
@@ -56,7 +62,7 @@ def test_all_parts_start_together_once_all_are_ready() -> None:
     rig.workers["w1"].readies = False
     job = rig.submit(workflow("Load"))
     rig.run(3.0)
-    assert rig.workers["w0"].phases[RunId(job, "Load", 0, 1)] is PartPhase.READY
+    assert rig.workers["w0"].phases[AttemptId(job, "Load", 0, 1)] is PartPhase.READY
     rig.ready("w1")
     rig.do([])
     starts = [next(iter(worker.starts.values())) for worker in rig.workers.values()]
@@ -96,7 +102,7 @@ def test_a_lease_counts_from_what_was_heard_before_the_leader_was_asked_about() 
     worker = rig.workers["w0"]
     rig.run(0.5)
     run = next(iter(worker.runs))
-    message = PartReady(worker="w0", group=1, run=run, stamp_ms=rig.now_ms)
+    message = AnnounceReady(worker="w0", group=1, run=run, stamp_ms=rig.now_ms)
     rig.do(rig.leader.received(message, now_s=rig.now_s))
     worker.echoed.clear()
     rig.do(rig.leader.confirmed(rig.question, now_s=rig.now_s))
@@ -128,11 +134,11 @@ def test_load_begins_once_the_leader_is_confirmed() -> None:
     rig.confirms = False
     job = rig.submit(workflow("Load"))
     rig.run(3.0)
-    assert rig.workers["w0"].phases[RunId(job, "Load", 0, 1)] is PartPhase.READY
+    assert rig.workers["w0"].phases[AttemptId(job, "Load", 0, 1)] is PartPhase.READY
     assert rig.workers["w0"].starts == {}
     rig.confirms = True
     rig.run(3.0)
-    assert rig.running()["w0"] == [RunId(job, "Load", 0, 1)]
+    assert rig.running()["w0"] == [AttemptId(job, "Load", 0, 1)]
 
 
 def test_a_worker_heard_again_is_renewed_at_once() -> None:
@@ -292,7 +298,7 @@ def test_every_dispatch_and_result_is_a_committed_entry() -> None:
         for run in (*worker.starts,):
             assert (run.part, run.attempt, worker.name) in dispatched
     assert sum(isinstance(event, AttemptRevoked) for event in events) == 1
-    assert sum(isinstance(event, SubFinished) for event in events) == 3
+    assert sum(isinstance(event, PartEnded) for event in events) == 3
     assert sum(isinstance(event, WorkflowsPlanned) for event in events) == 1
     assert any(isinstance(event, Checkpointed) for event in events)
     assert rig.job(job).status is JobStatus.COMPLETED
@@ -314,7 +320,8 @@ def test_the_view_says_what_was_lost_and_who_is_at_its_limit() -> None:
         run=run, report=report("Load", slot=1, sequence=10**6, elapsed_s=7.0), elapsed_s=7.0
     )
     rig.leader.progress(
-        Progress(worker=worker, group=1, parts=[part], cpu=0.9, saturated=[run]), now_s=rig.now_s
+        ReportProgress(worker=worker, group=1, parts=[part], cpu=0.9, saturated=[run]),
+        now_s=rig.now_s,
     )
     view = rig.leader.view(job, now_s=rig.now_s)
     assert view is not None

@@ -3,9 +3,15 @@
 import msgspec
 import pytest
 
-from hyperscale.jobs.commands import Isolation, PartProgress, PartRefused, Progress, Refusal
-from hyperscale.jobs.events import CancelRequested, JobOptions, JobStatus
-from hyperscale.jobs.timing import Timing, extension_s
+from hyperscale.jobs.committed.events import CancelRequested, JobOptions, JobStatus
+from hyperscale.jobs.leader.timeouts import Timing, extension_s
+from hyperscale.jobs.messages import (
+    AnnouncePrepareFailed,
+    Isolation,
+    PartProgress,
+    Refusal,
+    ReportProgress,
+)
 from hyperscale.plan import ThresholdPlan
 from tests.jobs.builders import report, workflow
 from tests.jobs.rig import Rig
@@ -16,7 +22,7 @@ def test_bad_input_found_while_preparing_ends_the_workflow() -> None:
     rig.workers["w0"].readies = False
     job = rig.submit(workflow("Load"))
     (command,) = rig.prepared()
-    refused = PartRefused(
+    refused = AnnouncePrepareFailed(
         worker="w0", group=1, run=command.run, error="no module x", hint="add it", is_input=True
     )
     rig.do(rig.leader.received(refused, now_s=rig.now_s))
@@ -154,7 +160,7 @@ def test_a_part_that_moves_gets_more_time_and_one_that_does_not_gets_none() -> N
             extension="a long step",
         )
         taken, _ = rig.leader.progress(
-            Progress(worker="w0", group=1, parts=[part]), now_s=rig.now_s
+            ReportProgress(worker="w0", group=1, parts=[part]), now_s=rig.now_s
         )
         granted.append(taken.extended_s.get("Load/0", 0.0))
     assert granted == [15.0, 0.0, 7.5, 3.75, 1.875, 1.0, 0.0]

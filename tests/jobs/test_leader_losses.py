@@ -2,18 +2,18 @@
 
 import pytest
 
-from hyperscale.jobs.commands import (
+from hyperscale.jobs.committed.events import JobOptions, JobStatus
+from hyperscale.jobs.committed.outcome import outcome_of
+from hyperscale.jobs.leader.attempts import RATE_PER_CORE_MAX
+from hyperscale.jobs.messages import (
+    AttemptId,
     Isolation,
     PartPhase,
     PartProgress,
     PartStatus,
-    Progress,
     Refusal,
-    RunId,
+    ReportProgress,
 )
-from hyperscale.jobs.events import JobOptions, JobStatus
-from hyperscale.jobs.live import RATE_PER_CORE_MAX
-from hyperscale.jobs.outcome import outcome_of
 from hyperscale.stats.merge import PartKey
 from hyperscale.stats.report import SeriesPoint
 from tests.jobs.builders import report, workflow
@@ -78,7 +78,7 @@ def test_the_seconds_of_a_dead_worker_stay_in_the_series() -> None:
         made = report(sequence=second + 1, elapsed_s=second + 1.0, total=(second + 1) * 50)
         made.steps[0].series = [SeriesPoint(second=second, total=50, failed=0, latency=b"")]
         part = PartProgress(run=run, report=made, elapsed_s=second + 1.0)
-        rig.leader.progress(Progress(worker="w0", group=1, parts=[part]), now_s=rig.now_s)
+        rig.leader.progress(ReportProgress(worker="w0", group=1, parts=[part]), now_s=rig.now_s)
         rig.run(1.0)
     rig.kill("w0")
     rig.run(1.0)
@@ -112,7 +112,7 @@ def test_a_silent_worker_is_given_up_after_its_lease_and_its_load_begins_after_a
     rig.run(heard_s + 7.9 - rig.now_s)
     assert rig.job(job).workflows["Load"].parts[0].attempt == 1
     rig.run(1.0)
-    second = RunId(job, "Load", 0, 2)
+    second = AttemptId(job, "Load", 0, 2)
     assert rig.workers["w1"].phases[second] is PartPhase.READY
     rig.run(3.0)
     assert heard_s + 10.0 <= rig.workers["w1"].starts[second] <= heard_s + 10.3
@@ -144,7 +144,7 @@ def test_a_silent_worker_that_membership_sees_is_given_up_only_after_the_margin(
     rig.run(heard_s + 9.9 - rig.now_s)
     assert rig.job(job).workflows["Load"].parts[0].attempt == 1
     rig.run(0.6)
-    assert RunId(job, "Load", 0, 2) in rig.workers["w1"].starts
+    assert AttemptId(job, "Load", 0, 2) in rig.workers["w1"].starts
 
 
 def test_a_silent_worker_gets_no_new_attempt_though_it_came_back_once_and_is_still_seen() -> None:
@@ -162,7 +162,7 @@ def test_a_run_that_is_given_up_is_not_renewed_when_its_worker_is_heard_again() 
     """The next attempt is under way, and counts on the lease of this one."""
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
-    first = RunId(job, "Load", 0, 1)
+    first = AttemptId(job, "Load", 0, 1)
     rig.run(5.0, reports=True)
     worker = rig.workers["w0"]
     assert worker.renewed == [first]
@@ -384,7 +384,7 @@ def test_a_run_that_was_given_up_is_not_started_though_its_worker_comes_back() -
     away = rig.workers["w0"]
     away.readies = False
     job = rig.submit(workflow("Load", vus=1))
-    first, second = RunId(job, "Load", 0, 1), RunId(job, "Load", 0, 2)
+    first, second = AttemptId(job, "Load", 0, 1), AttemptId(job, "Load", 0, 2)
     rig.run(2.0)
     cut_s = rig.now_s
     away.is_silent = True
@@ -397,7 +397,9 @@ def test_a_run_that_was_given_up_is_not_started_though_its_worker_comes_back() -
     rig.run(0.5)
     assert first not in away.starts
     late = PartProgress(run=first, report=report("Load", total=50), elapsed_s=1.0)
-    _, effects = rig.leader.progress(Progress(worker="w0", group=1, parts=[late]), now_s=rig.now_s)
+    _, effects = rig.leader.progress(
+        ReportProgress(worker="w0", group=1, parts=[late]), now_s=rig.now_s
+    )
     assert effects == []  # what it sends does not count, and it is stopped once that is committed
     away.readies = rig.commits = True
     rig.run(4.0)

@@ -3,8 +3,14 @@
 import msgspec
 import pytest
 
-from hyperscale.jobs.commands import Isolation, PartPhase, PartRefused, PreparePart, RunId
-from hyperscale.jobs.events import Dispatched, JobOptions, JobStatus, Reply
+from hyperscale.jobs.committed.events import Dispatched, JobOptions, JobStatus, Reply
+from hyperscale.jobs.messages import (
+    AnnouncePrepareFailed,
+    AttemptId,
+    Isolation,
+    PartPhase,
+    PreparePart,
+)
 from tests.jobs.builders import plan, submission, workflow
 from tests.jobs.rig import Rig
 
@@ -47,7 +53,7 @@ def test_a_new_leader_gives_up_runs_their_worker_does_not_know() -> None:
 def test_a_new_leader_stops_what_does_not_belong() -> None:
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
-    stranger = RunId(job, "Load", 0, 7)
+    stranger = AttemptId(job, "Load", 0, 7)
     command = rig.prepared()[0]
     rig.workers["w1"].runs[stranger] = msgspec.structs.replace(command, run=stranger)
     rig.workers["w1"].phases[stranger] = PartPhase.RUNNING
@@ -66,7 +72,7 @@ def test_a_new_leader_waits_as_if_it_had_heard_a_silent_worker_just_then() -> No
     rig.run(7.9)
     assert rig.job(job).workflows["Load"].parts[0].attempt == 1
     rig.run(4.0)
-    started_s = rig.workers["w1"].starts[RunId(job, "Load", 0, 2)]
+    started_s = rig.workers["w1"].starts[AttemptId(job, "Load", 0, 2)]
     assert took_over_s + 10.0 <= started_s <= took_over_s + 10.3
 
 
@@ -76,7 +82,7 @@ def test_the_end_of_what_another_leader_has_given_up_is_waited_for() -> None:
     rig.run(3.0, reports=True)
     rig.workers["w0"].is_silent = True
     rig.do(rig.leader.worker_down("w0", is_certain=False, now_s=rig.now_s))
-    second = RunId(job, "Load", 0, 2)
+    second = AttemptId(job, "Load", 0, 2)
     while rig.workers["w1"].phases.get(second) is not PartPhase.READY:
         rig.run(0.1)
     rig.take_over()
@@ -169,7 +175,7 @@ def test_who_follows_does_nothing() -> None:
     assert rig.leader.view(job, now_s=rig.now_s) is None
     for worker in rig.workers.values():
         for run in worker.runs:
-            finished = PartRefused(worker=worker.name, group=1, run=run, error="x")
+            finished = AnnouncePrepareFailed(worker=worker.name, group=1, run=run, error="x")
             assert rig.leader.received(finished, now_s=rig.now_s) == []
 
 

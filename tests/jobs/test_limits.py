@@ -1,8 +1,8 @@
 """What a leader does with workflows that get nowhere: as what they end, and what is said."""
 
-from hyperscale.jobs.commands import PartStatus
-from hyperscale.jobs.events import JobOptions, JobStatus
-from hyperscale.jobs.state import view_of
+from hyperscale.jobs.committed.events import JobOptions, JobStatus
+from hyperscale.jobs.committed.state import view_of
+from hyperscale.jobs.messages import PartStatus
 from tests.jobs.builders import workflow
 from tests.jobs.rig import Rig
 

@@ -3,9 +3,8 @@
 import msgspec
 import pytest
 
-from hyperscale.jobs.commands import PartStatus
-from hyperscale.jobs.context import JOB_BYTES_MAX, UPDATE_BYTES_MAX, context_for
-from hyperscale.jobs.events import (
+from hyperscale.jobs.committed.context import JOB_BYTES_MAX, UPDATE_BYTES_MAX, context_for
+from hyperscale.jobs.committed.events import (
     AttemptRevoked,
     CancelRequested,
     Checkpoint,
@@ -16,17 +15,18 @@ from hyperscale.jobs.events import (
     Event,
     JobFinished,
     JobStatus,
+    PartEnded,
     PartPlan,
     Reply,
-    SubFinished,
     WorkflowEnded,
     WorkflowsPlanned,
     decode_reply,
     encode,
 )
-from hyperscale.jobs.keys import slot_of
-from hyperscale.jobs.machine import Applied, JobMachine, Limits
-from hyperscale.jobs.state import Job, WorkflowStatus, decode_job
+from hyperscale.jobs.committed.keys import slot_of
+from hyperscale.jobs.committed.machine import Applied, JobMachine, Limits
+from hyperscale.jobs.committed.state import Job, WorkflowStatus, decode_job
+from hyperscale.jobs.messages import PartStatus
 from hyperscale.plan import StateKind, StatePlan
 from hyperscale.plan.context import MissingContextError, Provided, decode_received, encode_provided
 from tests.jobs.builders import encoded, plan, report, submission, workflow
@@ -80,7 +80,7 @@ class Book:
         provided: list[bytes] | None = None,
     ) -> Reply:
         return self.put(
-            SubFinished(
+            PartEnded(
                 job=job,
                 workflow=name,
                 part=part,

@@ -6,8 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyperscale.jobs.commands import PartStatus
-from hyperscale.jobs.events import (
+from hyperscale.jobs.committed.events import (
     AttemptRevoked,
     CancelRequested,
     Checkpoint,
@@ -17,20 +16,21 @@ from hyperscale.jobs.events import (
     Event,
     JobFinished,
     JobStatus,
+    PartEnded,
     PartPlan,
-    SubFinished,
     WorkflowEnded,
     WorkflowsPlanned,
     encode,
 )
-from hyperscale.jobs.keys import job_id
-from hyperscale.jobs.machine import JobMachine, Limits
-from hyperscale.jobs.state import (
+from hyperscale.jobs.committed.keys import job_id
+from hyperscale.jobs.committed.machine import JobMachine, Limits
+from hyperscale.jobs.committed.state import (
     JOB_ENDS,
     WORKFLOW_ENDS,
     Job,
     WorkflowStatus,
 )
+from hyperscale.jobs.messages import PartStatus
 from tests.jobs.builders import plan, submission, workflow
 
 KEYS = ("one", "two")
@@ -93,7 +93,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
         ),
     ),
     st.builds(
-        SubFinished,
+        PartEnded,
         job=jobs,
         workflow=names,
         part=parts,
@@ -126,9 +126,7 @@ def stories(draw: st.DrawFn) -> list[Event]:
                 job=job, workflow=name, dispatches=[Dispatch(0, 1, "w0"), Dispatch(1, 1, "w1")]
             ),
             *(
-                SubFinished(
-                    job=job, workflow=name, part=part, attempt=1, status=PartStatus.COMPLETED
-                )
+                PartEnded(job=job, workflow=name, part=part, attempt=1, status=PartStatus.COMPLETED)
                 for part in (0, 1)
             ),
         ]

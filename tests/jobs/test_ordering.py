@@ -1,6 +1,6 @@
 """Which workflow may start when."""
 
-from hyperscale.jobs.ordering import blocked_by, ready
+from hyperscale.jobs.dependencies import blocked_by, ready
 from hyperscale.plan import WorkflowPlan
 
 

@@ -1,7 +1,7 @@
 """Those that wait for cores: their order, their place, and why, in words."""
 
-from hyperscale.jobs.allocator import AGE_S, FORGET_S
-from hyperscale.jobs.commands import AskState, HeldCores, RunId
+from hyperscale.jobs.allocator.core import AGE_S, FORGET_S
+from hyperscale.jobs.messages import AskState, AttemptId, HeldCores
 from hyperscale.plan import Priority
 from tests.jobs.pool import Pool
 
@@ -76,7 +76,7 @@ def test_one_that_has_waited_outranks_a_higher_priority_that_came_later() -> Non
 
 def test_those_who_wait_keep_their_places_when_the_allocator_changes() -> None:
     pool = Pool(4, told=False)
-    pool.held["w0"] = [HeldCores(run=RunId("old", "Load", 0, 1), cores=4)]
+    pool.held["w0"] = [HeldCores(run=AttemptId("old", "Load", 0, 1), cores=4)]
     pool.tell("w0")
     pool.ask("later", waited_s=5.0)
     pool.ask("new")

@@ -6,16 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyperscale._native import Histogram
-from hyperscale.jobs.agent_merge import MERGED_PER_S, RECENT_S, PartMerge
-from hyperscale.jobs.commands import PartFinished, PartStatus, RunId
-from hyperscale.jobs.live import LiveRun, LiveWorkflow
-from hyperscale.jobs.state import Part
+from hyperscale.jobs.agent.merge import MERGED_PER_S, RECENT_S, PartMerge
+from hyperscale.jobs.committed.state import Part
+from hyperscale.jobs.leader.attempts import LiveRun, LiveWorkflow
+from hyperscale.jobs.messages import AttemptId, DeliverResult, PartStatus
 from hyperscale.plan import StepKind, StepPlan, WorkflowPlan
 from hyperscale.stats.merge import WorkflowStats
 from hyperscale.stats.report import PartReport, SeriesPoint, StepCounts, StepReport
 from hyperscale.stats.series import SeriesValue
 
-RUN = RunId("dc.1-a", "Load", 0, 1)
+RUN = AttemptId("dc.1-a", "Load", 0, 1)
 PER_S = 10
 
 
@@ -87,7 +87,9 @@ def committed(report: PartReport, *, parts: int) -> bytes:
         iterations_done=0,
         is_inherited=False,
     )
-    result = PartFinished(worker="w0", group=1, run=RUN, status=PartStatus.COMPLETED, report=report)
+    result = DeliverResult(
+        worker="w0", group=1, run=RUN, status=PartStatus.COMPLETED, report=report
+    )
     return run.ending(PartStatus.COMPLETED, None, result).report
 
 

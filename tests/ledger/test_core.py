@@ -2,9 +2,9 @@
 
 import pytest
 
-from hyperscale.jobs.events import CancelRequested, Code, JobFinished, JobStatus, encode
-from hyperscale.jobs.keys import slot_of
-from hyperscale.jobs.machine import JobMachine
+from hyperscale.jobs.committed.events import CancelRequested, Code, JobFinished, JobStatus, encode
+from hyperscale.jobs.committed.keys import slot_of
+from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import Limits, Superseded, Unknown
 from hyperscale.ledger.records import Adopted, Command, Released, Surveyed, encode_record
 from hyperscale.ledger.replica import DIGEST_EVERY, Outcome

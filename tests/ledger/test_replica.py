@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperscale.errors import InvariantError
-from hyperscale.jobs.events import CancelRequested, Code, decode_reply, encode
-from hyperscale.jobs.keys import slot_of
-from hyperscale.jobs.machine import JobMachine
+from hyperscale.jobs.committed.events import CancelRequested, Code, decode_reply, encode
+from hyperscale.jobs.committed.keys import slot_of
+from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.records import (
     Adopted,
     Checked,

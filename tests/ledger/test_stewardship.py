@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from hyperscale.jobs.events import JobFinished, JobStatus, decode_reply, encode
-from hyperscale.jobs.keys import slot_of
-from hyperscale.jobs.machine import JobMachine
+from hyperscale.jobs.committed.events import JobFinished, JobStatus, decode_reply, encode
+from hyperscale.jobs.committed.keys import slot_of
+from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.machine import Machine
+from hyperscale.ledger.maintenance import Bequeath, Commit, Decide, Request, Steward
 from hyperscale.ledger.placement import Sight
 from hyperscale.ledger.replica import SLOTS, Outcome
-from hyperscale.ledger.stewardship import Bequeath, Commit, Decide, Request, Steward
 from hyperscale.ledger.topology import (
     Decision,
     GroupDraining,

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
-from hyperscale.jobs.events import Reply, decode_reply, encode
-from hyperscale.jobs.keys import slot_of
-from hyperscale.jobs.machine import JobMachine
+from hyperscale.jobs.committed.events import Reply, decode_reply, encode
+from hyperscale.jobs.committed.keys import slot_of
+from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import FOLLOWED, Effects, LedgerCore, Limits, Superseded, Unknown
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.replica import Outcome

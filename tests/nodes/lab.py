@@ -23,10 +23,10 @@ from typing import Any, Self
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+from hyperscale.client.query import ask
 from hyperscale.config.addresses import split_address
 from hyperscale.config.loading import node_config
-from hyperscale.nodes.ask import ask
-from hyperscale.nodes.messages import MembersAsked, MembersTold
+from hyperscale.nodes.messages import ListMembers, ListMembersReply
 from tests.cli.command import HYPERSCALE, WAIT_S, until
 
 _LISTENING = re.compile(r"(\S+) listening on (\S+), (http://\S+)")
@@ -306,11 +306,11 @@ def deaths(nodes: Iterable[Node]) -> list[str]:
     ]
 
 
-def members_of(node: Node) -> MembersTold:
+def members_of(node: Node) -> ListMembersReply:
     """What the node answers an operator."""
     host, port = split_address(node.address)
     config = node_config("manager")
-    asking = ask(config, host, port, MembersAsked(), MembersTold, timeout_s=WAIT_S)
+    asking = ask(config, host, port, ListMembers(), ListMembersReply, timeout_s=WAIT_S)
     return asyncio.run(asking)
 
 

@@ -12,17 +12,17 @@ import pytest
 import uvloop
 
 from hyperscale import ManagerServer, WorkerServer
+from hyperscale.client.cluster_file import NodeRow
 from hyperscale.errors import InputError, InvariantError, RunError
+from hyperscale.lab.cluster import why_not_ready
 from hyperscale.membership.events import Answered, Received, State
 from hyperscale.membership.messages import Gossip, Sender
 from hyperscale.nodes.identity import remember_name
-from hyperscale.nodes.jobs.driver import JobsDriver
-from hyperscale.nodes.jobs.duty import JobsDuty
-from hyperscale.nodes.local.cluster import why_not_ready
-from hyperscale.nodes.local.file import NodeRow
+from hyperscale.nodes.jobs.jobs_driver import JobsDriver
+from hyperscale.nodes.jobs.service import JobsService
 from hyperscale.nodes.manager import manager_duties
 from hyperscale.nodes.member import open_member
-from hyperscale.nodes.running import as_config
+from hyperscale.nodes.server import as_config
 from hyperscale.wire.roles import Role
 from tests.nodes.agent.lab import until
 
@@ -38,7 +38,7 @@ def worker(*seeds: str, **tables: Any) -> WorkerServer:
 
 
 def jobs_of(node: ManagerServer) -> JobsDriver:
-    (duty,) = (each for each in node._duties.services if isinstance(each, JobsDuty))
+    (duty,) = (each for each in node._duties.services if isinstance(each, JobsService))
     assert duty.driver is not None
     return duty.driver
 

@@ -10,17 +10,23 @@ from typing import cast
 import pytest
 
 from hyperscale import HyperscaleClient, ManagerServer
-from hyperscale.jobs.commands import PartFinished, PartOutput, PartStatus, ResultAck, RunId
-from hyperscale.jobs.events import CancelRequested, Event, JobStatus, decode_reply, encode
-from hyperscale.jobs.machine import JobMachine, Limits
+from hyperscale.client.messages import GetQueueRoomReply
+from hyperscale.jobs.committed.events import CancelRequested, Event, JobStatus, decode_reply, encode
+from hyperscale.jobs.committed.machine import JobMachine, Limits
+from hyperscale.jobs.messages import (
+    AcknowledgeResult,
+    AttemptId,
+    DeliverResult,
+    ForwardOutput,
+    PartStatus,
+)
 from hyperscale.ledger.topology import GroupRecord, GroupState
 from hyperscale.membership.events import Answered, Died, Member, Received, State
 from hyperscale.membership.messages import Claim, Gossip, Sender
-from hyperscale.nodes.client_messages import RoomTold
 from hyperscale.nodes.jobs import output as outputs
-from hyperscale.nodes.jobs.driver import JobsDriver
-from hyperscale.nodes.jobs.duty import JobsDuty
+from hyperscale.nodes.jobs.jobs_driver import JobsDriver
 from hyperscale.nodes.jobs.output import Outputs
+from hyperscale.nodes.jobs.service import JobsService
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError
 from hyperscale.wire.roles import Role
@@ -38,7 +44,7 @@ async def managing(directory: Path) -> AsyncIterator[tuple[ManagerServer, JobsDr
     )
     await node.start(timeout_s=60)
     try:
-        (duty,) = (each for each in node._duties.services if isinstance(each, JobsDuty))
+        (duty,) = (each for each in node._duties.services if isinstance(each, JobsService))
         assert duty.driver is not None
         await until(lambda: bool(duty.driver and duty.driver.allocator.is_leading))
         yield node, duty.driver
@@ -83,11 +89,11 @@ async def test_silence_is_put_down_to_the_network_if_more_than_half_of_all_fall_
 # What is kept of jobs.
 
 
-def printed(job: str, text: str = "hello\n", *, number: int = 0) -> PartOutput:
-    return PartOutput(
+def printed(job: str, text: str = "hello\n", *, number: int = 0) -> ForwardOutput:
+    return ForwardOutput(
         worker="w",
         group=1,
-        run=RunId(job, "Load", 3, 2),
+        run=AttemptId(job, "Load", 3, 2),
         slot=0,
         stream="stdout",
         text=text,
@@ -172,12 +178,12 @@ async def test_the_heir_of_a_group_that_is_gone_takes_what_its_workers_still_kee
             state=GroupState.DESTROYED,
             heir=next(iter(driver.leaders)),
         )
-        run = RunId("default.99-old", "Load", 0, 1)
+        run = AttemptId("default.99-old", "Load", 0, 1)
         status = PartStatus.COMPLETED
-        done = PartFinished(worker="w1", group=99, run=run, status=status, report=None)
+        done = DeliverResult(worker="w1", group=99, run=run, status=status, report=None)
         driver.received(cast("InboundCall", None), done)
         del groups[99]
-    assert [each.run for each in sent if isinstance(each, ResultAck)] == [run]
+    assert [each.run for each in sent if isinstance(each, AcknowledgeResult)] == [run]
 
 
 def test_what_all_jobs_print_is_bounded_and_the_oldest_goes_first(
@@ -217,9 +223,9 @@ async def test_whoever_takes_the_place_of_an_allocator_is_asked_before_a_job_is_
         driver.allocator.follow()
         with pytest.raises(RemoteError, match="does not grant cores"):
             driver.told_room()
-        assert await driver.room(until_s=now_s()) == RoomTold(room=1)
+        assert await driver.room(until_s=now_s()) == GetQueueRoomReply(room=1)
         asking = asyncio.ensure_future(driver.room(until_s=now_s() + 60))
         done, _ = await asyncio.wait([asking], timeout=0.01)
         assert not done
         driver.allocator.lead([], now_s=time.monotonic())
-        assert await asking == RoomTold(room=driver.allocator.room)
+        assert await asking == GetQueueRoomReply(room=driver.allocator.room)

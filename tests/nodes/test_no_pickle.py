@@ -44,8 +44,8 @@ def graph() -> grimp.ImportGraph:
 def is_of_the_user(module: str) -> bool:
     """A client runs where the user is, and packs classes that have no file by pickling them.
     No node imports it."""
-    return module.startswith(("hyperscale.nodes.client", "hyperscale.nodes.local")) and (
-        module != "hyperscale.nodes.client_messages"
+    return module.startswith(("hyperscale.client.client", "hyperscale.lab")) and (
+        module != "hyperscale.client.messages"
     )
 
 

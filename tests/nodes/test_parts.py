@@ -31,9 +31,9 @@ from hyperscale.nodes.http import (
     plain,
 )
 from hyperscale.nodes.identity import advertised_address, http_address_of, node_id_of
+from hyperscale.nodes.load_monitor import LoadMonitor, memory_share, resident_bytes
 from hyperscale.nodes.logs import LINES_WAITING_MAX, JsonLines, LineWriter, Logging
 from hyperscale.nodes.metrics import Family, Histogram, counter, gauge, render
-from hyperscale.nodes.vitals import Vitals, memory_share, resident_bytes
 from hyperscale.wire.sealing import DatagramSealer
 from hyperscale.wire.secret import Secrets, make_secret
 
@@ -415,7 +415,7 @@ def test_a_machine_without_these_files_is_no_error(tmp_path: Path) -> None:
 
 def test_a_full_queue_is_noticed_and_told() -> None:
     levels: list[Overload] = []
-    vitals = Vitals(
+    vitals = LoadMonitor(
         OverloadDetector(counts_cpu=False),
         in_flight_share=lambda: 0.0,
         queue_share=lambda: 0.99,
@@ -436,7 +436,7 @@ def test_a_full_queue_is_noticed_and_told() -> None:
 
 def test_what_is_served_slowly_counts() -> None:
     detector = OverloadDetector(counts_cpu=False)
-    vitals = Vitals(
+    vitals = LoadMonitor(
         detector, in_flight_share=lambda: 0.0, queue_share=lambda: 0.0, on_level=lambda _: None
     )
     assert vitals.timed(lambda a, b: a + b)(1, 2) == 3

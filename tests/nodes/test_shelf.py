@@ -8,14 +8,14 @@ import pytest
 
 from hyperscale.errors import RunError
 from hyperscale.nodes import shelf as shelves
-from hyperscale.nodes.shelf import BundleShelf
+from hyperscale.nodes.bundle_store import BundleStore
 
 
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def received(shelf: BundleShelf, data: bytes) -> Path:
+def received(shelf: BundleStore, data: bytes) -> Path:
     with shelf.receive(sha256(data)) as receiving:
         receiving.write(data[:3])
         receiving.write(data[3:])
@@ -23,7 +23,7 @@ def received(shelf: BundleShelf, data: bytes) -> Path:
 
 
 def test_a_bundle_is_found_once_it_is_whole(tmp_path: Path) -> None:
-    shelf = BundleShelf(tmp_path / "bundles")
+    shelf = BundleStore(tmp_path / "bundles")
     shelf.open()
     assert shelf.find(sha256(b"code")) is None
     path = received(shelf, b"code")
@@ -33,7 +33,7 @@ def test_a_bundle_is_found_once_it_is_whole(tmp_path: Path) -> None:
 
 
 def test_bytes_that_are_not_the_bundle_leave_nothing(tmp_path: Path) -> None:
-    with BundleShelf(tmp_path).receive(sha256(b"code")) as receiving:
+    with BundleStore(tmp_path).receive(sha256(b"code")) as receiving:
         receiving.write(b"other")
         with pytest.raises(RunError, match="the 5 bytes received are"):
             receiving.finish()
@@ -44,7 +44,7 @@ def test_a_bundle_without_an_end_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shelves, "BUNDLE_BYTES_MAX", 1000)
-    with BundleShelf(tmp_path).receive("a" * 64) as receiving:
+    with BundleStore(tmp_path).receive("a" * 64) as receiving:
         receiving.write(b"x" * 1000)
         with pytest.raises(RunError, match="is over"):
             receiving.write(b"x")
@@ -55,7 +55,7 @@ def test_bundles_not_used_for_long_go_and_those_in_use_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shelves, "BUNDLES_MAX", 2)
-    shelf = BundleShelf(tmp_path)
+    shelf = BundleStore(tmp_path)
     paths = [received(shelf, f"code {n}".encode()) for n in range(5)]
     for age, path in enumerate(reversed(paths)):
         os.utime(path, (1000.0 - age, 1000.0 - age))
@@ -65,5 +65,5 @@ def test_bundles_not_used_for_long_go_and_those_in_use_stay(
 
 def test_what_a_life_did_not_finish_receiving_is_forgotten_by_the_next(tmp_path: Path) -> None:
     (tmp_path / "abc.part").write_bytes(b"half")
-    BundleShelf(tmp_path).open()
+    BundleStore(tmp_path).open()
     assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,6 @@
 """A worker's executors as its agent sees them: places that hold runs.
 
-Carries out what `jobs.agent` wants of processes and says what came of it. Places beyond the
+Carries out what `jobs.agent.core` wants of processes and says what came of it. Places beyond the
 cores are made when they are first needed, and pinned to none.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from hyperscale.errors import HyperscaleError, InputError
 from hyperscale.execution import protocol
 from hyperscale.execution.supervisor import ExecutorLostError, ExecutorPool
-from hyperscale.jobs.agent_events import (
+from hyperscale.jobs.agent.events import (
     Ended,
     Event,
     LeaseRun,
@@ -25,7 +25,7 @@ from hyperscale.jobs.agent_events import (
     StopRun,
     Vacated,
 )
-from hyperscale.jobs.commands import PartStatus, PreparePart, RunId
+from hyperscale.jobs.messages import AttemptId, PartStatus, PreparePart
 from hyperscale.plan import share
 
 FetchBundle = Callable[[PreparePart], Awaitable[Path]]
@@ -51,8 +51,8 @@ class Executors:
         self._pool = ExecutorPool(cores, on_event=self._on_event)
         self._indices = {place: place for place in range(cores)}  # place to number in the pool
         self._places = dict(self._indices)
-        self._runs: dict[int, RunId] = {}  # by place
-        self._fetching: dict[RunId, asyncio.Task[None]] = {}
+        self._runs: dict[int, AttemptId] = {}  # by place
+        self._fetching: dict[AttemptId, asyncio.Task[None]] = {}
 
     async def open(self) -> None:
         await self._pool.__aenter__()
@@ -92,7 +92,7 @@ class Executors:
             fetching.cancel()  # its code is not here yet; `_prepare` says what follows
         self._pool.stop(self._of(effect.run, effect.places), effect.reason, effect.grace_s)
 
-    def _of(self, run: RunId, places: tuple[int, ...]) -> list[int]:
+    def _of(self, run: AttemptId, places: tuple[int, ...]) -> list[int]:
         """Where the run still is: what is meant for it is for nobody who came after it."""
         return [
             self._indices[place]
@@ -140,7 +140,7 @@ class Executors:
             self._leave(run, place)
         self._feed(failed)
 
-    def _is_open(self, places: tuple[int, ...], run: RunId) -> bool:
+    def _is_open(self, places: tuple[int, ...], run: AttemptId) -> bool:
         return all(self._runs.get(place) == run for place in places)
 
     # --- what executors say ---------------------------------------------------------------
@@ -178,12 +178,12 @@ class Executors:
         self._feed(ended)
         self._spawn(self._vacate(ended.run, ended.place), f"vacate:{ended.place}")
 
-    async def _vacate(self, run: RunId, place: int) -> None:
+    async def _vacate(self, run: AttemptId, place: int) -> None:
         await self._pool.wait_vacant(self._indices[place])
         self._leave(run, place)
         self._feed(Vacated(run, place))
 
-    def _leave(self, run: RunId, place: int) -> None:
+    def _leave(self, run: AttemptId, place: int) -> None:
         if self._runs.get(place) == run:
             del self._runs[place]
             if place >= self._cores and place in self._indices:  # seldom needed, so not kept

@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from hyperscale.config.schema import NodeConfig
-from hyperscale.jobs.commands import (
+from hyperscale.jobs.messages import (
+    AcknowledgeResult,
+    DrainWorker,
+    ListAttempts,
     PreparePart,
     RenewLeases,
-    ResultAck,
     StartPart,
     StopPart,
-    WhoRuns,
 )
 from hyperscale.membership.events import Changed, Died
-from hyperscale.nodes.agent.driver import AgentDriver
-from hyperscale.nodes.job_messages import DrainWorker
+from hyperscale.nodes.agent.agent_driver import AgentDriver
 from hyperscale.nodes.member import MemberNode, Service
 from hyperscale.nodes.metrics import Family
 from hyperscale.wire.serving import Handlers
@@ -41,8 +41,8 @@ class AgentService(Service):
         handlers.add(StartPart, commanded)
         handlers.add(StopPart, commanded)
         handlers.add(RenewLeases, commanded)
-        handlers.add(WhoRuns, commanded)
-        handlers.add(ResultAck, commanded)
+        handlers.add(ListAttempts, commanded)
+        handlers.add(AcknowledgeResult, commanded)
         handlers.add(DrainWorker, driver.drain_asked)
         self.driver = driver
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from hyperscale.jobs.commands import RunId
+from hyperscale.jobs.messages import AttemptId
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -31,7 +31,7 @@ class ActionCount:
     """Actions that were finished here, since the beginning, by whoever is still at it or was."""
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[RunId, int], int] = {}
+        self._counts: dict[tuple[AttemptId, int], int] = {}
         self._before = 0  # of runs that are gone
 
     @property
@@ -43,10 +43,10 @@ class ActionCount:
     def total(self) -> int:
         return self._before + sum(self._counts.values())
 
-    def note(self, run: RunId, place: int, count: int) -> None:
+    def note(self, run: AttemptId, place: int, count: int) -> None:
         self._counts[run, place] = count
 
-    def forget_others(self, here: Collection[RunId]) -> None:
+    def forget_others(self, here: Collection[AttemptId]) -> None:
         """Every run but these has ended, in whichever way."""
         for key in [key for key in self._counts if key[0] not in here]:
             self._before += self._counts.pop(key)

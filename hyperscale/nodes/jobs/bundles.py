@@ -12,16 +12,16 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from hyperscale.errors import RunError
-from hyperscale.nodes.client_messages import (
+from hyperscale.client.messages import (
     BLOB_CHUNK_BYTES,
-    BlobTaken,
     KeepBlob,
     PutBlob,
+    PutBlobReply,
 )
-from hyperscale.nodes.job_messages import FetchBlob
+from hyperscale.errors import RunError
+from hyperscale.jobs.messages import FetchBlob
+from hyperscale.nodes.bundle_store import BundleStore, Receiving
 from hyperscale.nodes.ledger.peers import Peers
-from hyperscale.nodes.shelf import BundleShelf, Receiving
 from hyperscale.plan.limits import BUNDLE_BYTES_MAX
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError, RemoteError, UnreachableError
@@ -37,7 +37,7 @@ _SHA256_CHARACTERS = 64
 class _Upload:
     """One bundle on its way from clients. Its bytes belong to the thread of the disk."""
 
-    def __init__(self, shelf: BundleShelf, sha256: str) -> None:
+    def __init__(self, shelf: BundleStore, sha256: str) -> None:
         self.offset = 0  # how far it has come, once the disk has done what it was given
         self.is_over = False  # whole, or thrown away
         self._shelf = shelf
@@ -73,7 +73,7 @@ class Bundles:
     """The bundles of one manager."""
 
     def __init__(self, directory: Path, peers: Peers, in_use: Callable[[], Iterable[str]]) -> None:
-        self._shelf = BundleShelf(directory)
+        self._shelf = BundleStore(directory)
         self._peers = peers
         self._in_use = in_use  # by jobs; others are forgotten when there are too many
         self._uploads: dict[str, _Upload] = {}  # the one touched last is last
@@ -97,7 +97,7 @@ class Bundles:
 
     # -- from clients ---------------------------------------------------------------------
 
-    async def put(self, _call: InboundCall, piece: PutBlob) -> BlobTaken:
+    async def put(self, _call: InboundCall, piece: PutBlob) -> PutBlobReply:
         """Takes the next piece; whatever comes out of order is answered with where to go on."""
         sha256 = piece.sha256
         _check(sha256)
@@ -122,9 +122,9 @@ class Bundles:
                     del self._uploads[sha256]
             if not self.has(sha256):
                 offset = 0 if upload.is_over else upload.offset
-                return BlobTaken(offset=offset, is_complete=False)
+                return PutBlobReply(offset=offset, is_complete=False)
             await self._trim(sha256)
-        return BlobTaken(offset=piece.size, is_complete=True)
+        return PutBlobReply(offset=piece.size, is_complete=True)
 
     def _begin(self, sha256: str) -> _Upload:
         while len(self._uploads) >= UPLOADS_MAX:
@@ -148,12 +148,12 @@ class Bundles:
         for start in range(0, len(data), BLOB_CHUNK_BYTES):
             yield Chunk(data[start : start + BLOB_CHUNK_BYTES])
 
-    async def keep(self, call: InboundCall, asked: KeepBlob) -> BlobTaken:
+    async def keep(self, call: InboundCall, asked: KeepBlob) -> PutBlobReply:
         """Another manager wants this one to have a bundle too."""
         _check(asked.sha256)
         if not self.has(asked.sha256):
             await self._pull(asked.sha256, call.peer.node_id)
-        return BlobTaken(offset=asked.size, is_complete=True)
+        return PutBlobReply(offset=asked.size, is_complete=True)
 
     async def _pull(self, sha256: str, node: str) -> None:
         """Brings it here, once, however many ask for it; also if those that do give up."""
@@ -232,7 +232,7 @@ class Bundles:
         deadline_s = asyncio.get_running_loop().time() + _FETCH_S
         try:
             taken = await link.call(
-                KeepBlob(sha256=sha256, size=size), BlobTaken, deadline_s=deadline_s
+                KeepBlob(sha256=sha256, size=size), PutBlobReply, deadline_s=deadline_s
             )
         except CallError:
             return False

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice
 
-from hyperscale.jobs.commands import PartOutput
+from hyperscale.jobs.messages import ForwardOutput
 
 LINES_MAX = 1_000
 CHARACTERS_MAX = 64 * 1024 * 1024
@@ -17,10 +17,10 @@ class Output:
     """The last of what user code of one job printed, and how much there was in all."""
 
     def __init__(self) -> None:
-        self.lines: deque[PartOutput] = deque()
+        self.lines: deque[ForwardOutput] = deque()
         self.total = 0
 
-    def since(self, seen: int) -> tuple[list[PartOutput], int]:
+    def since(self, seen: int) -> tuple[list[ForwardOutput], int]:
         """Those that are kept and were not among the first so many; and how many were before
         them."""
         first = max(seen, self.total - len(self.lines))
@@ -37,7 +37,7 @@ class Outputs:
     def get(self, job: str) -> Output | None:
         return self._by_job.get(job)
 
-    def add(self, line: PartOutput) -> None:
+    def add(self, line: ForwardOutput) -> None:
         output = self._by_job.pop(line.run.job, None) or Output()
         self._by_job[line.run.job] = output
         output.lines.append(line)

@@ -13,7 +13,7 @@ import msgspec
 
 from hyperscale._native import LedgerError
 from hyperscale.errors import HyperscaleError, InputError, RunError
-from hyperscale.jobs.keys import parse_job_id
+from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.records import Surveyed, encode_record
 from hyperscale.ledger.store import HistoryRow
@@ -24,27 +24,27 @@ from hyperscale.ledger.topology import (
     NodeMarked,
     NodeState,
 )
-from hyperscale.nodes.ledger.questions import (
-    ChangeAsked,
-    ChangeTold,
-    CompactAsked,
-    CompactTold,
-    DigestAsked,
+from hyperscale.nodes.ledger.local_ledger import STRONG, Read
+from hyperscale.nodes.ledger.operator_messages import (
+    ChangeMember,
+    ChangeMemberReply,
+    Compact,
+    CompactReply,
     DigestRow,
-    DigestTold,
-    EventsAsked,
-    EventsTold,
+    GetDigest,
+    GetDigestReply,
+    GetLedgerStatus,
+    GetLedgerStatusReply,
     GroupRow,
-    LedgerAsked,
-    LedgerTold,
+    ListEvents,
+    ListEventsReply,
     MoveRow,
     NodeRow,
     ReplicaRow,
-    VerifyAsked,
-    VerifyTold,
+    Verify,
+    VerifyReply,
 )
 from hyperscale.nodes.ledger.routing import Ledger
-from hyperscale.nodes.ledger.service import STRONG, Read
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.serving import Handlers
 
@@ -61,16 +61,16 @@ class Operator:
         self._ledger = ledger
 
     def answer(self, handlers: Handlers) -> None:
-        handlers.add(LedgerAsked, self._told)
-        handlers.add(EventsAsked, self._events)
-        handlers.add(ChangeAsked, self._change)
-        handlers.add(CompactAsked, self._compact)
-        handlers.add(VerifyAsked, self._verify)
-        handlers.add(DigestAsked, self._digest)
+        handlers.add(GetLedgerStatus, self._told)
+        handlers.add(ListEvents, self._events)
+        handlers.add(ChangeMember, self._change)
+        handlers.add(Compact, self._compact)
+        handlers.add(Verify, self._verify)
+        handlers.add(GetDigest, self._digest)
 
     # -- how it is ------------------------------------------------------------------------
 
-    def _told(self, _call: InboundCall, _asked: LedgerAsked) -> LedgerTold:
+    def _told(self, _call: InboundCall, _asked: GetLedgerStatus) -> GetLedgerStatusReply:
         ledger = self._ledger()
         topology = ledger.topology
         owned = Counter(topology.owners)
@@ -78,7 +78,7 @@ class Operator:
         def names(numbers: Iterable[int]) -> list[str]:
             return [ledger.name_of(number) or str(number) for number in numbers]
 
-        return LedgerTold(
+        return GetLedgerStatusReply(
             ledger=ledger.id,
             node=ledger.own_name,
             number=ledger.core.number,
@@ -129,7 +129,7 @@ class Operator:
 
     # -- what it holds --------------------------------------------------------------------
 
-    async def _events(self, call: InboundCall, asked: EventsAsked) -> EventsTold:
+    async def _events(self, call: InboundCall, asked: ListEvents) -> ListEventsReply:
         ledger = self._ledger()
         if asked.of_groups:
             is_here = all(_has_all(ledger, group) for group in asked.of_groups)
@@ -155,9 +155,9 @@ class Operator:
         rows = {(row[1], row[2], row[0], row[4]): row for each in told for row in each.rows}
         ordered = sorted(rows.values(), key=lambda row: (row[3], row[1], row[2]))
         cut, has_more = _bounded(ordered, asked.limit)
-        return EventsTold(cut, has_more or any(each.has_more for each in told))
+        return ListEventsReply(cut, has_more or any(each.has_more for each in told))
 
-    async def _own_events(self, ledger: Ledger, asked: EventsAsked) -> EventsTold:
+    async def _own_events(self, ledger: Ledger, asked: ListEvents) -> ListEventsReply:
         """What this node has."""
         await ledger.until_durable(ledger.core.history_ticket)
         limit = max(1, min(asked.limit, EVENTS_MAX))
@@ -167,13 +167,13 @@ class Operator:
             since_ms=asked.since_ms,
             limit=limit + 1,
         )
-        return EventsTold(*_bounded(rows, limit))
+        return ListEventsReply(*_bounded(rows, limit))
 
     async def _others_events(
-        self, ledger: Ledger, asked: EventsAsked, groups: set[int], deadline_s: float
-    ) -> list[EventsTold]:
+        self, ledger: Ledger, asked: ListEvents, groups: set[int], deadline_s: float
+    ) -> list[ListEventsReply]:
         """From one voter of each group this node has no replica of."""
-        told: list[EventsTold] = []
+        told: list[ListEventsReply] = []
         for group in sorted(groups):
             passed_on = msgspec.structs.replace(asked, of_groups=(group,))
             why = "nobody votes in it"
@@ -182,7 +182,7 @@ class Operator:
                 if link is None or ledger.peers.dead_for_s(name) is not None:
                     continue
                 try:
-                    told.append(await link.call(passed_on, EventsTold, deadline_s=deadline_s))
+                    told.append(await link.call(passed_on, ListEventsReply, deadline_s=deadline_s))
                     break
                 except HyperscaleError as error:
                     why = str(error)
@@ -192,7 +192,7 @@ class Operator:
 
     # -- what it should do ----------------------------------------------------------------
 
-    async def _change(self, call: InboundCall, asked: ChangeAsked) -> ChangeTold:
+    async def _change(self, call: InboundCall, asked: ChangeMember) -> ChangeMemberReply:
         ledger = self._ledger()
         topology = ledger.topology
         number = topology.number_of(asked.node)
@@ -201,7 +201,7 @@ class Operator:
             hint = f"its nodes are {', '.join(known)}"
             if asked.change == "add":
                 hint = "a node joins by itself: start it with a --seed of this tier"
-            return ChangeTold(refused=f"{asked.node} takes no part in the ledger", hint=hint)
+            return ChangeMemberReply(refused=f"{asked.node} takes no part in the ledger", hint=hint)
         match asked.change:
             case "add":
                 told = await self._add(ledger, number, asked.node)
@@ -215,21 +215,21 @@ class Operator:
             case "promote":
                 told = await self._promote(call, ledger, number, asked)
             case _:
-                told = ChangeTold(refused=f"there is no change called {asked.change!r}")
+                told = ChangeMemberReply(refused=f"there is no change called {asked.change!r}")
         return told
 
     @staticmethod
-    async def _add(ledger: Ledger, number: int, name: str) -> ChangeTold:
+    async def _add(ledger: Ledger, number: int, name: str) -> ChangeMemberReply:
         if ledger.topology.nodes[number].state is NodeState.ACTIVE:
-            return ChangeTold(done=f"{name} takes part already")
+            return ChangeMemberReply(done=f"{name} takes part already")
         return await _decided(
             ledger, NodeMarked(number, NodeState.ACTIVE), f"{name} takes part again"
         )
 
     @staticmethod
-    async def _remove(ledger: Ledger, number: int, name: str) -> ChangeTold:
+    async def _remove(ledger: Ledger, number: int, name: str) -> ChangeMemberReply:
         if ledger.peers.dead_for_s(name) is None:
-            return ChangeTold(
+            return ChangeMemberReply(
                 refused=f"{name} is alive", hint=f"'hyperscale drain {name}' takes its seats first"
             )
         done = f"{name} is gone for good; it can join as a new node"
@@ -237,33 +237,37 @@ class Operator:
 
     @staticmethod
     async def _promote(
-        call: InboundCall, ledger: Ledger, number: int, asked: ChangeAsked
-    ) -> ChangeTold:
+        call: InboundCall, ledger: Ledger, number: int, asked: ChangeMember
+    ) -> ChangeMemberReply:
         """Group 0 has no wish for a leader: whoever leads it hands it over, once."""
         raft = ledger.core.raft
         if ledger.core.is_leader(MANAGEMENT):
             if number not in raft.seats(MANAGEMENT)[0]:
-                return ChangeTold(refused=f"{asked.node} does not vote in group {MANAGEMENT}")
+                return ChangeMemberReply(
+                    refused=f"{asked.node} does not vote in group {MANAGEMENT}"
+                )
             raft.transfer_leadership(MANAGEMENT, number)
             ledger.wake()
-            return ChangeTold(done=f"{asked.node} is asked to lead group {MANAGEMENT}")
+            return ChangeMemberReply(done=f"{asked.node} is asked to lead group {MANAGEMENT}")
         leader = ledger.leader_of(MANAGEMENT)
         link = ledger.peers.link(leader) if leader not in ("", ledger.own_name) else None
         if link is None or call.peer.role in ("manager", "gate"):
-            return ChangeTold(refused="nobody leads group 0 now", hint="try again in a moment")
-        return await link.call(asked, ChangeTold, deadline_s=call.deadline_s)
+            return ChangeMemberReply(
+                refused="nobody leads group 0 now", hint="try again in a moment"
+            )
+        return await link.call(asked, ChangeMemberReply, deadline_s=call.deadline_s)
 
-    async def _compact(self, _call: InboundCall, _asked: CompactAsked) -> CompactTold:
+    async def _compact(self, _call: InboundCall, _asked: Compact) -> CompactReply:
         ledger = self._ledger()
         taken = []
         for group in sorted(ledger.core.replicas):
             ledger.core.take_snapshot(group)
             taken.append((group, ledger.core.replicas[group].applied))
-        return CompactTold(taken)
+        return CompactReply(taken)
 
     # -- whether it is whole --------------------------------------------------------------
 
-    async def _verify(self, call: InboundCall, _asked: VerifyAsked) -> VerifyTold:
+    async def _verify(self, call: InboundCall, _asked: Verify) -> VerifyReply:
         """One entry in each group makes all its replicas hash the same state."""
         ledger = self._ledger()
         groups = [MANAGEMENT]
@@ -273,7 +277,7 @@ class Operator:
         rows = await asyncio.gather(
             *(self._verify_group(ledger, group, call.deadline_s) for group in groups)
         )
-        return VerifyTold([row for each in rows for row in each])
+        return VerifyReply([row for each in rows for row in each])
 
     async def _verify_group(self, ledger: Ledger, group: int, deadline_s: float) -> list[DigestRow]:
         left_s = max(deadline_s - asyncio.get_running_loop().time(), 0.1)
@@ -295,40 +299,40 @@ class Operator:
     async def _digest_of(
         self, ledger: Ledger, name: str, group: int, index: int, timeout_s: float
     ) -> DigestRow:
-        asked = DigestAsked(group, index)
+        asked = GetDigest(group, index)
         link = None if name == ledger.own_name else ledger.peers.link(name)
-        told = DigestTold(why_not="no way to it is known")
+        told = GetDigestReply(why_not="no way to it is known")
         if name == ledger.own_name:
             told = await self._own_digest(ledger, asked, timeout_s)
         elif ledger.peers.dead_for_s(name) is not None:
-            told = DigestTold(why_not="it is dead")
+            told = GetDigestReply(why_not="it is dead")
         elif link is not None:
             deadline_s = asyncio.get_running_loop().time() + timeout_s
             try:
-                told = await link.call(asked, DigestTold, deadline_s=deadline_s)
+                told = await link.call(asked, GetDigestReply, deadline_s=deadline_s)
             except HyperscaleError as error:
-                told = DigestTold(why_not=str(error))
+                told = GetDigestReply(why_not=str(error))
         return DigestRow(
             group=group, index=index, node=name, digest=told.digest.hex(), why_not=told.why_not
         )
 
-    async def _digest(self, call: InboundCall, asked: DigestAsked) -> DigestTold:
+    async def _digest(self, call: InboundCall, asked: GetDigest) -> GetDigestReply:
         left_s = max(call.deadline_s - asyncio.get_running_loop().time(), 0.1)
         return await self._own_digest(self._ledger(), asked, left_s * 0.9)
 
     @staticmethod
-    async def _own_digest(ledger: Ledger, asked: DigestAsked, timeout_s: float) -> DigestTold:
+    async def _own_digest(ledger: Ledger, asked: GetDigest, timeout_s: float) -> GetDigestReply:
         replica = ledger.core.replicas.get(asked.group)
         if replica is None:
-            return DigestTold(why_not="it has no replica")
+            return GetDigestReply(why_not="it has no replica")
         try:
             await ledger.fresh(asked.group, Read("session", asked.index), timeout_s=timeout_s)
         except HyperscaleError:
-            return DigestTold(why_not=f"it has applied only {replica.applied}")
+            return GetDigestReply(why_not=f"it has applied only {replica.applied}")
         digest = replica.surveys.get(asked.index)
         if digest is None:
-            return DigestTold(why_not="it came there by a snapshot")
-        return DigestTold(digest)
+            return GetDigestReply(why_not="it came there by a snapshot")
+        return GetDigestReply(digest)
 
 
 def _has_all(ledger: Ledger, group: int) -> bool:
@@ -350,20 +354,24 @@ async def _are_fresh(ledger: Ledger, groups: Iterable[int]) -> bool:
     return True
 
 
-async def drain(ledger: Ledger, number: int, name: str) -> ChangeTold:
+async def drain(ledger: Ledger, number: int, name: str) -> ChangeMemberReply:
     """Has a node give up its seats, unless there is nobody to take them."""
     active = [n for n in ledger.topology.nodes.values() if n.state is NodeState.ACTIVE]
     if [n.number for n in active] == [number]:
-        return ChangeTold(
+        return ChangeMemberReply(
             refused=f"{name} is the only manager left", hint="start another one first"
         )
     done = f"{name} drains: its seats go to others"
     return await _decided(ledger, NodeMarked(number, NodeState.DRAINING), done)
 
 
-async def _decided(ledger: Ledger, decision: Decision, done: str) -> ChangeTold:
+async def _decided(ledger: Ledger, decision: Decision, done: str) -> ChangeMemberReply:
     verdict = await ledger.decide(decision)
-    return ChangeTold(refused=verdict.refused) if verdict.refused else ChangeTold(done=done)
+    return (
+        ChangeMemberReply(refused=verdict.refused)
+        if verdict.refused
+        else ChangeMemberReply(done=done)
+    )
 
 
 def _bounded(rows: list[HistoryRow], limit: int) -> tuple[list[HistoryRow], bool]:

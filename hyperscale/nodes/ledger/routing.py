@@ -12,16 +12,16 @@ from hyperscale.ledger.messages import (
     NOT_LEADER,
     UNKNOWN_GROUP,
     WRONG_GROUP,
-    Done,
-    Forwarded,
-    HistoryAsked,
-    HistoryGiven,
-    HistoryKept,
+    FetchHistory,
+    FetchSnapshot,
+    ForwardCommand,
+    ForwardCommandReply,
+    GetHistoryState,
+    GetHistoryStateReply,
+    OfferSnapshot,
     RaftMessages,
-    SnapshotAsked,
-    SnapshotOffered,
-    WholeAsked,
-    WholeTold,
+    TakeHistory,
+    TakeHistoryReply,
 )
 from hyperscale.ledger.topology import (
     NO_GROUP,
@@ -35,7 +35,7 @@ from hyperscale.nodes.ledger.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from hyperscale.nodes.ledger.service import Committed, LocalLedger
+from hyperscale.nodes.ledger.local_ledger import Committed, LocalLedger
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError
 from hyperscale.wire.messages import Chunk
@@ -63,19 +63,19 @@ class Ledger(LocalLedger):
         Goes on asking while the answer is "certainly not"; raises `OutcomeUnknownError` when it
         may have been carried out, `UnavailableError` when time is up and it was not.
         """
-        return await self._routed(Forwarded(group, key, body), timeout_s)
+        return await self._routed(ForwardCommand(group, key, body), timeout_s)
 
     async def execute_record(
         self, group: int, record: bytes, *, timeout_s: float = 5.0
     ) -> Committed:
         """Commits one of the ledger's own records in any group."""
-        return await self._routed(Forwarded(group, "", record, is_record=True), timeout_s)
+        return await self._routed(ForwardCommand(group, "", record, is_record=True), timeout_s)
 
     async def submit(self, key: str, body: bytes, *, timeout_s: float = 5.0) -> Committed:
         """Commits a command in the group that owns the slot of its key."""
-        return await self._routed(Forwarded(-1, key, body), timeout_s)
+        return await self._routed(ForwardCommand(-1, key, body), timeout_s)
 
-    async def _routed(self, command: Forwarded, timeout_s: float) -> Committed:
+    async def _routed(self, command: ForwardCommand, timeout_s: float) -> Committed:
         deadline_s = self._loop.time() + timeout_s
         hint = ""
         last = "no leader is known"
@@ -83,7 +83,7 @@ class Ledger(LocalLedger):
         while (left_s := deadline_s - self._loop.time()) > 0:
             group = self._group_of(command)
             routed = replace(command, group=group, hops=command.hops + 1)
-            done: Done | None = None
+            done: ForwardCommandReply | None = None
             if command.group < 0 and group == NO_GROUP:
                 last = "no group owns the slot of this key yet"
             elif self.core.is_leader(group):
@@ -103,7 +103,7 @@ class Ledger(LocalLedger):
             hint="more than half of its nodes must be up and reach each other",
         )
 
-    def _group_of(self, command: Forwarded) -> int:
+    def _group_of(self, command: ForwardCommand) -> int:
         if command.group < 0:
             return self._owner(command.key)
         return self.topology.heir_of(command.group)
@@ -111,7 +111,9 @@ class Ledger(LocalLedger):
     def _owner(self, key: str) -> int:
         return self.topology.owners[self.core.slot_of(key)]
 
-    async def _ask(self, command: Forwarded, hint: str, deadline_s: float) -> Done | None:
+    async def _ask(
+        self, command: ForwardCommand, hint: str, deadline_s: float
+    ) -> ForwardCommandReply | None:
         """Passes the command on; None if nobody could be reached, so nobody carried it out."""
         known = [hint, self.leader_of(command.group), *self.voters_of(command.group)]
         tried = {"", self.own_name}
@@ -124,7 +126,7 @@ class Ledger(LocalLedger):
             is_there = self.peers.connection(name) is not None
             until_s = deadline_s if is_there else min(deadline_s, self._loop.time() + _CONNECT_S)
             try:
-                return await link.call(command, Done, deadline_s=until_s)
+                return await link.call(command, ForwardCommandReply, deadline_s=until_s)
             except CallError as error:
                 if not error.is_definite:
                     raise OutcomeUnknownError(
@@ -133,7 +135,7 @@ class Ledger(LocalLedger):
                     ) from error
         return None
 
-    async def forwarded(self, call: InboundCall, command: Forwarded) -> Done:
+    async def forwarded(self, call: InboundCall, command: ForwardCommand) -> ForwardCommandReply:
         """Answers a node that does not lead the group of its command."""
         command = replace(command, group=self._group_of(command))
         left_s = max(call.deadline_s - self._loop.time(), 0.01)
@@ -143,16 +145,16 @@ class Ledger(LocalLedger):
         onward = replace(command, hops=command.hops + 1)
         return await self._ask(onward, done.leader, call.deadline_s) or done
 
-    async def _here(self, command: Forwarded, timeout_s: float) -> Done:
+    async def _here(self, command: ForwardCommand, timeout_s: float) -> ForwardCommandReply:
         group = command.group
         try:
             outcome = await self.carry_out(command, timeout_s)
         except NotLeaderError as error:
             refused = NOT_LEADER if group in self.core.replicas else UNKNOWN_GROUP
-            return Done(group, refused=refused, leader=error.leader, term=error.term)
+            return ForwardCommandReply(group, refused=refused, leader=error.leader, term=error.term)
         if outcome.moved_to >= 0:
-            return Done(group, refused=WRONG_GROUP, moved_to=outcome.moved_to)
-        return Done(group, outcome.index, outcome.reply)
+            return ForwardCommandReply(group, refused=WRONG_GROUP, moved_to=outcome.moved_to)
+        return ForwardCommandReply(group, outcome.index, outcome.reply)
 
 
 def answer_ledger(handlers: Handlers, ledger: Callable[[], Ledger | None]) -> None:
@@ -169,32 +171,32 @@ def answer_ledger(handlers: Handlers, ledger: Callable[[], Ledger | None]) -> No
         if found is not None and found.is_open:
             found.received(call, message)
 
-    async def offered(call: InboundCall, offer: SnapshotOffered) -> None:
+    async def offered(call: InboundCall, offer: OfferSnapshot) -> None:
         found = ledger()
         if found is not None and found.is_open:
             await found.transfer.pull_snapshot(call.peer.node_id, offer)
 
-    async def forwarded(call: InboundCall, command: Forwarded) -> Done:
+    async def forwarded(call: InboundCall, command: ForwardCommand) -> ForwardCommandReply:
         return await there().forwarded(call, command)
 
-    async def snapshot(_call: InboundCall, asked: SnapshotAsked) -> AsyncGenerator[Chunk, None]:
+    async def snapshot(_call: InboundCall, asked: FetchSnapshot) -> AsyncGenerator[Chunk, None]:
         async for chunk in there().transfer.snapshot(asked):
             yield chunk
 
-    async def history(_call: InboundCall, asked: HistoryAsked) -> AsyncGenerator[Chunk, None]:
+    async def history(_call: InboundCall, asked: FetchHistory) -> AsyncGenerator[Chunk, None]:
         async for chunk in there().transfer.history(asked):
             yield chunk
 
-    async def given(call: InboundCall, given: HistoryGiven) -> HistoryKept:
+    async def given(call: InboundCall, given: TakeHistory) -> TakeHistoryReply:
         return await there().transfer.take_over(call.peer.node_id, given.group)
 
-    def whole(_call: InboundCall, asked: WholeAsked) -> WholeTold:
-        return WholeTold(there().transfer.is_whole(asked.group))
+    def whole(_call: InboundCall, asked: GetHistoryState) -> GetHistoryStateReply:
+        return GetHistoryStateReply(there().transfer.is_whole(asked.group))
 
     handlers.add(RaftMessages, raft)
-    handlers.add(SnapshotOffered, offered)
-    handlers.add(Forwarded, forwarded)
-    handlers.add(SnapshotAsked, snapshot)
-    handlers.add(HistoryAsked, history)
-    handlers.add(HistoryGiven, given)
-    handlers.add(WholeAsked, whole)
+    handlers.add(OfferSnapshot, offered)
+    handlers.add(ForwardCommand, forwarded)
+    handlers.add(FetchSnapshot, snapshot)
+    handlers.add(FetchHistory, history)
+    handlers.add(TakeHistory, given)
+    handlers.add(GetHistoryState, whole)

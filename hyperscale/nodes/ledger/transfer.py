@@ -12,18 +12,18 @@ from hyperscale._native import LedgerError
 from hyperscale.errors import HyperscaleError, RunError
 from hyperscale.ledger.core import SnapshotOffer
 from hyperscale.ledger.messages import (
-    HistoryAsked,
-    HistoryKept,
+    FetchHistory,
+    FetchSnapshot,
     HistoryPage,
-    SnapshotAsked,
-    SnapshotOffered,
+    OfferSnapshot,
+    TakeHistoryReply,
 )
 from hyperscale.wire.errors import CallError, QueueFullError
 from hyperscale.wire.link import PeerLink
 from hyperscale.wire.messages import Chunk
 
 if TYPE_CHECKING:
-    from hyperscale.nodes.ledger.service import LocalLedger
+    from hyperscale.nodes.ledger.local_ledger import LocalLedger
 
 _CHUNK = 512 * 1024
 _SNAPSHOT_S = 60.0
@@ -61,7 +61,7 @@ class Transfer:
         if connection is None:
             self._ledger.core.raft.report_snapshot(offer.group, offer.peer, arrived=False)
             return
-        message = SnapshotOffered(
+        message = OfferSnapshot(
             self._ledger.id, self._ledger.core.number, offer.group, offer.index, offer.message
         )
         with suppress(QueueFullError):  # as if it had got lost
@@ -71,7 +71,7 @@ class Transfer:
             _SNAPSHOT_S, self._ledger.core.raft.report_snapshot, offer.group, offer.peer, False
         )
 
-    async def pull_snapshot(self, peer: str, offer: SnapshotOffered) -> None:
+    async def pull_snapshot(self, peer: str, offer: OfferSnapshot) -> None:
         link = self._ledger.peers.link(peer)
         if offer.ledger != self._ledger.id or link is None or offer.group in self._pulling:
             return
@@ -79,7 +79,7 @@ class Transfer:
         self._pulling.add(offer.group)
         try:
             data = bytearray()
-            asked = SnapshotAsked(offer.group, offer.index, self._ledger.core.number)
+            asked = FetchSnapshot(offer.group, offer.index, self._ledger.core.number)
             deadline_s = self._loop.time() + _SNAPSHOT_S
             async with await link.stream(asked, Chunk, deadline_s=deadline_s) as chunks:
                 async for chunk in chunks:
@@ -91,7 +91,7 @@ class Transfer:
         finally:
             self._pulling.discard(offer.group)
 
-    async def snapshot(self, asked: SnapshotAsked) -> AsyncGenerator[Chunk, None]:
+    async def snapshot(self, asked: FetchSnapshot) -> AsyncGenerator[Chunk, None]:
         data = self._ledger.core.raft.snapshot_data(asked.group, asked.index)
         if data is None:
             self._ledger.core.raft.report_snapshot(asked.group, asked.receiver, arrived=False)
@@ -170,7 +170,7 @@ class Transfer:
         for group in groups:
             after = BEGINNING
             while True:
-                page = await self._page(link, HistoryAsked(group, after))
+                page = await self._page(link, FetchHistory(group, after))
                 is_whole = is_whole and page.is_whole
                 if page.rows:
                     ticket = self._ledger.store.add_history(page.rows)
@@ -188,7 +188,7 @@ class Transfer:
         )
         return is_whole
 
-    async def _page(self, link: PeerLink, asked: HistoryAsked) -> HistoryPage:
+    async def _page(self, link: PeerLink, asked: FetchHistory) -> HistoryPage:
         data = bytearray()
         deadline_s = self._loop.time() + _SNAPSHOT_S
         async with await link.stream(asked, Chunk, deadline_s=deadline_s) as chunks:
@@ -199,7 +199,7 @@ class Transfer:
         except msgspec.MsgspecError as error:
             raise RunError(f"its history cannot be read: {error}") from error
 
-    async def history(self, asked: HistoryAsked) -> AsyncGenerator[Chunk, None]:
+    async def history(self, asked: FetchHistory) -> AsyncGenerator[Chunk, None]:
         """A page of the rows this node has."""
         ledger = self._ledger
         heir = ledger.topology.heir_of(asked.group)
@@ -216,8 +216,8 @@ class Transfer:
         for start in range(0, len(data), _CHUNK):
             yield Chunk(data[start : start + _CHUNK])
 
-    async def take_over(self, name: str, group: int) -> HistoryKept:
+    async def take_over(self, name: str, group: int) -> TakeHistoryReply:
         """The rows of a group that is about to be destroyed, from its leader."""
         if not await self._pull_from(name, [group]):
             raise RunError(f"{name} has not all of the history of group {group} itself")
-        return HistoryKept()
+        return TakeHistoryReply()

@@ -19,29 +19,30 @@ from hyperscale._native import Target
 from hyperscale.config.addresses import split_address
 from hyperscale.execution.bundle import Bundle, bundle_file
 from hyperscale.graph import build_plan, collect, load_module
-from hyperscale.jobs.commands import (
-    LeasesRenewed,
-    PartAnswer,
-    PartFinished,
-    PartOutput,
-    PartReady,
-    PartRefused,
+from hyperscale.jobs.messages import (
+    AcknowledgeResult,
+    AnnounceCores,
+    AnnounceCoresReply,
+    AnnouncePrepareFailed,
+    AnnounceReady,
+    AttemptId,
+    DeliverResult,
+    FetchBlob,
+    ForwardOutput,
+    ListAttempts,
+    ListAttemptsReply,
+    PartCommandReply,
     PreparePart,
-    Progress,
-    ProgressTaken,
     RenewLeases,
-    ResultAck,
-    RunId,
-    RunsHere,
+    RenewLeasesReply,
+    ReportProgress,
+    ReportProgressReply,
     StartPart,
     StopPart,
-    WhoRuns,
-    WorkerCores,
 )
-from hyperscale.nodes.identity import incarnation_now
-from hyperscale.nodes.job_messages import CoresTaken, FetchBlob
 from hyperscale.plan import WorkflowPlan
 from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.credentials import incarnation_now
 from hyperscale.wire.errors import RemoteError
 from hyperscale.wire.messages import Chunk, Introduction
 from hyperscale.wire.peer import PeerServer
@@ -105,14 +106,14 @@ def counted(target: Target) -> int:
     return int(json.loads(target.counts())["total"])
 
 
-def total(finished: PartFinished) -> int:
+def total(finished: DeliverResult) -> int:
     """Requests a result tells of."""
     assert finished.report is not None
     return sum(step.counts.sent for step in finished.report.steps)
 
 
-def run_id(attempt: int = 1, *, job: str = "dc.1-a", workflow: str = "Load") -> RunId:
-    return RunId(job, workflow, 0, attempt)
+def run_id(attempt: int = 1, *, job: str = "dc.1-a", workflow: str = "Load") -> AttemptId:
+    return AttemptId(job, workflow, 0, attempt)
 
 
 class Boss:
@@ -122,26 +123,26 @@ class Boss:
         self.server = server
         self.blobs = blobs
         self.heard: list[Any] = []
-        self.taken = ProgressTaken()
+        self.taken = ReportProgressReply()
         self.fetches: list[str] = []
         self.answers_progress = True
         self._worker = ("", 0)
         self.grants_cores = True
         self.gives_bundles = True
-        for kind in (PartReady, PartRefused, PartFinished, PartOutput):
+        for kind in (AnnounceReady, AnnouncePrepareFailed, DeliverResult, ForwardOutput):
             handlers.add(kind, self._hear)
-        handlers.add(WorkerCores, self._cores)
-        handlers.add(Progress, self._progress)
+        handlers.add(AnnounceCores, self._cores)
+        handlers.add(ReportProgress, self._progress)
         handlers.add(FetchBlob, self._blob)
 
     def _hear(self, _call: InboundCall, message: Any) -> None:
         self.heard.append(message)
 
-    def _cores(self, _call: InboundCall, message: WorkerCores) -> CoresTaken:
+    def _cores(self, _call: InboundCall, message: AnnounceCores) -> AnnounceCoresReply:
         self.heard.append(message)
-        return CoresTaken(is_known=self.grants_cores)
+        return AnnounceCoresReply(is_known=self.grants_cores)
 
-    async def _progress(self, _call: InboundCall, message: Progress) -> ProgressTaken:
+    async def _progress(self, _call: InboundCall, message: ReportProgress) -> ReportProgressReply:
         self.heard.append(message)
         if not self.answers_progress:
             await asyncio.sleep(WAIT_S)
@@ -170,8 +171,14 @@ class Boss:
         return await connection.call(message, reply, deadline_s=deadline_s)
 
     async def prepare(
-        self, code: Code, run: RunId | None = None, *, term: int = 1, cores: int = 1, **changes: Any
-    ) -> PartAnswer:
+        self,
+        code: Code,
+        run: AttemptId | None = None,
+        *,
+        term: int = 1,
+        cores: int = 1,
+        **changes: Any,
+    ) -> PartCommandReply:
         self.blobs.setdefault(code.sha256, code.bundle.payload)
         run = run or run_id(workflow=code.plan.name)
         command = PreparePart(
@@ -187,11 +194,16 @@ class Boss:
             file=str(code.file),
             bundle=code.sha256,
         )
-        return await self.ask(msgspec.structs.replace(command, **changes), PartAnswer)
+        return await self.ask(msgspec.structs.replace(command, **changes), PartCommandReply)
 
     async def start(
-        self, run: RunId | None = None, *, term: int = 1, lease_ms: int = 8_000, stamp_ms: int = 0
-    ) -> PartAnswer:
+        self,
+        run: AttemptId | None = None,
+        *,
+        term: int = 1,
+        lease_ms: int = 8_000,
+        stamp_ms: int = 0,
+    ) -> PartCommandReply:
         command = StartPart(
             run=run or run_id(),
             group=1,
@@ -200,17 +212,17 @@ class Boss:
             lease_ms=lease_ms,
             stamp_ms=stamp_ms,
         )
-        return await self.ask(command, PartAnswer)
+        return await self.ask(command, PartCommandReply)
 
     async def stop(
-        self, run: RunId | None = None, *, term: int = 1, reason: str = "cancelled"
-    ) -> PartAnswer:
+        self, run: AttemptId | None = None, *, term: int = 1, reason: str = "cancelled"
+    ) -> PartCommandReply:
         command = StopPart(run=run or run_id(), group=1, term=term, reason=reason)
-        return await self.ask(command, PartAnswer)
+        return await self.ask(command, PartCommandReply)
 
     async def renew(
-        self, *runs: RunId, term: int = 1, lease_ms: int = 8_000, stamp_ms: int = 0
-    ) -> LeasesRenewed:
+        self, *runs: AttemptId, term: int = 1, lease_ms: int = 8_000, stamp_ms: int = 0
+    ) -> RenewLeasesReply:
         command = RenewLeases(
             group=1,
             term=term,
@@ -219,24 +231,24 @@ class Boss:
             runs=list(runs or [run_id()]),
             stamp_ms=stamp_ms,
         )
-        return await self.ask(command, LeasesRenewed)
+        return await self.ask(command, RenewLeasesReply)
 
-    async def who_runs(self, *, term: int = 1) -> RunsHere:
-        command = WhoRuns(group=1, term=term, leader=self.server.local.node_id)
-        return await self.ask(command, RunsHere)
+    async def who_runs(self, *, term: int = 1) -> ListAttemptsReply:
+        command = ListAttempts(group=1, term=term, leader=self.server.local.node_id)
+        return await self.ask(command, ListAttemptsReply)
 
-    def acknowledge(self, run: RunId | None = None, *, term: int = 1) -> None:
+    def acknowledge(self, run: AttemptId | None = None, *, term: int = 1) -> None:
         (connection,) = self.server.connections
-        connection.send(ResultAck(run=run or run_id(), group=1, term=term))
+        connection.send(AcknowledgeResult(run=run or run_id(), group=1, term=term))
 
     async def run(
-        self, code: Code, run: RunId | None = None, *, lease_ms: int = 8_000, **changes: Any
-    ) -> RunId:
+        self, code: Code, run: AttemptId | None = None, *, lease_ms: int = 8_000, **changes: Any
+    ) -> AttemptId:
         """Takes a run up to RUNNING, under this lease; preparing may take its time."""
         run = run or run_id(workflow=code.plan.name)
         answer = await self.prepare(code, run, lease_ms=60_000, **changes)
         assert answer.accepted, answer
-        await self.hears(PartReady, lambda ready: ready.run == run)
+        await self.hears(AnnounceReady, lambda ready: ready.run == run)
         answer = await self.start(run, term=changes.get("term", 1), lease_ms=lease_ms)
         assert answer.accepted, answer
         return run

@@ -11,13 +11,18 @@ import pytest
 from hyperscale._native import Target
 from hyperscale.config.loading import node_config
 from hyperscale.config.schema import NodeConfig, NodeRole
-from hyperscale.jobs import agent_telling
-from hyperscale.jobs.commands import PartFinished, PartStatus, WorkerCores
+from hyperscale.jobs.agent import reports as agent_telling
+from hyperscale.jobs.messages import (
+    AnnounceCores,
+    DeliverResult,
+    DrainWorker,
+    DrainWorkerReply,
+    PartStatus,
+)
 from hyperscale.membership.events import Changed, Died
-from hyperscale.nodes.job_messages import DrainWorker, WorkerDrains
 from hyperscale.nodes.member import Duties, MemberNode, Service, open_member
 from hyperscale.nodes.messages import NodeMetadata, metadata_of
-from hyperscale.nodes.running import as_config
+from hyperscale.nodes.server import as_config
 from hyperscale.nodes.worker import worker_duties
 from hyperscale.wire.roles import Role
 from hyperscale.wire.serving import Handlers
@@ -92,14 +97,14 @@ def test_a_worker_dials_its_leader_and_members_see_its_cores(
                 # Cut off, and not dialled: the worker has to come.
                 for connection in manager.server.connections:
                     connection.abort("the test wants it so")
-                finished = await leader.hears(PartFinished)
+                finished = await leader.hears(DeliverResult)
                 assert finished.status is PartStatus.COMPLETED
                 assert finished.report is not None
                 assert finished.report.steps[0].counts.sent == await is_quiet(target)
                 leader.acknowledge(run)
                 await until(lambda: service.worker is not None and service.worker.free == 2)
-                assert leader.said(WorkerCores)[-1].incarnation > 0
-                drains = await leader.ask(DrainWorker(), WorkerDrains)
+                assert leader.said(AnnounceCores)[-1].incarnation > 0
+                drains = await leader.ask(DrainWorker(), DrainWorkerReply)
                 assert drains.runs == 0
                 await until(
                     lambda: (
@@ -130,8 +135,8 @@ def test_every_manager_that_becomes_known_is_told_the_cores_at_once(tmp_path: Pa
                 managing(tmp_path, port=port) as (first, one),
                 managing(tmp_path, "m2", seed=first.address) as (_, other),
             ):
-                await one.boss.hears(WorkerCores)
-                await other.boss.hears(WorkerCores)
+                await one.boss.hears(AnnounceCores)
+                await other.boss.hears(AnnounceCores)
                 await worker.wait_ready(30)
 
     play(work)
@@ -147,13 +152,13 @@ def test_a_worker_is_ready_once_a_manager_that_grants_cores_knows_its_own(
             service.boss.grants_cores = False
             settings = worker_config(tmp_path, manager.address, cores=1)
             async with open_member(settings, worker_duties(settings)) as worker:
-                await until(lambda: len(service.boss.said(WorkerCores)) >= 2)
+                await until(lambda: len(service.boss.said(AnnounceCores)) >= 2)
                 assert worker.why_not_ready() == ("no manager that grants cores knows its own",)
                 service.boss.grants_cores = True
                 await worker.wait_ready(30)
                 service.boss.grants_cores = False  # whoever comes next waits for all of them
-                told = len(service.boss.said(WorkerCores))
-                await until(lambda: len(service.boss.said(WorkerCores)) > told)
+                told = len(service.boss.said(AnnounceCores))
+                await until(lambda: len(service.boss.said(AnnounceCores)) > told)
                 assert not worker.why_not_ready()
 
     play(work)

@@ -8,25 +8,25 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from hyperscale.jobs import commands
-from hyperscale.jobs.commands import (
-    PartFinished,
+from hyperscale.jobs import messages as commands
+from hyperscale.jobs import messages as job_messages
+from hyperscale.jobs.messages import (
+    AttemptId,
+    DeliverResult,
+    ListAttemptsReply,
     PartPhase,
     PartStatus,
     PartView,
-    RunId,
-    RunsHere,
 )
 from hyperscale.membership.events import Member
-from hyperscale.nodes import job_messages
-from hyperscale.nodes.agent.fitting import fit
-from hyperscale.nodes.agent.managers import Managers
+from hyperscale.nodes.agent.manager_links import Managers
+from hyperscale.nodes.agent.message_size import fit
 from hyperscale.stats.report import PartReport, SeriesPoint, StepCounts, StepReport
 from hyperscale.wire.connection import Connection
 from hyperscale.wire.registry import REGISTRY, Priority
 
 # Only ever fields of others.
-PARTS = {"RunId", "PartView", "PartProgress", "WorkerShare", "HeldCores"}
+PARTS = {"AttemptId", "PartView", "PartProgress", "WorkerShare", "HeldCores"}
 
 
 def test_every_command_is_a_message() -> None:
@@ -44,7 +44,7 @@ def test_every_command_is_a_message() -> None:
 
 
 def test_results_stops_and_leases_are_never_shed() -> None:
-    for struct in (commands.PartFinished, commands.StopPart, commands.RenewLeases):
+    for struct in (commands.DeliverResult, commands.StopPart, commands.RenewLeases):
         assert REGISTRY.by_type[struct].priority is Priority.CRITICAL
 
 
@@ -72,18 +72,18 @@ def _report(steps: int, seconds: int) -> PartReport:
     )
 
 
-RUN = RunId("dc.1-a", "Load", 0, 1)
+RUN = AttemptId("dc.1-a", "Load", 0, 1)
 
 
 @pytest.mark.parametrize("kind", ["finished", "here"])
 def test_a_message_that_is_too_large_sheds_the_histograms_of_its_oldest_seconds(kind: str) -> None:
     report = _report(20, 600)
-    message: Struct = PartFinished(
+    message: Struct = DeliverResult(
         worker="w1", group=1, run=RUN, status=PartStatus.COMPLETED, report=report
     )
     if kind == "here":
         view = PartView(run=RUN, phase=PartPhase.RUNNING, cores=1, report=report)
-        message = RunsHere(worker="w1", parts=[view])
+        message = ListAttemptsReply(worker="w1", parts=[view])
     assert len(msgspec.msgpack.encode(message)) > REGISTRY.spec_of(message).size
     assert REGISTRY.encode(fit(message))
     assert [point.second for point in report.steps[0].series] == list(range(600))
@@ -95,7 +95,7 @@ def test_a_message_that_is_too_large_sheds_the_histograms_of_its_oldest_seconds(
 
 def test_a_message_of_very_many_steps_arrives_with_its_counts_at_least() -> None:
     report = _report(8_000, 1)
-    message = PartFinished(
+    message = DeliverResult(
         worker="w1", group=1, run=RUN, status=PartStatus.COMPLETED, report=report
     )
     assert REGISTRY.encode(fit(message))
@@ -125,7 +125,7 @@ def test_a_message_that_can_never_be_sent_is_told_in_the_log_and_does_not_end_th
 ) -> None:
     server: Any = _Server()
     managers = Managers(server, server)
-    finished = PartFinished(worker="w1", group=1, run=RUN, status=PartStatus.FAILED, report=None)
+    finished = DeliverResult(worker="w1", group=1, run=RUN, status=PartStatus.FAILED, report=None)
     managers.send("m1", msgspec.structs.replace(finished, provided=[bytes(17_000_000)]))
     (record,) = caplog.records
     assert record.levelname == "ERROR"

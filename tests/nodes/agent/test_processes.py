@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hyperscale._native import Target
-from hyperscale.jobs.commands import PartFinished, PartPhase, PartStatus, Progress
+from hyperscale.jobs.messages import DeliverResult, PartPhase, PartStatus, ReportProgress
 from tests.cli.command import executors_of
 from tests.nodes.agent.lab import boss, counted, is_quiet, load, play, run_id, total, until
 from tests.nodes.lab import Cluster, Node
@@ -60,7 +60,7 @@ def test_load_ends_with_its_lease_though_the_agent_is_frozen(
                 await asyncio.sleep(0.3)
                 os.kill(node.process.pid, signal.SIGCONT)
                 await late
-                finished = await leader.hears(PartFinished)
+                finished = await leader.hears(DeliverResult)
                 assert (finished.status, finished.error) == (PartStatus.STOPPED, "lease expired")
                 assert total(finished) == quiet == await is_quiet(target)
 
@@ -78,7 +78,7 @@ def test_nothing_is_sent_by_a_worker_that_was_stopped_beyond_its_leases(
             async with boss() as leader:
                 await leader.meet(node.address)
                 await leader.run(code, lease_ms=LEASE_MS)
-                await leader.hears(Progress)
+                await leader.hears(ReportProgress)
                 everyone = [node.process.pid, *executors_of(node.process.pid)]
                 for pid in everyone:
                     os.kill(pid, signal.SIGSTOP)
@@ -88,7 +88,7 @@ def test_nothing_is_sent_by_a_worker_that_was_stopped_beyond_its_leases(
                 for pid in everyone:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGCONT)
-                finished = await leader.hears(PartFinished)
+                finished = await leader.hears(DeliverResult)
                 assert (finished.status, finished.error) == (PartStatus.STOPPED, "lease expired")
                 assert finished.is_retryable
                 # What it had reported last, at most a tenth of a second before.
@@ -110,10 +110,10 @@ def test_a_killed_worker_leaves_nothing_running_and_its_results_to_its_next_life
                 node = start(cluster)
                 await leader.meet(node.address)
                 done = await leader.run(short, run_id(job="dc.1-done"))
-                first = await leader.hears(PartFinished)
+                first = await leader.hears(DeliverResult)
                 assert first.run == done
                 running = await leader.run(code)
-                await leader.hears(Progress, lambda each: each.parts[0].run == running)
+                await leader.hears(ReportProgress, lambda each: each.parts[0].run == running)
                 children = executors_of(node.process.pid)
                 node.kill()
                 await until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
@@ -125,14 +125,14 @@ def test_a_killed_worker_leaves_nothing_running_and_its_results_to_its_next_life
                 assert [(view.run, view.phase) for view in here.parts] == [
                     (done, PartPhase.FINISHED)
                 ]
-                again = await heir.hears(PartFinished)
+                again = await heir.hears(DeliverResult)
                 assert again == first
                 heir.acknowledge(done, term=2)
                 await until(lambda: not list(tmp_path.rglob("*.result")))
                 # The next attempt goes on where the last report was.
                 before = counted(target)
                 newer = await heir.run(code, run_id(2), term=2, elapsed_s=59.0)
-                finished = await heir.hears(PartFinished, lambda each: each.run == newer)
+                finished = await heir.hears(DeliverResult, lambda each: each.run == newer)
                 assert finished.status is PartStatus.COMPLETED
                 assert before + total(finished) == await is_quiet(target)
 
@@ -151,7 +151,7 @@ def test_sigterm_hands_the_part_over_and_ends_the_process_well(
                 run = await leader.run(code)
                 await leader.loads(target, more_than=20)
                 node.process.send_signal(signal.SIGTERM)
-                finished = await leader.hears(PartFinished)
+                finished = await leader.hears(DeliverResult)
                 assert (finished.run, finished.is_retryable) == (run, True)
                 leader.acknowledge(run)
                 await until(lambda: node.process.poll() is not None)

@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from hyperscale.jobs.commands import PartFinished, PartStatus, RunId
-from hyperscale.nodes.agent.spool import ResultSpool
+from hyperscale.jobs.messages import AttemptId, DeliverResult, PartStatus
+from hyperscale.nodes.agent.result_store import ResultStore
 
 
-def finished(job: str = "dc.1-a", attempt: int = 1) -> PartFinished:
-    return PartFinished(
+def finished(job: str = "dc.1-a", attempt: int = 1) -> DeliverResult:
+    return DeliverResult(
         worker="w1",
         group=1,
-        run=RunId(job, "Load", 0, attempt),
+        run=AttemptId(job, "Load", 0, attempt),
         status=PartStatus.COMPLETED,
         report=None,
         provided=[b"\x00\xff"],
@@ -18,23 +18,23 @@ def finished(job: str = "dc.1-a", attempt: int = 1) -> PartFinished:
 
 
 def test_results_are_found_again_until_they_are_erased(tmp_path: Path) -> None:
-    spool = ResultSpool(tmp_path / "results")
+    spool = ResultStore(tmp_path / "results")
     assert spool.open() == ([], [])
     one, two = finished(), finished(attempt=2)
     spool.store(one)
     spool.store(two)
     spool.store(one)
-    results, broken = ResultSpool(tmp_path / "results").open()
+    results, broken = ResultStore(tmp_path / "results").open()
     assert sorted(each.run.attempt for each in results) == [1, 2]
     assert one in results
     assert broken == []
     spool.erase(one.run)
     spool.erase(one.run)
-    assert ResultSpool(tmp_path / "results").open() == ([two], [])
+    assert ResultStore(tmp_path / "results").open() == ([two], [])
 
 
 def test_a_damaged_result_is_told_and_left_where_it_is(tmp_path: Path) -> None:
-    spool = ResultSpool(tmp_path)
+    spool = ResultStore(tmp_path)
     spool.store(finished())
     (damaged,) = tmp_path.glob("*.result")
     damaged.write_bytes(damaged.read_bytes()[:-3])
@@ -47,6 +47,6 @@ def test_a_damaged_result_is_told_and_left_where_it_is(tmp_path: Path) -> None:
 
 
 def test_names_cannot_lead_out_of_the_directory(tmp_path: Path) -> None:
-    spool = ResultSpool(tmp_path / "results")
+    spool = ResultStore(tmp_path / "results")
     spool.store(finished("../../outside"))
     assert len(list((tmp_path / "results").iterdir())) == 1

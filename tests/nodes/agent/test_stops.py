@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from hyperscale._native import Target
-from hyperscale.jobs.agent_events import Event, PrepareFailed, PrepareRun, StopRun
-from hyperscale.jobs.commands import PreparePart
+from hyperscale.jobs.agent.events import Event, PrepareFailed, PrepareRun, StopRun
+from hyperscale.jobs.messages import PreparePart
 from hyperscale.nodes.agent.executors import Executors
 from tests.nodes.agent.lab import load, play, run_id, until
 

@@ -1,9 +1,9 @@
 """What a worker has done, by whom."""
 
-from hyperscale.jobs.commands import RunId
+from hyperscale.jobs.messages import AttemptId
 from hyperscale.nodes.agent.usage import ActionCount
 
-ONE, OTHER = (RunId(f"dc.1-{name}", "Load", 0, 1) for name in "ab")
+ONE, OTHER = (AttemptId(f"dc.1-{name}", "Load", 0, 1) for name in "ab")
 
 
 def test_runs_that_are_gone_are_no_work_any_more_and_their_actions_stay_counted() -> None:

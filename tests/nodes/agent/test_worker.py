@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from hyperscale._native import Target
-from hyperscale.jobs.commands import (
+from hyperscale.jobs.messages import (
+    AnnounceCores,
+    AnnouncePrepareFailed,
+    AnnounceReady,
+    DeliverResult,
+    ForwardOutput,
     Isolation,
-    PartFinished,
-    PartOutput,
     PartPhase,
-    PartReady,
-    PartRefused,
     PartStatus,
-    Progress,
     Refusal,
-    WorkerCores,
+    ReportProgress,
 )
-from hyperscale.nodes.agent import driver as agent_driver
+from hyperscale.nodes.agent import agent_driver
 from hyperscale.plan.context import decode_provided
 from tests.nodes.agent.lab import (
     Boss,
@@ -45,14 +45,14 @@ def test_a_part_runs_to_its_end_and_its_result_is_exact(tmp_path: Path, target: 
         async with worker(tmp_path, cores=2) as node, boss() as leader:
             await leader.meet(node.address)
             run = await leader.run(code, cores=2)
-            finished = await leader.hears(PartFinished)
+            finished = await leader.hears(DeliverResult)
             assert (finished.run, finished.status) == (run, PartStatus.COMPLETED)
             assert finished.error is None
             assert total(finished) == await is_quiet(target) > 0
             assert finished.elapsed_s >= 1.5
             assert len(finished.provided) == 2
             assert [decode_provided(each).slot for each in finished.provided] == [0, 1]
-            progress = leader.said(Progress)
+            progress = leader.said(ReportProgress)
             totals = [each.parts[0].report.steps[0].counts.total for each in progress]
             assert totals == sorted(totals)
             assert len(totals) >= 2
@@ -60,7 +60,7 @@ def test_a_part_runs_to_its_end_and_its_result_is_exact(tmp_path: Path, target: 
             assert fetched == hashlib.sha256(code.bundle.payload).hexdigest()
             leader.acknowledge(run)
             await until(lambda: not list(tmp_path.rglob("*.result")))
-            cores = leader.said(WorkerCores)
+            cores = leader.said(AnnounceCores)
             assert (cores[-1].total, cores[-1].held) == (2, [])
             assert any(held.cores == 2 for each in cores for held in each.held)
 
@@ -74,8 +74,8 @@ def test_a_result_is_repeated_until_it_is_acknowledged(tmp_path: Path, target: T
         async with worker(tmp_path) as node, boss() as leader:
             await leader.meet(node.address)
             run = await leader.run(code)
-            await until(lambda: len(leader.said(PartFinished)) >= 3)
-            assert len({repr(each.run) for each in leader.said(PartFinished)}) == 1
+            await until(lambda: len(leader.said(DeliverResult)) >= 3)
+            assert len({repr(each.run) for each in leader.said(DeliverResult)}) == 1
             assert len(list(tmp_path.rglob("*.result"))) == 1
             leader.acknowledge(run)
             await until(lambda: not list(tmp_path.rglob("*.result")))
@@ -93,7 +93,7 @@ def test_a_lease_that_is_not_renewed_ends_the_load_by_itself(
             await leader.meet(node.address)
             await leader.run(code, lease_ms=1_500)
             await leader.loads(target)
-            finished = await leader.hears(PartFinished)
+            finished = await leader.hears(DeliverResult)
             assert (finished.status, finished.error) == (PartStatus.STOPPED, "lease expired")
             assert finished.is_retryable
             assert finished.elapsed_s < 30.0  # of 60
@@ -110,11 +110,11 @@ def test_renewals_keep_the_load_going(tmp_path: Path, target: Target) -> None:
             await leader.meet(node.address)
             await leader.run(code, lease_ms=1_500)
             stamp_ms = 0
-            while not leader.said(PartFinished):
+            while not leader.said(DeliverResult):
                 renewed = await leader.renew(lease_ms=1_500, stamp_ms=stamp_ms)
                 stamp_ms = renewed.stamp_ms
                 await asyncio.sleep(0.3)
-            (finished,) = leader.said(PartFinished)[:1]
+            (finished,) = leader.said(DeliverResult)[:1]
             assert finished.status is PartStatus.COMPLETED
             assert finished.elapsed_s >= 4.0
             assert total(finished) == counted(target)
@@ -137,7 +137,7 @@ def test_without_managers_a_part_goes_on_if_it_was_told_so(tmp_path: Path, targe
                 here = await heir.who_runs(term=2)
                 assert [view.phase for view in here.parts] == [PartPhase.RUNNING]
                 assert here.parts[0].report is not None
-                finished = await heir.hears(PartFinished)
+                finished = await heir.hears(DeliverResult)
                 assert finished.status is PartStatus.COMPLETED
                 assert total(finished) == counted(target)
 
@@ -152,18 +152,18 @@ def test_a_new_leader_takes_over_without_a_pause(tmp_path: Path, target: Target)
             await old.meet(node.address)
             await new.meet(node.address)
             run = await old.run(code)
-            await old.hears(Progress)
+            await old.hears(ReportProgress)
             renewed = await new.renew(run, term=2)
             assert (renewed.accepted, renewed.unknown) == (True, [])
-            progress = await new.hears(Progress)
+            progress = await new.hears(ReportProgress)
             assert progress.parts[0].run == run
             assert not (await old.renew(run, term=1)).accepted
             refused = await old.stop(run, term=1)
             assert (refused.refusal, refused.seen_term) == (Refusal.STALE_TERM, 2)
-            finished = await new.hears(PartFinished)
+            finished = await new.hears(DeliverResult)
             assert finished.status is PartStatus.COMPLETED
             assert total(finished) == counted(target)
-            assert old.said(PartFinished) == []
+            assert old.said(DeliverResult) == []
 
     play(work)
 
@@ -177,11 +177,11 @@ def test_a_higher_attempt_takes_the_cores_of_the_one_before(tmp_path: Path, targ
             await leader.run(code)
             await leader.loads(target)
             newer = await leader.run(code, run_id(2), elapsed_s=59.0)
-            old = await leader.hears(PartFinished, lambda each: each.run == run_id(1))
+            old = await leader.hears(DeliverResult, lambda each: each.run == run_id(1))
             assert (old.status, old.error) == (PartStatus.STOPPED, "superseded by attempt 2")
             late = await leader.prepare(code, run_id(1))
             assert late.phase is PartPhase.FINISHED
-            done = await leader.hears(PartFinished, lambda each: each.run == newer)
+            done = await leader.hears(DeliverResult, lambda each: each.run == newer)
             assert done.status is PartStatus.COMPLETED
             assert 0.9 < done.elapsed_s < 30.0
             assert done.report is not None
@@ -203,7 +203,7 @@ def test_a_stop_ends_the_load_and_leaves_a_tombstone(tmp_path: Path, target: Tar
             run = await leader.run(code)
             await leader.loads(target)
             assert (await leader.stop(run, reason="cancelled by alice")).accepted
-            finished = await leader.hears(PartFinished)
+            finished = await leader.hears(DeliverResult)
             assert (finished.status, finished.error) == (PartStatus.STOPPED, "cancelled by alice")
             assert total(finished) == await is_quiet(target)
             assert (await leader.prepare(code, run)).phase is PartPhase.FINISHED
@@ -235,7 +235,7 @@ def test_a_part_can_be_stopped_while_it_is_prepared(tmp_path: Path) -> None:
             await leader.meet(node.address)
             assert (await leader.prepare(code)).phase is PartPhase.PREPARING
             assert (await leader.stop()).phase is PartPhase.STOPPING
-            finished = await leader.hears(PartFinished)
+            finished = await leader.hears(DeliverResult)
             assert finished.status is PartStatus.STOPPED
             assert (await leader.stop()).phase is PartPhase.FINISHED
 
@@ -266,15 +266,15 @@ def test_code_that_never_yields_is_killed_and_its_core_used_again(
         async with worker(tmp_path) as node, boss() as leader:
             await leader.meet(node.address)
             run = await leader.run(hog, lease_ms=60_000)
-            output = await leader.hears(PartOutput)
+            output = await leader.hears(ForwardOutput)
             assert (output.stream, output.text) == ("stdout", "hogging\n")
             assert (await leader.stop(run)).phase is PartPhase.STOPPING
             other = run_id(job="dc.1-b")
             assert (await leader.prepare(code, other)).refusal is Refusal.NO_CORES
-            finished = await leader.hears(PartFinished)
+            finished = await leader.hears(DeliverResult)
             assert (finished.run, finished.status) == (run, PartStatus.STOPPED)
             await leader.run(code, other)
-            finished = await leader.hears(PartFinished, lambda each: each.run == other)
+            finished = await leader.hears(DeliverResult, lambda each: each.run == other)
             assert finished.status is PartStatus.COMPLETED
 
     play(work)
@@ -303,9 +303,9 @@ def test_a_dead_executor_ends_the_part_with_what_it_had_reported(
         async with worker(tmp_path, cores=2) as node, boss() as leader:
             await leader.meet(node.address)
             await leader.run(code, cores=2)
-            await leader.hears(Progress, lambda each: each.parts[0].report.iterations > 10)
+            await leader.hears(ReportProgress, lambda each: each.parts[0].report.iterations > 10)
             (tmp_path / "die").touch()
-            finished = await leader.hears(PartFinished)
+            finished = await leader.hears(DeliverResult)
             assert finished.status is PartStatus.FAILED
             assert finished.is_retryable
             assert finished.error is not None
@@ -329,12 +329,12 @@ def test_a_bundle_that_cannot_be_brought_is_told_as_the_workers_trouble(
                 del leader.blobs[code.sha256]
                 leader.blobs = _Nothing()
             await leader.prepare(code)
-            refused = await leader.hears(PartRefused)
+            refused = await leader.hears(AnnouncePrepareFailed)
             assert refused.is_retryable
             assert not refused.is_input
             assert code.sha256[:12] in refused.error
             leader.acknowledge()
-            await until(lambda: leader.said(WorkerCores)[-1].held == [])
+            await until(lambda: leader.said(AnnounceCores)[-1].held == [])
             assert list(tmp_path.rglob("*.part")) == []
 
     play(work)
@@ -357,7 +357,7 @@ def test_a_bundle_is_brought_once_for_all_and_kept(tmp_path: Path, target: Targe
                 runs = [run_id(job=f"dc.{life}-{n}") for n in range(2)]
                 await asyncio.gather(*(leader.run(code, run) for run in runs))
                 for run in runs:
-                    await leader.hears(PartFinished, lambda each, run=run: each.run == run)  # type: ignore[misc]  # bound now
+                    await leader.hears(DeliverResult, lambda each, run=run: each.run == run)  # type: ignore[misc]  # bound now
                     leader.acknowledge(run)
                 assert len(leader.fetches) == (1 if life == 0 else 0)
 
@@ -377,7 +377,7 @@ def test_a_leader_that_gives_no_bundle_is_not_waited_for_if_another_has_it(
             await other.meet(node.address)
             await leader.meet(node.address)
             await leader.prepare(code)
-            await leader.hears(PartReady)
+            await leader.hears(AnnounceReady)
             assert leader.fetches == other.fetches == [code.sha256]
 
     play(work)
@@ -401,7 +401,7 @@ def test_a_wrong_file_is_the_users_trouble(tmp_path: Path) -> None:
         async with worker(tmp_path) as node, boss() as leader:
             await leader.meet(node.address)
             await leader.prepare(code)
-            refused = await leader.hears(PartRefused)
+            refused = await leader.hears(AnnouncePrepareFailed)
             assert refused.is_input
             assert "a_module_that_is_only_on_the_laptop" in refused.error
 
@@ -427,7 +427,7 @@ def test_iterations_that_were_done_are_not_done_again(tmp_path: Path, target: Ta
         async with worker(tmp_path, cores=2) as node, boss() as leader:
             await leader.meet(node.address)
             await leader.run(code, run_id(2), cores=2, elapsed_s=3.0, iterations_done=60)
-            finished = await leader.hears(PartFinished)
+            finished = await leader.hears(DeliverResult)
             assert finished.status is PartStatus.COMPLETED
             assert total(finished) == counted(target) == 41
 
@@ -443,8 +443,8 @@ def test_shared_parts_run_beside_the_one_that_has_the_core(tmp_path: Path, targe
             beside = run_id(job="dc.1-b")
             run = await leader.run(code)
             await leader.run(code, beside, shared=True)
-            first = await leader.hears(PartFinished, lambda each: each.run == run)
-            second = await leader.hears(PartFinished, lambda each: each.run == beside)
+            first = await leader.hears(DeliverResult, lambda each: each.run == run)
+            second = await leader.hears(DeliverResult, lambda each: each.run == beside)
             assert first.status is second.status is PartStatus.COMPLETED
             assert total(first) + total(second) == await is_quiet(target)
 
@@ -467,12 +467,12 @@ def test_a_part_that_finds_no_descriptors_left_is_told_as_the_workers_trouble(
             resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
             try:
                 assert (await leader.prepare(code, beside, shared=True)).accepted
-                refused = await leader.hears(PartRefused)
+                refused = await leader.hears(AnnouncePrepareFailed)
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             assert (refused.run, refused.is_retryable) == (beside, True)
             leader.acknowledge(beside)
-            await until(lambda: [held.run for held in leader.said(WorkerCores)[-1].held] == [run])
+            await until(lambda: [held.run for held in leader.said(AnnounceCores)[-1].held] == [run])
             await _stopped(leader)
 
     play(work)
@@ -490,7 +490,7 @@ def test_a_worker_that_stops_hands_its_part_over_with_exact_numbers(
                 run = await leader.run(code)
                 await leader.loads(target, more_than=10)
                 stopping = asyncio.ensure_future(node.graceful_shutdown())
-                finished = await leader.hears(PartFinished)
+                finished = await leader.hears(DeliverResult)
                 assert (await leader.prepare(code, run_id(job="x"))).refusal is Refusal.DRAINING
                 leader.acknowledge(run)
                 await stopping
@@ -510,10 +510,10 @@ def test_a_result_survives_the_worker(tmp_path: Path, target: Target) -> None:
         async with boss() as leader, worker(tmp_path) as node:
             await leader.meet(node.address)
             await leader.run(code)
-            first = await leader.hears(PartFinished)
+            first = await leader.hears(DeliverResult)
         async with boss("m2") as heir, worker(tmp_path) as node:
             await heir.meet(node.address)
-            again = await heir.hears(PartFinished)
+            again = await heir.hears(DeliverResult)
             assert again == first
             assert (await heir.prepare(code, term=2)).phase is PartPhase.FINISHED
             heir.acknowledge(term=2)
@@ -535,7 +535,7 @@ def test_readiness_and_free_cores_are_told_to_members(tmp_path: Path, target: Ta
             assert "hyperscale_worker_cores_free 1" in metrics
             assert 'hyperscale_worker_runs{phase="running"} 1' in metrics
             await leader.stop()
-            await leader.hears(PartFinished)
+            await leader.hears(DeliverResult)
             leader.acknowledge()
 
     play(work)
@@ -548,7 +548,7 @@ def test_ready_is_told_with_a_stamp(tmp_path: Path, target: Target) -> None:
         async with worker(tmp_path) as node, boss() as leader:
             await leader.meet(node.address)
             await leader.prepare(code)
-            ready = await leader.hears(PartReady)
+            ready = await leader.hears(AnnounceReady)
             stale = await leader.start(stamp_ms=ready.stamp_ms - 9_000)
             assert stale.refusal is Refusal.INVALID
             assert counted(target) == 0
@@ -559,5 +559,5 @@ def test_ready_is_told_with_a_stamp(tmp_path: Path, target: Target) -> None:
 
 async def _stopped(leader: Boss) -> None:
     await leader.stop()
-    await leader.hears(PartFinished)
+    await leader.hears(DeliverResult)
     leader.acknowledge()

@@ -4,12 +4,12 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from random import Random
 from typing import Any
 
-from hyperscale.jobs.events import JobStatus
-from hyperscale.jobs.state import JobView
-from hyperscale.nodes.client_managers import Managers
-from hyperscale.nodes.client_messages import JobAsked, JobNews, JobTold, WatchJob
-from hyperscale.nodes.identity import VERSION, incarnation_now
+from hyperscale.client.manager_links import Managers
+from hyperscale.client.messages import GetJob, GetJobReply, WatchJob, WatchJobUpdate
+from hyperscale.jobs.committed.events import JobStatus
+from hyperscale.jobs.committed.state import JobView
 from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.credentials import VERSION, incarnation_now
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.peer import PeerServer
 from hyperscale.wire.roles import Role
@@ -30,8 +30,8 @@ def introduction(role: Role, name: str) -> Introduction:
     )
 
 
-Answer = Callable[[InboundCall, JobAsked], Coroutine[Any, Any, JobTold]]
-Watch = Callable[[InboundCall, WatchJob], AsyncGenerator[JobNews, None]]
+Answer = Callable[[InboundCall, GetJob], Coroutine[Any, Any, GetJobReply]]
+Watch = Callable[[InboundCall, WatchJob], AsyncGenerator[WatchJobUpdate, None]]
 
 
 class Lab:
@@ -44,7 +44,7 @@ class Lab:
 
     async def manager(self, answer: Answer, watch: Watch | None = None) -> None:
         handlers = Handlers()
-        handlers.add(JobAsked, answer)
+        handlers.add(GetJob, answer)
         if watch is not None:
             handlers.add(WatchJob, watch)
         name = f"manager-{len(self._stack)}"
@@ -72,14 +72,14 @@ def client(secret: str = "") -> PeerServer:
     return PeerServer(introduction(Role.CLIENT, "client-1"), security)
 
 
-async def good(_call: InboundCall, _asked: JobAsked) -> JobTold:
-    return JobTold(job=JobView(job="x", status=JobStatus.RUNNING, file="shop.py"))
+async def good(_call: InboundCall, _asked: GetJob) -> GetJobReply:
+    return GetJobReply(job=JobView(job="x", status=JobStatus.RUNNING, file="shop.py"))
 
 
 def failing(*errors: Exception) -> Answer:
     left = list(errors)
 
-    async def answer(call: InboundCall, asked: JobAsked) -> JobTold:
+    async def answer(call: InboundCall, asked: GetJob) -> GetJobReply:
         if left:
             raise left.pop(0)
         return await good(call, asked)

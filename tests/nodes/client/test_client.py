@@ -13,16 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperscale import HyperscaleClient, Workflow
-from hyperscale.config.loading import node_config
-from hyperscale.errors import InputError, InvariantError, RunError
-from hyperscale.jobs.events import JobStatus
-from hyperscale.jobs.state import JobView, WorkflowRow, WorkflowStatus
-from hyperscale.nodes.ask import ask
-from hyperscale.nodes.client_api import JobSubmission
-from hyperscale.nodes.client_managers import NoManagerError
-from hyperscale.nodes.client_messages import JobAsked, JobNews, JobTold, OutputLine, WatchJob
-from hyperscale.nodes.client_package import package_classes, package_file
-from hyperscale.nodes.client_watch import (
+from hyperscale.client.api import JobSubmission
+from hyperscale.client.manager_links import NoManagerError
+from hyperscale.client.messages import GetJob, GetJobReply, OutputLine, WatchJob, WatchJobUpdate
+from hyperscale.client.package import package_classes, package_file
+from hyperscale.client.query import ask
+from hyperscale.client.watch import (
     _RUNS_REMEMBERED,
     _SPANS_REMEMBERED,
     _Lines,
@@ -30,6 +26,10 @@ from hyperscale.nodes.client_watch import (
     follow_job,
     shown,
 )
+from hyperscale.config.loading import node_config
+from hyperscale.errors import InputError, InvariantError, RunError
+from hyperscale.jobs.committed.events import JobStatus
+from hyperscale.jobs.committed.state import JobView, WorkflowRow, WorkflowStatus
 from hyperscale.reporting.results import RunResult, RunStatus, WorkflowResult
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import OverloadedError, RemoteError
@@ -63,7 +63,7 @@ def test_what_passes_is_asked_again(error: Exception) -> None:
         async with Lab() as lab, client() as server:
             await lab.manager(failing(error, error))
             managers = asking(server, lab)
-            told = await managers.ask(JobAsked(job="x"), JobTold, within_s=10.0)
+            told = await managers.ask(GetJob(job="x"), GetJobReply, within_s=10.0)
             assert told.job is not None
             assert managers.datacenters == ["dc1"]
 
@@ -75,7 +75,7 @@ async def test_a_definite_refusal_is_raised_at_once() -> None:
     async with Lab() as lab, client() as server:
         await lab.manager(failing(RemoteError("no such job", code="unknown_job")))
         with pytest.raises(RemoteError, match="no such job"):
-            await asking(server, lab).ask(JobAsked(job="x"), JobTold, within_s=10.0)
+            await asking(server, lab).ask(GetJob(job="x"), GetJobReply, within_s=10.0)
 
 
 @on_loop
@@ -85,7 +85,7 @@ async def test_one_manager_that_is_there_is_enough() -> None:
         await lab.manager(failing(RemoteError("not now", code="unavailable")))
         lab.addresses.append(("127.0.0.1", 2))
         managers = asking(server, lab)
-        assert (await managers.ask(JobAsked(job="x"), JobTold, within_s=10.0)).job is not None
+        assert (await managers.ask(GetJob(job="x"), GetJobReply, within_s=10.0)).job is not None
 
 
 @on_loop
@@ -94,7 +94,7 @@ async def test_everyone_who_was_tried_is_named() -> None:
         lab.addresses += [("127.0.0.1", 1), ("127.0.0.1", 2)]
         managers = asking(server, lab)
         with pytest.raises(NoManagerError) as caught:
-            await managers.ask(JobAsked(job="x"), JobTold, within_s=10.0, patience_s=0.2)
+            await managers.ask(GetJob(job="x"), GetJobReply, within_s=10.0, patience_s=0.2)
         assert "127.0.0.1:1 (connection refused)" in caught.value.message
         assert "127.0.0.1:2 (connection refused)" in caught.value.message
 
@@ -103,10 +103,10 @@ async def test_everyone_who_was_tried_is_named() -> None:
 def test_who_waits_is_told_for_what_and_at_the_end_what_was_wrong(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hyperscale.nodes.client_managers.TELL_S", 0.05)
+    monkeypatch.setattr("hyperscale.client.manager_links.TELL_S", 0.05)
     told: list[str] = []
 
-    async def silent(call: InboundCall, asked: JobAsked) -> JobTold:
+    async def silent(call: InboundCall, asked: GetJob) -> GetJobReply:
         await asyncio.sleep(60)
         return await good(call, asked)
 
@@ -120,7 +120,7 @@ def test_who_waits_is_told_for_what_and_at_the_end_what_was_wrong(
             managers = asking(server, lab)
             managers.on_trouble = told.append
             with pytest.raises(RunError, match="no answer within") as caught:
-                await managers.ask(JobAsked(job="x"), JobTold, within_s=0.5)
+                await managers.ask(GetJob(job="x"), GetJobReply, within_s=0.5)
             assert told[-1].startswith("no answer yet; ")
             assert told[-1].endswith(reason)
             states = f"127.0.0.1:1: connection refused; 127.0.0.1:{lab.addresses[1][1]}: {reason}"
@@ -131,7 +131,7 @@ def test_who_waits_is_told_for_what_and_at_the_end_what_was_wrong(
 
 
 def test_who_waits_for_managers_that_are_gone_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyperscale.nodes.client_managers.TELL_S", 0.05)
+    monkeypatch.setattr("hyperscale.client.manager_links.TELL_S", 0.05)
     told: list[str] = []
 
     async def main() -> None:
@@ -140,7 +140,7 @@ def test_who_waits_for_managers_that_are_gone_is_told_so(monkeypatch: pytest.Mon
             managers = asking(server, lab)
             managers.on_trouble = told.append
             with pytest.raises(NoManagerError):
-                await managers.ask(JobAsked(job="x"), JobTold, within_s=10.0, patience_s=0.5)
+                await managers.ask(GetJob(job="x"), GetJobReply, within_s=10.0, patience_s=0.5)
 
     asyncio.run(main())
     assert told
@@ -152,15 +152,15 @@ def test_a_leader_that_has_changed_is_told_only_if_the_next_one_takes_its_time(
     is_lasting: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tell_s = 0.0 if is_lasting else 60.0
-    monkeypatch.setattr("hyperscale.nodes.client_watch.TELL_S", tell_s)
+    monkeypatch.setattr("hyperscale.client.watch.TELL_S", tell_s)
     left = [RemoteError("WatchJob to m2: moved: it leads no more (hint: wait)", code="moved")]
     ended = JobView(job="x", status=JobStatus.COMPLETED, file="shop.py", ended_ms=1)
     told: list[str] = []
 
-    async def watch(_call: InboundCall, _asked: WatchJob) -> AsyncGenerator[JobNews, None]:
+    async def watch(_call: InboundCall, _asked: WatchJob) -> AsyncGenerator[WatchJobUpdate, None]:
         if left:
             raise left.pop()
-        yield JobNews(job=ended)
+        yield WatchJobUpdate(job=ended)
 
     async def main() -> None:
         async with Lab() as lab, client() as server:
@@ -179,7 +179,7 @@ async def test_a_wrong_secret_is_the_users_to_mend() -> None:
     async with Lab("the secret of the cluster") as lab, client("some other secret here") as server:
         await lab.manager(good)
         with pytest.raises(InputError, match="secret"):
-            await asking(server, lab).ask(JobAsked(job="x"), JobTold, within_s=10.0)
+            await asking(server, lab).ask(GetJob(job="x"), GetJobReply, within_s=10.0)
 
 
 @pytest.mark.parametrize(
@@ -199,11 +199,13 @@ async def test_who_is_no_manager_is_told_apart(said: bytes, why: str) -> None:
     async with Lab() as lab, client() as server, web:
         lab.addresses.append(web.sockets[0].getsockname())
         with pytest.raises(NoManagerError, match=f"what answers there is {why}"):
-            await asking(server, lab).ask(JobAsked(job="x"), JobTold, within_s=9.0, patience_s=0.0)
+            await asking(server, lab).ask(
+                GetJob(job="x"), GetJobReply, within_s=9.0, patience_s=0.0
+            )
         host, port = web.sockets[0].getsockname()
         with pytest.raises(RunError, match=f"{host}:{port} cannot be asked: .* {why}") as told:
             await ask(
-                node_config("manager", {}), host, port, JobAsked(job="x"), JobTold, timeout_s=9.0
+                node_config("manager", {}), host, port, GetJob(job="x"), GetJobReply, timeout_s=9.0
             )
         assert "HTTP port" in told.value.hint
 
@@ -253,9 +255,9 @@ async def test_a_line_printed_again_and_again_is_told_as_often_when_the_leader_c
     ended = JobView(job="x", status=JobStatus.COMPLETED, file="shop.py", ended_ms=1)
     kept = [range(1, 4), range(2, 8)]  # the next leader was told some of it before
 
-    async def watch(_call: InboundCall, _asked: WatchJob) -> AsyncGenerator[JobNews, None]:
+    async def watch(_call: InboundCall, _asked: WatchJob) -> AsyncGenerator[WatchJobUpdate, None]:
         lines = [line(number) for number in kept.pop(0)]
-        yield JobNews(job=going_on if kept else ended, output=lines)
+        yield WatchJobUpdate(job=going_on if kept else ended, output=lines)
 
     async with Lab() as lab, client() as server:
         await lab.manager(good, watch)
@@ -290,21 +292,21 @@ def test_a_job_that_waits_says_for_what() -> None:
         workflows=[WorkflowRow(name="Shop", status=WorkflowStatus.PENDING)],
     )
     note = "waiting for cores, number 2 in the queue: Shop needs 2 cores, and 3 of 4 are busy"
-    view = shown(JobNews(job=job))
+    view = shown(WatchJobUpdate(job=job))
     assert view.warnings == (note,)
-    assert shown(JobNews(job=job), view).warnings == (note,)  # not twice
+    assert shown(WatchJobUpdate(job=job), view).warnings == (note,)  # not twice
     assert [(w.name, w.status) for w in view.workflows] == [("Shop", "waiting")]
 
 
 def test_numbers_that_were_seen_stay() -> None:
     row = WorkflowRow(name="Shop", status=WorkflowStatus.COMPLETED)
     job = JobView(job="dc1.1-abc", status=JobStatus.COMPLETED, file="shop.py", workflows=[row])
-    empty = shown(JobNews(job=job))
+    empty = shown(WatchJobUpdate(job=job))
     full = replace(
         empty, elapsed_s=6.0, workflows=(replace(empty.workflows[0], total=7, status="running"),)
     )
     for live in (None, empty):
-        view = shown(JobNews(job=job, live=live), full)
+        view = shown(WatchJobUpdate(job=job, live=live), full)
         assert (view.elapsed_s, view.workflows[0].total) == (6.0, 7)
         assert view.workflows[0].status == "completed"
 
@@ -320,7 +322,7 @@ def test_the_last_view_has_the_numbers_of_the_result() -> None:
     result = RunResult(
         status=RunStatus.TIMEOUT, file="shop.py", started_at="", elapsed_seconds=3, workflows=[shop]
     )
-    view = concluded(shown(JobNews(job=job)), result)
+    view = concluded(shown(WatchJobUpdate(job=job)), result)
     (end,) = view.workflows
     assert (end.status, end.total, end.elapsed_s, end.error) == ("timeout", 9, 2.5, "late")
     assert view.elapsed_s == 2.5

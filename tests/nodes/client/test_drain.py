@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from hyperscale import HyperscaleClient, ManagerServer, WorkerServer
+from hyperscale.client.messages import WorkerRow
 from hyperscale.errors import InputError, RunError
-from hyperscale.nodes.client_messages import WorkerRow
 from tests.cluster.lab import on_loop
 
 ANY_PORT = {"port": 0, "http_port": 0}

@@ -3,10 +3,10 @@
 import pytest
 
 from hyperscale import Workflow, step
-from hyperscale.jobs.events import JobStatus
-from hyperscale.jobs.outcome import JobEnd, WorkflowEnd
-from hyperscale.nodes.client_package import package_classes
-from hyperscale.nodes.client_results import result_of_end
+from hyperscale.client.package import package_classes
+from hyperscale.client.results import result_of_end
+from hyperscale.jobs.committed.events import JobStatus
+from hyperscale.jobs.committed.outcome import JobEnd, WorkflowEnd
 from hyperscale.stats.merge import WorkflowStats
 from hyperscale.testing import URL, HTTPResponse
 

@@ -10,14 +10,14 @@ from random import Random
 
 import pytest
 
+from hyperscale.client.api import Package
+from hyperscale.client.manager_links import Managers
+from hyperscale.client.messages import KeepBlob, PutBlob, PutBlobReply
+from hyperscale.client.upload import PIECE_BYTES, upload
 from hyperscale.errors import RunError
-from hyperscale.nodes.client_api import Package
-from hyperscale.nodes.client_managers import Managers
-from hyperscale.nodes.client_messages import BlobTaken, KeepBlob, PutBlob
-from hyperscale.nodes.client_upload import PIECE_BYTES, upload
-from hyperscale.nodes.job_messages import FetchBlob
+from hyperscale.jobs.messages import FetchBlob
+from hyperscale.nodes.bundle_store import BUNDLES_MAX
 from hyperscale.nodes.jobs.bundles import UPLOADS_MAX, Bundles
-from hyperscale.nodes.shelf import BUNDLES_MAX
 from hyperscale.plan import Plan
 from hyperscale.plan.limits import BUNDLE_BYTES_MAX
 from hyperscale.wire.calls import InboundCall
@@ -81,7 +81,7 @@ class Manager:
         handlers.add(FetchBlob, self.bundles.fetch)
         self._name, self.book = name, book
 
-    async def _put(self, call: InboundCall, piece: PutBlob) -> BlobTaken:
+    async def _put(self, call: InboundCall, piece: PutBlob) -> PutBlobReply:
         self.pieces.append(piece)
         if self.before is not None:
             await self.before(piece)
@@ -167,11 +167,11 @@ async def test_a_damaged_piece_is_refused_and_the_bundle_begun_anew(tmp_path: Pa
         sha256 = hashlib.sha256(small).hexdigest()
         damaged = bytes([small[0] ^ 1]) + small[1:PIECE_BYTES]
         first = PutBlob(sha256=sha256, size=size, offset=0, data=damaged)
-        taken = await connection.call(first, BlobTaken, deadline_s=deadline_s)
-        assert taken == BlobTaken(offset=PIECE_BYTES, is_complete=False)
+        taken = await connection.call(first, PutBlobReply, deadline_s=deadline_s)
+        assert taken == PutBlobReply(offset=PIECE_BYTES, is_complete=False)
         last = PutBlob(sha256=sha256, size=size, offset=PIECE_BYTES, data=small[PIECE_BYTES:])
         with pytest.raises(RemoteError, match="changed on the way"):
-            await connection.call(last, BlobTaken, deadline_s=deadline_s)
+            await connection.call(last, PutBlobReply, deadline_s=deadline_s)
         assert not list((tmp_path / "m0").iterdir())
         await upload(managers, replace(PACKAGE, payload=small, sha256=sha256), within_s=20.0)
         assert manager.bundles.has(sha256)
@@ -182,7 +182,7 @@ async def test_what_is_too_large_is_refused_with_the_limit(tmp_path: Path) -> No
     async with lab(tmp_path, 1) as (_, managers):
         piece = PutBlob(sha256=SHA256, size=BUNDLE_BYTES_MAX + 1, offset=0, data=b"x")
         with pytest.raises(RemoteError, match="over the limit of 67,108,864"):
-            await managers.ask(piece, BlobTaken, within_s=10.0)
+            await managers.ask(piece, PutBlobReply, within_s=10.0)
 
 
 @on_loop
@@ -208,7 +208,7 @@ async def test_more_than_was_announced_is_refused(tmp_path: Path) -> None:
         piece = PutBlob(sha256=SHA256, size=10, offset=0, data=PAYLOAD[:100])
         deadline_s = asyncio.get_running_loop().time() + 10.0
         with pytest.raises(RemoteError, match="the 100 bytes received"):
-            await connection.call(piece, BlobTaken, deadline_s=deadline_s)
+            await connection.call(piece, PutBlobReply, deadline_s=deadline_s)
 
 
 @on_loop
@@ -230,7 +230,7 @@ async def test_uploads_nobody_finishes_are_bounded(tmp_path: Path) -> None:
         for number in range(UPLOADS_MAX + 5):
             sha256 = hashlib.sha256(str(number).encode()).hexdigest()
             piece = PutBlob(sha256=sha256, size=100, offset=0, data=b"half of it")
-            await managers.ask(piece, BlobTaken, within_s=10.0)
+            await managers.ask(piece, PutBlobReply, within_s=10.0)
         assert len(list((tmp_path / "m0").glob("*.part"))) == UPLOADS_MAX
 
 

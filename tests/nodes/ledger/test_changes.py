@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hyperscale.jobs.keys import parse_job_id
-from hyperscale.nodes.client_messages import JobsAsked, JobsTold
-from hyperscale.nodes.ledger.questions import ChangeAsked, ChangeTold
+from hyperscale.client.messages import ListJobs, ListJobsReply
+from hyperscale.jobs.committed.keys import parse_job_id
+from hyperscale.nodes.ledger.operator_messages import ChangeMember, ChangeMemberReply
 from tests.jobs.builders import submission
 from tests.nodes.lab import Cluster, Node, until
 from tests.nodes.ledger.tier import Tier
@@ -26,11 +26,11 @@ def has_gone(tier: Tier, name: str, via: str) -> bool:
     return all(gone) and not any(name in (*r.voters, *r.learners) for r in told.replicas)
 
 
-def change(tier: Tier, kind: str, name: str, via: str) -> ChangeTold:
+def change(tier: Tier, kind: str, name: str, via: str) -> ChangeMemberReply:
     return asked(
         tier.addresses,
-        ChangeAsked(change=kind, node=name),
-        ChangeTold,
+        ChangeMember(change=kind, node=name),
+        ChangeMemberReply,
         tier.names.index(via),
     )
 
@@ -71,7 +71,7 @@ def test_adding_draining_and_removing_loses_nothing(cluster: Cluster) -> None:
     assert orphans
     found = run(lambda forwarder: forwarder.events(orphans[0].job), survivors)
     assert next(row[4] for row in found) == "submitted"
-    told = asked(survivors, JobsAsked(limit=100_000), JobsTold, 0)
+    told = asked(survivors, ListJobs(limit=100_000), ListJobsReply, 0)
     assert not told.missing
     assert {parse_job_id(view.job).group for view in told.jobs if view.ended_ms} >= set(destroyed)
 

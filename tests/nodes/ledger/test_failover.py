@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hyperscale.jobs.events import CancelRequested, encode
-from hyperscale.nodes.ledger.questions import CompactAsked, CompactTold
+from hyperscale.jobs.committed.events import CancelRequested, encode
+from hyperscale.nodes.ledger.operator_messages import Compact, CompactReply
 from tests.nodes.lab import Cluster, until
 from tests.nodes.ledger.tier import Tier
 from tests.nodes.ledger.writer import Forwarder, Load, asked, losses, run
@@ -116,7 +116,7 @@ def test_a_node_with_many_entries_serves_soon(cluster: Cluster, snapshots: str) 
     serves_s = time.monotonic() - began_s
     assert not losses(load.acknowledged, run(lambda f: f.events(), tier.addresses))
     before_bytes = database_bytes(tier)
-    asked(tier.addresses, CompactAsked(), CompactTold, 0)
+    asked(tier.addresses, Compact(), CompactReply, 0)
     commit_many(tier, 10)
     assert tier.nodes["m0"].stop() == 0
     database = tier.data("m0") / "ledger" / "ledger.db"

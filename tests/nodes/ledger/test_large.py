@@ -2,9 +2,9 @@
 
 import asyncio
 
-from hyperscale.jobs.events import CancelRequested, encode
-from hyperscale.ledger.messages import Done, Forwarded
-from hyperscale.nodes.ledger.questions import CompactAsked, CompactTold
+from hyperscale.jobs.committed.events import CancelRequested, encode
+from hyperscale.ledger.messages import ForwardCommand, ForwardCommandReply
+from hyperscale.nodes.ledger.operator_messages import Compact, CompactReply
 from hyperscale.plan import Plan
 from tests.jobs.builders import submission, workflow
 from tests.nodes.lab import Cluster, until
@@ -34,8 +34,8 @@ def submit_large(tier: Tier, via: str, count: int) -> None:
             accepted = number = 0
             while accepted < count:
                 event = submission(f"key-{number}", LARGE)
-                command = Forwarded(GROUP, event.key, encode(event), hops=1)
-                done = await forwarder.ask(node, command, Done)
+                command = ForwardCommand(GROUP, event.key, encode(event), hops=1)
+                done = await forwarder.ask(node, command, ForwardCommandReply)
                 accepted += not done.refused
                 number += 1
 
@@ -70,7 +70,7 @@ def test_who_was_away_gets_a_history_larger_than_a_message(cluster: Cluster) -> 
     commit(tier, 1_100, size=1, at_once=100)  # a snapshot keeps none of what was before
     for name in tier.names:
         if name != away:
-            asked(tier.addresses, CompactAsked(), CompactTold, tier.names.index(name))
+            asked(tier.addresses, Compact(), CompactReply, tier.names.index(name))
     tier.start(away)
     until(lambda: "history.pulled" in tier.nodes[away].output(), what="the rows are here")
     for node in tier.nodes.values():

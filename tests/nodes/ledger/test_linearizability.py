@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from hyperscale.errors import HyperscaleError
-from hyperscale.jobs.events import (
+from hyperscale.jobs.committed.events import (
     CancelRequested,
     Code,
     Event,
@@ -18,8 +18,8 @@ from hyperscale.jobs.events import (
     decode_reply,
     encode,
 )
-from hyperscale.jobs.keys import parse_job_id
-from hyperscale.nodes.ledger.questions import EventsAsked, EventsTold
+from hyperscale.jobs.committed.keys import parse_job_id
+from hyperscale.nodes.ledger.operator_messages import ListEvents, ListEventsReply
 from hyperscale.wire.errors import CallError
 from tests.jobs.builders import plan, submission, workflow
 from tests.ledger.linearizability import History, check
@@ -101,15 +101,15 @@ class Recorder:
         """From any node: it answers once it knows all that was committed before."""
         operation = self.history.invoke(client, key, "read", None, time.monotonic())
         try:
-            asked = EventsAsked(job=self._jobs[key])
-            told = await self._forwarder.ask(self._rng.randrange(3), asked, EventsTold)
+            asked = ListEvents(job=self._jobs[key])
+            told = await self._forwarder.ask(self._rng.randrange(3), asked, ListEventsReply)
         except (CallError, HyperscaleError):
             self.history.dropped(operation)  # a read that was not answered changed nothing
             return
         self.history.returned(operation, _status(told), time.monotonic())
 
 
-def _status(told: EventsTold) -> str:
+def _status(told: ListEventsReply) -> str:
     kinds = {row[4]: row[5] for row in told.rows}
     if "finished" in kinds:
         return str(msgspec.msgpack.decode(kinds["finished"])["status"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperscale.jobs.events import CancelRequested, encode
+from hyperscale.jobs.committed.events import CancelRequested, encode
 from tests.nodes.lab import Cluster
 from tests.nodes.ledger.tier import Tier
 from tests.nodes.ledger.writer import Forwarder

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hyperscale.nodes.ledger.questions import (
-    LedgerAsked,
-    LedgerTold,
-    VerifyAsked,
-    VerifyTold,
+from hyperscale.nodes.ledger.operator_messages import (
+    GetLedgerStatus,
+    GetLedgerStatusReply,
+    Verify,
+    VerifyReply,
 )
 from tests.nodes.lab import Cluster, Node, free_port, until
 from tests.nodes.ledger.writer import asked
@@ -67,9 +67,11 @@ class Tier:
             node.wait_listening()
             until(lambda node=node: node.get("/readyz")[0] == 200, what=f"{name} is ready")
 
-    def told(self, name: str) -> LedgerTold:
+    def told(self, name: str) -> GetLedgerStatusReply:
         """What one of them says about the ledger."""
-        return asked(self.addresses, LedgerAsked(), LedgerTold, self.names.index(name))
+        return asked(
+            self.addresses, GetLedgerStatus(), GetLedgerStatusReply, self.names.index(name)
+        )
 
     def leader_of(self, group: int) -> str:
         """Waits until all that are there agree."""
@@ -96,12 +98,12 @@ class Tier:
 
         until(is_settled, what="the groups are settled")
 
-    def wait_equal(self, via: str = "") -> VerifyTold:
+    def wait_equal(self, via: str = "") -> VerifyReply:
         """Until every replica of every group answers, with equal hashes of its state."""
         deadline_s = time.monotonic() + 40
         number = self.names.index(via) if via else 0
         while True:
-            told = asked(self.addresses, VerifyAsked(), VerifyTold, number)
+            told = asked(self.addresses, Verify(), VerifyReply, number)
             states: dict[int, set[str]] = {}
             for row in told.rows:
                 states.setdefault(row.group, set()).add(row.digest)

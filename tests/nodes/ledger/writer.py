@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from hyperscale.config.addresses import split_address
 from hyperscale.errors import HyperscaleError
-from hyperscale.jobs.events import (
+from hyperscale.jobs.committed.events import (
     CancelRequested,
     Event,
     JobFinished,
@@ -28,13 +28,13 @@ from hyperscale.jobs.events import (
     decode_reply,
     encode,
 )
-from hyperscale.jobs.keys import parse_job_id
-from hyperscale.ledger.messages import Done, Forwarded
-from hyperscale.nodes.identity import VERSION, incarnation_now
-from hyperscale.nodes.ledger.questions import (
-    EventsAsked,
-    EventsTold,
+from hyperscale.jobs.committed.keys import parse_job_id
+from hyperscale.ledger.messages import ForwardCommand, ForwardCommandReply
+from hyperscale.nodes.ledger.operator_messages import (
+    ListEvents,
+    ListEventsReply,
 )
+from hyperscale.wire.credentials import VERSION, incarnation_now
 from hyperscale.wire.errors import CallError
 from hyperscale.wire.link import PeerLink
 from hyperscale.wire.messages import Introduction
@@ -91,14 +91,16 @@ class Forwarder:
 
     async def command(
         self, group: int, key: str, body: bytes, *, via: int | None = None, within_s: float = 60.0
-    ) -> Done:
+    ) -> ForwardCommandReply:
         """Committed, for certain; `UnknownError` when nobody can say."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + within_s
         while True:
             where = self.rng.randrange(len(self._links)) if via is None else via
             try:
-                done = await self.ask(where, Forwarded(group, key, body, hops=1), Done)
+                done = await self.ask(
+                    where, ForwardCommand(group, key, body, hops=1), ForwardCommandReply
+                )
             except CallError as error:
                 if not error.is_definite:
                     raise UnknownError(str(error)) from error
@@ -113,7 +115,7 @@ class Forwarder:
 
     async def commit(
         self, event: Event, *, via: int | None = None, within_s: float = 60.0
-    ) -> tuple[Done, Reply]:
+    ) -> tuple[ForwardCommandReply, Reply]:
         """Repeats an event, which may be done twice, until it is known what became of it."""
         if isinstance(event, JobSubmitted):
             group, key = -1, event.key
@@ -134,9 +136,9 @@ class Forwarder:
         """Every row, asked for page by page of any node that answers."""
         rows: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         while True:
-            asked = EventsAsked(job=job, since_ms=since_ms, limit=5_000)
+            asked = ListEvents(job=job, since_ms=since_ms, limit=5_000)
             told = await self.ask(
-                self.rng.randrange(len(self._links)), asked, EventsTold, timeout_s=20.0
+                self.rng.randrange(len(self._links)), asked, ListEventsReply, timeout_s=20.0
             )
             rows.update({(row[0], row[1], row[2], row[4]): row for row in told.rows})
             if not told.has_more:

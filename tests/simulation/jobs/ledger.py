@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from hyperscale.jobs.events import Event, Reply, decode_reply, encode
-from hyperscale.jobs.state import Job, decode_job
+from hyperscale.jobs.committed.events import Event, Reply, decode_reply, encode
+from hyperscale.jobs.committed.state import Job, decode_job
 
 if TYPE_CHECKING:
-    from hyperscale.jobs.machine import JobMachine
+    from hyperscale.jobs.committed.machine import JobMachine
     from tests.simulation.kernel import Host, World
 
 ALLOCATION = 0

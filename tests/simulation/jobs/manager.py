@@ -2,22 +2,30 @@
 
 from typing import TYPE_CHECKING, Any
 
-from hyperscale.jobs.allocator import Allocator, Tell
-from hyperscale.jobs.commands import (
-    AskCores,
-    CoresAnswer,
-    PartFinished,
-    PartReady,
-    PartRefused,
-    Progress,
-    ProgressTaken,
-    ReleaseCores,
-    ResultAck,
-    WorkerCores,
+from hyperscale.jobs.allocator.core import Allocator, Tell
+from hyperscale.jobs.committed.events import decode_reply
+from hyperscale.jobs.leader.core import JobLeader
+from hyperscale.jobs.leader.effects import (
+    Ask,
+    Confirm,
+    Effect,
+    Propose,
+    Release,
+    Send,
+    Trouble,
 )
-from hyperscale.jobs.effects import Ask, Confirm, Effect, Propose, Release, Send, Trouble
-from hyperscale.jobs.events import decode_reply
-from hyperscale.jobs.leader import JobLeader
+from hyperscale.jobs.messages import (
+    AcknowledgeResult,
+    AnnounceCores,
+    AnnouncePrepareFailed,
+    AnnounceReady,
+    DeliverResult,
+    ReleaseCores,
+    ReportProgress,
+    ReportProgressReply,
+    RequestCores,
+    RequestCoresReply,
+)
 from tests.simulation import network
 from tests.simulation.jobs.ledger import ALLOCATION, Ledger
 
@@ -112,21 +120,21 @@ class ManagerProgram:
 
     def datagram(self, source: str, payload: Any, now_s: float) -> None:
         match payload:
-            case PartReady() | PartRefused() | PartFinished():
+            case AnnounceReady() | AnnouncePrepareFailed() | DeliverResult():
                 group = payload.group
                 self._do(group, self.leaders[group].received(payload, now_s=now_s))
-            case WorkerCores():
+            case AnnounceCores():
                 self._tell(self.allocator.told(payload, now_s=now_s))
             case ReleaseCores():
                 self._tell(self.allocator.release(payload, now_s=now_s))
-            case (int() as group, CoresAnswer() as answer):
+            case (int() as group, RequestCoresReply() as answer):
                 self._do(group, self.leaders[group].cores(answer, now_s=now_s))
 
     def stream(self, event: Any, now_s: float) -> None:
         match event:
-            case network.Asked(message=AskCores() as wish, handle=handle):
+            case network.Asked(message=RequestCores() as wish, handle=handle):
                 self.host.answer(handle, self.allocator.ask(wish, now_s=now_s))
-            case network.Asked(message=Progress() as progress, handle=handle):
+            case network.Asked(message=ReportProgress() as progress, handle=handle):
                 self.host.answer(handle, self._progress(progress, now_s))
             case network.Answered(token=("ask", group), message=answer):
                 self._do(group, self.leaders[group].cores(answer, now_s=now_s))
@@ -144,10 +152,10 @@ class ManagerProgram:
                     )
                     self._do(group, effects)
 
-    def _progress(self, progress: Progress, now_s: float) -> ProgressTaken:
+    def _progress(self, progress: ReportProgress, now_s: float) -> ReportProgressReply:
         leader = self.leaders[progress.group]
         if not leader.is_leading:
-            return ProgressTaken(leader=self.ledger.groups[progress.group].leader or "")
+            return ReportProgressReply(leader=self.ledger.groups[progress.group].leader or "")
         taken, effects = leader.progress(progress, now_s=now_s)
         self._do(progress.group, effects)
         return taken
@@ -231,7 +239,7 @@ class ManagerProgram:
             match effect:
                 case Propose(event=event):
                     self._propose(group, event)
-                case Send(worker=worker, command=ResultAck() as command):
+                case Send(worker=worker, command=AcknowledgeResult() as command):
                     self.host.send(worker, command)
                 case Send(worker=worker, command=command):
                     token = ("send", group, self.terms[group], command, self.host.world.now_s)

@@ -15,10 +15,10 @@ Bounds, in the schedules they are meant for:
 
 from typing import TYPE_CHECKING
 
-from hyperscale.jobs.events import AttemptRevoked, Dispatched, Event, JobStatus, Reply
-from hyperscale.jobs.live import decode_report
-from hyperscale.jobs.outcome import outcome_of
-from hyperscale.jobs.state import Job
+from hyperscale.jobs.committed.events import AttemptRevoked, Dispatched, Event, JobStatus, Reply
+from hyperscale.jobs.committed.outcome import outcome_of
+from hyperscale.jobs.committed.state import Job
+from hyperscale.jobs.leader.attempts import decode_report
 from tests.simulation.kernel import Host, Monitor, World
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from typing import Any
 
 import msgspec
 
-from hyperscale.jobs.agent import Agent
-from hyperscale.jobs.agent_events import Commanded, Effect
-from hyperscale.jobs.allocator import Allocator
-from hyperscale.jobs.commands import PartFinished, RunId
-from hyperscale.jobs.effects import Effect as LeaderEffect
-from hyperscale.jobs.leader import JobLeader
-from hyperscale.jobs.links import Links
+from hyperscale.jobs.agent.core import Agent
+from hyperscale.jobs.agent.events import Commanded, Effect
+from hyperscale.jobs.allocator.core import Allocator
+from hyperscale.jobs.leader.core import JobLeader
+from hyperscale.jobs.leader.effects import Effect as LeaderEffect
+from hyperscale.jobs.leader.worker_liveness import Links
+from hyperscale.jobs.messages import AttemptId, DeliverResult
 from tests.simulation.jobs.schedules import Cores
 
 
@@ -45,7 +45,7 @@ class AnyResultDecides(JobLeader):
     """The result of a part counts, whichever attempt it is of."""
 
     def received(self, message: Any, *, now_s: float) -> list[LeaderEffect]:
-        if isinstance(message, PartFinished) and message.run not in self._desk.runs:
+        if isinstance(message, DeliverResult) and message.run not in self._desk.runs:
             for run in list(self._desk.runs.values()):
                 if _is_same_part(run.id, message.run):
                     message = msgspec.structs.replace(message, run=run.id, worker=run.worker)
@@ -74,7 +74,7 @@ class Unconfirmed(JobLeader):
         return self._renew(due, now_s)
 
 
-def _is_same_part(a: RunId, b: RunId) -> bool:
+def _is_same_part(a: AttemptId, b: AttemptId) -> bool:
     return (a.job, a.workflow, a.part) == (b.job, b.workflow, b.part)
 
 

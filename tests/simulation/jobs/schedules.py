@@ -11,18 +11,18 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from hyperscale.jobs.agent import Agent
-from hyperscale.jobs.allocator import Allocator
-from hyperscale.jobs.commands import Isolation
-from hyperscale.jobs.events import (
+from hyperscale.jobs.agent.core import Agent
+from hyperscale.jobs.allocator.core import Allocator
+from hyperscale.jobs.committed.events import (
     CancelRequested,
     JobOptions,
     JobSubmitted,
     payload_digest,
 )
-from hyperscale.jobs.keys import job_id, parse_job_id, slot_of
-from hyperscale.jobs.leader import JobLeader
-from hyperscale.jobs.machine import JobMachine
+from hyperscale.jobs.committed.keys import job_id, parse_job_id, slot_of
+from hyperscale.jobs.committed.machine import JobMachine
+from hyperscale.jobs.leader.core import JobLeader
+from hyperscale.jobs.messages import Isolation
 from hyperscale.plan import Plan as TestPlan
 from hyperscale.plan import Priority, StepKind, StepPlan, WorkflowPlan
 from tests.simulation.faults import Step, apply, play

@@ -8,8 +8,8 @@ executors for the same slot at the same time are a violation wherever they come 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hyperscale.jobs.agent_events import Ended, Prepared, PrepareFailed, Reported, Vacated
-from hyperscale.jobs.commands import PartStatus, PreparePart, RunId
+from hyperscale.jobs.agent.events import Ended, Prepared, PrepareFailed, Reported, Vacated
+from hyperscale.jobs.messages import AttemptId, PartStatus, PreparePart
 from hyperscale.stats.report import PartReport, StepCounts, StepReport
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Target:
 
     world: "World"
     active: dict[Slot, "Executor"] = field(default_factory=dict)
-    begun: set[tuple[RunId, int]] = field(default_factory=set)
+    begun: set[tuple[AttemptId, int]] = field(default_factory=set)
     places: dict[tuple[str, int], "Executor"] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     restored_s: list[float] = field(default_factory=list)

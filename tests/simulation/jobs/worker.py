@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from hyperscale.jobs import agent_events as ev
-from hyperscale.jobs.agent import Agent
-from hyperscale.jobs.commands import PartStatus, RunId
+from hyperscale.jobs.agent.core import Agent
+from hyperscale.jobs.messages import AttemptId, PartStatus
 from tests.simulation import network
 from tests.simulation.jobs.target import Executor, Target, prepare
 
@@ -23,7 +23,7 @@ class WorkerProgram:
         self.target: Target = setup.target
         self.cores = setup.plan.workers[host.address]
         self.offset_s = CLOCK_S * (host.index + 1)
-        self.executors: dict[RunId, list[Executor]] = {}
+        self.executors: dict[AttemptId, list[Executor]] = {}
         self.agent: Agent
 
     def start(self, now_s: float) -> None:
@@ -109,7 +109,7 @@ class WorkerProgram:
                 kept.pop(run, None)
                 self.host.disk.write("results", kept)
 
-    def _stop(self, run: RunId, places: tuple[int, ...], reason: str, grace_s: float) -> None:
+    def _stop(self, run: AttemptId, places: tuple[int, ...], reason: str, grace_s: float) -> None:
         """User code may take its grace; its load ends at once, its process later."""
         world = self.host.world
         executors = [each for each in self.executors.get(run, []) if each.place in places]

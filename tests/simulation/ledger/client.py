@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from hyperscale.jobs.commands import PartStatus
-from hyperscale.jobs.events import (
+from hyperscale.jobs.committed.events import (
     AttemptRevoked,
     CancelRequested,
     Code,
@@ -21,14 +20,15 @@ from hyperscale.jobs.events import (
     JobFinished,
     JobStatus,
     JobSubmitted,
+    PartEnded,
     PartPlan,
     Reply,
-    SubFinished,
     WorkflowsPlanned,
     decode_reply,
     encode,
 )
-from hyperscale.jobs.keys import parse_job_id
+from hyperscale.jobs.committed.keys import parse_job_id
+from hyperscale.jobs.messages import PartStatus
 from tests.jobs.builders import plan, submission, workflow
 from tests.ledger.linearizability import History, Operation
 from tests.simulation import network
@@ -218,7 +218,7 @@ class ClientProgram:
             )
         else:
             attempt = rng.randint(1, last + 1)
-            event = SubFinished(
+            event = PartEnded(
                 job=job,
                 workflow="Load",
                 part=part,

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from hyperscale.jobs.machine import JobMachine
+from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.machine import Machine
+from hyperscale.ledger.maintenance import Bequeath, Commit, Decide, Request, Steps, Steward
 from hyperscale.ledger.placement import Sight
-from hyperscale.ledger.stewardship import Bequeath, Commit, Decide, Request, Steps, Steward
 from hyperscale.ledger.topology import encode_decision
 from tests.simulation.kernel import Host
 from tests.simulation.ledger.errands import Errands

@@ -15,16 +15,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from hyperscale.jobs.events import (
+from hyperscale.jobs.committed.events import (
     AttemptRevoked,
     Code,
     Dispatched,
     JobSubmitted,
-    SubFinished,
+    PartEnded,
     decode,
     decode_reply,
 )
-from hyperscale.jobs.machine import JobMachine
+from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.records import Adopted, Command, Released, decode_record
 from hyperscale.ledger.replica import Outcome
@@ -215,7 +215,7 @@ class LedgerMonitor(Monitor, Observer):
             if not part.is_open or part.attempt != event.attempt:
                 self.world.fail(f"{event.job}: attempt {event.attempt} revoked, but {part}")
             part.is_open = False
-        elif isinstance(event, SubFinished):
+        elif isinstance(event, PartEnded):
             part = self._part(event.job, event.workflow, event.part)
             if not part.is_open or part.attempt != event.attempt:
                 self.world.fail(f"{event.job}: attempt {event.attempt} counted, but {part}")

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from hyperscale._native import GroupImage, WriteBatch
-from hyperscale.jobs.events import SubFinished, decode, encode
-from hyperscale.jobs.machine import Applied, JobMachine
+from hyperscale.jobs.committed.events import PartEnded, decode, encode
+from hyperscale.jobs.committed.machine import Applied, JobMachine
 from hyperscale.ledger.core import Effects
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.records import Command, Record
@@ -70,7 +70,7 @@ class Unfenced(JobMachine):
 
     def apply(self, index: int, stamp_ms: int, body: bytes) -> Applied:
         event = decode(body)
-        if isinstance(event, SubFinished) and (job := self.job(event.job)) is not None:
+        if isinstance(event, PartEnded) and (job := self.job(event.job)) is not None:
             parts = job.workflows[event.workflow].parts
             if event.part < len(parts):
                 attempt = parts[event.part].attempt

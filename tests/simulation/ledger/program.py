@@ -11,7 +11,7 @@ from typing import Any
 
 from hyperscale._native import LedgerError
 from hyperscale.errors import HyperscaleError
-from hyperscale.jobs.keys import slot_of
+from hyperscale.jobs.committed.keys import slot_of
 from hyperscale.ledger.core import FOLLOWED, MANAGEMENT, Effects
 from hyperscale.ledger.topology import (
     GroupDraining,

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hyperscale.jobs.keys import slot_of
-from hyperscale.jobs.machine import JobMachine
+from hyperscale.jobs.committed.keys import slot_of
+from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import MANAGEMENT, Effects, LedgerCore, Superseded, Unknown
 from hyperscale.ledger.records import Record, decode_record, encode_record
 from hyperscale.ledger.replica import Outcome

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from hyperscale._native import GroupImage
-from hyperscale.jobs.keys import slot_of
+from hyperscale.jobs.committed.keys import slot_of
 from hyperscale.ledger.core import Limits
 from hyperscale.ledger.placement import MANAGEMENT_VOTERS_MAX, VOTERS
 from hyperscale.ledger.replica import SLOTS, Replica

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hyperscale.jobs.machine import JobMachine
+from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import Limits
 from hyperscale.ledger.machine import Machine
 from tests.simulation.ledger.observed import ObservedCore, Observer

@@ -1,0 +1,1 @@
+"""`HyperscaleClient`: packing a test, submitting it to managers, following it, its results."""

@@ -1,0 +1,126 @@
+"""What a client is given, checked before anyone is asked: each mistake an `InputError`."""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from hyperscale.client.api import JobSubmission
+from hyperscale.client.manager_links import Address
+from hyperscale.client.watch import unknown_job
+from hyperscale.config import parse_duration_s
+from hyperscale.config.addresses import DEFAULT_PORT, format_address, parse_address
+from hyperscale.errors import InputError
+from hyperscale.jobs.committed.events import JobOptions
+from hyperscale.jobs.committed.keys import key_problem
+from hyperscale.jobs.messages import Isolation
+
+JOBS_MOST = 100_000
+_JOB_ID_MOST = 256  # characters; those we give have about thirty
+_REASON_MOST = 1_000
+
+
+def addresses_of(given: object) -> list[Address]:
+    """Those of managers; one may stand for itself."""
+    if isinstance(given, str):
+        given = [given]
+    if not isinstance(given, Iterable):
+        raise InputError(
+            f"manager_tcp_addrs: {given!r} is no list of addresses", hint='as ["10.0.0.5:9000"]'
+        )
+    return [_address(each) for each in given]
+
+
+def _address(given: object) -> Address:
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], int):
+        given = format_address(str(given[0]), given[1])
+    if not isinstance(given, str):
+        raise InputError(
+            f"manager_tcp_addrs: {given!r} is not an address",
+            hint='write it as "host:9000" or ("host", 9000)',
+        )
+    return parse_address(given, default_port=DEFAULT_PORT, where="manager_tcp_addrs")
+
+
+def checked_job(job_id: object) -> str:
+    if not isinstance(job_id, str):
+        raise InputError(f"{job_id!r} is no job id", hint="submit_job returns it, as text")
+    if len(job_id) > _JOB_ID_MOST or not _is_utf8(job_id):  # nobody needs to be asked
+        raise unknown_job(job_id)
+    return job_id
+
+
+def checked_text(text: object, *, where: str) -> str:
+    if not isinstance(text, str) or not _is_utf8(text):
+        raise InputError(f"{where}: {text!r} is no text")
+    return text
+
+
+def checked_reason(given: object) -> str:
+    reason = checked_text(given, where="reason")
+    if len(reason) > _REASON_MOST:
+        raise InputError(
+            f"reason: {len(reason)} characters, more than {_REASON_MOST}", hint="say it shorter"
+        )
+    return reason
+
+
+def _is_utf8(text: str) -> bool:
+    """What comes from a command line may hold bytes that no text has."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def checked_limit(limit: object) -> int:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 0 < limit <= JOBS_MOST:
+        raise InputError(f"limit: {limit!r} is not a whole number from 1 to {JOBS_MOST}")
+    return limit
+
+
+def checked_key(key: object) -> str:
+    if not isinstance(key, str):  # the rest of what text may be is for the key to say
+        raise InputError(f"key: {key!r} is no text")
+    if (problem := key_problem(key)) is not None:
+        raise InputError(f"key: {problem}")
+    return key
+
+
+def checked_names(names: object, *, where: str) -> list[str]:
+    """One may stand for itself."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        names = [names]
+    return [checked_text(name, where=where) for name in names]
+
+
+def check_callbacks(**callbacks: Callable[..., Any] | None) -> None:
+    for name, callback in callbacks.items():
+        if callback is not None and not callable(callback):
+            raise InputError(f"{name}: {callback!r} cannot be called", hint="give a function")
+
+
+def options_of(job: JobSubmission) -> JobOptions:
+    try:
+        isolation = Isolation(job.on_isolation)
+    except ValueError:
+        known = " or ".join(f'"{each.value}"' for each in Isolation)
+        raise InputError(f"on_isolation: {job.on_isolation!r} is not {known}") from None
+    for name in ("test_name", "by"):
+        checked_text(getattr(job, name), where=name)
+    if not isinstance(job.static, bool):
+        raise InputError(f"static: {job.static!r} is not True or False")
+    if str(job.log_level).upper() not in logging.getLevelNamesMapping():
+        raise InputError(f"log_level: {job.log_level!r} is unknown", hint='as "info" or "debug"')
+    options = JobOptions(
+        timeout_s=None if job.timeout is None else parse_duration_s(job.timeout, where="timeout"),
+        on_isolation=isolation,
+        log_level=job.log_level,
+        static=job.static,
+    )
+    if job.dispatch_timeout is not None:
+        wait_s = parse_duration_s(job.dispatch_timeout, where="dispatch_timeout")
+        options = msgspec.structs.replace(options, dispatch_timeout_s=wait_s)
+    return options

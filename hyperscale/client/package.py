@@ -1,0 +1,69 @@
+"""What a client submits: a plan and one bundle, made where the user is.
+
+Everything that can be wrong with what a user wrote is found here, before anyone is asked.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from hyperscale.client.api import JobSubmission, Package
+from hyperscale.errors import InputError
+from hyperscale.execution.bundle import Bundle, merged
+from hyperscale.graph import Overrides, Workflow
+from hyperscale.runner.local import Given, plan_of
+from hyperscale.runner.source import Job, job_from_classes, job_from_file
+
+_NO_OVERRIDES = Overrides()
+
+
+def package_of(job: JobSubmission) -> Package:
+    """Of what was given to `submit_job`."""
+    if job.file is not None:
+        only: Sequence[str] = [job.only] if isinstance(job.only, str) else list(job.only)
+        return package_file(job.file, Overrides(vus=job.vus, duration=job.duration, only=only))
+    if job.vus is not None or job.duration is not None or job.only:
+        raise InputError(
+            "submit_job: vus, duration and only are for test files",
+            hint="set them on the classes, or give instances that have their own",
+        )
+    given: object = job.workflows
+    if isinstance(given, Workflow | type) or not isinstance(given, Iterable):
+        raise InputError(
+            f"submit_job: {given!r} is no test file and no list of workflows",
+            hint="as 'shop.py', [Shop] or [Shop()]",
+        )
+    workflows = list(job.workflows)
+    name = job.test_name
+    if not name and workflows:
+        first = workflows[0][1] if isinstance(workflows[0], tuple) else workflows[0]
+        name = first.__name__ if isinstance(first, type) else type(first).__name__
+    return package_classes(workflows, test_name=name)
+
+
+def package_file(file: str | Path, overrides: Overrides = _NO_OVERRIDES) -> Package:
+    """A test file with the local modules it imports and the files it names."""
+    return _packed(job_from_file(file, overrides))
+
+
+def package_classes(
+    workflows: Iterable[Given | tuple[Iterable[str], Given]], *, test_name: str
+) -> Package:
+    """Classes or instances at hand, as `LocalRunner` takes them."""
+    classes, plan = plan_of(test_name, workflows, where="submit_job")
+    return _packed(job_from_classes(classes, plan))
+
+
+def _packed(job: Job) -> Package:
+    bundles: dict[str, Bundle] = {}
+    homes: dict[str, list[str]] = {}
+    for workflow, code in job.code.items():
+        bundles[code.bundle.name] = code.bundle
+        homes.setdefault(code.bundle.name, []).append(workflow)
+    payload = merged([(bundles[name], homes[name]) for name in bundles]).payload
+    return Package(
+        plan=job.plan,
+        payload=payload,
+        sha256=hashlib.sha256(payload).hexdigest(),
+        reporters=job.reporters,
+    )

@@ -1,0 +1,69 @@
+"""Asking a node something, as an operator: one connection, one question."""
+
+import asyncio
+import secrets
+from typing import TypeVar
+
+from msgspec import Struct
+
+from hyperscale.client.manager_links import in_words, refusal
+from hyperscale.config.addresses import format_address
+from hyperscale.config.schema import NodeConfig
+from hyperscale.errors import RunError
+from hyperscale.wire.credentials import VERSION, incarnation_now, security_of
+from hyperscale.wire.errors import CallError, PeerProtocolError, Reason, RemoteError
+from hyperscale.wire.messages import Introduction
+from hyperscale.wire.peer import PeerServer
+from hyperscale.wire.roles import Role
+
+_HTTP = "is that the address of a node? Its HTTP port is another one"
+
+_Answer = TypeVar("_Answer", bound=Struct)
+
+
+async def ask(
+    config: NodeConfig,
+    host: str,
+    port: int,
+    question: Struct,
+    answer: type[_Answer],
+    *,
+    timeout_s: float,
+) -> _Answer:
+    """What the node at this address answers an operator."""
+    local = Introduction(
+        cluster=config.node.cluster,
+        environment=config.node.environment,
+        role=Role.OPERATOR,
+        node_id=f"operator-{secrets.token_hex(6)}",
+        incarnation=incarnation_now(),
+        version=VERSION,
+    )
+    where = format_address(host, port)
+    try:
+        async with PeerServer(local, security_of(config)) as server, asyncio.timeout(timeout_s):
+            connection = await server.dial(host, port)
+            deadline_s = asyncio.get_running_loop().time() + timeout_s
+            return await connection.call(question, answer, deadline_s=deadline_s)
+    except TimeoutError:
+        raise RunError(f"{where} did not answer in time", hint=_HTTP) from None
+    except PeerProtocolError as error:
+        ours = refusal((host, port), error)
+        if ours is None:
+            raise RunError(f"{where} cannot be asked: {in_words(error)}", hint=_HTTP) from error
+        raise ours from error
+    except RemoteError as error:
+        if error.code == Reason.UNKNOWN:
+            raise RunError(
+                f"{where} is a node that cannot answer this", hint="give the address of a manager"
+            ) from error
+        raise RunError(f"{where}: {error}") from error
+    except ConnectionRefusedError as error:
+        raise RunError(
+            f"{where} cannot be asked: connection refused", hint="is a node running there?"
+        ) from error
+    except (OSError, CallError) as error:
+        raise RunError(
+            f"{where} cannot be asked: {getattr(error, 'strerror', None) or error}",
+            hint="is a node running there?",
+        ) from error

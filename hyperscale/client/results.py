@@ -1,0 +1,151 @@
+"""The results of a job, from its final record: the same as those of a run on one machine."""
+
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+from hyperscale.jobs.committed.events import JobStatus
+from hyperscale.jobs.committed.keys import parse_job_id
+from hyperscale.jobs.committed.outcome import GapRow, JobEnd, SegmentRow, UsageRow, outcome_of
+from hyperscale.jobs.committed.state import decode_job
+from hyperscale.reporting.build import ClusterFacts, WorkflowOutcome, build_result, clean
+from hyperscale.reporting.results import (
+    GapResult,
+    RunResult,
+    RunStatus,
+    SegmentResult,
+    UsageResult,
+)
+
+_DIGITS = 6
+_NOT_FOUND = "FileNotFoundError: "
+_ABORTED = "stopped by the threshold of "
+
+
+def result_of(record: bytes) -> RunResult:
+    """The result that a final record describes."""
+    return result_of_end(outcome_of(decode_job(record)))
+
+
+def result_of_end(end: JobEnd) -> RunResult:
+    scope = parse_job_id(end.job).scope
+    started_ms = end.started_ms or end.submitted_ms
+    return build_result(
+        file=end.file,
+        status=RunStatus(end.status.value),
+        started_at=datetime.fromtimestamp(started_ms / 1000, UTC),
+        elapsed_s=end.elapsed_s,
+        outcomes=[
+            WorkflowOutcome(
+                stats=workflow.stats,
+                status=RunStatus(workflow.status.value),
+                cores=workflow.cores,
+                error=workflow.error,
+                was_saturated=workflow.was_saturated,
+                attempts=workflow.attempts,
+                workers=workflow.workers,
+            )
+            for workflow in end.workflows
+        ],
+        warnings=[*end.warnings, *_notes(end)],
+        generator=f"hyperscale {version('hyperscale')}",
+        cluster=ClusterFacts(
+            job_id=end.job,
+            datacenters=[scope],
+            segments=[_segment(row) for row in end.segments],
+            gaps=[_gap(row) for row in end.gaps],
+            usage=[_usage(row) for row in end.usage],
+        ),
+    )
+
+
+def was_aborted(result: RunResult, reason: str) -> bool:
+    """Whether a threshold ended the job: that is a verdict, not a failure to run."""
+    return reason.startswith(_ABORTED) and any(
+        threshold.abort_on_fail and not threshold.passed for threshold in result.thresholds
+    )
+
+
+def exit_code_of(result: RunResult, reason: str) -> int:
+    """What a command that followed the job ends with."""
+    return 1 if was_aborted(result, reason) else result.exit_code
+
+
+def _notes(end: JobEnd) -> list[str]:
+    notes = []
+    is_said = any(workflow.error and workflow.error in end.reason for workflow in end.workflows)
+    if end.reason and end.status is not JobStatus.COMPLETED and not is_said:
+        notes.append(f"the job {_ENDED_AS.get(end.status, 'ended')}: {end.reason}")
+    if any(_NOT_FOUND in (workflow.error or "") for workflow in end.workflows):
+        notes.append(
+            "a file that a test opens by its path must be on every worker: the modules it imports "
+            "and the files its steps take as `File` travel with it, others do not"
+        )
+    lost_on: dict[tuple[str, str], list[str]] = {}
+    for row in end.segments:
+        where = f"{row.worker} after {row.elapsed_s:.1f} s"
+        lost_on.setdefault((row.workflow, row.reason), []).append(where)
+    notes += [
+        f"{workflow}: given up on {', '.join(where)}: {reason}"
+        for (workflow, reason), where in lost_on.items()
+    ]
+    for workflow in dict.fromkeys(row.workflow for row in end.usage if row.was_saturated):
+        full = {r.worker for r in end.usage if r.was_saturated and r.workflow == workflow}
+        notes.append(
+            f"{workflow}: {_named(full)} saturated, so latencies measured there are suspect: "
+            "they contain its own delay"
+        )
+    lost = [row for row in end.gaps if row.requests_max]
+    if lost:
+        most = sum(row.requests_max for row in lost)
+        notes.append(
+            f"up to {most:,} more requests than counted may have reached the target: "
+            f"{', '.join(sorted({row.worker for row in lost}))} had not reported them"
+        )
+    return notes
+
+
+def _named(workers: set[str]) -> str:
+    first, *others = sorted(workers)
+    return f"{first} and {len(others)} more were" if others else f"{first} was"
+
+
+_ENDED_AS = {
+    JobStatus.CANCELLED: "was cancelled",
+    JobStatus.TIMEOUT: "timed out",
+    JobStatus.FAILED: "failed",
+    JobStatus.PARTIAL: "is partial",
+}
+
+
+def _segment(row: SegmentRow) -> SegmentResult:
+    return SegmentResult(
+        workflow=clean(row.workflow),
+        part=row.part,
+        attempt=row.attempt,
+        worker=row.worker,
+        reason=clean(row.reason),
+        began_seconds=round(row.began_s, _DIGITS),
+        elapsed_seconds=round(row.elapsed_s, _DIGITS),
+    )
+
+
+def _gap(row: GapRow) -> GapResult:
+    return GapResult(
+        workflow=clean(row.workflow),
+        worker=row.worker,
+        seconds=round(row.seconds, _DIGITS),
+        requests_max=row.requests_max,
+    )
+
+
+def _usage(row: UsageRow) -> UsageResult:
+    return UsageResult(
+        workflow=clean(row.workflow),
+        part=row.part,
+        attempt=row.attempt,
+        worker=row.worker,
+        cores=row.cores,
+        cpu=round(row.cpu, _DIGITS),
+        memory_bytes=row.memory_bytes,
+        saturated=row.was_saturated,
+    )

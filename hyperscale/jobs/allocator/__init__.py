@@ -1,0 +1,1 @@
+"""The allocator: grants the cores of a datacenter to job leaders."""

@@ -1,0 +1,57 @@
+"""What a workflow starts with: a pure function of committed results.
+
+Dependencies finish before a dependent is dispatched, so every leader, at any time, derives
+the same bytes. Nothing is stored twice and nothing can be stale.
+"""
+
+import msgspec
+
+from hyperscale.errors import RunError
+from hyperscale.jobs.committed.events import JobStatus
+from hyperscale.jobs.committed.state import Job
+from hyperscale.plan.context import (
+    Namespace,
+    decode_provided,
+    encode_received,
+    namespace_of,
+    received_by,
+)
+
+UPDATE_BYTES_MAX = 64 * 1024
+JOB_BYTES_MAX = 1024 * 1024
+
+
+def context_for(job: Job, workflow: str) -> bytes:
+    """The encoded context of a workflow whose dependencies have all completed.
+
+    Raises `RunError` if it needs what nobody provided, or if what was provided is not a
+    context.
+    """
+    plan = job.plan_of(workflow)
+    finished: dict[str, Namespace] = {}
+    for name in plan.depends:
+        dependency = job.workflows.get(name)
+        if dependency is None or dependency.ended_as is not JobStatus.COMPLETED:
+            continue
+        try:
+            given = [decode_provided(each) for part in dependency.parts for each in part.provided]
+        except msgspec.MsgspecError as exc:
+            raise RunError(f"{workflow}: what {name} provided cannot be read: {exc}") from exc
+        finished[name] = namespace_of(job.plan_of(name), given)
+    return encode_received(received_by(plan, job.plan.workflows, finished))
+
+
+def size_problem(workflow: str, provided: list[bytes], job_bytes: int) -> str | None:
+    """What is wrong with the size of what a part provides, None if nothing is."""
+    size = sum(map(len, provided))
+    if size > UPDATE_BYTES_MAX:
+        return (
+            f"{workflow}: a part provides {size:,} bytes of context, more than "
+            f"{UPDATE_BYTES_MAX:,} (hint: provide what identifies the data, not the data)"
+        )
+    if size + job_bytes > JOB_BYTES_MAX:
+        return (
+            f"{workflow}: the job's context would be {size + job_bytes:,} bytes, more than "
+            f"{JOB_BYTES_MAX:,} (hint: provide what identifies the data, not the data)"
+        )
+    return None

@@ -1,0 +1,237 @@
+"""What is committed about jobs, as it stands in the log, and how the machine answers.
+
+Every event may arrive twice, late, or from a leader that has been deposed since: whether it
+changes anything is decided when it is applied (`machine`). Reports and context are bytes
+here: the log does not open what it only carries.
+"""
+
+import hashlib
+from enum import Enum
+
+import msgspec
+from msgspec import Struct, field
+
+from hyperscale.jobs.messages import Isolation, PartStatus
+from hyperscale.plan import Plan
+
+
+class JobStatus(Enum):
+    SUBMITTED = "submitted"
+    QUEUED = "queued"  # waits for cores; seen by its leader, never committed
+    DISPATCHING = "dispatching"
+    RUNNING = "running"
+    COMPLETING = "completing"  # every workflow has ended
+    CANCELLING = "cancelling"
+    COMPLETED = "completed"
+    PARTIAL = "partial"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+
+
+class JobOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a submitter may choose about the job as a whole."""
+
+    timeout_s: float | None = None  # of the job, from submission to end
+    dispatch_timeout_s: float = 300.0  # how long a workflow may wait for cores
+    on_isolation: Isolation = Isolation.STOP
+    log_level: str = "info"
+    static: bool = True
+
+
+class JobSubmitted(Struct, tag="submitted", frozen=True, kw_only=True):
+    """A job is wanted. Its id follows from the key."""
+
+    key: str
+    digest: str  # of plan, bundle and options: see `payload_digest`
+    plan: Plan
+    bundle: str = ""  # sha256
+    options: JobOptions = field(default_factory=JobOptions)
+    by: str = ""
+
+
+class PartPlan(Struct, frozen=True):
+    """One part of a workflow: the slots `first_slot` ... `first_slot + cores - 1`."""
+
+    first_slot: int
+    cores: int
+
+
+class WorkflowsPlanned(Struct, tag="planned", frozen=True, kw_only=True):
+    """Into which parts workflows were split. Once for each workflow."""
+
+    job: str
+    parts: dict[str, list[PartPlan]]  # by workflow
+
+
+class Dispatch(Struct, frozen=True):
+    part: int
+    attempt: int  # the part's last one + 1
+    worker: str
+
+
+class Dispatched(Struct, tag="dispatched", frozen=True, kw_only=True):
+    """Parts of a workflow are given to workers. Committed before any worker hears of it."""
+
+    job: str
+    workflow: str
+    dispatches: list[Dispatch]
+
+
+class AttemptRevoked(Struct, tag="revoked", frozen=True, kw_only=True):
+    """An attempt counts no more; what it has done stays in the totals as a segment."""
+
+    job: str
+    workflow: str
+    part: int
+    attempt: int
+    reason: str
+    report: bytes = b""  # its last statistics; empty: those of its last checkpoint
+    elapsed_s: float = 0.0  # of the attempt, at that report
+    iterations: int = 0
+    gap_s: float = 0.0  # how long it may have sent load without reporting it
+    requests_max: int = 0  # upper bound of what it sent in that time
+    costs_retry: bool = True  # False: it never ran, and nobody is to blame
+
+
+class Checkpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    workflow: str
+    part: int
+    attempt: int
+    elapsed_s: float
+    iterations: int = 0
+    report: bytes = b""
+    age_s: float = 0.0  # since then nothing is known of its load
+
+
+class Checkpointed(Struct, tag="checkpointed", frozen=True, kw_only=True):
+    """How far the running parts of a job are, every 5 s."""
+
+    job: str
+    parts: list[Checkpoint]
+
+
+class PartEnded(Struct, tag="finished_part", frozen=True, kw_only=True, omit_defaults=True):
+    """A run ended. Counts only for the current attempt of an unfinished part."""
+
+    job: str
+    workflow: str
+    part: int
+    attempt: int
+    status: PartStatus
+    error: str | None = None
+    report: bytes = b""
+    provided: list[bytes] = field(default_factory=list)
+    elapsed_s: float = 0.0
+    was_saturated: bool = False
+    gap_s: float = 0.0
+    requests_max: int = 0
+
+
+class WorkflowEnded(Struct, tag="ended", frozen=True, kw_only=True):
+    """A workflow ends without a result of its parts deciding it: it could not start, its
+    retries are used up, it took too long. Parts that still run are stopped."""
+
+    job: str
+    workflow: str
+    reason: str
+    status: JobStatus = JobStatus.FAILED  # FAILED, CANCELLED or TIMEOUT
+
+
+class CancelRequested(Struct, tag="cancel", frozen=True, kw_only=True):
+    """The job is to end early. The first one decides how; nothing starts after it."""
+
+    job: str
+    reason: str
+    by: str = ""
+    status: JobStatus = JobStatus.CANCELLED  # what the job ends as: CANCELLED, TIMEOUT, FAILED
+    # The workflow that caused it (a threshold), and what is said of that one.
+    workflow: str = ""
+    workflow_reason: str = ""
+
+
+class JobFinished(Struct, tag="finished", frozen=True, kw_only=True):
+    """The job is over. The first one in log order wins."""
+
+    job: str
+    status: JobStatus
+    reason: str = ""
+
+
+JobEvent = (
+    WorkflowsPlanned
+    | Dispatched
+    | AttemptRevoked
+    | Checkpointed
+    | PartEnded
+    | WorkflowEnded
+    | CancelRequested
+    | JobFinished
+)
+Event = JobSubmitted | JobEvent
+
+
+class Code(Enum):
+    """Why an event changed nothing, or what is special about the answer."""
+
+    OK = "ok"
+    DUPLICATE = "duplicate"  # it was so already; not an error
+    INVALID = "invalid"  # not an event, or one that contradicts itself
+    INVALID_KEY = "invalid_key"
+    CONFLICT = "idempotency_key_conflict"
+    CAPACITY = "capacity"  # too many jobs here now: try again later
+    UNKNOWN_JOB = "unknown_job"
+    UNKNOWN_WORKFLOW = "unknown_workflow"
+    UNKNOWN_PART = "unknown_part"
+    TERMINAL = "terminal"  # the job, workflow or part has ended
+    CANCELLING = "cancelling"
+    STALE_ATTEMPT = "stale_attempt"
+
+
+class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The machine's answer to one event. `ok` False: nothing has changed."""
+
+    ok: bool
+    code: Code = Code.OK
+    job: str = ""
+    error: str = ""
+    was_duplicate: bool = False
+
+    @property
+    def is_permanent(self) -> bool:
+        """Whether asking again would be refused again."""
+        return not self.ok and self.code is not Code.CAPACITY
+
+
+_encoder = msgspec.msgpack.Encoder()
+_sorted = msgspec.msgpack.Encoder(order="deterministic")
+_decoder: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
+_reply_decoder = msgspec.msgpack.Decoder(Reply)
+
+
+def kind_of(event: Event) -> str:
+    """What the event is called in the log and in the history."""
+    return str(event.__struct_config__.tag)
+
+
+def encode(event: Event) -> bytes:
+    return _encoder.encode(event)
+
+
+def decode(body: bytes) -> Event:
+    """Raises `msgspec.MsgspecError` for what is no event."""
+    return _decoder.decode(body)
+
+
+def encode_reply(reply: Reply) -> bytes:
+    return _encoder.encode(reply)
+
+
+def decode_reply(body: bytes) -> Reply:
+    return _reply_decoder.decode(body)
+
+
+def payload_digest(plan: Plan, bundle: str, options: JobOptions) -> str:
+    """The same for the same submission: what a repeated key is checked against."""
+    encoded = _sorted.encode((plan, bundle, options))
+    return hashlib.sha256(encoded).hexdigest()[:32]

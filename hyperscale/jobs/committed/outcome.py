@@ -1,0 +1,163 @@
+"""From the final record of a job to the material its results are made of.
+
+A record holds, for each part, the whole report of the attempt that counts, the last reports of
+those that were revoked (segments), and what may be missing (gaps). Requests of all of them did
+hit the target, so all of them are in the totals. Anyone with the record gets the same.
+"""
+
+from dataclasses import dataclass
+
+from hyperscale.jobs.committed.events import JobStatus
+from hyperscale.jobs.committed.state import Job, Part
+from hyperscale.jobs.leader.attempts import LiveWorkflow, decode_report
+from hyperscale.stats.merge import WorkflowStats
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRow:
+    """An attempt that was given up, and what it had done."""
+
+    workflow: str
+    part: int
+    attempt: int
+    worker: str
+    reason: str
+    began_s: float
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """What an attempt took of its worker, from its last report."""
+
+    workflow: str
+    part: int
+    attempt: int
+    worker: str
+    cores: int
+    cpu: float  # share of its cores
+    memory_bytes: int
+    was_saturated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GapRow:
+    workflow: str
+    worker: str
+    seconds: float
+    requests_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowEnd:
+    name: str
+    status: JobStatus
+    stats: WorkflowStats
+    cores: int
+    attempts: int  # runs that were dispatched, of all its parts
+    error: str | None
+    was_saturated: bool
+    workers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnd:
+    """`reported <= target <= reported + sum of requests_max`."""
+
+    job: str
+    status: JobStatus
+    reason: str
+    file: str
+    submitted_ms: int
+    started_ms: int
+    ended_ms: int
+    workflows: tuple[WorkflowEnd, ...]
+    segments: tuple[SegmentRow, ...]
+    gaps: tuple[GapRow, ...]
+    usage: tuple[UsageRow, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def attempts(self) -> int:
+        return sum(workflow.attempts for workflow in self.workflows)
+
+    @property
+    def elapsed_s(self) -> float:
+        """From the first dispatch to the end."""
+        return max(0, self.ended_ms - self.started_ms) / 1000 if self.started_ms else 0.0
+
+
+def outcome_of(job: Job) -> JobEnd:
+    """What a job came to. Needs the record of the history: a live row has no reports."""
+    ends, segments, gaps, usage = [], [], [], []
+    for name, workflow in job.workflows.items():
+        live = LiveWorkflow(job.plan_of(name))
+        live.remember(workflow.parts)
+        ends.append(
+            WorkflowEnd(
+                name=name,
+                status=workflow.ended_as or JobStatus.CANCELLED,
+                stats=live.stats,
+                cores=workflow.slots,
+                attempts=workflow.attempts,
+                error=workflow.error,
+                was_saturated=any(part.was_saturated for part in workflow.parts),
+                workers=tuple(part.worker for part in workflow.parts if part.worker),
+            )
+        )
+        # One that died before a leader heard of it has no statistics, but it did send.
+        unheard = {(gap.part, gap.attempt) for gap in workflow.gaps}
+        segments += [
+            SegmentRow(
+                workflow=name,
+                part=index,
+                attempt=segment.attempt,
+                worker=segment.worker,
+                reason=segment.reason,
+                began_s=segment.began_s,
+                elapsed_s=segment.elapsed_s,
+            )
+            for index, part in enumerate(workflow.parts)
+            for segment in part.segments
+            if segment.report or segment.elapsed_s > 0 or (index, segment.attempt) in unheard
+        ]
+        gaps += [GapRow(name, gap.worker, gap.seconds, gap.requests_max) for gap in workflow.gaps]
+        usage += _usage(name, workflow.parts)
+    return JobEnd(
+        job=job.id,
+        status=job.status,
+        reason=job.reason,
+        file=job.plan.file,
+        submitted_ms=job.submitted_ms,
+        started_ms=job.started_ms,
+        ended_ms=job.ended_ms,
+        workflows=tuple(ends),
+        segments=tuple(segments),
+        gaps=tuple(gaps),
+        usage=tuple(usage),
+        warnings=job.plan.warnings,
+    )
+
+
+def _usage(workflow: str, parts: list[Part]) -> list[UsageRow]:
+    rows = []
+    for index, part in enumerate(parts):
+        attempts = [(s.attempt, s.worker, s.elapsed_s, s.report, False) for s in part.segments]
+        last = (part.attempt, part.worker, part.elapsed_s, part.report, part.was_saturated)
+        for attempt, worker, elapsed_s, data, was_saturated in (*attempts, last):
+            report = decode_report(data)
+            if report is not None and elapsed_s > 0:
+                cpu = report.cpu_s / (elapsed_s * part.cores)
+                rows.append(
+                    UsageRow(
+                        workflow=workflow,
+                        part=index,
+                        attempt=attempt,
+                        worker=worker,
+                        cores=part.cores,
+                        cpu=cpu,
+                        memory_bytes=report.rss_bytes,
+                        was_saturated=was_saturated,
+                    )
+                )
+    return rows

@@ -1,0 +1,286 @@
+"""The state of jobs: what is known of each, which moves are legal, what follows from it.
+
+Plain mutable structs that encode as they are: the whole of them is a snapshot. Only `machine`
+writes them, by the rules of `transitions`. Statistics and context stay encoded; whoever needs
+them opens them.
+
+Vocabulary: a *part* is a worker's share of a workflow; a *run* is one attempt of it, *open*
+from its dispatch to its end. A *segment* is what a revoked attempt had reported, a *gap* what
+it may have sent beyond that.
+"""
+
+from collections.abc import Iterator
+from enum import Enum
+
+import msgspec
+from msgspec import Struct, field
+
+from hyperscale.errors import InvariantError
+from hyperscale.jobs.committed.events import JobOptions, JobStatus
+from hyperscale.jobs.messages import AttemptId, PartStatus
+from hyperscale.plan import Plan, WorkflowPlan
+
+
+class WorkflowStatus(Enum):
+    PENDING = "pending"
+    DISPATCHED = "dispatched"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    FAILED_CANCELING_DEPENDENTS = "failed_canceling_deps"
+    FAILED_READY_FOR_RETRY = "failed_ready"
+    CANCELLING = "cancelling"
+    CANCELLED = "cancelled"
+    AGGREGATED = "aggregated"
+
+
+_W = WorkflowStatus
+_J = JobStatus
+
+WORKFLOW_MOVES: dict[WorkflowStatus, frozenset[WorkflowStatus]] = {
+    _W.PENDING: frozenset({_W.DISPATCHED, _W.CANCELLED, _W.FAILED}),
+    _W.DISPATCHED: frozenset({_W.RUNNING, _W.PENDING, _W.COMPLETED, _W.FAILED, _W.CANCELLING}),
+    _W.RUNNING: frozenset({_W.COMPLETED, _W.FAILED, _W.CANCELLING}),
+    _W.FAILED: frozenset({_W.FAILED_READY_FOR_RETRY, _W.FAILED_CANCELING_DEPENDENTS, _W.CANCELLED}),
+    _W.FAILED_READY_FOR_RETRY: frozenset({_W.PENDING, _W.CANCELLED}),
+    _W.FAILED_CANCELING_DEPENDENTS: frozenset({_W.FAILED, _W.CANCELLED}),
+    _W.CANCELLING: frozenset({_W.CANCELLED}),
+    _W.COMPLETED: frozenset({_W.AGGREGATED}),
+    _W.CANCELLED: frozenset(),
+    _W.AGGREGATED: frozenset(),
+}
+# A retry is a new attempt of a part, so a workflow never leaves FAILED here.
+WORKFLOW_ENDS = frozenset({_W.COMPLETED, _W.FAILED, _W.CANCELLED, _W.AGGREGATED})
+
+_ENDS = frozenset({_J.COMPLETED, _J.PARTIAL, _J.FAILED, _J.CANCELLED, _J.TIMEOUT})
+JOB_MOVES: dict[JobStatus, frozenset[JobStatus]] = {
+    _J.SUBMITTED: frozenset({_J.QUEUED, _J.DISPATCHING, _J.COMPLETING, _J.CANCELLING}) | _ENDS,
+    _J.QUEUED: frozenset({_J.DISPATCHING, _J.COMPLETING, _J.CANCELLING}) | _ENDS,
+    _J.DISPATCHING: frozenset({_J.RUNNING, _J.COMPLETING, _J.CANCELLING}) | _ENDS,
+    _J.RUNNING: frozenset({_J.COMPLETING, _J.CANCELLING}) | _ENDS,
+    _J.COMPLETING: _ENDS,
+    _J.CANCELLING: _ENDS,
+    **{end: frozenset() for end in _ENDS},
+}
+JOB_ENDS = _ENDS
+
+
+class Segment(Struct, kw_only=True, omit_defaults=True):
+    """What a revoked attempt had reported: it did hit the target."""
+
+    attempt: int
+    worker: str
+    reason: str
+    began_s: float = 0.0  # seconds of the part's duration done before this attempt
+    elapsed_s: float = 0.0
+    report: bytes = b""
+
+
+class Gap(Struct, kw_only=True, omit_defaults=True):
+    """Load that was possibly sent and not reported."""
+
+    part: int
+    attempt: int
+    worker: str
+    seconds: float
+    requests_max: int
+
+
+class Part(Struct, kw_only=True, omit_defaults=True):
+    first_slot: int
+    cores: int
+    attempt: int = 0  # the highest that was dispatched
+    worker: str = ""  # of that attempt
+    is_open: bool = False  # that attempt was neither revoked nor has it ended
+    retries: int = 0  # revocations that count
+    failed_workers: list[str] = field(default_factory=list)
+    # Done by revoked attempts, gaps included: the next one runs for the rest.
+    began_s: float = 0.0
+    iterations_done: int = 0
+    # Of the open attempt, at its last checkpoint; when that was so, or when it was dispatched.
+    seen_ms: int = 0
+    elapsed_s: float = 0.0
+    iterations: int = 0
+    report: bytes = b""  # once ended: its whole last report
+    status: PartStatus | None = None  # once ended
+    error: str | None = None
+    provided: list[bytes] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
+    was_saturated: bool = False
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status is not None
+
+
+class Stop(Struct, frozen=True, kw_only=True):
+    """A workflow or job is to end early: as what, and why."""
+
+    status: JobStatus
+    reason: str
+
+
+class Workflow(Struct, kw_only=True, omit_defaults=True):
+    status: WorkflowStatus = WorkflowStatus.PENDING
+    parts: list[Part] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    error: str | None = None
+    stop: Stop | None = None
+    ended_as: JobStatus | None = None  # COMPLETED, FAILED, CANCELLED or TIMEOUT
+    ended_ms: int = 0
+    planned_ms: int = 0
+
+    @property
+    def has_ended(self) -> bool:
+        return self.ended_as is not None
+
+    @property
+    def slots(self) -> int:
+        return sum(part.cores for part in self.parts)
+
+    @property
+    def attempts(self) -> int:
+        """How many runs there were."""
+        return sum(part.attempt for part in self.parts)
+
+    def has_open_parts(self) -> bool:
+        return any(part.is_open for part in self.parts)
+
+    def become(self, status: WorkflowStatus) -> None:
+        """The only writer of `status`."""
+        if status not in WORKFLOW_MOVES[self.status]:
+            raise InvariantError(f"workflow {self.status.value} -> {status.value}")
+        self.status = status
+
+
+class Job(Struct, kw_only=True, omit_defaults=True):
+    """Everything about one job. Encoded, it is the final record in the history."""
+
+    id: str
+    key: str
+    digest: str
+    plan: Plan
+    bundle: str = ""
+    options: JobOptions = field(default_factory=JobOptions)
+    by: str = ""
+    status: JobStatus = JobStatus.SUBMITTED
+    workflows: dict[str, Workflow] = field(default_factory=dict)  # in the plan's order
+    stop: Stop | None = None
+    reason: str = ""
+    submitted_ms: int = 0
+    started_ms: int = 0  # first dispatch
+    ended_ms: int = 0
+    context_bytes: int = 0
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in JOB_ENDS
+
+    def become(self, status: JobStatus) -> None:
+        """The only writer of `status`."""
+        if status not in JOB_MOVES[self.status]:
+            raise InvariantError(f"job {self.id}: {self.status.value} -> {status.value}")
+        self.status = status
+
+    def plan_of(self, workflow: str) -> WorkflowPlan:
+        return next(plan for plan in self.plan.workflows if plan.name == workflow)
+
+    def runs(self) -> Iterator[tuple[AttemptId, Part]]:
+        """The open ones."""
+        for name, workflow in self.workflows.items():
+            for index, part in enumerate(workflow.parts):
+                if part.is_open:
+                    yield AttemptId(self.id, name, index, part.attempt), part
+
+    def final_status(self) -> JobStatus:
+        """What the job ends as, once every workflow has ended."""
+        if self.stop is not None:
+            return self.stop.status
+        ends = [workflow.ended_as for workflow in self.workflows.values()]
+        if all(end is JobStatus.COMPLETED for end in ends):
+            return JobStatus.COMPLETED
+        if JobStatus.COMPLETED in ends:
+            return JobStatus.PARTIAL
+        # Dependents of what took too long were cancelled for it.
+        is_late = set(ends) - {JobStatus.CANCELLED} == {JobStatus.TIMEOUT}
+        return JobStatus.TIMEOUT if is_late else JobStatus.FAILED
+
+    def final_reason(self) -> str:
+        if self.stop is not None:
+            return self.stop.reason
+        failed = [
+            f"{name}: {workflow.error}"
+            for name, workflow in self.workflows.items()
+            if workflow.error and workflow.ended_as is not JobStatus.COMPLETED
+        ]
+        return "; ".join(failed)
+
+    def strip(self) -> None:
+        """Forgets what only the final record needs: it is in the history."""
+        for workflow in self.workflows.values():
+            for part in workflow.parts:
+                part.report = b""
+                part.provided = []
+                for segment in part.segments:
+                    segment.report = b""
+
+
+class WorkflowRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    name: str
+    status: WorkflowStatus
+    cores: int = 0
+    attempts: int = 0
+    error: str | None = None
+    workers: list[str] = field(default_factory=list)
+    ended_as: JobStatus | None = None
+
+
+class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A job for people, without statistics."""
+
+    job: str
+    status: JobStatus
+    file: str
+    reason: str = ""  # why it ended as it did; while it waits for cores, for what
+    position: int = 0  # its place in the queue for cores; 0: not in it
+    submitted_ms: int = 0
+    started_ms: int = 0
+    ended_ms: int = 0
+    workflows: list[WorkflowRow] = field(default_factory=list)
+
+
+def view_of(job: Job) -> JobView:
+    return JobView(
+        job=job.id,
+        status=job.status,
+        file=job.plan.file,
+        reason=job.reason or (job.stop.reason if job.stop else ""),
+        submitted_ms=job.submitted_ms,
+        started_ms=job.started_ms,
+        ended_ms=job.ended_ms,
+        workflows=[
+            WorkflowRow(
+                name=name,
+                status=workflow.status,
+                cores=workflow.slots,
+                attempts=workflow.attempts,
+                error=workflow.error,
+                workers=[part.worker for part in workflow.parts if part.worker],
+                ended_as=workflow.ended_as,
+            )
+            for name, workflow in job.workflows.items()
+        ],
+    )
+
+
+_encoder = msgspec.msgpack.Encoder()
+_job_decoder = msgspec.msgpack.Decoder(Job)
+
+
+def encode_job(job: Job) -> bytes:
+    """The final record as it stands in the history."""
+    return _encoder.encode(job)
+
+
+def decode_job(data: bytes) -> Job:
+    return _job_decoder.decode(data)

@@ -1,0 +1,395 @@
+"""How committed events change one job: the rules, as functions of job, event and stamp.
+
+Each either changes the job and returns True, finds it so already and returns False, or
+raises `Refuse` and has changed nothing. `machine` finds the job and answers.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from hyperscale.jobs.committed.context import size_problem
+from hyperscale.jobs.committed.events import (
+    AttemptRevoked,
+    CancelRequested,
+    Checkpoint,
+    Checkpointed,
+    Code,
+    Dispatch,
+    Dispatched,
+    JobFinished,
+    JobStatus,
+    PartEnded,
+    PartPlan,
+    WorkflowEnded,
+    WorkflowsPlanned,
+)
+from hyperscale.jobs.committed.state import (
+    JOB_ENDS,
+    Gap,
+    Job,
+    Part,
+    Segment,
+    Stop,
+    Workflow,
+    WorkflowStatus,
+)
+from hyperscale.jobs.messages import PartStatus
+
+PARTS_MAX = 10_000  # of one workflow
+_STOPS = (JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.TIMEOUT)
+
+
+class Refuse(Exception):  # noqa: N818 -- a refusal is an answer, not an error
+    """The event does not apply, and nothing has changed."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def planned(job: Job, event: WorkflowsPlanned, now_ms: int) -> bool:
+    if job.stop is not None:
+        raise Refuse(Code.CANCELLING, f"job {job.id} is being stopped")
+    is_new = [_check_plan(_workflow(job, name), name, p) for name, p in event.parts.items()]
+    if not all(is_new):
+        return False
+    for name, parts in event.parts.items():
+        workflow = job.workflows[name]
+        workflow.parts = [Part(first_slot=part.first_slot, cores=part.cores) for part in parts]
+        workflow.planned_ms = now_ms
+    return True
+
+
+def _check_plan(workflow: Workflow, name: str, parts: Sequence[PartPlan]) -> bool:
+    """Whether the plan is new; False if it is the one that is there."""
+    if workflow.parts:
+        if [PartPlan(part.first_slot, part.cores) for part in workflow.parts] == list(parts):
+            return False
+        raise Refuse(Code.TERMINAL, f"{name} has been planned already")
+    if workflow.has_ended:
+        raise Refuse(Code.TERMINAL, f"{name} has ended")
+    if not 0 < len(parts) <= PARTS_MAX:
+        raise Refuse(Code.INVALID, f"{name}: {len(parts):,} parts; 1 to {PARTS_MAX:,} are possible")
+    is_row = all(b.first_slot == a.first_slot + a.cores for a, b in pairwise(parts))
+    if parts[0].first_slot != 0 or not is_row or any(part.cores < 1 for part in parts):
+        raise Refuse(Code.INVALID, f"{name}: its slots must follow each other from 0")
+    return True
+
+
+def dispatched(job: Job, event: Dispatched, now_ms: int) -> bool:
+    workflow = _workflow(job, event.workflow)
+    if workflow.has_ended:
+        raise Refuse(Code.TERMINAL, f"{event.workflow} has ended")
+    if job.stop is not None or workflow.stop is not None:
+        raise Refuse(Code.CANCELLING, f"{event.workflow} is being stopped")
+    for name in job.plan_of(event.workflow).depends:
+        if job.workflows[name].ended_as is not JobStatus.COMPLETED:
+            raise Refuse(Code.INVALID, f"{event.workflow} waits for {name}")
+    parts = {dispatch.part for dispatch in event.dispatches}
+    if not parts or len(parts) != len(event.dispatches):
+        raise Refuse(Code.INVALID, "each dispatch names another part, and there is at least one")
+    for dispatch in event.dispatches:
+        _check_dispatch(workflow, dispatch)
+    for dispatch in event.dispatches:
+        part = workflow.parts[dispatch.part]
+        part.attempt, part.worker, part.is_open = dispatch.attempt, dispatch.worker, True
+        part.seen_ms = now_ms
+    if workflow.status is WorkflowStatus.PENDING:
+        workflow.become(WorkflowStatus.DISPATCHED)
+    if job.status is JobStatus.SUBMITTED:
+        job.become(JobStatus.DISPATCHING)
+        job.started_ms = now_ms
+    return True
+
+
+def _check_dispatch(workflow: Workflow, dispatch: Dispatch) -> None:
+    part = _part(workflow, dispatch.part)
+    if part.has_ended:
+        raise Refuse(Code.TERMINAL, f"part {dispatch.part} has ended")
+    if part.is_open or dispatch.attempt != part.attempt + 1:
+        state = "still open" if part.is_open else "revoked"
+        raise Refuse(
+            Code.STALE_ATTEMPT,
+            f"part {dispatch.part} is at attempt {part.attempt}, {state}; "
+            f"{dispatch.attempt} cannot follow",
+        )
+
+
+def checkpointed(job: Job, event: Checkpointed, now_ms: int) -> bool:
+    """Takes what applies, and refuses if anything does not."""
+    workflows = job.workflows
+    stale: Checkpoint | None = None
+    for point in event.parts:
+        workflow = workflows.get(point.workflow)
+        if workflow is None or not 0 <= point.part < len(workflow.parts):
+            stale = point
+            continue
+        part = workflow.parts[point.part]
+        if not part.is_open or part.attempt != point.attempt:
+            stale = point
+            continue
+        if point.elapsed_s >= part.elapsed_s:
+            part.elapsed_s = point.elapsed_s
+            part.seen_ms = now_ms - round(point.age_s * 1000)
+            part.iterations = point.iterations
+            if point.report:
+                part.report = point.report
+        if workflow.status is WorkflowStatus.DISPATCHED:
+            workflow.become(WorkflowStatus.RUNNING)
+            if job.status is JobStatus.DISPATCHING:
+                job.become(JobStatus.RUNNING)
+    if stale is not None:
+        raise Refuse(
+            Code.STALE_ATTEMPT,
+            f"{stale.workflow} part {stale.part}: attempt {stale.attempt} is not the open one",
+        )
+    return True
+
+
+def revoked(job: Job, event: AttemptRevoked, now_ms: int) -> bool:
+    workflow = _workflow(job, event.workflow)
+    part = _part(workflow, event.part)
+    if part.has_ended:
+        raise Refuse(Code.TERMINAL, f"part {event.part} has ended")
+    if event.attempt > part.attempt:
+        raise Refuse(Code.STALE_ATTEMPT, f"part {event.part} has no attempt {event.attempt} yet")
+    if not part.is_open or event.attempt < part.attempt:
+        return False
+    close_attempt(workflow, part, event)
+    if event.costs_retry:
+        part.retries += 1
+        if part.worker not in part.failed_workers:
+            part.failed_workers.append(part.worker)
+    if workflow.status is WorkflowStatus.DISPATCHED and not any(
+        each.is_open or each.has_ended for each in workflow.parts
+    ):
+        workflow.become(WorkflowStatus.PENDING)
+    conclude(job, workflow, now_ms)
+    return True
+
+
+def close_attempt(workflow: Workflow, part: Part, event: AttemptRevoked) -> None:
+    """The open attempt becomes a segment; the next one goes on where it was at its end."""
+    is_newer = event.elapsed_s >= part.elapsed_s and bool(event.report)
+    elapsed_s = max(event.elapsed_s, part.elapsed_s)
+    part.segments.append(
+        Segment(
+            attempt=part.attempt,
+            worker=part.worker,
+            reason=event.reason,
+            began_s=part.began_s,
+            elapsed_s=elapsed_s,
+            report=event.report if is_newer else part.report,
+        )
+    )
+    _leave_gap(workflow, part, event)
+    # What never reported may never have begun.
+    part.began_s += elapsed_s + (event.gap_s if elapsed_s > 0 else 0.0)
+    part.iterations_done += max(event.iterations, part.iterations)
+    part.is_open = False
+    part.elapsed_s, part.iterations, part.report = 0.0, 0, b""
+
+
+def _leave_gap(workflow: Workflow, part: Part, event: AttemptRevoked | PartEnded) -> None:
+    if event.gap_s > 0 or event.requests_max > 0:
+        workflow.gaps.append(
+            Gap(
+                part=event.part,
+                attempt=part.attempt,
+                worker=part.worker,
+                seconds=event.gap_s,
+                requests_max=event.requests_max,
+            )
+        )
+
+
+def sub_finished(job: Job, event: PartEnded, now_ms: int) -> bool:
+    workflow = _workflow(job, event.workflow)
+    part = _part(workflow, event.part)
+    if part.has_ended and event.attempt == part.attempt:
+        return False
+    if part.has_ended:
+        raise Refuse(Code.TERMINAL, f"part {event.part} has ended")
+    if not part.is_open or part.attempt != event.attempt:
+        raise Refuse(
+            Code.STALE_ATTEMPT,
+            f"part {event.part} is at attempt {part.attempt}"
+            f"{'' if part.is_open else ', revoked'}; {event.attempt} does not count",
+        )
+    part.is_open = False
+    part.status, part.error = event.status, event.error
+    part.elapsed_s = max(event.elapsed_s, part.elapsed_s)
+    part.report = event.report or part.report
+    part.was_saturated = event.was_saturated
+    _leave_gap(workflow, part, event)
+    if event.status is PartStatus.COMPLETED and event.provided:
+        problem = size_problem(event.workflow, event.provided, job.context_bytes)
+        if problem is None:
+            part.provided = event.provided
+            job.context_bytes += sum(map(len, event.provided))
+        else:
+            part.status, part.error = PartStatus.FAILED, problem
+    if part.status is not PartStatus.COMPLETED and workflow.stop is None:
+        workflow.stop = _stop_by(part)
+    if job.status is JobStatus.DISPATCHING:
+        job.become(JobStatus.RUNNING)
+    conclude(job, workflow, now_ms)
+    return True
+
+
+def _stop_by(part: Part) -> Stop:
+    """One part that did not complete ends its workflow."""
+    if part.status is PartStatus.FAILED:
+        return Stop(status=JobStatus.FAILED, reason=part.error or "it failed without saying why")
+    return Stop(status=JobStatus.CANCELLED, reason=part.error or "stopped")
+
+
+def workflow_ended(job: Job, event: WorkflowEnded, now_ms: int) -> bool:
+    workflow = _workflow(job, event.workflow)
+    if workflow.has_ended:
+        raise Refuse(Code.TERMINAL, f"{event.workflow} has ended")
+    if event.status not in _STOPS:
+        raise Refuse(Code.INVALID, f"no workflow ends as {event.status.value}")
+    if workflow.stop is not None:
+        return False
+    _stop_workflow(workflow, Stop(status=event.status, reason=event.reason))
+    conclude(job, workflow, now_ms)
+    return True
+
+
+def cancelled(job: Job, event: CancelRequested, now_ms: int) -> bool:
+    if event.status not in _STOPS:
+        raise Refuse(Code.INVALID, f"no job is stopped as {event.status.value}")
+    if job.stop is not None or job.status is JobStatus.COMPLETING:
+        return False
+    job.stop = Stop(status=event.status, reason=event.reason)
+    job.become(JobStatus.CANCELLING)
+    # Of a job that failed, the others are cancelled; only the cause has failed.
+    status = JobStatus.CANCELLED if event.status is JobStatus.FAILED else event.status
+    for name, workflow in job.workflows.items():
+        if not workflow.has_ended and workflow.stop is None:
+            if name == event.workflow and event.workflow_reason:
+                stop = Stop(status=event.status, reason=event.workflow_reason)
+            elif not workflow.attempts:
+                reason = f"never started: {event.reason}"
+                stop = Stop(status=JobStatus.CANCELLED, reason=reason)
+            else:
+                stop = Stop(status=status, reason=event.reason)
+            _stop_workflow(workflow, stop)
+    for workflow in job.workflows.values():
+        conclude(job, workflow, now_ms)
+    return True
+
+
+def job_finished(job: Job, event: JobFinished, now_ms: int) -> bool:
+    """Whatever is still open ends with it."""
+    if event.status not in JOB_ENDS:
+        raise Refuse(Code.INVALID, f"no job ends as {event.status.value}")
+    for name, workflow in job.workflows.items():
+        if workflow.has_ended:
+            continue
+        if workflow.stop is None:
+            reason = event.reason or f"the job is {event.status.value}"
+            workflow.stop = Stop(status=JobStatus.CANCELLED, reason=reason)
+        for index, part in enumerate(workflow.parts):
+            if part.is_open:
+                revocation = AttemptRevoked(
+                    job=job.id,
+                    workflow=name,
+                    part=index,
+                    attempt=part.attempt,
+                    reason="the job is over",
+                )
+                close_attempt(workflow, part, revocation)
+        _end_workflow(workflow, now_ms)
+    job.become(event.status)
+    job.reason = event.reason or job.final_reason()
+    job.ended_ms = now_ms
+    return True
+
+
+# --- what follows ------------------------------------------------------------------------
+
+
+def conclude(job: Job, workflow: Workflow, now_ms: int) -> None:
+    """Ends the workflow if nothing of it is open and its end is known; then its dependents."""
+    if workflow.has_ended or workflow.has_open_parts():
+        return
+    is_complete = bool(workflow.parts) and all(
+        part.status is PartStatus.COMPLETED for part in workflow.parts
+    )
+    if workflow.stop is None and not is_complete:
+        return
+    _end_workflow(workflow, now_ms)
+    if workflow.ended_as is not JobStatus.COMPLETED:
+        _cancel_dependents(job, now_ms)
+    if job.status is not JobStatus.CANCELLING and all(
+        each.has_ended for each in job.workflows.values()
+    ):
+        job.become(JobStatus.COMPLETING)
+
+
+def _stop_workflow(workflow: Workflow, stop: Stop) -> None:
+    workflow.stop = stop
+    if stop.status is not JobStatus.FAILED and workflow.status in (
+        WorkflowStatus.DISPATCHED,
+        WorkflowStatus.RUNNING,
+    ):
+        workflow.become(WorkflowStatus.CANCELLING)
+
+
+def _end_workflow(workflow: Workflow, now_ms: int) -> None:
+    stop = workflow.stop
+    workflow.ended_ms = now_ms
+    if stop is None:
+        workflow.become(WorkflowStatus.COMPLETED)
+        workflow.ended_as = JobStatus.COMPLETED
+        return
+    workflow.error = stop.reason
+    if stop.status is JobStatus.FAILED:
+        workflow.become(WorkflowStatus.FAILED)
+        workflow.ended_as = JobStatus.FAILED
+        return
+    if workflow.status in (WorkflowStatus.DISPATCHED, WorkflowStatus.RUNNING):
+        workflow.become(WorkflowStatus.CANCELLING)
+    workflow.become(WorkflowStatus.CANCELLED)
+    workflow.ended_as = stop.status
+
+
+def _cancel_dependents(job: Job, now_ms: int) -> None:
+    """Those that wait for what did not complete, and those that wait for them."""
+    is_changed = True
+    while is_changed:
+        is_changed = False
+        for plan in job.plan.workflows:
+            workflow = job.workflows[plan.name]
+            cause = None if workflow.has_ended else _cause(job, plan.depends)
+            if cause is not None:
+                reason = f"dependency failed: {cause}"
+                workflow.stop = workflow.stop or Stop(status=JobStatus.CANCELLED, reason=reason)
+                _end_workflow(workflow, now_ms)
+                is_changed = True
+
+
+def _cause(job: Job, depends: Sequence[str]) -> str | None:
+    """Which workflow is to blame: the one that ended by itself, not those it took along."""
+    for name in depends:
+        workflow = job.workflows[name]
+        if workflow.has_ended and workflow.ended_as is not JobStatus.COMPLETED:
+            _, found, cause = (workflow.error or "").partition("dependency failed: ")
+            return cause if found else name
+    return None
+
+
+def _workflow(job: Job, name: str) -> Workflow:
+    workflow = job.workflows.get(name)
+    if workflow is None:
+        raise Refuse(Code.UNKNOWN_WORKFLOW, f"job {job.id} has no workflow {name!r}")
+    return workflow
+
+
+def _part(workflow: Workflow, index: int) -> Part:
+    if not 0 <= index < len(workflow.parts):
+        raise Refuse(Code.UNKNOWN_PART, f"there is no part {index} of {len(workflow.parts)}")
+    return workflow.parts[index]

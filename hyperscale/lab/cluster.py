@@ -1,0 +1,330 @@
+"""Running a local cluster: starts its nodes, tells who died, starts what it is asked to, ends all.
+
+Restarts nothing by itself. One thread: the nodes live no longer than it does.
+"""
+
+import contextlib
+import fcntl
+import os
+import selectors
+import shlex
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+
+from hyperscale.client.cluster_file import (
+    SECRET_NAME,
+    ClusterFile,
+    NodeRow,
+    cluster_path,
+    read_cluster,
+    write_cluster,
+)
+from hyperscale.config.addresses import split_address
+from hyperscale.errors import InputError, RunError
+from hyperscale.lab.control import LINE_BYTES_MAX, Answer, Request, short_path
+from hyperscale.lab.layout import Wanted, lay_out, shape_of
+from hyperscale.lab.node_processes import ended_how, start_node
+from hyperscale.nodes.http import ReadinessReport
+from hyperscale.wire.secret import make_secret, write_secret_file
+
+READY_S = 60.0
+STOP_S = 15.0
+_LOOK_S = 0.1
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LOG_LINES = 5
+
+
+class LocalCluster:
+    """A cluster in a directory, from `open_cluster`. `say` gets lines for people, `note` what they
+    might wonder about while they wait."""
+
+    def __init__(
+        self,
+        directory: Path,
+        rows: ClusterFile,
+        say: Callable[[str], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._directory = directory
+        self._say = say
+        self._note = note
+        self._file = rows
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._dead: set[str] = set()
+        self._selector = selectors.DefaultSelector()
+        self._pidfds: dict[str, int] = {}
+        self._stops = 0
+
+    @property
+    def file(self) -> ClusterFile:
+        return self._file
+
+    def run(self) -> None:
+        """From the first process to the last; returns after SIGINT, SIGTERM or SIGHUP."""
+        with _signals(self._on_signal, self._selector), self._listening():
+            try:
+                self._note(f"starting nodes; what they say is in {self._directory / 'logs'}")
+                for row in self._file.nodes:
+                    self._start(row)
+                write_cluster(self._directory, self._file)
+                if self._wait_ready():
+                    self._announce()
+                    while not self._stops:
+                        self._turn(None)
+            finally:
+                self._end_all()
+
+    # -- nodes ----------------------------------------------------------------------------
+
+    def _start(self, row: NodeRow) -> None:
+        log = self._directory / "logs" / f"{row.id}.log"
+        process = start_node(row.argv, row.cpus, log)
+        self._processes[row.id] = process
+        self._dead.discard(row.id)
+        descriptor = os.pidfd_open(process.pid)
+        self._pidfds[row.id] = descriptor
+        self._selector.register(descriptor, selectors.EVENT_READ, row.id)
+        self._replace(msgspec.structs.replace(row, pid=process.pid))
+
+    def _replace(self, row: NodeRow) -> None:
+        def put(rows: list[NodeRow]) -> list[NodeRow]:
+            return [row if each.id == row.id else each for each in rows]
+
+        self._file = msgspec.structs.replace(
+            self._file, managers=put(self._file.managers), workers=put(self._file.workers)
+        )
+
+    def _wait_ready(self) -> bool:
+        """False if it is to stop before that."""
+        deadline_s = time.monotonic() + READY_S
+        waiting = {row.id: "" for row in self._file.nodes}
+        while waiting and not self._stops:
+            self._turn(_LOOK_S)
+            if self._dead:
+                name = min(self._dead)
+                raise RunError(f"{name} did not start: {self._last_words(name)}")
+            waiting = {
+                name: why for name in waiting if (why := why_not_ready(self._file.node(name)))
+            }
+            if waiting and time.monotonic() > deadline_s:
+                named = ", ".join(f"{name} ({why})" for name, why in waiting.items())
+                raise RunError(
+                    f"not ready within {READY_S:g} s: {named}",
+                    hint=f"what they say is in {self._directory / 'logs'}",
+                )
+        return not self._stops
+
+    def _announce(self) -> None:
+        lines = ["ready"]
+        lines += [
+            f"  {row.id:<12} {row.tcp:<22} http://{row.http}  pid {row.pid}"
+            for row in self._file.nodes
+        ]
+        where = shlex.quote(str(self._directory))
+        lines.append(f"submit with: hyperscale submit FILE --dir {where}")
+        self._say("\n".join(lines))
+
+    def _died(self, name: str) -> None:
+        descriptor = self._pidfds.pop(name)
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        code = self._processes[name].wait()
+        self._dead.add(name)
+        if not self._stops:
+            self._say(f"{name} {ended_how(code)} (log: {self._directory / 'logs' / name}.log)")
+
+    def _last_words(self, name: str) -> str:
+        path = self._directory / "logs" / f"{name}.log"
+        try:
+            lines = path.read_text("utf-8", "replace").splitlines()
+        except OSError:
+            lines = []
+        how = ended_how(self._processes[name].returncode)
+        return "\n  ".join([how, *lines[-_LOG_LINES:]])
+
+    # -- events ---------------------------------------------------------------------------
+
+    def _turn(self, timeout_s: float | None) -> None:
+        for key, _ in self._selector.select(timeout_s):
+            match key.data:
+                case str() as name:
+                    self._died(name)
+                case socket.socket() as listener:
+                    self._answer(listener)
+                case _:
+                    os.read(key.fd, 4096)  # only the wakeup matters: the handler has run
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._stops += 1
+
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[None]:
+        with (
+            short_path(self._directory) as path,
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
+        ):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            listener.bind(path)
+            os.chmod(path, 0o600)
+            listener.listen()
+            self._selector.register(listener, selectors.EVENT_READ, listener)
+            try:
+                yield
+            finally:
+                self._selector.unregister(listener)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+
+    def _answer(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            asking, _ = listener.accept()
+            with asking:
+                asking.settimeout(1.0)
+                line = b""
+                while not line.endswith(b"\n") and len(line) < LINE_BYTES_MAX:
+                    data = asking.recv(LINE_BYTES_MAX)
+                    if not data:
+                        return
+                    line += data
+                asking.sendall(msgspec.json.encode(self._serve(line)) + b"\n")
+
+    def _serve(self, line: bytes) -> Answer:
+        try:
+            row = self._file.node(msgspec.json.decode(line, type=Request).start)
+            if self._processes[row.id].poll() is None:
+                return Answer(error=f"{row.id} is running")
+            if row.id not in self._dead:
+                self._died(row.id)
+            self._start(row)
+            write_cluster(self._directory, self._file)
+        except (msgspec.MsgspecError, InputError, RunError) as error:
+            return Answer(error=str(error))
+        self._say(f"{row.id} started again, pid {self._processes[row.id].pid}")
+        return Answer(pid=self._processes[row.id].pid)
+
+    # -- the end --------------------------------------------------------------------------
+
+    def _end_all(self) -> None:
+        """Workers first, so that managers hear their last words; a second signal hurries it."""
+        self._stops = max(1, self._stops)
+        self._note("ending all nodes; Ctrl-C again ends them at once")
+        for rows in (self._file.workers, self._file.managers):
+            alive = [row.id for row in rows if self._is_alive(row.id)]
+            for name in alive:
+                self._signal(name, signal.SIGCONT)
+                self._signal(name, signal.SIGTERM)
+            deadline_s = time.monotonic() + STOP_S
+            while any(map(self._is_alive, alive)) and self._stops < 2:
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    break
+                self._turn(min(left_s, _LOOK_S))
+        how = "is killed" if self._stops > 1 else "does not end and is killed"
+        for name, process in self._processes.items():
+            if self._is_alive(name):
+                self._say(f"{name} {how}")
+                self._signal(name, signal.SIGKILL)
+            process.wait()
+
+    def _is_alive(self, name: str) -> bool:
+        process = self._processes.get(name)
+        return process is not None and process.poll() is None
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        self._processes[name].send_signal(number)
+
+
+def why_not_ready(row: NodeRow) -> str:
+    """What the node says of it at /readyz; empty if it is ready."""
+    host, port = split_address(row.http)
+    connection = HTTPConnection(host, port, timeout=1.0)
+    try:
+        connection.request("GET", "/readyz")
+        said = msgspec.json.decode(connection.getresponse().read(), type=ReadinessReport)
+    except (OSError, HTTPException, msgspec.MsgspecError):
+        return "it does not answer"
+    finally:
+        connection.close()
+    return ", ".join(said.why_not)
+
+
+@contextlib.contextmanager
+def open_cluster(
+    directory: Path,
+    wanted: Wanted,
+    say: Callable[[str], None],
+    note: Callable[[str], None] = lambda _: None,
+) -> Iterator[LocalCluster]:
+    """The directory, taken; laid out anew, or as the cluster that was there before."""
+    directory = directory.absolute()
+    try:
+        (directory / "logs").mkdir(parents=True, exist_ok=True)
+        lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InputError(
+            f"--dir: {directory} cannot be used: {error.strerror}", hint="choose another"
+        ) from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"--dir: another cluster is running in {directory}", hint="choose another --dir"
+            ) from None
+        yield LocalCluster(directory, _laid_out(directory, wanted), say, note)
+    finally:
+        os.close(lock)
+
+
+def _laid_out(directory: Path, wanted: Wanted) -> ClusterFile:
+    secret_file = directory / SECRET_NAME
+    before = read_cluster(directory) if cluster_path(directory).exists() else None
+    shape = shape_of(wanted, before)
+    if before is not None:
+        managers, workers = len(before.managers), len(before.workers)
+        if (managers, workers) != (shape.managers, shape.workers):
+            raise InputError(
+                f"--dir: {directory} holds a cluster of --managers {managers} --workers {workers}",
+                hint="leave these flags out, choose another --dir, or remove the directory",
+            )
+    if not secret_file.exists():
+        write_secret_file(secret_file, make_secret())
+    manager_rows, worker_rows = lay_out(shape, directory, secret_file)
+    return ClusterFile(
+        secret_file=str(secret_file),
+        managers=manager_rows,
+        workers=worker_rows,
+        pid=os.getpid(),
+        datacenters=["default"],
+    )
+
+
+@contextlib.contextmanager
+def _signals(
+    handler: Callable[[int, FrameType | None], None], selector: selectors.BaseSelector
+) -> Iterator[None]:
+    """Signals wake the selector; the handler itself only counts."""
+    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    # One that is ignored, as under nohup, is the user's wish.
+    heeded = [each for each in _STOP_SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heeded}
+    woken = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    selector.register(reading, selectors.EVENT_READ, None)
+    try:
+        yield
+    finally:
+        selector.unregister(reading)
+        signal.set_wakeup_fd(woken)
+        for number, previous in before.items():
+            signal.signal(number, previous)
+        os.close(reading)
+        os.close(writing)

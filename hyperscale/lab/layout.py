@@ -1,0 +1,161 @@
+"""How a local cluster is laid out: names, ports, CPUs and command lines, before anything runs."""
+
+import os
+import random
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from itertools import cycle, islice
+from pathlib import Path
+
+from msgspec import Struct
+
+from hyperscale.client.cluster_file import ClusterFile, NodeRow
+from hyperscale.config.addresses import split_address
+from hyperscale.errors import InputError
+
+HOST = "127.0.0.1"
+# Below what the kernel gives to outgoing connections: a node that is down keeps its port.
+_PORTS_LOW, _PORTS_HIGH = 12_000, 31_000
+_TRIES = 200
+
+PROGRAM = (sys.executable, "-m", "hyperscale.cli.main")
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """What its user asks for. None: as it was, or the default."""
+
+    managers: int | None = None
+    workers: int | None = None
+    cores: int | None = None
+    base_port: int | None = None
+    config: Path | None = None
+
+
+class Shape(Struct, frozen=True, kw_only=True):
+    managers: int = 3
+    workers: int = 3
+    cores: int = 1
+    base_port: int | None = None
+    config: Path | None = None  # settings for all nodes
+
+    @property
+    def ports(self) -> int:
+        return 2 * (self.managers + self.workers)
+
+
+def shape_of(wanted: Wanted, before: ClusterFile | None = None) -> Shape:
+    """The whole of it; `before` is the cluster that is to go on."""
+    former = Shape() if before is None else _former(before)
+    base_port = wanted.base_port
+    if base_port is None and former.base_port is not None:
+        ports = range(former.base_port, former.base_port + former.ports)
+        base_port = former.base_port if all(map(is_free, ports)) else None
+    return Shape(
+        managers=former.managers if wanted.managers is None else wanted.managers,
+        workers=former.workers if wanted.workers is None else wanted.workers,
+        cores=former.cores if wanted.cores is None else wanted.cores,
+        base_port=base_port,
+        config=former.config if wanted.config is None else wanted.config,
+    )
+
+
+def _former(before: ClusterFile) -> Shape:
+    def said(rows: Sequence[NodeRow], flag: str) -> str:
+        argv = rows[0].argv if rows else []
+        return argv[argv.index(flag) + 1] if flag in argv[:-1] else ""
+
+    cores, config = said(before.workers, "--cores"), said(before.managers, "--config")
+    return Shape(
+        managers=len(before.managers),
+        workers=len(before.workers),
+        cores=int(cores) if cores.isdecimal() else 1,
+        base_port=split_address(before.managers[0].tcp)[1],
+        config=Path(config) if config else None,
+    )
+
+
+def lay_out(
+    shape: Shape, directory: Path, secret_file: Path
+) -> tuple[list[NodeRow], list[NodeRow]]:
+    """Managers and workers, not started yet."""
+    first = shape.base_port if shape.base_port is not None else find_ports(shape.ports)
+    if shape.base_port is not None:
+        _check_free(range(first, first + shape.ports))
+    cpus = _deal(sorted(os.sched_getaffinity(0)))
+    ports = iter(range(first, first + shape.ports))
+    seeds = [f"{HOST}:{first + 2 * index}" for index in range(shape.managers)]
+    names = [f"manager-{index + 1}" for index in range(shape.managers)]
+    names += [f"worker-{index + 1}" for index in range(shape.workers)]
+    rows = []
+    for name in names:
+        role = name.partition("-")[0]
+        port, http_port = next(ports), next(ports)
+        own = ["--founders", str(shape.managers)]
+        if role == "worker":
+            own = ["--cores", str(shape.cores)]
+        if shape.config is not None:
+            own += ["--config", str(shape.config.absolute())]
+        others = [seed for seed in seeds if seed != f"{HOST}:{port}"]
+        argv = [
+            *(*PROGRAM, role, "--node-id", name, "--host", HOST),
+            *("--port", str(port), "--http-port", str(http_port)),
+            *("--secret-file", str(secret_file), "--data-dir", str(directory / "data" / name)),
+            *own,
+            *(word for seed in others for word in ("--seed", seed)),
+        ]
+        count = shape.cores if role == "worker" else 1
+        rows.append(
+            NodeRow(
+                id=name,
+                pid=0,
+                tcp=f"{HOST}:{port}",
+                udp=f"{HOST}:{port}",
+                http=f"{HOST}:{http_port}",
+                argv=argv,
+                cpus=sorted(set(islice(cpus, count))),
+            )
+        )
+    return rows[: shape.managers], rows[shape.managers :]
+
+
+def find_ports(count: int) -> int:
+    """The first of `count` free ports in a row."""
+    for _ in range(_TRIES):
+        first = random.randrange(_PORTS_LOW, _PORTS_HIGH - count)  # noqa: S311  no secret
+        if all(map(is_free, range(first, first + count))):
+            return first
+    raise InputError(f"no {count} free ports in a row were found", hint="choose with --base-port")
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens there, TCP and UDP."""
+    with ExitStack() as stack:
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+            probe = stack.enter_context(socket.socket(socket.AF_INET, kind))
+            if kind == socket.SOCK_STREAM:  # as listeners do: connections that linger are no harm
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                return False
+    return True
+
+
+def _check_free(ports: range) -> None:
+    if ports.stop > 65536:
+        raise InputError(
+            f"--base-port: {ports.start} is too high: {len(ports)} ports are needed from there on"
+        )
+    taken = [port for port in ports if not is_free(port)]
+    if taken:
+        shown = ", ".join(map(str, taken[:5]))
+        raise InputError(
+            f"--base-port: of {ports.start} to {ports.stop - 1}, in use: {shown}",
+            hint="choose another, or leave it out for any free ones",
+        )
+
+
+def _deal(cpus: Sequence[int]) -> Iterator[int]:
+    return cycle(cpus)

@@ -1,0 +1,116 @@
+"""Bundles on disk, by their SHA-256: what managers give away and workers run.
+
+A file is complete or not there: written under another name, synced, then renamed. Everything
+here blocks; whoever calls it does so in a thread.
+"""
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from hyperscale.errors import RunError
+from hyperscale.plan.limits import BUNDLE_BYTES_MAX
+
+BUNDLES_MAX = 64
+
+
+class BundleStore:
+    """The bundles of one node."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def open(self) -> None:
+        """Forgets what was not finished. Nothing is made before it is needed."""
+        for leftover in self._directory.glob("*.part"):
+            leftover.unlink(missing_ok=True)
+
+    def find(self, sha256: str) -> Path | None:
+        path = self._path(sha256)
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            return None
+        return path
+
+    def receive(self, sha256: str) -> "Receiving":
+        """Where the bytes of a bundle go while they arrive."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        return Receiving(self._directory, sha256, self._path(sha256))
+
+    def trim(self, keep: Iterable[str]) -> None:
+        """Forgets those not used for the longest time, but none of `keep`."""
+        kept = {self._path(sha256) for sha256 in keep}
+        found = []
+        for path in self._directory.glob("*.zip"):
+            with contextlib.suppress(FileNotFoundError):  # trimmed by another thread
+                found.append((path.stat().st_mtime, path))
+        for _, path in sorted(found, reverse=True)[BUNDLES_MAX:]:
+            if path not in kept:
+                path.unlink(missing_ok=True)
+
+    def _path(self, sha256: str) -> Path:
+        return self._directory / f"{sha256}.zip"
+
+
+class Receiving:
+    """One bundle on its way: checked as it is written, in its place only if it is whole."""
+
+    def __init__(self, directory: Path, sha256: str, path: Path) -> None:
+        self._sha256 = sha256
+        self._path = path
+        self._hash = hashlib.sha256()
+        self._size = 0
+        self._file: IO[bytes] = tempfile.NamedTemporaryFile(  # noqa: SIM115  see __exit__
+            dir=directory, prefix=sha256[:16], suffix=".part", delete=False
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+        Path(self._file.name).unlink(missing_ok=True)
+
+    def write(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > BUNDLE_BYTES_MAX:
+            raise RunError(
+                f"bundle {self._sha256[:12]} is over {BUNDLE_BYTES_MAX // 2**20} MiB",
+                hint="what arrived is not what was announced",
+            )
+        self._hash.update(data)
+        self._file.write(data)
+
+    def finish(self) -> Path:
+        found = self._hash.hexdigest()
+        if found != self._sha256:
+            raise RunError(
+                f"bundle {self._sha256[:12]}: the {self._size:,} bytes received are {found[:12]}",
+                hint="they were changed on the way, or a disk is damaged",
+            )
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        os.rename(self._file.name, self._path)
+        sync_directory(self._path.parent)
+        return self._path
+
+
+def sync_directory(directory: Path) -> None:
+    """What was renamed into it is still there after a power cut."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):  # some file systems cannot, and need not
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,65 @@
+"""The ledger's numbers, as Prometheus reads them."""
+
+from typing import TYPE_CHECKING
+
+from hyperscale.nodes.metrics import Family, counter, gauge
+
+if TYPE_CHECKING:
+    from hyperscale.nodes.ledger.local_ledger import LocalLedger
+
+
+def collect(ledger: "LocalLedger") -> list[Family]:
+    core = ledger.core
+    groups = [(str(group), core.raft.standing(group)) for group in core.replicas]
+    transactions, rows, written, sync = ledger.store.figures()
+    return [
+        ledger.commit_seconds.family(),
+        gauge("ledger_term", "Term of a group", *((_of(g), s[1]) for g, s in groups)),
+        gauge(
+            "ledger_is_leader",
+            "Whether this node leads a group",
+            *((_of(g), float(s[2] == "leader")) for g, s in groups),
+        ),
+        gauge(
+            "ledger_apply_lag",
+            "Entries committed and not applied",
+            *((_of(g), s[4] - core.replicas[int(g)].applied) for g, s in groups),
+        ),
+        gauge(
+            "ledger_log_bytes",
+            "Entries kept in memory for followers",
+            *((_of(g), core.raft.log_size(int(g))[1]) for g, _ in groups),
+        ),
+        counter(
+            "ledger_commits_total",
+            "Commands committed by this node as leader",
+            *((_of(str(group)), count) for group, count in ledger.commands.items()),
+        ),
+        counter(
+            "ledger_hash_mismatch_total",
+            "States unlike the leader's",
+            ({}, core.mismatches_total),
+        ),
+        counter(
+            "ledger_stamps_ignored_total",
+            "Entries stamped over a minute ahead",
+            ({}, core.ignored_stamps_total),
+        ),
+        counter("ledger_transactions_total", "Transactions written", ({}, transactions)),
+        counter("ledger_rows_total", "Rows written", ({}, rows)),
+        counter("ledger_bytes_total", "Bytes written", ({}, written)),
+        gauge(
+            "ledger_fsync_seconds",
+            "Time of a transaction's sync",
+            *(({"quantile": str(q)}, sync.quantile_ns(q) / 1e9) for q in (0.5, 0.99, 1.0)),
+        ),
+        gauge(
+            "ledger_pending_bytes",
+            "Bytes on their way to the disk",
+            ({}, ledger.store.pending_bytes),
+        ),
+    ]
+
+
+def _of(group: str) -> dict[str, str]:
+    return {"group": group}

@@ -1,0 +1,168 @@
+"""Measures how this node does: lag of its loop, memory, CPU, latency of what it serves.
+
+What the measurements mean is `health`'s to say; the verdict goes to whoever sheds load and to
+everyone who asks.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hyperscale.health.overload import Overload, OverloadDetector, Sample
+from hyperscale.nodes.metrics import Family, Histogram, counter, gauge
+
+SAMPLE_S = 0.25
+_CPU_SAMPLES = 40
+_MEMORY_EVERY = 8
+"""Memory changes slowly; it is looked at once in so many samples."""
+
+_CGROUP = Path("/sys/fs/cgroup")
+_LAG_BOUNDS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+_log = logging.getLogger("hyperscale.nodes")
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class LoadMonitor:
+    """Samples this process a few times a second and keeps the verdict."""
+
+    def __init__(
+        self,
+        detector: OverloadDetector,
+        *,
+        in_flight_share: Callable[[], float],
+        queue_share: Callable[[], float],
+        on_level: Callable[[Overload], None],
+    ) -> None:
+        self.detector = detector
+        self.memory = 0.0
+        self.cpu = 0.0
+        self._in_flight_share = in_flight_share
+        self._queue_share = queue_share
+        self._on_level = on_level
+        self._lag = Histogram(
+            "hyperscale_loop_lag_seconds", "How late the event loop woke up", _LAG_BOUNDS_S
+        )
+
+    @property
+    def level(self) -> Overload:
+        return self.detector.level
+
+    async def run(self) -> None:
+        """Measures until cancelled."""
+        samples = 0
+        # Much of what a node does comes in bursts: seconds say little, and a core that is busy
+        # for seconds is no reason to turn anyone away.
+        spent: deque[tuple[float, float]] = deque(maxlen=_CPU_SAMPLES + 1)
+        spent.append((time.monotonic(), time.process_time()))
+        while True:
+            due_s = time.monotonic() + SAMPLE_S
+            await asyncio.sleep(SAMPLE_S)
+            now_s = time.monotonic()
+            lag_s = max(0.0, now_s - due_s)
+            self._lag.observe(lag_s)
+            spent.append((now_s, time.process_time()))
+            (wall_before_s, cpu_before_s), (wall_s, cpu_s) = spent[0], spent[-1]
+            # One thread does all the work here: a whole core is all it can use.
+            self.cpu = min(1.0, (cpu_s - cpu_before_s) / max(wall_s - wall_before_s, 1e-6))
+            if samples % _MEMORY_EVERY == 0:
+                self.memory = memory_share()
+            samples += 1
+            self._judge(lag_s, now_s)
+
+    def timed(self, function: _F) -> _F:
+        """A plain handler whose latency counts."""
+
+        def run(*args: Any) -> Any:
+            began_s = time.monotonic()
+            try:
+                return function(*args)
+            finally:
+                ended_s = time.monotonic()
+                self.detector.record_latency(ended_s - began_s, now_s=ended_s)
+
+        return run  # type: ignore[return-value]  # the same signature, which cannot be said here
+
+    def collect(self) -> list[Family]:
+        readings = self.detector.readings.items()
+        return [
+            self._lag.family(),
+            gauge(
+                "hyperscale_overload_level",
+                "0 healthy, 1 busy, 2 stressed, 3 overloaded",
+                ({}, self.level),
+            ),
+            gauge(
+                "hyperscale_overload_reading",
+                "The level each signal asks for",
+                *(({"signal": signal.name.lower()}, level) for signal, level in readings),
+            ),
+            gauge("hyperscale_memory_share", "Memory in use, of what there is", ({}, self.memory)),
+            counter("process_cpu_seconds_total", "CPU time used", ({}, time.process_time())),
+            gauge(
+                "process_resident_memory_bytes", "Memory of this process", ({}, resident_bytes())
+            ),
+        ]
+
+    def _judge(self, lag_s: float, now_s: float) -> None:
+        sample = Sample(
+            lag_s=lag_s,
+            in_flight=self._in_flight_share(),
+            queue=self._queue_share(),
+            memory=self.memory,
+            cpu=self.cpu,
+        )
+        before = self.detector.level
+        level = self.detector.observe(sample, now_s=now_s)
+        if level is not before:
+            reasons = [signal.name.lower() for signal in self.detector.reasons()]
+            is_worrying = level > before and level > Overload.BUSY
+            report = _log.warning if is_worrying else _log.info
+            report(
+                "overload.changed",
+                extra={"to": level.name.lower(), "was": before.name.lower(), "signals": reasons},
+            )
+            self._on_level(level)
+
+
+def memory_share() -> float:
+    """How much of the memory this process may use is in use, by whoever shares it."""
+    shares = [_machine_share(Path("/proc/meminfo")), _cgroup_share(_CGROUP)]
+    return max((share for share in shares if share is not None), default=0.0)
+
+
+def resident_bytes() -> int:
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * 4096
+
+
+def _machine_share(meminfo: Path) -> float | None:
+    try:
+        lines = meminfo.read_text(encoding="ascii").splitlines()
+        kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in lines[:8]}
+        return 1.0 - kilobytes["MemAvailable"] / kilobytes["MemTotal"]
+    except (OSError, ValueError, IndexError, KeyError, ZeroDivisionError):
+        return None
+
+
+def _cgroup_share(root: Path) -> float | None:
+    """Of the limit of our control group, as a container sees it at the mount point."""
+    try:
+        limit = (root / "memory.max").read_text(encoding="ascii").strip()
+        if limit == "max":
+            return None
+        used = int((root / "memory.current").read_text(encoding="ascii"))
+        stat = (root / "memory.stat").read_text(encoding="ascii")
+        # Pages of files nobody used lately are given back before anyone goes without.
+        idle = next((int(x.split()[1]) for x in stat.splitlines() if x[:13] == "inactive_file"), 0)
+        return max(0, used - idle) / int(limit)
+    except (OSError, ValueError, IndexError, ZeroDivisionError):
+        return None

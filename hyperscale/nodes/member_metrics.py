@@ -1,0 +1,229 @@
+"""What a member shows in graphs: who is there, who died of what, what was refused.
+
+Labels come from closed sets: nothing a stranger sends becomes a label. Round trips are told per
+member, up to `MEMBERS_TOLD_MAX` of them.
+"""
+
+import time
+from collections import Counter
+
+from hyperscale.membership.events import State
+from hyperscale.nodes.datagrams import Datagrams
+from hyperscale.nodes.membership import MembershipDriver
+from hyperscale.nodes.metrics import Family, counter, gauge
+from hyperscale.wire.errors import Reason
+from hyperscale.wire.peer import PeerServer
+from hyperscale.wire.registry import Priority
+from hyperscale.wire.roles import NODES
+
+MEMBERS_TOLD_MAX = 1_000
+
+
+class MemberMetrics:
+    """Collects from the parts of one member when somebody asks."""
+
+    def __init__(self, driver: MembershipDriver, server: PeerServer, datagrams: Datagrams) -> None:
+        self._driver = driver
+        self._server = server
+        self._datagrams = datagrams
+        self._started_s = time.monotonic()
+
+    def collect(self) -> list[Family]:
+        return [
+            *self._node(),
+            *self._members(),
+            *self._discovery(),
+            *self._refusals(),
+            *self._traffic(),
+            *self._admission(),
+        ]
+
+    def _node(self) -> list[Family]:
+        local = self._server.local
+        labels = {
+            "version": local.version,
+            "node": local.node_id,
+            "role": str(local.role),
+            "cluster": local.cluster,
+            "environment": local.environment,
+            "datacenter": local.datacenter,
+        }
+        uptime_s = time.monotonic() - self._started_s
+        return [
+            gauge("hyperscale_node_info", "Who this node is", (labels, 1)),
+            gauge("hyperscale_node_incarnation", "This life of the node", ({}, local.incarnation)),
+            gauge("hyperscale_node_uptime_seconds", "Since this life began", ({}, uptime_s)),
+        ]
+
+    def _members(self) -> list[Family]:
+        core, counts = self._driver.core, self._driver.counts
+        by_state: Counter[tuple[str, str]] = Counter()
+        for role in NODES:
+            for state in State:
+                by_state[str(role), str(state)] = 0
+        rtts: list[tuple[dict[str, str], float]] = []
+        unconfirmed = 0
+        for member in core.members():
+            by_state[str(member.role), str(member.state)] += 1
+            unconfirmed += member.state is State.UNCONFIRMED
+            if member.rtt_s is not None and len(rtts) < MEMBERS_TOLD_MAX:
+                rtts.append(({"peer_id": member.node}, member.rtt_s))
+        audit = core.audit.counts
+        return [
+            gauge(
+                "hyperscale_members",
+                "Members this node knows, itself included",
+                *(
+                    ({"role": role, "state": state}, number)
+                    for (role, state), number in sorted(by_state.items())
+                ),
+            ),
+            gauge("hyperscale_peers_unconfirmed", "Heard of, never met", ({}, unconfirmed)),
+            gauge("hyperscale_peer_rtt_seconds", "Round trip, smoothed", *rtts),
+            counter(
+                "hyperscale_deaths_total",
+                "Members found dead, by evidence",
+                *(
+                    ({"evidence": each}, self._driver.deaths[each])
+                    for each in ("refused", "silent")
+                ),
+            ),
+            counter(
+                "hyperscale_gossip_informed_deaths_total",
+                "Deaths this node was told of",
+                ({}, counts["gossip_informed_deaths"]),
+            ),
+            counter(
+                "hyperscale_gossip_informed_leaves_total",
+                "Farewells this node was told of",
+                ({}, counts["leaves"]),
+            ),
+            counter(
+                "hyperscale_suspicions_total",
+                "Suspicions by how far they came",
+                ({"outcome": "raised"}, audit.get("member.suspected", 0)),
+                ({"outcome": "cleared"}, audit.get("suspicion.cleared", 0)),
+                ({"outcome": "refuted_own"}, audit.get("suspicion.refuted", 0)),
+            ),
+            gauge(
+                "hyperscale_local_health_score",
+                "0 well to 8: how far this node mistrusts itself",
+                ({}, core.awareness.score),
+            ),
+            gauge("hyperscale_gossip_waiting", "News still to be told", ({}, len(core.gossip))),
+            counter(
+                "hyperscale_stalls_total", "Times this node stood still", ({}, counts["stalls"])
+            ),
+            counter(
+                "hyperscale_view_exchanges_total",
+                "Whole views exchanged over streams",
+                ({"result": "success"}, counts["syncs"]),
+                ({"result": "error"}, counts["syncs_failed"]),
+            ),
+        ]
+
+    def _discovery(self) -> list[Family]:
+        driver = self._driver
+        lookups = driver.dns_lookups
+        return [
+            counter(
+                "hyperscale_discovery_dns_lookups_total",
+                "DNS lookups",
+                *(({"result": result}, lookups[result]) for result in ("success", "error")),
+            ),
+            driver.dns_duration.family(),
+            gauge(
+                "hyperscale_discovery_candidate_set_size",
+                "Addresses from seeds and DNS",
+                ({}, len(driver.discovery.candidates)),
+            ),
+        ]
+
+    def _refusals(self) -> list[Family]:
+        local = self._server.local
+        refused = self._server.refusals.counts + self._datagrams.refusals.counts
+        rejected = self._server.rejections
+        return [
+            counter(
+                "hyperscale_peers_refused_total",
+                "Connections and messages this node refused",
+                *(
+                    ({"reason": str(reason)}, self._server.refusals.counts[reason])
+                    for reason in Reason
+                ),
+            ),
+            counter(
+                "hyperscale_datagrams_refused_total",
+                "Datagrams this node refused",
+                *(
+                    ({"reason": str(reason)}, self._datagrams.refusals.counts[reason])
+                    for reason in Reason
+                ),
+            ),
+            counter(
+                "hyperscale_peer_rejections_total",
+                "Times others refused this node",
+                *(({"reason": str(reason)}, rejected[reason]) for reason in Reason),
+            ),
+            counter(
+                "hyperscale_discovery_cluster_id_rejections_total",
+                "Peers of another cluster",
+                ({"expected": local.cluster}, refused[Reason.CLUSTER]),
+            ),
+            counter(
+                "hyperscale_discovery_environment_id_rejections_total",
+                "Peers of another environment",
+                ({"expected": local.environment}, refused[Reason.ENVIRONMENT]),
+            ),
+            counter(
+                "hyperscale_discovery_role_rejections_total",
+                "Peers whose role may not connect here",
+                ({"target_role": str(local.role)}, refused[Reason.ROLE]),
+            ),
+        ]
+
+    def _traffic(self) -> list[Family]:
+        counts = self._datagrams.counts
+        return [
+            counter(
+                "hyperscale_datagrams_total",
+                "Datagrams",
+                *(({"direction": way}, counts[way]) for way in ("received", "sent")),
+            ),
+            counter(
+                "hyperscale_datagram_bytes_total",
+                "Bytes of datagrams, sealed",
+                *(({"direction": way}, counts[f"{way}_bytes"]) for way in ("received", "sent")),
+            ),
+            counter(
+                "hyperscale_datagrams_lost_total",
+                "Datagrams this node could not send or read",
+                *(({"why": why}, counts[why]) for why in ("dropped", "failed")),
+            ),
+            gauge(
+                "hyperscale_connections",
+                "Usable connections to peers",
+                ({}, len(self._server.connections)),
+            ),
+        ]
+
+    def _admission(self) -> list[Family]:
+        admission = self._server.admission
+        names = {priority: {"priority": priority.name.lower()} for priority in Priority}
+        return [
+            gauge(
+                "hyperscale_requests_in_flight",
+                "Requests being carried out",
+                *((names[each], admission.in_flight[each]) for each in Priority),
+            ),
+            counter(
+                "hyperscale_requests_acquired_total",
+                "Requests taken on",
+                *((names[each], admission.admitted[each]) for each in Priority),
+            ),
+            counter(
+                "hyperscale_requests_shed_total",
+                "Requests refused for want of room",
+                *((names[each], admission.shed[each]) for each in Priority),
+            ),
+        ]
