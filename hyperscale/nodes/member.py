@@ -59,6 +59,7 @@ from hyperscale.nodes.messages import (
 from hyperscale.nodes.metrics import CONTENT_TYPE, Collector, Family, render
 from hyperscale.nodes.settings import discovery_config, membership_config
 from hyperscale.nodes.worker_health import Workers
+from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.wire.admission import WATERMARKS, Admission, Load
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.credentials import VERSION, incarnation_now, security_of
@@ -94,7 +95,7 @@ class Service:
         """Takes note of its node and adds the messages it answers."""
 
     async def start(self) -> None:
-        """Begins; tasks are spawned with `member.driver.spawn`, so their failure is the node's."""
+        """Begins; tasks are started with `member.tasks`."""
 
     async def leave(self) -> None:
         """Hands over what others can go on with."""
@@ -170,12 +171,14 @@ class MemberNode:
         self.http_address = http_address_of(*http, address)
         self._http_host = http[0]
         self.server = server
+        self.tasks = TaskSupervisor()
         self.driver = MembershipDriver(
             core,
             discovery,
             address=address,
             server=server,
             datagrams=datagrams,
+            tasks=self.tasks,
             resolver=_resolver(config),
             on_change=self._member_changed,
         )
@@ -257,7 +260,7 @@ class MemberNode:
             await service.leave()
         self.driver.leave()
         await asyncio.wait(
-            [self.driver.gone, self.driver.failed], return_when=asyncio.FIRST_COMPLETED
+            [self.driver.gone, self.tasks.failed], return_when=asyncio.FIRST_COMPLETED
         )
 
     def describe(self) -> None:
@@ -378,12 +381,13 @@ async def open_member(config: NodeConfig, duties: Duties) -> AsyncIterator[Membe
             "/readyz": member.readyz,
         }
         await stack.enter_async_context(HttpEndpoint(http_socket, routes))
-        stack.push_async_callback(member.driver.close)
+        stack.push_async_callback(member.tasks.close)
+        stack.callback(member.driver.stop)
         member.driver.start()
-        member.driver.spawn(member.vitals.run(), "vitals")
+        member.tasks.spawn(member.vitals.run(), "vitals")
         if may_move(config, bound.getsockname()[0]):
             place = bound.getsockname()[:2]
-            member.driver.spawn(member.follow_address(*place), "follow-address")
+            member.tasks.spawn(member.follow_address(*place), "follow-address")
         for service in duties.services:
             await service.start()
         member.describe()

@@ -12,7 +12,7 @@ import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any, get_args
 
 import msgspec
@@ -65,6 +65,7 @@ from hyperscale.membership.messages import Datagram, View
 from hyperscale.nodes.datagrams import Datagrams
 from hyperscale.nodes.metrics import Histogram
 from hyperscale.nodes.turns import Turns
+from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.connection import Connection
 from hyperscale.wire.errors import CallError, PeerProtocolError, Reason
@@ -94,6 +95,7 @@ class MembershipDriver:
         address: str,
         server: PeerServer,
         datagrams: Datagrams,
+        tasks: TaskSupervisor,
         resolver: Resolver | None,
         on_change: Callable[[Changed | Died], None],
     ) -> None:
@@ -110,15 +112,11 @@ class MembershipDriver:
         self._address = address
         self._server = server
         self._resolver = resolver
-        # Not a task group: that would wrap the errors of whoever embeds the node. A failure
-        # of any of these is the node's, by `failed`; `close` leaves none of them.
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = tasks
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         self.gone: asyncio.Future[None] = self._loop.create_future()
         """Done when the farewell has been told."""
-        self.failed: asyncio.Future[None] = self._loop.create_future()
-        """Fails with what must not happen: a node does not go on with half a core."""
         self.datagrams = datagrams
         self._turns: Turns[Event] = Turns(self._handle)
         self._is_leaving = False
@@ -164,39 +162,15 @@ class MembershipDriver:
         self.feed(Leave())
 
     def stop(self) -> None:
-        """Nothing happens any more, but tasks may still be ending."""
+        """Take no more events; tasks may still be ending."""
         self._is_stopped = True
         self._cancel_discovery()
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-
-    async def close(self) -> None:
-        """Stops, and waits until nothing is left."""
-        self.stop()
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-        self.failed.cancel()
-
-    def spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
-        """A task that ends with the node, and the node with it if it fails."""
-        task = self._loop.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            error = task.exception()
-            if error is not None:
-                self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         self.stop()
-        if not self.failed.done():
-            self.failed.set_exception(error)
+        self._tasks.fail(error)
 
     # -- events ---------------------------------------------------------------------------
 
@@ -248,7 +222,7 @@ class MembershipDriver:
         self.datagrams.send(effect.address, effect.datagram)
 
     def _sync_wanted(self, effect: Sync) -> None:
-        self.spawn(self._sync(effect), f"sync:{effect.address}")
+        self._tasks.spawn(self._sync(effect), f"sync:{effect.address}")
 
     def _sync_answered(self, effect: SyncAnswer) -> None:
         assert isinstance(effect.token, InboundCall)
@@ -257,11 +231,13 @@ class MembershipDriver:
     def _dial_wanted(self, effect: Dial) -> None:
         if effect.node not in self._dialling:
             self._dialling.add(effect.node)
-            self.spawn(self._dial(effect), f"dial:{effect.address}")
+            self._tasks.spawn(self._dial(effect), f"dial:{effect.address}")
 
     def _watch_wanted(self, effect: Watch) -> None:
         self._unwatched(effect)
-        self._watches[effect.node] = self.spawn(self._watch(effect), f"watch:{effect.address}")
+        self._watches[effect.node] = self._tasks.spawn(
+            self._watch(effect), f"watch:{effect.address}"
+        )
 
     def _unwatched(self, effect: Watch | Unwatch) -> None:
         task = self._watches.pop(effect.node, None)
@@ -391,9 +367,9 @@ class MembershipDriver:
         for effect in self.discovery.handle(event, now_s=time.monotonic()):
             match effect:
                 case Probe(address, timeout_s):
-                    self.spawn(self._probe(address, timeout_s), f"probe:{address}")
+                    self._tasks.spawn(self._probe(address, timeout_s), f"probe:{address}")
                 case Resolve(name, timeout_s):
-                    self.spawn(self._resolve(name, timeout_s), f"resolve:{name}")
+                    self._tasks.spawn(self._resolve(name, timeout_s), f"resolve:{name}")
                 case Join(address):
                     self.feed(Contact(address))
                 case Warn(text):

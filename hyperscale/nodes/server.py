@@ -69,13 +69,13 @@ async def live(
 async def _until(stop: asyncio.Event, member: MemberNode) -> None:
     """Waits for the stop; raises what made the node fail."""
     stopping: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
-    either: list[asyncio.Future[Any]] = [stopping, member.driver.failed]
+    either: list[asyncio.Future[Any]] = [stopping, member.tasks.failed]
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopping.cancel()
-    if member.driver.failed.done():
-        member.driver.failed.result()
+    if member.tasks.failed.done():
+        member.tasks.failed.result()
 
 
 class NodeServer:

@@ -21,7 +21,7 @@ from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError, InvariantError
 from hyperscale.health.overload import Overload, OverloadDetector
 from hyperscale.membership.messages import Gossip, Sender
-from hyperscale.nodes import vitals as vitals_module
+from hyperscale.nodes import load_monitor as vitals_module
 from hyperscale.nodes.datagrams import Datagrams, bind_datagrams
 from hyperscale.nodes.http import (
     CONNECTIONS_MAX,

@@ -250,7 +250,7 @@ class AgentDriver:
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """A task of this service; its failure is the node's."""
-        task = self._member.driver.spawn(work, name)
+        task = self._member.tasks.spawn(work, name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

@@ -104,7 +104,7 @@ class LedgerService(Service):
         if self._belonging.ledger:
             self._open()
         else:
-            self._member.driver.spawn(self._join(), "ledger-join")
+            self._member.tasks.spawn(self._join(), "ledger-join")
 
     async def _join(self) -> None:
         topology = await self._joining.found_or_join()
@@ -136,9 +136,9 @@ class LedgerService(Service):
         for told in self.on_ledger:
             told(ledger)
         managing = Managing(ledger, self._count_live)
-        self._member.driver.spawn(ledger.run(), "ledger")
-        self._member.driver.spawn(managing.run(), "ledger-managing")
-        self._member.driver.spawn(self._forget(ledger), "ledger-forget")
+        self._member.tasks.spawn(ledger.run(), "ledger")
+        self._member.tasks.spawn(managing.run(), "ledger-managing")
+        self._member.tasks.spawn(self._forget(ledger), "ledger-forget")
         return ledger
 
     def _tell_if_gone(self) -> None:
