@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from hyperscale.jobs import agent_events as ev
+from hyperscale.jobs.agent import events as ev
 from hyperscale.jobs.agent.core import Agent
 from hyperscale.jobs.messages import AttemptId, PartStatus
 from tests.simulation import network

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hyperscale.errors import RunError
-from hyperscale.nodes import shelf as shelves
+from hyperscale.nodes import bundle_store as shelves
 from hyperscale.nodes.bundle_store import BundleStore
 
 
