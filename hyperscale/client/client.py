@@ -69,7 +69,7 @@ from hyperscale.client.upload import upload
 from hyperscale.client.watch import PATIENCE_S, follow_job, unknown_job
 from hyperscale.config import parse_duration_s
 from hyperscale.config.addresses import DEFAULT_PORT
-from hyperscale.config.loading import node_config
+from hyperscale.config.loading import NodeSettings, node_config
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.jobs.committed.events import Code, JobOptions
@@ -92,8 +92,7 @@ _log = logging.getLogger("hyperscale.client")
 
 _R = TypeVar("_R", bound=msgspec.Struct)
 
-if TYPE_CHECKING:  # what makes runs and nodes is not loaded to ask a question
-    from hyperscale.nodes.server import Settings
+if TYPE_CHECKING:  # what makes runs is not loaded to ask a question
     from hyperscale.runner.local import Given
 
     Work = str | Path | Iterable[Given | tuple[Iterable[str], Given]]
@@ -108,7 +107,7 @@ class HyperscaleClient:
         *,
         gate_tcp_addrs: Sequence[str | Address] = (),
         directory: str | Path | None = None,
-        settings: "Settings" = None,
+        settings: NodeSettings = None,
         connect_timeout: str | float = CONNECT_S,
         on_trouble: Callable[[str], None] = lambda _: None,
         name: str = "",

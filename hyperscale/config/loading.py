@@ -38,6 +38,9 @@ _SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP|SC
 _OTHER_VARIABLES = frozenset({FILE_VARIABLE, SECRET_VARIABLE, PREVIOUS_SECRET_VARIABLE})
 _FILE_VARIABLES = frozenset({SECRET_FILE_VARIABLE, PREVIOUS_SECRET_FILE_VARIABLE})
 
+NodeSettings = NodeConfig | Mapping[str, Any] | None
+"""What a program configures a node with: a configuration, or the tables of a configuration file."""
+
 
 class Value(Struct, frozen=True):
     """A setting's value and where it came from: a flag, a variable, a file, or `default`."""

@@ -7,7 +7,7 @@ over the socket it was given and runs one part after another. Its life is tied t
 before anything else happens; everything that takes time to import comes after that.
 """
 
-from hyperscale import _native  # isort: skip - the guard comes before every other import
+from hyperscale._native import guard_process  # isort: skip - the guard comes before every other import
 
 import os
 import sys
@@ -15,7 +15,7 @@ import sys
 
 def main(arguments: list[str]) -> None:
     control_fd, parent_pid = int(arguments[0]), int(arguments[1])
-    _native.guard_process(control_fd, parent_pid)
+    guard_process(control_fd, parent_pid)
     os.nice(5)  # agents, managers and terminals preempt load generators
     if len(arguments) > 2:
         os.sched_setaffinity(0, {int(arguments[2])})

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from hyperscale.config.loading import NodeSettings
 from hyperscale.config.schema import NodeConfig
 from hyperscale.health.readiness import ManagerReadiness
 from hyperscale.jobs.allocator.core import Allocator
@@ -12,7 +13,7 @@ from hyperscale.ledger.machine import Machine
 from hyperscale.nodes.jobs.service import JobsService
 from hyperscale.nodes.ledger.ledger_service import LedgerService
 from hyperscale.nodes.member import Duties, Standing
-from hyperscale.nodes.server import NodeServer, Settings, as_config
+from hyperscale.nodes.server import NodeServer, as_config
 from hyperscale.nodes.worker_health import Workers
 from hyperscale.wire.roles import Role
 
@@ -67,7 +68,7 @@ class ManagerServer(NodeServer):
     await manager.graceful_shutdown()
     """
 
-    def __init__(self, settings: Settings = None) -> None:
+    def __init__(self, settings: NodeSettings = None) -> None:
         """`settings`: a `NodeConfig`, or the tables a configuration file would hold."""
         config = as_config("manager", settings)
         super().__init__(config, manager_duties(config))

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from hyperscale.config.loading import node_config
+from hyperscale.config.loading import NodeSettings, node_config
 from hyperscale.config.schema import NodeConfig, NodeRole
 from hyperscale.errors import InputError, InvariantError
 from hyperscale.membership.events import Member
@@ -26,11 +26,8 @@ _GC_THRESHOLDS = (20_000, 20, 20)
 
 _log = logging.getLogger("hyperscale.nodes")
 
-Settings = NodeConfig | Mapping[str, Any] | None
-"""A configuration, or the tables a configuration file would hold."""
 
-
-def as_config(role: NodeRole, given: Settings) -> NodeConfig:
+def as_config(role: NodeRole, given: NodeSettings) -> NodeConfig:
     """A complete configuration; the node has its name and its directory from here on."""
     if given is not None and not isinstance(given, NodeConfig | Mapping):
         raise InputError(

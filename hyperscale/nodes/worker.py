@@ -1,11 +1,12 @@
 """A worker: a member that offers its cores and generates load on them for job leaders."""
 
+from hyperscale.config.loading import NodeSettings
 from hyperscale.config.schema import NodeConfig
 from hyperscale.execution.cores import default_executors
 from hyperscale.health.readiness import WorkerReadiness
 from hyperscale.nodes.agent.service import AgentService
 from hyperscale.nodes.member import Duties, Standing
-from hyperscale.nodes.server import NodeServer, Settings, as_config
+from hyperscale.nodes.server import NodeServer, as_config
 from hyperscale.wire.roles import Role
 
 
@@ -42,7 +43,7 @@ class WorkerServer(NodeServer):
     main thread.
     """
 
-    def __init__(self, settings: Settings = None) -> None:
+    def __init__(self, settings: NodeSettings = None) -> None:
         """`settings`: a `NodeConfig`, or the tables a configuration file would hold."""
         config = as_config("worker", settings)
         super().__init__(config, worker_duties(config))
