@@ -29,9 +29,9 @@ from hyperscale.plan import Plan, StepKind, StepPlan, WorkflowPlan
 from hyperscale.wire.connection import Connection
 from hyperscale.wire.credentials import VERSION, incarnation_now
 from hyperscale.wire.messages import Introduction
-from hyperscale.wire.peer import PeerServer
 from hyperscale.wire.roles import Role
 from hyperscale.wire.security import Security
+from hyperscale.wire.server import PeerServer
 
 REPORT_BYTES = 200
 CALL_S = 20.0

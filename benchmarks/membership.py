@@ -14,10 +14,10 @@ from typing import Any
 
 from benchmarks.lab import save
 from hyperscale.membership.messages import View
+from hyperscale.wire.cluster_secret import Secrets
 from hyperscale.wire.registry import REGISTRY
 from hyperscale.wire.roles import Role
 from hyperscale.wire.sealing import DatagramSealer
-from hyperscale.wire.secret import Secrets
 from tests.simulation.fleet.program import FleetConfig
 from tests.simulation.fleet.settled import Unobserved, settled_fleet
 from tests.simulation.kernel import World

@@ -65,22 +65,30 @@ from hyperscale.jobs.messages import (
     StartPart,
     StopPart,
 )
-from hyperscale.membership.messages import Ack, Claim, News, Ping, Record, Sender, View
+from hyperscale.membership.messages import (
+    Ack,
+    ClaimedState,
+    MemberSnapshot,
+    MemberUpdate,
+    Ping,
+    Sender,
+    View,
+)
 from hyperscale.nodes.datagrams import Datagrams, bind_datagrams
 from hyperscale.nodes.messages import NodeMetadata
 from hyperscale.nodes.turns import Turns
 from hyperscale.stats.report import PartReport, SeriesPoint, StepCounts, StepReport
 from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.cluster_secret import Secrets, read_secret_file
 from hyperscale.wire.connection import Connection
 from hyperscale.wire.credentials import VERSION, incarnation_now
 from hyperscale.wire.errors import CallError
+from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Introduction
-from hyperscale.wire.peer import PeerServer
 from hyperscale.wire.roles import Role
 from hyperscale.wire.sealing import DatagramSealer
-from hyperscale.wire.secret import Secrets, read_secret_file
 from hyperscale.wire.security import Security
-from hyperscale.wire.serving import Handlers
+from hyperscale.wire.server import PeerServer
 
 HOST = "127.0.0.1"
 CORES = 4
@@ -361,8 +369,10 @@ async def joined(name: str, cluster: ClusterFile, shapes: Shapes) -> AsyncIterat
         metadata = msgspec.msgpack.encode(
             NodeMetadata(version=VERSION, datacenter="default", cores=CORES, is_ready=True)
         )
-        news = News(name, local.incarnation, Claim.ALIVE, address=address, stream_port=stream_port)
-        view = View(sender, (Record(news, 1, metadata),))
+        news = MemberUpdate(
+            name, local.incarnation, ClaimedState.ALIVE, address=address, stream_port=stream_port
+        )
+        view = View(sender, (MemberSnapshot(news, 1, metadata),))
 
         def heard(source: str, _node: str, _incarnation: int, message: Any) -> None:
             if isinstance(message, Ping):

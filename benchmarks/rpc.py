@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.lab import LOAD_CPU, PEERS, ROOT, SERVER_CPU, interleave, median, save
+from hyperscale.wire.certificate_identity import CertificateIdentity
 from hyperscale.wire.certificates import make_authority, make_certificate
-from hyperscale.wire.identity import Vouched
 from hyperscale.wire.roles import Role
 
 ROUNDS = 5
@@ -35,7 +35,7 @@ def make_certificates(folder: Path) -> None:
     authority = make_authority("bench", days=1)
     (folder / "ca.pem").write_bytes(authority.certificate)
     for name in ("server", "client"):
-        vouched = Vouched(frozenset({Role.MANAGER}), "bench", "bench")
+        vouched = CertificateIdentity(frozenset({Role.MANAGER}), "bench", "bench")
         made = make_certificate(authority, vouched, name=name, hosts=["127.0.0.1"], days=1)
         (folder / f"{name}.pem").write_bytes(made.certificate)
         (folder / f"{name}-key.pem").write_bytes(made.key)

@@ -15,24 +15,24 @@ import uvloop
 from msgspec import Struct
 
 from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.cluster_secret import Secrets
+from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Introduction
-from hyperscale.wire.peer import PeerServer
-from hyperscale.wire.registry import Priority, SizeClass, message
+from hyperscale.wire.registry import MessagePriority, SizeClass, message
 from hyperscale.wire.roles import Role
-from hyperscale.wire.secret import Secrets
 from hyperscale.wire.security import Security, TlsFiles
-from hyperscale.wire.serving import Handlers
+from hyperscale.wire.server import PeerServer
 
 IN_FLIGHT = 64
 BODY = bytes(range(256))
 
 
-@message(kind=65001, priority=Priority.NORMAL, size=SizeClass.SMALL)
+@message(kind=65001, priority=MessagePriority.NORMAL, size=SizeClass.SMALL)
 class Ask(Struct):
     body: bytes
 
 
-@message(kind=65002, priority=Priority.NORMAL, size=SizeClass.SMALL)
+@message(kind=65002, priority=MessagePriority.NORMAL, size=SizeClass.SMALL)
 class Told(Struct):
     body: bytes
 

@@ -10,7 +10,7 @@ from hyperscale.config import parse_whole
 from hyperscale.errors import InputError
 
 if TYPE_CHECKING:
-    from hyperscale.wire.certificates import Made
+    from hyperscale.wire.certificates import CertificateAndKey
 
 _ROLES = ("manager", "worker", "gate", "client", "operator")
 _DAYS_MAX = 36_500
@@ -75,8 +75,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from hyperscale.wire.certificate_identity import CertificateIdentity, check_name
     from hyperscale.wire.certificates import make_authority, make_certificate
-    from hyperscale.wire.identity import Vouched, check_name
     from hyperscale.wire.roles import Role
 
     for flag in ("cluster", "environment"):
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
         authority = _read_authority(ca_paths)
     hosts = args.host or ["localhost", "127.0.0.1", "::1"]
     for roles, name, pair in zip(chosen, names, paths, strict=True):
-        vouched = Vouched(
+        vouched = CertificateIdentity(
             roles=frozenset(Role(role) for role in roles),
             cluster=args.cluster,
             environment=args.environment,
@@ -134,11 +134,11 @@ def _make_folder(folder: Path) -> None:
         raise InputError(f"--out: {folder} cannot be made: {error.strerror}") from error
 
 
-def _read_authority(paths: tuple[Path, Path]) -> "Made":
-    from hyperscale.wire.certificates import Made
+def _read_authority(paths: tuple[Path, Path]) -> "CertificateAndKey":
+    from hyperscale.wire.certificates import CertificateAndKey
 
     try:
-        return Made(certificate=paths[0].read_bytes(), key=paths[1].read_bytes())
+        return CertificateAndKey(certificate=paths[0].read_bytes(), key=paths[1].read_bytes())
     except OSError as error:
         raise InputError(
             f"the authority needs both {paths[0]} and {paths[1]}: {error.strerror}",
@@ -146,7 +146,7 @@ def _read_authority(paths: tuple[Path, Path]) -> "Made":
         ) from error
 
 
-def _write(paths: tuple[Path, Path], made: "Made") -> None:
+def _write(paths: tuple[Path, Path], made: "CertificateAndKey") -> None:
     """The key first: a certificate without its key would be no use to anyone."""
     for path, data, mode in ((paths[1], made.key, 0o600), (paths[0], made.certificate, 0o644)):
         try:

@@ -36,7 +36,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.wire.secret import make_secret, write_secret_file
+    from hyperscale.wire.cluster_secret import make_secret, write_secret_file
 
     secret = make_secret()
     if args.out is None:

@@ -78,7 +78,7 @@ from hyperscale.reporting.results import RunResult
 from hyperscale.wire.credentials import VERSION, asking_role, incarnation_now, security_of
 from hyperscale.wire.errors import CallError, RemoteError
 from hyperscale.wire.messages import Chunk, Introduction
-from hyperscale.wire.peer import Limits, PeerServer
+from hyperscale.wire.server import PeerServer, ServerLimits
 
 ASK_S = 30.0
 SUBMIT_S = 60.0
@@ -191,7 +191,7 @@ class HyperscaleClient:
             incarnation=incarnation_now(),
             version=VERSION,
         )
-        limits = Limits(handshake_s=_HANDSHAKE_S)
+        limits = ServerLimits(handshake_s=_HANDSHAKE_S)
         async with PeerServer(local, security, limits=limits) as server:
             rng = Random()  # noqa: S311  for an order
             opened.set_result(Managers(server, self._addresses, rng, self._tell))

@@ -21,10 +21,10 @@ from hyperscale.wire.errors import (
     OverloadedError,
     PeerProtocolError,
     PeerRefusedError,
-    Reason,
+    RefusalReason,
     RemoteError,
 )
-from hyperscale.wire.peer import PeerServer
+from hyperscale.wire.server import PeerServer
 
 ANSWER_S = 6.0
 """How long one manager may take before the next one is asked."""
@@ -38,24 +38,31 @@ PASSING = frozenset({"unavailable", "moved", "unreachable", "failed", "internal"
 # The user gave something wrong: nobody else will let it in.
 _OURS_TO_MEND = frozenset(
     {
-        Reason.SECRET,
-        Reason.UNSEALED,
-        Reason.SEALED,
-        Reason.CERTIFICATE,
-        Reason.IDENTITY,
-        Reason.ROLE,
-        Reason.CLUSTER,
-        Reason.ENVIRONMENT,
-        Reason.VERSION,
+        RefusalReason.SECRET,
+        RefusalReason.UNSEALED,
+        RefusalReason.SEALED,
+        RefusalReason.CERTIFICATE,
+        RefusalReason.IDENTITY,
+        RefusalReason.ROLE,
+        RefusalReason.CLUSTER,
+        RefusalReason.ENVIRONMENT,
+        RefusalReason.VERSION,
     }
 )
 _SECRETS = {
-    Reason.SECRET: "the secret that was given is not that of its cluster",
-    Reason.UNSEALED: "it lets nobody in without the secret of its cluster, or a certificate",
-    Reason.SEALED: "a secret was given, and its cluster has none",
+    RefusalReason.SECRET: "the secret that was given is not that of its cluster",
+    RefusalReason.UNSEALED: "it lets nobody in without the secret of its cluster, or a certificate",
+    RefusalReason.SEALED: "a secret was given, and its cluster has none",
 }
 # Nobody who speaks the protocol begins like that.
-_FOREIGN = frozenset({Reason.OVERSIZED, Reason.MALFORMED, Reason.TRUNCATED, Reason.UNEXPECTED})
+_FOREIGN = frozenset(
+    {
+        RefusalReason.OVERSIZED,
+        RefusalReason.MALFORMED,
+        RefusalReason.TRUNCATED,
+        RefusalReason.UNEXPECTED,
+    }
+)
 
 _R = TypeVar("_R", bound=Struct)
 Address = tuple[str, int]
@@ -291,7 +298,7 @@ def refusal(address: Address, error: Exception) -> InputError | None:
             f"{where} refused us: {why}",
             hint="the secret must be that of the cluster: --secret-file, or --dir for a local one",
         )
-    if error.reason is Reason.ROLE:
+    if error.reason is RefusalReason.ROLE:
         hint = hint or "give the address of a manager"
     return InputError(f"{where} refused us: {why}", hint=hint)
 
@@ -306,7 +313,7 @@ def in_short(error: CallError) -> str:
 
 def in_words(error: Exception) -> str:
     if isinstance(error, PeerProtocolError) and error.reason in _FOREIGN:
-        or_else = ", or wants a certificate" if error.reason is Reason.TRUNCATED else ""
+        or_else = ", or wants a certificate" if error.reason is RefusalReason.TRUNCATED else ""
         return f"what answers there is no node of a cluster{or_else}: {error.message}"
     if isinstance(error, HyperscaleError):
         return f"{error.message}; {error.hint}" if error.hint else error.message

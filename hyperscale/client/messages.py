@@ -11,7 +11,7 @@ from hyperscale.jobs.committed.events import JobOptions
 from hyperscale.jobs.committed.state import JobView
 from hyperscale.plan import Plan
 from hyperscale.stats.view import RunView
-from hyperscale.wire.registry import Priority, SizeClass, message, part
+from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import Role
 
 _ASKING = frozenset({Role.CLIENT, Role.OPERATOR, Role.MANAGER})
@@ -25,7 +25,11 @@ BLOB_CHUNK_BYTES = 512 * 1024
 
 
 @message(
-    kind=450, priority=Priority.HIGH, size=SizeClass.MEDIUM, senders=_ASKING, rate_per_10s=5_000
+    kind=450,
+    priority=MessagePriority.HIGH,
+    size=SizeClass.MEDIUM,
+    senders=_ASKING,
+    rate_per_10s=5_000,
 )
 class PutBlob(Struct, frozen=True, kw_only=True):
     """A piece of a bundle, in order from offset 0. -> PutBlobReply. An empty piece asks how far
@@ -37,7 +41,7 @@ class PutBlob(Struct, frozen=True, kw_only=True):
     data: bytes = b""
 
 
-@message(kind=451, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
+@message(kind=451, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
 class PutBlobReply(Struct, frozen=True, kw_only=True):
     """Send from `offset` on; complete when that is the whole size, and then it is on disk."""
 
@@ -45,7 +49,7 @@ class PutBlobReply(Struct, frozen=True, kw_only=True):
     is_complete: bool
 
 
-@message(kind=452, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
+@message(kind=452, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
 class KeepBlob(Struct, frozen=True, kw_only=True):
     """From one manager to another: fetch this from me and keep it. -> PutBlobReply"""
 
@@ -56,7 +60,7 @@ class KeepBlob(Struct, frozen=True, kw_only=True):
 # -- jobs ---------------------------------------------------------------------------------
 
 
-@message(kind=453, priority=Priority.HIGH, size=SizeClass.LARGE, senders=_ASKING)
+@message(kind=453, priority=MessagePriority.HIGH, size=SizeClass.LARGE, senders=_ASKING)
 class SubmitJob(Struct, frozen=True, kw_only=True):
     """-> SubmitJobReply. The bundle must be there before (`PutBlob`); an empty one means none."""
 
@@ -67,7 +71,7 @@ class SubmitJob(Struct, frozen=True, kw_only=True):
     by: str = ""
 
 
-@message(kind=454, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
+@message(kind=454, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
 class SubmitJobReply(Struct, frozen=True, kw_only=True):
     """`accepted`: the job is committed. `code` and `error` say why not (`jobs.events.Code`, or
     `NEEDS_BUNDLE`: put it first)."""
@@ -85,7 +89,7 @@ class SubmitJobReply(Struct, frozen=True, kw_only=True):
     """Of the commit: a `session` read with it sees the job on any manager."""
 
 
-@message(kind=455, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)
+@message(kind=455, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)
 class GetJob(Struct, frozen=True, kw_only=True):
     """-> GetJobReply"""
 
@@ -93,7 +97,7 @@ class GetJob(Struct, frozen=True, kw_only=True):
     read: str = "strong"
 
 
-@message(kind=456, priority=Priority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)
+@message(kind=456, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)
 class GetJobReply(Struct, frozen=True, kw_only=True):
     """`job` None: there is none of that name. `live` while it runs."""
 
@@ -101,7 +105,7 @@ class GetJobReply(Struct, frozen=True, kw_only=True):
     live: RunView | None = None
 
 
-@part
+@nested
 class OutputLine(Struct, frozen=True, kw_only=True):
     """What user code printed on a worker."""
 
@@ -116,7 +120,7 @@ class OutputLine(Struct, frozen=True, kw_only=True):
     """Among those of the attempt, each its own; 0: an older node, which counts none."""
 
 
-@message(kind=457, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)
+@message(kind=457, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)
 class WatchJob(Struct, frozen=True, kw_only=True):
     """Answered by a stream of `WatchJobUpdate`; the last one says that the job has ended.
 
@@ -125,14 +129,14 @@ class WatchJob(Struct, frozen=True, kw_only=True):
     job: str
 
 
-@message(kind=458, priority=Priority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)
+@message(kind=458, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)
 class WatchJobUpdate(Struct, frozen=True, kw_only=True):
     job: JobView
     live: RunView | None = None
     output: list[OutputLine] = field(default_factory=list)
 
 
-@message(kind=459, priority=Priority.CRITICAL, size=SizeClass.SMALL, senders=_ASKING)
+@message(kind=459, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_ASKING)
 class CancelJob(Struct, frozen=True, kw_only=True):
     """-> CancelJobReply. Again is harmless."""
 
@@ -141,7 +145,7 @@ class CancelJob(Struct, frozen=True, kw_only=True):
     by: str = ""
 
 
-@message(kind=460, priority=Priority.CRITICAL, size=SizeClass.SMALL, senders=_MANAGERS)
+@message(kind=460, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_MANAGERS)
 class CancelJobReply(Struct, frozen=True, kw_only=True):
     """`accepted`: the cancel is committed, or the job had been cancelled before. Otherwise the
     job had ended (`status` says as what) or `error` says why not."""
@@ -152,7 +156,7 @@ class CancelJobReply(Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-@message(kind=461, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)
+@message(kind=461, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)
 class ListJobs(Struct, frozen=True, kw_only=True):
     """-> ListJobsReply, newest first."""
 
@@ -162,14 +166,14 @@ class ListJobs(Struct, frozen=True, kw_only=True):
     """From another manager: answer for the groups led here alone."""
 
 
-@message(kind=462, priority=Priority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)
+@message(kind=462, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)
 class ListJobsReply(Struct, frozen=True, kw_only=True):
     jobs: list[JobView] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     """Managers that did not answer: jobs they lead may be missing."""
 
 
-@message(kind=463, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_ASKING)
+@message(kind=463, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_ASKING)
 class GetJobRecord(Struct, frozen=True, kw_only=True):
     """The final record of a job that has ended (`jobs.state.decode_job`), in `Chunk`s. Fails
     with the code `unknown_job` or `not_ended`."""
@@ -180,12 +184,12 @@ class GetJobRecord(Struct, frozen=True, kw_only=True):
 # -- workers and nodes --------------------------------------------------------------------
 
 
-@message(kind=464, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)
+@message(kind=464, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)
 class ListWorkers(Struct, frozen=True, kw_only=True):
     """-> ListWorkersReply"""
 
 
-@part
+@nested
 class WorkerRun(Struct, frozen=True, kw_only=True):
     """What a worker runs: its part of a workflow."""
 
@@ -198,7 +202,7 @@ class WorkerRun(Struct, frozen=True, kw_only=True):
     """Beside others: no core was free, and its load had to come back."""
 
 
-@part
+@nested
 class WorkerRow(Struct, frozen=True, kw_only=True):
     worker: str
     state: str  # as membership sees it
@@ -209,7 +213,7 @@ class WorkerRow(Struct, frozen=True, kw_only=True):
     runs: list[WorkerRun] = field(default_factory=list)
 
 
-@message(kind=465, priority=Priority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)
+@message(kind=465, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)
 class ListWorkersReply(Struct, frozen=True, kw_only=True):
     workers: list[WorkerRow] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
@@ -221,14 +225,14 @@ UNKNOWN_NODE = "unknown_node"
 """The code of a refusal to drain what is not there."""
 
 
-@message(kind=466, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_ASKING)
+@message(kind=466, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_ASKING)
 class DrainNode(Struct, frozen=True, kw_only=True):
     """Takes a worker or a manager out of service without losing anything. -> DrainNodeReply"""
 
     node: str
 
 
-@message(kind=467, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
+@message(kind=467, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
 class DrainNodeReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`left` is what it still has: runs of a worker, groups of a manager. Ask again for news.
 
@@ -240,12 +244,12 @@ class DrainNodeReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     hint: str = ""
 
 
-@message(kind=468, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
+@message(kind=468, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
 class GetQueueRoom(Struct, frozen=True, kw_only=True):
     """From one manager to the one that grants cores: may another job wait? -> GetQueueRoomReply"""
 
 
-@message(kind=469, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
+@message(kind=469, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
 class GetQueueRoomReply(Struct, frozen=True, kw_only=True):
     """`room` for so many more workflows; `waiting` are in the queue."""
 
@@ -253,14 +257,14 @@ class GetQueueRoomReply(Struct, frozen=True, kw_only=True):
     waiting: int = 0
 
 
-@message(kind=470, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
+@message(kind=470, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
 class GetJobOfKey(Struct, frozen=True, kw_only=True):
     """Ask the leader of a key's group which job the key made. -> GetJobOfKeyReply"""
 
     key: str
 
 
-@message(kind=471, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
+@message(kind=471, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
 class GetJobOfKeyReply(Struct, frozen=True, kw_only=True):
     """The job the key has made; empty: none."""
 

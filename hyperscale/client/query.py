@@ -11,10 +11,10 @@ from hyperscale.config.addresses import format_address
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import RunError
 from hyperscale.wire.credentials import VERSION, incarnation_now, security_of
-from hyperscale.wire.errors import CallError, PeerProtocolError, Reason, RemoteError
+from hyperscale.wire.errors import CallError, PeerProtocolError, RefusalReason, RemoteError
 from hyperscale.wire.messages import Introduction
-from hyperscale.wire.peer import PeerServer
 from hyperscale.wire.roles import Role
+from hyperscale.wire.server import PeerServer
 
 _HTTP = "is that the address of a node? Its HTTP port is another one"
 
@@ -53,7 +53,7 @@ async def ask(
             raise RunError(f"{where} cannot be asked: {in_words(error)}", hint=_HTTP) from error
         raise ours from error
     except RemoteError as error:
-        if error.code == Reason.UNKNOWN:
+        if error.code == RefusalReason.UNKNOWN:
             raise RunError(
                 f"{where} is a node that cannot answer this", hint="give the address of a manager"
             ) from error

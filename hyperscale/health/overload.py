@@ -22,10 +22,10 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from hyperscale.errors import InputError
-from hyperscale.health.windows import Window
+from hyperscale.health.sample_window import SampleWindow
 
 
-class Overload(IntEnum):
+class OverloadLevel(IntEnum):
     """How loaded a node is; each level sheds one priority more."""
 
     HEALTHY = 0
@@ -34,7 +34,7 @@ class Overload(IntEnum):
     OVERLOADED = 3
 
 
-class Signal(IntEnum):
+class OverloadSignal(IntEnum):
     """What a level was read from."""
 
     LAG = 0
@@ -45,10 +45,15 @@ class Signal(IntEnum):
     CPU = 5
 
 
-_BACKLOG = (Signal.LAG, Signal.IN_FLIGHT, Signal.QUEUE, Signal.LATENCY)
+_BACKLOG = (
+    OverloadSignal.LAG,
+    OverloadSignal.IN_FLIGHT,
+    OverloadSignal.QUEUE,
+    OverloadSignal.LATENCY,
+)
 
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
-Marks = tuple[float, float, float]
+Thresholds = tuple[float, float, float]
 """Above which a signal asks for BUSY, STRESSED, OVERLOADED."""
 
 
@@ -57,10 +62,10 @@ _OBSERVED_S_MAX = 1.0
 
 
 class OverloadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    lag_s: Marks = (0.1, 0.25, 1.0)
-    latency_s: Marks = (0.2, 0.5, 2.0)
+    lag_s: Thresholds = (0.1, 0.25, 1.0)
+    latency_s: Thresholds = (0.2, 0.5, 2.0)
     growth: tuple[float, float] = (0.2, 0.5)
-    share: Marks = (0.7, 0.85, 0.95)
+    share: Thresholds = (0.7, 0.85, 0.95)
 
     lag_window_s: Seconds = 5.0
     latency_window_s: Seconds = 10.0
@@ -87,7 +92,7 @@ class OverloadConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 )
 
 
-class Sample(Struct, frozen=True, kw_only=True):
+class LoadSample(Struct, frozen=True, kw_only=True):
     """What was measured just now. Shares are of a limit: 0.5 is half of what there is."""
 
     lag_s: float = 0.0
@@ -105,29 +110,33 @@ class OverloadDetector:
         self._counts_cpu = counts_cpu
         c = self._config
         # A lag is sampled at most every 20 ms; more samples than that never come.
-        self._lags = Window(horizon_s=c.lag_window_s, samples_max=int(c.lag_window_s * 50) + 2)
-        self._latencies = Window(horizon_s=c.latency_window_s, samples_max=c.latency_samples)
+        self._lags = SampleWindow(
+            horizon_s=c.lag_window_s, samples_max=int(c.lag_window_s * 50) + 2
+        )
+        self._latencies = SampleWindow(horizon_s=c.latency_window_s, samples_max=c.latency_samples)
         self._baseline_s: float | None = None
         self._observed_s = 0.0
         self._unhealthy_since_s: float | None = None
         # Since when the signals have asked for at least level i; None while they do not.
-        self._above_since_s: list[float | None] = [None] * len(Overload)
+        self._above_since_s: list[float | None] = [None] * len(OverloadLevel)
         self._below_since_s: float | None = None
-        self.level = Overload.HEALTHY
-        self.readings: dict[Signal, Overload] = dict.fromkeys(Signal, Overload.HEALTHY)
+        self.level = OverloadLevel.HEALTHY
+        self.readings: dict[OverloadSignal, OverloadLevel] = dict.fromkeys(
+            OverloadSignal, OverloadLevel.HEALTHY
+        )
 
     def record_latency(self, latency_s: float, *, now_s: float) -> None:
         """One request this node has carried out."""
         self._latencies.add(latency_s, now_s=now_s)
 
-    def observe(self, sample: Sample, *, now_s: float) -> Overload:
+    def observe(self, sample: LoadSample, *, now_s: float) -> OverloadLevel:
         """Takes one sample; returns the level it leads to."""
         self._lags.add(sample.lag_s, now_s=now_s)
         self.readings = self._read(sample, now_s, 1.0)
         asked = max(self.readings.values())
         self._rise(asked, now_s)
         self._fall(max(self._read(sample, now_s, self._config.fall_share).values()), now_s)
-        if asked is Overload.HEALTHY and self.level is Overload.HEALTHY:
+        if asked is OverloadLevel.HEALTHY and self.level is OverloadLevel.HEALTHY:
             self._unhealthy_since_s = None
         elif self._unhealthy_since_s is None:
             self._unhealthy_since_s = now_s
@@ -135,14 +144,14 @@ class OverloadDetector:
         return self.level
 
     @property
-    def backlog(self) -> Overload:
+    def backlog(self) -> OverloadLevel:
         """What is asked for by what waits here, however busy the CPU may be."""
         return max(self.readings[signal] for signal in _BACKLOG)
 
-    def reasons(self) -> tuple[Signal, ...]:
+    def reasons(self) -> tuple[OverloadSignal, ...]:
         """The signals that ask for the worst level just now, if any asks for one."""
         worst = max(self.readings.values())
-        if worst is Overload.HEALTHY:
+        if worst is OverloadLevel.HEALTHY:
             return ()
         return tuple(signal for signal, level in self.readings.items() if level is worst)
 
@@ -160,20 +169,22 @@ class OverloadDetector:
             learnt = -math.expm1(-passed_s / self._config.baseline_s)
             self._baseline_s += learnt * (typical_s - self._baseline_s)
 
-    def _read(self, sample: Sample, now_s: float, scale: float) -> dict[Signal, Overload]:
+    def _read(
+        self, sample: LoadSample, now_s: float, scale: float
+    ) -> dict[OverloadSignal, OverloadLevel]:
         c = self._config
         return {
-            Signal.LAG: _level(self._lags.typical(now_s=now_s), c.lag_s, scale),
-            Signal.IN_FLIGHT: _level(sample.in_flight, c.share, scale),
-            Signal.QUEUE: _level(sample.queue, c.share, scale),
-            Signal.MEMORY: _level(sample.memory, c.share, scale),
-            Signal.LATENCY: self._read_latency(now_s, scale),
-            Signal.CPU: _level(sample.cpu if self._counts_cpu else 0.0, c.share, scale),
+            OverloadSignal.LAG: _level(self._lags.typical(now_s=now_s), c.lag_s, scale),
+            OverloadSignal.IN_FLIGHT: _level(sample.in_flight, c.share, scale),
+            OverloadSignal.QUEUE: _level(sample.queue, c.share, scale),
+            OverloadSignal.MEMORY: _level(sample.memory, c.share, scale),
+            OverloadSignal.LATENCY: self._read_latency(now_s, scale),
+            OverloadSignal.CPU: _level(sample.cpu if self._counts_cpu else 0.0, c.share, scale),
         }
 
-    def _read_latency(self, now_s: float, scale: float) -> Overload:
+    def _read_latency(self, now_s: float, scale: float) -> OverloadLevel:
         if self._latencies.count(now_s=now_s) < self._config.warm_up_samples:
-            return Overload.HEALTHY
+            return OverloadLevel.HEALTHY
         typical_s = self._latencies.typical(now_s=now_s)
         absolute = _level(typical_s, self._config.latency_s, scale)
         if self._baseline_s is None:
@@ -181,9 +192,9 @@ class OverloadDetector:
         baseline_s = max(self._baseline_s, self._config.baseline_floor_s)
         return max(absolute, _level(typical_s / baseline_s - 1.0, self._config.growth, scale))
 
-    def _rise(self, asked: Overload, now_s: float) -> None:
-        for level in Overload:
-            if level is Overload.HEALTHY:
+    def _rise(self, asked: OverloadLevel, now_s: float) -> None:
+        for level in OverloadLevel:
+            if level is OverloadLevel.HEALTHY:
                 continue
             since_s = self._above_since_s[level]
             if asked < level:
@@ -194,19 +205,19 @@ class OverloadDetector:
                 self.level = level
                 self._below_since_s = None
 
-    def _fall(self, asked: Overload, now_s: float) -> None:
+    def _fall(self, asked: OverloadLevel, now_s: float) -> None:
         if asked >= self.level:
             self._below_since_s = None
         elif self._below_since_s is None:
             self._below_since_s = now_s
         elif now_s - self._below_since_s >= self._config.fall_s:
-            self.level = Overload(self.level - 1)
+            self.level = OverloadLevel(self.level - 1)
             self._below_since_s = now_s
 
 
-def _level(value: float, marks: tuple[float, ...], scale: float) -> Overload:
+def _level(value: float, marks: tuple[float, ...], scale: float) -> OverloadLevel:
     level = 0
     for mark in marks:
         if value > mark * scale:
             level += 1
-    return Overload(level)
+    return OverloadLevel(level)

@@ -14,7 +14,7 @@ from hyperscale.errors import InputError
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
 
 
-class Progress(StrEnum):
+class WorkProgress(StrEnum):
     IDLE = "idle"  # nothing to do
     PROGRESSING = "progressing"
     STALLED = "stalled"  # work, and no action finished for a while
@@ -50,12 +50,12 @@ class ProgressMeter:
         self._assigned = assigned
         self._actions = actions
 
-    def state(self, *, now_s: float) -> Progress:
+    def state(self, *, now_s: float) -> WorkProgress:
         if not self._assigned:
-            return Progress.IDLE
+            return WorkProgress.IDLE
         still_s = now_s - self._moved_s
         if still_s >= self._config.stuck_s:
-            return Progress.STUCK
+            return WorkProgress.STUCK
         if still_s >= self._config.stalled_s:
-            return Progress.STALLED
-        return Progress.PROGRESSING
+            return WorkProgress.STALLED
+        return WorkProgress.PROGRESSING

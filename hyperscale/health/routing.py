@@ -15,10 +15,10 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from hyperscale.health.progress import Progress
+from hyperscale.health.progress import WorkProgress
 
 
-class Routing(StrEnum):
+class RoutingDecision(StrEnum):
     ROUTE = "route"
     INVESTIGATE = "investigate"
     HOLD = "hold"
@@ -29,16 +29,16 @@ class Routing(StrEnum):
 class HealthSignals(Struct, frozen=True, kw_only=True):
     is_live: bool
     is_ready: bool
-    progress: Progress = Progress.IDLE
+    progress: WorkProgress = WorkProgress.IDLE
 
-    def decision(self) -> Routing:
+    def decision(self) -> RoutingDecision:
         """The gravest that applies."""
         if not self.is_live:
-            return Routing.EVICT
-        if self.progress is Progress.STUCK:
-            return Routing.DRAIN
+            return RoutingDecision.EVICT
+        if self.progress is WorkProgress.STUCK:
+            return RoutingDecision.DRAIN
         if not self.is_ready:
-            return Routing.HOLD
-        if self.progress is Progress.STALLED:
-            return Routing.INVESTIGATE
-        return Routing.ROUTE
+            return RoutingDecision.HOLD
+        if self.progress is WorkProgress.STALLED:
+            return RoutingDecision.INVESTIGATE
+        return RoutingDecision.ROUTE

@@ -18,8 +18,7 @@ from msgspec import Struct, field
 
 from hyperscale.plan import Priority, WorkflowPlan
 from hyperscale.stats.report import PartReport
-from hyperscale.wire.registry import Priority as Urgency
-from hyperscale.wire.registry import SizeClass, message, part
+from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import NODES, Role
 
 _MANAGERS = frozenset({Role.MANAGER})
@@ -27,7 +26,7 @@ _WORKERS = frozenset({Role.WORKER})
 _OPERATED = frozenset({Role.MANAGER, Role.OPERATOR})
 
 
-@part
+@nested
 class AttemptId(Struct, frozen=True, gc=False):
     """One attempt of one part of one workflow of one job."""
 
@@ -87,7 +86,7 @@ class Backpressure(Enum):
 # --- leader to worker --------------------------------------------------------------------
 
 
-@message(kind=400, priority=Urgency.HIGH, size=SizeClass.LARGE, senders=_MANAGERS)
+@message(kind=400, priority=MessagePriority.HIGH, size=SizeClass.LARGE, senders=_MANAGERS)
 class PreparePart(Struct, frozen=True, kw_only=True):
     """Take cores, start executors on the code, do not generate load yet. -> PartCommandReply
 
@@ -123,7 +122,7 @@ class PreparePart(Struct, frozen=True, kw_only=True):
 SHARED_MAX = 4
 
 
-@message(kind=401, priority=Urgency.CRITICAL, size=SizeClass.SMALL, senders=_MANAGERS)
+@message(kind=401, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_MANAGERS)
 class StartPart(Struct, frozen=True, kw_only=True):
     """Begin in `start_in_ms` from receipt. -> PartCommandReply
 
@@ -138,7 +137,7 @@ class StartPart(Struct, frozen=True, kw_only=True):
     stamp_ms: int = 0  # see RenewLeases
 
 
-@message(kind=402, priority=Urgency.CRITICAL, size=SizeClass.SMALL, senders=_MANAGERS)
+@message(kind=402, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_MANAGERS)
 class StopPart(Struct, frozen=True, kw_only=True):
     """End the run and any older attempt of the part; leave a tombstone. -> PartCommandReply
 
@@ -154,7 +153,7 @@ class StopPart(Struct, frozen=True, kw_only=True):
     grace_s: float = 1.0
 
 
-@message(kind=403, priority=Urgency.CRITICAL, size=SizeClass.MEDIUM, senders=_MANAGERS)
+@message(kind=403, priority=MessagePriority.CRITICAL, size=SizeClass.MEDIUM, senders=_MANAGERS)
 class RenewLeases(Struct, frozen=True, kw_only=True):
     """Each second to every worker with runs of the group: they may go on. -> RenewLeasesReply
 
@@ -173,7 +172,7 @@ class RenewLeases(Struct, frozen=True, kw_only=True):
     stamp_ms: int = 0
 
 
-@message(kind=404, priority=Urgency.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
+@message(kind=404, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
 class ListAttempts(Struct, frozen=True, kw_only=True):
     """What do you have of this group? Asked by a new leader of all workers. -> ListAttemptsReply"""
 
@@ -182,7 +181,7 @@ class ListAttempts(Struct, frozen=True, kw_only=True):
     leader: str
 
 
-@message(kind=405, priority=Urgency.CRITICAL, size=SizeClass.SMALL, senders=_MANAGERS)
+@message(kind=405, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_MANAGERS)
 class AcknowledgeResult(Struct, frozen=True, kw_only=True):
     """The end of a run is committed, or does not matter any more: forget it."""
 
@@ -194,7 +193,7 @@ class AcknowledgeResult(Struct, frozen=True, kw_only=True):
 # --- worker to leader --------------------------------------------------------------------
 
 
-@message(kind=410, priority=Urgency.HIGH, size=SizeClass.SMALL, senders=_WORKERS)
+@message(kind=410, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_WORKERS)
 class PartCommandReply(Struct, frozen=True, kw_only=True):
     """The worker's last word on a command. With `accepted` False nothing has changed."""
 
@@ -208,7 +207,7 @@ class PartCommandReply(Struct, frozen=True, kw_only=True):
     stamp_ms: int = 0  # of the worker's clock, for the next StartPart or RenewLeases
 
 
-@message(kind=411, priority=Urgency.CRITICAL, size=SizeClass.MEDIUM, senders=_WORKERS)
+@message(kind=411, priority=MessagePriority.CRITICAL, size=SizeClass.MEDIUM, senders=_WORKERS)
 class RenewLeasesReply(Struct, frozen=True, kw_only=True):
     """`accepted` False: the term is stale and nothing was renewed."""
 
@@ -219,7 +218,7 @@ class RenewLeasesReply(Struct, frozen=True, kw_only=True):
     stamp_ms: int = 0  # as in PartCommandReply
 
 
-@part
+@nested
 class PartView(Struct, frozen=True, kw_only=True):
     """One run as its worker sees it. `report` is whole: histograms and the full series."""
 
@@ -230,7 +229,7 @@ class PartView(Struct, frozen=True, kw_only=True):
     report: PartReport | None = None
 
 
-@message(kind=412, priority=Urgency.HIGH, size=SizeClass.LARGE, senders=_WORKERS)
+@message(kind=412, priority=MessagePriority.HIGH, size=SizeClass.LARGE, senders=_WORKERS)
 class ListAttemptsReply(Struct, frozen=True, kw_only=True):
     """`accepted` False: the term is stale."""
 
@@ -242,7 +241,7 @@ class ListAttemptsReply(Struct, frozen=True, kw_only=True):
     alive_ms: int = 0  # how long this process has been there: what it does not know, it never had
 
 
-@message(kind=413, priority=Urgency.HIGH, size=SizeClass.SMALL, senders=_WORKERS)
+@message(kind=413, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_WORKERS)
 class AnnounceReady(Struct, frozen=True, kw_only=True):
     """All executors of the run are prepared. Repeated each second until started or stopped."""
 
@@ -252,7 +251,7 @@ class AnnounceReady(Struct, frozen=True, kw_only=True):
     stamp_ms: int = 0  # as in PartCommandReply
 
 
-@message(kind=414, priority=Urgency.CRITICAL, size=SizeClass.MEDIUM, senders=_WORKERS)
+@message(kind=414, priority=MessagePriority.CRITICAL, size=SizeClass.MEDIUM, senders=_WORKERS)
 class AnnouncePrepareFailed(Struct, frozen=True, kw_only=True):
     """Preparing failed; the cores are free again. Repeated until its AcknowledgeResult.
 
@@ -267,7 +266,7 @@ class AnnouncePrepareFailed(Struct, frozen=True, kw_only=True):
     is_retryable: bool = False  # this worker's fault (bundle missing, executor died)
 
 
-@part
+@nested
 class PartProgress(Struct, frozen=True, kw_only=True, gc=False):
     """The latest of one run. `report` is all its cores together, cumulative, with the part's
     `first_slot` as slot and a sequence that grows for the life of the run. Its elapsed time and
@@ -280,7 +279,7 @@ class PartProgress(Struct, frozen=True, kw_only=True, gc=False):
     extension: str = ""  # why it asks for more time before it is taken for stuck
 
 
-@message(kind=415, priority=Urgency.NORMAL, size=SizeClass.LARGE, senders=_WORKERS)
+@message(kind=415, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_WORKERS)
 class ReportProgress(Struct, frozen=True, kw_only=True):
     """All runs of one group on one worker, one message. -> ReportProgressReply"""
 
@@ -292,7 +291,7 @@ class ReportProgress(Struct, frozen=True, kw_only=True):
     saturated: list[AttemptId] = field(default_factory=list)  # generators at their limit
 
 
-@message(kind=416, priority=Urgency.NORMAL, size=SizeClass.SMALL, senders=_MANAGERS)
+@message(kind=416, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_MANAGERS)
 class ReportProgressReply(Struct, frozen=True, kw_only=True):
     """`leader` is empty unless the receiver does not lead the group and knows who does."""
 
@@ -301,7 +300,7 @@ class ReportProgressReply(Struct, frozen=True, kw_only=True):
     extended_s: dict[str, float] = field(default_factory=dict)  # "workflow/part" -> granted
 
 
-@message(kind=417, priority=Urgency.CRITICAL, size=SizeClass.LARGE, senders=_WORKERS)
+@message(kind=417, priority=MessagePriority.CRITICAL, size=SizeClass.LARGE, senders=_WORKERS)
 class DeliverResult(Struct, frozen=True, kw_only=True):
     """How a run ended. Kept on the worker's disk and repeated until its AcknowledgeResult.
 
@@ -323,7 +322,7 @@ class DeliverResult(Struct, frozen=True, kw_only=True):
     unheard_s: float = 0.0
 
 
-@message(kind=418, priority=Urgency.NORMAL, size=SizeClass.MEDIUM, senders=_WORKERS)
+@message(kind=418, priority=MessagePriority.NORMAL, size=SizeClass.MEDIUM, senders=_WORKERS)
 class ForwardOutput(Struct, frozen=True, kw_only=True):
     """What user code printed; rate limited by the worker, not repeated."""
 
@@ -348,7 +347,7 @@ class AskState(Enum):
     NOT_ALLOCATOR = "not_allocator"
 
 
-@message(kind=420, priority=Urgency.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
+@message(kind=420, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
 class RequestCores(Struct, frozen=True, kw_only=True):
     """Cores for one workflow, or for the new attempt of one part. -> RequestCoresReply
 
@@ -376,13 +375,13 @@ class RequestCores(Struct, frozen=True, kw_only=True):
     together: int = 1  # workflows of the job that ask in the same moment, this one included
 
 
-@part
+@nested
 class WorkerShare(Struct, frozen=True):
     worker: str
     cores: int
 
 
-@message(kind=421, priority=Urgency.HIGH, size=SizeClass.MEDIUM, senders=_MANAGERS)
+@message(kind=421, priority=MessagePriority.HIGH, size=SizeClass.MEDIUM, senders=_MANAGERS)
 class RequestCoresReply(Struct, frozen=True, kw_only=True):
     ask: str
     state: AskState
@@ -395,7 +394,7 @@ class RequestCoresReply(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-@message(kind=422, priority=Urgency.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
+@message(kind=422, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
 class ReleaseCores(Struct, frozen=True, kw_only=True):
     """A grant, or the wish for one, is not needed any more. Repeating it is harmless."""
 
@@ -405,7 +404,7 @@ class ReleaseCores(Struct, frozen=True, kw_only=True):
     part: int = -1  # of a grant that part alone
 
 
-@part
+@nested
 class HeldCores(Struct, frozen=True, kw_only=True):
     run: AttemptId
     cores: int
@@ -413,7 +412,7 @@ class HeldCores(Struct, frozen=True, kw_only=True):
     exclusive: bool = False  # as in PreparePart
 
 
-@message(kind=423, priority=Urgency.NORMAL, size=SizeClass.MEDIUM, senders=_WORKERS)
+@message(kind=423, priority=MessagePriority.NORMAL, size=SizeClass.MEDIUM, senders=_WORKERS)
 class AnnounceCores(Struct, frozen=True, kw_only=True):
     """What a worker has and holds: the truth about its cores. On change and each second.
 
@@ -431,25 +430,25 @@ class AnnounceCores(Struct, frozen=True, kw_only=True):
 # --- bundles and drains ------------------------------------------------------------------
 
 
-@message(kind=440, priority=Urgency.HIGH, size=SizeClass.SMALL, senders=NODES)
+@message(kind=440, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=NODES)
 class FetchBlob(Struct, frozen=True):
     """The bytes with this SHA-256. Answered by a stream of `wire.messages.Chunk`."""
 
     sha256: str
 
 
-@message(kind=441, priority=Urgency.HIGH, size=SizeClass.SMALL, senders=_OPERATED)
+@message(kind=441, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_OPERATED)
 class DrainWorker(Struct, frozen=True):
     """Take no new work, and finish what runs. -> DrainWorkerReply"""
 
 
-@message(kind=442, priority=Urgency.HIGH, size=SizeClass.SMALL, senders=_WORKERS)
+@message(kind=442, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_WORKERS)
 class DrainWorkerReply(Struct, frozen=True):
     runs: int
     """How many runs are still here, results that wait for an acknowledgement included."""
 
 
-@message(kind=443, priority=Urgency.NORMAL, size=SizeClass.SMALL, senders=_MANAGERS)
+@message(kind=443, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_MANAGERS)
 class AnnounceCoresReply(Struct, frozen=True):
     """The answer to `AnnounceCores`, which asks for one until an allocator has said yes."""
 

@@ -33,7 +33,7 @@ from hyperscale.lab.control import LINE_BYTES_MAX, Answer, Request, short_path
 from hyperscale.lab.layout import Wanted, lay_out, shape_of
 from hyperscale.lab.node_processes import ended_how, start_node
 from hyperscale.nodes.http import ReadinessReport
-from hyperscale.wire.secret import make_secret, write_secret_file
+from hyperscale.wire.cluster_secret import make_secret, write_secret_file
 
 READY_S = 60.0
 STOP_S = 15.0

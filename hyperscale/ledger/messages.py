@@ -5,7 +5,7 @@ from struct import Struct as Layout
 
 from msgspec import Struct
 
-from hyperscale.wire.registry import Priority, SizeClass, message, part
+from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import Role
 
 _MEMBERS = frozenset({Role.MANAGER, Role.GATE})
@@ -14,7 +14,7 @@ _HEAD = Layout("<QI")  # before each packed message: its group, its length
 
 @message(
     kind=300,
-    priority=Priority.CRITICAL,
+    priority=MessagePriority.CRITICAL,
     size=SizeClass.LARGE,
     senders=_MEMBERS,
 )
@@ -41,7 +41,7 @@ def pieces(packed: bytes, bytes_max: int) -> Iterator[bytes]:
         yield packed[begins:]
 
 
-@message(kind=301, priority=Priority.CRITICAL, size=SizeClass.MEDIUM, senders=_MEMBERS)
+@message(kind=301, priority=MessagePriority.CRITICAL, size=SizeClass.MEDIUM, senders=_MEMBERS)
 class OfferSnapshot(Struct, frozen=True):
     """The receiver is too far behind: it should pull this snapshot. One-way."""
 
@@ -52,7 +52,7 @@ class OfferSnapshot(Struct, frozen=True):
     raft_message: bytes
 
 
-@message(kind=302, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
+@message(kind=302, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
 class FetchSnapshot(Struct, frozen=True):
     """Answered by `wire.messages.Chunk`s."""
 
@@ -61,7 +61,7 @@ class FetchSnapshot(Struct, frozen=True):
     receiver: int
 
 
-@message(kind=304, priority=Priority.HIGH, size=SizeClass.LARGE, senders=_MEMBERS)
+@message(kind=304, priority=MessagePriority.HIGH, size=SizeClass.LARGE, senders=_MEMBERS)
 class ForwardCommand(Struct, frozen=True):
     """A command for a group's leader, from a node that does not lead it. -> ForwardCommandReply"""
 
@@ -74,7 +74,7 @@ class ForwardCommand(Struct, frozen=True):
     """The body is a whole record of the ledger's own, not a command for the machine."""
 
 
-@message(kind=305, priority=Priority.HIGH, size=SizeClass.LARGE, senders=_MEMBERS)
+@message(kind=305, priority=MessagePriority.HIGH, size=SizeClass.LARGE, senders=_MEMBERS)
 class ForwardCommandReply(Struct, frozen=True):
     """What became of a command: committed, or certainly not, and who to ask instead."""
 
@@ -93,12 +93,12 @@ WRONG_GROUP = "wrong_group"
 UNKNOWN_GROUP = "unknown_group"
 
 
-@message(kind=306, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
+@message(kind=306, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
 class GetLedgerOfNode(Struct, frozen=True):
     """Which ledger do you belong to?"""
 
 
-@message(kind=307, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
+@message(kind=307, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
 class GetLedgerOfNodeReply(Struct, frozen=True):
     """Empty `ledger`: none yet. `pledged`: the node this one leaves the founding to."""
 
@@ -106,17 +106,17 @@ class GetLedgerOfNodeReply(Struct, frozen=True):
     pledged: str = ""
 
 
-@message(kind=308, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
+@message(kind=308, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
 class RequestPledge(Struct, frozen=True):
     """The sender wants to found the ledger: will you leave it to me, for good?"""
 
 
-@message(kind=309, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
+@message(kind=309, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
 class RequestPledgeReply(Struct, frozen=True):
     given: bool
 
 
-@message(kind=310, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
+@message(kind=310, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
 class RequestJoin(Struct, frozen=True):
     """A node with an empty disk wants to take part."""
 
@@ -124,13 +124,13 @@ class RequestJoin(Struct, frozen=True):
     nonce: str
 
 
-@message(kind=311, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
+@message(kind=311, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
 class RequestJoinReply(Struct, frozen=True):
     ledger: str
     number: int
 
 
-@message(kind=312, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
+@message(kind=312, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
 class FetchHistory(Struct, frozen=True):
     """Rows of a group's history after (stamp, group, index). Answered by `wire.messages.Chunk`s
     of a `HistoryPage`: one row may be larger than a message."""
@@ -139,7 +139,7 @@ class FetchHistory(Struct, frozen=True):
     after: tuple[int, int, int]
 
 
-@part
+@nested
 class HistoryPage(Struct, frozen=True):
     rows: list[tuple[str, int, int, int, str, bytes]]
     is_whole: bool
@@ -147,7 +147,7 @@ class HistoryPage(Struct, frozen=True):
     has_more: bool
 
 
-@message(kind=314, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
+@message(kind=314, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
 class TakeHistory(Struct, frozen=True):
     """A group is about to be destroyed: a voter of its heir is to take its history over from
     the sender. `TakeHistoryReply` when it is on its disk."""
@@ -155,18 +155,18 @@ class TakeHistory(Struct, frozen=True):
     group: int
 
 
-@message(kind=315, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
+@message(kind=315, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
 class TakeHistoryReply(Struct, frozen=True):
     """It is."""
 
 
-@message(kind=342, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
+@message(kind=342, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
 class GetHistoryState(Struct, frozen=True):
     """Have you all of a group's history, so that others may lose it? -> GetHistoryStateReply"""
 
     group: int
 
 
-@message(kind=343, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
+@message(kind=343, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
 class GetHistoryStateReply(Struct, frozen=True):
     is_whole: bool

@@ -19,55 +19,55 @@ from random import Random
 from typing import Any
 
 from hyperscale.errors import InvariantError
-from hyperscale.membership.audit import Audit
+from hyperscale.membership.audit_log import AuditLog
 from hyperscale.membership.awareness import Awareness
-from hyperscale.membership.claims import Rumours
-from hyperscale.membership.deadlines import Timer
+from hyperscale.membership.context import LocalIdentity, MembershipContext
 from hyperscale.membership.events import (
-    Answered,
-    Contact,
-    Describe,
-    Effect,
-    Event,
-    Gone,
-    Leave,
+    AddressChanged,
+    DatagramReceived,
+    DialAnswered,
+    DialRefused,
+    DropSession,
+    KeepSession,
+    LeaveCompleted,
+    LeaveRequested,
     Member,
-    Move,
-    Received,
-    Refused,
-    Send,
-    State,
-    Sync,
-    SyncAnswer,
-    SyncAsked,
-    Synced,
-    SyncFailed,
+    MemberDiscovered,
+    MembershipEffect,
+    MembershipEvent,
+    MemberState,
+    MetadataChanged,
+    PushPullCompleted,
+    PushPullFailed,
+    PushPullRequested,
+    ReplyToPushPull,
+    SendDatagram,
+    StartPushPull,
     Tick,
-    Unwatch,
-    Watch,
 )
 from hyperscale.membership.formulas import push_pull_s
 from hyperscale.membership.gossip import GossipQueue
-from hyperscale.membership.liveness import Judge
-from hyperscale.membership.local_node import Identity, Station
-from hyperscale.membership.members import Peer, Roster
+from hyperscale.membership.lifecycle import MemberLifecycle
+from hyperscale.membership.member_table import MemberRecord, MemberTable
 from hyperscale.membership.messages import (
     METADATA_BYTES_MAX,
     Ack,
-    Claim,
+    ClaimedState,
     Gossip,
+    IndirectAck,
+    MemberSnapshot,
+    MemberUpdate,
     Nack,
-    News,
     Ping,
     PingRequest,
-    Record,
     View,
-    Vouch,
 )
 from hyperscale.membership.prober import Prober
 from hyperscale.membership.settings import MembershipConfig
+from hyperscale.membership.timers import TimerKind
+from hyperscale.membership.update_merger import UpdateMerger
 
-__all__ = ["Identity", "Membership"]
+__all__ = ["LocalIdentity", "Membership"]
 
 _SYNC_AGAIN_S = 5.0
 _SYNC_RETRY_S = 2.0
@@ -79,47 +79,47 @@ class Membership:
     """One node's view of its cluster."""
 
     def __init__(
-        self, identity: Identity, config: MembershipConfig, *, rng: Random, now_s: float
+        self, identity: LocalIdentity, config: MembershipConfig, *, rng: Random, now_s: float
     ) -> None:
-        self.station = Station(identity, config, rng=rng, now_s=now_s)
-        self.roster: Roster = self.station.roster
+        self.station = MembershipContext(identity, config, rng=rng, now_s=now_s)
+        self.roster: MemberTable = self.station.roster
         self.prober = Prober(self.station)
-        self.judge = Judge(self.station, self.prober)
-        self.rumours = Rumours(self.station, self.judge, self.prober)
+        self.judge = MemberLifecycle(self.station, self.prober)
+        self.rumours = UpdateMerger(self.station, self.judge, self.prober)
         self._config = config
         self._rng = rng
         self._deadlines = self.station.deadlines
         self._watching: dict[str, tuple[int, str]] = {}
         self._events: dict[type, Callable[[Any], None]] = {
-            Received: self._on_received,
+            DatagramReceived: self._on_received,
             Tick: self._on_tick,
-            Contact: self._on_contact,
-            Synced: self._on_synced,
-            SyncAsked: self._on_sync_asked,
-            SyncFailed: self._on_sync_failed,
-            Refused: self._on_refused,
-            Answered: self._on_answered,
-            Describe: self._on_describe,
-            Move: self._on_move,
-            Leave: self._on_leave,
+            MemberDiscovered: self._on_contact,
+            PushPullCompleted: self._on_synced,
+            PushPullRequested: self._on_sync_asked,
+            PushPullFailed: self._on_sync_failed,
+            DialRefused: self._on_refused,
+            DialAnswered: self._on_answered,
+            MetadataChanged: self._on_describe,
+            AddressChanged: self._on_move,
+            LeaveRequested: self._on_leave,
         }
-        self._timers: dict[Timer, Callable[[Any], None]] = {
-            Timer.PROBE_ROUND: self._probe_round,
-            Timer.GOSSIP_ROUND: self._gossip_round,
-            Timer.SYNC_ROUND: self._sync_round,
-            Timer.DEAD_ROUND: self._dead_round,
-            Timer.GONE_ROUND: self._gone_round,
-            Timer.DEAD_SYNC_ROUND: self._dead_sync_round,
-            Timer.GREET: self._greet_due,
-            Timer.FORGET: self.judge.forget_due,
-            Timer.LEAVE: self._leave_due,
-            Timer.RELAY: self.prober.relay_due,
-            Timer.PROBE: self._probe_due,
-            Timer.SUSPICION: self.judge.look,
-            Timer.LOOK: self.judge.look,
+        self._timers: dict[TimerKind, Callable[[Any], None]] = {
+            TimerKind.PROBE_ROUND: self._probe_round,
+            TimerKind.GOSSIP_ROUND: self._gossip_round,
+            TimerKind.SYNC_ROUND: self._sync_round,
+            TimerKind.DEAD_ROUND: self._dead_round,
+            TimerKind.GONE_ROUND: self._gone_round,
+            TimerKind.DEAD_SYNC_ROUND: self._dead_sync_round,
+            TimerKind.GREET: self._greet_due,
+            TimerKind.FORGET: self.judge.forget_due,
+            TimerKind.LEAVE: self._leave_due,
+            TimerKind.RELAY: self.prober.relay_due,
+            TimerKind.PROBE: self._probe_due,
+            TimerKind.SUSPICION: self.judge.look,
+            TimerKind.LOOK: self.judge.look,
         }
-        self.station.set(Timer.PROBE_ROUND, None, rng.random() * config.probe_interval_s)
-        self.station.set(Timer.SYNC_ROUND, None, rng.random() * config.push_pull_s)
+        self.station.set(TimerKind.PROBE_ROUND, None, rng.random() * config.probe_interval_s)
+        self.station.set(TimerKind.SYNC_ROUND, None, rng.random() * config.push_pull_s)
 
     # What others see.
 
@@ -136,7 +136,7 @@ class Membership:
         return self.station.awareness
 
     @property
-    def audit(self) -> Audit:
+    def audit(self) -> AuditLog:
         return self.station.audit
 
     @property
@@ -147,10 +147,10 @@ class Membership:
     def is_leaving(self) -> bool:
         return self.station.is_leaving
 
-    def handle(self, event: Event, *, now_s: float) -> list[Effect]:
+    def handle(self, event: MembershipEvent, *, now_s: float) -> list[MembershipEffect]:
         """Everything that follows from one event."""
         station = self.station
-        effects: list[Effect] = []
+        effects: list[MembershipEffect] = []
         station.effects = effects
         # Late is what passed since a deadline that was missed and since anything was handled:
         # the packets that waited come one by one, the stall before them counts once.
@@ -179,7 +179,7 @@ class Membership:
         peer = self.roster.get(node)
         return None if peer is None else peer.member()
 
-    def state_of(self, node: str) -> State | None:
+    def state_of(self, node: str) -> MemberState | None:
         peer = self.roster.get(node)
         return None if peer is None else peer.state
 
@@ -194,7 +194,7 @@ class Membership:
         """One living member at random, the successors on the ring, and whom this node accuses."""
         station, config = self.station, self._config
         every_s = config.probe_interval_s * station.awareness.multiplier
-        station.set(Timer.PROBE_ROUND, None, every_s)
+        station.set(TimerKind.PROBE_ROUND, None, every_s)
         if station.is_leaving:
             return
         targets = {p.node: p for p in self.roster.successors(config.watched, _WATCH_MOST)}
@@ -220,12 +220,12 @@ class Membership:
         wanted = {peer.node: peer for peer in duties}
         for node in [node for node in self._watching if node not in wanted]:
             del self._watching[node]
-            self.station.effects.append(Unwatch(node))
+            self.station.effects.append(DropSession(node))
         for node, peer in wanted.items():
             where = (peer.incarnation, peer.stream_address)
             if self._watching.get(node) != where:
                 self._watching[node] = where
-                self.station.effects.append(Watch(node, *where))
+                self.station.effects.append(KeepSession(node, *where))
 
     def _gossip_round(self, _: None) -> None:
         station = self.station
@@ -235,26 +235,26 @@ class Membership:
         if not targets:
             return  # whoever enters next starts it again
         datagram = Gossip(station.sender, station.news(len(targets)))
-        station.effects += [Send(peer.address, datagram) for peer in targets]
+        station.effects += [SendDatagram(peer.address, datagram) for peer in targets]
         if len(station.gossip):
-            station.set(Timer.GOSSIP_ROUND, None, self._config.gossip_interval_s)
+            station.set(TimerKind.GOSSIP_ROUND, None, self._config.gossip_interval_s)
 
     def _sync_round(self, _: None) -> None:
         station = self.station
         every_s = push_pull_s(self._config.push_pull_s, len(self.roster))
-        station.set(Timer.SYNC_ROUND, None, every_s)
+        station.set(TimerKind.SYNC_ROUND, None, every_s)
         partners = [peer for peer in self.roster.living if station.may_dial(peer)]
         if partners and not station.is_leaving:
             self._sync_with(self._rng.choice(partners))
 
     def _dead_round(self, _: None) -> None:
         """A silent member may only have been behind a cut: ask one of them, in turn."""
-        self._ask_dead(self.roster.silent, Timer.DEAD_ROUND, self._config.reprobe_silent_s)
+        self._ask_dead(self.roster.silent, TimerKind.DEAD_ROUND, self._config.reprobe_silent_s)
 
     def _gone_round(self, _: None) -> None:
-        self._ask_dead(self.roster.gone, Timer.GONE_ROUND, self._config.reprobe_gone_s)
+        self._ask_dead(self.roster.gone, TimerKind.GONE_ROUND, self._config.reprobe_gone_s)
 
-    def _ask_dead(self, dead: dict[str, None], timer: Timer, every_s: float) -> None:
+    def _ask_dead(self, dead: dict[str, None], timer: TimerKind, every_s: float) -> None:
         if not dead or self.station.is_leaving:
             return
         self.station.set(timer, None, every_s * (0.8 + 0.4 * self._rng.random()))
@@ -266,7 +266,7 @@ class Membership:
     def _dead_sync_round(self, _: None) -> None:
         if not self.roster.silent or self.station.is_leaving:
             return
-        self.station.set(Timer.DEAD_SYNC_ROUND, None, self._config.sync_dead_s)
+        self.station.set(TimerKind.DEAD_SYNC_ROUND, None, self._config.sync_dead_s)
         dead = [self.roster.peers[node] for node in self.roster.silent]
         dead = [peer for peer in dead if self.station.may_dial(peer)]
         if dead:
@@ -274,7 +274,7 @@ class Membership:
 
     def _greet_due(self, node: str) -> None:
         peer = self.roster.get(node)
-        if peer is not None and peer.state is State.UNCONFIRMED:
+        if peer is not None and peer.state is MemberState.UNCONFIRMED:
             self.prober.greet_again(peer)
 
     def _probe_due(self, sequence: int) -> None:
@@ -284,7 +284,7 @@ class Membership:
 
     # Datagrams.
 
-    def _on_received(self, event: Received) -> None:
+    def _on_received(self, event: DatagramReceived) -> None:
         datagram = event.datagram
         peer = self.rumours.hear(event.node, event.incarnation, datagram.sender)
         if peer is None:
@@ -293,29 +293,29 @@ class Membership:
             self.rumours.take(news)
         if self.roster.peers.get(event.node) is not peer:
             return  # unconfirmed, and it said goodbye with these very news
-        if peer.state is State.DEAD and peer.claim is Claim.SILENT:
+        if peer.state is MemberState.DEAD and peer.claim is ClaimedState.SILENT:
             self._reunite(peer)
         if isinstance(datagram, Ping):
             self.prober.on_ping(event, datagram, peer)
         elif isinstance(datagram, Ack):
             self._on_ack(event, datagram, peer)
         elif isinstance(datagram, Gossip):
-            if peer.state is not State.ALIVE:
+            if peer.state is not MemberState.ALIVE:
                 self.prober.tell(peer)
         elif isinstance(datagram, PingRequest):
             self.prober.on_ping_request(event, datagram)
-        elif isinstance(datagram, Vouch):
+        elif isinstance(datagram, IndirectAck):
             self._on_vouch(datagram)
         elif isinstance(datagram, Nack):
             self.prober.on_nack(event, datagram)
 
-    def _on_ack(self, event: Received, ack: Ack, peer: Peer) -> None:
+    def _on_ack(self, event: DatagramReceived, ack: Ack, peer: MemberRecord) -> None:
         answered = self.prober.on_ack(event, ack, peer)
         if answered is not None:
             self._learn_metadata(peer, ack.metadata_version, ack.metadata)
             self.judge.answered(answered)
 
-    def _on_vouch(self, vouch: Vouch) -> None:
+    def _on_vouch(self, vouch: IndirectAck) -> None:
         peer = self.prober.on_vouch(vouch)
         if peer is None:
             return
@@ -324,26 +324,26 @@ class Membership:
         if peer.is_living:
             self.judge.answered(peer)
 
-    def _reunite(self, peer: Peer) -> None:
+    def _reunite(self, peer: MemberRecord) -> None:
         """A silent member speaks: a cut has healed, and both sides know what the other missed."""
         if self.station.now_s - peer.synced_s > _SYNC_AGAIN_S and self.station.may_dial(peer):
             self._sync_with(peer)
 
-    def _learn_metadata(self, peer: Peer, version: int, metadata: bytes) -> None:
+    def _learn_metadata(self, peer: MemberRecord, version: int, metadata: bytes) -> None:
         if version > peer.metadata_version:
             peer.metadata_version, peer.metadata = version, metadata
             self.station.change(peer, peer.state)
 
     # Streams.
 
-    def _on_refused(self, event: Refused) -> None:
+    def _on_refused(self, event: DialRefused) -> None:
         peer = self.roster.get(event.node)
         if peer is None or peer.incarnation != event.incarnation:
             return
         if event.address == peer.stream_address:  # else it has moved, and is not missed there
             self.judge.refused(peer)
 
-    def _on_answered(self, event: Answered) -> None:
+    def _on_answered(self, event: DialAnswered) -> None:
         peer = self.roster.get(event.node)
         if peer is None or peer.incarnation != event.incarnation:
             return
@@ -358,27 +358,27 @@ class Membership:
             # Another process has its port by now. Not even the clocks need to agree on that.
             self.judge.refused(peer)
 
-    def _on_contact(self, event: Contact) -> None:
-        self.station.effects.append(Sync(event.address, "", 0, self._view(is_join=True)))
+    def _on_contact(self, event: MemberDiscovered) -> None:
+        self.station.effects.append(StartPushPull(event.address, "", 0, self._view(is_join=True)))
 
-    def _sync_with(self, peer: Peer) -> None:
+    def _sync_with(self, peer: MemberRecord) -> None:
         peer.synced_s = self.station.now_s
         self.station.effects.append(
-            Sync(peer.stream_address, peer.node, peer.incarnation, self._view())
+            StartPushPull(peer.stream_address, peer.node, peer.incarnation, self._view())
         )
 
-    def _on_synced(self, event: Synced) -> None:
+    def _on_synced(self, event: PushPullCompleted) -> None:
         self._merge(event.node, event.incarnation, event.view)
 
-    def _on_sync_failed(self, event: SyncFailed) -> None:
+    def _on_sync_failed(self, event: PushPullFailed) -> None:
         peer = self.roster.get(event.node)
         if peer is not None and peer.is_living:
             self.station.sync_soon(_SYNC_RETRY_S)
 
-    def _on_sync_asked(self, event: SyncAsked) -> None:
+    def _on_sync_asked(self, event: PushPullRequested) -> None:
         answer = self._view()
         self._merge(event.node, event.incarnation, event.view)
-        self.station.effects.append(SyncAnswer(event.token, answer))
+        self.station.effects.append(ReplyToPushPull(event.token, answer))
 
     def _merge(self, node: str, incarnation: int, view: View) -> None:
         peer = self.rumours.hear(node, incarnation, view.sender)
@@ -392,26 +392,26 @@ class Membership:
 
     def _view(self, *, is_join: bool = False) -> View:
         station = self.station
-        records = [Record(station.own_news(), station.metadata_version, station.metadata)]
+        records = [MemberSnapshot(station.own_news(), station.metadata_version, station.metadata)]
         for peer in self.roster.peers.values():
-            if peer.state is State.UNCONFIRMED:
+            if peer.state is MemberState.UNCONFIRMED:
                 continue  # rumours are not passed on as knowledge
-            news = News(
+            news = MemberUpdate(
                 node=peer.node,
                 incarnation=peer.incarnation,
                 claim=peer.claim,
                 refutation=peer.refutation,
-                by="" if peer.claim is Claim.ALIVE else station.accuser_of(peer),
+                by="" if peer.claim is ClaimedState.ALIVE else station.accuser_of(peer),
                 role=peer.role,
                 address=peer.address,
                 stream_port=peer.stream_port,
             )
-            records.append(Record(news, peer.metadata_version, peer.metadata))
+            records.append(MemberSnapshot(news, peer.metadata_version, peer.metadata))
         return View(station.sender, tuple(records), is_join)
 
     # This node itself.
 
-    def _on_describe(self, event: Describe) -> None:
+    def _on_describe(self, event: MetadataChanged) -> None:
         station = self.station
         if len(event.metadata) > METADATA_BYTES_MAX:
             raise InvariantError(
@@ -422,14 +422,14 @@ class Membership:
             station.metadata = event.metadata
             station.metadata_version += 1
 
-    def _on_move(self, event: Move) -> None:
+    def _on_move(self, event: AddressChanged) -> None:
         station = self.station
         if (event.address, event.stream_port) != (station.address, station.stream_port):
             station.address, station.stream_port = event.address, event.stream_port
             station.refutation += 1
             station.announce()
 
-    def _on_leave(self, _: Leave) -> None:
+    def _on_leave(self, _: LeaveRequested) -> None:
         station = self.station
         if station.is_leaving:
             return
@@ -438,10 +438,10 @@ class Membership:
         station.tell_others(own, urgent=True)
         farewell = Gossip(station.sender, (own,))
         for peer in self.roster.sample(4 * self._config.gossip_fanout):
-            station.effects.append(Send(peer.address, farewell))
-        station.effects += [Unwatch(node) for node in self._watching]
+            station.effects.append(SendDatagram(peer.address, farewell))
+        station.effects += [DropSession(node) for node in self._watching]
         self._watching.clear()
-        station.set(Timer.LEAVE, None, self._config.leave_s)
+        station.set(TimerKind.LEAVE, None, self._config.leave_s)
 
     def _leave_due(self, _: None) -> None:
-        self.station.effects.append(Gone())
+        self.station.effects.append(LeaveCompleted())

@@ -45,7 +45,7 @@ class DiscoveryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     unmet_warning_again_s: Seconds = 600.0
 
 
-class Phase(StrEnum):
+class DiscoveryPhase(StrEnum):
     """How far this node has come in finding others."""
 
     INITIAL = "initial"
@@ -62,7 +62,7 @@ class DiscoveryTick(Struct, frozen=True):
     pass
 
 
-class Resolved(Struct, frozen=True):
+class NameResolved(Struct, frozen=True):
     """What a DNS name stands for: stream addresses, good for `ttl_s`."""
 
     name: str
@@ -70,12 +70,12 @@ class Resolved(Struct, frozen=True):
     ttl_s: float
 
 
-class Unresolved(Struct, frozen=True):
+class NameUnresolved(Struct, frozen=True):
     name: str
     why: str
 
 
-class Met(Struct, frozen=True):
+class ProbeAnswered(Struct, frozen=True):
     """A probe was answered by this node of this cluster and environment."""
 
     address: str
@@ -84,55 +84,63 @@ class Met(Struct, frozen=True):
     environment: str
 
 
-class Missed(Struct, frozen=True):
+class ProbeFailed(Struct, frozen=True):
     """A probe was not answered, or refused with a reason worth showing."""
 
     address: str
     refusal: str = ""
 
 
-class PeerUp(Struct, frozen=True):
+class MemberUp(Struct, frozen=True):
     """A confirmed member lives, at this stream address."""
 
     node: str
     address: str
 
 
-class PeerDown(Struct, frozen=True):
+class MemberDown(Struct, frozen=True):
     node: str
 
 
-DiscoveryEvent = DiscoveryTick | Resolved | Unresolved | Met | Missed | PeerUp | PeerDown
+DiscoveryEvent = (
+    DiscoveryTick
+    | NameResolved
+    | NameUnresolved
+    | ProbeAnswered
+    | ProbeFailed
+    | MemberUp
+    | MemberDown
+)
 
 
 # Effects.
 
 
-class Resolve(Struct, frozen=True):
+class ResolveName(Struct, frozen=True):
     name: str
     timeout_s: float
 
 
-class Probe(Struct, frozen=True):
-    """Connect to this address and learn who is there: `Met` or `Missed` comes back."""
+class ProbeAddress(Struct, frozen=True):
+    """Connect to this address and report `ProbeAnswered` or `ProbeFailed`."""
 
     address: str
     timeout_s: float
 
 
-class Join(Struct, frozen=True):
+class ContactMember(Struct, frozen=True):
     """Hand this address to membership (`events.Contact`)."""
 
     address: str
 
 
-class Warn(Struct, frozen=True):
+class WarnOperator(Struct, frozen=True):
     """Something people should read, once."""
 
     text: str
 
 
-DiscoveryEffect = Resolve | Probe | Join | Warn
+DiscoveryEffect = ResolveName | ProbeAddress | ContactMember | WarnOperator
 
 
 class _Candidate:
@@ -188,16 +196,16 @@ class Discovery:
         self._collect()
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> DiscoveryPhase:
         if self._living:
-            return Phase.JOINED
+            return DiscoveryPhase.JOINED
         if any(c.is_under_way for c in self._candidates.values()):
-            return Phase.PROBING
+            return DiscoveryPhase.PROBING
         if any(n.is_under_way for n in self._names.values()):
-            return Phase.RESOLVING
+            return DiscoveryPhase.RESOLVING
         if any(c.attempts for c in self._candidates.values()):
-            return Phase.BACKOFF
-        return Phase.INITIAL
+            return DiscoveryPhase.BACKOFF
+        return DiscoveryPhase.INITIAL
 
     @property
     def candidates(self) -> list[str]:
@@ -217,17 +225,17 @@ class Discovery:
         match event:
             case DiscoveryTick():
                 pass
-            case Resolved(name, addresses, ttl_s):
+            case NameResolved(name, addresses, ttl_s):
                 self._resolved(name, addresses, ttl_s)
-            case Unresolved(name, why):
+            case NameUnresolved(name, why):
                 self._unresolved(name, why)
-            case Met():
+            case ProbeAnswered():
                 self._met(event)
-            case Missed(address, refusal):
+            case ProbeFailed(address, refusal):
                 self._missed(address, refusal)
-            case PeerUp(node, address):
+            case MemberUp(node, address):
                 self._up(node, address)
-            case PeerDown(node):
+            case MemberDown(node):
                 self._down(node)
         self._start_due()
         self._warn_of_unmet()
@@ -257,7 +265,7 @@ class Discovery:
         entry.due_s = self._now_s + self._config.dns_failed_s
         if not entry.failed:
             kept = f", keeping {len(entry.addresses)} known addresses" if entry.addresses else ""
-            self._effects.append(Warn(f"DNS name {name} does not resolve: {why}{kept}"))
+            self._effects.append(WarnOperator(f"DNS name {name} does not resolve: {why}{kept}"))
         entry.failed += 1
 
     def _collect(self) -> None:
@@ -289,7 +297,7 @@ class Discovery:
         for name, entry in self._names.items():
             if not entry.is_under_way and entry.due_s <= self._now_s:
                 entry.is_under_way = True
-                self._effects.append(Resolve(name, config.dns_timeout_s))
+                self._effects.append(ResolveName(name, config.dns_timeout_s))
         free = config.probes_max - self._under_way()
         for address, candidate in self._candidates.items():
             if free <= 0:
@@ -299,9 +307,9 @@ class Discovery:
                 free -= 1
                 timeout_s = config.probe_timeout_s * 2.0 ** min(candidate.attempts, 8)
                 timeout_s = min(timeout_s, config.probe_timeout_most_s)
-                self._effects.append(Probe(address, timeout_s))
+                self._effects.append(ProbeAddress(address, timeout_s))
 
-    def _met(self, met: Met) -> None:
+    def _met(self, met: ProbeAnswered) -> None:
         candidate = self._candidates.get(met.address)
         if candidate is None:
             return
@@ -317,7 +325,7 @@ class Discovery:
         candidate.found_s = self._now_s
         candidate.due_s = self._now_s + _CHECK_AGAIN_S
         if met.node not in self._living:
-            self._effects.append(Join(met.address))
+            self._effects.append(ContactMember(met.address))
 
     def _missed(self, address: str, refusal: str) -> None:
         candidate = self._candidates.get(address)
@@ -350,12 +358,12 @@ class Discovery:
                 candidate.warned_s = self._now_s
                 waited_s = self._now_s - candidate.found_s
                 text = f"Peer {address} still unconfirmed after {waited_s:.0f}s"
-                self._effects.append(Warn(f"{text} - check configuration"))
+                self._effects.append(WarnOperator(f"{text} - check configuration"))
 
     def _refused(self, address: str, candidate: _Candidate, refusal: str) -> None:
         if refusal != candidate.refusal:
             candidate.refusal = refusal
-            self._effects.append(Warn(f"{address} is not one of ours: {refusal}"))
+            self._effects.append(WarnOperator(f"{address} is not one of ours: {refusal}"))
         candidate.attempts = max(candidate.attempts, 5)
         self._back_off(candidate)
 
@@ -393,7 +401,7 @@ class Discovery:
                     entry.due_s = self._now_s
 
 
-def refusal_of(own: DiscoveryConfig, met: Met) -> str:
+def refusal_of(own: DiscoveryConfig, met: ProbeAnswered) -> str:
     """Why whoever answered may not be joined, naming both sides; empty if it may."""
     for what, ours, theirs in (
         ("cluster", own.cluster, met.cluster),

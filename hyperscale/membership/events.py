@@ -4,11 +4,11 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from hyperscale.membership.messages import Claim, Datagram, View
+from hyperscale.membership.messages import ClaimedState, Datagram, View
 from hyperscale.wire.roles import Role
 
 
-class State(StrEnum):
+class MemberState(StrEnum):
     """Where a member stands. Only confirmed members (all but the first) are ever judged."""
 
     UNCONFIRMED = "unconfirmed"
@@ -18,7 +18,7 @@ class State(StrEnum):
     LEFT = "left"
 
 
-LIVING = (State.ALIVE, State.SUSPECT)
+LIVING = (MemberState.ALIVE, MemberState.SUSPECT)
 """The states of who takes part: a suspect may still be there."""
 
 
@@ -29,7 +29,7 @@ class Tick(Struct, frozen=True):
     """The time `wake_at_s` asked for has come."""
 
 
-class Received(Struct, frozen=True, gc=False):
+class DatagramReceived(Struct, frozen=True, gc=False):
     """A datagram that opened: who sealed it, where it came from."""
 
     source: str
@@ -38,13 +38,13 @@ class Received(Struct, frozen=True, gc=False):
     datagram: Datagram
 
 
-class Contact(Struct, frozen=True):
+class MemberDiscovered(Struct, frozen=True):
     """Discovery found a member at this stream address: exchange views with it."""
 
     address: str
 
 
-class Synced(Struct, frozen=True):
+class PushPullCompleted(Struct, frozen=True):
     """A push-pull this node asked for was answered by `node` in this incarnation."""
 
     node: str
@@ -52,7 +52,7 @@ class Synced(Struct, frozen=True):
     view: View
 
 
-class SyncAsked(Struct, frozen=True):
+class PushPullRequested(Struct, frozen=True):
     """A push-pull another member asked for; answer with `token`."""
 
     node: str
@@ -61,11 +61,11 @@ class SyncAsked(Struct, frozen=True):
     token: object
 
 
-class SyncFailed(Struct, frozen=True):
+class PushPullFailed(Struct, frozen=True):
     node: str
 
 
-class Refused(Struct, frozen=True):
+class DialRefused(Struct, frozen=True):
     """The session with this life of a node ended, and its address refused a new one."""
 
     node: str
@@ -73,7 +73,7 @@ class Refused(Struct, frozen=True):
     address: str
 
 
-class Answered(Struct, frozen=True):
+class DialAnswered(Struct, frozen=True):
     """A fresh stream handshake at the address of this life of a node succeeded. Who answered,
     `by` in its own `life`, need not be the one that was looked for."""
 
@@ -84,49 +84,51 @@ class Answered(Struct, frozen=True):
     life: int
 
 
-class Describe(Struct, frozen=True):
+class MetadataChanged(Struct, frozen=True):
     """This node's own metadata, as others shall see it."""
 
     metadata: bytes
 
 
-class Move(Struct, frozen=True):
+class AddressChanged(Struct, frozen=True):
     """This node is reached at another address from now on."""
 
     address: str
     stream_port: int = 0
 
 
-class Leave(Struct, frozen=True):
-    """This node goes. `Gone` says when it has been told to enough others."""
+class LeaveRequested(Struct, frozen=True):
+    """This node goes. `LeaveCompleted` says when it has been told to enough others."""
 
 
-Event = (
+MembershipEvent = (
     Tick
-    | Received
-    | Contact
-    | Synced
-    | SyncAsked
-    | SyncFailed
-    | Refused
-    | Answered
-    | Describe
-    | Move
-    | Leave
+    | DatagramReceived
+    | MemberDiscovered
+    | PushPullCompleted
+    | PushPullRequested
+    | PushPullFailed
+    | DialRefused
+    | DialAnswered
+    | MetadataChanged
+    | AddressChanged
+    | LeaveRequested
 )
 
 
 # Effects.
 
 
-class Send(Struct, frozen=True, gc=False):
+class SendDatagram(Struct, frozen=True, gc=False):
     address: str
     datagram: Datagram
 
 
-class Sync(Struct, frozen=True):
-    """Exchange views over a stream: `Synced` or `SyncFailed` comes back, with `Refused` if the
-    address refused and the node is known (else its name is empty)."""
+class StartPushPull(Struct, frozen=True):
+    """Exchange member tables over a stream; report `PushPullCompleted` or `PushPullFailed`.
+
+    Report `DialRefused` as well if the address refused and `node` is known (not empty).
+    """
 
     address: str
     node: str
@@ -134,32 +136,32 @@ class Sync(Struct, frozen=True):
     view: View
 
 
-class SyncAnswer(Struct, frozen=True):
+class ReplyToPushPull(Struct, frozen=True):
     token: object
     view: View
 
 
-class Dial(Struct, frozen=True):
-    """Connect to this node to see whose process is there: `Answered`, `Refused` or nothing."""
+class DialMember(Struct, frozen=True):
+    """Connect to this node; report `DialAnswered`, `DialRefused`, or nothing on a timeout."""
 
     node: str
     incarnation: int
     address: str
 
 
-class Watch(Struct, frozen=True):
-    """Keep a session with this node; when it ends, connect again: `Refused` or `Answered`."""
+class KeepSession(Struct, frozen=True):
+    """Keep a session with this node. When it ends, dial again: `DialRefused` or `DialAnswered`."""
 
     node: str
     incarnation: int
     address: str
 
 
-class Unwatch(Struct, frozen=True):
+class DropSession(Struct, frozen=True):
     node: str
 
 
-class Drain(Struct, frozen=True):
+class DrainSocket(Struct, frozen=True):
     """This node stood still: hand over every datagram that waits before the next `Tick`."""
 
     late_s: float
@@ -174,36 +176,48 @@ class Member(Struct, frozen=True):
     role: Role
     address: str
     stream_address: str
-    state: State
+    state: MemberState
     since_s: float
     rtt_s: float | None = None
     metadata: bytes = b""
     metadata_version: int = 0
 
 
-class Changed(Struct, frozen=True):
+class MemberChanged(Struct, frozen=True):
     """A member's state, address, incarnation or metadata changed."""
 
     member: Member
-    before: State | None
+    before: MemberState | None
 
 
-class Died(Struct, frozen=True):
+class MemberDied(Struct, frozen=True):
     """A confirmed member is dead: once per death, whoever found out."""
 
     member: Member
-    evidence: Claim
+    evidence: ClaimedState
     is_from_gossip: bool
 
 
-class Reborn(Struct, frozen=True):
+class IncarnationRaised(Struct, frozen=True):
     """This node goes on as a new incarnation: seal with it from here on."""
 
     incarnation: int
 
 
-class Gone(Struct, frozen=True):
+class LeaveCompleted(Struct, frozen=True):
     """The farewell has been told; the process may end."""
 
 
-Effect = Send | Sync | SyncAnswer | Dial | Watch | Unwatch | Drain | Changed | Died | Reborn | Gone
+MembershipEffect = (
+    SendDatagram
+    | StartPushPull
+    | ReplyToPushPull
+    | DialMember
+    | KeepSession
+    | DropSession
+    | DrainSocket
+    | MemberChanged
+    | MemberDied
+    | IncarnationRaised
+    | LeaveCompleted
+)

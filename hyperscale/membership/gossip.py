@@ -7,18 +7,18 @@ about a node replaces what was said about it before. Knows nothing of members or
 
 import msgspec
 
-from hyperscale.membership.messages import Claim, News
+from hyperscale.membership.messages import ClaimedState, MemberUpdate
 
 ITEMS_MAX = 4_096
 """Beyond this the most-told news is forgotten; push-pull brings it to whoever missed it."""
 
 _LANE_URGENT = 0
 _LANES = {
-    Claim.REFUSED: _LANE_URGENT,
-    Claim.LEFT: _LANE_URGENT,
-    Claim.SILENT: _LANE_URGENT,
-    Claim.SUSPECT: 1,
-    Claim.ALIVE: 2,  # newcomers: nobody waits for them yet
+    ClaimedState.REFUSED: _LANE_URGENT,
+    ClaimedState.LEFT: _LANE_URGENT,
+    ClaimedState.SILENT: _LANE_URGENT,
+    ClaimedState.SUSPECT: 1,
+    ClaimedState.ALIVE: 2,  # newcomers: nobody waits for them yet
 }
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -28,7 +28,7 @@ _Key = tuple[str, str]
 class _Item:
     __slots__ = ("key", "lane", "news", "order", "size", "told")
 
-    def __init__(self, key: _Key, news: News, lane: int, order: int) -> None:
+    def __init__(self, key: _Key, news: MemberUpdate, lane: int, order: int) -> None:
         self.key = key
         self.news = news
         self.size = len(_encode(news))
@@ -54,9 +54,9 @@ class GossipQueue:
         """Whether something other than a suspicion of `node` is still to be told."""
         return (node, "") in self.items
 
-    def put(self, news: News, *, urgent: bool = False) -> None:
+    def put(self, news: MemberUpdate, *, urgent: bool = False) -> None:
         """Queues news. A suspicion stands beside others' of the same node; all else replaces."""
-        if news.claim is Claim.SUSPECT:
+        if news.claim is ClaimedState.SUSPECT:
             key = (news.node, news.by)
             self._accusers.setdefault(news.node, {})[news.by] = None
         else:
@@ -77,7 +77,7 @@ class GossipQueue:
         for by in self._accusers.pop(node, ()):
             self._drop((node, by))
 
-    def take(self, budget_bytes: int, *, limit: int, copies: int = 1) -> tuple[News, ...]:
+    def take(self, budget_bytes: int, *, limit: int, copies: int = 1) -> tuple[MemberUpdate, ...]:
         """News for one datagram that goes to `copies` members; told `limit` times it is dropped."""
         if self._bytes <= budget_bytes:
             chosen = list(self.items.values())

@@ -13,14 +13,14 @@ from enum import IntEnum
 
 from msgspec import Struct, field
 
-from hyperscale.wire.registry import Priority, SizeClass, message, part
+from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import Role
 
 METADATA_BYTES_MAX = 512
 """Metadata rides on acks, beside news; what is larger goes over streams."""
 
 
-class Claim(IntEnum):
+class ClaimedState(IntEnum):
     """What is said about a node. Within one (incarnation, refutation) the higher number wins."""
 
     ALIVE = 0
@@ -30,17 +30,17 @@ class Claim(IntEnum):
     LEFT = 4  # it said goodbye
 
 
-FINAL_CLAIMS = frozenset({Claim.REFUSED, Claim.LEFT})
+FINAL_STATES = frozenset({ClaimedState.REFUSED, ClaimedState.LEFT})
 """They end an incarnation: no refutation of the same life outranks them."""
 
 
-@part
-class News(Struct, frozen=True, omit_defaults=True, gc=False):
+@nested
+class MemberUpdate(Struct, frozen=True, omit_defaults=True, gc=False):
     """One claim about one node."""
 
     node: str = field(name="n")
     incarnation: int = field(name="i")
-    claim: Claim = field(name="c")
+    claim: ClaimedState = field(name="c")
     refutation: int = field(name="r", default=0)
     by: str = field(name="b", default="")  # who suspects it
     role: Role = field(name="o", default=Role.WORKER)
@@ -48,7 +48,7 @@ class News(Struct, frozen=True, omit_defaults=True, gc=False):
     stream_port: int = field(name="p", default=0)  # 0: the same as the datagrams'
 
 
-@part
+@nested
 class Sender(Struct, frozen=True, omit_defaults=True, gc=False):
     """What a member says about itself with every datagram."""
 
@@ -58,7 +58,7 @@ class Sender(Struct, frozen=True, omit_defaults=True, gc=False):
     stream_port: int = field(name="p", default=0)
 
 
-@message(kind=100, priority=Priority.CRITICAL, size=SizeClass.DATAGRAM)
+@message(kind=100, priority=MessagePriority.CRITICAL, size=SizeClass.DATAGRAM)
 class Ping(Struct, frozen=True, omit_defaults=True):
     """Are you there? `target` is whom the sender expects at this address."""
 
@@ -66,10 +66,10 @@ class Ping(Struct, frozen=True, omit_defaults=True):
     sequence: int = field(name="q")
     target: str = field(name="t", default="")
     metadata_seen: int = field(name="m", default=0)
-    news: tuple[News, ...] = field(name="g", default=())
+    news: tuple[MemberUpdate, ...] = field(name="g", default=())
 
 
-@message(kind=101, priority=Priority.CRITICAL, size=SizeClass.DATAGRAM)
+@message(kind=101, priority=MessagePriority.CRITICAL, size=SizeClass.DATAGRAM)
 class Ack(Struct, frozen=True, omit_defaults=True):
     """Yes. Metadata only if it is newer than what the asker has seen."""
 
@@ -77,10 +77,10 @@ class Ack(Struct, frozen=True, omit_defaults=True):
     sequence: int = field(name="q")
     metadata_version: int = field(name="v", default=0)
     metadata: bytes = field(name="m", default=b"")
-    news: tuple[News, ...] = field(name="g", default=())
+    news: tuple[MemberUpdate, ...] = field(name="g", default=())
 
 
-@message(kind=102, priority=Priority.CRITICAL, size=SizeClass.DATAGRAM)
+@message(kind=102, priority=MessagePriority.CRITICAL, size=SizeClass.DATAGRAM)
 class PingRequest(Struct, frozen=True, omit_defaults=True):
     """Please ping `target` for me; say so also if it does not answer."""
 
@@ -88,11 +88,11 @@ class PingRequest(Struct, frozen=True, omit_defaults=True):
     sequence: int = field(name="q")
     target: str = field(name="t")
     target_address: str = field(name="x")
-    news: tuple[News, ...] = field(name="g", default=())
+    news: tuple[MemberUpdate, ...] = field(name="g", default=())
 
 
-@message(kind=103, priority=Priority.CRITICAL, size=SizeClass.DATAGRAM)
-class Vouch(Struct, frozen=True, omit_defaults=True):
+@message(kind=103, priority=MessagePriority.CRITICAL, size=SizeClass.DATAGRAM)
+class IndirectAck(Struct, frozen=True, omit_defaults=True):
     """The relay's answer: the target is there, in this life, with this refutation."""
 
     sender: Sender = field(name="s")
@@ -100,42 +100,42 @@ class Vouch(Struct, frozen=True, omit_defaults=True):
     target: str = field(name="t")
     incarnation: int = field(name="i")
     refutation: int = field(name="r", default=0)
-    news: tuple[News, ...] = field(name="g", default=())
+    news: tuple[MemberUpdate, ...] = field(name="g", default=())
 
 
-@message(kind=104, priority=Priority.CRITICAL, size=SizeClass.DATAGRAM)
+@message(kind=104, priority=MessagePriority.CRITICAL, size=SizeClass.DATAGRAM)
 class Nack(Struct, frozen=True, omit_defaults=True):
     """The relay's answer: I am here and heard you, the target has not answered me."""
 
     sender: Sender = field(name="s")
     sequence: int = field(name="q")
-    news: tuple[News, ...] = field(name="g", default=())
+    news: tuple[MemberUpdate, ...] = field(name="g", default=())
 
 
-@message(kind=105, priority=Priority.CRITICAL, size=SizeClass.DATAGRAM)
+@message(kind=105, priority=MessagePriority.CRITICAL, size=SizeClass.DATAGRAM)
 class Gossip(Struct, frozen=True, omit_defaults=True):
     """Nothing but news."""
 
     sender: Sender = field(name="s")
-    news: tuple[News, ...] = field(name="g", default=())
+    news: tuple[MemberUpdate, ...] = field(name="g", default=())
 
 
-Datagram = Ping | Ack | PingRequest | Vouch | Nack | Gossip
+Datagram = Ping | Ack | PingRequest | IndirectAck | Nack | Gossip
 
 
-@part
-class Record(Struct, frozen=True, omit_defaults=True):
+@nested
+class MemberSnapshot(Struct, frozen=True, omit_defaults=True):
     """One node as one member sees it, metadata included."""
 
-    news: News = field(name="w")
+    news: MemberUpdate = field(name="w")
     metadata_version: int = field(name="v", default=0)
     metadata: bytes = field(name="m", default=b"")
 
 
-@message(kind=110, priority=Priority.HIGH, size=SizeClass.LARGE)
+@message(kind=110, priority=MessagePriority.HIGH, size=SizeClass.LARGE)
 class View(Struct, frozen=True):
     """Everything a member knows: the request and the answer of a push-pull over a stream."""
 
     sender: Sender
-    records: tuple[Record, ...] = ()
+    records: tuple[MemberSnapshot, ...] = ()
     is_join: bool = False

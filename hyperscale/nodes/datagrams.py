@@ -18,7 +18,7 @@ from msgspec import Struct
 from hyperscale.config.addresses import format_address, split_address
 from hyperscale.errors import InputError
 from hyperscale.wire.errors import PeerProtocolError
-from hyperscale.wire.refusals import Refusals
+from hyperscale.wire.refusal_log import RefusalLog
 from hyperscale.wire.registry import REGISTRY
 from hyperscale.wire.sealing import DATAGRAM_BYTES_MAX, DatagramSealer
 
@@ -59,7 +59,7 @@ class Datagrams:
 
     def __init__(self, bound: socket.socket, sealer: DatagramSealer) -> None:
         self.sealer = sealer
-        self.refusals = Refusals()
+        self.refusals = RefusalLog()
         self.counts: Counter[str] = Counter()
         self._socket = bound
         self._receive: Receiver | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 from hyperscale.config.addresses import format_address, parse_address, split_address
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError
-from hyperscale.wire.identity import is_name
+from hyperscale.wire.certificate_identity import is_name
 
 _NAME_FILE = "node-id"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hyperscale.health.overload import Overload, OverloadDetector, Sample
+from hyperscale.health.overload import LoadSample, OverloadDetector, OverloadLevel
 from hyperscale.nodes.metrics import Family, Histogram, counter, gauge
 
 SAMPLE_S = 0.25
@@ -37,7 +37,7 @@ class LoadMonitor:
         *,
         in_flight_share: Callable[[], float],
         queue_share: Callable[[], float],
-        on_level: Callable[[Overload], None],
+        on_level: Callable[[OverloadLevel], None],
     ) -> None:
         self.detector = detector
         self.memory = 0.0
@@ -50,7 +50,7 @@ class LoadMonitor:
         )
 
     @property
-    def level(self) -> Overload:
+    def level(self) -> OverloadLevel:
         return self.detector.level
 
     async def run(self) -> None:
@@ -110,7 +110,7 @@ class LoadMonitor:
         ]
 
     def _judge(self, lag_s: float, now_s: float) -> None:
-        sample = Sample(
+        sample = LoadSample(
             lag_s=lag_s,
             in_flight=self._in_flight_share(),
             queue=self._queue_share(),
@@ -121,7 +121,7 @@ class LoadMonitor:
         level = self.detector.observe(sample, now_s=now_s)
         if level is not before:
             reasons = [signal.name.lower() for signal in self.detector.reasons()]
-            is_worrying = level > before and level > Overload.BUSY
+            is_worrying = level > before and level > OverloadLevel.BUSY
             report = _log.warning if is_worrying else _log.info
             report(
                 "overload.changed",

@@ -25,11 +25,17 @@ from msgspec import Struct
 from hyperscale.config.addresses import parse_address, split_address
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError, InvariantError, RunError
-from hyperscale.health.overload import Overload, OverloadDetector
-from hyperscale.health.progress import Progress
-from hyperscale.membership.core import Identity, Membership
+from hyperscale.health.overload import OverloadDetector, OverloadLevel
+from hyperscale.health.progress import WorkProgress
+from hyperscale.membership.core import LocalIdentity, Membership
 from hyperscale.membership.discovery import Discovery
-from hyperscale.membership.events import Changed, Describe, Died, Member, State
+from hyperscale.membership.events import (
+    Member,
+    MemberChanged,
+    MemberDied,
+    MemberState,
+    MetadataChanged,
+)
 from hyperscale.membership.messages import View
 from hyperscale.nodes.datagrams import Datagrams, bind_datagrams
 from hyperscale.nodes.http import (
@@ -63,12 +69,12 @@ from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.wire.admission import WATERMARKS, Admission, Load
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.credentials import VERSION, incarnation_now, security_of
+from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.outbox import OUTBOX_BYTES_MAX
-from hyperscale.wire.peer import PeerServer
 from hyperscale.wire.roles import Role
 from hyperscale.wire.sealing import DatagramSealer
-from hyperscale.wire.serving import Handlers
+from hyperscale.wire.server import PeerServer
 
 _BIND_TRIES = 20
 _LOOK_AGAIN_S = 5.0
@@ -80,7 +86,7 @@ class Standing(Struct, frozen=True, kw_only=True):
 
     has_joined: bool
     is_leaving: bool
-    overload: Overload
+    overload: OverloadLevel
 
 
 class Service:
@@ -106,7 +112,7 @@ class Service:
     def ended(self) -> None:
         """The node is closed: nobody asks it anything any more."""
 
-    def changed(self, change: Changed | Died) -> None:
+    def changed(self, change: MemberChanged | MemberDied) -> None:
         """A member came, changed or went."""
 
     def why_not_ready(self) -> tuple[str, ...]:
@@ -153,7 +159,7 @@ class MemberNode:
         now_s = time.monotonic()
         local = server.local
         core = Membership(
-            Identity(
+            LocalIdentity(
                 node=local.node_id,
                 incarnation=local.incarnation,
                 role=local.role,
@@ -212,7 +218,7 @@ class MemberNode:
         standing = Standing(
             has_joined=not needs
             or any(
-                peer.role in needs and peer.state is State.ALIVE
+                peer.role in needs and peer.state is MemberState.ALIVE
                 for peer in self.driver.core.roster.living
             ),
             is_leaving=self._is_leaving,
@@ -271,12 +277,12 @@ class MemberNode:
             cores=self._duties.cores,
             is_ready=not self.why_not_ready(),
             overload=self.vitals.level.name.lower(),
-            progress=str(Progress.IDLE),
+            progress=str(WorkProgress.IDLE),
             http=self.http_address,
         )
         for service in self._duties.services:
             metadata = msgspec.structs.replace(metadata, **service.metadata())
-        self.driver.feed(Describe(msgspec.msgpack.encode(metadata)))
+        self.driver.feed(MetadataChanged(msgspec.msgpack.encode(metadata)))
         self._changed.set()
 
     def members_told(self, _call: InboundCall, _asked: ListMembers) -> ListMembersReply:
@@ -293,11 +299,11 @@ class MemberNode:
             cluster=node.cluster, environment=node.environment, members=tuple(rows)
         )
 
-    def _overload_changed(self, level: Overload) -> None:
+    def _overload_changed(self, level: OverloadLevel) -> None:
         self.server.admission.load = Load(level)
         self.describe()
 
-    def _member_changed(self, changed: Changed | Died) -> None:
+    def _member_changed(self, changed: MemberChanged | MemberDied) -> None:
         if self._duties.workers is not None:
             self._duties.workers.changed(changed)
         for service in self._duties.services:
@@ -416,7 +422,7 @@ def _resolver(config: NodeConfig) -> Resolver | None:
     """Only where names are to be looked up: it costs a tenth of a second and wants resolv.conf."""
     if not config.discovery.dns:
         return None
-    from hyperscale.membership.dns import DnsResolver  # noqa: PLC0415  see above
+    from hyperscale.membership.dns_resolver import DnsResolver  # noqa: PLC0415  see above
 
     servers = [
         parse_address(server, default_port=_DNS_PORT, where="discovery.name_servers")

@@ -7,14 +7,14 @@ member, up to `MEMBERS_TOLD_MAX` of them.
 import time
 from collections import Counter
 
-from hyperscale.membership.events import State
+from hyperscale.membership.events import MemberState
 from hyperscale.nodes.datagrams import Datagrams
 from hyperscale.nodes.membership import MembershipDriver
 from hyperscale.nodes.metrics import Family, counter, gauge
-from hyperscale.wire.errors import Reason
-from hyperscale.wire.peer import PeerServer
-from hyperscale.wire.registry import Priority
+from hyperscale.wire.errors import RefusalReason
+from hyperscale.wire.registry import MessagePriority
 from hyperscale.wire.roles import NODES
+from hyperscale.wire.server import PeerServer
 
 MEMBERS_TOLD_MAX = 1_000
 
@@ -59,13 +59,13 @@ class MemberMetrics:
         core, counts = self._driver.core, self._driver.counts
         by_state: Counter[tuple[str, str]] = Counter()
         for role in NODES:
-            for state in State:
+            for state in MemberState:
                 by_state[str(role), str(state)] = 0
         rtts: list[tuple[dict[str, str], float]] = []
         unconfirmed = 0
         for member in core.members():
             by_state[str(member.role), str(member.state)] += 1
-            unconfirmed += member.state is State.UNCONFIRMED
+            unconfirmed += member.state is MemberState.UNCONFIRMED
             if member.rtt_s is not None and len(rtts) < MEMBERS_TOLD_MAX:
                 rtts.append(({"peer_id": member.node}, member.rtt_s))
         audit = core.audit.counts
@@ -149,7 +149,7 @@ class MemberMetrics:
                 "Connections and messages this node refused",
                 *(
                     ({"reason": str(reason)}, self._server.refusals.counts[reason])
-                    for reason in Reason
+                    for reason in RefusalReason
                 ),
             ),
             counter(
@@ -157,28 +157,28 @@ class MemberMetrics:
                 "Datagrams this node refused",
                 *(
                     ({"reason": str(reason)}, self._datagrams.refusals.counts[reason])
-                    for reason in Reason
+                    for reason in RefusalReason
                 ),
             ),
             counter(
                 "hyperscale_peer_rejections_total",
                 "Times others refused this node",
-                *(({"reason": str(reason)}, rejected[reason]) for reason in Reason),
+                *(({"reason": str(reason)}, rejected[reason]) for reason in RefusalReason),
             ),
             counter(
                 "hyperscale_discovery_cluster_id_rejections_total",
                 "Peers of another cluster",
-                ({"expected": local.cluster}, refused[Reason.CLUSTER]),
+                ({"expected": local.cluster}, refused[RefusalReason.CLUSTER]),
             ),
             counter(
                 "hyperscale_discovery_environment_id_rejections_total",
                 "Peers of another environment",
-                ({"expected": local.environment}, refused[Reason.ENVIRONMENT]),
+                ({"expected": local.environment}, refused[RefusalReason.ENVIRONMENT]),
             ),
             counter(
                 "hyperscale_discovery_role_rejections_total",
                 "Peers whose role may not connect here",
-                ({"target_role": str(local.role)}, refused[Reason.ROLE]),
+                ({"target_role": str(local.role)}, refused[RefusalReason.ROLE]),
             ),
         ]
 
@@ -209,21 +209,21 @@ class MemberMetrics:
 
     def _admission(self) -> list[Family]:
         admission = self._server.admission
-        names = {priority: {"priority": priority.name.lower()} for priority in Priority}
+        names = {priority: {"priority": priority.name.lower()} for priority in MessagePriority}
         return [
             gauge(
                 "hyperscale_requests_in_flight",
                 "Requests being carried out",
-                *((names[each], admission.in_flight[each]) for each in Priority),
+                *((names[each], admission.in_flight[each]) for each in MessagePriority),
             ),
             counter(
                 "hyperscale_requests_acquired_total",
                 "Requests taken on",
-                *((names[each], admission.admitted[each]) for each in Priority),
+                *((names[each], admission.admitted[each]) for each in MessagePriority),
             ),
             counter(
                 "hyperscale_requests_shed_total",
                 "Requests refused for want of room",
-                *((names[each], admission.shed[each]) for each in Priority),
+                *((names[each], admission.shed[each]) for each in MessagePriority),
             ),
         ]

@@ -21,45 +21,45 @@ from hyperscale.config.addresses import format_address, split_address
 from hyperscale.errors import InvariantError
 from hyperscale.membership.core import Membership
 from hyperscale.membership.discovery import (
+    ContactMember,
     Discovery,
     DiscoveryEvent,
     DiscoveryTick,
-    Join,
-    Met,
-    Missed,
-    PeerDown,
-    PeerUp,
-    Probe,
-    Resolve,
-    Resolved,
-    Unresolved,
-    Warn,
+    MemberDown,
+    MemberUp,
+    NameResolved,
+    NameUnresolved,
+    ProbeAddress,
+    ProbeAnswered,
+    ProbeFailed,
+    ResolveName,
+    WarnOperator,
 )
 from hyperscale.membership.events import (
     LIVING,
-    Answered,
-    Changed,
-    Contact,
-    Dial,
-    Died,
-    Drain,
-    Event,
-    Gone,
-    Leave,
-    Move,
-    Reborn,
-    Received,
-    Refused,
-    Send,
-    State,
-    Sync,
-    SyncAnswer,
-    SyncAsked,
-    Synced,
-    SyncFailed,
+    AddressChanged,
+    DatagramReceived,
+    DialAnswered,
+    DialMember,
+    DialRefused,
+    DrainSocket,
+    DropSession,
+    IncarnationRaised,
+    KeepSession,
+    LeaveCompleted,
+    LeaveRequested,
+    MemberChanged,
+    MemberDied,
+    MemberDiscovered,
+    MembershipEvent,
+    MemberState,
+    PushPullCompleted,
+    PushPullFailed,
+    PushPullRequested,
+    ReplyToPushPull,
+    SendDatagram,
+    StartPushPull,
     Tick,
-    Unwatch,
-    Watch,
 )
 from hyperscale.membership.messages import Datagram, View
 from hyperscale.nodes.datagrams import Datagrams
@@ -68,8 +68,8 @@ from hyperscale.nodes.turns import Turns
 from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.connection import Connection
-from hyperscale.wire.errors import CallError, PeerProtocolError, Reason
-from hyperscale.wire.peer import PeerServer
+from hyperscale.wire.errors import CallError, PeerProtocolError, RefusalReason
+from hyperscale.wire.server import PeerServer
 
 DIAL_S = 2.0
 SYNC_S = 5.0
@@ -78,7 +78,7 @@ _SETTLE_S = 0.1
 _DATAGRAMS = frozenset(get_args(Datagram))
 _DNS_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
-Resolver = Callable[[str, float], Awaitable[Resolved | Unresolved]]
+Resolver = Callable[[str, float], Awaitable[NameResolved | NameUnresolved]]
 """Looks a name up, within so many seconds."""
 
 _log = logging.getLogger("hyperscale.membership")
@@ -97,7 +97,7 @@ class MembershipDriver:
         datagrams: Datagrams,
         tasks: TaskSupervisor,
         resolver: Resolver | None,
-        on_change: Callable[[Changed | Died], None],
+        on_change: Callable[[MemberChanged | MemberDied], None],
     ) -> None:
         self.core = core
         self.discovery = discovery
@@ -118,7 +118,7 @@ class MembershipDriver:
         self.gone: asyncio.Future[None] = self._loop.create_future()
         """Done when the farewell has been told."""
         self.datagrams = datagrams
-        self._turns: Turns[Event] = Turns(self._handle)
+        self._turns: Turns[MembershipEvent] = Turns(self._handle)
         self._is_leaving = False
         self._is_stopped = False
         self._timer: asyncio.TimerHandle | None = None
@@ -128,17 +128,17 @@ class MembershipDriver:
         self._dialling: set[str] = set()
         self._met: dict[str, str] = {}  # who answered at an address
         self._perform: dict[type, Callable[[Any], None]] = {
-            Send: self._sent,
-            Changed: self._changed,
-            Died: self._died,
-            Sync: self._sync_wanted,
-            SyncAnswer: self._sync_answered,
-            Dial: self._dial_wanted,
-            Watch: self._watch_wanted,
-            Unwatch: self._unwatched,
-            Drain: self._drained,
-            Reborn: self._reborn,
-            Gone: self._went,
+            SendDatagram: self._sent,
+            MemberChanged: self._changed,
+            MemberDied: self._died,
+            StartPushPull: self._sync_wanted,
+            ReplyToPushPull: self._sync_answered,
+            DialMember: self._dial_wanted,
+            KeepSession: self._watch_wanted,
+            DropSession: self._unwatched,
+            DrainSocket: self._drained,
+            IncarnationRaised: self._reborn,
+            LeaveCompleted: self._went,
         }
 
     # -- lifetime -------------------------------------------------------------------------
@@ -153,13 +153,13 @@ class MembershipDriver:
         """This node is reached at another address from here on."""
         _log.info("node.moved", extra={"address": address, "was": self._address})
         self._address = address
-        self.feed(Move(address))
+        self.feed(AddressChanged(address))
 
     def leave(self) -> None:
         """Tells the others; `gone` follows."""
         self._is_leaving = True
         self._cancel_discovery()
-        self.feed(Leave())
+        self.feed(LeaveRequested())
 
     def stop(self) -> None:
         """Take no more events; tasks may still be ending."""
@@ -174,7 +174,7 @@ class MembershipDriver:
 
     # -- events ---------------------------------------------------------------------------
 
-    def feed(self, event: Event) -> None:
+    def feed(self, event: MembershipEvent) -> None:
         """Hands one event to the core and performs what follows, in order."""
         if self._is_stopped:
             return
@@ -184,21 +184,21 @@ class MembershipDriver:
         except Exception as error:  # noqa: BLE001  a bug of ours: told to whoever runs the node
             self._fail(error)
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: MembershipEvent) -> None:
         for effect in self.core.handle(event, now_s=time.monotonic()):
             self._perform[type(effect)](effect)
 
     def _received(self, source: str, node: str, incarnation: int, message: Any) -> None:
         """A datagram that opened."""
         if type(message) in _DATAGRAMS:
-            self.feed(Received(source, node, incarnation, message))
+            self.feed(DatagramReceived(source, node, incarnation, message))
         else:
             self.counts["datagrams_unexpected"] += 1
 
     def asked(self, call: InboundCall, view: View) -> None:
-        """Another member wants to exchange views; the core answers by `SyncAnswer`."""
+        """Another member wants to exchange views; the core answers by `ReplyToPushPull`."""
         peer = call.peer
-        self.feed(SyncAsked(peer.node_id, peer.incarnation, view, call))
+        self.feed(PushPullRequested(peer.node_id, peer.incarnation, view, call))
 
     def _arm(self) -> None:
         wake_at_s = self.core.wake_at_s()
@@ -218,44 +218,44 @@ class MembershipDriver:
 
     # -- effects --------------------------------------------------------------------------
 
-    def _sent(self, effect: Send) -> None:
+    def _sent(self, effect: SendDatagram) -> None:
         self.datagrams.send(effect.address, effect.datagram)
 
-    def _sync_wanted(self, effect: Sync) -> None:
+    def _sync_wanted(self, effect: StartPushPull) -> None:
         self._tasks.spawn(self._sync(effect), f"sync:{effect.address}")
 
-    def _sync_answered(self, effect: SyncAnswer) -> None:
+    def _sync_answered(self, effect: ReplyToPushPull) -> None:
         assert isinstance(effect.token, InboundCall)
         effect.token.reply(effect.view)
 
-    def _dial_wanted(self, effect: Dial) -> None:
+    def _dial_wanted(self, effect: DialMember) -> None:
         if effect.node not in self._dialling:
             self._dialling.add(effect.node)
             self._tasks.spawn(self._dial(effect), f"dial:{effect.address}")
 
-    def _watch_wanted(self, effect: Watch) -> None:
+    def _watch_wanted(self, effect: KeepSession) -> None:
         self._unwatched(effect)
         self._watches[effect.node] = self._tasks.spawn(
             self._watch(effect), f"watch:{effect.address}"
         )
 
-    def _unwatched(self, effect: Watch | Unwatch) -> None:
+    def _unwatched(self, effect: KeepSession | DropSession) -> None:
         task = self._watches.pop(effect.node, None)
         if task is not None:
             task.cancel()
 
-    def _drained(self, effect: Drain) -> None:
+    def _drained(self, effect: DrainSocket) -> None:
         self.counts["stalls"] += 1
         _log.info("node.stalled", extra={"late_s": round(effect.late_s, 3)})
         self.datagrams.drain()
 
-    def _went(self, _: Gone) -> None:
+    def _went(self, _: LeaveCompleted) -> None:
         if not self.gone.done():
             self.gone.set_result(None)
 
-    def _changed(self, changed: Changed) -> None:
+    def _changed(self, changed: MemberChanged) -> None:
         member, before = changed.member, changed.before
-        if member.state is not before and member.state is not State.DEAD:
+        if member.state is not before and member.state is not MemberState.DEAD:
             _log.info(
                 _event_name(member.state, before),
                 extra={
@@ -266,15 +266,15 @@ class MembershipDriver:
                     "was": "" if before is None else str(before),
                 },
             )
-        if member.state is State.LEFT and before in LIVING:
+        if member.state is MemberState.LEFT and before in LIVING:
             self.counts["leaves"] += 1
-        if member.state is State.ALIVE and before is not State.SUSPECT:
-            self._find(PeerUp(member.node, member.stream_address))
+        if member.state is MemberState.ALIVE and before is not MemberState.SUSPECT:
+            self._find(MemberUp(member.node, member.stream_address))
         elif member.state not in LIVING and before in LIVING:
-            self._find(PeerDown(member.node))
+            self._find(MemberDown(member.node))
         self._on_change(changed)
 
-    def _died(self, died: Died) -> None:
+    def _died(self, died: MemberDied) -> None:
         self.deaths[died.evidence.name.lower()] += 1
         if died.is_from_gossip:
             self.counts["gossip_informed_deaths"] += 1
@@ -289,7 +289,7 @@ class MembershipDriver:
         )
         self._on_change(died)
 
-    def _reborn(self, effect: Reborn) -> None:
+    def _reborn(self, effect: IncarnationRaised) -> None:
         incarnation = effect.incarnation
         why = self.core.audit.entries[-1].detail
         _log.warning("node.reborn", extra={"incarnation": incarnation, "detail": why})
@@ -298,7 +298,7 @@ class MembershipDriver:
 
     # -- streams --------------------------------------------------------------------------
 
-    async def _sync(self, effect: Sync) -> None:
+    async def _sync(self, effect: StartPushPull) -> None:
         try:
             async with asyncio.timeout(SYNC_S):
                 connection = await self._connection(effect.node, effect.address)
@@ -307,18 +307,18 @@ class MembershipDriver:
         except (PeerProtocolError, CallError, OSError) as error:
             self.counts["syncs_failed"] += 1
             _log.debug("sync.failed: %s", error, extra={"address": effect.address})
-            self.feed(SyncFailed(effect.node))
+            self.feed(PushPullFailed(effect.node))
             return
         self.counts["syncs"] += 1
         peer = connection.peer
-        self.feed(Synced(peer.node_id, peer.incarnation, view))
+        self.feed(PushPullCompleted(peer.node_id, peer.incarnation, view))
 
     async def _connection(self, node: str, address: str) -> Connection:
         """The connection there is, or a new one."""
         found = self._server.connection_to(node or self._met.get(address, ""))
         return found or await self._server.dial(*split_address(address))
 
-    async def _dial(self, effect: Dial) -> None:
+    async def _dial(self, effect: DialMember) -> None:
         try:
             await self._try_dial(effect.node, effect.incarnation, effect.address)
         finally:
@@ -330,20 +330,20 @@ class MembershipDriver:
             async with asyncio.timeout(DIAL_S):
                 connection = await self._server.dial(*split_address(address))
         except ConnectionRefusedError:
-            self.feed(Refused(node, incarnation, address))
+            self.feed(DialRefused(node, incarnation, address))
             return None
         except (PeerProtocolError, CallError, OSError) as error:
             _log.debug("dial.failed: %s", error, extra={"address": address, "member": node})
-            if isinstance(error, PeerProtocolError) and error.reason is Reason.LOOPED:
+            if isinstance(error, PeerProtocolError) and error.reason is RefusalReason.LOOPED:
                 own = self._server.local  # this node has that address by now
-                self.feed(Answered(node, incarnation, address, own.node_id, own.incarnation))
+                self.feed(DialAnswered(node, incarnation, address, own.node_id, own.incarnation))
             return None
         peer = connection.peer
-        self.feed(Answered(node, incarnation, address, peer.node_id, peer.incarnation))
+        self.feed(DialAnswered(node, incarnation, address, peer.node_id, peer.incarnation))
         found = (peer.node_id, peer.incarnation)
         return connection if found == (node, incarnation) else None
 
-    async def _watch(self, watch: Watch) -> None:
+    async def _watch(self, watch: KeepSession) -> None:
         """Keeps a session; as soon as it ends, looks whether the process is still there."""
         node, incarnation = watch.node, watch.incarnation
         while True:
@@ -366,13 +366,13 @@ class MembershipDriver:
             return
         for effect in self.discovery.handle(event, now_s=time.monotonic()):
             match effect:
-                case Probe(address, timeout_s):
+                case ProbeAddress(address, timeout_s):
                     self._tasks.spawn(self._probe(address, timeout_s), f"probe:{address}")
-                case Resolve(name, timeout_s):
+                case ResolveName(name, timeout_s):
                     self._tasks.spawn(self._resolve(name, timeout_s), f"resolve:{name}")
-                case Join(address):
-                    self.feed(Contact(address))
-                case Warn(text):
+                case ContactMember(address):
+                    self.feed(MemberDiscovered(address))
+                case WarnOperator(text):
                     _log.warning("discovery.warned", extra={"detail": text})
         self._cancel_discovery()
         wake_at_s = self.discovery.wake_at_s()
@@ -389,17 +389,17 @@ class MembershipDriver:
                     return
                 connection = await self._server.dial(host, port)
         except PeerProtocolError as error:
-            if error.reason is Reason.LOOPED:  # by an address this node does not know it has
+            if error.reason is RefusalReason.LOOPED:  # by an address this node does not know it has
                 self._met_self(address)
             else:
-                self._find(Missed(address, str(error)))
+                self._find(ProbeFailed(address, str(error)))
         except (CallError, OSError) as error:
             _log.debug("probe.failed: %s", error, extra={"address": address})
-            self._find(Missed(address))
+            self._find(ProbeFailed(address))
         else:
             peer = connection.peer
             self._met[address] = peer.node_id
-            self._find(Met(address, peer.node_id, peer.cluster, peer.environment))
+            self._find(ProbeAnswered(address, peer.node_id, peer.cluster, peer.environment))
 
     async def _is_self(self, host: str, port: int) -> bool:
         """Whether a seed is this node, by whatever name."""
@@ -408,7 +408,7 @@ class MembershipDriver:
 
     def _met_self(self, address: str) -> None:
         local = self._server.local
-        self._find(Met(address, local.node_id, local.cluster, local.environment))
+        self._find(ProbeAnswered(address, local.node_id, local.cluster, local.environment))
 
     async def _resolve(self, name: str, timeout_s: float) -> None:
         began_s = time.monotonic()
@@ -416,7 +416,7 @@ class MembershipDriver:
             raise InvariantError(f"{name} is to be looked up, but there is no resolver")
         outcome = await self._resolver(name, timeout_s)
         self.dns_duration.observe(time.monotonic() - began_s)
-        self.dns_lookups["error" if isinstance(outcome, Unresolved) else "success"] += 1
+        self.dns_lookups["error" if isinstance(outcome, NameUnresolved) else "success"] += 1
         self._find(outcome)
 
     def _cancel_discovery(self) -> None:
@@ -426,15 +426,15 @@ class MembershipDriver:
 
 
 _EVENT_OF_RETURN = {
-    State.SUSPECT: "suspicion.cleared",
-    State.DEAD: "member.returned",
-    State.LEFT: "member.returned",
+    MemberState.SUSPECT: "suspicion.cleared",
+    MemberState.DEAD: "member.returned",
+    MemberState.LEFT: "member.returned",
 }
 
 
-def _event_name(state: State, before: State | None) -> str:
-    if state is State.UNCONFIRMED:
+def _event_name(state: MemberState, before: MemberState | None) -> str:
+    if state is MemberState.UNCONFIRMED:
         return "member.heard_of" if before is None else "member.restarted"
-    if state is State.ALIVE:
-        return _EVENT_OF_RETURN.get(before or State.UNCONFIRMED, "member.confirmed")
-    return "member.suspected" if state is State.SUSPECT else "member.left"
+    if state is MemberState.ALIVE:
+        return _EVENT_OF_RETURN.get(before or MemberState.UNCONFIRMED, "member.confirmed")
+    return "member.suspected" if state is MemberState.SUSPECT else "member.left"

@@ -3,11 +3,11 @@
 import msgspec
 from msgspec import Struct
 
-from hyperscale.wire.registry import Priority, SizeClass, message, part
+from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import EVERYONE
 
 
-@part
+@nested
 class NodeMetadata(Struct, frozen=True, omit_defaults=True):
     """What rides on acks: others see it within a probe or two. Small, and never a secret."""
 
@@ -33,7 +33,7 @@ def metadata_of(encoded: bytes) -> NodeMetadata | None:
         return None
 
 
-@part
+@nested
 class MemberRow(Struct, frozen=True):
     """One member as the node that was asked sees it."""
 
@@ -49,12 +49,12 @@ class MemberRow(Struct, frozen=True):
     routing: str = ""  # of workers, if a manager was asked: what it does with them
 
 
-@message(kind=200, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=EVERYONE)
+@message(kind=200, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=EVERYONE)
 class ListMembers(Struct, frozen=True):
     """Who is there?"""
 
 
-@message(kind=201, priority=Priority.NORMAL, size=SizeClass.LARGE, senders=EVERYONE)
+@message(kind=201, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=EVERYONE)
 class ListMembersReply(Struct, frozen=True):
     cluster: str
     environment: str

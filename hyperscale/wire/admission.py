@@ -13,7 +13,7 @@ from random import Random
 
 from msgspec import Struct
 
-from hyperscale.wire.registry import Priority, Spec
+from hyperscale.wire.registry import MessagePriority, MessageSpec
 from hyperscale.wire.roles import NODES, Role
 
 WINDOW_S = 10.0
@@ -25,10 +25,10 @@ CRITICAL_MAX = 10_000
 _LOW_MARK = 0.5
 _NORMAL_MARK = 0.8
 _RETRY_S = {  # a refused LOW stays away longest
-    Priority.CRITICAL: (0.1, 0.3),
-    Priority.HIGH: (0.1, 0.5),
-    Priority.NORMAL: (0.25, 1.0),
-    Priority.LOW: (0.5, 2.0),
+    MessagePriority.CRITICAL: (0.1, 0.3),
+    MessagePriority.HIGH: (0.1, 0.5),
+    MessagePriority.NORMAL: (0.25, 1.0),
+    MessagePriority.LOW: (0.5, 2.0),
 }
 
 
@@ -41,7 +41,7 @@ class Load(IntEnum):
     OVERLOADED = 3
 
 
-class Watermarks(Struct, frozen=True):
+class AdmissionWatermarks(Struct, frozen=True):
     """How many requests below CRITICAL may be in flight, in all and of the lower priorities."""
 
     total: int = 1000
@@ -49,12 +49,12 @@ class Watermarks(Struct, frozen=True):
     low: int = 200
 
 
-WATERMARKS: dict[Role, Watermarks] = {
-    Role.GATE: Watermarks(total=2000, normal=600, low=400),
-    Role.MANAGER: Watermarks(total=5000, normal=1500, low=1000),
-    Role.WORKER: Watermarks(total=500, normal=150, low=100),
-    Role.CLIENT: Watermarks(),
-    Role.OPERATOR: Watermarks(),
+WATERMARKS: dict[Role, AdmissionWatermarks] = {
+    Role.GATE: AdmissionWatermarks(total=2000, normal=600, low=400),
+    Role.MANAGER: AdmissionWatermarks(total=5000, normal=1500, low=1000),
+    Role.WORKER: AdmissionWatermarks(total=500, normal=150, low=100),
+    Role.CLIENT: AdmissionWatermarks(),
+    Role.OPERATOR: AdmissionWatermarks(),
 }
 
 
@@ -107,7 +107,7 @@ class _Guest:
 class Admission:
     """One node's door. Every `admit` that returns 0.0 is followed by one `release`."""
 
-    def __init__(self, watermarks: Watermarks, rng: Random) -> None:
+    def __init__(self, watermarks: AdmissionWatermarks, rng: Random) -> None:
         self._rng = rng
         self._total_max = watermarks.total
         self._mark_low = watermarks.total * _LOW_MARK
@@ -121,7 +121,7 @@ class Admission:
         self.admitted = [0, 0, 0, 0]
         self.shed = [0, 0, 0, 0]
 
-    def admit(self, spec: Spec, role: Role, sender: str, *, now_s: float) -> float:
+    def admit(self, spec: MessageSpec, role: Role, sender: str, *, now_s: float) -> float:
         """0.0: taken on. Else the `retry_after_s` to answer with; nothing was counted."""
         priority = spec.priority
         if not self._has_room(priority):
@@ -138,20 +138,20 @@ class Admission:
             self._in_flight += 1
         return 0.0
 
-    def release(self, priority: Priority) -> None:
+    def release(self, priority: MessagePriority) -> None:
         self.in_flight[priority] -= 1
         if priority:
             self._in_flight -= 1
 
-    def _has_room(self, priority: Priority) -> bool:
-        if priority is Priority.CRITICAL:
+    def _has_room(self, priority: MessagePriority) -> bool:
+        if priority is MessagePriority.CRITICAL:
             return self.in_flight[0] < CRITICAL_MAX
         in_flight, load = self._in_flight, self.load
         if in_flight >= self._total_max or load is Load.OVERLOADED:
             return False
-        if priority is Priority.HIGH:
+        if priority is MessagePriority.HIGH:
             return True
-        if priority is Priority.NORMAL:
+        if priority is MessagePriority.NORMAL:
             return in_flight < self._mark_normal and self.in_flight[priority] < self._normal_max
         return (
             load is Load.HEALTHY
@@ -159,7 +159,7 @@ class Admission:
             and self.in_flight[priority] < self._low_max
         )
 
-    def _take_of_guest(self, spec: Spec, sender: str, now_s: float) -> float:
+    def _take_of_guest(self, spec: MessageSpec, sender: str, now_s: float) -> float:
         guest = self._guests.get(sender)
         if guest is None:
             self._forget_idle(now_s)
@@ -191,7 +191,7 @@ class Admission:
             self._guests.popitem(last=False)
 
 
-class Courtesy:
+class RetryThrottle:
     """The caller's side: stays away for as long as it was told, longer if told again.
 
     Keyed by peer and message type; a refusal of one operation delays no other.

@@ -1,6 +1,6 @@
 """The two ends of a call inside a session: what is asked of us, and what we wait for.
 
-No socket, clock or task: an asyncio `Future` fits `Waiter`, a list would do in a test.
+No socket, clock or task: an asyncio `Future` fits `ReplyFuture`, a list would do in a test.
 """
 
 from collections import deque
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from hyperscale.wire.errors import PeerProtocolError, Reason
-from hyperscale.wire.outbox import Entry
-from hyperscale.wire.registry import SizeClass, Spec
+from hyperscale.wire.errors import PeerProtocolError, RefusalReason
+from hyperscale.wire.outbox import QueuedFrame
+from hyperscale.wire.registry import MessageSpec, SizeClass
 
 if TYPE_CHECKING:
     from hyperscale.wire.messages import Introduction
@@ -21,7 +21,7 @@ STREAM_WINDOW_BYTES = 4 * 1024 * 1024
 """What a sender may have under way of one stream before the reader has consumed any of it."""
 
 
-class Waiter(Protocol):
+class ReplyFuture(Protocol):
     """Whoever waits for one answer."""
 
     def done(self) -> bool: ...
@@ -29,7 +29,7 @@ class Waiter(Protocol):
     def set_exception(self, exception: BaseException, /) -> None: ...
 
 
-class Inflow:
+class StreamBuffer:
     """The reading end of a stream: what has arrived and not been taken yet.
 
     Bounded by the window: a sender that ignores it is cut off. `on_change` is called whenever
@@ -50,7 +50,7 @@ class Inflow:
         if self._outstanding_bytes > STREAM_WINDOW_BYTES + SizeClass.LARGE:
             raise PeerProtocolError(
                 f"{self._outstanding_bytes} bytes of a stream nobody asked for yet",
-                reason=Reason.UNEXPECTED,
+                reason=RefusalReason.UNEXPECTED,
             )
         self.items.append((item, size))
         self._on_change()
@@ -74,7 +74,7 @@ class Inflow:
         return item, credit
 
 
-class Pending:
+class PendingCall:
     """A request of ours that has no answer yet."""
 
     __slots__ = ("bucket", "entry", "inflow", "name", "reply", "waiter")
@@ -82,11 +82,11 @@ class Pending:
     def __init__(
         self,
         name: str,
-        entry: Entry,
-        reply: Spec,
+        entry: QueuedFrame,
+        reply: MessageSpec,
         *,
-        waiter: Waiter | None,
-        inflow: Inflow | None,
+        waiter: ReplyFuture | None,
+        inflow: StreamBuffer | None,
         bucket: int,
     ) -> None:
         self.name = name
@@ -125,7 +125,12 @@ class InboundCall:
     )
 
     def __init__(
-        self, session: "Session", spec: Spec, request_id: int, message: Any, deadline_s: float
+        self,
+        session: "Session",
+        spec: MessageSpec,
+        request_id: int,
+        message: Any,
+        deadline_s: float,
     ) -> None:
         self.session = session
         self.spec = spec

@@ -22,7 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import Struct
 
 from hyperscale.errors import InputError
-from hyperscale.wire.identity import Vouched, uris_of, vouched_by
+from hyperscale.wire.certificate_identity import CertificateIdentity, identity_from_uris, uris_of
 
 _SKEW = datetime.timedelta(minutes=10)  # a node whose clock is a little behind still accepts it
 _NOTHING_SIGNED = {
@@ -35,14 +35,16 @@ _NOTHING_SIGNED = {
 }
 
 
-class Made(Struct, frozen=True):
+class CertificateAndKey(Struct, frozen=True):
     """A certificate and its key, as PEM."""
 
     certificate: bytes
     key: bytes
 
 
-def make_authority(cluster: str, *, days: int, now: datetime.datetime | None = None) -> Made:
+def make_authority(
+    cluster: str, *, days: int, now: datetime.datetime | None = None
+) -> CertificateAndKey:
     """A self-signed authority for one cluster."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(f"Hyperscale authority of {cluster}")
@@ -67,14 +69,14 @@ def make_authority(cluster: str, *, days: int, now: datetime.datetime | None = N
 
 
 def make_certificate(
-    authority: Made,
-    vouched: Vouched,
+    authority: CertificateAndKey,
+    vouched: CertificateIdentity,
     *,
     name: str,
     hosts: Sequence[str] = (),
     days: int,
     now: datetime.datetime | None = None,
-) -> Made:
+) -> CertificateAndKey:
     """A certificate signed by `authority` that vouches for role, cluster and environment."""
     issuer, issuer_key = _load(authority)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -107,19 +109,19 @@ def make_certificate(
     return _made(certificate, key)
 
 
-def read_certificate(pem: bytes) -> Vouched:
+def read_certificate(pem: bytes) -> CertificateIdentity:
     """What a certificate of one's own says: the first of the file, which is not the chain's."""
     try:
         certificate = x509.load_pem_x509_certificate(pem)
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
-        return vouched_by([])
+        return identity_from_uris([])
     except ValueError as error:
         raise InputError(f"the certificate cannot be read: {error}") from error
-    return vouched_by(names.get_values_for_type(x509.UniformResourceIdentifier))
+    return identity_from_uris(names.get_values_for_type(x509.UniformResourceIdentifier))
 
 
-def _load(authority: Made) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def _load(authority: CertificateAndKey) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     try:
         certificate = x509.load_pem_x509_certificate(authority.certificate)
         key = load_pem_private_key(authority.key, password=None)
@@ -153,8 +155,8 @@ def _validity(
     return moment - _SKEW, moment + datetime.timedelta(days=days)
 
 
-def _made(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Made:
-    return Made(
+def _made(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> CertificateAndKey:
+    return CertificateAndKey(
         certificate=certificate.public_bytes(Encoding.PEM),
         key=key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
     )

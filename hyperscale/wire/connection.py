@@ -18,23 +18,23 @@ from msgspec import Struct
 
 from hyperscale.errors import HyperscaleError
 from hyperscale.wire.admission import Admission
-from hyperscale.wire.calls import InboundCall, Inflow
+from hyperscale.wire.calls import InboundCall, StreamBuffer
 from hyperscale.wire.errors import (
     ConnectionLostError,
     PeerProtocolError,
     QueueFullError,
-    Reason,
+    RefusalReason,
     UnreachableError,
 )
-from hyperscale.wire.handshake import Agreement, Handshake, handshake_decoder, refusal_frame
+from hyperscale.wire.handlers import HandlerKind, Handlers, fail, finish
+from hyperscale.wire.handshake import Handshake, HandshakeResult, handshake_decoder, refusal_frame
 from hyperscale.wire.messages import SALT_BYTES, Introduction
-from hyperscale.wire.outbox import Entry
+from hyperscale.wire.outbox import QueuedFrame
 from hyperscale.wire.registry import REGISTRY, UNKNOWN_KIND_BYTES_MAX
 from hyperscale.wire.sealing import TAG_BYTES
-from hyperscale.wire.security import Mode, Security, vouched_by_peer
-from hyperscale.wire.serving import Handlers, Shape, fail, finish
+from hyperscale.wire.security import Security, SecurityMode, certificate_identity
 from hyperscale.wire.session import Session
-from hyperscale.wire.streams import Stream
+from hyperscale.wire.streams import ReplyStream
 
 LEAVE_S = 30.0
 """What is in flight when a connection is left has this long to finish."""
@@ -51,7 +51,7 @@ _Reply = TypeVar("_Reply", bound=Struct)
 _Item = TypeVar("_Item", bound=Struct)
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """What a connection needs of the node it belongs to."""
 
     local: Introduction
@@ -65,7 +65,7 @@ class Owner(Protocol):
 
     def opened(self, connection: "Connection") -> None: ...
 
-    def closed(self, connection: "Connection", why: str, unsent: list[Entry]) -> None: ...
+    def closed(self, connection: "Connection", why: str, unsent: list[QueuedFrame]) -> None: ...
 
     def refused(self, connection: "Connection", error: PeerProtocolError) -> None: ...
 
@@ -76,7 +76,7 @@ class Owner(Protocol):
 class Connection(asyncio.Protocol):
     """One connection to one peer, from its first byte to its last."""
 
-    def __init__(self, owner: Owner, *, is_dialer: bool, host: str, port: int) -> None:
+    def __init__(self, owner: ConnectionOwner, *, is_dialer: bool, host: str, port: int) -> None:
         loop = asyncio.get_running_loop()
         self.is_dialer = is_dialer
         self.host = host
@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol):
         self._loop = loop
         self._owner = owner
         self._session: Session | None = None
-        self._agreement: Agreement | None = None
+        self._agreement: HandshakeResult | None = None
         self._transport: asyncio.Transport | None = None
         self._handshake: Handshake | None = None
         self._decoder = handshake_decoder()
@@ -168,18 +168,20 @@ class Connection(asyncio.Protocol):
         else:
             self._flush_soon()
 
-    def resend(self, entry: Entry) -> None:
+    def resend(self, entry: QueuedFrame) -> None:
         """Queues what another connection did not send; dropped if the queue is full."""
         with suppress(QueueFullError):
             self._established().outbox.push(entry)
         self._flush_soon()
 
-    def stream(self, message: Struct, item: type[_Item], *, deadline_s: float) -> Stream[_Item]:
+    def stream(
+        self, message: Struct, item: type[_Item], *, deadline_s: float
+    ) -> ReplyStream[_Item]:
         """Sends a request that is answered in parts."""
-        return Stream(self, message, item, deadline_s)
+        return ReplyStream(self, message, item, deadline_s)
 
     def open_stream(
-        self, message: Struct, item: type[Struct], inflow: Inflow, deadline_s: float
+        self, message: Struct, item: type[Struct], inflow: StreamBuffer, deadline_s: float
     ) -> int:
         session = self._established()
         if self._is_closing:
@@ -243,8 +245,8 @@ class Connection(asyncio.Protocol):
         owner, security = self._owner, self._owner.security
         try:
             vouched = None
-            if security.mode is Mode.TLS:
-                vouched = vouched_by_peer(transport.get_extra_info("peercert"))
+            if security.mode is SecurityMode.TLS:
+                vouched = certificate_identity(transport.get_extra_info("peercert"))
         except PeerProtocolError as error:
             transport.write(refusal_frame(error))
             self._breach(error)
@@ -284,7 +286,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         if self._decoder.is_mid_frame and not self._is_closing:
             self._breach(
-                PeerProtocolError("the stream ends within a frame", reason=Reason.TRUNCATED)
+                PeerProtocolError("the stream ends within a frame", reason=RefusalReason.TRUNCATED)
             )
         return False
 
@@ -294,7 +296,7 @@ class Connection(asyncio.Protocol):
         why = self._why or ("closed by the peer" if exc is None else f"lost: {exc}")
         if self._session is None and self._decoder.is_mid_frame and not self._is_closing:
             self._reject(
-                PeerProtocolError("the stream ends within a frame", reason=Reason.TRUNCATED)
+                PeerProtocolError("the stream ends within a frame", reason=RefusalReason.TRUNCATED)
             )
         self._lose(why)
 
@@ -329,7 +331,7 @@ class Connection(asyncio.Protocol):
             self._owner.opened(self)
             self.handshaken.set_result(None)
 
-    def _open(self, agreement: Agreement) -> None:
+    def _open(self, agreement: HandshakeResult) -> None:
         self._agreement = agreement
         self.opened_s = self._loop.time()
         self._handshake = None
@@ -398,13 +400,13 @@ class Connection(asyncio.Protocol):
         if handler is None:
             call.fail("unhandled", f"{call.spec.name} is not served by a {self._owner.local.role}")
             return
-        if handler.shape is Shape.PLAIN:
+        if handler.shape is HandlerKind.PLAIN:
             try:
                 finish(call, handler.function(call, call.message))
             except Exception as error:  # noqa: BLE001  whatever it does, the caller is answered
                 fail(call, error)
             return
-        if handler.shape is Shape.ASYNC:
+        if handler.shape is HandlerKind.ASYNC:
             work = self._serve(call, handler.function)
         else:
             work = self._serve_stream(call, handler.function)
@@ -497,7 +499,7 @@ class Connection(asyncio.Protocol):
         for timer in (self._timer, self._leave_timer):
             if timer is not None:
                 timer.cancel()
-        unsent: list[Entry] = []
+        unsent: list[QueuedFrame] = []
         if self._session is not None:
             unsent = self._session.close(why)
         self._wake_waiters()
@@ -521,6 +523,6 @@ def certificate_error(error: ssl.SSLError) -> PeerProtocolError:
     detail = getattr(error, "verify_message", "") or error.reason or str(error)
     return PeerProtocolError(
         f"TLS refused the connection: {detail}",
-        reason=Reason.CERTIFICATE,
+        reason=RefusalReason.CERTIFICATE,
         hint="both certificates must be valid now and signed by the authority the other trusts",
     )

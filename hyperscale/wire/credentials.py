@@ -6,9 +6,9 @@ from pathlib import Path
 
 from hyperscale.config.schema import Hidden, NodeConfig
 from hyperscale.errors import InputError
+from hyperscale.wire.cluster_secret import Secrets, read_secret_file
 from hyperscale.wire.errors import PeerProtocolError
 from hyperscale.wire.roles import Role
-from hyperscale.wire.secret import Secrets, read_secret_file
 from hyperscale.wire.security import Security, TlsFiles
 
 VERSION = version("hyperscale")

@@ -1,8 +1,8 @@
 """What goes wrong between nodes, typed by who must act.
 
-`PeerProtocolError`: the other side broke the rules or is not one of ours; drop it, count its
-`Reason`. `CallError` and below: a call of ours did not succeed; `is_definite` says whether the
-peer certainly did *not* carry it out, which decides if it may be repeated elsewhere.
+`PeerProtocolError`: the peer broke the protocol or is not allowed here; drop the connection and
+count the `RefusalReason`. `CallError` and its subclasses: a call did not succeed; `is_definite`
+is True if the peer certainly did *not* execute it, so that it may be repeated elsewhere.
 """
 
 from enum import StrEnum
@@ -11,7 +11,7 @@ from typing import ClassVar
 from hyperscale.errors import HyperscaleError
 
 
-class Reason(StrEnum):
+class RefusalReason(StrEnum):
     """Why a peer, frame or datagram was refused: the label it is counted under."""
 
     SECRET = "secret"  # opens under none of our secrets  # noqa: S105  a label, not a secret
@@ -39,7 +39,7 @@ class Reason(StrEnum):
 class PeerProtocolError(HyperscaleError):
     """The peer broke the protocol or is not allowed here. Drop it; count `reason`."""
 
-    def __init__(self, message: str, *, reason: Reason, hint: str = "") -> None:
+    def __init__(self, message: str, *, reason: RefusalReason, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.reason = reason
 

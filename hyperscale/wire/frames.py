@@ -14,7 +14,7 @@ from struct import Struct as Layout
 
 from msgspec import Struct
 
-from hyperscale.wire.errors import PeerProtocolError, Reason
+from hyperscale.wire.errors import PeerProtocolError, RefusalReason
 
 FRAME_VERSION = 1
 FRAME_BYTES_MAX = 16 * 1024 * 1024
@@ -56,7 +56,7 @@ def encode_head(
     )
 
 
-class FrameDecoder:
+class WireFrameDecoder:
     """Bytes in, frames out. A peer's breach is raised where it stands: after the frames before it.
 
     `limits` bounds the body by kind; other kinds by `limit_other`; `overhead` is what a seal
@@ -134,20 +134,21 @@ def _breach(length: int, version: int, priority: int, kind: int, limit: int) -> 
         return _too_short(length)
     if version != FRAME_VERSION:
         return PeerProtocolError(
-            f"frame version {version}, this node speaks {FRAME_VERSION}", reason=Reason.VERSION
+            f"frame version {version}, this node speaks {FRAME_VERSION}",
+            reason=RefusalReason.VERSION,
         )
     if priority > PRIORITY_MAX:
         return PeerProtocolError(
-            f"priority {priority} is not within 0..{PRIORITY_MAX}", reason=Reason.MALFORMED
+            f"priority {priority} is not within 0..{PRIORITY_MAX}", reason=RefusalReason.MALFORMED
         )
     return _oversized(f"kind {kind} with {length + LENGTH_BYTES - HEAD_BYTES} bytes", limit)
 
 
 def _oversized(what: str, limit: int) -> PeerProtocolError:
-    return PeerProtocolError(f"{what}, at most {limit}", reason=Reason.OVERSIZED)
+    return PeerProtocolError(f"{what}, at most {limit}", reason=RefusalReason.OVERSIZED)
 
 
 def _too_short(length: int) -> PeerProtocolError:
     return PeerProtocolError(
-        f"a frame of {length} bytes is shorter than its header", reason=Reason.MALFORMED
+        f"a frame of {length} bytes is shorter than its header", reason=RefusalReason.MALFORMED
     )

@@ -5,9 +5,9 @@
     dialer    Introduction  cluster, environment, who        sealed where there is a secret
     acceptor  Introduction  likewise                         (or Refused, at either step)
 
-Within TLS nothing is sealed again: the certificate has vouched for who the peer may be. Whoever
-finds the other wanting sends `Refused`, naming both values, and closes. Versions with the same
-major number understand each other at the older's minor; capabilities are what both have.
+Within TLS nothing is sealed again: the certificate has vouched for who the peer may be. A side that
+does not accept the other sends `HandshakeRefused`, naming both values, and closes. Versions with
+the same major number use the older minor; capabilities are the intersection of both lists.
 """
 
 from collections.abc import Callable
@@ -18,15 +18,15 @@ import msgspec
 from msgspec import Struct
 
 from hyperscale.errors import InvariantError
-from hyperscale.wire.errors import PeerProtocolError, PeerRefusedError, Reason
-from hyperscale.wire.frames import Frame, FrameDecoder, encode_head
-from hyperscale.wire.identity import Vouched, check_vouched, is_name
-from hyperscale.wire.messages import SALT_BYTES, Hello, Introduction, Refused
+from hyperscale.wire.certificate_identity import CertificateIdentity, check_identity, is_name
+from hyperscale.wire.cluster_secret import Secrets
+from hyperscale.wire.errors import PeerProtocolError, PeerRefusedError, RefusalReason
+from hyperscale.wire.frames import Frame, WireFrameDecoder, encode_head
+from hyperscale.wire.messages import SALT_BYTES, HandshakeHello, HandshakeRefused, Introduction
 from hyperscale.wire.registry import REGISTRY
 from hyperscale.wire.roles import check_may_connect
 from hyperscale.wire.sealing import TAG_BYTES, FrameOpener, FrameSealer, session_keys
-from hyperscale.wire.secret import Secrets
-from hyperscale.wire.security import Mode
+from hyperscale.wire.security import SecurityMode
 
 PROTOCOL = (1, 0)
 """Major: both must have the same. Minor: the older one's features are used."""
@@ -37,19 +37,19 @@ _VERSION_CHARS_MAX = 64
 _REFUSAL_CHARS_MAX = 500
 _U64_MAX = 2**64 - 1
 
-_HELLO = REGISTRY.by_type[Hello].kind
+_HELLO = REGISTRY.by_type[HandshakeHello].kind
 _INTRODUCTION = REGISTRY.by_type[Introduction].kind
-_REFUSED = REGISTRY.by_type[Refused].kind
-_REASONS = frozenset(str(reason) for reason in Reason)
+_REFUSED = REGISTRY.by_type[HandshakeRefused].kind
+_REASONS = frozenset(str(reason) for reason in RefusalReason)
 _MODE_REASON = {
-    Mode.SECRET: Reason.UNSEALED,
-    Mode.TLS: Reason.CERTIFICATE,
-    Mode.NONE: Reason.SEALED,
+    SecurityMode.SECRET: RefusalReason.UNSEALED,
+    SecurityMode.TLS: RefusalReason.CERTIFICATE,
+    SecurityMode.NONE: RefusalReason.SEALED,
 }
 _LIMITS = dict.fromkeys((_HELLO, _INTRODUCTION, _REFUSED), HANDSHAKE_BYTES_MAX)
 
 
-class Agreement(Struct, frozen=True):
+class HandshakeResult(Struct, frozen=True):
     """What both sides know once the handshake is done."""
 
     peer: Introduction
@@ -73,9 +73,9 @@ class _Step(Enum):
     REFUSED = auto()
 
 
-def handshake_decoder() -> FrameDecoder:
+def handshake_decoder() -> WireFrameDecoder:
     """A decoder with the limits that hold until the peer is known."""
-    return FrameDecoder(_LIMITS, limit_other=0, overhead=TAG_BYTES)
+    return WireFrameDecoder(_LIMITS, limit_other=0, overhead=TAG_BYTES)
 
 
 class Handshake:
@@ -88,18 +88,20 @@ class Handshake:
     def __init__(
         self,
         local: Introduction,
-        mode: Mode,
+        mode: SecurityMode,
         secrets: Secrets | None,
         *,
         is_dialer: bool,
         salt: bytes,
-        vouched: Vouched | None = None,
+        vouched: CertificateIdentity | None = None,
         vet: Callable[[Introduction], None] = lambda _: None,
         protocol: tuple[int, int] = PROTOCOL,
     ) -> None:
-        if (mode is Mode.SECRET and secrets is None) or (mode is Mode.TLS and vouched is None):
+        if (mode is SecurityMode.SECRET and secrets is None) or (
+            mode is SecurityMode.TLS and vouched is None
+        ):
             raise InvariantError(f"a handshake in mode {mode} without what proves it")
-        self.agreement: Agreement | None = None
+        self.agreement: HandshakeResult | None = None
         self._local = local
         self._mode = mode
         self._secrets = secrets
@@ -109,7 +111,7 @@ class Handshake:
         self._vet = vet
         self._protocol = protocol
         self._step = _Step.HELLO
-        self._hello = REGISTRY.encode(Hello(*protocol, security=mode, salt=salt))
+        self._hello = REGISTRY.encode(HandshakeHello(*protocol, security=mode, salt=salt))
         self._salt = salt
         self._transcript = b""
         self._salts = b""
@@ -132,7 +134,7 @@ class Handshake:
                 return self._on_introduction(frame)
         raise PeerProtocolError(
             f"kind {frame.kind} during the handshake, step {self._step.name.lower()}",
-            reason=Reason.UNEXPECTED,
+            reason=RefusalReason.UNEXPECTED,
         )
 
     def refusal(self, error: PeerProtocolError) -> bytes:
@@ -143,17 +145,17 @@ class Handshake:
         return refusal_frame(error, self._sealer)
 
     def _on_hello(self, frame: Frame) -> bytes:
-        hello: Hello = _decode(Hello, frame.body)
+        hello: HandshakeHello = _decode(HandshakeHello, frame.body)
         if len(hello.salt) != SALT_BYTES:
             raise PeerProtocolError(
                 f"a salt of {len(hello.salt)} bytes, {SALT_BYTES} are needed",
-                reason=Reason.MALFORMED,
+                reason=RefusalReason.MALFORMED,
             )
         if hello.major != self._protocol[0]:
             raise PeerProtocolError(
                 f"the {self._them} speaks protocol {hello.major}.{hello.minor}, "
                 f"the {self._us} {self._protocol[0]}.{self._protocol[1]}",
-                reason=Reason.VERSION,
+                reason=RefusalReason.VERSION,
                 hint="nodes of one cluster must share the major version",
             )
         self._check_mode(hello.security)
@@ -164,28 +166,30 @@ class Handshake:
         self._step = _Step.INTRODUCTION
         if not self._is_dialer:
             return _frame(_HELLO, self._hello)
-        if self._mode is Mode.SECRET and self._secrets is not None:
+        if self._mode is SecurityMode.SECRET and self._secrets is not None:
             self._use(self._secrets.current)
         return _frame(_INTRODUCTION, REGISTRY.encode(self._local), self._sealer)
 
     def _on_introduction(self, frame: Frame) -> bytes:
-        body = frame.body if self._mode is not Mode.SECRET else self._open(frame)
+        body = frame.body if self._mode is not SecurityMode.SECRET else self._open(frame)
         isolation: _Isolation = _decode(_Isolation, body)
-        self._check_isolation("cluster", isolation.cluster, self._local.cluster, Reason.CLUSTER)
         self._check_isolation(
-            "environment", isolation.environment, self._local.environment, Reason.ENVIRONMENT
+            "cluster", isolation.cluster, self._local.cluster, RefusalReason.CLUSTER
+        )
+        self._check_isolation(
+            "environment", isolation.environment, self._local.environment, RefusalReason.ENVIRONMENT
         )
         peer: Introduction = _decode(Introduction, body)
         _check_fields(peer)
         if self._vouched is not None:
-            check_vouched(peer, self._vouched)
+            check_identity(peer, self._vouched)
         if self._is_dialer:
             check_may_connect(self._local.role, peer.role)
         else:
             check_may_connect(peer.role, self._local.role)
         self._vet(peer)
         self._step = _Step.DONE
-        self.agreement = Agreement(
+        self.agreement = HandshakeResult(
             peer=peer,
             protocol=self._agreed_protocol,
             capabilities=frozenset(self._local.capabilities) & frozenset(peer.capabilities),
@@ -211,7 +215,7 @@ class Handshake:
         self._sealer = self._opener = None  # a refusal must be readable to whoever has another
         raise PeerProtocolError(
             "the introduction opens with none of this node's secrets",
-            reason=Reason.SECRET,
+            reason=RefusalReason.SECRET,
             hint="both nodes need the same cluster secret, or one of them the other's as previous",
         )
 
@@ -230,7 +234,7 @@ class Handshake:
             hint="every node of a cluster needs the secret, or every node certificates",
         )
 
-    def _check_isolation(self, what: str, theirs: str, ours: str, reason: Reason) -> None:
+    def _check_isolation(self, what: str, theirs: str, ours: str, reason: RefusalReason) -> None:
         if theirs == ours:
             return
         raise PeerProtocolError(
@@ -246,15 +250,19 @@ class Handshake:
                 body = self._opener.open(frame.head, frame.body)
             except PeerProtocolError:
                 how = "refused by the peer (unsealed, so not proven to be its word)"
-        refused: Refused = _decode(Refused, body)
-        reason = Reason(refused.reason) if refused.reason in _REASONS else Reason.UNEXPECTED
+        refused: HandshakeRefused = _decode(HandshakeRefused, body)
+        reason = (
+            RefusalReason(refused.reason)
+            if refused.reason in _REASONS
+            else RefusalReason.UNEXPECTED
+        )
         self._step = _Step.REFUSED
         return PeerRefusedError(f"{how}: {_shown(refused.message)}", reason=reason)
 
 
 def refusal_frame(error: PeerProtocolError, sealer: FrameSealer | None = None) -> bytes:
     """The frame that tells a peer why it is not wanted."""
-    said = Refused(reason=error.reason, message=str(error)[:_REFUSAL_CHARS_MAX])
+    said = HandshakeRefused(reason=error.reason, message=str(error)[:_REFUSAL_CHARS_MAX])
     return _frame(_REFUSED, REGISTRY.encode(said), sealer)
 
 
@@ -269,7 +277,7 @@ def _decode(struct: type[Struct], body: bytes) -> Any:
         return msgspec.msgpack.decode(body, type=struct)
     except (ValueError, RecursionError) as error:
         raise PeerProtocolError(
-            f"{struct.__name__.strip('_')} does not decode: {error}", reason=Reason.MALFORMED
+            f"{struct.__name__.strip('_')} does not decode: {error}", reason=RefusalReason.MALFORMED
         ) from error
 
 
@@ -284,7 +292,8 @@ def _check_fields(peer: Introduction) -> None:
         or any(len(text) > _VERSION_CHARS_MAX for text in bounded)
     ):
         raise PeerProtocolError(
-            "an introduction with a name, number or list out of bounds", reason=Reason.MALFORMED
+            "an introduction with a name, number or list out of bounds",
+            reason=RefusalReason.MALFORMED,
         )
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import Struct
 
-from hyperscale.wire.admission import Courtesy
+from hyperscale.wire.admission import RetryThrottle
 from hyperscale.wire.backoff import Backoff
-from hyperscale.wire.breaker import Breaker, BreakerState
+from hyperscale.wire.circuit_breaker import BreakerState, CircuitBreaker
 from hyperscale.wire.connection import Connection
 from hyperscale.wire.errors import (
     CallError,
@@ -26,12 +26,12 @@ from hyperscale.wire.errors import (
     RemoteError,
     UnreachableError,
 )
-from hyperscale.wire.outbox import WAITING, Entry, Outbox
-from hyperscale.wire.registry import REGISTRY, Priority
-from hyperscale.wire.streams import Stream
+from hyperscale.wire.outbox import WAITING, Outbox, QueuedFrame
+from hyperscale.wire.registry import REGISTRY, MessagePriority
+from hyperscale.wire.streams import ReplyStream
 
 if TYPE_CHECKING:
-    from hyperscale.wire.peer import Hooks
+    from hyperscale.wire.server import ConnectionHooks
 
 PARKED_BYTES_MAX = 4 * 1024 * 1024
 PARKED_S = 10.0
@@ -43,11 +43,11 @@ _Reply = TypeVar("_Reply", bound=Struct)
 _Item = TypeVar("_Item", bound=Struct)
 
 
-class Dialler(Protocol):
+class LinkOwner(Protocol):
     """What a link needs of its node."""
 
     rng: Random
-    hooks: "Hooks"
+    hooks: "ConnectionHooks"
 
     async def dial(self, host: str, port: int) -> Connection: ...
 
@@ -57,7 +57,9 @@ class Dialler(Protocol):
 class PeerLink:
     """A peer at an address, whether it is there now or not."""
 
-    def __init__(self, node: Dialler, host: str, port: int, *, node_id: str | None = None) -> None:
+    def __init__(
+        self, node: LinkOwner, host: str, port: int, *, node_id: str | None = None
+    ) -> None:
         self.host = host
         self.port = port
         self.node_id = node_id
@@ -68,8 +70,8 @@ class PeerLink:
         self._node = node
         self._loop = asyncio.get_running_loop()
         self.closing: asyncio.Future[None] = self._loop.create_future()
-        self._breaker = Breaker()
-        self._courtesy = Courtesy()
+        self._breaker = CircuitBreaker()
+        self._courtesy = RetryThrottle()
         self._backoff = Backoff(node.rng)
         self._parked = Outbox(PARKED_BYTES_MAX)
         self._changed = asyncio.Event()
@@ -143,11 +145,13 @@ class PeerLink:
             return
         spec = REGISTRY.spec_of(message)
         until_s = self._loop.time() + PARKED_S if deadline_s is None else deadline_s
-        self._parked.push(Entry(spec.kind, 0, spec.priority, until_s, REGISTRY.encode(message)))
+        self._parked.push(
+            QueuedFrame(spec.kind, 0, spec.priority, until_s, REGISTRY.encode(message))
+        )
 
     async def stream(
         self, message: Struct, item: type[_Item], *, deadline_s: float
-    ) -> Stream[_Item]:
+    ) -> ReplyStream[_Item]:
         """A request answered in parts: `async with await link.stream(...) as parts`."""
         connection = self.connection or await self._connected(message, deadline_s)
         return connection.stream(message, item, deadline_s=deadline_s)
@@ -194,14 +198,14 @@ class PeerLink:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def park_again(self, unsent: list[Entry]) -> None:
+    def park_again(self, unsent: list[QueuedFrame]) -> None:
         """One-way messages a lost connection had not sent yet."""
         now_s = self._loop.time()
         for entry in unsent:
             until_s = entry.deadline_s or now_s + PARKED_S
             with suppress(QueueFullError):  # what does not fit is lost, as it would have been
                 self._parked.push(
-                    Entry(entry.kind, 0, entry.priority, until_s, entry.body, WAITING)
+                    QueuedFrame(entry.kind, 0, entry.priority, until_s, entry.body, WAITING)
                 )
 
     # -- inside ---------------------------------------------------------------------------
@@ -222,10 +226,12 @@ class PeerLink:
     def _unpark(self, connection: Connection) -> None:
         now_s = self._loop.time()
         while (entry := self._parked.pop(now_s=now_s)) is not None:
-            connection.resend(Entry(entry.kind, 0, entry.priority, entry.deadline_s, entry.body))
+            connection.resend(
+                QueuedFrame(entry.kind, 0, entry.priority, entry.deadline_s, entry.body)
+            )
 
     def _check_breaker(self, message: Struct) -> None:
-        if REGISTRY.spec_of(message).priority is Priority.CRITICAL:
+        if REGISTRY.spec_of(message).priority is MessagePriority.CRITICAL:
             return  # cancels and final results are always worth a try
         wait_s = self._breaker.try_begin(now_s=self._loop.time())
         if wait_s > 0:

@@ -22,7 +22,7 @@ _GONE_MAX = 1024
 WAITING, SENT, GONE = 0, 1, 2
 
 
-class Entry(Struct, gc=False, eq=False):
+class QueuedFrame(Struct, gc=False, eq=False):
     """One frame to be. `request_id` 0: one-way. `deadline_s` 0: no deadline.
 
     `fate`: WAITING, SENT (handed out by `pop`) or GONE (dropped, expired or taken back).
@@ -39,7 +39,7 @@ class Entry(Struct, gc=False, eq=False):
 class Outbox:
     def __init__(self, bytes_max: int = OUTBOX_BYTES_MAX) -> None:
         self._marks = tuple(int(bytes_max * mark) for mark in _MARKS)
-        self._lanes: tuple[deque[Entry], ...] = (deque(), deque(), deque(), deque())
+        self._lanes: tuple[deque[QueuedFrame], ...] = (deque(), deque(), deque(), deque())
         self._gone = 0  # taken back, and still in a lane
         self.held_bytes = 0
         self.dropped = 0
@@ -51,7 +51,7 @@ class Outbox:
     def __bool__(self) -> bool:
         return self.held_bytes > 0
 
-    def push(self, entry: Entry) -> None:
+    def push(self, entry: QueuedFrame) -> None:
         """Takes the entry, or raises `QueueFullError` and takes nothing."""
         size = len(entry.body) + HEAD_BYTES
         if self.held_bytes + size > self._marks[entry.priority]:
@@ -59,7 +59,7 @@ class Outbox:
         self._lanes[entry.priority].append(entry)
         self.held_bytes += size
 
-    def pop(self, *, now_s: float) -> Entry | None:
+    def pop(self, *, now_s: float) -> QueuedFrame | None:
         """The next to send: the highest priority, the longest waiting; None if there is none."""
         for lane in self._lanes:
             while lane:
@@ -76,18 +76,18 @@ class Outbox:
                 return entry
         return None
 
-    def discard(self, entry: Entry) -> bool:
+    def discard(self, entry: QueuedFrame) -> bool:
         """Takes an entry back. True if it was certainly never sent."""
         if entry.fate == WAITING:
             self._drop(entry)
         return entry.fate == GONE
 
-    def drain(self) -> Iterator[Entry]:
+    def drain(self) -> Iterator[QueuedFrame]:
         """Empties the box, in the order it would have been sent."""
         while (entry := self.pop(now_s=0.0)) is not None:
             yield entry
 
-    def _drop(self, entry: Entry) -> None:
+    def _drop(self, entry: QueuedFrame) -> None:
         self.held_bytes -= len(entry.body) + HEAD_BYTES
         entry.fate = GONE
         entry.body = b""
@@ -99,10 +99,10 @@ class Outbox:
                 lane.extend(waiting)
             self._gone = 0
 
-    def _make_room(self, entry: Entry, size: int) -> None:
+    def _make_room(self, entry: QueuedFrame, size: int) -> None:
         mark = self._marks[entry.priority]
         surplus = self.held_bytes + size - mark
-        victims: list[Entry] = []
+        victims: list[QueuedFrame] = []
         for priority in _EVICTABLE:
             if priority < entry.priority:
                 break

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from hyperscale.errors import InvariantError
-from hyperscale.wire.errors import PeerProtocolError, Reason
+from hyperscale.wire.errors import PeerProtocolError, RefusalReason
 from hyperscale.wire.roles import NODES, Role
 
 _S = TypeVar("_S", bound=Struct)
@@ -30,7 +30,7 @@ KIND_MAX = 0xFFFF
 KIND_BYTES = 2
 
 
-class Priority(IntEnum):
+class MessagePriority(IntEnum):
     """What is shed last (0) to first (3), and what leaves a queue first to last."""
 
     CRITICAL = 0  # probes, leadership, cancels, final results, leases: never shed
@@ -55,12 +55,12 @@ RATE_PER_10S = 100
 """What one guest may send of a message in 10 s unless its registration says otherwise."""
 
 
-class Spec(Struct, frozen=True):
+class MessageSpec(Struct, frozen=True):
     """One registered message type."""
 
     type: type[Struct]
     kind: int
-    priority: Priority
+    priority: MessagePriority
     size: SizeClass
     senders: frozenset[Role]
     rate_per_10s: int
@@ -71,17 +71,17 @@ class Spec(Struct, frozen=True):
         return self.type.__name__
 
 
-class Registry:
+class MessageRegistry:
     """Message types by number and by class. Filled while modules are imported, then only read."""
 
     def __init__(self) -> None:
-        self.by_kind: dict[int, Spec] = {}
-        self.by_type: dict[type[Struct], Spec] = {}
+        self.by_kind: dict[int, MessageSpec] = {}
+        self.by_type: dict[type[Struct], MessageSpec] = {}
         self.limits: dict[int, int] = {}
         self.parts: set[type[Struct]] = set()
         self._encode = msgspec.msgpack.Encoder().encode
 
-    def add(self, spec: Spec) -> None:
+    def add(self, spec: MessageSpec) -> None:
         if not 0 < spec.kind <= KIND_MAX:
             raise InvariantError(f"{spec.name}: kind {spec.kind} is not within 1..{KIND_MAX}")
         taken = self.by_kind.get(spec.kind)
@@ -92,7 +92,7 @@ class Registry:
         self.by_type[spec.type] = spec
         self.limits[spec.kind] = int(spec.size)
 
-    def spec_of(self, message: Struct) -> Spec:
+    def spec_of(self, message: Struct) -> MessageSpec:
         try:
             return self.by_type[type(message)]
         except KeyError:
@@ -117,12 +117,12 @@ class Registry:
         """The message in `body`; typed errors for everything a peer can get wrong."""
         spec = self.by_kind.get(kind)
         if spec is None:
-            raise PeerProtocolError(f"unknown message kind {kind}", reason=Reason.UNKNOWN)
+            raise PeerProtocolError(f"unknown message kind {kind}", reason=RefusalReason.UNKNOWN)
         try:
             return spec.decode(body)
         except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
             raise PeerProtocolError(
-                f"{spec.name} does not decode: {error}", reason=Reason.MALFORMED
+                f"{spec.name} does not decode: {error}", reason=RefusalReason.MALFORMED
             ) from error
 
     def pack(self, message: Struct) -> bytes:
@@ -133,29 +133,29 @@ class Registry:
         """What `pack` made."""
         if len(data) < KIND_BYTES:
             raise PeerProtocolError(
-                f"a datagram of {len(data)} bytes holds no message", reason=Reason.TRUNCATED
+                f"a datagram of {len(data)} bytes holds no message", reason=RefusalReason.TRUNCATED
             )
         kind = int.from_bytes(data[:KIND_BYTES], "big")
         limit = self.limits.get(kind, int(SizeClass.DATAGRAM))
         if len(data) - KIND_BYTES > limit:
             raise PeerProtocolError(
                 f"kind {kind} with {len(data) - KIND_BYTES} bytes, at most {limit}",
-                reason=Reason.OVERSIZED,
+                reason=RefusalReason.OVERSIZED,
             )
         return self.decode(kind, data[KIND_BYTES:])
 
 
-REGISTRY = Registry()
+REGISTRY = MessageRegistry()
 
 
 def message(
     *,
     kind: int,
-    priority: Priority,
+    priority: MessagePriority,
     size: SizeClass,
     senders: frozenset[Role] = NODES,
     rate_per_10s: int = RATE_PER_10S,
-    registry: Registry = REGISTRY,
+    registry: MessageRegistry = REGISTRY,
 ) -> Callable[[type[_S]], type[_S]]:
     """Registers a Struct as a message.
 
@@ -165,7 +165,7 @@ def message(
 
     def register(struct: type[_S]) -> type[_S]:
         registry.add(
-            Spec(
+            MessageSpec(
                 type=struct,
                 kind=kind,
                 priority=priority,
@@ -180,7 +180,7 @@ def message(
     return register
 
 
-def part(struct: type[_S]) -> type[_S]:
+def nested(struct: type[_S]) -> type[_S]:
     """Marks a Struct that is only ever a field of messages and has no number of its own."""
     REGISTRY.parts.add(struct)
     return struct

@@ -7,7 +7,7 @@ who hold the secret.
 
 from enum import StrEnum
 
-from hyperscale.wire.errors import PeerProtocolError, Reason
+from hyperscale.wire.errors import PeerProtocolError, RefusalReason
 
 
 class Role(StrEnum):
@@ -39,6 +39,6 @@ def check_may_connect(initiator: Role, target: Role) -> None:
         allowed = ", ".join(sorted(MAY_CONNECT[initiator]))
         raise PeerProtocolError(
             f"Connection denied: role '{initiator}' cannot connect to '{target}'",
-            reason=Reason.ROLE,
+            reason=RefusalReason.ROLE,
             hint=f"a {initiator} may connect to: {allowed}",
         )

@@ -29,9 +29,9 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from hyperscale.errors import InvariantError
-from hyperscale.wire.errors import PeerProtocolError, Reason
-from hyperscale.wire.replay import ReplayWindow
-from hyperscale.wire.secret import Secrets
+from hyperscale.wire.cluster_secret import Secrets
+from hyperscale.wire.errors import PeerProtocolError, RefusalReason
+from hyperscale.wire.replay_window import ReplayWindow
 
 KEY_BYTES = 32
 TAG_BYTES = 16
@@ -98,14 +98,14 @@ class FrameOpener:
         except InvalidTag:
             raise PeerProtocolError(
                 f"sealed frame {received} does not open",
-                reason=Reason.TAMPERED,
+                reason=RefusalReason.TAMPERED,
                 hint="it was altered, repeated, dropped or reordered on the way",
             ) from None
         self._received = received + 1
         return plain
 
 
-class Opened(NamedTuple):
+class OpenedDatagram(NamedTuple):
     """A datagram that is what it says it is."""
 
     node_id: str
@@ -190,23 +190,23 @@ class DatagramSealer:
             return head + plain
         return head + self._cipher.encrypt(_nonce(self._draw, counter), plain, head)
 
-    def open(self, datagram: bytes) -> Opened:
+    def open(self, datagram: bytes) -> OpenedDatagram:
         """Who sent it and what it says; `PeerProtocolError` for everything else."""
         envelope = self._read(datagram)
         node_id, incarnation = envelope.node_id, envelope.incarnation
         if node_id == self._node_id and incarnation == self._incarnation:
-            raise PeerProtocolError("a datagram of this node itself", reason=Reason.LOOPED)
+            raise PeerProtocolError("a datagram of this node itself", reason=RefusalReason.LOOPED)
         known = self._senders.get(node_id)
         if known is not None and incarnation < known.incarnation:
             raise PeerProtocolError(
                 f"{node_id}: incarnation {incarnation}, known is {known.incarnation}",
-                reason=Reason.INCARNATION,
+                reason=RefusalReason.INCARNATION,
             )
         if known is not None and incarnation > known.incarnation:
             known = None  # a new life, if it proves to be one
         if known is not None and not known.window.is_fresh(envelope.counter):
             raise PeerProtocolError(
-                f"{node_id}: datagram {envelope.counter} again", reason=Reason.REPLAYED
+                f"{node_id}: datagram {envelope.counter} again", reason=RefusalReason.REPLAYED
             )
         sender, plain = self._decrypt(known, envelope)
         self._senders[node_id] = sender
@@ -214,7 +214,7 @@ class DatagramSealer:
         if len(self._senders) > SENDERS_MAX:
             self._senders.popitem(last=False)
         sender.window.mark(envelope.counter)
-        return Opened(node_id, incarnation, plain)
+        return OpenedDatagram(node_id, incarnation, plain)
 
     def _read(self, datagram: bytes) -> _Envelope:
         """The parts of a datagram, none of them to be trusted yet."""
@@ -224,12 +224,14 @@ class DatagramSealer:
         )
         if group != self._group:
             raise PeerProtocolError(
-                "a datagram of another cluster or environment", reason=Reason.CLUSTER
+                "a datagram of another cluster or environment", reason=RefusalReason.CLUSTER
             )
         try:
             node_id = raw_id.decode()
         except UnicodeDecodeError:
-            raise PeerProtocolError("the node id is not text", reason=Reason.MALFORMED) from None
+            raise PeerProtocolError(
+                "the node id is not text", reason=RefusalReason.MALFORMED
+            ) from None
         nonce = _nonce(draw, counter)
         head, sealed = datagram[:body_at], datagram[body_at:]
         return _Envelope(node_id, raw_id, incarnation, counter, nonce, head, sealed)
@@ -239,30 +241,34 @@ class DatagramSealer:
         if len(datagram) > DATAGRAM_BYTES_MAX:
             raise PeerProtocolError(
                 f"a datagram of {len(datagram)} bytes, at most {DATAGRAM_BYTES_MAX}",
-                reason=Reason.OVERSIZED,
+                reason=RefusalReason.OVERSIZED,
             )
         if len(datagram) < _PREFIX_BYTES:
-            raise PeerProtocolError(f"a datagram of {len(datagram)} bytes", reason=Reason.TRUNCATED)
+            raise PeerProtocolError(
+                f"a datagram of {len(datagram)} bytes", reason=RefusalReason.TRUNCATED
+            )
         version, id_bytes = datagram[0], datagram[1]
         if version not in (_VERSION_SEALED, _VERSION_OPEN):
             raise PeerProtocolError(
                 f"datagram version {version}, this node speaks {_VERSION_SEALED}",
-                reason=Reason.VERSION,
+                reason=RefusalReason.VERSION,
             )
         if version == _VERSION_OPEN and self._secrets is not None:
-            raise PeerProtocolError("an unsealed datagram", reason=Reason.UNSEALED)
+            raise PeerProtocolError("an unsealed datagram", reason=RefusalReason.UNSEALED)
         if version == _VERSION_SEALED and self._secrets is None:
             raise PeerProtocolError(
-                "a sealed datagram, but this node has no secret", reason=Reason.SEALED
+                "a sealed datagram, but this node has no secret", reason=RefusalReason.SEALED
             )
         if not 0 < id_bytes <= NODE_ID_BYTES_MAX:
-            raise PeerProtocolError(f"a node id of {id_bytes} bytes", reason=Reason.MALFORMED)
+            raise PeerProtocolError(
+                f"a node id of {id_bytes} bytes", reason=RefusalReason.MALFORMED
+            )
         body_at = _PREFIX_BYTES + id_bytes + _FIXED.size
         tag_bytes = 0 if self._secrets is None else TAG_BYTES
         if len(datagram) < body_at + tag_bytes:
             raise PeerProtocolError(
                 f"a datagram of {len(datagram)} bytes ends within its header",
-                reason=Reason.TRUNCATED,
+                reason=RefusalReason.TRUNCATED,
             )
         return datagram[_PREFIX_BYTES : _PREFIX_BYTES + id_bytes], body_at
 
@@ -289,7 +295,7 @@ class DatagramSealer:
             known.secret, known.cipher = secret, cipher  # the window goes on
             return known, plain
         raise PeerProtocolError(
-            "a datagram that opens with none of this node's secrets", reason=Reason.SECRET
+            "a datagram that opens with none of this node's secrets", reason=RefusalReason.SECRET
         )
 
     def _cipher_of(self, secret: bytes, raw_id: bytes, incarnation: int) -> AESGCM:

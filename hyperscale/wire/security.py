@@ -13,11 +13,11 @@ from typing import Any
 from msgspec import Struct
 
 from hyperscale.errors import InputError
-from hyperscale.wire.identity import Vouched, vouched_by
-from hyperscale.wire.secret import Secrets
+from hyperscale.wire.certificate_identity import CertificateIdentity, identity_from_uris
+from hyperscale.wire.cluster_secret import Secrets
 
 
-class Mode(StrEnum):
+class SecurityMode(StrEnum):
     """How a TCP connection is secured; both sides must say the same."""
 
     TLS = "tls"
@@ -34,7 +34,7 @@ class TlsFiles(Struct, frozen=True):
     verify_hostname: bool = True
 
 
-class Tls:
+class TlsContexts:
     """The two contexts made of the files."""
 
     def __init__(self, files: TlsFiles) -> None:
@@ -49,15 +49,15 @@ class Security:
 
     def __init__(self, *, secrets: Secrets | None = None, tls: TlsFiles | None = None) -> None:
         self.secrets = secrets
-        self.tls = None if tls is None else Tls(tls)
+        self.tls = None if tls is None else TlsContexts(tls)
         if self.tls is not None:
-            self.mode = Mode.TLS
+            self.mode = SecurityMode.TLS
         else:
-            self.mode = Mode.NONE if secrets is None else Mode.SECRET
+            self.mode = SecurityMode.NONE if secrets is None else SecurityMode.SECRET
 
     def check_bind(self, host: str) -> None:
         """Raises if this node may not listen there."""
-        if self.mode is Mode.NONE and not is_loopback(host):
+        if self.mode is SecurityMode.NONE and not is_loopback(host):
             raise InputError(
                 f"without a cluster secret or certificates a node listens on loopback only, "
                 f"not on {host}",
@@ -84,10 +84,10 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def vouched_by_peer(certificate: dict[str, Any] | None) -> Vouched:
+def certificate_identity(certificate: dict[str, Any] | None) -> CertificateIdentity:
     """What the certificate of an established TLS connection vouches for."""
     names = (certificate or {}).get("subjectAltName", ())
-    return vouched_by(value for kind, value in names if kind == "URI")
+    return identity_from_uris(value for kind, value in names if kind == "URI")
 
 
 def _context(protocol: int, files: TlsFiles) -> ssl.SSLContext:

@@ -5,7 +5,7 @@ numbers of requests, what is pending in both directions, the outgoing queue, kee
 orderly end. It knows no task and no transport; `connection` drives it.
 
 Only a breach of framing or sealing ends a connection. A message that cannot be decoded, is not
-allowed or not known is answered with `Failed` and counted: a peer one version apart must be
+allowed or not known is answered with `CallFailed` and counted: a peer one version apart must be
 able to go on.
 """
 
@@ -15,8 +15,8 @@ from contextlib import suppress
 from msgspec import Struct
 
 from hyperscale.wire.admission import Admission
-from hyperscale.wire.calls import InboundCall, Inflow, Pending, Waiter
-from hyperscale.wire.deadlines import Deadlines
+from hyperscale.wire.call_deadlines import CallDeadlines
+from hyperscale.wire.calls import InboundCall, PendingCall, ReplyFuture, StreamBuffer
 from hyperscale.wire.errors import (
     CallError,
     ConnectionLostError,
@@ -24,24 +24,24 @@ from hyperscale.wire.errors import (
     OverloadedError,
     PeerProtocolError,
     QueueFullError,
-    Reason,
+    RefusalReason,
     RemoteError,
     UnreachableError,
 )
 from hyperscale.wire.frames import DEADLINE_MS_MAX, REQUEST_ID_MAX, Frame, encode_head
-from hyperscale.wire.handshake import Agreement
+from hyperscale.wire.handshake import HandshakeResult
 from hyperscale.wire.messages import (
-    Cancel,
-    Failed,
-    Goodbye,
-    Overloaded,
-    Ping,
-    Pong,
+    CallFailed,
+    CallOverloaded,
+    CancelCall,
+    GoAway,
+    KeepAlive,
+    KeepAliveReply,
     StreamCredit,
     StreamEnd,
 )
-from hyperscale.wire.outbox import GONE, Entry, Outbox
-from hyperscale.wire.registry import REGISTRY, Priority, Spec
+from hyperscale.wire.outbox import GONE, Outbox, QueuedFrame
+from hyperscale.wire.registry import REGISTRY, MessagePriority, MessageSpec
 from hyperscale.wire.sealing import TAG_BYTES
 
 PING_AFTER_S = 5.0
@@ -53,7 +53,16 @@ _REMOTE_TEXT_CHARS_MAX = 2000
 _CONTROL_KIND_MAX = 17
 _CANCEL, _FAILED, _OVERLOADED, _END, _CREDIT, _PING, _PONG, _GOODBYE = (
     REGISTRY.by_type[struct].kind
-    for struct in (Cancel, Failed, Overloaded, StreamEnd, StreamCredit, Ping, Pong, Goodbye)
+    for struct in (
+        CancelCall,
+        CallFailed,
+        CallOverloaded,
+        StreamEnd,
+        StreamCredit,
+        KeepAlive,
+        KeepAliveReply,
+        GoAway,
+    )
 )
 
 
@@ -62,7 +71,7 @@ class Session:
 
     def __init__(
         self,
-        agreement: Agreement,
+        agreement: HandshakeResult,
         *,
         is_dialer: bool,
         admission: Admission,
@@ -83,10 +92,10 @@ class Session:
         self._is_dialer = is_dialer
         self._parity = 1 if is_dialer else 0
         self._next_id = 1 if is_dialer else 2
-        self._pending: dict[int, Pending] = {}
+        self._pending: dict[int, PendingCall] = {}
         self._calls: dict[int, InboundCall] = {}
         self._one_ways: set[InboundCall] = set()
-        self._deadlines = Deadlines()
+        self._deadlines = CallDeadlines()
         self._admission = admission
         self._on_call = on_call
         self._on_refused = on_refused
@@ -104,20 +113,20 @@ class Session:
         self,
         message: Struct,
         reply: type[Struct],
-        waiter: Waiter | None,
+        waiter: ReplyFuture | None,
         *,
         deadline_s: float,
-        inflow: Inflow | None = None,
+        inflow: StreamBuffer | None = None,
     ) -> int:
         """Queues a request; its outcome goes to `waiter`, or item by item to `inflow`."""
         spec = REGISTRY.spec_of(message)
         reply_spec = REGISTRY.by_type[reply]
         request_id = self._take_id()
         body = REGISTRY.encode(message)
-        entry = Entry(spec.kind, request_id, spec.priority, deadline_s, body)
+        entry = QueuedFrame(spec.kind, request_id, spec.priority, deadline_s, body)
         self.outbox.push(entry)
         bucket = self._deadlines.add(request_id, deadline_s) if deadline_s else -1
-        self._pending[request_id] = Pending(
+        self._pending[request_id] = PendingCall(
             spec.name, entry, reply_spec, waiter=waiter, inflow=inflow, bucket=bucket
         )
         return request_id
@@ -125,13 +134,15 @@ class Session:
     def send(self, message: Struct, *, deadline_s: float = 0.0) -> None:
         """Queues a one-way message."""
         spec = REGISTRY.spec_of(message)
-        self.outbox.push(Entry(spec.kind, 0, spec.priority, deadline_s, REGISTRY.encode(message)))
+        self.outbox.push(
+            QueuedFrame(spec.kind, 0, spec.priority, deadline_s, REGISTRY.encode(message))
+        )
 
     def cancel(self, request_id: int) -> None:
         """Nobody waits for this answer any more: takes the request back, or tells the peer."""
         pending = self._forget_pending(request_id)
         if pending is not None and not self.outbox.discard(pending.entry):
-            self._push_control(Cancel(), request_id)
+            self._push_control(CancelCall(), request_id)
 
     def grant(self, request_id: int, credit_bytes: int) -> None:
         """The reader of a stream has room again."""
@@ -162,14 +173,14 @@ class Session:
         if not call.is_open:
             return
         if call.request_id:
-            self._push_control(Failed(code, text[:_REMOTE_TEXT_CHARS_MAX]), call.request_id)
+            self._push_control(CallFailed(code, text[:_REMOTE_TEXT_CHARS_MAX]), call.request_id)
         self.forget(call)
 
     def answer_overloaded(self, call: InboundCall, retry_after_s: float) -> None:
         if not call.is_open:
             return
         if call.request_id:
-            self._push_control(Overloaded(retry_after_s, call.spec.name), call.request_id)
+            self._push_control(CallOverloaded(retry_after_s, call.spec.name), call.request_id)
         self.forget(call)
 
     def answer_item(self, call: InboundCall, item: Struct) -> int:
@@ -266,7 +277,7 @@ class Session:
             return False
         if silent_s >= self._ping_after_s and not self._is_pinged:
             self._is_pinged = True
-            self._push_control(Ping(), 0)
+            self._push_control(KeepAlive(), 0)
         return True
 
     # -- the end --------------------------------------------------------------------------
@@ -275,7 +286,9 @@ class Session:
         """No request of ours follows what is queued now. In the last lane, so that none does."""
         if not self._has_said_goodbye:
             self._has_said_goodbye = True
-            entry = Entry(_GOODBYE, 0, Priority.LOW, 0.0, REGISTRY.encode(Goodbye(why[:200])))
+            entry = QueuedFrame(
+                _GOODBYE, 0, MessagePriority.LOW, 0.0, REGISTRY.encode(GoAway(why[:200]))
+            )
             with suppress(QueueFullError):  # then the end comes by time instead
                 self.outbox.push(entry)
 
@@ -293,9 +306,9 @@ class Session:
             and not (self._pending or self._calls or self._one_ways or self.outbox)
         )
 
-    def close(self, why: str) -> list[Entry]:
+    def close(self, why: str) -> list[QueuedFrame]:
         """Ends everything; returns the one-way messages that were not sent."""
-        unsent: list[Entry] = []
+        unsent: list[QueuedFrame] = []
         for entry in self.outbox.drain():
             entry.fate = GONE
             if not entry.request_id and entry.kind > _CONTROL_KIND_MAX:
@@ -346,7 +359,9 @@ class Session:
         if waiter is not None and not waiter.done():
             waiter.set_result(message)
 
-    def _take_other_answer(self, request_id: int, pending: Pending, kind: int, body: bytes) -> None:
+    def _take_other_answer(
+        self, request_id: int, pending: PendingCall, kind: int, body: bytes
+    ) -> None:
         name = f"{pending.name} to {self.peer.node_id}"
         if kind == _END and pending.inflow is not None:
             self._forget_pending(request_id)
@@ -354,13 +369,13 @@ class Session:
             return
         error: CallError
         if kind == _OVERLOADED:
-            refused: Overloaded = REGISTRY.decode(kind, body)
+            refused: CallOverloaded = REGISTRY.decode(kind, body)
             error = OverloadedError(
                 f"{name}: refused, retry after {refused.retry_after_s:.3g} s",
                 retry_after_s=refused.retry_after_s,
             )
         elif kind == _FAILED:
-            failed: Failed = REGISTRY.decode(kind, body)
+            failed: CallFailed = REGISTRY.decode(kind, body)
             error = RemoteError(f"{name}: {failed.code}: {failed.message}", code=failed.code)
         else:
             error = RemoteError(f"{name}: answered by kind {kind}", code="unexpected")
@@ -370,27 +385,29 @@ class Session:
         self, request_id: int, kind: int, body: bytes, deadline_ms: int, now_s: float
     ) -> None:
         if request_id in self._calls:
-            raise PeerProtocolError(f"request {request_id} again", reason=Reason.UNEXPECTED)
+            raise PeerProtocolError(f"request {request_id} again", reason=RefusalReason.UNEXPECTED)
         spec = REGISTRY.by_kind.get(kind)
         if spec is None:
-            refusal = PeerProtocolError(f"message kind {kind} is not known", reason=Reason.UNKNOWN)
+            refusal = PeerProtocolError(
+                f"message kind {kind} is not known", reason=RefusalReason.UNKNOWN
+            )
             self._refuse(request_id, refusal)
             return
         if self.peer.role not in spec.senders:
             text = f"a {self.peer.role} may not send {spec.name}"
-            self._refuse(request_id, PeerProtocolError(text, reason=Reason.ROLE))
+            self._refuse(request_id, PeerProtocolError(text, reason=RefusalReason.ROLE))
             return
         retry_after_s = self._admission.admit(spec, self.peer.role, self.peer.node_id, now_s=now_s)
         if retry_after_s:
             if request_id:
-                self._push_control(Overloaded(retry_after_s, spec.name), request_id)
+                self._push_control(CallOverloaded(retry_after_s, spec.name), request_id)
             return
         try:
             message = spec.decode(body)
         except (ValueError, RecursionError) as error:
             self._admission.release(spec.priority)
             text = f"{spec.name} does not decode: {error}"
-            self._refuse(request_id, PeerProtocolError(text, reason=Reason.MALFORMED))
+            self._refuse(request_id, PeerProtocolError(text, reason=RefusalReason.MALFORMED))
             return
         deadline_s = now_s + deadline_ms / 1000 if deadline_ms else 0.0
         call = InboundCall(self, spec, request_id, message, deadline_s)
@@ -413,37 +430,41 @@ class Session:
             if call is not None:
                 call.add_credit(credit.consumed_bytes)
         elif kind == _PING:
-            self._push_control(Pong(), 0)
+            self._push_control(KeepAliveReply(), 0)
         elif kind == _GOODBYE:
             self._has_heard_goodbye = True
             self.say_goodbye("")
         elif kind != _PONG:
             raise PeerProtocolError(
-                f"kind {kind} on an established connection", reason=Reason.UNEXPECTED
+                f"kind {kind} on an established connection", reason=RefusalReason.UNEXPECTED
             )
 
     def _refuse(self, request_id: int, error: PeerProtocolError) -> None:
         self._on_refused(error)
         if request_id:
-            self._push_control(Failed(error.reason, str(error)), request_id)
+            self._push_control(CallFailed(error.reason, str(error)), request_id)
 
-    def _push(self, call: InboundCall, spec: Spec, priority: int, message: Struct) -> int:
+    def _push(self, call: InboundCall, spec: MessageSpec, priority: int, message: Struct) -> int:
         body = REGISTRY.encode(message)
         try:
-            self.outbox.push(Entry(spec.kind, call.request_id, priority, call.deadline_s, body))
+            self.outbox.push(
+                QueuedFrame(spec.kind, call.request_id, priority, call.deadline_s, body)
+            )
         except QueueFullError:
             text = "the answer did not fit the queue to this peer"
-            self._push_control(Failed("queue_full", text), call.request_id)
+            self._push_control(CallFailed("queue_full", text), call.request_id)
             self.forget(call)
         return len(body)
 
     def _push_control(self, message: Struct, request_id: int) -> None:
         spec = REGISTRY.by_type[type(message)]
         self.outbox.push(
-            Entry(spec.kind, request_id, Priority.CRITICAL, 0.0, REGISTRY.encode(message))
+            QueuedFrame(
+                spec.kind, request_id, MessagePriority.CRITICAL, 0.0, REGISTRY.encode(message)
+            )
         )
 
-    def _forget_pending(self, request_id: int) -> Pending | None:
+    def _forget_pending(self, request_id: int) -> PendingCall | None:
         pending = self._pending.pop(request_id, None)
         if pending is not None and pending.bucket >= 0:
             self._deadlines.remove(request_id, pending.bucket)
@@ -467,5 +488,5 @@ class Session:
         if self.outbox.discard(pending.entry):
             self._fail(request_id, UnreachableError(f"{name}: not sent before the deadline"))
         else:
-            self._push_control(Cancel(), request_id)
+            self._push_control(CancelCall(), request_id)
             self._fail(request_id, DeadlineError(f"{name}: no answer before the deadline"))

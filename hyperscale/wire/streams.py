@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from msgspec import Struct
 
-from hyperscale.wire.calls import Inflow
+from hyperscale.wire.calls import StreamBuffer
 
 if TYPE_CHECKING:
     from hyperscale.wire.connection import Connection
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _Item = TypeVar("_Item", bound=Struct)
 
 
-class Stream(Generic[_Item]):
+class ReplyStream(Generic[_Item]):
     """An async iterator over the parts of an answer. Leaving it early cancels the rest.
 
     async with connection.stream(Request(), Part, deadline_s=...) as parts:
@@ -28,7 +28,7 @@ class Stream(Generic[_Item]):
         self._message = message
         self._item = item
         self._deadline_s = deadline_s
-        self._inflow = Inflow(self._wake)
+        self._inflow = StreamBuffer(self._wake)
         self._request_id = 0
         self._waiter: asyncio.Future[None] | None = None
 

@@ -17,7 +17,7 @@ from hyperscale.client.cluster_file import ClusterFile, NodeRow, write_cluster
 from hyperscale.lab.cluster import why_not_ready
 from hyperscale.lab.layout import PROGRAM
 from hyperscale.lab.node_processes import start_node
-from hyperscale.wire.secret import make_secret, write_secret_file
+from hyperscale.wire.cluster_secret import make_secret, write_secret_file
 from tests.cluster.lab import Cluster, until
 from tests.netlab.lab import NetLab, Side
 

@@ -12,7 +12,7 @@ from hyperscale.config.schema import ROLES, NodeConfig, settings
 from hyperscale.errors import InputError
 from hyperscale.membership.discovery import DiscoveryConfig
 from hyperscale.membership.settings import MembershipConfig
-from hyperscale.wire.identity import is_name
+from hyperscale.wire.certificate_identity import is_name
 
 SEEDS = {"discovery": {"seeds": ["127.0.0.1:9000"]}}
 

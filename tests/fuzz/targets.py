@@ -18,23 +18,24 @@ from typing import Any, Union, get_args, get_origin
 import msgspec
 
 import hyperscale
-from hyperscale.membership.core import Identity, Membership
-from hyperscale.membership.events import Received, SyncAsked, Tick
+from hyperscale.membership.core import LocalIdentity, Membership
+from hyperscale.membership.events import DatagramReceived, PushPullRequested, Tick
 from hyperscale.membership.messages import View
 from hyperscale.membership.settings import MembershipConfig
 from hyperscale.nodes.http import HttpEndpoint, Response, plain
-from hyperscale.wire.admission import Admission, Watermarks
-from hyperscale.wire.calls import InboundCall, Inflow
-from hyperscale.wire.errors import PeerProtocolError, QueueFullError, Reason
-from hyperscale.wire.frames import Frame, FrameDecoder, encode_head
-from hyperscale.wire.handshake import PROTOCOL, Agreement, Handshake, handshake_decoder
-from hyperscale.wire.identity import vouched_by
+from hyperscale.wire.admission import Admission, AdmissionWatermarks
+from hyperscale.wire.calls import InboundCall, StreamBuffer
+from hyperscale.wire.certificate_identity import identity_from_uris
+from hyperscale.wire.cluster_secret import Secrets
+from hyperscale.wire.errors import PeerProtocolError, QueueFullError, RefusalReason
+from hyperscale.wire.frames import Frame, WireFrameDecoder, encode_head
+from hyperscale.wire.handshake import PROTOCOL, Handshake, HandshakeResult, handshake_decoder
 from hyperscale.wire.messages import (
     SALT_BYTES,
     Chunk,
     Introduction,
-    Ping,
-    Pong,
+    KeepAlive,
+    KeepAliveReply,
 )
 from hyperscale.wire.registry import REGISTRY, UNKNOWN_KIND_BYTES_MAX
 from hyperscale.wire.roles import Role
@@ -45,8 +46,7 @@ from hyperscale.wire.sealing import (
     FrameSealer,
     session_keys,
 )
-from hyperscale.wire.secret import Secrets
-from hyperscale.wire.security import Mode
+from hyperscale.wire.security import SecurityMode
 from hyperscale.wire.session import Session
 
 Target = Callable[[bytes], None]
@@ -126,8 +126,8 @@ def frames(data: bytes) -> None:
     check(whole == _collect([*single, stream[300:]]), "byte by byte it reads differently")
 
 
-def _collect(pieces: list[bytes]) -> tuple[list[tuple[int, int, int, bytes]], Reason | None]:
-    decoder = FrameDecoder({1: 100, 2: 5000}, limit_other=300)
+def _collect(pieces: list[bytes]) -> tuple[list[tuple[int, int, int, bytes]], RefusalReason | None]:
+    decoder = WireFrameDecoder({1: 100, 2: 5000}, limit_other=300)
     found = []
     for piece in pieces:
         try:
@@ -145,7 +145,9 @@ def _collect(pieces: list[bytes]) -> tuple[list[tuple[int, int, int, bytes]], Re
 
 def _side(*, is_dialer: bool, secrets: Secrets = SECRETS) -> Handshake:
     local = LOCAL if is_dialer else REMOTE
-    return Handshake(local, Mode.SECRET, secrets, is_dialer=is_dialer, salt=os.urandom(SALT_BYTES))
+    return Handshake(
+        local, SecurityMode.SECRET, secrets, is_dialer=is_dialer, salt=os.urandom(SALT_BYTES)
+    )
 
 
 def handshake(data: bytes) -> None:
@@ -167,8 +169,8 @@ def handshake(data: bytes) -> None:
 
 def introduction(data: bytes) -> None:
     """What a peer with the secret may say about itself: agreed within bounds, or refused."""
-    machine = Handshake(LOCAL, Mode.NONE, None, is_dialer=False, salt=bytes(SALT_BYTES))
-    stranger = Handshake(REMOTE, Mode.NONE, None, is_dialer=True, salt=bytes(SALT_BYTES))
+    machine = Handshake(LOCAL, SecurityMode.NONE, None, is_dialer=False, salt=bytes(SALT_BYTES))
+    stranger = Handshake(REMOTE, SecurityMode.NONE, None, is_dialer=True, salt=bytes(SALT_BYTES))
     machine.receive(_one(stranger.begin()))
     try:
         machine.receive(Frame(2, 0, 0, 0, bytes(16), data))
@@ -197,10 +199,10 @@ def session(data: bytes) -> None:
     keys = session_keys(b"s" * 16, salts=bytes(64), transcript=b"")
     own, theirs = keys if is_dialer else (keys.from_acceptor, keys.from_dialer)
     sealer = FrameSealer(theirs)
-    admission = Admission(Watermarks(total=20, normal=6, low=4), Random(1))
+    admission = Admission(AdmissionWatermarks(total=20, normal=6, low=4), Random(1))
     calls: list[InboundCall] = []
     machine = Session(
-        Agreement(
+        HandshakeResult(
             peer=msgspec.structs.replace(REMOTE, role=role),
             protocol=PROTOCOL,
             capabilities=frozenset(),
@@ -213,11 +215,11 @@ def session(data: bytes) -> None:
         on_refused=lambda _: None,
         now_s=0.0,
     )
-    inflow = Inflow(lambda: None)
-    machine.request(Ping(), Pong, None, deadline_s=3.0, inflow=None)
-    machine.request(Ping(), Chunk, None, deadline_s=0.0, inflow=inflow)
+    inflow = StreamBuffer(lambda: None)
+    machine.request(KeepAlive(), KeepAliveReply, None, deadline_s=3.0, inflow=None)
+    machine.request(KeepAlive(), Chunk, None, deadline_s=0.0, inflow=inflow)
     now_s = 0.0
-    decoder = FrameDecoder(REGISTRY.limits, limit_other=UNKNOWN_KIND_BYTES_MAX, overhead=16)
+    decoder = WireFrameDecoder(REGISTRY.limits, limit_other=UNKNOWN_KIND_BYTES_MAX, overhead=16)
     try:
         while reader.has_more:
             now_s += reader.number(4)
@@ -229,7 +231,7 @@ def session(data: bytes) -> None:
             elif action == 1:
                 machine.outgoing(now_s=now_s, bytes_max=2000)
             elif action == 2 and calls:
-                calls.pop().reply(Pong())
+                calls.pop().reply(KeepAliveReply())
             elif action == 3 and inflow.items:
                 inflow.take()
             else:
@@ -286,7 +288,7 @@ def datagrams(data: bytes) -> None:
         try:
             opened = receiver.open(datagram)
         except PeerProtocolError as error:
-            if error.reason is Reason.REPLAYED:
+            if error.reason is RefusalReason.REPLAYED:
                 check(datagram in heard or datagram not in _GENUINE, "refused the first time")
             continue
         check(datagram in _GENUINE, "a forgery was opened")
@@ -313,7 +315,7 @@ def open_datagrams(data: bytes) -> None:
 def certificates(data: bytes) -> None:
     """The names in a certificate someone else signed for."""
     try:
-        vouched = vouched_by(data.decode("latin-1").split("\n"))
+        vouched = identity_from_uris(data.decode("latin-1").split("\n"))
     except PeerProtocolError:
         return
     check(vouched.roles and vouched.cluster and vouched.environment, "vouched for nothing")
@@ -322,7 +324,7 @@ def certificates(data: bytes) -> None:
 def membership(data: bytes) -> None:
     """A member with the secret that says anything at all: the core stands it."""
     reader = Reader(data)
-    identity = Identity(node="local", incarnation=5, role=Role.MANAGER, address="127.0.0.1:1")
+    identity = LocalIdentity(node="local", incarnation=5, role=Role.MANAGER, address="127.0.0.1:1")
     core = Membership(identity, MembershipConfig(), rng=Random(1), now_s=0.0)
     now_s = 0.0
     while reader.has_more:
@@ -335,9 +337,9 @@ def membership(data: bytes) -> None:
             core.handle(Tick(), now_s=now_s)
             continue
         if isinstance(message, View):
-            core.handle(SyncAsked(sender, incarnation, message, 0), now_s=now_s)
+            core.handle(PushPullRequested(sender, incarnation, message, 0), now_s=now_s)
         else:
-            core.handle(Received("127.0.0.1:2", sender, incarnation, message), now_s=now_s)
+            core.handle(DatagramReceived("127.0.0.1:2", sender, incarnation, message), now_s=now_s)
     check(core.wake_at_s() >= 0, "no time to wake at")
 
 

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from hyperscale.errors import InputError
 from hyperscale.health.overload import (
-    Overload,
+    LoadSample,
     OverloadConfig,
     OverloadDetector,
-    Sample,
-    Signal,
+    OverloadLevel,
+    OverloadSignal,
 )
 
 STEP_S = 0.25
@@ -18,7 +18,7 @@ STEP_S = 0.25
 
 def feed(
     detector: OverloadDetector,
-    sample: Sample,
+    sample: LoadSample,
     *,
     seconds: float,
     from_s: float = 0.0,
@@ -38,23 +38,23 @@ def feed(
 @pytest.mark.parametrize(
     ("sample", "level"),
     [
-        (Sample(), Overload.HEALTHY),
-        (Sample(memory=0.70), Overload.HEALTHY),
-        (Sample(memory=0.71), Overload.BUSY),
-        (Sample(memory=0.86), Overload.STRESSED),
-        (Sample(memory=0.96), Overload.OVERLOADED),
-        (Sample(cpu=0.71), Overload.BUSY),
-        (Sample(cpu=0.86), Overload.STRESSED),
-        (Sample(cpu=0.96), Overload.OVERLOADED),
-        (Sample(in_flight=0.86), Overload.STRESSED),
-        (Sample(queue=0.96), Overload.OVERLOADED),
-        (Sample(lag_s=0.11), Overload.BUSY),
-        (Sample(lag_s=0.26), Overload.STRESSED),
-        (Sample(lag_s=1.1), Overload.OVERLOADED),
-        (Sample(cpu=0.71, memory=0.86), Overload.STRESSED),
+        (LoadSample(), OverloadLevel.HEALTHY),
+        (LoadSample(memory=0.70), OverloadLevel.HEALTHY),
+        (LoadSample(memory=0.71), OverloadLevel.BUSY),
+        (LoadSample(memory=0.86), OverloadLevel.STRESSED),
+        (LoadSample(memory=0.96), OverloadLevel.OVERLOADED),
+        (LoadSample(cpu=0.71), OverloadLevel.BUSY),
+        (LoadSample(cpu=0.86), OverloadLevel.STRESSED),
+        (LoadSample(cpu=0.96), OverloadLevel.OVERLOADED),
+        (LoadSample(in_flight=0.86), OverloadLevel.STRESSED),
+        (LoadSample(queue=0.96), OverloadLevel.OVERLOADED),
+        (LoadSample(lag_s=0.11), OverloadLevel.BUSY),
+        (LoadSample(lag_s=0.26), OverloadLevel.STRESSED),
+        (LoadSample(lag_s=1.1), OverloadLevel.OVERLOADED),
+        (LoadSample(cpu=0.71, memory=0.86), OverloadLevel.STRESSED),
     ],
 )
-def test_the_worst_signal_decides(sample: Sample, level: Overload) -> None:
+def test_the_worst_signal_decides(sample: LoadSample, level: OverloadLevel) -> None:
     detector = OverloadDetector(counts_cpu=True)
     feed(detector, sample, seconds=3)
     assert detector.level is level
@@ -63,61 +63,61 @@ def test_the_worst_signal_decides(sample: Sample, level: Overload) -> None:
 @pytest.mark.parametrize(
     ("latency_s", "level"),
     [
-        (0.199, Overload.HEALTHY),
-        (0.201, Overload.BUSY),
-        (0.501, Overload.STRESSED),
-        (2.001, Overload.OVERLOADED),
+        (0.199, OverloadLevel.HEALTHY),
+        (0.201, OverloadLevel.BUSY),
+        (0.501, OverloadLevel.STRESSED),
+        (2.001, OverloadLevel.OVERLOADED),
     ],
 )
 def test_latency_is_judged_by_itself_even_when_it_never_was_better(
-    latency_s: float, level: Overload
+    latency_s: float, level: OverloadLevel
 ) -> None:
     detector = OverloadDetector(counts_cpu=False)
-    feed(detector, Sample(), seconds=5, latency_s=latency_s)
+    feed(detector, LoadSample(), seconds=5, latency_s=latency_s)
     assert detector.level is level
 
 
 def test_a_busy_cpu_is_no_backlog() -> None:
     detector = OverloadDetector(counts_cpu=True)
-    detector.observe(Sample(cpu=0.99, memory=0.99), now_s=0.0)
-    assert detector.backlog is Overload.HEALTHY
-    detector.observe(Sample(queue=0.86), now_s=1.0)
-    assert detector.backlog is Overload.STRESSED
+    detector.observe(LoadSample(cpu=0.99, memory=0.99), now_s=0.0)
+    assert detector.backlog is OverloadLevel.HEALTHY
+    detector.observe(LoadSample(queue=0.86), now_s=1.0)
+    assert detector.backlog is OverloadLevel.STRESSED
 
 
 def test_a_load_generator_may_use_all_of_its_cpu() -> None:
     detector = OverloadDetector(counts_cpu=False)
-    feed(detector, Sample(cpu=1.0), seconds=60)
-    assert detector.level is Overload.HEALTHY
+    feed(detector, LoadSample(cpu=1.0), seconds=60)
+    assert detector.level is OverloadLevel.HEALTHY
 
 
 def test_three_times_the_usual_latency_is_stressed_and_stays_so() -> None:
     detector = OverloadDetector(counts_cpu=False)
-    now_s = feed(detector, Sample(), seconds=60, latency_s=0.060)
-    assert detector.level is Overload.HEALTHY
+    now_s = feed(detector, LoadSample(), seconds=60, latency_s=0.060)
+    assert detector.level is OverloadLevel.HEALTHY
     levels = []
     for _ in range(100):
-        now_s = feed(detector, Sample(), seconds=1, from_s=now_s, latency_s=0.180)
+        now_s = feed(detector, LoadSample(), seconds=1, from_s=now_s, latency_s=0.180)
         levels.append(detector.level)
-    assert levels[-1] is Overload.STRESSED
-    first = levels.index(Overload.STRESSED)
-    assert set(levels[first:]) == {Overload.STRESSED}
+    assert levels[-1] is OverloadLevel.STRESSED
+    first = levels.index(OverloadLevel.STRESSED)
+    assert set(levels[first:]) == {OverloadLevel.STRESSED}
 
 
 def test_a_change_of_what_is_usual_is_learnt_in_the_end() -> None:
     detector = OverloadDetector(counts_cpu=False)
-    now_s = feed(detector, Sample(), seconds=60, latency_s=0.060)
-    now_s = feed(detector, Sample(), seconds=60, from_s=now_s, latency_s=0.120)
-    assert detector.level is Overload.STRESSED
-    feed(detector, Sample(), seconds=600, from_s=now_s, latency_s=0.120)
-    assert detector.level is Overload.HEALTHY
+    now_s = feed(detector, LoadSample(), seconds=60, latency_s=0.060)
+    now_s = feed(detector, LoadSample(), seconds=60, from_s=now_s, latency_s=0.120)
+    assert detector.level is OverloadLevel.STRESSED
+    feed(detector, LoadSample(), seconds=600, from_s=now_s, latency_s=0.120)
+    assert detector.level is OverloadLevel.HEALTHY
 
 
 def test_growth_below_the_floor_means_nothing() -> None:
     detector = OverloadDetector(counts_cpu=False)
-    now_s = feed(detector, Sample(), seconds=60, latency_s=0.001)
-    feed(detector, Sample(), seconds=60, from_s=now_s, latency_s=0.030)
-    assert detector.level is Overload.HEALTHY
+    now_s = feed(detector, LoadSample(), seconds=60, latency_s=0.001)
+    feed(detector, LoadSample(), seconds=60, from_s=now_s, latency_s=0.030)
+    assert detector.level is OverloadLevel.HEALTHY
 
 
 @given(
@@ -129,12 +129,12 @@ def test_one_spike_of_latency_and_one_of_lag_change_nothing(
     usual_s: float, spike_s: float, lag_s: float
 ) -> None:
     detector = OverloadDetector(counts_cpu=False)
-    now_s = feed(detector, Sample(), seconds=20, latency_s=usual_s)
+    now_s = feed(detector, LoadSample(), seconds=20, latency_s=usual_s)
     detector.record_latency(spike_s, now_s=now_s)
-    detector.observe(Sample(lag_s=lag_s), now_s=now_s)
+    detector.observe(LoadSample(lag_s=lag_s), now_s=now_s)
     for _ in range(60):
-        now_s = feed(detector, Sample(), seconds=STEP_S, from_s=now_s, latency_s=usual_s)
-        assert detector.level is Overload.HEALTHY
+        now_s = feed(detector, LoadSample(), seconds=STEP_S, from_s=now_s, latency_s=usual_s)
+        assert detector.level is OverloadLevel.HEALTHY
 
 
 @given(st.lists(st.floats(0.0, 100.0), max_size=9))
@@ -142,59 +142,59 @@ def test_a_few_samples_at_the_start_mean_nothing(latencies_s: list[float]) -> No
     detector = OverloadDetector(counts_cpu=False)
     for latency_s in latencies_s:
         detector.record_latency(latency_s, now_s=0.0)
-    feed(detector, Sample(), seconds=5)
-    assert detector.level is Overload.HEALTHY
+    feed(detector, LoadSample(), seconds=5)
+    assert detector.level is OverloadLevel.HEALTHY
 
 
 def test_lag_that_comes_again_and_again_counts() -> None:
     detector = OverloadDetector(counts_cpu=False)
     now_s = 0.0
     for n in range(80):
-        detector.observe(Sample(lag_s=1.5 if n % 3 else 0.0), now_s=now_s)
+        detector.observe(LoadSample(lag_s=1.5 if n % 3 else 0.0), now_s=now_s)
         now_s += STEP_S
-    assert detector.level >= Overload.STRESSED
+    assert detector.level >= OverloadLevel.STRESSED
 
 
 def test_a_level_is_taken_on_after_a_while_and_left_step_by_step() -> None:
     config = OverloadConfig(rise_s=1.0, fall_s=5.0)
     detector = OverloadDetector(config, counts_cpu=False)
-    assert detector.observe(Sample(memory=0.99), now_s=0.0) is Overload.HEALTHY
-    assert detector.observe(Sample(memory=0.99), now_s=0.9) is Overload.HEALTHY
-    assert detector.observe(Sample(memory=0.99), now_s=1.0) is Overload.OVERLOADED
+    assert detector.observe(LoadSample(memory=0.99), now_s=0.0) is OverloadLevel.HEALTHY
+    assert detector.observe(LoadSample(memory=0.99), now_s=0.9) is OverloadLevel.HEALTHY
+    assert detector.observe(LoadSample(memory=0.99), now_s=1.0) is OverloadLevel.OVERLOADED
     # Just below its mark is not clearly below it.
-    assert detector.observe(Sample(memory=0.90), now_s=2.0) is Overload.OVERLOADED
-    assert detector.observe(Sample(memory=0.90), now_s=60.0) is Overload.OVERLOADED
-    levels = [detector.observe(Sample(), now_s=60.0 + n) for n in range(1, 18)]
-    assert levels[:5] == [Overload.OVERLOADED] * 5
-    assert levels[5] is Overload.STRESSED
-    assert levels[10] is Overload.BUSY
-    assert levels[15] is Overload.HEALTHY
+    assert detector.observe(LoadSample(memory=0.90), now_s=2.0) is OverloadLevel.OVERLOADED
+    assert detector.observe(LoadSample(memory=0.90), now_s=60.0) is OverloadLevel.OVERLOADED
+    levels = [detector.observe(LoadSample(), now_s=60.0 + n) for n in range(1, 18)]
+    assert levels[:5] == [OverloadLevel.OVERLOADED] * 5
+    assert levels[5] is OverloadLevel.STRESSED
+    assert levels[10] is OverloadLevel.BUSY
+    assert levels[15] is OverloadLevel.HEALTHY
 
 
 def test_a_refused_rise_begins_anew() -> None:
     detector = OverloadDetector(counts_cpu=False)
     for n in range(50):  # above its mark for less than a second at a time
-        sample = Sample(queue=0.0 if n % 4 == 0 else 0.99)
-        assert detector.observe(sample, now_s=n * STEP_S) is Overload.HEALTHY
+        sample = LoadSample(queue=0.0 if n % 4 == 0 else 0.99)
+        assert detector.observe(sample, now_s=n * STEP_S) is OverloadLevel.HEALTHY
 
 
 def test_nothing_measured_is_healthy() -> None:
-    assert OverloadDetector(counts_cpu=True).level is Overload.HEALTHY
+    assert OverloadDetector(counts_cpu=True).level is OverloadLevel.HEALTHY
 
 
 def test_when_nothing_is_served_any_more_latency_is_forgotten() -> None:
     detector = OverloadDetector(counts_cpu=False)
-    now_s = feed(detector, Sample(), seconds=5, latency_s=3.0)
-    assert detector.level is Overload.OVERLOADED  # everything is shed: no sample will come
-    feed(detector, Sample(), seconds=60, from_s=now_s)
-    assert detector.level is Overload.HEALTHY
+    now_s = feed(detector, LoadSample(), seconds=5, latency_s=3.0)
+    assert detector.level is OverloadLevel.OVERLOADED  # everything is shed: no sample will come
+    feed(detector, LoadSample(), seconds=60, from_s=now_s)
+    assert detector.level is OverloadLevel.HEALTHY
 
 
 def test_the_reason_is_told() -> None:
     detector = OverloadDetector(counts_cpu=False)
     assert detector.reasons() == ()
-    feed(detector, Sample(memory=0.97, queue=0.8), seconds=2)
-    assert detector.reasons() == (Signal.MEMORY,)
+    feed(detector, LoadSample(memory=0.97, queue=0.8), seconds=2)
+    assert detector.reasons() == (OverloadSignal.MEMORY,)
 
 
 def test_marks_that_do_not_rise_are_refused() -> None:
@@ -204,13 +204,13 @@ def test_marks_that_do_not_rise_are_refused() -> None:
 
 shares = st.floats(0.0, 1.0)
 samples = st.builds(
-    Sample, lag_s=st.floats(0.0, 5.0), in_flight=shares, queue=shares, memory=shares, cpu=shares
+    LoadSample, lag_s=st.floats(0.0, 5.0), in_flight=shares, queue=shares, memory=shares, cpu=shares
 )
 
 
 @given(st.lists(samples, max_size=200))
 def test_levels_fall_one_step_at_a_time_and_never_without_the_time_it_takes(
-    script: list[Sample],
+    script: list[LoadSample],
 ) -> None:
     config = OverloadConfig()
     detector = OverloadDetector(config, counts_cpu=True)

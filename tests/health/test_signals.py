@@ -6,43 +6,47 @@ from hypothesis import strategies as st
 
 from hyperscale.errors import InputError
 from hyperscale.health.correlation import CorrelationConfig, CorrelationGuard
-from hyperscale.health.overload import Overload
-from hyperscale.health.progress import Progress, ProgressConfig, ProgressMeter
+from hyperscale.health.overload import OverloadLevel
+from hyperscale.health.progress import ProgressConfig, ProgressMeter, WorkProgress
 from hyperscale.health.readiness import GateReadiness, ManagerReadiness, WorkerReadiness
-from hyperscale.health.routing import HealthSignals, Routing
+from hyperscale.health.routing import HealthSignals, RoutingDecision
 
 # Routing.
 
 ROWS = [
-    (True, True, Progress.PROGRESSING, Routing.ROUTE),
-    (True, True, Progress.IDLE, Routing.ROUTE),
-    (True, True, Progress.STALLED, Routing.INVESTIGATE),
-    (True, True, Progress.STUCK, Routing.DRAIN),
-    (True, False, Progress.PROGRESSING, Routing.HOLD),
-    (True, False, Progress.IDLE, Routing.HOLD),
-    (True, False, Progress.STALLED, Routing.HOLD),
-    (True, False, Progress.STUCK, Routing.DRAIN),
-    *((False, ready, progress, Routing.EVICT) for ready in (True, False) for progress in Progress),
+    (True, True, WorkProgress.PROGRESSING, RoutingDecision.ROUTE),
+    (True, True, WorkProgress.IDLE, RoutingDecision.ROUTE),
+    (True, True, WorkProgress.STALLED, RoutingDecision.INVESTIGATE),
+    (True, True, WorkProgress.STUCK, RoutingDecision.DRAIN),
+    (True, False, WorkProgress.PROGRESSING, RoutingDecision.HOLD),
+    (True, False, WorkProgress.IDLE, RoutingDecision.HOLD),
+    (True, False, WorkProgress.STALLED, RoutingDecision.HOLD),
+    (True, False, WorkProgress.STUCK, RoutingDecision.DRAIN),
+    *(
+        (False, ready, progress, RoutingDecision.EVICT)
+        for ready in (True, False)
+        for progress in WorkProgress
+    ),
 ]
 
 
 @pytest.mark.parametrize(("live", "ready", "progress", "decision"), ROWS)
 def test_each_combination_of_signals_leads_to_the_decision_of_the_table(
-    live: bool, ready: bool, progress: Progress, decision: Routing
+    live: bool, ready: bool, progress: WorkProgress, decision: RoutingDecision
 ) -> None:
     signals = HealthSignals(is_live=live, is_ready=ready, progress=progress)
     assert signals.decision() is decision
 
 
-GRAVITY = list(Routing)
+GRAVITY = list(RoutingDecision)
 
 
-@given(st.booleans(), st.booleans(), st.sampled_from(Progress))
+@given(st.booleans(), st.booleans(), st.sampled_from(WorkProgress))
 def test_a_worse_signal_never_leads_to_a_milder_decision(
-    live: bool, ready: bool, progress: Progress
+    live: bool, ready: bool, progress: WorkProgress
 ) -> None:
     better = HealthSignals(is_live=live, is_ready=ready, progress=progress).decision()
-    order = list(Progress)
+    order = list(WorkProgress)
     worse = [
         HealthSignals(is_live=False, is_ready=ready, progress=progress),
         HealthSignals(is_live=live, is_ready=False, progress=progress),
@@ -147,21 +151,21 @@ def test_every_death_is_acted_on_within_the_hold(
 def test_no_work_is_idle_for_ever() -> None:
     meter = ProgressMeter()
     meter.report(assigned=0, actions=0, now_s=0.0)
-    assert meter.state(now_s=1e6) is Progress.IDLE
+    assert meter.state(now_s=1e6) is WorkProgress.IDLE
 
 
 @pytest.mark.parametrize(
     ("after_s", "state"),
     [
-        (0.0, Progress.PROGRESSING),
-        (29.9, Progress.PROGRESSING),
-        (30.0, Progress.STALLED),
-        (119.9, Progress.STALLED),
-        (120.0, Progress.STUCK),
+        (0.0, WorkProgress.PROGRESSING),
+        (29.9, WorkProgress.PROGRESSING),
+        (30.0, WorkProgress.STALLED),
+        (119.9, WorkProgress.STALLED),
+        (120.0, WorkProgress.STUCK),
     ],
 )
 def test_work_without_a_finished_action_stalls_then_is_stuck(
-    after_s: float, state: Progress
+    after_s: float, state: WorkProgress
 ) -> None:
     meter = ProgressMeter()
     meter.report(assigned=1, actions=0, now_s=100.0)
@@ -173,17 +177,17 @@ def test_one_long_workflow_whose_actions_count_up_is_never_stalled() -> None:
     meter = ProgressMeter()
     for second in range(3600):
         meter.report(assigned=1, actions=second, now_s=float(second))
-        assert meter.state(now_s=float(second)) is Progress.PROGRESSING
+        assert meter.state(now_s=float(second)) is WorkProgress.PROGRESSING
 
 
 def test_an_action_ends_a_stall_and_new_work_begins_with_its_own_time() -> None:
     meter = ProgressMeter()
     meter.report(assigned=1, actions=5, now_s=0.0)
     meter.report(assigned=1, actions=6, now_s=200.0)
-    assert meter.state(now_s=201.0) is Progress.PROGRESSING
+    assert meter.state(now_s=201.0) is WorkProgress.PROGRESSING
     meter.report(assigned=0, actions=6, now_s=202.0)
     meter.report(assigned=1, actions=6, now_s=1000.0)
-    assert meter.state(now_s=1001.0) is Progress.PROGRESSING
+    assert meter.state(now_s=1001.0) is WorkProgress.PROGRESSING
 
 
 def test_stalled_must_come_before_stuck() -> None:
@@ -201,16 +205,16 @@ def test_stalled_must_come_before_stuck() -> None:
         (WorkerReadiness(capacity=0), ("no free capacity",)),
         (WorkerReadiness(capacity=1, accepts_work=False), ("draining",)),
         (WorkerReadiness(capacity=1, has_joined=False), ("no manager is known",)),
-        (WorkerReadiness(capacity=1, overload=Overload.STRESSED), ()),
-        (WorkerReadiness(capacity=1, overload=Overload.OVERLOADED), ("overloaded",)),
+        (WorkerReadiness(capacity=1, overload=OverloadLevel.STRESSED), ()),
+        (WorkerReadiness(capacity=1, overload=OverloadLevel.OVERLOADED), ("overloaded",)),
         (ManagerReadiness(), ()),
         (ManagerReadiness(workers=1), ()),
         (ManagerReadiness(workers=0), ("no workers",)),
         (ManagerReadiness(workers=1, has_quorum=False), ("no quorum",)),
         (ManagerReadiness(workers=1, accepts_jobs=False), ("draining",)),
         (GateReadiness(datacenters=1), ()),
-        (GateReadiness(datacenters=1, overload=Overload.BUSY), ()),
-        (GateReadiness(datacenters=1, overload=Overload.STRESSED), ("stressed",)),
+        (GateReadiness(datacenters=1, overload=OverloadLevel.BUSY), ()),
+        (GateReadiness(datacenters=1, overload=OverloadLevel.STRESSED), ("stressed",)),
         (GateReadiness(datacenters=0), ("no datacenter is connected",)),
     ],
 )

@@ -4,9 +4,23 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, TypeVar
 
-from hyperscale.membership.core import Identity, Membership
-from hyperscale.membership.events import Effect, Event, Received, Send, Tick
-from hyperscale.membership.messages import Ack, Claim, Datagram, Gossip, News, Ping, Sender
+from hyperscale.membership.core import LocalIdentity, Membership
+from hyperscale.membership.events import (
+    DatagramReceived,
+    MembershipEffect,
+    MembershipEvent,
+    SendDatagram,
+    Tick,
+)
+from hyperscale.membership.messages import (
+    Ack,
+    ClaimedState,
+    Datagram,
+    Gossip,
+    MemberUpdate,
+    Ping,
+    Sender,
+)
 from hyperscale.membership.settings import MembershipConfig
 from hyperscale.wire.roles import Role
 
@@ -18,24 +32,24 @@ class Bench:
 
     def __init__(self, *, role: Role = Role.MANAGER, seed: int = 1, **settings: Any) -> None:
         self.now_s = 1000.0
-        identity = Identity(node="self", incarnation=500, role=role, address="self:1")
+        identity = LocalIdentity(node="self", incarnation=500, role=role, address="self:1")
         self.core = Membership(
             identity, MembershipConfig(**settings), rng=Random(seed), now_s=self.now_s
         )
-        self.effects: list[Effect] = []
+        self.effects: list[MembershipEffect] = []
 
-    def handle(self, event: Event) -> list[Effect]:
+    def handle(self, event: MembershipEvent) -> list[MembershipEffect]:
         effects = self.core.handle(event, now_s=self.now_s)
         self.effects += effects
         return effects
 
-    def run(self, seconds: float, *, answering: tuple[str, ...] = ()) -> list[Effect]:
+    def run(self, seconds: float, *, answering: tuple[str, ...] = ()) -> list[MembershipEffect]:
         """Lets time pass, tick by tick; who is `answering` acks every ping at once."""
         began, ends_s = len(self.effects), self.now_s + seconds
         while self.core.wake_at_s() <= ends_s:
             self.now_s = max(self.now_s, self.core.wake_at_s())
             for effect in self.handle(Tick()):
-                if isinstance(effect, Send) and isinstance(effect.datagram, Ping):
+                if isinstance(effect, SendDatagram) and isinstance(effect.datagram, Ping):
                     node = effect.datagram.target
                     if node in answering:
                         self.ack(node, effect.datagram)
@@ -50,10 +64,12 @@ class Bench:
             self.run(0.01, answering=answering)
         raise AssertionError("it never came to that")
 
-    def receive(self, node: str, datagram: Datagram, *, incarnation: int = 100) -> list[Effect]:
-        return self.handle(Received(f"{node}:1", node, incarnation, datagram))
+    def receive(
+        self, node: str, datagram: Datagram, *, incarnation: int = 100
+    ) -> list[MembershipEffect]:
+        return self.handle(DatagramReceived(f"{node}:1", node, incarnation, datagram))
 
-    def ack(self, node: str, ping: Ping, **kwargs: Any) -> list[Effect]:
+    def ack(self, node: str, ping: Ping, **kwargs: Any) -> list[MembershipEffect]:
         incarnation = kwargs.pop("incarnation", 100)
         refutation = kwargs.pop("refutation", 0)
         role = kwargs.pop("role", self.role_of(node))
@@ -63,7 +79,7 @@ class Bench:
     def role_of(self, node: str) -> Role:
         return Role.WORKER if node.startswith("w") else Role.MANAGER
 
-    def say(self, *news: News, by: str = "a") -> list[Effect]:
+    def say(self, *news: MemberUpdate, by: str = "a") -> list[MembershipEffect]:
         """`by` tells the core something."""
         sender = Sender(f"{by}:1", self.role_of(by))
         return self.receive(by, Gossip(sender, news))
@@ -78,29 +94,31 @@ class Bench:
         self.effects.clear()
 
     def pings(self, node: str | None = None) -> list[Ping]:
-        sent = [e.datagram for e in self.effects if isinstance(e, Send)]
+        sent = [e.datagram for e in self.effects if isinstance(e, SendDatagram)]
         pings = [d for d in sent if isinstance(d, Ping)]
         return [p for p in pings if node is None or p.target == node]
 
     def all(self, kind: type[_T]) -> list[_T]:
         """Everything of one kind that came out, datagrams included."""
         found: list[Any] = [e for e in self.effects if isinstance(e, kind)]
-        sent = [e.datagram for e in self.effects if isinstance(e, Send)]
+        sent = [e.datagram for e in self.effects if isinstance(e, SendDatagram)]
         return found + [d for d in sent if isinstance(d, kind)]
 
-    def told(self, node: str) -> list[News]:
+    def told(self, node: str) -> list[MemberUpdate]:
         """What the core has told others about a node, in its own words."""
-        sent = [e.datagram for e in self.effects if isinstance(e, Send)]
+        sent = [e.datagram for e in self.effects if isinstance(e, SendDatagram)]
         return [n for d in sent for n in d.news if n.node == node]
 
 
 def alive(
     node: str, incarnation: int = 100, refutation: int = 0, role: Role = Role.MANAGER
-) -> News:
-    return News(node, incarnation, Claim.ALIVE, refutation, role=role, address=f"{node}:1")
+) -> MemberUpdate:
+    return MemberUpdate(
+        node, incarnation, ClaimedState.ALIVE, refutation, role=role, address=f"{node}:1"
+    )
 
 
 def claim(
-    what: Claim, node: str, refutation: int = 0, *, by: str = "a", incarnation: int = 100
-) -> News:
-    return News(node, incarnation, what, refutation, by)
+    what: ClaimedState, node: str, refutation: int = 0, *, by: str = "a", incarnation: int = 100
+) -> MemberUpdate:
+    return MemberUpdate(node, incarnation, what, refutation, by)

@@ -5,30 +5,30 @@ import pytest
 
 from hyperscale.errors import InvariantError
 from hyperscale.membership.events import (
-    Changed,
-    Describe,
-    Died,
-    Gone,
-    Leave,
-    Move,
-    Refused,
-    Send,
-    State,
-    Sync,
-    SyncAnswer,
-    SyncAsked,
-    Synced,
-    SyncFailed,
-    Unwatch,
-    Watch,
+    AddressChanged,
+    DialRefused,
+    DropSession,
+    KeepSession,
+    LeaveCompleted,
+    LeaveRequested,
+    MemberChanged,
+    MemberDied,
+    MemberState,
+    MetadataChanged,
+    PushPullCompleted,
+    PushPullFailed,
+    PushPullRequested,
+    ReplyToPushPull,
+    SendDatagram,
+    StartPushPull,
 )
 from hyperscale.membership.messages import (
     METADATA_BYTES_MAX,
     Ack,
-    Claim,
+    ClaimedState,
     Gossip,
+    MemberSnapshot,
     Ping,
-    Record,
     Sender,
     View,
 )
@@ -41,26 +41,26 @@ from tests.membership.bench import Bench, alive, claim
 def test_leaving_is_told_widely_and_never_refuted() -> None:
     bench = Bench()
     bench.meet("a", "b")
-    bench.handle(Leave())
-    bench.handle(Leave())
-    assert {n.claim for n in bench.told("self")} == {Claim.LEFT}
-    bench.say(claim(Claim.SUSPECT, "self", 5, incarnation=500))
+    bench.handle(LeaveRequested())
+    bench.handle(LeaveRequested())
+    assert {n.claim for n in bench.told("self")} == {ClaimedState.LEFT}
+    bench.say(claim(ClaimedState.SUSPECT, "self", 5, incarnation=500))
     assert bench.core.station.refutation == 0
-    assert bench.all(Gone) == []
+    assert bench.all(LeaveCompleted) == []
     bench.run(1.1)
-    assert bench.all(Gone) == [Gone()]
+    assert bench.all(LeaveCompleted) == [LeaveCompleted()]
     bench.receive("a", Ping(Sender("a:1", Role.MANAGER), 9, "self"))
-    assert bench.all(Ack)[-1].news[0].claim is Claim.LEFT
+    assert bench.all(Ack)[-1].news[0].claim is ClaimedState.LEFT
 
 
 def test_who_leaves_is_gone_without_having_died() -> None:
     bench = Bench()
     bench.meet("a", "b")
-    bench.say(claim(Claim.LEFT, "b"), by="b")
-    assert bench.core.state_of("b") is State.LEFT
-    assert bench.all(Died) == []
-    bench.handle(Refused("b", 100, "b:1"))
-    assert bench.core.state_of("b") is State.LEFT
+    bench.say(claim(ClaimedState.LEFT, "b"), by="b")
+    assert bench.core.state_of("b") is MemberState.LEFT
+    assert bench.all(MemberDied) == []
+    bench.handle(DialRefused("b", 100, "b:1"))
+    assert bench.core.state_of("b") is MemberState.LEFT
     assert bench.core.audit.counts["member.left"] == 1
 
 
@@ -69,9 +69,11 @@ def test_a_known_node_at_a_new_address_is_followed_there() -> None:
     bench.meet("a", "b")
     bench.say(msgspec.structs.replace(alive("b", refutation=1), address="new:2"))
     assert bench.core.roster.peers["b"].address == "new:2"
-    assert bench.core.state_of("b") is State.ALIVE
+    assert bench.core.state_of("b") is MemberState.ALIVE
     bench.run(3.0, answering=("a", "b"))
-    sent = [e for e in bench.effects if isinstance(e, Send) and isinstance(e.datagram, Ping)]
+    sent = [
+        e for e in bench.effects if isinstance(e, SendDatagram) and isinstance(e.datagram, Ping)
+    ]
     assert {e.address for e in sent if e.datagram.target == "b"} == {"new:2"}
     assert bench.core.audit.counts["member.moved"] == 1
 
@@ -79,7 +81,7 @@ def test_a_known_node_at_a_new_address_is_followed_there() -> None:
 def test_a_move_of_this_node_outranks_what_was_known() -> None:
     bench = Bench()
     bench.meet("a")
-    bench.handle(Move("elsewhere:7", 8))
+    bench.handle(AddressChanged("elsewhere:7", 8))
     bench.run(1.0, answering=("a",))
     news = bench.told("self")[-1]
     assert (news.address, news.stream_port, news.refutation) == ("elsewhere:7", 8, 1)
@@ -89,14 +91,14 @@ def test_a_move_of_this_node_outranks_what_was_known() -> None:
 def test_metadata_rides_on_acks_until_it_is_known() -> None:
     bench = Bench()
     bench.meet("a")
-    bench.handle(Describe(b"cores=8"))
-    bench.handle(Describe(b"cores=8"))
+    bench.handle(MetadataChanged(b"cores=8"))
+    bench.handle(MetadataChanged(b"cores=8"))
     for seen, expected in ((0, (1, b"cores=8")), (1, (0, b""))):
         bench.receive("a", Ping(Sender("a:1", Role.MANAGER), 1, "self", seen))
         ack = bench.all(Ack)[-1]
         assert (ack.metadata_version, ack.metadata) == expected
     with pytest.raises(InvariantError, match="513 bytes, at most 512"):
-        bench.handle(Describe(b"x" * (METADATA_BYTES_MAX + 1)))
+        bench.handle(MetadataChanged(b"x" * (METADATA_BYTES_MAX + 1)))
 
 
 def test_only_newer_metadata_is_taken() -> None:
@@ -106,7 +108,7 @@ def test_only_newer_metadata_is_taken() -> None:
         bench.run(1.1)
         bench.ack("a", bench.pings("a")[-1], metadata_version=version, metadata=metadata)
     assert bench.core.roster.peers["a"].metadata == b"three"
-    seen = [c.member.metadata for c in bench.all(Changed) if c.member.state is c.before]
+    seen = [c.member.metadata for c in bench.all(MemberChanged) if c.member.state is c.before]
     assert seen == [b"two", b"three"]
 
 
@@ -115,8 +117,10 @@ def test_metadata_of_a_new_life_starts_over() -> None:
     bench.meet("a")
     bench.run(1.1)
     bench.ack("a", bench.pings("a")[-1], metadata_version=9, metadata=b"old life")
-    view = View(Sender("a:1", Role.MANAGER), (Record(alive("a", incarnation=200), 1, b"new"),))
-    bench.handle(Synced("a", 200, view))
+    view = View(
+        Sender("a:1", Role.MANAGER), (MemberSnapshot(alive("a", incarnation=200), 1, b"new"),)
+    )
+    bench.handle(PushPullCompleted("a", 200, view))
     assert bench.core.roster.peers["a"].metadata == b"new"
 
 
@@ -139,45 +143,49 @@ def test_a_session_is_given_up_with_its_node() -> None:
     bench.say(alive("a"), by="a")
     bench.ack("a", bench.pings("a")[-1])
     bench.run(1.5, answering=("a",))
-    assert [w.node for w in bench.all(Watch)] == ["a"]
-    bench.handle(Refused("a", 100, "a:1"))
+    assert [w.node for w in bench.all(KeepSession)] == ["a"]
+    bench.handle(DialRefused("a", 100, "a:1"))
     bench.run(1.5)
-    assert [u.node for u in bench.all(Unwatch)] == ["a"]
+    assert [u.node for u in bench.all(DropSession)] == ["a"]
 
 
 def test_views_are_exchanged_now_and_then_and_again_after_a_failure() -> None:
     bench = Bench()
     bench.meet("a")
     bench.run(40.0, answering=("a",))
-    (first,) = bench.all(Sync)[:1]
+    (first,) = bench.all(StartPushPull)[:1]
     assert first.node == "a"
-    count = len(bench.all(Sync))
-    bench.handle(SyncFailed("a"))
+    count = len(bench.all(StartPushPull))
+    bench.handle(PushPullFailed("a"))
     bench.run(2.5, answering=("a",))
-    assert len(bench.all(Sync)) == count + 1
+    assert len(bench.all(StartPushPull)) == count + 1
 
 
 def test_a_view_holds_the_dead_and_no_rumours() -> None:
     bench = Bench()
     bench.meet("a", "b")
-    bench.handle(Refused("b", 100, "b:1"))
+    bench.handle(DialRefused("b", 100, "b:1"))
     bench.say(alive("rumour"))
-    bench.handle(SyncAsked("a", 100, View(Sender("a:1", Role.MANAGER)), "token"))
-    records = {r.news.node: r.news.claim for r in bench.all(SyncAnswer)[-1].view.records}
-    assert records == {"self": Claim.ALIVE, "a": Claim.ALIVE, "b": Claim.REFUSED}
+    bench.handle(PushPullRequested("a", 100, View(Sender("a:1", Role.MANAGER)), "token"))
+    records = {r.news.node: r.news.claim for r in bench.all(ReplyToPushPull)[-1].view.records}
+    assert records == {
+        "self": ClaimedState.ALIVE,
+        "a": ClaimedState.ALIVE,
+        "b": ClaimedState.REFUSED,
+    }
 
 
 def test_what_a_view_holds_against_someone_names_who_says_so() -> None:
     bench = Bench()
     bench.meet("a", "b", "c")
-    bench.until(lambda: bench.core.state_of("b") is State.DEAD, answering=("a", "c"))
-    bench.say(claim(Claim.SUSPECT, "c", by="z"))
-    bench.handle(SyncAsked("a", 100, View(Sender("a:1", Role.MANAGER)), "token"))
-    records = {r.news.node: r.news for r in bench.all(SyncAnswer)[-1].view.records}
+    bench.until(lambda: bench.core.state_of("b") is MemberState.DEAD, answering=("a", "c"))
+    bench.say(claim(ClaimedState.SUSPECT, "c", by="z"))
+    bench.handle(PushPullRequested("a", 100, View(Sender("a:1", Role.MANAGER)), "token"))
+    records = {r.news.node: r.news for r in bench.all(ReplyToPushPull)[-1].view.records}
     said = {node: (news.claim, news.by) for node, news in records.items()}
-    assert said["b"] == (Claim.SILENT, "self")
-    assert said["c"] == (Claim.SUSPECT, "z")
-    assert said["a"] == (Claim.ALIVE, "")
+    assert said["b"] == (ClaimedState.SILENT, "self")
+    assert said["c"] == (ClaimedState.SUSPECT, "z")
+    assert said["a"] == (ClaimedState.ALIVE, "")
 
 
 def test_own_datagrams_are_ignored() -> None:
@@ -189,10 +197,10 @@ def test_own_datagrams_are_ignored() -> None:
 def test_a_datagram_of_a_past_life_is_answered_with_the_life_that_is_known() -> None:
     bench = Bench()
     bench.meet("a")
-    late = Ping(Sender("a:2"), 1, "self", news=(claim(Claim.LEFT, "a"),))
+    late = Ping(Sender("a:2"), 1, "self", news=(claim(ClaimedState.LEFT, "a"),))
     (sent,) = bench.receive("a", late, incarnation=99)
-    assert isinstance(sent, Send)
+    assert isinstance(sent, SendDatagram)
     assert (sent.address, type(sent.datagram)) == ("a:2", Gossip)
     assert [(news.node, news.incarnation) for news in sent.datagram.news] == [("a", 100)]
     assert bench.receive("a", late, incarnation=99) == []  # not for each of them
-    assert bench.core.state_of("a") is State.ALIVE
+    assert bench.core.state_of("a") is MemberState.ALIVE

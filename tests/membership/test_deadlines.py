@@ -3,16 +3,18 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale.membership.deadlines import Deadlines, Timer
+from hyperscale.membership.timers import TimerHeap, TimerKind
 
-keys = st.tuples(st.sampled_from([Timer.PROBE, Timer.SUSPICION, Timer.GREET]), st.integers(0, 5))
+keys = st.tuples(
+    st.sampled_from([TimerKind.PROBE, TimerKind.SUSPICION, TimerKind.GREET]), st.integers(0, 5)
+)
 times = st.integers(0, 40).map(float)
 actions = st.lists(
     st.one_of(
         st.tuples(st.just("set"), keys, times),
         st.tuples(st.just("cancel"), keys, st.just(0.0)),
-        st.tuples(st.just("pop"), st.just((Timer.PROBE, 0)), times),
-        st.tuples(st.just("shift"), st.just((Timer.PROBE, 0)), st.just(3.0)),
+        st.tuples(st.just("pop"), st.just((TimerKind.PROBE, 0)), times),
+        st.tuples(st.just("shift"), st.just((TimerKind.PROBE, 0)), st.just(3.0)),
     ),
     max_size=80,
 )
@@ -20,9 +22,9 @@ actions = st.lists(
 
 @given(actions)
 def test_it_does_what_a_plain_table_would(
-    script: list[tuple[str, tuple[Timer, int], float]],
+    script: list[tuple[str, tuple[TimerKind, int], float]],
 ) -> None:
-    heap, table = Deadlines(), {}
+    heap, table = TimerHeap(), {}
     for what, key, at_s in script:
         if what == "set":
             heap.set(*key, at_s)
@@ -31,9 +33,9 @@ def test_it_does_what_a_plain_table_would(
             heap.cancel(*key)
             table.pop(key, None)
         elif what == "shift":
-            heap.shift(Timer.PROBE, at_s, not_before_s=10.0)
+            heap.shift(TimerKind.PROBE, at_s, not_before_s=10.0)
             for each, when in table.items():
-                if each[0] is Timer.PROBE:
+                if each[0] is TimerKind.PROBE:
                     table[each] = max(when + at_s, 10.0)
         else:
             due = heap.pop_due(at_s)
@@ -49,21 +51,21 @@ def test_it_does_what_a_plain_table_would(
 
 
 def test_due_deadlines_come_in_their_order() -> None:
-    heap = Deadlines()
+    heap = TimerHeap()
     for n, at_s in enumerate((5.0, 1.0, 3.0)):
-        heap.set(Timer.PROBE, n, at_s)
+        heap.set(TimerKind.PROBE, n, at_s)
     assert [heap.pop_due(9.0) for _ in range(4)] == [
-        (Timer.PROBE, 1),
-        (Timer.PROBE, 2),
-        (Timer.PROBE, 0),
+        (TimerKind.PROBE, 1),
+        (TimerKind.PROBE, 2),
+        (TimerKind.PROBE, 0),
         None,
     ]
 
 
 def test_moving_a_deadline_often_does_not_let_the_heap_grow() -> None:
-    heap = Deadlines()
+    heap = TimerHeap()
     for n in range(100_000):
-        heap.set(Timer.SUSPICION, "peer", 1e6 - n)
-        heap.set(Timer.SUSPICION, "other", 1e6 + n)
+        heap.set(TimerKind.SUSPICION, "peer", 1e6 - n)
+        heap.set(TimerKind.SUSPICION, "other", 1e6 + n)
     assert len(heap) == 2
     assert len(heap._heap) < 1_000

@@ -6,22 +6,22 @@ from typing import Any
 import pytest
 
 from hyperscale.membership.discovery import (
+    ContactMember,
     Discovery,
     DiscoveryConfig,
     DiscoveryEffect,
     DiscoveryEvent,
+    DiscoveryPhase,
     DiscoveryTick,
-    Join,
-    Met,
-    Missed,
-    PeerDown,
-    PeerUp,
-    Phase,
-    Probe,
-    Resolve,
-    Resolved,
-    Unresolved,
-    Warn,
+    MemberDown,
+    MemberUp,
+    NameResolved,
+    NameUnresolved,
+    ProbeAddress,
+    ProbeAnswered,
+    ProbeFailed,
+    ResolveName,
+    WarnOperator,
 )
 
 
@@ -43,26 +43,26 @@ class Search:
 
     def met(self, address: str, node: str = "other", **kwargs: str) -> list[DiscoveryEffect]:
         isolation = {"cluster": "acme", "environment": "prod", **kwargs}
-        return self.on(Met(address, node, **isolation))
+        return self.on(ProbeAnswered(address, node, **isolation))
 
 
 def probed(effects: list[DiscoveryEffect]) -> list[str]:
-    return [effect.address for effect in effects if isinstance(effect, Probe)]
+    return [effect.address for effect in effects if isinstance(effect, ProbeAddress)]
 
 
 def test_seeds_are_probed_at_once_while_names_are_still_looked_up() -> None:
     search = Search(seeds=("a:1", "b:1"), dns_names=("managers.example",))
     effects = search.tick()
     assert probed(effects) == ["a:1", "b:1"]
-    assert [e.name for e in effects if isinstance(e, Resolve)] == ["managers.example"]
-    assert search.core.phase is Phase.PROBING
+    assert [e.name for e in effects if isinstance(e, ResolveName)] == ["managers.example"]
+    assert search.core.phase is DiscoveryPhase.PROBING
 
 
 def test_seeds_and_names_take_turns_and_each_address_counts_once() -> None:
     search = Search(seeds=("a:1", "b:1"), dns_names=("x", "y"))
     search.tick()
-    search.on(Resolved("x", ("c:1", "a:1", "c:1"), 30.0))
-    search.on(Resolved("y", ("d:1",), 30.0))
+    search.on(NameResolved("x", ("c:1", "a:1", "c:1"), 30.0))
+    search.on(NameResolved("y", ("d:1",), 30.0))
     assert search.core.candidates == ["a:1", "c:1", "d:1", "b:1"]
 
 
@@ -70,18 +70,18 @@ def test_this_node_itself_is_no_candidate_by_address_or_by_name() -> None:
     search = Search(seeds=("10.0.0.1:9000", "alias:9000", "b:1"))
     assert probed(search.tick()) == ["alias:9000", "b:1"]
     assert search.met("alias:9000", node="self") == []
-    search.on(Missed("b:1"))
+    search.on(ProbeFailed("b:1"))
     for _ in range(5):
         assert probed(search.tick()) == ["b:1"]
-        search.on(Missed("b:1"))
+        search.on(ProbeFailed("b:1"))
 
 
 def test_whoever_answers_is_joined() -> None:
     search = Search(seeds=("a:1", "b:1"))
     search.tick()
-    assert search.met("a:1") == [Join("a:1")]
-    search.on(PeerUp("other", "a:1"))
-    assert search.core.phase is Phase.JOINED
+    assert search.met("a:1") == [ContactMember("a:1")]
+    search.on(MemberUp("other", "a:1"))
+    assert search.core.phase is DiscoveryPhase.JOINED
 
 
 def test_no_more_probes_are_under_way_than_allowed() -> None:
@@ -89,7 +89,7 @@ def test_no_more_probes_are_under_way_than_allowed() -> None:
     first = probed(search.tick())
     assert len(first) == 10
     assert search.tick() == []
-    assert len(probed(search.on(Missed(first[0])))) == 1
+    assert len(probed(search.on(ProbeFailed(first[0])))) == 1
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_a_silent_seed_is_tried_again_ever_more_rarely(
     search = Search(seeds=("a:1",), unmet_warning_s=3600.0)
     for _ in range(tries):
         assert probed(search.tick()) == ["a:1"]
-        search.on(Missed("a:1"))
-    assert search.core.phase is Phase.BACKOFF
+        search.on(ProbeFailed("a:1"))
+    assert search.core.phase is DiscoveryPhase.BACKOFF
     assert least_s <= search.core.wake_at_s() - search.now_s <= most_s
 
 
@@ -120,9 +120,9 @@ def test_a_probe_that_failed_is_given_more_time() -> None:
     timeouts = []
     for _ in range(4):
         (probe,) = search.tick()
-        assert isinstance(probe, Probe)
+        assert isinstance(probe, ProbeAddress)
         timeouts.append(probe.timeout_s)
-        search.on(Missed("a:1"))
+        search.on(ProbeFailed("a:1"))
     assert timeouts == [0.5, 1.0, 2.0, 2.0]
 
 
@@ -130,11 +130,11 @@ def test_seeds_that_are_no_members_are_tried_on_in_the_background() -> None:
     search = Search(seeds=("a:1", "b:1"))
     search.tick()
     search.met("a:1")
-    search.on(PeerUp("other", "a:1"))
-    search.on(Missed("b:1"))
+    search.on(MemberUp("other", "a:1"))
+    search.on(ProbeFailed("b:1"))
     assert probed(search.tick()) == ["b:1"]
-    assert search.met("b:1", node="late") == [Join("b:1")]
-    search.on(PeerUp("late", "b:1"))
+    assert search.met("b:1", node="late") == [ContactMember("b:1")]
+    search.on(MemberUp("late", "b:1"))
     assert search.core.wake_at_s() == float("inf")
 
 
@@ -142,58 +142,60 @@ def test_a_member_known_by_another_address_is_not_tried_again() -> None:
     search = Search(seeds=("manager-0.example:9000",))
     search.tick()
     search.met("manager-0.example:9000", node="m0")
-    search.on(PeerUp("m0", "10.0.0.7:9000"))
+    search.on(MemberUp("m0", "10.0.0.7:9000"))
     assert search.core.wake_at_s() == float("inf")
-    assert probed(search.on(PeerDown("m0"))) == ["manager-0.example:9000"]
+    assert probed(search.on(MemberDown("m0"))) == ["manager-0.example:9000"]
 
 
 def test_who_was_met_and_did_not_become_a_member_is_asked_again() -> None:
     search = Search(seeds=("a:1",))
     search.tick()
-    assert search.met("a:1") == [Join("a:1")]
+    assert search.met("a:1") == [ContactMember("a:1")]
     assert probed(search.tick()) == ["a:1"]
-    assert search.met("a:1") == [Join("a:1")]
+    assert search.met("a:1") == [ContactMember("a:1")]
 
 
 def test_a_node_left_alone_starts_over_at_once() -> None:
     search = Search(seeds=("a:1", "b:1"), dns_names=("x",))
     search.tick()
-    search.on(Resolved("x", ("c:1",), 600.0))
+    search.on(NameResolved("x", ("c:1",), 600.0))
     for _ in range(6):
-        search.on(Missed("b:1"))
+        search.on(ProbeFailed("b:1"))
         search.tick()
     search.met("a:1", node="a")
     search.met("c:1", node="c")
-    search.on(PeerUp("a", "a:1"))
-    search.on(PeerUp("c", "c:1"))
-    search.on(Missed("b:1"))
-    search.on(PeerDown("a"))
-    effects = search.on(PeerDown("c"))
+    search.on(MemberUp("a", "a:1"))
+    search.on(MemberUp("c", "c:1"))
+    search.on(ProbeFailed("b:1"))
+    search.on(MemberDown("a"))
+    effects = search.on(MemberDown("c"))
     assert set(probed(effects)) == {"a:1", "b:1", "c:1"}
-    assert [e.name for e in effects if isinstance(e, Resolve)] == ["x"]
+    assert [e.name for e in effects if isinstance(e, ResolveName)] == ["x"]
 
 
 def test_a_failed_name_is_left_alone_and_what_it_said_last_is_kept() -> None:
     search = Search(dns_names=("x",))
     search.tick()
-    search.on(Resolved("x", ("c:1",), 1.0))
-    search.on(Missed("c:1"))
+    search.on(NameResolved("x", ("c:1",), 1.0))
+    search.on(ProbeFailed("c:1"))
     began_s = search.now_s
     asked_s: list[float] = []
     while search.now_s < began_s + 40.0:
         for effect in search.tick():
-            if isinstance(effect, Resolve):
+            if isinstance(effect, ResolveName):
                 asked_s.append(search.now_s - began_s)
                 (warning,) = [
-                    e for e in search.on(Unresolved("x", "SERVFAIL")) if isinstance(e, Warn)
+                    e
+                    for e in search.on(NameUnresolved("x", "SERVFAIL"))
+                    if isinstance(e, WarnOperator)
                 ] or [None]
                 if len(asked_s) == 1:
                     assert warning is not None
                     assert "x does not resolve: SERVFAIL, keeping 1 known" in warning.text
                 else:
                     assert warning is None
-            elif isinstance(effect, Probe):
-                search.on(Missed(effect.address))
+            elif isinstance(effect, ProbeAddress):
+                search.on(ProbeFailed(effect.address))
     assert search.core.candidates == ["c:1"]
     assert asked_s[0] == pytest.approx(5.0)
     assert asked_s[1] == pytest.approx(35.0)
@@ -202,19 +204,19 @@ def test_a_failed_name_is_left_alone_and_what_it_said_last_is_kept() -> None:
 def test_an_empty_answer_is_a_failed_one() -> None:
     search = Search(dns_names=("x",))
     search.tick()
-    search.on(Resolved("x", ("c:1",), 1.0))
-    search.on(Resolved("x", (), 1.0))
+    search.on(NameResolved("x", ("c:1",), 1.0))
+    search.on(NameResolved("x", (), 1.0))
     assert search.core.candidates == ["c:1"]
 
 
 def test_a_name_whose_addresses_change_brings_new_candidates_and_drops_old_ones() -> None:
     search = Search(seeds=("a:1",), dns_names=("x",))
     search.tick()
-    search.on(Resolved("x", ("c:1",), 5.0))
-    effects = search.on(Resolved("x", ("d:1",), 5.0))
+    search.on(NameResolved("x", ("c:1",), 5.0))
+    effects = search.on(NameResolved("x", ("d:1",), 5.0))
     assert search.core.candidates == ["a:1", "d:1"]
     assert probed(effects) == ["d:1"]
-    search.on(Missed("c:1"))
+    search.on(ProbeFailed("c:1"))
     search.met("c:1")
 
 
@@ -231,7 +233,7 @@ def test_another_cluster_is_refused_naming_both_sides_once(
     search = Search(seeds=("a:1",))
     search.tick()
     (warning,) = search.met("a:1", node="x", **isolation)
-    assert isinstance(warning, Warn)
+    assert isinstance(warning, WarnOperator)
     assert part in warning.text
     assert search.core.wake_at_s() - search.now_s >= 15.0
     assert probed(search.tick()) == ["a:1"]
@@ -241,11 +243,11 @@ def test_another_cluster_is_refused_naming_both_sides_once(
 def test_a_refusal_by_the_other_side_is_shown_once() -> None:
     search = Search(seeds=("a:1",))
     search.tick()
-    (warning,) = search.on(Missed("a:1", "wrong secret"))
-    assert isinstance(warning, Warn)
+    (warning,) = search.on(ProbeFailed("a:1", "wrong secret"))
+    assert isinstance(warning, WarnOperator)
     assert warning.text == "a:1 is not one of ours: wrong secret"
     search.tick()
-    assert search.on(Missed("a:1", "wrong secret")) == []
+    assert search.on(ProbeFailed("a:1", "wrong secret")) == []
 
 
 def test_a_seed_nobody_ever_answered_at_is_worth_a_warning_now_and_then() -> None:
@@ -254,8 +256,8 @@ def test_a_seed_nobody_ever_answered_at_is_worth_a_warning_now_and_then() -> Non
     while search.now_s < 100.0 + 1300.0:
         effects = search.tick()
         if probed(effects):
-            effects += search.on(Missed("a:1"))
-        texts = [effect.text for effect in effects if isinstance(effect, Warn)]
+            effects += search.on(ProbeFailed("a:1"))
+        texts = [effect.text for effect in effects if isinstance(effect, WarnOperator)]
         warned += [(search.now_s - 100.0, text) for text in texts]
     assert [(round(at_s, 6), text) for at_s, text in warned] == [
         (seconds, f"Peer a:1 still unconfirmed after {seconds}s - check configuration")
@@ -267,19 +269,19 @@ def test_a_member_that_is_gone_is_missed_for_a_while_before_there_is_a_warning()
     search = Search(seeds=("a:1",))
     search.tick()
     search.met("a:1", node="a")
-    search.on(PeerUp("a", "a:1"))
+    search.on(MemberUp("a", "a:1"))
     search.now_s += 500.0
     gone_s = search.now_s
-    effects = search.on(PeerDown("a"))
-    while not any(isinstance(effect, Warn) for effect in effects):
-        effects = search.on(Missed("a:1")) if probed(effects) else search.tick()
+    effects = search.on(MemberDown("a"))
+    while not any(isinstance(effect, WarnOperator) for effect in effects):
+        effects = search.on(ProbeFailed("a:1")) if probed(effects) else search.tick()
     assert search.now_s - gone_s == pytest.approx(60.0)
 
 
 def test_this_node_is_no_candidate_when_a_name_stands_for_it_too() -> None:
     search = Search(dns_names=("managers.example",))
     search.tick()
-    effects = search.on(Resolved("managers.example", ("10.0.0.1:9000", "10.0.0.2:9000"), 30.0))
+    effects = search.on(NameResolved("managers.example", ("10.0.0.1:9000", "10.0.0.2:9000"), 30.0))
     assert probed(effects) == ["10.0.0.2:9000"]
     assert search.core.candidates == ["10.0.0.2:9000"]
 
@@ -287,32 +289,32 @@ def test_this_node_is_no_candidate_when_a_name_stands_for_it_too() -> None:
 def test_a_name_that_failed_is_left_alone_even_by_a_node_left_alone() -> None:
     search = Search(seeds=("a:1",), dns_names=("x", "y"))
     search.tick()
-    search.on(Resolved("x", ("c:1",), 600.0))
-    search.on(Unresolved("y", "SERVFAIL"))
+    search.on(NameResolved("x", ("c:1",), 600.0))
+    search.on(NameUnresolved("y", "SERVFAIL"))
     search.met("a:1", node="a")
-    search.on(PeerUp("a", "a:1"))
+    search.on(MemberUp("a", "a:1"))
     search.now_s += 10.0
-    effects = search.on(PeerDown("a"))
-    assert [e.name for e in effects if isinstance(e, Resolve)] == ["x"]
+    effects = search.on(MemberDown("a"))
+    assert [e.name for e in effects if isinstance(e, ResolveName)] == ["x"]
     search.now_s += 20.0
     effects = search.on(DiscoveryTick())
-    assert [e.name for e in effects if isinstance(e, Resolve)] == ["y"]
+    assert [e.name for e in effects if isinstance(e, ResolveName)] == ["y"]
 
 
 def test_what_a_name_said_last_is_still_tried_while_it_does_not_resolve() -> None:
     search = Search(dns_names=("x",))
     search.tick()
-    search.on(Resolved("x", ("c:1",), 5.0))
-    search.on(Missed("c:1"))
-    search.on(Unresolved("x", "SERVFAIL"))
+    search.on(NameResolved("x", ("c:1",), 5.0))
+    search.on(ProbeFailed("c:1"))
+    search.on(NameUnresolved("x", "SERVFAIL"))
     assert probed(search.tick()) == ["c:1"]
-    assert search.met("c:1", node="c") == [Join("c:1")]
+    assert search.met("c:1", node="c") == [ContactMember("c:1")]
 
 
 def test_without_seeds_and_names_there_is_nothing_to_do() -> None:
     search = Search()
     assert search.core.wake_at_s() == float("inf")
     assert search.on(DiscoveryTick()) == []
-    assert search.core.phase is Phase.INITIAL
-    assert search.on(Resolved("unknown", ("a:1",), 1.0)) == []
-    assert search.on(Unresolved("unknown", "why")) == []
+    assert search.core.phase is DiscoveryPhase.INITIAL
+    assert search.on(NameResolved("unknown", ("a:1",), 1.0)) == []
+    assert search.on(NameUnresolved("unknown", "why")) == []

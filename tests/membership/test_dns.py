@@ -11,8 +11,8 @@ import dns.rcode
 import dns.rrset
 import pytest
 
-from hyperscale.membership.discovery import Resolved, Unresolved
-from hyperscale.membership.dns import DnsResolver, stream_address
+from hyperscale.membership.discovery import NameResolved, NameUnresolved
+from hyperscale.membership.dns_resolver import DnsResolver, stream_address
 
 RECORDS = {
     ("managers.example.", "A"): ["10.0.0.1", "10.0.0.2"],
@@ -72,22 +72,26 @@ def resolver() -> Iterator[DnsResolver]:
     server.close()
 
 
-def resolve(resolver: DnsResolver, name: str, timeout_s: float = 5.0) -> Resolved | Unresolved:
+def resolve(
+    resolver: DnsResolver, name: str, timeout_s: float = 5.0
+) -> NameResolved | NameUnresolved:
     return asyncio.run(resolver.resolve(name, timeout_s))
 
 
 def test_a_name_stands_for_all_its_addresses_of_both_families(resolver: DnsResolver) -> None:
-    assert resolve(resolver, "managers.example") == Resolved(
+    assert resolve(resolver, "managers.example") == NameResolved(
         "managers.example", ("10.0.0.1:9000", "10.0.0.2:9000", "[fd00::1]:9000"), 17.0
     )
 
 
 def test_one_family_is_enough(resolver: DnsResolver) -> None:
-    assert resolve(resolver, "four.example") == Resolved("four.example", ("10.0.0.4:9000",), 17.0)
+    assert resolve(resolver, "four.example") == NameResolved(
+        "four.example", ("10.0.0.4:9000",), 17.0
+    )
 
 
 def test_a_service_brings_its_own_ports_best_priority_first(resolver: DnsResolver) -> None:
-    assert resolve(resolver, "_hyperscale._tcp.example") == Resolved(
+    assert resolve(resolver, "_hyperscale._tcp.example") == NameResolved(
         "_hyperscale._tcp.example",
         ("10.0.0.1:9001", "10.0.0.2:9001", "[fd00::1]:9001", "10.0.0.4:9002"),
         17.0,
@@ -96,16 +100,16 @@ def test_a_service_brings_its_own_ports_best_priority_first(resolver: DnsResolve
 
 def test_what_does_not_resolve_says_why(resolver: DnsResolver) -> None:
     missing = resolve(resolver, "nobody.example")
-    assert isinstance(missing, Unresolved)
+    assert isinstance(missing, NameUnresolved)
     assert "NXDOMAIN" in missing.why
     dangling = resolve(resolver, "_dangling._tcp.example")
-    assert dangling == Unresolved("_dangling._tcp.example", "none of its targets resolves")
-    assert isinstance(resolve(resolver, "_nothing._tcp.example"), Unresolved)
+    assert dangling == NameUnresolved("_dangling._tcp.example", "none of its targets resolves")
+    assert isinstance(resolve(resolver, "_nothing._tcp.example"), NameUnresolved)
 
 
 def test_a_silent_server_costs_its_timeout_and_no_more(resolver: DnsResolver) -> None:
     silent = resolve(resolver, "silent.example", timeout_s=0.2)
-    assert isinstance(silent, Unresolved)
+    assert isinstance(silent, NameUnresolved)
 
 
 def test_ipv6_is_written_in_brackets() -> None:

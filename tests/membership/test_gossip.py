@@ -1,15 +1,15 @@
 """What is still to be told: order, room, repetition, replacement."""
 
 from hyperscale.membership.gossip import ITEMS_MAX, GossipQueue
-from hyperscale.membership.messages import Claim, News
+from hyperscale.membership.messages import ClaimedState, MemberUpdate
 
 
-def alive(node: str, refutation: int = 0) -> News:
-    return News(node, 1, Claim.ALIVE, refutation, address="10.0.0.1:9000")
+def alive(node: str, refutation: int = 0) -> MemberUpdate:
+    return MemberUpdate(node, 1, ClaimedState.ALIVE, refutation, address="10.0.0.1:9000")
 
 
-def suspect(node: str, by: str) -> News:
-    return News(node, 1, Claim.SUSPECT, 0, by)
+def suspect(node: str, by: str) -> MemberUpdate:
+    return MemberUpdate(node, 1, ClaimedState.SUSPECT, 0, by)
 
 
 def told(queue: GossipQueue, **kwargs: int) -> list[tuple[str, str]]:
@@ -30,7 +30,7 @@ def test_the_least_told_comes_first_and_death_before_suspicion_before_newcomers(
     assert told(queue) == [("old", "ALIVE")]
     queue.put(alive("new"))
     queue.put(suspect("silent", "by"))
-    queue.put(News("dead", 1, Claim.REFUSED))
+    queue.put(MemberUpdate("dead", 1, ClaimedState.REFUSED))
     queue.put(alive("back", 1), urgent=True)
     one = len(queue.items) and max(item.size for item in queue.items.values())
     order = [told(queue, room=one)[0][0] for _ in range(4)]
@@ -68,7 +68,7 @@ def test_the_same_accusation_is_queued_once() -> None:
 def test_what_does_not_fit_waits_and_smaller_news_goes_before_it() -> None:
     queue = GossipQueue()
     queue.put(alive("x" * 60))
-    queue.put(News("y", 1, Claim.LEFT))
+    queue.put(MemberUpdate("y", 1, ClaimedState.LEFT))
     small = min(item.size for item in queue.items.values())
     assert told(queue, room=small) == [("y", "LEFT")]
     assert len(queue) == 2

@@ -1,20 +1,28 @@
 """Judging, rule by rule: who is confirmed, suspected, refuted, dead, and who waits for whom."""
 
 from hyperscale.membership.events import (
-    Changed,
-    Contact,
-    Died,
-    Drain,
-    Reborn,
-    Refused,
-    State,
-    Sync,
-    SyncAnswer,
-    SyncAsked,
-    Synced,
+    DialRefused,
+    DrainSocket,
+    IncarnationRaised,
+    MemberChanged,
+    MemberDied,
+    MemberDiscovered,
+    MemberState,
+    PushPullCompleted,
+    PushPullRequested,
+    ReplyToPushPull,
+    StartPushPull,
     Tick,
 )
-from hyperscale.membership.messages import Ack, Claim, Gossip, Ping, Record, Sender, View
+from hyperscale.membership.messages import (
+    Ack,
+    ClaimedState,
+    Gossip,
+    MemberSnapshot,
+    Ping,
+    Sender,
+    View,
+)
 from hyperscale.wire.roles import Role
 from tests.membership.bench import Bench, alive, claim
 
@@ -25,23 +33,23 @@ def test_hearsay_confirms_nobody_and_the_first_ack_does_once() -> None:
     bench = Bench()
     bench.meet("a")
     bench.say(alive("x"))
-    assert bench.core.state_of("x") is State.UNCONFIRMED
+    assert bench.core.state_of("x") is MemberState.UNCONFIRMED
     bench.run(1.0, answering=("a",))
     ping = bench.pings("x")[0]
     bench.ack("x", ping)
     bench.ack("x", ping)
-    assert bench.core.state_of("x") is State.ALIVE
-    changes = [c for c in bench.all(Changed) if c.member.node == "x"]
+    assert bench.core.state_of("x") is MemberState.ALIVE
+    changes = [c for c in bench.all(MemberChanged) if c.member.node == "x"]
     assert [(c.before, c.member.state) for c in changes] == [
-        (None, State.UNCONFIRMED),
-        (State.UNCONFIRMED, State.ALIVE),
+        (None, MemberState.UNCONFIRMED),
+        (MemberState.UNCONFIRMED, MemberState.ALIVE),
     ]
 
 
 def test_inbound_traffic_alone_confirms_nobody_but_is_answered_with_a_ping() -> None:
     bench = Bench()
     bench.receive("x", Gossip(Sender("x:1")))
-    assert bench.core.state_of("x") is State.UNCONFIRMED
+    assert bench.core.state_of("x") is MemberState.UNCONFIRMED
     assert [p.target for p in bench.pings()] == ["x"]
 
 
@@ -50,13 +58,13 @@ def test_an_unconfirmed_peer_is_never_judged_and_forgotten_after_its_roles_time(
         bench = Bench()
         bench.meet("a")
         bench.say(alive("x", role=role))
-        bench.say(claim(Claim.SUSPECT, "x"), claim(Claim.SILENT, "x"))
+        bench.say(claim(ClaimedState.SUSPECT, "x"), claim(ClaimedState.SILENT, "x"))
         bench.run(lasts_s - 1.0, answering=("a",))
-        assert bench.core.state_of("x") is State.UNCONFIRMED
+        assert bench.core.state_of("x") is MemberState.UNCONFIRMED
         assert bench.core.awareness.score == 0
         bench.run(2.0, answering=("a",))
         assert bench.core.state_of("x") is None
-        assert bench.all(Died) == []
+        assert bench.all(MemberDied) == []
         assert bench.core.audit.counts["unconfirmed.removed"] == 1
 
 
@@ -70,19 +78,21 @@ def test_greetings_of_a_silent_stranger_grow_rarer() -> None:
 
 def test_an_exchange_over_a_stream_confirms_both_sides() -> None:
     asked = Bench()
-    view = View(Sender("a:1", Role.MANAGER), (Record(alive("a")), Record(alive("b"))))
-    asked.handle(SyncAsked("a", 100, view, "token"))
-    assert asked.core.state_of("a") is State.ALIVE
-    assert asked.core.state_of("b") is State.UNCONFIRMED
-    (answer,) = asked.all(SyncAnswer)
+    view = View(
+        Sender("a:1", Role.MANAGER), (MemberSnapshot(alive("a")), MemberSnapshot(alive("b")))
+    )
+    asked.handle(PushPullRequested("a", 100, view, "token"))
+    assert asked.core.state_of("a") is MemberState.ALIVE
+    assert asked.core.state_of("b") is MemberState.UNCONFIRMED
+    (answer,) = asked.all(ReplyToPushPull)
     assert answer.token == "token"
     assert [r.news.node for r in answer.view.records] == ["self"]
     asking = Bench()
-    asking.handle(Contact("a:1"))
-    (sync,) = asking.all(Sync)
+    asking.handle(MemberDiscovered("a:1"))
+    (sync,) = asking.all(StartPushPull)
     assert (sync.address, sync.node, sync.view.is_join) == ("a:1", "", True)
-    asking.handle(Synced("a", 100, view))
-    assert asking.core.state_of("a") is State.ALIVE
+    asking.handle(PushPullCompleted("a", 100, view))
+    assert asking.core.state_of("a") is MemberState.ALIVE
 
 
 def test_the_table_is_bounded() -> None:
@@ -100,52 +110,52 @@ def test_the_table_is_bounded() -> None:
 def test_an_accusation_is_told_to_its_subject_first() -> None:
     bench = Bench()
     bench.meet("a", "b")
-    bench.say(claim(Claim.SUSPECT, "b", by="z"))
+    bench.say(claim(ClaimedState.SUSPECT, "b", by="z"))
     bench.run(1.5, answering=("a",))
     ping = bench.pings("b")[0]
-    assert [(n.node, n.claim) for n in ping.news[:1]] == [("b", Claim.SUSPECT)]
+    assert [(n.node, n.claim) for n in ping.news[:1]] == [("b", ClaimedState.SUSPECT)]
 
 
 def test_only_a_higher_refutation_clears_by_hearsay() -> None:
     bench = Bench()
     bench.meet("a", "b")
-    bench.say(claim(Claim.SUSPECT, "b", 3))
-    assert bench.core.state_of("b") is State.SUSPECT
+    bench.say(claim(ClaimedState.SUSPECT, "b", 3))
+    assert bench.core.state_of("b") is MemberState.SUSPECT
     bench.say(alive("b", refutation=3))
-    assert bench.core.state_of("b") is State.SUSPECT
+    assert bench.core.state_of("b") is MemberState.SUSPECT
     bench.say(alive("b", refutation=4))
-    assert bench.core.state_of("b") is State.ALIVE
-    bench.say(claim(Claim.SUSPECT, "b", 3))
-    assert bench.core.state_of("b") is State.ALIVE
+    assert bench.core.state_of("b") is MemberState.ALIVE
+    bench.say(claim(ClaimedState.SUSPECT, "b", 3))
+    assert bench.core.state_of("b") is MemberState.ALIVE
 
 
 def test_this_node_refutes_what_is_said_of_it_and_feels_less_well() -> None:
     bench = Bench()
     bench.meet("a")
-    bench.say(claim(Claim.SUSPECT, "self", 0, incarnation=500))
+    bench.say(claim(ClaimedState.SUSPECT, "self", 0, incarnation=500))
     assert bench.core.station.refutation == 1
     assert bench.core.awareness.score == 1
-    bench.say(claim(Claim.SUSPECT, "self", 0, incarnation=500))
+    bench.say(claim(ClaimedState.SUSPECT, "self", 0, incarnation=500))
     assert bench.core.station.refutation == 1
-    bench.say(claim(Claim.SILENT, "self", 6, incarnation=500))
+    bench.say(claim(ClaimedState.SILENT, "self", 6, incarnation=500))
     assert bench.core.station.refutation == 7
     assert [n.refutation for n in bench.told("self")][:2] == [1, 7]
-    assert bench.all(Died) == []
+    assert bench.all(MemberDied) == []
 
 
 def test_accusations_of_an_earlier_life_are_nothing_to_this_one() -> None:
     bench = Bench()
     bench.meet("a")
-    bench.say(claim(Claim.SUSPECT, "self", 9, incarnation=499))
-    bench.say(claim(Claim.REFUSED, "self", 9, incarnation=499))
+    bench.say(claim(ClaimedState.SUSPECT, "self", 9, incarnation=499))
+    bench.say(claim(ClaimedState.REFUSED, "self", 9, incarnation=499))
     assert (bench.core.incarnation, bench.core.station.refutation) == (500, 0)
 
 
 def test_who_is_said_to_be_gone_goes_on_as_a_new_incarnation() -> None:
     bench = Bench()
     bench.meet("a")
-    bench.say(claim(Claim.REFUSED, "self", incarnation=500))
-    assert bench.all(Reborn) == [Reborn(501)]
+    bench.say(claim(ClaimedState.REFUSED, "self", incarnation=500))
+    assert bench.all(IncarnationRaised) == [IncarnationRaised(501)]
     assert bench.core.incarnation == 501
 
 
@@ -162,12 +172,12 @@ def test_a_clock_that_went_back_is_overtaken() -> None:
 def test_an_unanswered_suspicion_ends_in_a_last_look_and_then_in_death() -> None:
     bench = Bench()
     bench.meet("a", "b")
-    bench.say(claim(Claim.SUSPECT, "b", by="z"))
+    bench.say(claim(ClaimedState.SUSPECT, "b", by="z"))
     bench.effects.clear()
-    while bench.core.state_of("b") is State.SUSPECT:
+    while bench.core.state_of("b") is MemberState.SUSPECT:
         bench.run(0.1, answering=("a",))
-    (died,) = bench.all(Died)
-    assert (died.member.node, died.evidence) == ("b", Claim.SILENT)
+    (died,) = bench.all(MemberDied)
+    assert (died.member.node, died.evidence) == ("b", ClaimedState.SILENT)
     assert not died.is_from_gossip
     assert 6.0 <= bench.now_s - died.member.since_s + 7.5 < 12.5
     assert len(bench.pings("b")) >= bench.core._config.last_look_pings
@@ -176,21 +186,21 @@ def test_an_unanswered_suspicion_ends_in_a_last_look_and_then_in_death() -> None
 def test_hearsay_of_silence_is_a_suspicion_and_never_more() -> None:
     bench = Bench()
     bench.meet("a", "b", "c")
-    bench.say(claim(Claim.SILENT, "b"))
-    assert bench.core.state_of("b") is State.SUSPECT
+    bench.say(claim(ClaimedState.SILENT, "b"))
+    assert bench.core.state_of("b") is MemberState.SUSPECT
     bench.run(20.0, answering=("a", "b", "c"))
-    assert bench.core.state_of("b") is State.ALIVE
-    assert bench.all(Died) == []
+    assert bench.core.state_of("b") is MemberState.ALIVE
+    assert bench.all(MemberDied) == []
 
 
 def test_who_was_suspected_asks_what_it_missed_meanwhile() -> None:
     bench = Bench()
     bench.meet("a", "b")
-    bench.until(lambda: bench.all(Sync), answering=("a", "b"))
+    bench.until(lambda: bench.all(StartPushPull), answering=("a", "b"))
     bench.effects.clear()
-    bench.say(claim(Claim.SUSPECT, "self", incarnation=500))
+    bench.say(claim(ClaimedState.SUSPECT, "self", incarnation=500))
     bench.run(0.6, answering=("a", "b"))
-    assert len(bench.all(Sync)) == 1
+    assert len(bench.all(StartPushPull)) == 1
 
 
 # Dying.
@@ -200,28 +210,32 @@ def test_refused_evidence_kills_at_once_and_once() -> None:
     bench = Bench()
     bench.meet("a", "b")
     for _ in range(3):
-        bench.handle(Refused("b", 100, "b:1"))
-    (died,) = bench.all(Died)
-    assert (died.member.node, died.evidence, died.is_from_gossip) == ("b", Claim.REFUSED, False)
+        bench.handle(DialRefused("b", 100, "b:1"))
+    (died,) = bench.all(MemberDied)
+    assert (died.member.node, died.evidence, died.is_from_gossip) == (
+        "b",
+        ClaimedState.REFUSED,
+        False,
+    )
     bench.run(1.0, answering=("a",))
-    assert {n.claim for n in bench.told("b")} == {Claim.REFUSED}
+    assert {n.claim for n in bench.told("b")} == {ClaimedState.REFUSED}
 
 
 def test_refused_evidence_of_another_life_or_an_old_address_is_none() -> None:
     bench = Bench()
     bench.meet("a")
-    bench.handle(Refused("a", 99, "a:1"))
-    bench.handle(Refused("a", 100, "elsewhere:1"))
-    bench.handle(Refused("nobody", 100, "nobody:1"))
-    assert bench.core.state_of("a") is State.ALIVE
+    bench.handle(DialRefused("a", 99, "a:1"))
+    bench.handle(DialRefused("a", 100, "elsewhere:1"))
+    bench.handle(DialRefused("nobody", 100, "nobody:1"))
+    assert bench.core.state_of("a") is MemberState.ALIVE
 
 
 def test_hearsay_of_a_gone_process_kills_and_is_told_on() -> None:
     bench = Bench()
     bench.meet("a", "b")
     for _ in range(100):
-        bench.say(claim(Claim.REFUSED, "b"))
-    (died,) = bench.all(Died)
+        bench.say(claim(ClaimedState.REFUSED, "b"))
+    (died,) = bench.all(MemberDied)
     assert died.is_from_gossip
     assert bench.core.audit.counts["member.died"] == 1
     bench.run(1.0, answering=("a",))
@@ -231,40 +245,44 @@ def test_hearsay_of_a_gone_process_kills_and_is_told_on() -> None:
 def test_news_of_a_stale_life_changes_nothing() -> None:
     bench = Bench()
     bench.meet("a", "b")
-    bench.say(claim(Claim.REFUSED, "b", incarnation=99), alive("b", incarnation=99))
-    assert bench.core.state_of("b") is State.ALIVE
+    bench.say(claim(ClaimedState.REFUSED, "b", incarnation=99), alive("b", incarnation=99))
+    assert bench.core.state_of("b") is MemberState.ALIVE
 
 
 def test_a_death_of_someone_unknown_is_nobodys() -> None:
     bench = Bench()
     bench.meet("a")
-    bench.say(claim(Claim.REFUSED, "x"), claim(Claim.SILENT, "y"), claim(Claim.LEFT, "z"))
-    assert bench.all(Died) == []
+    bench.say(
+        claim(ClaimedState.REFUSED, "x"),
+        claim(ClaimedState.SILENT, "y"),
+        claim(ClaimedState.LEFT, "z"),
+    )
+    assert bench.all(MemberDied) == []
     assert {m.node for m in bench.core.members()} == {"self", "a"}
 
 
 def test_a_gone_life_stays_gone_and_whoever_speaks_of_it_is_corrected() -> None:
     bench = Bench()
     bench.meet("a", "b")
-    bench.handle(Refused("b", 100, "b:1"))
+    bench.handle(DialRefused("b", 100, "b:1"))
     bench.run(20.0, answering=("a",))
     bench.effects.clear()
     bench.say(alive("b", refutation=50))
-    assert bench.core.state_of("b") is State.DEAD
+    assert bench.core.state_of("b") is MemberState.DEAD
     bench.run(1.0, answering=("a",))
-    assert {n.claim for n in bench.told("b")} == {Claim.REFUSED}
+    assert {n.claim for n in bench.told("b")} == {ClaimedState.REFUSED}
 
 
 def test_a_restarted_node_dies_once_and_is_confirmed_anew() -> None:
     bench = Bench()
     bench.meet("a", "b")
     bench.say(alive("b", incarnation=200))
-    (died,) = bench.all(Died)
-    assert (died.member.incarnation, died.evidence) == (100, Claim.REFUSED)
-    assert bench.core.state_of("b") is State.UNCONFIRMED
+    (died,) = bench.all(MemberDied)
+    assert (died.member.incarnation, died.evidence) == (100, ClaimedState.REFUSED)
+    assert bench.core.state_of("b") is MemberState.UNCONFIRMED
     bench.run(1.0, answering=("a",))
     bench.ack("b", bench.pings("b")[-1], incarnation=200)
-    assert bench.core.state_of("b") is State.ALIVE
+    assert bench.core.state_of("b") is MemberState.ALIVE
 
 
 def test_another_process_at_its_address_means_a_node_is_gone() -> None:
@@ -273,37 +291,37 @@ def test_another_process_at_its_address_means_a_node_is_gone() -> None:
     sender = Sender("a:1", Role.MANAGER)
     bench.receive("new", Gossip(sender), incarnation=300)
     bench.receive("new", Ack(sender, bench.pings("new")[-1].sequence), incarnation=300)
-    assert bench.core.state_of("new") is State.ALIVE
-    assert bench.core.state_of("a") is State.DEAD
-    (died,) = bench.all(Died)
-    assert died.evidence is Claim.REFUSED
+    assert bench.core.state_of("new") is MemberState.ALIVE
+    assert bench.core.state_of("a") is MemberState.DEAD
+    (died,) = bench.all(MemberDied)
+    assert died.evidence is ClaimedState.REFUSED
 
 
 def test_a_silent_member_that_returns_refutes_and_is_asked_for_what_was_missed() -> None:
     bench = Bench()
     bench.meet("a", "b")
-    while bench.core.state_of("b") is not State.DEAD:
+    while bench.core.state_of("b") is not MemberState.DEAD:
         bench.run(1.0, answering=("a",))
     bench.effects.clear()
     bench.receive("b", Ping(Sender("b:1", Role.MANAGER), 5, "self"))
     (ack,) = bench.all(Ack)
-    assert [(n.node, n.claim) for n in ack.news[:1]] == [("b", Claim.SILENT)]
-    assert [s.node for s in bench.all(Sync)] == ["b"]
-    assert bench.core.state_of("b") is State.DEAD
+    assert [(n.node, n.claim) for n in ack.news[:1]] == [("b", ClaimedState.SILENT)]
+    assert [s.node for s in bench.all(StartPushPull)] == ["b"]
+    assert bench.core.state_of("b") is MemberState.DEAD
     bench.receive("b", Gossip(Sender("b:1", Role.MANAGER, 1)))
-    assert bench.core.state_of("b") is State.ALIVE
-    assert bench.all(Died) == []
+    assert bench.core.state_of("b") is MemberState.ALIVE
+    assert bench.all(MemberDied) == []
 
 
 def test_whoever_takes_a_silent_member_for_alive_is_told_the_verdict() -> None:
     bench = Bench()
     bench.meet("a", "b", "c")
-    bench.until(lambda: bench.core.state_of("b") is State.DEAD, answering=("a", "c"))
+    bench.until(lambda: bench.core.state_of("b") is MemberState.DEAD, answering=("a", "c"))
     bench.run(20.0, answering=("a", "c"))
     bench.effects.clear()
     bench.say(alive("b"))
     bench.run(1.0, answering=("a", "c"))
-    assert {(n.claim, n.by) for n in bench.told("b")} == {(Claim.SILENT, "self")}
+    assert {(n.claim, n.by) for n in bench.told("b")} == {(ClaimedState.SILENT, "self")}
 
 
 def test_the_silent_are_asked_again_and_again_and_forgotten_after_a_day() -> None:
@@ -326,15 +344,15 @@ def test_the_silent_are_asked_again_and_again_and_forgotten_after_a_day() -> Non
 def test_after_a_stall_nobody_is_judged_before_the_socket_is_read() -> None:
     bench = Bench()
     bench.meet("a", "b")
-    bench.say(claim(Claim.SUSPECT, "b", by="z"))
+    bench.say(claim(ClaimedState.SUSPECT, "b", by="z"))
     bench.run(0.2, answering=("a",))
     due_s = bench.core.roster.peers["b"].suspicion.deadline_s
     bench.now_s = due_s + 4.0  # stood still past every deadline
-    assert any(isinstance(effect, Drain) for effect in bench.handle(Tick()))
-    assert bench.core.state_of("b") is State.SUSPECT
+    assert any(isinstance(effect, DrainSocket) for effect in bench.handle(Tick()))
+    assert bench.core.state_of("b") is MemberState.SUSPECT
     assert bench.core.roster.peers["b"].suspicion.looks == 0
     bench.receive("a", Gossip(Sender("a:1", Role.MANAGER), (alive("b", refutation=1),)))
-    assert bench.core.state_of("b") is State.ALIVE
+    assert bench.core.state_of("b") is MemberState.ALIVE
     assert bench.core.audit.counts["node.stalled"] == 1
     assert bench.core.awareness.score > 0
 

@@ -6,20 +6,24 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale.membership.events import State
-from hyperscale.membership.members import Peer, Roster, outranks
-from hyperscale.membership.messages import FINAL_CLAIMS, Claim, News
+from hyperscale.membership.events import MemberState
+from hyperscale.membership.member_table import MemberRecord, MemberTable, outranks
+from hyperscale.membership.messages import FINAL_STATES, ClaimedState, MemberUpdate
 from hyperscale.wire.roles import MAY_CONNECT, Role
 
 
-def peer(node: str, role: Role = Role.MANAGER, incarnation: int = 1) -> Peer:
-    made = Peer(News(node, incarnation, Claim.ALIVE, role=role, address=f"{node}:1"), 0.0)
-    made.state = State.ALIVE
+def peer(node: str, role: Role = Role.MANAGER, incarnation: int = 1) -> MemberRecord:
+    made = MemberRecord(
+        MemberUpdate(node, incarnation, ClaimedState.ALIVE, role=role, address=f"{node}:1"), 0.0
+    )
+    made.state = MemberState.ALIVE
     return made
 
 
-def roster_of(count: int, own: str = "self", role: Role = Role.MANAGER, seed: int = 1) -> Roster:
-    roster = Roster(own, Random(seed))
+def roster_of(
+    count: int, own: str = "self", role: Role = Role.MANAGER, seed: int = 1
+) -> MemberTable:
+    roster = MemberTable(own, Random(seed))
     for n in range(count):
         member = peer(f"n{n}", role)
         roster.add(member)
@@ -28,48 +32,54 @@ def roster_of(count: int, own: str = "self", role: Role = Role.MANAGER, seed: in
 
 
 claims = st.builds(
-    News,
+    MemberUpdate,
     node=st.just("x"),
     incarnation=st.integers(1, 3),
-    claim=st.sampled_from(Claim),
+    claim=st.sampled_from(ClaimedState),
     refutation=st.integers(0, 3),
 )
 
 
-def known(news: News) -> Peer:
+def known(news: MemberUpdate) -> MemberRecord:
     made = peer("x", incarnation=news.incarnation)
     made.refutation, made.claim = news.refutation, news.claim
     return made
 
 
 @given(claims, claims)
-def test_of_two_claims_at_most_one_outranks_the_other(first: News, second: News) -> None:
+def test_of_two_claims_at_most_one_outranks_the_other(
+    first: MemberUpdate, second: MemberUpdate
+) -> None:
     assert not (outranks(first, known(second)) and outranks(second, known(first)))
     assert not outranks(first, known(first))
 
 
 @given(claims, claims, claims)
-def test_outranking_is_transitive(first: News, second: News, third: News) -> None:
+def test_outranking_is_transitive(
+    first: MemberUpdate, second: MemberUpdate, third: MemberUpdate
+) -> None:
     if outranks(first, known(second)) and outranks(second, known(third)):
         assert outranks(first, known(third))
 
 
 @given(claims, claims)
-def test_a_later_life_outranks_an_earlier_one_whatever_is_said(first: News, second: News) -> None:
+def test_a_later_life_outranks_an_earlier_one_whatever_is_said(
+    first: MemberUpdate, second: MemberUpdate
+) -> None:
     if first.incarnation > second.incarnation:
         assert outranks(first, known(second))
 
 
 @given(claims, claims)
-def test_within_a_life_what_is_final_stands(first: News, second: News) -> None:
-    if first.incarnation == second.incarnation and second.claim in FINAL_CLAIMS:
+def test_within_a_life_what_is_final_stands(first: MemberUpdate, second: MemberUpdate) -> None:
+    if first.incarnation == second.incarnation and second.claim in FINAL_STATES:
         assert not outranks(first, known(second))
 
 
 def test_a_refutation_needs_a_strictly_higher_number() -> None:
-    accused = known(News("x", 1, Claim.SUSPECT, 4))
-    assert not outranks(News("x", 1, Claim.ALIVE, 4), accused)
-    assert outranks(News("x", 1, Claim.ALIVE, 5), accused)
+    accused = known(MemberUpdate("x", 1, ClaimedState.SUSPECT, 4))
+    assert not outranks(MemberUpdate("x", 1, ClaimedState.ALIVE, 4), accused)
+    assert outranks(MemberUpdate("x", 1, ClaimedState.ALIVE, 5), accused)
 
 
 def test_every_member_is_asked_once_per_round() -> None:
@@ -91,7 +101,7 @@ def test_who_leaves_is_asked_no_more_and_who_enters_is_asked_within_the_round() 
 
 
 def test_an_empty_table_has_nobody_to_ask() -> None:
-    roster = Roster("self", Random(1))
+    roster = MemberTable("self", Random(1))
     assert roster.next_target() is None
     assert roster.sample(3) == []
     assert roster.successors(2, 16) == []
@@ -102,7 +112,7 @@ def test_an_empty_table_has_nobody_to_ask() -> None:
 def test_a_sample_holds_different_healthy_members_only(count: int, wanted: int, seed: int) -> None:
     roster = roster_of(count, seed=seed)
     roster.exit(roster.peers["n1"])
-    roster.peers["n2"].state = State.SUSPECT
+    roster.peers["n2"].state = MemberState.SUSPECT
     names = [member.node for member in roster.sample(wanted, but="n0", healthy=True)]
     assert len(set(names)) == len(names) <= wanted
     assert not {"n0", "n1", "n2"} & set(names)
@@ -114,7 +124,7 @@ def test_everyone_is_watched_by_as_many_as_agreed() -> None:
     names = [f"n{n}" for n in range(12)]
     watchers: Counter[str] = Counter()
     for own in names:
-        roster = Roster(own, Random(1))
+        roster = MemberTable(own, Random(1))
         for other in names:
             if other != own:
                 member = peer(other)
@@ -127,7 +137,7 @@ def test_everyone_is_watched_by_as_many_as_agreed() -> None:
 def test_behind_suspected_successors_the_next_are_watched_too() -> None:
     roster = roster_of(8)
     first, second, third, fourth = roster.successors(4, 16)
-    first.state = second.state = State.SUSPECT
+    first.state = second.state = MemberState.SUSPECT
     assert roster.successors(2, 16) == [first, second, third, fourth]
     assert roster.successors(2, 3) == [first, second, third]
 
@@ -140,7 +150,7 @@ def test_every_process_is_watched_over_streams_by_those_who_may_connect(
     roles |= {f"w{n}": Role.WORKER for n in range(workers)}
     watchers: Counter[str] = Counter()
     for own, own_role in roles.items():
-        roster = Roster(own, Random(1))
+        roster = MemberTable(own, Random(1))
         for other, role in roles.items():
             if other != own:
                 member = peer(other, role)

@@ -8,16 +8,16 @@ from hyperscale.membership import messages
 from hyperscale.membership.messages import (
     METADATA_BYTES_MAX,
     Ack,
-    Claim,
+    ClaimedState,
     Gossip,
+    IndirectAck,
+    MemberSnapshot,
+    MemberUpdate,
     Nack,
-    News,
     Ping,
     PingRequest,
-    Record,
     Sender,
     View,
-    Vouch,
 )
 from hyperscale.wire.registry import REGISTRY, SizeClass
 from hyperscale.wire.roles import Role
@@ -25,17 +25,19 @@ from hyperscale.wire.sealing import DATAGRAM_BYTES_MAX, DATAGRAM_OVERHEAD_MAX
 
 SENDER = Sender("10.0.0.1:9000", Role.MANAGER, 3, 9001)
 NEWS = (
-    News("worker-7", 1_700_000_000_000, Claim.SUSPECT, 2, "manager-1"),
-    News("worker-8", 1_700_000_000_001, Claim.ALIVE, 0, "", Role.WORKER, "10.0.0.2:9000", 0),
+    MemberUpdate("worker-7", 1_700_000_000_000, ClaimedState.SUSPECT, 2, "manager-1"),
+    MemberUpdate(
+        "worker-8", 1_700_000_000_001, ClaimedState.ALIVE, 0, "", Role.WORKER, "10.0.0.2:9000", 0
+    ),
 )
 MESSAGES = (
     Ping(SENDER, 1, "worker-7", 5, NEWS),
     Ack(SENDER, 1, 6, b"metadata", NEWS),
     PingRequest(SENDER, 2, "worker-7", "10.0.0.3:9000", NEWS),
-    Vouch(SENDER, 2, "worker-7", 1_700_000_000_000, 4, NEWS),
+    IndirectAck(SENDER, 2, "worker-7", 1_700_000_000_000, 4, NEWS),
     Nack(SENDER, 2, NEWS),
     Gossip(SENDER, NEWS),
-    View(SENDER, tuple(Record(news, 1, b"x") for news in NEWS), True),
+    View(SENDER, tuple(MemberSnapshot(news, 1, b"x") for news in NEWS), True),
 )
 
 
@@ -61,11 +63,13 @@ def test_what_is_usual_costs_nothing() -> None:
 def test_the_longest_names_and_metadata_fit_a_datagram() -> None:
     node, address = "n" * 64, "[" + "f" * 39 + "]:65535"
     sender = Sender(address, Role.MANAGER, 2**63, 65535)
-    widest = News(node, 2**63, Claim.SUSPECT, 2**63, node, Role.MANAGER, address, 65535)
+    widest = MemberUpdate(
+        node, 2**63, ClaimedState.SUSPECT, 2**63, node, Role.MANAGER, address, 65535
+    )
     largest = (
         Ack(sender, 2**63, 2**63, b"m" * METADATA_BYTES_MAX, (widest,)),
         PingRequest(sender, 2**63, node, address, (widest,)),
-        Vouch(sender, 2**63, node, 2**63, 2**63, (widest,)),
+        IndirectAck(sender, 2**63, node, 2**63, 2**63, (widest,)),
     )
     for message in largest:
         sealed = len(REGISTRY.pack(message)) + DATAGRAM_OVERHEAD_MAX
@@ -74,7 +78,9 @@ def test_the_longest_names_and_metadata_fit_a_datagram() -> None:
 
 
 def test_a_view_of_ten_thousand_members_fits_a_frame() -> None:
-    record = Record(News("n" * 40, 2**50, Claim.ALIVE, 2, "", Role.MANAGER, "10.0.0.1:9000"), 9)
+    record = MemberSnapshot(
+        MemberUpdate("n" * 40, 2**50, ClaimedState.ALIVE, 2, "", Role.MANAGER, "10.0.0.1:9000"), 9
+    )
     metadata = msgspec.structs.replace(record, metadata=b"m" * METADATA_BYTES_MAX)
     view = View(SENDER, (metadata,) * 10_000)
     assert len(REGISTRY.encode(view)) <= SizeClass.LARGE

@@ -2,8 +2,14 @@
 
 import pytest
 
-from hyperscale.membership.events import Answered, Dial, Died, Send, State
-from hyperscale.membership.messages import Ack, Claim, Nack, PingRequest, Sender, Vouch
+from hyperscale.membership.events import (
+    DialAnswered,
+    DialMember,
+    MemberDied,
+    MemberState,
+    SendDatagram,
+)
+from hyperscale.membership.messages import Ack, ClaimedState, IndirectAck, Nack, PingRequest, Sender
 from hyperscale.wire.roles import Role
 from tests.membership.bench import Bench
 
@@ -15,10 +21,10 @@ def test_silence_leads_from_direct_to_indirect_probes_to_suspicion() -> None:
     assert bench.all(PingRequest) == []
     bench.until(lambda: bench.all(PingRequest), answering=("a", "b"))
     assert {request.target for request in bench.all(PingRequest)} == {"c"}
-    assert [dial.node for dial in bench.all(Dial)] == ["c"]
-    assert bench.core.state_of("c") is State.ALIVE
+    assert [dial.node for dial in bench.all(DialMember)] == ["c"]
+    assert bench.core.state_of("c") is MemberState.ALIVE
     bench.run(0.6, answering=("a", "b"))
-    assert bench.core.state_of("c") is State.SUSPECT
+    assert bench.core.state_of("c") is MemberState.SUSPECT
 
 
 def test_a_vouching_relay_clears_its_target() -> None:
@@ -26,9 +32,9 @@ def test_a_vouching_relay_clears_its_target() -> None:
     bench.meet("a", "b", "c")
     bench.until(lambda: bench.all(PingRequest), answering=("a", "b"))
     request = bench.all(PingRequest)[0]
-    bench.receive("a", Vouch(Sender("a:1", Role.MANAGER), request.sequence, "c", 100))
+    bench.receive("a", IndirectAck(Sender("a:1", Role.MANAGER), request.sequence, "c", 100))
     bench.run(0.6, answering=("a", "b"))
-    assert bench.core.state_of("c") is State.ALIVE
+    assert bench.core.state_of("c") is MemberState.ALIVE
 
 
 @pytest.mark.parametrize(("nacking", "score"), [(2, 0), (1, 1), (0, 2)])
@@ -39,7 +45,7 @@ def test_each_missing_nack_costs_health(nacking: int, score: int) -> None:
     request = bench.all(PingRequest)[0]
     for relay in ("a", "b")[:nacking]:
         bench.receive(relay, Nack(Sender(f"{relay}:1", Role.MANAGER), request.sequence))
-    bench.until(lambda: bench.core.state_of("c") is State.SUSPECT)
+    bench.until(lambda: bench.core.state_of("c") is MemberState.SUSPECT)
     assert bench.core.awareness.score == score
 
 
@@ -47,7 +53,7 @@ def test_a_dead_half_of_two_peers_does_not_cost_the_survivor_its_health() -> Non
     bench = Bench()
     bench.meet("a", "b")
     bench.run(30.0, answering=("a",))
-    assert bench.core.state_of("b") is State.DEAD
+    assert bench.core.state_of("b") is MemberState.DEAD
     assert bench.core.awareness.score <= 2
 
 
@@ -58,7 +64,7 @@ def test_a_relay_pings_for_the_asker_and_says_yes_or_no() -> None:
     bench.receive("a", request)
     (ping,) = bench.pings("b")
     bench.ack("b", ping)
-    (vouch,) = bench.all(Vouch)
+    (vouch,) = bench.all(IndirectAck)
     assert (vouch.sequence, vouch.target, vouch.incarnation) == (77, "b", 100)
     bench.receive("a", request)
     bench.run(0.4)
@@ -74,46 +80,46 @@ def test_an_ack_of_the_wrong_node_answers_nothing() -> None:
     for ping in bench.pings("b"):
         bench.receive("a", Ack(Sender("a:1", Role.MANAGER), ping.sequence))
     bench.run(3.0, answering=("a",))
-    assert bench.core.state_of("b") is State.SUSPECT
+    assert bench.core.state_of("b") is MemberState.SUSPECT
 
 
 def test_a_session_that_answers_spares_its_node() -> None:
     bench = Bench()
     bench.meet("a")
     bench.run(2.5)
-    assert bench.core.state_of("a") is State.SUSPECT
-    bench.handle(Answered("a", 100, "a:1", "a", 100))
-    assert bench.core.state_of("a") is State.ALIVE
-    bench.handle(Answered("a", 99, "a:1", "a", 99))
-    bench.handle(Answered("nobody", 1, "nobody:1", "nobody", 1))
-    assert bench.core.state_of("a") is State.ALIVE
+    assert bench.core.state_of("a") is MemberState.SUSPECT
+    bench.handle(DialAnswered("a", 100, "a:1", "a", 100))
+    assert bench.core.state_of("a") is MemberState.ALIVE
+    bench.handle(DialAnswered("a", 99, "a:1", "a", 99))
+    bench.handle(DialAnswered("nobody", 1, "nobody:1", "nobody", 1))
+    assert bench.core.state_of("a") is MemberState.ALIVE
 
 
 def test_another_process_at_its_address_means_it_is_gone_whatever_the_clocks_say() -> None:
     for life in (1, 200):
         bench = Bench()
         bench.meet("a")
-        bench.handle(Answered("a", 100, "elsewhere:1", "b", life))
-        assert bench.core.state_of("a") is State.ALIVE
-        bench.handle(Answered("a", 100, "a:1", "b", life))
-        assert bench.core.state_of("a") is State.DEAD
-        (died,) = bench.all(Died)
-        assert died.evidence is Claim.REFUSED
+        bench.handle(DialAnswered("a", 100, "elsewhere:1", "b", life))
+        assert bench.core.state_of("a") is MemberState.ALIVE
+        bench.handle(DialAnswered("a", 100, "a:1", "b", life))
+        assert bench.core.state_of("a") is MemberState.DEAD
+        (died,) = bench.all(MemberDied)
+        assert died.evidence is ClaimedState.REFUSED
 
 
 def test_a_later_life_at_its_address_ends_the_earlier_one() -> None:
     bench = Bench()
     bench.meet("a")
-    bench.handle(Answered("a", 100, "a:1", "a", 101))
-    assert bench.core.state_of("a") is State.DEAD
+    bench.handle(DialAnswered("a", 100, "a:1", "a", 101))
+    assert bench.core.state_of("a") is MemberState.DEAD
 
 
 def test_an_earlier_life_hears_at_once_which_one_is_known() -> None:
     bench = Bench()
     bench.meet("a")
     bench.effects.clear()
-    bench.handle(Answered("a", 100, "a:1", "a", 40))
-    (sent,) = bench.all(Send)
+    bench.handle(DialAnswered("a", 100, "a:1", "a", 40))
+    (sent,) = bench.all(SendDatagram)
     assert sent.address == "a:1"
     assert [(news.node, news.incarnation) for news in sent.datagram.news] == [("a", 100)]
-    assert bench.core.state_of("a") is State.ALIVE
+    assert bench.core.state_of("a") is MemberState.ALIVE

@@ -2,17 +2,17 @@
 
 import pytest
 
-from hyperscale.membership.audit import ENTRIES_MAX
+from hyperscale.membership.audit_log import ENTRIES_MAX
 from hyperscale.membership.events import (
-    Changed,
-    Died,
-    Refused,
-    Send,
-    State,
-    Sync,
+    DialRefused,
+    MemberChanged,
+    MemberDied,
+    MemberState,
+    SendDatagram,
+    StartPushPull,
 )
 from hyperscale.membership.messages import (
-    Claim,
+    ClaimedState,
     Nack,
     Ping,
     PingRequest,
@@ -28,7 +28,7 @@ LOOK_S = MembershipConfig().last_look_s
 def seconds_until_dead(bench: Bench, node: str, *, answering: tuple[str, ...]) -> float:
     """From here until `node` is dead."""
     began_s = bench.now_s
-    bench.until(lambda: bench.core.state_of(node) is State.DEAD, answering=answering)
+    bench.until(lambda: bench.core.state_of(node) is MemberState.DEAD, answering=answering)
     return bench.now_s - began_s
 
 
@@ -42,7 +42,7 @@ def seconds_until_dead(bench: Bench, node: str, *, answering: tuple[str, ...]) -
 def test_each_witness_brings_the_verdict_nearer(witnesses: tuple[str, ...], lasts_s: float) -> None:
     bench = Bench()
     bench.meet(*"abcdef")
-    bench.say(*(claim(Claim.SUSPECT, "f", by=by) for by in witnesses))
+    bench.say(*(claim(ClaimedState.SUSPECT, "f", by=by) for by in witnesses))
     suspicion = bench.core.roster.peers["f"].suspicion
     assert suspicion is not None
     assert suspicion.deadline_s - bench.now_s == pytest.approx(lasts_s, abs=0.001)
@@ -55,8 +55,8 @@ def test_accusations_without_end_never_put_the_verdict_off() -> None:
     began_s = bench.now_s
     at = 0
     last_s = float("inf")
-    while bench.core.state_of("f") is not State.DEAD:
-        bench.say(claim(Claim.SUSPECT, "f", by=f"witness-{at % 20}"))
+    while bench.core.state_of("f") is not MemberState.DEAD:
+        bench.say(claim(ClaimedState.SUSPECT, "f", by=f"witness-{at % 20}"))
         at += 1
         suspicion = bench.core.roster.peers["f"].suspicion
         if suspicion is not None:
@@ -71,7 +71,7 @@ def test_one_accuser_heard_a_hundred_times_is_one_witness() -> None:
     bench = Bench()
     bench.meet(*"abcdef")
     for _ in range(100):
-        bench.say(claim(Claim.SUSPECT, "f", by="x"))
+        bench.say(claim(ClaimedState.SUSPECT, "f", by="x"))
     suspicion = bench.core.roster.peers["f"].suspicion
     assert suspicion is not None
     assert suspicion.deadline_s - bench.now_s == pytest.approx(10.5)
@@ -80,7 +80,7 @@ def test_one_accuser_heard_a_hundred_times_is_one_witness() -> None:
 def test_of_two_members_neither_waits_for_a_witness() -> None:
     bench = Bench()
     bench.meet("a")
-    bench.until(lambda: bench.core.state_of("a") is State.SUSPECT)
+    bench.until(lambda: bench.core.state_of("a") is MemberState.SUSPECT)
     assert seconds_until_dead(bench, "a", answering=()) == pytest.approx(6.0 + LOOK_S, abs=0.05)
 
 
@@ -88,8 +88,11 @@ def test_states_are_passed_through_in_order() -> None:
     bench = Bench()
     bench.meet("a", "b")
     seconds_until_dead(bench, "b", answering=("a",))
-    changes = [(c.before, c.member.state) for c in bench.all(Changed) if c.member.node == "b"]
-    assert changes == [(State.ALIVE, State.SUSPECT), (State.SUSPECT, State.DEAD)]
+    changes = [(c.before, c.member.state) for c in bench.all(MemberChanged) if c.member.node == "b"]
+    assert changes == [
+        (MemberState.ALIVE, MemberState.SUSPECT),
+        (MemberState.SUSPECT, MemberState.DEAD),
+    ]
 
 
 # Patience.
@@ -137,9 +140,9 @@ def test_only_answers_make_a_node_well_again() -> None:
 def test_a_farewell_confirms_nobody() -> None:
     bench = Bench()
     bench.meet("a")
-    bench.say(claim(Claim.LEFT, "x"), by="x")
+    bench.say(claim(ClaimedState.LEFT, "x"), by="x")
     assert bench.core.state_of("x") is None
-    assert bench.all(Died) == []
+    assert bench.all(MemberDied) == []
 
 
 def test_a_nack_is_no_answer_of_the_target() -> None:
@@ -150,15 +153,15 @@ def test_a_nack_is_no_answer_of_the_target() -> None:
     for relay in ("a", "b"):
         bench.receive(relay, Nack(Sender(f"{relay}:1", Role.MANAGER), request.sequence))
     bench.run(0.6, answering=("a", "b"))
-    assert bench.core.state_of("c") is State.SUSPECT
+    assert bench.core.state_of("c") is MemberState.SUSPECT
 
 
 def test_an_unknown_sender_is_added_and_asked_and_its_answer_confirms_it() -> None:
     bench = Bench()
     bench.receive("x", Ping(Sender("x:1"), 1, "self"))
-    assert bench.core.state_of("x") is State.UNCONFIRMED
+    assert bench.core.state_of("x") is MemberState.UNCONFIRMED
     bench.ack("x", bench.pings("x")[0])
-    assert bench.core.state_of("x") is State.ALIVE
+    assert bench.core.state_of("x") is MemberState.ALIVE
 
 
 # Dying.
@@ -168,18 +171,18 @@ def test_a_death_told_a_hundred_times_fires_once() -> None:
     bench = Bench()
     bench.meet("a", "b")
     for _ in range(100):
-        bench.say(claim(Claim.REFUSED, "b"))
-    bench.handle(Refused("b", 100, "b:1"))
-    (died,) = bench.all(Died)
+        bench.say(claim(ClaimedState.REFUSED, "b"))
+    bench.handle(DialRefused("b", 100, "b:1"))
+    (died,) = bench.all(MemberDied)
     assert died.is_from_gossip
 
 
 def test_a_verdict_of_this_nodes_own_is_not_counted_as_hearsay() -> None:
     bench = Bench()
     bench.meet("a", "b")
-    bench.handle(Refused("b", 100, "b:1"))
-    bench.say(claim(Claim.REFUSED, "b"))
-    (died,) = bench.all(Died)
+    bench.handle(DialRefused("b", 100, "b:1"))
+    bench.say(claim(ClaimedState.REFUSED, "b"))
+    (died,) = bench.all(MemberDied)
     assert not died.is_from_gossip
 
 
@@ -192,27 +195,27 @@ def test_views_are_exchanged_with_the_silent_too() -> None:
     seconds_until_dead(bench, "b", answering=("a",))
     bench.effects.clear()
     bench.run(60.0, answering=("a",))
-    assert sum(1 for sync in bench.all(Sync) if sync.node == "b") >= 3
+    assert sum(1 for sync in bench.all(StartPushPull) if sync.node == "b") >= 3
 
 
 def test_whose_process_is_gone_is_asked_now_and_then() -> None:
     bench = Bench()
     bench.meet("a", "b")
-    bench.handle(Refused("b", 100, "b:1"))
+    bench.handle(DialRefused("b", 100, "b:1"))
     bench.effects.clear()
     bench.run(120.0, answering=("a",))
     assert 3 <= len(bench.pings("b")) <= 5
-    assert not [sync for sync in bench.all(Sync) if sync.node == "b"]
+    assert not [sync for sync in bench.all(StartPushPull) if sync.node == "b"]
 
 
 def test_a_silent_member_turns_out_to_be_gone_without_dying_again() -> None:
     bench = Bench()
     bench.meet("a", "b")
     seconds_until_dead(bench, "b", answering=("a",))
-    bench.handle(Refused("b", 100, "b:1"))
+    bench.handle(DialRefused("b", 100, "b:1"))
     bench.run(2.0, answering=("a",))
-    assert len(bench.all(Died)) == 1
-    assert bench.told("b")[-1].claim is Claim.REFUSED
+    assert len(bench.all(MemberDied)) == 1
+    assert bench.told("b")[-1].claim is ClaimedState.REFUSED
 
 
 # What is kept.
@@ -230,7 +233,7 @@ def test_the_audit_keeps_the_last_and_counts_all() -> None:
 def test_nothing_is_sent_to_a_member_that_left() -> None:
     bench = Bench()
     bench.meet("a", "b")
-    bench.say(claim(Claim.LEFT, "b"), by="b")
+    bench.say(claim(ClaimedState.LEFT, "b"), by="b")
     bench.effects.clear()
     bench.run(120.0, answering=("a",))
-    assert not [e for e in bench.effects if isinstance(e, Send) and e.address == "b:1"]
+    assert not [e for e in bench.effects if isinstance(e, SendDatagram) and e.address == "b:1"]

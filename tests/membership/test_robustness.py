@@ -5,34 +5,34 @@ from hypothesis import strategies as st
 
 from hyperscale.membership.events import (
     LIVING,
-    Answered,
-    Changed,
-    Contact,
-    Died,
-    Event,
-    Leave,
-    Move,
-    Received,
-    Refused,
-    Send,
-    State,
-    SyncAsked,
-    Synced,
-    SyncFailed,
+    AddressChanged,
+    DatagramReceived,
+    DialAnswered,
+    DialRefused,
+    LeaveRequested,
+    MemberChanged,
+    MemberDied,
+    MemberDiscovered,
+    MembershipEvent,
+    MemberState,
+    PushPullCompleted,
+    PushPullFailed,
+    PushPullRequested,
+    SendDatagram,
     Tick,
 )
 from hyperscale.membership.messages import (
     Ack,
-    Claim,
+    ClaimedState,
     Gossip,
+    IndirectAck,
+    MemberSnapshot,
+    MemberUpdate,
     Nack,
-    News,
     Ping,
     PingRequest,
-    Record,
     Sender,
     View,
-    Vouch,
 )
 from hyperscale.wire.registry import REGISTRY
 from hyperscale.wire.roles import NODES
@@ -45,10 +45,10 @@ sequences = st.integers(0, 40)
 roles = st.sampled_from(sorted(NODES))
 senders = st.builds(Sender, address=addresses, role=roles, refutation=numbers)
 news = st.builds(
-    News,
+    MemberUpdate,
     node=names,
     incarnation=numbers,
-    claim=st.sampled_from(Claim),
+    claim=st.sampled_from(ClaimedState),
     refutation=numbers,
     by=names,
     role=roles,
@@ -74,7 +74,7 @@ datagrams = st.one_of(
         news=rumours,
     ),
     st.builds(
-        Vouch,
+        IndirectAck,
         sender=senders,
         sequence=sequences,
         target=names,
@@ -88,26 +88,32 @@ datagrams = st.one_of(
 views = st.builds(
     View,
     sender=senders,
-    records=st.lists(st.builds(Record, news=news, metadata_version=numbers), max_size=4).map(tuple),
+    records=st.lists(
+        st.builds(MemberSnapshot, news=news, metadata_version=numbers), max_size=4
+    ).map(tuple),
 )
 events = st.one_of(
-    st.builds(Received, source=addresses, node=names, incarnation=numbers, datagram=datagrams),
+    st.builds(
+        DatagramReceived, source=addresses, node=names, incarnation=numbers, datagram=datagrams
+    ),
     st.just(Tick()),
-    st.builds(Contact, address=addresses),
-    st.builds(Synced, node=names, incarnation=numbers, view=views),
-    st.builds(SyncAsked, node=names, incarnation=numbers, view=views, token=st.none()),
-    st.builds(SyncFailed, node=names),
-    st.builds(Refused, node=names, incarnation=numbers, address=addresses),
-    st.builds(Answered, node=names, incarnation=numbers, address=addresses, by=names, life=numbers),
-    st.builds(Move, address=addresses),
-    st.just(Leave()),
+    st.builds(MemberDiscovered, address=addresses),
+    st.builds(PushPullCompleted, node=names, incarnation=numbers, view=views),
+    st.builds(PushPullRequested, node=names, incarnation=numbers, view=views, token=st.none()),
+    st.builds(PushPullFailed, node=names),
+    st.builds(DialRefused, node=names, incarnation=numbers, address=addresses),
+    st.builds(
+        DialAnswered, node=names, incarnation=numbers, address=addresses, by=names, life=numbers
+    ),
+    st.builds(AddressChanged, address=addresses),
+    st.just(LeaveRequested()),
 )
 scripts = st.lists(st.tuples(st.sampled_from([0.0, 0.05, 0.3, 1.0, 9.0]), events), max_size=40)
 
 
 @settings(max_examples=200)
 @given(scripts)
-def test_no_sequence_of_events_breaks_the_core(script: list[tuple[float, Event]]) -> None:
+def test_no_sequence_of_events_breaks_the_core(script: list[tuple[float, MembershipEvent]]) -> None:
     bench = Bench()
     bench.meet("a", "b")
     living = {"a", "b"}
@@ -122,13 +128,13 @@ def test_no_sequence_of_events_breaks_the_core(script: list[tuple[float, Event]]
 def _follow(bench: Bench, living: set[str]) -> None:
     """Who lives, from the effects alone: a death is only ever of someone who did."""
     for effect in bench.effects:
-        if isinstance(effect, Died):
+        if isinstance(effect, MemberDied):
             assert effect.member.node in living
             living.discard(effect.member.node)
-        elif isinstance(effect, Changed):
+        elif isinstance(effect, MemberChanged):
             is_living = effect.member.state in LIVING
             (living.add if is_living else living.discard)(effect.member.node)
-        elif isinstance(effect, Send):
+        elif isinstance(effect, SendDatagram):
             REGISTRY.encode(effect.datagram)  # raises if it outgrew a datagram
     bench.effects.clear()
 
@@ -139,9 +145,9 @@ def _check_table(bench: Bench, living: set[str]) -> None:
     assert {node for _, node in roster._ring} == living
     assert "self" not in roster.peers
     for peer in roster.peers.values():
-        assert (peer.suspicion is not None) == (peer.state is State.SUSPECT)
-        assert (peer.node in judge.suspects) == (peer.state is State.SUSPECT)
+        assert (peer.suspicion is not None) == (peer.state is MemberState.SUSPECT)
+        assert (peer.node in judge.suspects) == (peer.state is MemberState.SUSPECT)
         assert (peer.node in roster.silent or peer.node in roster.gone) == (
-            peer.state is State.DEAD
+            peer.state is MemberState.DEAD
         )
     assert bench.core.wake_at_s() > 0

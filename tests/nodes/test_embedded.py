@@ -15,7 +15,7 @@ from hyperscale import ManagerServer, WorkerServer
 from hyperscale.client.cluster_file import NodeRow
 from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.lab.cluster import why_not_ready
-from hyperscale.membership.events import Answered, Received, State
+from hyperscale.membership.events import DatagramReceived, DialAnswered, MemberState
 from hyperscale.membership.messages import Gossip, Sender
 from hyperscale.nodes.identity import remember_name
 from hyperscale.nodes.jobs.jobs_driver import JobsDriver
@@ -80,7 +80,9 @@ def test_a_manager_and_a_worker_meet_and_part() -> None:
         await until(lambda: len(first.members()) == 2)
         assert {member.node for member in third.members()} == {first.node_id, third.node_id}
         await third.graceful_shutdown()
-        await until(lambda: {m.state for m in first.members()} == {State.ALIVE, State.LEFT})
+        await until(
+            lambda: {m.state for m in first.members()} == {MemberState.ALIVE, MemberState.LEFT}
+        )
         await second.graceful_shutdown()
         await first.graceful_shutdown()
 
@@ -234,10 +236,10 @@ def test_who_is_found_at_the_address_of_another_proves_it_gone_whatever_the_cloc
         await other.start()
         driver, life = home.member.driver, 2 * home.member.driver.core.incarnation
         address = other.address if heir_is == "another node" else home.address
-        driver.feed(Received(address, "gone", life, Gossip(Sender(address, Role.MANAGER))))
-        driver.feed(Answered("gone", life, address, "gone", life))
-        assert driver.core.state_of("gone") is State.ALIVE
-        await until(lambda: driver.core.state_of("gone") is State.DEAD)
+        driver.feed(DatagramReceived(address, "gone", life, Gossip(Sender(address, Role.MANAGER))))
+        driver.feed(DialAnswered("gone", life, address, "gone", life))
+        assert driver.core.state_of("gone") is MemberState.ALIVE
+        await until(lambda: driver.core.state_of("gone") is MemberState.DEAD)
         assert driver.deaths == {"refused": 1}
         await other.graceful_shutdown()
         await home.graceful_shutdown()

@@ -21,8 +21,14 @@ from hyperscale.jobs.messages import (
     PartStatus,
 )
 from hyperscale.ledger.topology import GroupRecord, GroupState
-from hyperscale.membership.events import Answered, Died, Member, Received, State
-from hyperscale.membership.messages import Claim, Gossip, Sender
+from hyperscale.membership.events import (
+    DatagramReceived,
+    DialAnswered,
+    Member,
+    MemberDied,
+    MemberState,
+)
+from hyperscale.membership.messages import ClaimedState, Gossip, Sender
 from hyperscale.nodes.jobs import output as outputs
 from hyperscale.nodes.jobs.jobs_driver import JobsDriver
 from hyperscale.nodes.jobs.output import Outputs
@@ -55,7 +61,7 @@ async def managing(directory: Path) -> AsyncIterator[tuple[ManagerServer, JobsDr
 # Workers that fall silent.
 
 
-def member(name: str, state: State) -> Member:
+def member(name: str, state: MemberState) -> Member:
     address = "127.0.0.1:1"
     return Member(name, 1, 0, Role.WORKER, address, address, state, since_s=0.0)
 
@@ -64,9 +70,9 @@ def join(node: ManagerServer, name: str) -> None:
     """For as long as nothing is awaited: nobody is there."""
     address = "127.0.0.1:1"
     driver, life = node.member.driver, 2 * node.member.driver.core.incarnation
-    driver.feed(Received(address, name, life, Gossip(Sender(address, Role.WORKER))))
-    driver.feed(Answered(name, life, address, name, life))
-    assert driver.core.state_of(name) is State.ALIVE
+    driver.feed(DatagramReceived(address, name, life, Gossip(Sender(address, Role.WORKER))))
+    driver.feed(DialAnswered(name, life, address, name, life))
+    assert driver.core.state_of(name) is MemberState.ALIVE
 
 
 @on_loop
@@ -77,7 +83,9 @@ async def test_silence_is_put_down_to_the_network_if_more_than_half_of_all_fall_
     async with managing(tmp_path) as (node, driver):
         join(node, "w3")
         for name in dead:
-            died = Died(member(name, State.DEAD), Claim.SILENT, is_from_gossip=False)
+            died = MemberDied(
+                member(name, MemberState.DEAD), ClaimedState.SILENT, is_from_gossip=False
+            )
             driver.member_changed(died)
         two_of_three = driver._held(time.monotonic())
         join(node, "w4")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperscale.wire.secret import make_secret
+from hyperscale.wire.cluster_secret import make_secret
 from tests.nodes.lab import Cluster, deaths, until, wait_for_view
 
 _SETUP = """

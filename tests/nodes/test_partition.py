@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperscale.wire.secret import make_secret
+from hyperscale.wire.cluster_secret import make_secret
 from tests.netlab.lab import NetLab, Side, why_not
 from tests.nodes.lab import Cluster, Node, deaths, until, wait_for_view, wall_s
 from tests.nodes.report import Report

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hyperscale.config.loading import node_config
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError, InvariantError
-from hyperscale.health.overload import Overload, OverloadDetector
+from hyperscale.health.overload import OverloadDetector, OverloadLevel
 from hyperscale.membership.messages import Gossip, Sender
 from hyperscale.nodes import load_monitor as vitals_module
 from hyperscale.nodes.datagrams import Datagrams, bind_datagrams
@@ -34,8 +34,8 @@ from hyperscale.nodes.identity import advertised_address, http_address_of, node_
 from hyperscale.nodes.load_monitor import LoadMonitor, memory_share, resident_bytes
 from hyperscale.nodes.logs import LINES_WAITING_MAX, JsonLines, LineWriter, Logging
 from hyperscale.nodes.metrics import Family, Histogram, counter, gauge, render
+from hyperscale.wire.cluster_secret import Secrets, make_secret
 from hyperscale.wire.sealing import DatagramSealer
-from hyperscale.wire.secret import Secrets, make_secret
 
 # Events.
 
@@ -414,7 +414,7 @@ def test_a_machine_without_these_files_is_no_error(tmp_path: Path) -> None:
 
 
 def test_a_full_queue_is_noticed_and_told() -> None:
-    levels: list[Overload] = []
+    levels: list[OverloadLevel] = []
     vitals = LoadMonitor(
         OverloadDetector(counts_cpu=False),
         in_flight_share=lambda: 0.0,
@@ -430,7 +430,7 @@ def test_a_full_queue_is_noticed_and_told() -> None:
         task.cancel()
 
     asyncio.run(measure())
-    assert levels[0] is Overload.OVERLOADED
+    assert levels[0] is OverloadLevel.OVERLOADED
     assert "hyperscale_overload_level 3" in render([vitals.collect]).decode()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperscale.wire.secret import make_secret
+from hyperscale.wire.cluster_secret import make_secret
 from tests.nodes.lab import HYPERSCALE, Cluster, Node, until, wait_for_view
 
 

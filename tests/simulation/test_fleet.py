@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hyperscale.membership.core import Membership
-from hyperscale.membership.events import Describe, Send
+from hyperscale.membership.events import MetadataChanged, SendDatagram
 from hyperscale.membership.messages import METADATA_BYTES_MAX
 from hyperscale.wire.registry import REGISTRY, SizeClass
 from hyperscale.wire.roles import Role
@@ -84,11 +84,13 @@ def test_no_datagram_outgrows_its_room_under_any_name_and_load() -> None:
 
         def encoded(event: Any, *, now_s: float) -> list[Any]:
             effects = handle(event, now_s=now_s)
-            sizes.extend(len(REGISTRY.encode(e.datagram)) for e in effects if isinstance(e, Send))
+            sizes.extend(
+                len(REGISTRY.encode(e.datagram)) for e in effects if isinstance(e, SendDatagram)
+            )
             return effects
 
         core.handle = encoded  # type: ignore[method-assign]  # a spy, not a stub
-        core.handle(Describe(b"m" * METADATA_BYTES_MAX), now_s=kwargs["now_s"])
+        core.handle(MetadataChanged(b"m" * METADATA_BYTES_MAX), now_s=kwargs["now_s"])
         return core
 
     plan = draw(PROFILES["everything"], 3)

@@ -12,46 +12,46 @@ import uvloop
 from msgspec import Struct
 
 from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.cluster_secret import Secrets
+from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Introduction
-from hyperscale.wire.peer import PeerServer
-from hyperscale.wire.registry import Priority, SizeClass, message
+from hyperscale.wire.registry import MessagePriority, SizeClass, message
 from hyperscale.wire.roles import EVERYONE, Role
-from hyperscale.wire.secret import Secrets
 from hyperscale.wire.security import Security
-from hyperscale.wire.serving import Handlers
+from hyperscale.wire.server import PeerServer
 
 SECRET = "correct horse battery staple"
 
 _T = TypeVar("_T")
 
 
-@message(kind=60001, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=EVERYONE)
+@message(kind=60001, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=EVERYONE)
 class Question(Struct):
     text: str
 
 
-@message(kind=60002, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=EVERYONE)
+@message(kind=60002, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=EVERYONE)
 class Answer(Struct):
     text: str
 
 
-@message(kind=60003, priority=Priority.LOW, size=SizeClass.SMALL)
+@message(kind=60003, priority=MessagePriority.LOW, size=SizeClass.SMALL)
 class Note(Struct):
     text: str
 
 
-@message(kind=60004, priority=Priority.HIGH, size=SizeClass.SMALL)
+@message(kind=60004, priority=MessagePriority.HIGH, size=SizeClass.SMALL)
 class Fetch(Struct):
     parts: int
     part_bytes: int = 100_000
 
 
-@message(kind=60005, priority=Priority.CRITICAL, size=SizeClass.SMALL)
+@message(kind=60005, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL)
 class Final(Struct):
     text: str
 
 
-@message(kind=60006, priority=Priority.NORMAL, size=SizeClass.LARGE)
+@message(kind=60006, priority=MessagePriority.NORMAL, size=SizeClass.LARGE)
 class Bulk(Struct):
     data: bytes
 

@@ -11,18 +11,18 @@ from hyperscale.wire.admission import (
     GUEST_IDLE_S,
     GUESTS_MAX,
     Admission,
-    Courtesy,
+    AdmissionWatermarks,
     Load,
+    RetryThrottle,
     SlidingWindow,
-    Watermarks,
 )
-from hyperscale.wire.registry import Priority, SizeClass, Spec
+from hyperscale.wire.registry import MessagePriority, MessageSpec, SizeClass
 from hyperscale.wire.roles import EVERYONE, Role
 from tests.wire.lab import Question
 
 
-def spec(priority: Priority, rate_per_10s: int = 100, kind: int = 1) -> Spec:
-    return Spec(
+def spec(priority: MessagePriority, rate_per_10s: int = 100, kind: int = 1) -> MessageSpec:
+    return MessageSpec(
         type=Question,
         kind=kind,
         priority=priority,
@@ -34,19 +34,24 @@ def spec(priority: Priority, rate_per_10s: int = 100, kind: int = 1) -> Spec:
 
 
 def door(**marks: int) -> Admission:
-    return Admission(Watermarks(**marks), Random(1))
+    return Admission(AdmissionWatermarks(**marks), Random(1))
 
 
-def admit(door: Admission, priority: Priority, role: Role = Role.WORKER) -> bool:
+def admit(door: Admission, priority: MessagePriority, role: Role = Role.WORKER) -> bool:
     return door.admit(spec(priority), role, "someone", now_s=0.0) == 0.0
 
 
-def fill(door: Admission, priority: Priority, count: int) -> None:
+def fill(door: Admission, priority: MessagePriority, count: int) -> None:
     for _ in range(count):
         assert admit(door, priority)
 
 
-LOW, NORMAL, HIGH, CRITICAL = Priority.LOW, Priority.NORMAL, Priority.HIGH, Priority.CRITICAL
+LOW, NORMAL, HIGH, CRITICAL = (
+    MessagePriority.LOW,
+    MessagePriority.NORMAL,
+    MessagePriority.HIGH,
+    MessagePriority.CRITICAL,
+)
 
 
 class TestWatermarks:
@@ -93,12 +98,12 @@ class TestWatermarks:
         admission.release(HIGH)
         assert admit(admission, HIGH)
 
-    @given(st.lists(st.tuples(st.sampled_from(list(Priority)), st.booleans()), max_size=200))
+    @given(st.lists(st.tuples(st.sampled_from(list(MessagePriority)), st.booleans()), max_size=200))
     def test_while_a_high_is_refused_no_normal_or_low_is_taken(
-        self, script: list[tuple[Priority, bool]]
+        self, script: list[tuple[MessagePriority, bool]]
     ) -> None:
         admission = door(total=20, normal=6, low=4)
-        held: list[Priority] = []
+        held: list[MessagePriority] = []
         for priority, is_release in script:
             if is_release and held:
                 admission.release(held.pop())
@@ -129,10 +134,12 @@ class TestLoad:
             (Load.OVERLOADED, {CRITICAL}),
         ],
     )
-    def test_what_is_taken_shrinks_with_the_load(self, load: Load, taken: set[Priority]) -> None:
+    def test_what_is_taken_shrinks_with_the_load(
+        self, load: Load, taken: set[MessagePriority]
+    ) -> None:
         admission = door()
         admission.load = load
-        assert {p for p in Priority if admit(admission, p)} == taken
+        assert {p for p in MessagePriority if admit(admission, p)} == taken
 
 
 class TestGuests:
@@ -228,7 +235,7 @@ class TestSlidingWindow:
 
 class TestCourtesy:
     def test_a_refusal_is_obeyed_and_repeated_refusals_more_so(self) -> None:
-        courtesy = Courtesy()
+        courtesy = RetryThrottle()
         assert courtesy.wait_s("op", now_s=0.0) == 0.0
         assert courtesy.refused("op", 1.0, now_s=0.0) == 1.0
         assert courtesy.wait_s("op", now_s=0.4) == pytest.approx(0.6)
@@ -239,5 +246,5 @@ class TestCourtesy:
 
     @pytest.mark.parametrize("said_s", [float("inf"), float("nan"), -5.0, 1e300])
     def test_what_a_broken_peer_says_is_bounded(self, said_s: float) -> None:
-        courtesy = Courtesy()
+        courtesy = RetryThrottle()
         assert 0.0 < courtesy.refused("op", said_s, now_s=100.0) <= 60.0

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperscale.wire.backoff import Backoff
-from hyperscale.wire.breaker import Breaker, BreakerState
+from hyperscale.wire.circuit_breaker import BreakerState, CircuitBreaker
 
 
 def test_three_failures_within_the_window_open_it() -> None:
-    breaker = Breaker()
+    breaker = CircuitBreaker()
     for now_s in (0.0, 1.0):
         breaker.failed(now_s=now_s)
         assert breaker.try_begin(now_s=now_s) == 0.0
@@ -20,14 +20,14 @@ def test_three_failures_within_the_window_open_it() -> None:
 
 
 def test_failures_further_apart_do_not() -> None:
-    breaker = Breaker()
+    breaker = CircuitBreaker()
     for now_s in (0.0, 20.0, 31.0, 55.0, 70.0):
         breaker.failed(now_s=now_s)
         assert breaker.state(now_s=now_s) is BreakerState.CLOSED
 
 
 def test_a_success_forgets_earlier_failures() -> None:
-    breaker = Breaker()
+    breaker = CircuitBreaker()
     breaker.failed(now_s=0.0)
     breaker.failed(now_s=0.0)
     breaker.succeeded()
@@ -35,8 +35,8 @@ def test_a_success_forgets_earlier_failures() -> None:
     assert breaker.state(now_s=0.0) is BreakerState.CLOSED
 
 
-def opened() -> Breaker:
-    breaker = Breaker()
+def opened() -> CircuitBreaker:
+    breaker = CircuitBreaker()
     for _ in range(3):
         breaker.failed(now_s=0.0)
     return breaker
@@ -68,7 +68,7 @@ def test_an_abandoned_trial_lets_the_next_one_try() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["begin", "ok", "bad", "drop"]), st.floats(0, 20))))
 def test_it_never_stays_shut_longer_than_its_recovery_time(script: list[tuple[str, float]]) -> None:
-    breaker, now_s = Breaker(), 0.0
+    breaker, now_s = CircuitBreaker(), 0.0
     for what, step_s in script:
         now_s += step_s
         match what:

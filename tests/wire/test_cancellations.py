@@ -7,9 +7,9 @@ from contextlib import suppress
 import pytest
 
 from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Chunk
-from hyperscale.wire.peer import PeerServer
-from hyperscale.wire.serving import Handlers
+from hyperscale.wire.server import PeerServer
 from tests.wire.lab import Answer, Fetch, Question, echoing, run, server, soon, until
 
 

@@ -9,10 +9,10 @@ from cryptography import x509
 
 from hyperscale.cli.main import main
 from hyperscale.errors import InputError
-from hyperscale.wire.identity import vouched_by
+from hyperscale.wire.certificate_identity import identity_from_uris
+from hyperscale.wire.cluster_secret import Secrets, read_secret_file
 from hyperscale.wire.roles import Role
-from hyperscale.wire.secret import Secrets, read_secret_file
-from hyperscale.wire.security import Mode, Security, TlsFiles
+from hyperscale.wire.security import Security, SecurityMode, TlsFiles
 
 BASE = ["certs", "--cluster", "acme", "--environment", "prod"]
 
@@ -40,12 +40,12 @@ class TestCerts:
         assert certs(folder) == 0
         for role in Role:
             names = names_of(folder / f"{role}.pem")
-            vouched = vouched_by(names.get_values_for_type(x509.UniformResourceIdentifier))
+            vouched = identity_from_uris(names.get_values_for_type(x509.UniformResourceIdentifier))
             assert vouched.roles == {role}
             assert (vouched.cluster, vouched.environment) == ("acme", "prod")
             assert "localhost" in names.get_values_for_type(x509.DNSName)
             assert mode_of(folder / f"{role}-key.pem") == 0o600
-            assert Security(tls=files(folder, role)).mode is Mode.TLS
+            assert Security(tls=files(folder, role)).mode is SecurityMode.TLS
         assert mode_of(folder / "ca-key.pem") == 0o600
         assert mode_of(folder) == 0o700
 
@@ -56,7 +56,7 @@ class TestCerts:
         assert certs(tmp_path, *more, "--datacenter", "eu-1") == 0
         assert (tmp_path / "ca.pem").read_bytes() == before
         names = names_of(tmp_path / "worker-7.pem")
-        vouched = vouched_by(names.get_values_for_type(x509.UniformResourceIdentifier))
+        vouched = identity_from_uris(names.get_values_for_type(x509.UniformResourceIdentifier))
         assert (vouched.node_id, vouched.datacenter) == ("w7", "eu-1")
         assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7"]
         context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 from hyperscale.errors import InputError
-from hyperscale.wire.breaker import BreakerState
+from hyperscale.wire.circuit_breaker import BreakerState
 from hyperscale.wire.connection import Connection
 from hyperscale.wire.errors import CircuitOpenError, ConnectionLostError, UnreachableError
+from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Introduction
-from hyperscale.wire.peer import Hooks, PeerServer
-from hyperscale.wire.serving import Handlers
+from hyperscale.wire.server import ConnectionHooks, PeerServer
 from tests.wire.lab import Answer, Final, Note, Silent, ask, echoing, run, server, soon, until
 
 
@@ -92,7 +92,7 @@ class TestReconnecting:
             def dial_failed(_host: str, _port: int, node: str | None, error: Exception) -> None:
                 heard.append((type(error).__name__, node or ""))
 
-            hooks = Hooks(connected, disconnected, dial_failed)
+            hooks = ConnectionHooks(connected, disconnected, dial_failed)
             async with server("a", hooks=hooks) as a:
                 async with server("b") as b:
                     a.link(*await b.listen("127.0.0.1", 0))
@@ -172,7 +172,7 @@ class TestOneConnectionPerPair:
     def test_a_peer_that_dials_again_later_has_lost_the_connection_we_still_have(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("hyperscale.wire.peer.DOUBLE_DIAL_S", -1.0)
+        monkeypatch.setattr("hyperscale.wire.server.DOUBLE_DIAL_S", -1.0)
 
         async def main() -> None:
             async with server("a", handlers=echoing()) as a, server("b", handlers=echoing()) as b:
@@ -213,7 +213,7 @@ class TestOneConnectionPerPair:
                 dials += 1
                 asyncio.get_running_loop().call_soon(connection.abort, "no")
 
-            async with server("a") as a, server("b", hooks=Hooks(connected=hang_up)) as b:
+            async with server("a") as a, server("b", hooks=ConnectionHooks(connected=hang_up)) as b:
                 a.link(*await b.listen("127.0.0.1", 0))
                 await until(lambda: dials)
                 await asyncio.sleep(0.3)
@@ -224,7 +224,7 @@ class TestOneConnectionPerPair:
     def test_a_node_that_comes_back_in_a_later_life_replaces_its_earlier_one(self) -> None:
         async def main() -> None:
             heard: list[str] = []
-            hooks = Hooks(
+            hooks = ConnectionHooks(
                 lambda connection: heard.append(f"+{connection.peer.incarnation}"),
                 lambda peer, _why: heard.append(f"-{peer.incarnation}"),
             )
@@ -271,7 +271,7 @@ class TestStopping:
         run(main)
 
     def test_stopping_cuts_off_what_does_not_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("hyperscale.wire.peer.LEAVE_GRACE_S", 0.1)
+        monkeypatch.setattr("hyperscale.wire.server.LEAVE_GRACE_S", 0.1)
 
         async def main() -> None:
             silent = Silent()

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale.wire.deadlines import QUANTUM_S, Deadlines
+from hyperscale.wire.call_deadlines import QUANTUM_S, CallDeadlines
 
 moments = st.floats(0, 100, allow_nan=False)
 
@@ -12,7 +12,7 @@ moments = st.floats(0, 100, allow_nan=False)
 def test_each_expires_once_within_a_quantum_unless_it_was_removed(
     due: dict[int, float], removed: set[int]
 ) -> None:
-    deadlines = Deadlines()
+    deadlines = CallDeadlines()
     buckets = {number: deadlines.add(number, at_s) for number, at_s in due.items()}
     for number in removed & due.keys():
         deadlines.remove(number, buckets[number])
@@ -27,7 +27,7 @@ def test_each_expires_once_within_a_quantum_unless_it_was_removed(
 
 
 def test_a_million_calls_with_the_same_deadline_leave_nothing() -> None:
-    deadlines = Deadlines()
+    deadlines = CallDeadlines()
     for number in range(10_000):
         deadlines.remove(number, deadlines.add(number, 30 + number / 1e6))
     assert deadlines.wake_at_s() is None

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale.wire.errors import PeerProtocolError, Reason
+from hyperscale.wire.errors import PeerProtocolError, RefusalReason
 from hyperscale.wire.frames import (
     FRAME_BYTES_MAX,
     HEAD_BYTES,
     Frame,
-    FrameDecoder,
+    WireFrameDecoder,
     encode_head,
 )
 
@@ -17,15 +17,17 @@ LIMITS = {7: 100, 8: 1_000_000}
 LIMIT_OTHER = 300
 
 
-def decoder() -> FrameDecoder:
-    return FrameDecoder(LIMITS, limit_other=LIMIT_OTHER)
+def decoder() -> WireFrameDecoder:
+    return WireFrameDecoder(LIMITS, limit_other=LIMIT_OTHER)
 
 
 def encode(kind: int, body: bytes, request_id: int = 1, deadline_ms: int = 0) -> bytes:
     return encode_head(kind, request_id, deadline_ms, 2, len(body)) + body
 
 
-def collect(decoder: FrameDecoder, pieces: list[bytes]) -> tuple[list[Frame], Reason | None]:
+def collect(
+    decoder: WireFrameDecoder, pieces: list[bytes]
+) -> tuple[list[Frame], RefusalReason | None]:
     """All frames up to the first breach, and its reason."""
     frames: list[Frame] = []
     try:
@@ -37,12 +39,12 @@ def collect(decoder: FrameDecoder, pieces: list[bytes]) -> tuple[list[Frame], Re
 
 
 class _Breach(Exception):
-    def __init__(self, before: list[Frame], reason: Reason) -> None:
+    def __init__(self, before: list[Frame], reason: RefusalReason) -> None:
         super().__init__(reason)
         self.before, self.reason = before, reason
 
 
-def _each(decoder: FrameDecoder, piece: bytes) -> list[Frame]:
+def _each(decoder: WireFrameDecoder, piece: bytes) -> list[Frame]:
     frames: list[Frame] = []
     try:
         for frame in decoder.feed(piece):
@@ -121,16 +123,16 @@ def test_random_bytes_end_in_the_same_frames_and_reason_however_they_are_cut(
 
 
 BREACHES = {
-    "over the limit of its kind": (encode_head(7, 1, 0, 2, 101), Reason.OVERSIZED),
-    "over the limit of unknown kinds": (encode_head(9, 1, 0, 2, 301), Reason.OVERSIZED),
-    "over every limit": (FRAME_BYTES_MAX.to_bytes(4, "big"), Reason.OVERSIZED),
-    "not ours at all": (b"GET / HTTP/1.1\r\n", Reason.OVERSIZED),
-    "shorter than its header": (b"\0\0\0\x0b" + bytes(12), Reason.MALFORMED),
+    "over the limit of its kind": (encode_head(7, 1, 0, 2, 101), RefusalReason.OVERSIZED),
+    "over the limit of unknown kinds": (encode_head(9, 1, 0, 2, 301), RefusalReason.OVERSIZED),
+    "over every limit": (FRAME_BYTES_MAX.to_bytes(4, "big"), RefusalReason.OVERSIZED),
+    "not ours at all": (b"GET / HTTP/1.1\r\n", RefusalReason.OVERSIZED),
+    "shorter than its header": (b"\0\0\0\x0b" + bytes(12), RefusalReason.MALFORMED),
     "of another frame version": (
         b"\0\0\0\x0c\x02" + encode_head(7, 1, 0, 2, 0)[5:],
-        Reason.VERSION,
+        RefusalReason.VERSION,
     ),
-    "of no priority": (encode_head(7, 1, 0, 4, 0), Reason.MALFORMED),
+    "of no priority": (encode_head(7, 1, 0, 4, 0), RefusalReason.MALFORMED),
 }
 
 
@@ -147,7 +149,7 @@ def test_a_breach_is_refused_by_its_header_after_the_frames_before_it(case: str)
 def test_nothing_is_kept_for_a_body_over_the_limit() -> None:
     machine = decoder()
     _, breach = collect(machine, [encode_head(7, 1, 0, 2, 10_000_000) + bytes(1000)])
-    assert breach is Reason.OVERSIZED
+    assert breach is RefusalReason.OVERSIZED
     assert machine.held_bytes == 0
 
 

@@ -9,19 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperscale.errors import InvariantError
-from hyperscale.wire.errors import PeerProtocolError, PeerRefusedError, Reason
+from hyperscale.wire.certificate_identity import CertificateIdentity
+from hyperscale.wire.cluster_secret import Secrets
+from hyperscale.wire.errors import PeerProtocolError, PeerRefusedError, RefusalReason
 from hyperscale.wire.frames import Frame, encode_head
 from hyperscale.wire.handshake import PROTOCOL, Handshake, handshake_decoder
-from hyperscale.wire.identity import Vouched
-from hyperscale.wire.messages import SALT_BYTES, Hello, Introduction
+from hyperscale.wire.messages import SALT_BYTES, HandshakeHello, Introduction
 from hyperscale.wire.registry import REGISTRY
 from hyperscale.wire.roles import MAY_CONNECT, Role
-from hyperscale.wire.secret import Secrets
-from hyperscale.wire.security import Mode
+from hyperscale.wire.security import SecurityMode
 from tests.wire.lab import SECRET, introduction
 
 OTHER = "another secret, long enough"
-MANAGER = Vouched(frozenset({Role.MANAGER}), "acme", "test")
+MANAGER = CertificateIdentity(frozenset({Role.MANAGER}), "acme", "test")
 
 
 def side(
@@ -29,14 +29,14 @@ def side(
     is_dialer: bool,
     secret: str | None = SECRET,
     previous: str | None = None,
-    mode: Mode | None = None,
+    mode: SecurityMode | None = None,
     protocol: tuple[int, int] = PROTOCOL,
-    vouched: Vouched | None = None,
+    vouched: CertificateIdentity | None = None,
     vet: Any = lambda _: None,
     **intro: Any,
 ) -> Handshake:
     secrets = None if secret is None else Secrets(secret, previous)
-    chosen = mode or (Mode.NONE if secrets is None else Mode.SECRET)
+    chosen = mode or (SecurityMode.NONE if secrets is None else SecurityMode.SECRET)
     local = introduction(**{"node_id": "dialer" if is_dialer else "acceptor", **intro})
     return Handshake(
         local,
@@ -138,7 +138,11 @@ def test_a_newer_minor_may_say_more_than_we_know() -> None:
 
 
 def refused(
-    dialer: Handshake, acceptor: Handshake, reason: Reason, *values: str, by: str = "acceptor"
+    dialer: Handshake,
+    acceptor: Handshake,
+    reason: RefusalReason,
+    *values: str,
+    by: str = "acceptor",
 ) -> None:
     """One side refuses for `reason`, naming `values`; the other is told the same."""
     errors = shake(dialer, acceptor)
@@ -158,21 +162,21 @@ def test_another_major_version_is_refused_with_both() -> None:
     refused(
         side(is_dialer=True, protocol=(2, 1)),
         side(is_dialer=False, protocol=(1, 4)),
-        Reason.VERSION,
+        RefusalReason.VERSION,
         "2.1",
         "1.4",
     )
 
 
 def test_another_secret_is_refused_and_the_dialer_can_read_why() -> None:
-    refused(side(is_dialer=True, secret=OTHER), side(is_dialer=False), Reason.SECRET)
+    refused(side(is_dialer=True, secret=OTHER), side(is_dialer=False), RefusalReason.SECRET)
 
 
 def test_no_secret_where_one_is_needed_is_refused_with_both() -> None:
     refused(
         side(is_dialer=True, secret=None),
         side(is_dialer=False),
-        Reason.UNSEALED,
+        RefusalReason.UNSEALED,
         "'none'",
         "'secret'",
     )
@@ -182,7 +186,7 @@ def test_a_secret_where_there_is_none_is_refused_with_both() -> None:
     refused(
         side(is_dialer=True),
         side(is_dialer=False, secret=None),
-        Reason.SEALED,
+        RefusalReason.SEALED,
         "'none'",
         "'secret'",
     )
@@ -192,7 +196,7 @@ def test_another_cluster_is_refused_with_both() -> None:
     refused(
         side(is_dialer=True, cluster="mine"),
         side(is_dialer=False, cluster="theirs"),
-        Reason.CLUSTER,
+        RefusalReason.CLUSTER,
         "'mine'",
         "'theirs'",
     )
@@ -202,7 +206,7 @@ def test_another_environment_is_refused_with_both() -> None:
     refused(
         side(is_dialer=True, environment="staging"),
         side(is_dialer=False, environment="prod"),
-        Reason.ENVIRONMENT,
+        RefusalReason.ENVIRONMENT,
         "'staging'",
         "'prod'",
     )
@@ -210,12 +214,12 @@ def test_another_environment_is_refused_with_both() -> None:
 
 def test_cluster_and_environment_are_judged_before_any_other_field_is_read() -> None:
     acceptor = side(is_dialer=False, secret=None, cluster="theirs")
-    hello = REGISTRY.encode(Hello(*PROTOCOL, security="none", salt=bytes(32)))
+    hello = REGISTRY.encode(HandshakeHello(*PROTOCOL, security="none", salt=bytes(32)))
     acceptor.receive(frames(encode_head(1, 0, 0, 0, len(hello)) + hello)[0])
     body = msgspec.msgpack.encode({"cluster": "mine", "environment": "x", "role": 17})
     with pytest.raises(PeerProtocolError) as caught:
         acceptor.receive(frames(encode_head(2, 0, 0, 0, len(body)) + body)[0])
-    assert caught.value.reason is Reason.CLUSTER
+    assert caught.value.reason is RefusalReason.CLUSTER
 
 
 @pytest.mark.parametrize("initiator", list(Role))
@@ -234,12 +238,12 @@ def test_the_whole_role_matrix(initiator: Role, target: Role) -> None:
         agreed(dialer, acceptor)
     else:
         text = f"Connection denied: role '{initiator}' cannot connect to '{target}'"
-        refused(dialer, acceptor, Reason.ROLE, text)
+        refused(dialer, acceptor, RefusalReason.ROLE, text)
 
 
 def test_a_secret_being_rotated_out_is_accepted_by_the_acceptor() -> None:
     agreed(side(is_dialer=True, secret=OTHER), side(is_dialer=False, previous=OTHER))
-    refused(side(is_dialer=True, secret=OTHER), side(is_dialer=False), Reason.SECRET)
+    refused(side(is_dialer=True, secret=OTHER), side(is_dialer=False), RefusalReason.SECRET)
 
 
 def test_a_rotation_in_three_rounds_refuses_nobody() -> None:
@@ -254,45 +258,49 @@ def test_a_rotation_in_three_rounds_refuses_nobody() -> None:
 
 def test_the_caller_may_refuse_for_reasons_of_its_own() -> None:
     def vet(peer: Introduction) -> None:
-        raise PeerProtocolError(f"no room for {peer.node_id}", reason=Reason.CROWDED)
+        raise PeerProtocolError(f"no room for {peer.node_id}", reason=RefusalReason.CROWDED)
 
-    refused(side(is_dialer=True), side(is_dialer=False, vet=vet), Reason.CROWDED, "no room")
+    refused(side(is_dialer=True), side(is_dialer=False, vet=vet), RefusalReason.CROWDED, "no room")
 
 
 def test_the_dialer_may_refuse_too() -> None:
     def vet(peer: Introduction) -> None:
-        raise PeerProtocolError(f"{peer.node_id} is me", reason=Reason.LOOPED)
+        raise PeerProtocolError(f"{peer.node_id} is me", reason=RefusalReason.LOOPED)
 
     errors = shake(side(is_dialer=True, vet=vet), side(is_dialer=False))
-    assert errors["dialer"].reason is Reason.LOOPED
+    assert errors["dialer"].reason is RefusalReason.LOOPED
 
 
 class TestCertificates:
     def test_a_certificate_must_vouch_for_what_the_peer_says(self) -> None:
-        def dial(vouched: Vouched, **intro: Any) -> dict[str, PeerProtocolError]:
-            acceptor = side(is_dialer=False, mode=Mode.TLS, vouched=vouched)
-            return shake(side(is_dialer=True, mode=Mode.TLS, vouched=MANAGER, **intro), acceptor)
+        def dial(vouched: CertificateIdentity, **intro: Any) -> dict[str, PeerProtocolError]:
+            acceptor = side(is_dialer=False, mode=SecurityMode.TLS, vouched=vouched)
+            return shake(
+                side(is_dialer=True, mode=SecurityMode.TLS, vouched=MANAGER, **intro), acceptor
+            )
 
         assert dial(MANAGER) == {}
-        worker = Vouched(frozenset({Role.WORKER}), "acme", "test")
+        worker = CertificateIdentity(frozenset({Role.WORKER}), "acme", "test")
         lies = {
             "role": dial(worker),
-            "cluster": dial(Vouched(frozenset({Role.MANAGER}), "other", "test")),
-            "environment": dial(Vouched(frozenset({Role.MANAGER}), "acme", "prod")),
+            "cluster": dial(CertificateIdentity(frozenset({Role.MANAGER}), "other", "test")),
+            "environment": dial(CertificateIdentity(frozenset({Role.MANAGER}), "acme", "prod")),
             "datacenter": dial(
-                Vouched(frozenset({Role.MANAGER}), "acme", "test", datacenter="eu"),
+                CertificateIdentity(frozenset({Role.MANAGER}), "acme", "test", datacenter="eu"),
                 datacenter="us",
             ),
-            "node": dial(Vouched(frozenset({Role.MANAGER}), "acme", "test", node_id="somebody")),
+            "node": dial(
+                CertificateIdentity(frozenset({Role.MANAGER}), "acme", "test", node_id="somebody")
+            ),
         }
         assert {what: errors["acceptor"].reason for what, errors in lies.items()} == dict.fromkeys(
-            lies, Reason.IDENTITY
+            lies, RefusalReason.IDENTITY
         )
         assert "says it is a manager, its certificate says worker" in str(lies["role"]["dialer"])
 
     def test_tls_without_a_certificate_is_our_bug(self) -> None:
         with pytest.raises(InvariantError):
-            side(is_dialer=True, mode=Mode.TLS)
+            side(is_dialer=True, mode=SecurityMode.TLS)
 
 
 class TestAttacks:
@@ -306,7 +314,7 @@ class TestAttacks:
         second.receive(frames(hello)[0])
         with pytest.raises(PeerProtocolError) as caught:
             second.receive(frames(named)[0])
-        assert caught.value.reason is Reason.SECRET
+        assert caught.value.reason is RefusalReason.SECRET
 
     def test_a_dialers_own_words_sent_back_to_it_do_not_open(self) -> None:
         dialer = side(is_dialer=True)
@@ -314,30 +322,30 @@ class TestAttacks:
         named = dialer.receive(frames(hello)[0])
         with pytest.raises(PeerProtocolError) as caught:
             dialer.receive(frames(named)[0])
-        assert caught.value.reason is Reason.SECRET
+        assert caught.value.reason is RefusalReason.SECRET
 
     def test_altering_the_clear_hello_breaks_the_keys(self) -> None:
         dialer, acceptor = side(is_dialer=True, protocol=(1, 5)), side(is_dialer=False)
         hello = frames(dialer.begin())[0]
-        honest = msgspec.msgpack.decode(hello.body, type=Hello)
+        honest = msgspec.msgpack.decode(hello.body, type=HandshakeHello)
         downgraded = REGISTRY.encode(msgspec.structs.replace(honest, minor=0))
         answer = acceptor.receive(Frame(1, 0, 0, 0, hello.head, downgraded))
         named = dialer.receive(frames(answer)[0])
         with pytest.raises(PeerProtocolError) as caught:
             acceptor.receive(frames(named)[0])
-        assert caught.value.reason is Reason.SECRET
+        assert caught.value.reason is RefusalReason.SECRET
 
     def test_frames_out_of_turn_are_refused(self) -> None:
         for kind in (2, 4, 10, 200):
             with pytest.raises(PeerProtocolError) as caught:
                 side(is_dialer=False).receive(Frame(kind, 0, 0, 0, bytes(16), b""))
-            assert caught.value.reason is Reason.UNEXPECTED
+            assert caught.value.reason is RefusalReason.UNEXPECTED
 
     def test_a_short_salt_is_refused(self) -> None:
-        hello = REGISTRY.encode(Hello(*PROTOCOL, security="secret", salt=b"short"))
+        hello = REGISTRY.encode(HandshakeHello(*PROTOCOL, security="secret", salt=b"short"))
         with pytest.raises(PeerProtocolError) as caught:
             side(is_dialer=False).receive(Frame(1, 0, 0, 0, bytes(16), hello))
-        assert caught.value.reason is Reason.MALFORMED
+        assert caught.value.reason is RefusalReason.MALFORMED
 
     @pytest.mark.parametrize(
         "change",
@@ -354,7 +362,7 @@ class TestAttacks:
     )
     def test_an_introduction_out_of_bounds_is_refused(self, change: dict[str, Any]) -> None:
         errors = shake(side(is_dialer=True, **change), side(is_dialer=False))
-        assert errors["acceptor"].reason is Reason.MALFORMED
+        assert errors["acceptor"].reason is RefusalReason.MALFORMED
 
     @given(st.integers(0, 300), st.binary(max_size=200), st.booleans(), st.integers(0, 1))
     def test_any_frame_is_answered_by_a_reason_or_accepted(

@@ -3,16 +3,23 @@
 import pytest
 
 from hyperscale.errors import InputError
-from hyperscale.wire.errors import PeerProtocolError, Reason
-from hyperscale.wire.identity import Vouched, check_name, uris_of, vouched_by
+from hyperscale.wire.certificate_identity import (
+    CertificateIdentity,
+    check_name,
+    identity_from_uris,
+    uris_of,
+)
+from hyperscale.wire.errors import PeerProtocolError, RefusalReason
 from hyperscale.wire.roles import Role
 from hyperscale.wire.security import Security, is_loopback
 from tests.wire.lab import secured
 
 
 def test_what_is_written_into_a_certificate_is_read_back() -> None:
-    vouched = Vouched(frozenset({Role.MANAGER, Role.GATE}), "acme", "prod", "eu-1", "m1")
-    assert vouched_by(uris_of(vouched)) == vouched
+    vouched = CertificateIdentity(
+        frozenset({Role.MANAGER, Role.GATE}), "acme", "prod", "eu-1", "m1"
+    )
+    assert identity_from_uris(uris_of(vouched)) == vouched
     assert "hyperscale://role/gate" in uris_of(vouched)
     assert "hyperscale://dc/eu-1" in uris_of(vouched)
 
@@ -29,14 +36,14 @@ def test_what_is_written_into_a_certificate_is_read_back() -> None:
 )
 def test_a_certificate_must_say_role_cluster_and_environment(uris: list[str], missing: str) -> None:
     with pytest.raises(PeerProtocolError, match=f"hyperscale://{missing}") as caught:
-        vouched_by(uris)
-    assert caught.value.reason is Reason.IDENTITY
+        identity_from_uris(uris)
+    assert caught.value.reason is RefusalReason.IDENTITY
 
 
 def test_a_certificate_of_two_clusters_is_refused() -> None:
     uris = ["hyperscale://role/worker", "hyperscale://cluster/a", "hyperscale://cluster/b"]
     with pytest.raises(PeerProtocolError, match="2 values of cluster"):
-        vouched_by([*uris, "hyperscale://env/e"])
+        identity_from_uris([*uris, "hyperscale://env/e"])
 
 
 def test_names_are_checked_where_they_are_written() -> None:

@@ -6,14 +6,16 @@ from hypothesis import strategies as st
 
 from hyperscale.wire.errors import QueueFullError
 from hyperscale.wire.frames import HEAD_BYTES
-from hyperscale.wire.outbox import GONE, SENT, Entry, Outbox
+from hyperscale.wire.outbox import GONE, SENT, Outbox, QueuedFrame
 
 
-def entry(priority: int, size: int = 84, request_id: int = 0, deadline_s: float = 0.0) -> Entry:
-    return Entry(1, request_id, priority, deadline_s, bytes(size))
+def entry(
+    priority: int, size: int = 84, request_id: int = 0, deadline_s: float = 0.0
+) -> QueuedFrame:
+    return QueuedFrame(1, request_id, priority, deadline_s, bytes(size))
 
 
-def sent(box: Outbox, now_s: float = 1.0) -> list[Entry]:
+def sent(box: Outbox, now_s: float = 1.0) -> list[QueuedFrame]:
     found = []
     while (each := box.pop(now_s=now_s)) is not None:
         found.append(each)
@@ -131,7 +133,7 @@ actions = st.lists(
 def test_bytes_are_bounded_and_add_up_whatever_happens(
     script: list[tuple[str, int, int, bool]],
 ) -> None:
-    box, known = Outbox(bytes_max=1000), list[Entry]()
+    box, known = Outbox(bytes_max=1000), list[QueuedFrame]()
     for what, number, size, is_request in script:
         match what:
             case "push":

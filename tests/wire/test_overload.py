@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from hyperscale.wire.admission import Admission, Watermarks
+from hyperscale.wire.admission import Admission, AdmissionWatermarks
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import OverloadedError, QueueFullError
+from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.roles import Role
-from hyperscale.wire.serving import Handlers
 from tests.wire.lab import (
     Answer,
     Bulk,
@@ -75,7 +75,7 @@ def test_over_the_watermark_low_is_refused_and_critical_is_not() -> None:
     async def main() -> None:
         silent = Silent()
         silent.handlers.add(Final, lambda _, final: Answer(final.text))
-        admission = Admission(Watermarks(total=2, normal=2, low=1), server().rng)
+        admission = Admission(AdmissionWatermarks(total=2, normal=2, low=1), server().rng)
         async with (
             server("a") as a,
             server("b", handlers=silent.handlers, admission=admission) as b,

@@ -8,9 +8,9 @@ from msgspec import Struct
 from hyperscale.errors import InputError, InvariantError
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import DeadlineError, OverloadedError, RemoteError, UnreachableError
-from hyperscale.wire.registry import REGISTRY, Priority, SizeClass, message
+from hyperscale.wire.handlers import Handlers
+from hyperscale.wire.registry import REGISTRY, MessagePriority, SizeClass, message
 from hyperscale.wire.roles import Role
-from hyperscale.wire.serving import Handlers
 from tests.wire.lab import (
     Answer,
     Bulk,
@@ -206,7 +206,7 @@ class TestFailures:
                 link = a.link(*await b.listen("127.0.0.1", 0))
                 await link.call(ask(), Answer, deadline_s=soon())
 
-                @message(kind=60900, priority=Priority.LOW, size=SizeClass.SMALL)
+                @message(kind=60900, priority=MessagePriority.LOW, size=SizeClass.SMALL)
                 class Newer(Struct):
                     pass
 

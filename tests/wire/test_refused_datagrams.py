@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from hyperscale.nodes.datagrams import Datagrams, bind_datagrams
-from hyperscale.wire.errors import Reason
+from hyperscale.wire.cluster_secret import Secrets
+from hyperscale.wire.errors import RefusalReason
 from hyperscale.wire.registry import REGISTRY
 from hyperscale.wire.sealing import DATAGRAM_BYTES_MAX, DatagramSealer
-from hyperscale.wire.secret import Secrets
 from tests.wire.lab import SECRET, Question, run, until
 
 OTHER = "another secret, long enough"
@@ -51,26 +51,26 @@ def not_messages() -> list[bytes]:
     return [one.seal(QUESTION.to_bytes(2, "big") + junk) for junk in (b"\xc1", b"", b"\x80")]
 
 
-UDP: dict[str, tuple[Callable[[], list[bytes]], Reason]] = {
-    "a wrong secret": (lambda: [said(OTHER, "a")] * 3, Reason.SECRET),
-    "no secret": (lambda: [said(None, "a")] * 3, Reason.UNSEALED),
-    "another cluster": (lambda: [said(SECRET, "a", "other")] * 3, Reason.CLUSTER),
-    "a replay": (lambda: [said(SECRET, "a")] * 4, Reason.REPLAYED),
-    "a truncated one": (lambda: [said(SECRET, "a")[:10]] * 3, Reason.TRUNCATED),
-    "an empty one": (lambda: [b""] * 3, Reason.TRUNCATED),
-    "an oversized one": (lambda: [bytes(9000)] * 3, Reason.OVERSIZED),
-    "an altered one": (lambda: [altered()] * 3, Reason.SECRET),
-    "another version": (lambda: [b"\x07" + said(SECRET, "a")[1:]] * 3, Reason.VERSION),
-    "our own": (lambda: [said(SECRET, "target")] * 3, Reason.LOOPED),
-    "an earlier life": (of_an_earlier_life, Reason.INCARNATION),
-    "no message": (not_messages, Reason.MALFORMED),
-    "an unknown kind": (lambda: [sealer(SECRET, "a").seal(b"\xff\xfe\x80")], Reason.UNKNOWN),
+UDP: dict[str, tuple[Callable[[], list[bytes]], RefusalReason]] = {
+    "a wrong secret": (lambda: [said(OTHER, "a")] * 3, RefusalReason.SECRET),
+    "no secret": (lambda: [said(None, "a")] * 3, RefusalReason.UNSEALED),
+    "another cluster": (lambda: [said(SECRET, "a", "other")] * 3, RefusalReason.CLUSTER),
+    "a replay": (lambda: [said(SECRET, "a")] * 4, RefusalReason.REPLAYED),
+    "a truncated one": (lambda: [said(SECRET, "a")[:10]] * 3, RefusalReason.TRUNCATED),
+    "an empty one": (lambda: [b""] * 3, RefusalReason.TRUNCATED),
+    "an oversized one": (lambda: [bytes(9000)] * 3, RefusalReason.OVERSIZED),
+    "an altered one": (lambda: [altered()] * 3, RefusalReason.SECRET),
+    "another version": (lambda: [b"\x07" + said(SECRET, "a")[1:]] * 3, RefusalReason.VERSION),
+    "our own": (lambda: [said(SECRET, "target")] * 3, RefusalReason.LOOPED),
+    "an earlier life": (of_an_earlier_life, RefusalReason.INCARNATION),
+    "no message": (not_messages, RefusalReason.MALFORMED),
+    "an unknown kind": (lambda: [sealer(SECRET, "a").seal(b"\xff\xfe\x80")], RefusalReason.UNKNOWN),
 }
 
 
 def attacked(
     build: Callable[[], list[bytes]],
-    reason: Reason,
+    reason: RefusalReason,
     caplog: pytest.LogCaptureFixture,
     secret: str | None = SECRET,
 ) -> None:
@@ -113,7 +113,7 @@ def test_a_foreign_datagram_is_refused_in_silence_and_the_node_hears_on(
 def test_a_sealed_one_is_refused_by_a_node_without_secret(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    attacked(lambda: [said(SECRET, "a")] * 3, Reason.SEALED, caplog, secret=None)
+    attacked(lambda: [said(SECRET, "a")] * 3, RefusalReason.SEALED, caplog, secret=None)
 
 
 def test_reordered_ones_are_heard_and_random_ones_are_not() -> None:

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from hyperscale.wire.errors import PeerProtocolError, PeerRefusedError, Reason
+from hyperscale.wire.cluster_secret import Secrets
+from hyperscale.wire.errors import PeerProtocolError, PeerRefusedError, RefusalReason
 from hyperscale.wire.frames import FRAME_BYTES_MAX, encode_head
 from hyperscale.wire.handshake import Handshake, handshake_decoder
 from hyperscale.wire.messages import SALT_BYTES
-from hyperscale.wire.peer import Limits, PeerServer
 from hyperscale.wire.registry import REGISTRY, SizeClass
 from hyperscale.wire.roles import Role
-from hyperscale.wire.secret import Secrets
-from hyperscale.wire.security import Mode
+from hyperscale.wire.security import SecurityMode
+from hyperscale.wire.server import PeerServer, ServerLimits
 from tests.wire.lab import (
     SECRET,
     Answer,
@@ -54,7 +54,7 @@ class Raw:
         """An honest handshake, by hand; the connection is then as good as any."""
         intro = introduction("raw")
         machine = Handshake(
-            intro, Mode.SECRET, Secrets(SECRET), is_dialer=True, salt=os.urandom(SALT_BYTES)
+            intro, SecurityMode.SECRET, Secrets(SECRET), is_dialer=True, salt=os.urandom(SALT_BYTES)
         )
         decoder = handshake_decoder()
         self.writer.write(machine.begin())
@@ -89,7 +89,7 @@ class Target:
 
 
 def attacked(
-    attack: Attack, reason: Reason, caplog: pytest.LogCaptureFixture, **options: Any
+    attack: Attack, reason: RefusalReason, caplog: pytest.LogCaptureFixture, **options: Any
 ) -> None:
     """Three times the same attack: three counts, one log line, and a friend unharmed."""
 
@@ -179,58 +179,64 @@ def _altered_head(raw: Raw) -> bytes:
     return bytes(frame)
 
 
-TCP: dict[str, tuple[Attack, Reason]] = {
-    "a wrong secret": (dialling(secret=OTHER), Reason.SECRET),
-    "no secret": (dialling(secret=None), Reason.UNSEALED),
-    "another cluster": (dialling(intro={"cluster": "other"}), Reason.CLUSTER),
-    "another environment": (dialling(intro={"environment": "other"}), Reason.ENVIRONMENT),
-    "another major version": (dialling(protocol=(2, 0)), Reason.VERSION),
-    "our own node id": (dialling("target"), Reason.LOOPED),
-    "another protocol": (saying(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"), Reason.OVERSIZED),
+TCP: dict[str, tuple[Attack, RefusalReason]] = {
+    "a wrong secret": (dialling(secret=OTHER), RefusalReason.SECRET),
+    "no secret": (dialling(secret=None), RefusalReason.UNSEALED),
+    "another cluster": (dialling(intro={"cluster": "other"}), RefusalReason.CLUSTER),
+    "another environment": (dialling(intro={"environment": "other"}), RefusalReason.ENVIRONMENT),
+    "another major version": (dialling(protocol=(2, 0)), RefusalReason.VERSION),
+    "our own node id": (dialling("target"), RefusalReason.LOOPED),
+    "another protocol": (saying(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"), RefusalReason.OVERSIZED),
     "a frame over every limit": (
         saying((FRAME_BYTES_MAX + 1).to_bytes(4, "big")),
-        Reason.OVERSIZED,
+        RefusalReason.OVERSIZED,
     ),
-    "a handshake frame over its limit": (saying(encode_head(1, 0, 0, 0, 20_000)), Reason.OVERSIZED),
+    "a handshake frame over its limit": (
+        saying(encode_head(1, 0, 0, 0, 20_000)),
+        RefusalReason.OVERSIZED,
+    ),
     "a call instead of a handshake": (
         saying(encode_head(QUESTION, 1, 0, 2, len(ASKED)) + ASKED),
-        Reason.UNEXPECTED,
+        RefusalReason.UNEXPECTED,
     ),
     "an introduction before the hello": (
         saying(encode_head(2, 0, 0, 0, 4) + b"\x81\xa1ab"),
-        Reason.UNEXPECTED,
+        RefusalReason.UNEXPECTED,
     ),
-    "a hello that is not one": (saying(encode_head(1, 0, 0, 0, 4) + b"junk"), Reason.MALFORMED),
+    "a hello that is not one": (
+        saying(encode_head(1, 0, 0, 0, 4) + b"junk"),
+        RefusalReason.MALFORMED,
+    ),
     "a truncated hello": (
         saying(encode_head(1, 0, 0, 0, 50) + b"x", is_half=True),
-        Reason.TRUNCATED,
+        RefusalReason.TRUNCATED,
     ),
-    "nothing at all": (saying(b"", is_half=True), Reason.TRUNCATED),
-    "another frame version": (saying(b"\0\0\0\x0c\x09" + bytes(11)), Reason.VERSION),
-    "a replayed frame": (after_handshake(_replayed), Reason.TAMPERED),
-    "reordered frames": (after_handshake(_reordered), Reason.TAMPERED),
-    "an altered frame": (after_handshake(_altered), Reason.TAMPERED),
-    "an altered header": (after_handshake(_altered_head), Reason.TAMPERED),
+    "nothing at all": (saying(b"", is_half=True), RefusalReason.TRUNCATED),
+    "another frame version": (saying(b"\0\0\0\x0c\x09" + bytes(11)), RefusalReason.VERSION),
+    "a replayed frame": (after_handshake(_replayed), RefusalReason.TAMPERED),
+    "reordered frames": (after_handshake(_reordered), RefusalReason.TAMPERED),
+    "an altered frame": (after_handshake(_altered), RefusalReason.TAMPERED),
+    "an altered header": (after_handshake(_altered_head), RefusalReason.TAMPERED),
     "an unsealed frame": (
         after_handshake(lambda _: encode_head(QUESTION, 1, 0, 2, len(ASKED)) + ASKED),
-        Reason.TAMPERED,
+        RefusalReason.TAMPERED,
     ),
     "a frame over its class": (
         after_handshake(lambda _: encode_head(QUESTION, 1, 0, 2, SizeClass.SMALL + 17)),
-        Reason.OVERSIZED,
+        RefusalReason.OVERSIZED,
     ),
     "a truncated frame": (
         after_handshake(lambda raw: raw.frame(QUESTION, ASKED)[:-3], is_half=True),
-        Reason.TRUNCATED,
+        RefusalReason.TRUNCATED,
     ),
     "a handshake within a session": (
         after_handshake(lambda raw: raw.frame(1, b"", 0)),
-        Reason.UNEXPECTED,
+        RefusalReason.UNEXPECTED,
     ),
     "a request twice": (
         # The first is still being carried out when the second comes: both are in one read.
         after_handshake(lambda raw: raw.frame(QUESTION, ASKED, 5) + raw.frame(QUESTION, ASKED, 5)),
-        Reason.UNEXPECTED,
+        RefusalReason.UNEXPECTED,
     ),
 }
 
@@ -244,7 +250,7 @@ def test_whoever_breaks_the_protocol_is_refused_and_the_node_serves_on(
 
 
 def test_a_role_that_may_not_connect_here_is_refused(caplog: pytest.LogCaptureFixture) -> None:
-    attacked(dialling(role=Role.WORKER), Reason.ROLE, caplog, role=Role.GATE)
+    attacked(dialling(role=Role.WORKER), RefusalReason.ROLE, caplog, role=Role.GATE)
 
 
 def test_the_old_secret_is_refused_once_the_rotation_is_over(
@@ -255,7 +261,7 @@ def test_the_old_secret_is_refused_once_the_rotation_is_over(
             assert (await late.dial(*await node.listen("127.0.0.1", 0))).is_usable
 
     run(during)
-    attacked(dialling(secret=OTHER), Reason.SECRET, caplog)
+    attacked(dialling(secret=OTHER), RefusalReason.SECRET, caplog)
 
 
 def test_a_sealed_stranger_is_refused_by_a_node_without_secret(
@@ -266,7 +272,7 @@ def test_a_sealed_stranger_is_refused_by_a_node_without_secret(
             address = await node.listen("127.0.0.1", 0)
             with pytest.raises(PeerRefusedError, match="'secret', the acceptor by 'none'"):
                 await stranger.dial(*address)
-            assert node.refusals.counts == {Reason.SEALED: 1}
+            assert node.refusals.counts == {RefusalReason.SEALED: 1}
 
     run(main)
 
@@ -280,25 +286,25 @@ def test_the_refused_are_told_both_values() -> None:
             address = await node.listen("127.0.0.1", 0)
             link = stranger.link(*address)
             await until(lambda: "'mine'" in link.last_error and "'theirs'" in link.last_error)
-            assert stranger.rejections[Reason.CLUSTER] >= 1
+            assert stranger.rejections[RefusalReason.CLUSTER] >= 1
             assert not stranger.refusals.counts
 
     run(main)
 
 
 def test_whoever_is_slow_to_introduce_itself_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
-    attacked(saying(b"\0"), Reason.SLOW, caplog, limits=Limits(handshake_s=0.1))
+    attacked(saying(b"\0"), RefusalReason.SLOW, caplog, limits=ServerLimits(handshake_s=0.1))
 
 
 def test_too_many_handshakes_are_turned_away_and_friends_get_in_afterwards() -> None:
     async def main() -> None:
         async with (
-            server("target", handlers=echoing(), limits=Limits(handshakes_max=5)) as node,
+            server("target", handlers=echoing(), limits=ServerLimits(handshakes_max=5)) as node,
             server("friend") as friend,
         ):
             address = await node.listen("127.0.0.1", 0)
             crowd = [await Raw.dial(address) for _ in range(20)]
-            await until(lambda: node.refusals.counts[Reason.CROWDED] == 15)
+            await until(lambda: node.refusals.counts[RefusalReason.CROWDED] == 15)
             for raw in crowd:
                 await raw.close()
             assert await friend.link(*address).call(Question("x"), Answer, deadline_s=soon())
@@ -308,11 +314,11 @@ def test_too_many_handshakes_are_turned_away_and_friends_get_in_afterwards() -> 
 
 def test_connections_of_one_host_are_bounded() -> None:
     async def main() -> None:
-        async with server("target", limits=Limits(connections_per_host_max=3)) as node:
+        async with server("target", limits=ServerLimits(connections_per_host_max=3)) as node:
             address = await node.listen("127.0.0.1", 0)
             crowd = [await (await Raw.dial(address)).shake() for _ in range(1)]
             more = [await Raw.dial(address) for _ in range(5)]
-            await until(lambda: node.refusals.counts[Reason.CROWDED] == 3)
+            await until(lambda: node.refusals.counts[RefusalReason.CROWDED] == 3)
             for raw in crowd + more:
                 await raw.close()
             await until(lambda: not node._per_host)
@@ -361,8 +367,8 @@ def test_a_breach_is_typed_for_whoever_dials() -> None:
         async with smtp, server("a") as a:
             with pytest.raises(PeerProtocolError) as caught:
                 await a.dial(*smtp.sockets[0].getsockname())
-            assert caught.value.reason is Reason.OVERSIZED
-            assert a.refusals.counts == {Reason.OVERSIZED: 1}
+            assert caught.value.reason is RefusalReason.OVERSIZED
+            assert a.refusals.counts == {RefusalReason.OVERSIZED: 1}
         await smtp.wait_closed()
 
     run(main)

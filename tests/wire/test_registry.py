@@ -12,11 +12,11 @@ from msgspec import Struct
 
 import hyperscale
 from hyperscale.errors import InvariantError
-from hyperscale.wire.errors import PeerProtocolError, Reason
+from hyperscale.wire.errors import PeerProtocolError, RefusalReason
 from hyperscale.wire.registry import (
     REGISTRY,
-    Priority,
-    Registry,
+    MessagePriority,
+    MessageRegistry,
     SizeClass,
     message,
 )
@@ -40,7 +40,7 @@ def test_every_struct_of_a_messages_module_is_registered_or_marked_as_a_part() -
         and struct not in REGISTRY.parts
     ]
     assert modules
-    assert not missing, f"decorate with @message(...) or @part: {missing}"
+    assert not missing, f"decorate with @message(...) or @nested: {missing}"
 
 
 def test_every_registered_message_has_a_number_of_its_own() -> None:
@@ -49,10 +49,10 @@ def test_every_registered_message_has_a_number_of_its_own() -> None:
         assert REGISTRY.by_type[spec.type].kind == kind
 
 
-def fresh() -> tuple[Registry, type[Struct]]:
-    registry = Registry()
+def fresh() -> tuple[MessageRegistry, type[Struct]]:
+    registry = MessageRegistry()
 
-    @message(kind=500, priority=Priority.NORMAL, size=SizeClass.DATAGRAM, registry=registry)
+    @message(kind=500, priority=MessagePriority.NORMAL, size=SizeClass.DATAGRAM, registry=registry)
     class Note(Struct):
         text: str
         count: int = 0
@@ -76,18 +76,18 @@ def test_unknown_fields_are_ignored_and_missing_ones_take_their_default() -> Non
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", Reason.TRUNCATED),
-        (b"\x01", Reason.TRUNCATED),
-        (b"\xff\xff\x80", Reason.UNKNOWN),
-        (b"\x01\xf4", Reason.MALFORMED),
-        (b"\x01\xf4\x80", Reason.MALFORMED),
-        (b"\x01\xf4\x81\xa4text\x05", Reason.MALFORMED),
-        (b"\x01\xf4\x81\xa1z" + b"\x91" * 1100, Reason.MALFORMED),
-        (b"\x01\xf4\xdd\x7f\xff\xff\xff", Reason.MALFORMED),
-        (b"\x01\xf4" + bytes(SizeClass.DATAGRAM + 1), Reason.OVERSIZED),
+        (b"", RefusalReason.TRUNCATED),
+        (b"\x01", RefusalReason.TRUNCATED),
+        (b"\xff\xff\x80", RefusalReason.UNKNOWN),
+        (b"\x01\xf4", RefusalReason.MALFORMED),
+        (b"\x01\xf4\x80", RefusalReason.MALFORMED),
+        (b"\x01\xf4\x81\xa4text\x05", RefusalReason.MALFORMED),
+        (b"\x01\xf4\x81\xa1z" + b"\x91" * 1100, RefusalReason.MALFORMED),
+        (b"\x01\xf4\xdd\x7f\xff\xff\xff", RefusalReason.MALFORMED),
+        (b"\x01\xf4" + bytes(SizeClass.DATAGRAM + 1), RefusalReason.OVERSIZED),
     ],
 )
-def test_what_a_peer_gets_wrong_has_a_reason(data: bytes, reason: Reason) -> None:
+def test_what_a_peer_gets_wrong_has_a_reason(data: bytes, reason: RefusalReason) -> None:
     registry, _ = fresh()
     with pytest.raises(PeerProtocolError) as caught:
         registry.unpack(data)
@@ -113,7 +113,9 @@ def test_two_messages_cannot_share_a_number() -> None:
         pass
 
     with pytest.raises(InvariantError, match="500"):
-        message(kind=500, priority=Priority.LOW, size=SizeClass.SMALL, registry=registry)(Other)
+        message(kind=500, priority=MessagePriority.LOW, size=SizeClass.SMALL, registry=registry)(
+            Other
+        )
 
 
 def test_what_is_not_registered_is_not_sent() -> None:
@@ -121,4 +123,4 @@ def test_what_is_not_registered_is_not_sent() -> None:
         pass
 
     with pytest.raises(InvariantError, match="Stranger"):
-        Registry().encode(Stranger())
+        MessageRegistry().encode(Stranger())

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperscale.errors import InputError, InvariantError
-from hyperscale.wire.errors import PeerProtocolError, Reason
-from hyperscale.wire.replay import WINDOW, ReplayWindow
+from hyperscale.wire.cluster_secret import Secrets, make_secret
+from hyperscale.wire.errors import PeerProtocolError, RefusalReason
+from hyperscale.wire.replay_window import WINDOW, ReplayWindow
 from hyperscale.wire.sealing import (
     DATAGRAM_BYTES_MAX,
     DATAGRAM_OVERHEAD_MAX,
@@ -20,7 +21,6 @@ from hyperscale.wire.sealing import (
     FrameSealer,
     session_keys,
 )
-from hyperscale.wire.secret import Secrets, make_secret
 
 OLD, NEW, OTHER = "old-secret-0123456789", "new-secret-0123456789", "other-secret-01234567"
 NOW = 1_700_000_000_000
@@ -33,7 +33,7 @@ def sealer(
     return DatagramSealer(secrets, node, incarnation, cluster="c", environment="e")
 
 
-def refusal(receiver: DatagramSealer, datagram: bytes) -> Reason:
+def refusal(receiver: DatagramSealer, datagram: bytes) -> RefusalReason:
     with pytest.raises(PeerProtocolError) as caught:
         receiver.open(datagram)
     return caught.value.reason
@@ -71,23 +71,23 @@ class TestDatagrams:
         assert sealer(node="b").open(datagram).node_id == "n" * 64
 
     def test_another_secret_does_not_open(self) -> None:
-        assert refusal(sealer(NEW, "b"), sealer(OTHER).seal(b"x")) is Reason.SECRET
+        assert refusal(sealer(NEW, "b"), sealer(OTHER).seal(b"x")) is RefusalReason.SECRET
 
     def test_no_secret_is_not_heard_by_a_node_with_one_nor_the_reverse(self) -> None:
-        assert refusal(sealer(NEW, "b"), sealer(None).seal(b"x")) is Reason.UNSEALED
-        assert refusal(sealer(None, "b"), sealer(NEW).seal(b"x")) is Reason.SEALED
+        assert refusal(sealer(NEW, "b"), sealer(None).seal(b"x")) is RefusalReason.UNSEALED
+        assert refusal(sealer(None, "b"), sealer(NEW).seal(b"x")) is RefusalReason.SEALED
 
     def test_without_secrets_datagrams_are_heard_and_replays_are_not(self) -> None:
         receiver = sealer(None, "b")
         datagram = sealer(None).seal(b"x")
         assert receiver.open(datagram).plain == b"x"
-        assert refusal(receiver, datagram) is Reason.REPLAYED
+        assert refusal(receiver, datagram) is RefusalReason.REPLAYED
 
     def test_rotation_hears_both_secrets_and_then_only_the_new(self) -> None:
         during, after = sealer(NEW, "b", previous=OLD), sealer(NEW, "b")
         assert during.open(sealer(OLD).seal(b"old")).plain == b"old"
         assert during.open(sealer(NEW, "c").seal(b"new")).plain == b"new"
-        assert refusal(after, sealer(OLD).seal(b"old")) is Reason.SECRET
+        assert refusal(after, sealer(OLD).seal(b"old")) is RefusalReason.SECRET
 
     def test_a_rotation_in_three_rounds_loses_nothing(self) -> None:
         rounds = [(OLD, None), (OLD, NEW), (NEW, OLD), (NEW, None)]
@@ -103,13 +103,13 @@ class TestDatagrams:
         receiver.open(first)
         again = sealer(NEW)
         same_counter, next_counter = again.seal(b"1"), again.seal(b"2")
-        assert refusal(receiver, same_counter) is Reason.REPLAYED
+        assert refusal(receiver, same_counter) is RefusalReason.REPLAYED
         assert receiver.open(next_counter).plain == b"2"
-        assert refusal(receiver, first) is Reason.REPLAYED
+        assert refusal(receiver, first) is RefusalReason.REPLAYED
 
     def test_another_cluster_or_environment_is_not_heard(self) -> None:
         stranger = DatagramSealer(Secrets(NEW), "a", NOW, cluster="c", environment="other")
-        assert refusal(sealer(NEW, "b"), stranger.seal(b"x")) is Reason.CLUSTER
+        assert refusal(sealer(NEW, "b"), stranger.seal(b"x")) is RefusalReason.CLUSTER
 
     def test_replays_are_refused_and_reordering_is_not(self) -> None:
         sender, receiver = sealer(), sealer(NEW, "b")
@@ -120,7 +120,7 @@ class TestDatagrams:
             bytes([i]) for i in range(200)
         ]
         for each in datagrams:
-            assert refusal(receiver, each) is Reason.REPLAYED
+            assert refusal(receiver, each) is RefusalReason.REPLAYED
 
     def test_a_datagram_older_than_the_window_is_refused(self) -> None:
         sender, receiver = sealer(), sealer(NEW, "b")
@@ -129,7 +129,7 @@ class TestDatagrams:
         for _ in range(WINDOW):
             last = sender.seal(b"later")
         receiver.open(last)
-        assert refusal(receiver, first) is Reason.REPLAYED
+        assert refusal(receiver, first) is RefusalReason.REPLAYED
 
     def test_an_earlier_life_of_a_node_is_not_heard_again(self) -> None:
         receiver = sealer(NEW, "b")
@@ -137,12 +137,14 @@ class TestDatagrams:
         late = old.seal(b"late")
         receiver.open(old.seal(b"x"))
         receiver.open(new.seal(b"y"))
-        assert refusal(receiver, late) is Reason.INCARNATION
+        assert refusal(receiver, late) is RefusalReason.INCARNATION
 
     def test_a_forged_new_life_does_not_silence_the_true_one(self) -> None:
         receiver, true = sealer(NEW, "b"), sealer()
         receiver.open(true.seal(b"x"))
-        assert refusal(receiver, sealer(OTHER, incarnation=NOW + 9).seal(b"!")) is Reason.SECRET
+        assert (
+            refusal(receiver, sealer(OTHER, incarnation=NOW + 9).seal(b"!")) is RefusalReason.SECRET
+        )
         assert receiver.open(true.seal(b"y")).plain == b"y"
 
     def test_a_forged_counter_does_not_move_the_window(self) -> None:
@@ -151,18 +153,18 @@ class TestDatagrams:
         forged = bytearray(true.seal(b"z"))
         at = 2 + 1 + 8 + 4  # version, id length, "a", incarnation, draw
         forged[at : at + 8] = (2**63).to_bytes(8, "big")
-        assert refusal(receiver, bytes(forged)) is Reason.SECRET
+        assert refusal(receiver, bytes(forged)) is RefusalReason.SECRET
         assert receiver.open(true.seal(b"y")).plain == b"y"
 
     def test_a_node_does_not_hear_itself(self) -> None:
         node = sealer()
-        assert refusal(node, node.seal(b"x")) is Reason.LOOPED
+        assert refusal(node, node.seal(b"x")) is RefusalReason.LOOPED
 
     def test_every_truncation_is_refused(self) -> None:
         datagram = sealer(node="abc").seal(b"hello")
         for cut in range(len(datagram)):
             reason = refusal(sealer(NEW, "b"), datagram[:cut])
-            assert reason in (Reason.TRUNCATED, Reason.SECRET)
+            assert reason in (RefusalReason.TRUNCATED, RefusalReason.SECRET)
 
     @given(st.data())
     def test_every_altered_byte_is_refused(self, data: st.DataObject) -> None:
@@ -176,11 +178,11 @@ class TestDatagrams:
         refusal(sealer(NEW, "b"), datagram)
 
     def test_an_oversized_datagram_is_refused(self) -> None:
-        assert refusal(sealer(NEW, "b"), bytes(DATAGRAM_BYTES_MAX + 1)) is Reason.OVERSIZED
+        assert refusal(sealer(NEW, "b"), bytes(DATAGRAM_BYTES_MAX + 1)) is RefusalReason.OVERSIZED
 
     def test_another_version_is_refused(self) -> None:
         datagram = b"\x02" + sealer().seal(b"x")[1:]
-        assert refusal(sealer(NEW, "b"), datagram) is Reason.VERSION
+        assert refusal(sealer(NEW, "b"), datagram) is RefusalReason.VERSION
 
     def test_a_node_id_must_fit(self) -> None:
         for node in ("", "x" * 65):
@@ -229,7 +231,7 @@ class TestFrames:
             }[tamper]
             with pytest.raises(PeerProtocolError) as caught:
                 opener.open(bad_head, bad)
-            assert caught.value.reason is Reason.TAMPERED
+            assert caught.value.reason is RefusalReason.TAMPERED
 
     def test_each_direction_and_each_session_has_its_own_key(self) -> None:
         salts = os.urandom(64)

@@ -9,19 +9,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from hyperscale.wire.admission import Admission, Watermarks
-from hyperscale.wire.calls import STREAM_WINDOW_BYTES, InboundCall, Inflow
+from hyperscale.wire.admission import Admission, AdmissionWatermarks
+from hyperscale.wire.calls import STREAM_WINDOW_BYTES, InboundCall, StreamBuffer
 from hyperscale.wire.errors import (
     ConnectionLostError,
     DeadlineError,
     PeerProtocolError,
-    Reason,
+    RefusalReason,
     RemoteError,
     UnreachableError,
 )
-from hyperscale.wire.frames import REQUEST_ID_MAX, Frame, FrameDecoder, encode_head
-from hyperscale.wire.handshake import PROTOCOL, Agreement
-from hyperscale.wire.messages import Cancel, Chunk, Goodbye, Ping, Pong, StreamCredit
+from hyperscale.wire.frames import REQUEST_ID_MAX, Frame, WireFrameDecoder, encode_head
+from hyperscale.wire.handshake import PROTOCOL, HandshakeResult
+from hyperscale.wire.messages import (
+    CancelCall,
+    Chunk,
+    GoAway,
+    KeepAlive,
+    KeepAliveReply,
+    StreamCredit,
+)
 from hyperscale.wire.registry import REGISTRY, UNKNOWN_KIND_BYTES_MAX
 from hyperscale.wire.roles import Role
 from hyperscale.wire.sealing import FrameOpener, FrameSealer, session_keys
@@ -53,7 +60,7 @@ class End:
     def __init__(self, node_id: str, *, is_dialer: bool, role: Role = Role.MANAGER) -> None:
         keys = session_keys(b"s" * 16, salts=bytes(64), transcript=b"")
         own, other = keys if is_dialer else (keys.from_acceptor, keys.from_dialer)
-        agreement = Agreement(
+        agreement = HandshakeResult(
             peer=introduction(node_id, role),
             protocol=PROTOCOL,
             capabilities=frozenset(),
@@ -61,8 +68,8 @@ class End:
             opener=FrameOpener(other),
         )
         self.calls: list[InboundCall] = []
-        self.refused: list[Reason] = []
-        self.admission = Admission(Watermarks(), Random(1))
+        self.refused: list[RefusalReason] = []
+        self.admission = Admission(AdmissionWatermarks(), Random(1))
         self.session = Session(
             agreement,
             is_dialer=is_dialer,
@@ -71,7 +78,7 @@ class End:
             on_refused=lambda error: self.refused.append(error.reason),
             now_s=0.0,
         )
-        self.decoder = FrameDecoder(
+        self.decoder = WireFrameDecoder(
             REGISTRY.limits, limit_other=UNKNOWN_KIND_BYTES_MAX, overhead=16
         )
 
@@ -219,7 +226,7 @@ class TestWhatAPeerMayNot:
         exchange(one, two)
         assert isinstance(box.error, RemoteError)
         assert box.error.code == "malformed"
-        assert two.refused == [Reason.MALFORMED]
+        assert two.refused == [RefusalReason.MALFORMED]
         assert two.admission.in_flight == [0, 0, 0, 0]
 
     def test_an_answer_of_another_kind_or_shape_fails_the_call(self) -> None:
@@ -240,7 +247,7 @@ class TestWhatAPeerMayNot:
         assert isinstance(box.error, RemoteError)
         assert box.error.code == "role"
         assert two.calls == []
-        assert two.refused == [Reason.ROLE, Reason.ROLE]
+        assert two.refused == [RefusalReason.ROLE, RefusalReason.ROLE]
 
     def test_an_answer_nobody_waits_for_is_ignored(self) -> None:
         one, two = pair()
@@ -252,11 +259,11 @@ class TestWhatAPeerMayNot:
         two.take(one.sealed(Question("a"), 9))
         with pytest.raises(PeerProtocolError) as caught:
             two.take(one.sealed(Question("b"), 9))
-        assert caught.value.reason is Reason.UNEXPECTED
+        assert caught.value.reason is RefusalReason.UNEXPECTED
 
     def test_cancels_and_credits_for_nothing_are_ignored(self) -> None:
         one, two = pair()
-        two.take(one.sealed(Cancel(), 9) + one.sealed(StreamCredit(5), 9))
+        two.take(one.sealed(CancelCall(), 9) + one.sealed(StreamCredit(5), 9))
         assert two.calls == []
 
     @given(st.integers(0, 100), st.integers(0, 9), st.binary(max_size=60))
@@ -279,9 +286,9 @@ class TestWhatAPeerMayNot:
 
 
 class TestStreams:
-    def opened(self) -> tuple[End, End, Inflow, int]:
+    def opened(self) -> tuple[End, End, StreamBuffer, int]:
         one, two = pair()
-        inflow = Inflow(lambda: None)
+        inflow = StreamBuffer(lambda: None)
         number = one.session.request(Fetch(1), Chunk, None, deadline_s=0.0, inflow=inflow)
         exchange(one, two)
         return one, two, inflow, number
@@ -314,13 +321,13 @@ class TestStreams:
 
     def test_a_sender_that_ignores_the_window_is_cut_off(self) -> None:
         one, two = pair()
-        inflow = Inflow(lambda: None)
+        inflow = StreamBuffer(lambda: None)
         one.session.request(Fetch(1), Bulk, None, deadline_s=0.0, inflow=inflow)
         exchange(one, two)
         flood = b"".join(two.sealed(Bulk(bytes(3_000_000)), 1) for _ in range(20))
         with pytest.raises(PeerProtocolError) as caught:
             one.take(flood)
-        assert caught.value.reason is Reason.UNEXPECTED
+        assert caught.value.reason is RefusalReason.UNEXPECTED
 
     def test_credit_cannot_be_forged_beyond_the_window(self) -> None:
         one, two, _, number = self.opened()
@@ -366,7 +373,7 @@ class TestKeepAlive:
 
     def test_pings_one_way_and_the_other_do_not_keep_each_other_busy(self) -> None:
         one, two = pair()
-        two.take(one.sealed(Ping(), 0) + one.sealed(Pong(), 0))
+        two.take(one.sealed(KeepAlive(), 0) + one.sealed(KeepAliveReply(), 0))
         one.take(two.out())
         assert not one.session.outbox
         assert not two.session.outbox
@@ -398,7 +405,7 @@ class TestGoodbye:
 
     def test_goodbyes_repeated_or_unsolicited_do_no_harm(self) -> None:
         one, two = pair()
-        two.take(one.sealed(Goodbye("a"), 0) + one.sealed(Goodbye("b"), 0))
+        two.take(one.sealed(GoAway("a"), 0) + one.sealed(GoAway("b"), 0))
         assert two.session.is_leaving
         two.take(one.sealed(Question("still"), 1))
         assert two.calls[0].message.text == "still"

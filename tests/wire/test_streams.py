@@ -7,8 +7,8 @@ import pytest
 
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import ConnectionLostError, RemoteError
+from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Chunk
-from hyperscale.wire.serving import Handlers
 from tests.wire.lab import Answer, Fetch, Question, ask, run, server, soon, until
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hyperscale.wire.certificates import Made, make_authority, make_certificate
-from hyperscale.wire.errors import PeerProtocolError, PeerRefusedError, Reason
-from hyperscale.wire.identity import Vouched
+from hyperscale.wire.certificate_identity import CertificateIdentity
+from hyperscale.wire.certificates import CertificateAndKey, make_authority, make_certificate
+from hyperscale.wire.errors import PeerProtocolError, PeerRefusedError, RefusalReason
 from hyperscale.wire.roles import Role
 from hyperscale.wire.security import Security, TlsFiles
 from tests.wire.lab import SECRET, Answer, Bulk, Question, echoing, run, server, soon, until
@@ -39,12 +39,16 @@ class Authority:
         trust: "Authority | None" = None,
         verify_hostname: bool = True,
     ) -> Security:
-        vouched = Vouched(frozenset(roles), cluster, environment, node_id=node_id)
+        vouched = CertificateIdentity(frozenset(roles), cluster, environment, node_id=node_id)
         made = make_certificate(self.made, vouched, name="x", hosts=hosts, days=20, now=now)
         return self.secure(made, trust=trust, verify_hostname=verify_hostname)
 
     def secure(
-        self, made: Made, *, trust: "Authority | None" = None, verify_hostname: bool = True
+        self,
+        made: CertificateAndKey,
+        *,
+        trust: "Authority | None" = None,
+        verify_hostname: bool = True,
     ) -> Security:
         number = len(list(self.folder.iterdir()))
         certificate, key = self.folder / f"{number}.pem", self.folder / f"{number}-key.pem"
@@ -84,7 +88,7 @@ def test_nodes_with_certificates_talk(authority: Authority) -> None:
 def refused(
     authority: Authority,
     stranger: Security,
-    reason: Reason,
+    reason: RefusalReason,
     caplog: pytest.LogCaptureFixture,
     *,
     role: Role = Role.MANAGER,
@@ -120,27 +124,29 @@ def test_an_expired_certificate_is_refused(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     old = authority.issue(Role.MANAGER, now=NOW - datetime.timedelta(days=25))
-    refused(authority, old, Reason.CERTIFICATE, caplog)
+    refused(authority, old, RefusalReason.CERTIFICATE, caplog)
 
 
 def test_a_certificate_that_is_not_valid_yet_is_refused(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     early = authority.issue(Role.MANAGER, now=NOW + datetime.timedelta(days=5))
-    refused(authority, early, Reason.CERTIFICATE, caplog)
+    refused(authority, early, RefusalReason.CERTIFICATE, caplog)
 
 
 def test_a_certificate_of_another_authority_is_refused(
     authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = Authority(tmp_path, "other")
-    refused(authority, other.issue(Role.MANAGER, trust=authority), Reason.CERTIFICATE, caplog)
+    refused(
+        authority, other.issue(Role.MANAGER, trust=authority), RefusalReason.CERTIFICATE, caplog
+    )
 
 
 def test_a_certificate_for_another_role_than_the_node_says_is_refused(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
-    error = refused(authority, authority.issue(Role.CLIENT), Reason.IDENTITY, caplog)
+    error = refused(authority, authority.issue(Role.CLIENT), RefusalReason.IDENTITY, caplog)
     assert isinstance(error, PeerRefusedError)
     assert "says it is a manager, its certificate says client" in str(error)
 
@@ -149,7 +155,9 @@ def test_a_role_that_may_not_connect_is_refused(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = authority.issue(Role.WORKER)
-    error = refused(authority, worker, Reason.ROLE, caplog, role=Role.WORKER, target=Role.GATE)
+    error = refused(
+        authority, worker, RefusalReason.ROLE, caplog, role=Role.WORKER, target=Role.GATE
+    )
     assert "role 'worker' cannot connect to 'gate'" in str(error)
 
 
@@ -162,14 +170,16 @@ def test_a_certificate_of_another_cluster_environment_or_node_is_refused(
         authority.issue(Role.MANAGER, node_id="somebody-else"),
     ):
         caplog.clear()
-        assert "its certificate says" in str(refused(authority, wrong, Reason.IDENTITY, caplog))
+        assert "its certificate says" in str(
+            refused(authority, wrong, RefusalReason.IDENTITY, caplog)
+        )
 
 
 def test_a_certificate_without_our_names_is_refused(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain = authority.issue()
-    refused(authority, plain, Reason.IDENTITY, caplog)
+    refused(authority, plain, RefusalReason.IDENTITY, caplog)
 
 
 def test_a_dialer_does_not_trust_a_name_the_certificate_does_not_have(
@@ -185,7 +195,7 @@ def test_a_dialer_does_not_trust_a_name_the_certificate_does_not_have(
             address = await manager.listen("127.0.0.1", 0)
             with pytest.raises(PeerProtocolError, match=r"127\.0\.0\.1") as caught:
                 await strict.dial(*address)
-            assert caught.value.reason is Reason.CERTIFICATE
+            assert caught.value.reason is RefusalReason.CERTIFICATE
             assert (await lenient.dial(*address)).is_usable
 
     run(main)
@@ -202,8 +212,8 @@ def test_an_impostor_with_a_workers_certificate_is_no_manager_to_a_dialer(
             address = await impostor.listen("127.0.0.1", 0)
             with pytest.raises(PeerProtocolError) as caught:
                 await worker.dial(*address)
-            assert caught.value.reason is Reason.IDENTITY
-            assert worker.refusals.counts == {Reason.IDENTITY: 1}
+            assert caught.value.reason is RefusalReason.IDENTITY
+            assert worker.refusals.counts == {RefusalReason.IDENTITY: 1}
 
     run(main)
 
@@ -219,7 +229,7 @@ def test_no_tls_where_tls_is_needed_is_refused_and_the_reverse(authority: Author
             for dialer, address in ((sealed, to_tls), (tls, to_sealed)):
                 with pytest.raises(PeerProtocolError):
                     await dialer.dial(*address)
-            await until(lambda: tls.refusals.counts[Reason.CERTIFICATE] >= 1)
+            await until(lambda: tls.refusals.counts[RefusalReason.CERTIFICATE] >= 1)
             await until(lambda: sealed.refusals.counts.total() >= 1)
 
     run(main)
@@ -234,7 +244,7 @@ def test_no_certificate_at_all_is_refused(authority: Authority) -> None:
             with contextlib.suppress(ssl.SSLError, ConnectionError):
                 assert await reader.read() == b""
             writer.close()
-            await until(lambda: node.refusals.counts[Reason.CERTIFICATE] == 1)
+            await until(lambda: node.refusals.counts[RefusalReason.CERTIFICATE] == 1)
 
     run(main)
 

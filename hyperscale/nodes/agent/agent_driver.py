@@ -48,7 +48,7 @@ from hyperscale.jobs.messages import (
     PreparePart,
     ReportProgressReply,
 )
-from hyperscale.membership.events import Changed, Died, State
+from hyperscale.membership.events import MemberChanged, MemberDied, MemberState
 from hyperscale.nodes.agent.executors import BundleError, Executors
 from hyperscale.nodes.agent.manager_links import Managers
 from hyperscale.nodes.agent.message_size import fit
@@ -170,11 +170,11 @@ class AgentDriver:
 
     # --- what the node asks ---------------------------------------------------------------
 
-    def changed(self, change: Changed | Died) -> None:
+    def changed(self, change: MemberChanged | MemberDied) -> None:
         member = change.member
         self._managers.changed(member)
-        is_new = isinstance(change, Changed) and change.before is not State.ALIVE
-        if is_new and member.role is Role.MANAGER and member.state is State.ALIVE:
+        is_new = isinstance(change, MemberChanged) and change.before is not MemberState.ALIVE
+        if is_new and member.role is Role.MANAGER and member.state is MemberState.ALIVE:
             # It may be the allocator, and jobs may come before the next second.
             self._tell_cores([member.node])
 

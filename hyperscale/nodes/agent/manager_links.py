@@ -17,7 +17,7 @@ from hyperscale.wire.connection import Connection
 from hyperscale.wire.errors import CallError, UnreachableError
 from hyperscale.wire.link import PeerLink
 from hyperscale.wire.roles import Role
-from hyperscale.wire.streams import Stream
+from hyperscale.wire.streams import ReplyStream
 
 _Reply = TypeVar("_Reply", bound=Struct)
 _Item = TypeVar("_Item", bound=Struct)
@@ -84,7 +84,7 @@ class Managers:
 
     async def stream(
         self, node: str, message: Struct, item: type[_Item], *, deadline_s: float
-    ) -> Stream[_Item]:
+    ) -> ReplyStream[_Item]:
         connection = self._peers.connection_to(node)
         if connection is not None:
             return connection.stream(message, item, deadline_s=deadline_s)

@@ -15,11 +15,11 @@ from hyperscale.jobs.messages import (
     StartPart,
     StopPart,
 )
-from hyperscale.membership.events import Changed, Died
+from hyperscale.membership.events import MemberChanged, MemberDied
 from hyperscale.nodes.agent.agent_driver import AgentDriver
 from hyperscale.nodes.member import MemberNode, Service
 from hyperscale.nodes.metrics import Family
-from hyperscale.wire.serving import Handlers
+from hyperscale.wire.handlers import Handlers
 
 _HAND_OVER_SHARE = 0.7
 """Of the time a node has to stop: the rest is for its farewell."""
@@ -60,7 +60,7 @@ class AgentService(Service):
         if self.driver is not None:
             await self.driver.close()
 
-    def changed(self, change: Changed | Died) -> None:
+    def changed(self, change: MemberChanged | MemberDied) -> None:
         if self.driver is not None:
             self.driver.changed(change)
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from hyperscale.client.messages import GetQueueRoom, GetQueueRoomReply
 from hyperscale.errors import HyperscaleError
 from hyperscale.health.correlation import CorrelationGuard
-from hyperscale.health.overload import Overload
+from hyperscale.health.overload import OverloadLevel
 from hyperscale.jobs.allocator.core import Allocator, Tell
 from hyperscale.jobs.committed.events import Event, decode, decode_reply, encode
 from hyperscale.jobs.committed.machine import JobMachine
@@ -53,8 +53,8 @@ from hyperscale.jobs.messages import (
 from hyperscale.ledger.core import MANAGEMENT, AppliedEntry
 from hyperscale.ledger.records import Command as LedgerCommand
 from hyperscale.ledger.records import decode_record
-from hyperscale.membership.events import LIVING, Changed, Died, State
-from hyperscale.membership.messages import Claim
+from hyperscale.membership.events import LIVING, MemberChanged, MemberDied, MemberState
+from hyperscale.membership.messages import ClaimedState
 from hyperscale.nodes.jobs.output import Outputs
 from hyperscale.nodes.ledger.local_ledger import STRONG, now_ms
 from hyperscale.nodes.ledger.peers import Peers
@@ -72,10 +72,10 @@ _FORGET_S = 5.0
 _ROOM_AGAIN_S = 0.25
 
 _BACKPRESSURE = {
-    Overload.HEALTHY: Backpressure.NONE,
-    Overload.BUSY: Backpressure.THROTTLE,
-    Overload.STRESSED: Backpressure.BATCH,
-    Overload.OVERLOADED: Backpressure.REJECT,
+    OverloadLevel.HEALTHY: Backpressure.NONE,
+    OverloadLevel.BUSY: Backpressure.THROTTLE,
+    OverloadLevel.STRESSED: Backpressure.BATCH,
+    OverloadLevel.OVERLOADED: Backpressure.REJECT,
 }
 _log = logging.getLogger("hyperscale.jobs")
 
@@ -372,20 +372,20 @@ class JobsDriver:
 
     # -- membership -----------------------------------------------------------------------
 
-    def member_changed(self, change: Changed | Died) -> None:
+    def member_changed(self, change: MemberChanged | MemberDied) -> None:
         member = change.member
         if member.role is not Role.WORKER:
             return
         now_s = time.monotonic()
         worker = member.node
-        if isinstance(change, Died):
-            is_certain = change.evidence is Claim.REFUSED
+        if isinstance(change, MemberDied):
+            is_certain = change.evidence is ClaimedState.REFUSED
             self._guard.failed(worker, is_certain=is_certain, now_s=now_s)
             self._worker_down(worker, is_certain=is_certain, now_s=now_s)
-        elif member.state is State.LEFT:
+        elif member.state is MemberState.LEFT:
             self._guard.recovered(worker)  # a farewell is no failure
             self._worker_down(worker, is_certain=True, now_s=now_s)
-        elif member.state is State.ALIVE and change.before not in LIVING:
+        elif member.state is MemberState.ALIVE and change.before not in LIVING:
             self._guard.recovered(worker)
             if (link := self._peers.link(worker)) is not None:
                 link.hope()

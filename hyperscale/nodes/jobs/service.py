@@ -37,7 +37,7 @@ from hyperscale.jobs.messages import (
     RequestCores,
     RequestCoresReply,
 )
-from hyperscale.membership.events import Changed, Died
+from hyperscale.membership.events import MemberChanged, MemberDied
 from hyperscale.nodes.jobs.bundles import Bundles
 from hyperscale.nodes.jobs.client_requests import ClientRequests
 from hyperscale.nodes.jobs.jobs_driver import JobsDriver
@@ -48,7 +48,7 @@ from hyperscale.nodes.member import MemberNode, Service
 from hyperscale.nodes.metrics import Family, gauge
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError
-from hyperscale.wire.serving import Handlers
+from hyperscale.wire.handlers import Handlers
 
 _Tell = Callable[[JobsDriver, InboundCall, Any], None]
 _Ask = Callable[[ClientRequests, InboundCall, Any], Any]
@@ -96,7 +96,7 @@ class JobsService(Service):
             await self.driver.close()
         await self._bundles.close()
 
-    def changed(self, change: Changed | Died) -> None:
+    def changed(self, change: MemberChanged | MemberDied) -> None:
         if self.driver is not None:
             self.driver.member_changed(change)
 

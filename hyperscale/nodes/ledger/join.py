@@ -25,7 +25,7 @@ from hyperscale.ledger.topology import Founded, NodeJoined, Topology
 from hyperscale.nodes.ledger.peers import Peers
 from hyperscale.nodes.ledger.routing import Ledger
 from hyperscale.wire.calls import InboundCall
-from hyperscale.wire.serving import Handlers
+from hyperscale.wire.handlers import Handlers
 
 _LOOK_S = 0.25
 _ASK_S = 2.0

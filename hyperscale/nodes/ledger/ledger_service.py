@@ -24,7 +24,7 @@ from hyperscale.nodes.ledger.routing import Ledger, answer_ledger
 from hyperscale.nodes.member import MemberNode, Service
 from hyperscale.nodes.messages import metadata_of
 from hyperscale.nodes.metrics import Family
-from hyperscale.wire.serving import Handlers
+from hyperscale.wire.handlers import Handlers
 
 _HAND_OVER_S = 1.0
 _FORGET_FIRST_S = 5.0

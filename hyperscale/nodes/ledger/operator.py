@@ -46,7 +46,7 @@ from hyperscale.nodes.ledger.operator_messages import (
 )
 from hyperscale.nodes.ledger.routing import Ledger
 from hyperscale.wire.calls import InboundCall
-from hyperscale.wire.serving import Handlers
+from hyperscale.wire.handlers import Handlers
 
 EVENTS_MAX: Final = 10_000
 _ANSWER_BYTES = 12 * 1024 * 1024

@@ -5,7 +5,7 @@ An operator asks any node; that one asks the others where it must.
 
 from msgspec import Struct
 
-from hyperscale.wire.registry import Priority, SizeClass, message, part
+from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import Role
 
 _MEMBERS = frozenset({Role.MANAGER, Role.GATE})
@@ -13,7 +13,7 @@ _OPERATORS = frozenset({Role.OPERATOR})
 _BOTH = _MEMBERS | _OPERATORS
 
 
-@part
+@nested
 class ReplicaRow(Struct, frozen=True, kw_only=True):
     """One group as the node that was asked takes part in it."""
 
@@ -31,7 +31,7 @@ class ReplicaRow(Struct, frozen=True, kw_only=True):
     learners: list[str]
 
 
-@part
+@nested
 class NodeRow(Struct, frozen=True, kw_only=True):
     number: int
     name: str
@@ -39,7 +39,7 @@ class NodeRow(Struct, frozen=True, kw_only=True):
     state: str
 
 
-@part
+@nested
 class GroupRow(Struct, frozen=True, kw_only=True):
     group: int
     state: str
@@ -53,7 +53,7 @@ class GroupRow(Struct, frozen=True, kw_only=True):
     heir: int
 
 
-@part
+@nested
 class MoveRow(Struct, frozen=True, kw_only=True):
     """Slots on their way from one group to another."""
 
@@ -63,12 +63,12 @@ class MoveRow(Struct, frozen=True, kw_only=True):
     target: int
 
 
-@message(kind=330, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_OPERATORS)
+@message(kind=330, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_OPERATORS)
 class GetLedgerStatus(Struct, frozen=True):
     """How is the ledger, as you see it? -> GetLedgerStatusReply"""
 
 
-@message(kind=331, priority=Priority.NORMAL, size=SizeClass.LARGE, senders=_MEMBERS)
+@message(kind=331, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_MEMBERS)
 class GetLedgerStatusReply(Struct, frozen=True, kw_only=True):
     ledger: str
     node: str
@@ -85,7 +85,7 @@ class GetLedgerStatusReply(Struct, frozen=True, kw_only=True):
 
 @message(
     kind=332,
-    priority=Priority.NORMAL,
+    priority=MessagePriority.NORMAL,
     size=SizeClass.SMALL,
     senders=_BOTH,
     rate_per_10s=1_000,
@@ -100,7 +100,7 @@ class ListEvents(Struct, frozen=True, kw_only=True):
     """Passed on by another node: answer for these yourself, or say that you cannot."""
 
 
-@message(kind=333, priority=Priority.NORMAL, size=SizeClass.LARGE, senders=_MEMBERS)
+@message(kind=333, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_MEMBERS)
 class ListEventsReply(Struct, frozen=True):
     """Rows (job, group, index, stamp in ms, kind, data), oldest first."""
 
@@ -108,7 +108,7 @@ class ListEventsReply(Struct, frozen=True):
     has_more: bool = False
 
 
-@message(kind=334, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_BOTH)
+@message(kind=334, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_BOTH)
 class ChangeMember(Struct, frozen=True, kw_only=True):
     """`add`, `drain`, `remove` or `promote` a node. -> ChangeMemberReply"""
 
@@ -118,31 +118,31 @@ class ChangeMember(Struct, frozen=True, kw_only=True):
     """promote: the group it is to lead."""
 
 
-@message(kind=335, priority=Priority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
+@message(kind=335, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
 class ChangeMemberReply(Struct, frozen=True, kw_only=True):
     done: str = ""
     refused: str = ""
     hint: str = ""
 
 
-@message(kind=336, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_OPERATORS)
+@message(kind=336, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_OPERATORS)
 class Compact(Struct, frozen=True):
     """Take a snapshot of every group you take part in. -> CompactReply"""
 
 
-@message(kind=337, priority=Priority.NORMAL, size=SizeClass.MEDIUM, senders=_MEMBERS)
+@message(kind=337, priority=MessagePriority.NORMAL, size=SizeClass.MEDIUM, senders=_MEMBERS)
 class CompactReply(Struct, frozen=True):
     """Group and index of each."""
 
     taken: list[tuple[int, int]]
 
 
-@message(kind=338, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_OPERATORS)
+@message(kind=338, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_OPERATORS)
 class Verify(Struct, frozen=True):
     """Are all replicas of all groups equal? -> VerifyReply"""
 
 
-@part
+@nested
 class DigestRow(Struct, frozen=True, kw_only=True):
     """The state of one replica at an index; without a digest, why it is not known."""
 
@@ -153,12 +153,12 @@ class DigestRow(Struct, frozen=True, kw_only=True):
     why_not: str = ""
 
 
-@message(kind=339, priority=Priority.NORMAL, size=SizeClass.LARGE, senders=_MEMBERS)
+@message(kind=339, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_MEMBERS)
 class VerifyReply(Struct, frozen=True):
     rows: list[DigestRow]
 
 
-@message(kind=340, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
+@message(kind=340, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
 class GetDigest(Struct, frozen=True):
     """The hash of your replica at this entry, which is a `Surveyed`. -> GetDigestReply"""
 
@@ -166,7 +166,7 @@ class GetDigest(Struct, frozen=True):
     index: int
 
 
-@message(kind=341, priority=Priority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
+@message(kind=341, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
 class GetDigestReply(Struct, frozen=True):
     digest: bytes = b""
     why_not: str = ""

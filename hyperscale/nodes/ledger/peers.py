@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from hyperscale.config.addresses import split_address
-from hyperscale.membership.events import LIVING, Member, State
+from hyperscale.membership.events import LIVING, Member, MemberState
 from hyperscale.wire.connection import Connection
 from hyperscale.wire.link import PeerLink
-from hyperscale.wire.peer import PeerServer
 from hyperscale.wire.roles import Role
+from hyperscale.wire.server import PeerServer
 
 
 class Peers(Protocol):
@@ -94,4 +94,4 @@ class MemberPeers:
         found = self._roster.known(node)
         if found is None or found.role is not self._role:
             return False
-        return found.state is State.ALIVE and self._is_fit(found)
+        return found.state is MemberState.ALIVE and self._is_fit(found)

@@ -38,8 +38,8 @@ from hyperscale.nodes.ledger.errors import (
 from hyperscale.nodes.ledger.local_ledger import Committed, LocalLedger
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError
+from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Chunk
-from hyperscale.wire.serving import Handlers
 
 HOPS_MAX: Final = 3
 _RETRY_S = 0.05

@@ -44,11 +44,11 @@ from hyperscale.plan import WorkflowPlan
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.credentials import incarnation_now
 from hyperscale.wire.errors import RemoteError
+from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Chunk, Introduction
-from hyperscale.wire.peer import PeerServer
 from hyperscale.wire.roles import Role
 from hyperscale.wire.security import Security
-from hyperscale.wire.serving import Handlers
+from hyperscale.wire.server import PeerServer
 
 WAIT_S = 60.0
 _HEADER = """

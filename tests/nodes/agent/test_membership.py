@@ -19,13 +19,13 @@ from hyperscale.jobs.messages import (
     DrainWorkerReply,
     PartStatus,
 )
-from hyperscale.membership.events import Changed, Died
+from hyperscale.membership.events import MemberChanged, MemberDied
 from hyperscale.nodes.member import Duties, MemberNode, Service, open_member
 from hyperscale.nodes.messages import NodeMetadata, metadata_of
 from hyperscale.nodes.server import as_config
 from hyperscale.nodes.worker import worker_duties
+from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.roles import Role
-from hyperscale.wire.serving import Handlers
 from tests.nodes.agent.lab import Boss, is_quiet, load, play, until
 from tests.nodes.lab import free_port
 
@@ -40,7 +40,7 @@ class BossService(Service):
     def attach(self, member: MemberNode, handlers: Handlers) -> None:
         self.boss = Boss(member.server, handlers, {})
 
-    def changed(self, change: Changed | Died) -> None:
+    def changed(self, change: MemberChanged | MemberDied) -> None:
         if change.member.role is Role.WORKER:
             self.worker = metadata_of(change.member.metadata)
 

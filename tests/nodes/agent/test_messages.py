@@ -23,7 +23,7 @@ from hyperscale.nodes.agent.manager_links import Managers
 from hyperscale.nodes.agent.message_size import fit
 from hyperscale.stats.report import PartReport, SeriesPoint, StepCounts, StepReport
 from hyperscale.wire.connection import Connection
-from hyperscale.wire.registry import REGISTRY, Priority
+from hyperscale.wire.registry import REGISTRY, MessagePriority
 
 # Only ever fields of others.
 PARTS = {"AttemptId", "PartView", "PartProgress", "WorkerShare", "HeldCores"}
@@ -45,7 +45,7 @@ def test_every_command_is_a_message() -> None:
 
 def test_results_stops_and_leases_are_never_shed() -> None:
     for struct in (commands.DeliverResult, commands.StopPart, commands.RenewLeases):
-        assert REGISTRY.by_type[struct].priority is Priority.CRITICAL
+        assert REGISTRY.by_type[struct].priority is MessagePriority.CRITICAL
 
 
 def _report(steps: int, seconds: int) -> PartReport:

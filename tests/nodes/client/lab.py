@@ -9,13 +9,13 @@ from hyperscale.client.messages import GetJob, GetJobReply, WatchJob, WatchJobUp
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.state import JobView
 from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.cluster_secret import Secrets
 from hyperscale.wire.credentials import VERSION, incarnation_now
+from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Introduction
-from hyperscale.wire.peer import PeerServer
 from hyperscale.wire.roles import Role
-from hyperscale.wire.secret import Secrets
 from hyperscale.wire.security import Security
-from hyperscale.wire.serving import Handlers
+from hyperscale.wire.server import PeerServer
 
 
 def introduction(role: Role, name: str) -> Introduction:

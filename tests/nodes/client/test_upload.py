@@ -23,12 +23,12 @@ from hyperscale.plan.limits import BUNDLE_BYTES_MAX
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.connection import Connection
 from hyperscale.wire.errors import RemoteError
+from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.link import PeerLink
 from hyperscale.wire.messages import Chunk
-from hyperscale.wire.peer import PeerServer
 from hyperscale.wire.roles import Role
 from hyperscale.wire.security import Security
-from hyperscale.wire.serving import Handlers
+from hyperscale.wire.server import PeerServer
 from tests.cluster.lab import on_loop
 from tests.nodes.client.lab import client, introduction
 

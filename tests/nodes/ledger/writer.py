@@ -38,9 +38,9 @@ from hyperscale.wire.credentials import VERSION, incarnation_now
 from hyperscale.wire.errors import CallError
 from hyperscale.wire.link import PeerLink
 from hyperscale.wire.messages import Introduction
-from hyperscale.wire.peer import PeerServer
 from hyperscale.wire.roles import Role
 from hyperscale.wire.security import Security
+from hyperscale.wire.server import PeerServer
 from tests.jobs.builders import submission
 
 CALL_S = 4.0

@@ -17,12 +17,12 @@ from typing import Any
 
 import msgspec
 
-from hyperscale.membership.core import Identity, Membership
-from hyperscale.membership.deadlines import Timer
-from hyperscale.membership.events import Died
-from hyperscale.membership.members import Peer
-from hyperscale.membership.messages import Claim
+from hyperscale.membership.core import LocalIdentity, Membership
+from hyperscale.membership.events import MemberDied
+from hyperscale.membership.member_table import MemberRecord
+from hyperscale.membership.messages import ClaimedState
 from hyperscale.membership.settings import MembershipConfig
+from hyperscale.membership.timers import TimerKind
 from hyperscale.wire.roles import Role
 from tests.simulation.fleet.monitor import views_agree
 from tests.simulation.fleet.program import FleetConfig
@@ -39,19 +39,21 @@ OURS = MembershipConfig()
 LIFEGUARD_OFF: dict[str, Any] = {"health_score_max": 0, "nacks": False, "tells_suspects": False}
 
 
-def hearsay_believed(identity: Identity, config: MembershipConfig, **kwargs: Any) -> Membership:
+def hearsay_believed(
+    identity: LocalIdentity, config: MembershipConfig, **kwargs: Any
+) -> Membership:
     """As the papers have it: no last look, no watching of successors, hearsay kills."""
     core = Membership(identity, config, **kwargs)
     judge = core.judge
 
-    def condemned(peer: Peer, by: str) -> None:
-        judge.mark_dead(peer, Claim.SILENT, is_from_gossip=True)
+    def condemned(peer: MemberRecord, by: str) -> None:
+        judge.mark_dead(peer, ClaimedState.SILENT, is_from_gossip=True)
 
     def run_out(node: str) -> None:
-        judge.mark_dead(core.roster.peers[node], Claim.SILENT, is_from_gossip=False)
+        judge.mark_dead(core.roster.peers[node], ClaimedState.SILENT, is_from_gossip=False)
 
     judge.condemn = condemned  # type: ignore[method-assign]
-    core._timers[Timer.SUSPICION] = run_out
+    core._timers[TimerKind.SUSPICION] = run_out
     return core
 
 
@@ -111,10 +113,10 @@ class Counted(Monitor):
             return
         changes, program.changes = program.changes, []
         for change in changes:
-            if type(change) is Died and self.is_counting:
+            if type(change) is MemberDied and self.is_counting:
                 self._died(host, change)
 
-    def _died(self, host: Host, died: Died) -> None:
+    def _died(self, host: Host, died: MemberDied) -> None:
         target = died.member.address
         is_healthy = host.address not in self.slow
         if target not in self.slow:

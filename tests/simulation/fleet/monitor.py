@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hyperscale.membership.core import Membership
-from hyperscale.membership.events import LIVING, Changed, Died, Member, State
+from hyperscale.membership.events import LIVING, Member, MemberChanged, MemberDied, MemberState
 from hyperscale.membership.formulas import suspicion_s
-from hyperscale.membership.members import Peer
-from hyperscale.membership.messages import Claim
+from hyperscale.membership.member_table import MemberRecord
+from hyperscale.membership.messages import ClaimedState
 from hyperscale.wire.roles import MAY_CONNECT
 from tests.simulation.kernel import Host, Monitor, World
 
@@ -137,26 +137,26 @@ class FleetMonitor(Monitor):
         if program.changes:
             changes, program.changes = program.changes, []
             for change in changes:
-                if type(change) is Died:
+                if type(change) is MemberDied:
                     self._died(host, change)
                 else:
                     self._changed(host, change)
         if program.core.judge.suspects:
             self._check_witnesses(host, program.core)
 
-    def _changed(self, host: Host, change: Changed) -> None:
+    def _changed(self, host: Host, change: MemberChanged) -> None:
         member = change.member
-        if member.state is State.SUSPECT and change.before is not State.SUSPECT:
+        if member.state is MemberState.SUSPECT and change.before is not MemberState.SUSPECT:
             self.findings.suspicions += 1
             suspected = _Suspected(self.world.now_s, float("inf"))
             self._suspected[host.address, member.node] = suspected
             self._check_drained(host, change)
-        elif member.state is State.ALIVE and change.before is State.SUSPECT:
+        elif member.state is MemberState.ALIVE and change.before is MemberState.SUSPECT:
             del self._suspected[host.address, member.node]
-        elif member.state is State.ALIVE and change.before is not State.ALIVE:
+        elif member.state is MemberState.ALIVE and change.before is not MemberState.ALIVE:
             self._living[host.address, member.node] = member.incarnation
 
-    def _died(self, host: Host, died: Died) -> None:
+    def _died(self, host: Host, died: MemberDied) -> None:
         member = died.member
         life = (member.node, member.incarnation)
         self.findings.deaths += 1
@@ -164,9 +164,9 @@ class FleetMonitor(Monitor):
             self.world.fail(f"{host.address}: {member.node} died twice")
         self._check_drained(host, died)
         suspected = self._suspected.pop((host.address, member.node), None)
-        if died.evidence is Claim.REFUSED and not died.is_from_gossip and self.bounds:
+        if died.evidence is ClaimedState.REFUSED and not died.is_from_gossip and self.bounds:
             self._evidenced(host, life)
-        if died.evidence is Claim.SILENT:
+        if died.evidence is ClaimedState.SILENT:
             charge = _charge(member)
             self._check_patience(host, member.node, suspected)
             self._accused(host.program.node, charge)
@@ -195,7 +195,7 @@ class FleetMonitor(Monitor):
                 finders = [(finder, finder.life)]
                 self._expect(life, "evidence", observers, finders, REFUSED_WITHIN_S)
 
-    def _check_reachable(self, host: Host, died: Died) -> None:
+    def _check_reachable(self, host: Host, died: MemberDied) -> None:
         """Invariant 1."""
         world, now_s, member = self.world, self.world.now_s, died.member
         target = world.hosts[member.address]
@@ -214,7 +214,7 @@ class FleetMonitor(Monitor):
                 f"{'gossip' if died.is_from_gossip else 'own evidence'}); it lives and is reachable"
             )
 
-    def _check_drained(self, host: Host, change: Changed | Died) -> None:
+    def _check_drained(self, host: Host, change: MemberChanged | MemberDied) -> None:
         """Invariant 3."""
         if host.program.last == "wake" and host.inbox and self.strict:
             waiting = sum(1 for item in host.inbox if item[0] == "datagram")
@@ -349,14 +349,14 @@ def _observe_accusations(core: Membership, note: Any) -> None:
     core.judge.suspect = observed  # type: ignore[method-assign]  # a spy, not a stub
 
 
-def _charge(member: Member | Peer) -> Charge:
+def _charge(member: Member | MemberRecord) -> Charge:
     return (member.node, member.incarnation, member.refutation)
 
 
 def views_agree(world: World, *, suspects: bool = False) -> str:
     """Empty if every running member sees exactly the running members alive (or, under heavy loss,
     `suspects` them for the moment); else who does not."""
-    fine = LIVING if suspects else (State.ALIVE,)
+    fine = LIVING if suspects else (MemberState.ALIVE,)
     running = {
         host.program.core.node: host.program.core
         for host in world.hosts.values()

@@ -9,41 +9,45 @@ from typing import Any
 
 import msgspec
 
-from hyperscale.membership.core import Identity, Membership
-from hyperscale.membership.members import Peer
+from hyperscale.membership.core import LocalIdentity, Membership
+from hyperscale.membership.member_table import MemberRecord
 from hyperscale.membership.settings import MembershipConfig
 
 
-def no_stall_guard(identity: Identity, config: MembershipConfig, **kwargs: Any) -> Membership:
+def no_stall_guard(identity: LocalIdentity, config: MembershipConfig, **kwargs: Any) -> Membership:
     """After a stall neither is the socket emptied (the shell's part) nor more time given."""
     core = Membership(identity, config, **kwargs)
     core.judge.stalled = lambda late_s: None  # type: ignore[method-assign]
     return core
 
 
-def no_nack(identity: Identity, config: MembershipConfig, **kwargs: Any) -> Membership:
+def no_nack(identity: LocalIdentity, config: MembershipConfig, **kwargs: Any) -> Membership:
     """Relays say nothing when a target is silent: whoever asked takes itself for deaf."""
     return Membership(identity, msgspec.structs.replace(config, nacks=False), **kwargs)
 
 
-def incarnation_zero(identity: Identity, config: MembershipConfig, **kwargs: Any) -> Membership:
+def incarnation_zero(
+    identity: LocalIdentity, config: MembershipConfig, **kwargs: Any
+) -> Membership:
     """A process starts as incarnation 0, like the one before it."""
     return Membership(msgspec.structs.replace(identity, incarnation=0), config, **kwargs)
 
 
-def dead_never_reprobed(identity: Identity, config: MembershipConfig, **kwargs: Any) -> Membership:
+def dead_never_reprobed(
+    identity: LocalIdentity, config: MembershipConfig, **kwargs: Any
+) -> Membership:
     """Who is dead is not asked again, nor synced with."""
     never_s = 3600.0
     rules = {"reprobe_silent_s": never_s, "reprobe_gone_s": never_s, "sync_dead_s": never_s}
     return Membership(identity, msgspec.structs.replace(config, **rules), **kwargs)
 
 
-def counted_twice(identity: Identity, config: MembershipConfig, **kwargs: Any) -> Membership:
+def counted_twice(identity: LocalIdentity, config: MembershipConfig, **kwargs: Any) -> Membership:
     """The same witness shortens a suspicion each time it is heard."""
     core = Membership(identity, config, **kwargs)
     suspect = core.judge.suspect
 
-    def counted(peer: Peer, by: str) -> None:
+    def counted(peer: MemberRecord, by: str) -> None:
         suspicion = peer.suspicion
         if suspicion is not None and by in suspicion.witnesses and suspicion.wants_witnesses:
             by = f"{by} again {len(suspicion.witnesses)}"
@@ -53,12 +57,12 @@ def counted_twice(identity: Identity, config: MembershipConfig, **kwargs: Any) -
     return core
 
 
-def verdict_unnamed(identity: Identity, config: MembershipConfig, **kwargs: Any) -> Membership:
+def verdict_unnamed(identity: LocalIdentity, config: MembershipConfig, **kwargs: Any) -> Membership:
     """Verdicts do not say whose they are: they count beside the witnesses that are named."""
     core = Membership(identity, config, **kwargs)
     named = core.station.accuser_of
 
-    def unnamed(peer: Peer) -> str:
+    def unnamed(peer: MemberRecord) -> str:
         return "" if peer.suspicion is None else named(peer)
 
     core.station.accuser_of = unnamed  # type: ignore[method-assign]

@@ -9,44 +9,44 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from hyperscale.membership.core import Identity, Membership
+from hyperscale.membership.core import LocalIdentity, Membership
 from hyperscale.membership.discovery import (
+    ContactMember,
     Discovery,
     DiscoveryConfig,
     DiscoveryEffect,
+    DiscoveryPhase,
     DiscoveryTick,
-    Join,
-    Met,
-    Missed,
-    PeerDown,
-    PeerUp,
-    Phase,
-    Probe,
+    MemberDown,
+    MemberUp,
+    ProbeAddress,
+    ProbeAnswered,
+    ProbeFailed,
 )
 from hyperscale.membership.events import (
     LIVING,
-    Answered,
-    Changed,
-    Contact,
-    Dial,
-    Died,
-    Effect,
-    Gone,
-    Leave,
-    Received,
-    Refused,
-    Send,
-    State,
-    Sync,
-    SyncAnswer,
-    SyncAsked,
-    Synced,
-    SyncFailed,
+    DatagramReceived,
+    DialAnswered,
+    DialMember,
+    DialRefused,
+    DropSession,
+    KeepSession,
+    LeaveCompleted,
+    LeaveRequested,
+    MemberChanged,
+    MemberDied,
+    MemberDiscovered,
+    MembershipEffect,
+    MemberState,
+    PushPullCompleted,
+    PushPullFailed,
+    PushPullRequested,
+    ReplyToPushPull,
+    SendDatagram,
+    StartPushPull,
     Tick,
-    Unwatch,
-    Watch,
 )
-from hyperscale.membership.messages import PingRequest, Vouch
+from hyperscale.membership.messages import IndirectAck, PingRequest
 from hyperscale.membership.settings import MembershipConfig
 from hyperscale.wire.roles import Role
 from tests.simulation import network
@@ -84,7 +84,7 @@ def show(payload: Any) -> str:
         for n in datagram.news
     )
     kind = type(datagram).__name__
-    about = f" {datagram.target}" if isinstance(datagram, PingRequest | Vouch) else ""
+    about = f" {datagram.target}" if isinstance(datagram, PingRequest | IndirectAck) else ""
     sequence = getattr(datagram, "sequence", "")
     return f"{kind} {sequence}{about} by {node}+{datagram.sender.refutation} [{news}]"
 
@@ -102,10 +102,10 @@ class MemberProgram:
             host.disk.sync()
         self.node: str = name
         self.role = config.roles[host.address]
-        self.changes: list[Changed | Died] = []
+        self.changes: list[MemberChanged | MemberDied] = []
         self.last = "start"
         self.core = config.core(
-            Identity(
+            LocalIdentity(
                 node=self.node,
                 incarnation=host.wall_ms(),
                 role=self.role,
@@ -129,7 +129,7 @@ class MemberProgram:
         self._discover_at_s = host.world.now_s
         self._started_s = host.world.now_s
         self._retries: dict[str, float] = {}
-        self._watched: dict[str, Watch] = {}
+        self._watched: dict[str, KeepSession] = {}
         self._sessions: set[Any] = set()
         self._handle = self.core.handle
 
@@ -141,7 +141,9 @@ class MemberProgram:
     def datagram(self, source: str, payload: Any, now_s: float) -> None:
         self.last = "datagram"
         node, incarnation, datagram = payload
-        self._perform(self._handle(Received(source, node, incarnation, datagram), now_s=now_s))
+        self._perform(
+            self._handle(DatagramReceived(source, node, incarnation, datagram), now_s=now_s)
+        )
 
     def stream(self, event: Any, now_s: float) -> None:
         self.last = "stream"
@@ -150,23 +152,23 @@ class MemberProgram:
                 own = (self.node, self.core.incarnation, self.cluster, self.environment)
                 self.host.answer(handle, own)
             case network.Asked(_, ("sync", node, incarnation, view), handle):
-                asked = SyncAsked(node, incarnation, view, handle)
+                asked = PushPullRequested(node, incarnation, view, handle)
                 self._perform(self._handle(asked, now_s=now_s))
             case network.Answered(("sync", _, _), _, (node, incarnation, view)):
-                self._perform(self._handle(Synced(node, incarnation, view), now_s=now_s))
+                self._perform(self._handle(PushPullCompleted(node, incarnation, view), now_s=now_s))
             case network.Answered(("probe",), source, (node, _, cluster, environment)):
-                self._find(Met(source, node, cluster, environment), now_s)
+                self._find(ProbeAnswered(source, node, cluster, environment), now_s)
             case network.Failed(("probe",), source, _):
-                self._find(Missed(source), now_s)
+                self._find(ProbeFailed(source), now_s)
             case network.Answered(("dial", node, incarnation), source, (found, life, _, _)):
                 self._dialled(node, incarnation, source, found, life, now_s)
             case network.Failed(("sync", node, incarnation), source, refused):
-                self._perform(self._handle(SyncFailed(node), now_s=now_s))
+                self._perform(self._handle(PushPullFailed(node), now_s=now_s))
                 if refused and node:
-                    self._perform(self._handle(Refused(node, incarnation, source), now_s=now_s))
+                    self._perform(self._handle(DialRefused(node, incarnation, source), now_s=now_s))
             case network.Failed((("dial" | "watch"), node, incarnation), source, refused):
                 if refused:
-                    self._perform(self._handle(Refused(node, incarnation, source), now_s=now_s))
+                    self._perform(self._handle(DialRefused(node, incarnation, source), now_s=now_s))
                 if node in self._watched and event.token not in self._sessions:
                     self._retries[node] = now_s + _RETRY_S
             case network.Closed(("watch", node, incarnation) as session, source):
@@ -182,7 +184,7 @@ class MemberProgram:
     def _dialled(
         self, node: str, incarnation: int, source: str, found: str, life: int, now_s: float
     ) -> None:
-        answered = Answered(node, incarnation, source, found, life)
+        answered = DialAnswered(node, incarnation, source, found, life)
         self._perform(self._handle(answered, now_s=now_s))
         is_there = (found, life) == (node, incarnation)
         if is_there and node in self._watched and ("watch", node, life) not in self._sessions:
@@ -212,7 +214,7 @@ class MemberProgram:
     # What tests do to it.
 
     def leave(self) -> None:
-        self._perform(self._handle(Leave(), now_s=self.host.world.now_s))
+        self._perform(self._handle(LeaveRequested(), now_s=self.host.world.now_s))
         self.host.world.monitor.after(self.host)
         self.host.settle()
 
@@ -226,65 +228,65 @@ class MemberProgram:
         """One step of discovery, unless it stands still by now."""
         if not self._discovers:
             return
-        is_found = self.core.roster.living or self.discovery.phase is Phase.JOINED
+        is_found = self.core.roster.living or self.discovery.phase is DiscoveryPhase.JOINED
         if not self.config.rejoin and is_found and now_s > self._started_s + _DISCOVERED_S:
             self.stop_discovery()
             return
         effects: list[DiscoveryEffect] = self.discovery.handle(event, now_s=now_s)
         for effect in effects:
-            if type(effect) is Probe:
+            if type(effect) is ProbeAddress:
                 self.host.ask(effect.address, ("hello",), ("probe",), within_s=effect.timeout_s)
-            elif type(effect) is Join:
-                self._perform(self._handle(Contact(effect.address), now_s=now_s))
+            elif type(effect) is ContactMember:
+                self._perform(self._handle(MemberDiscovered(effect.address), now_s=now_s))
             else:
                 self.host.note("WARN", effect)
         self._discover_at_s = self.discovery.wake_at_s()
 
-    def _follow(self, change: Changed) -> None:
+    def _follow(self, change: MemberChanged) -> None:
         """Tells discovery who lives."""
         member, now_s = change.member, self.host.world.now_s
-        if member.state is State.ALIVE and change.before is not State.SUSPECT:
-            self._find(PeerUp(member.node, member.stream_address), now_s)
+        if member.state is MemberState.ALIVE and change.before is not MemberState.SUSPECT:
+            self._find(MemberUp(member.node, member.stream_address), now_s)
         elif member.state not in LIVING and change.before in LIVING:
-            self._find(PeerDown(member.node), now_s)
+            self._find(MemberDown(member.node), now_s)
 
-    def _perform(self, effects: list[Effect]) -> None:
+    def _perform(self, effects: list[MembershipEffect]) -> None:
         host = self.host
         core = self.core
         for effect in effects:
             kind = type(effect)
-            if kind is Send:
+            if kind is SendDatagram:
                 host.send(effect.address, (self.node, core.incarnation, effect.datagram))
-            elif kind is Changed or kind is Died:
+            elif kind is MemberChanged or kind is MemberDied:
                 self.changes.append(effect)
-                if kind is Changed:
+                if kind is MemberChanged:
                     self._follow(effect)
                 if host.world.trace is not None:
                     self._note(effect)
-            elif kind is Sync:
+            elif kind is StartPushPull:
                 request = ("sync", self.node, core.incarnation, effect.view)
                 host.ask(effect.address, request, ("sync", effect.node, effect.incarnation))
-            elif kind is SyncAnswer:
+            elif kind is ReplyToPushPull:
                 host.answer(effect.token, (self.node, core.incarnation, effect.view))
-            elif kind is Dial:
+            elif kind is DialMember:
                 token = ("dial", effect.node, effect.incarnation)
                 host.ask(effect.address, ("hello",), token, within_s=_DIAL_WITHIN_S)
-            elif kind is Watch:
+            elif kind is KeepSession:
                 self._watched[effect.node] = effect
                 host.open(effect.address, ("watch", effect.node, effect.incarnation))
-            elif kind is Unwatch:
+            elif kind is DropSession:
                 watch = self._watched.pop(effect.node, None)
                 self._retries.pop(effect.node, None)
                 if watch is not None:
                     self._sessions.discard(("watch", watch.node, watch.incarnation))
                     host.close(("watch", watch.node, watch.incarnation))
-            elif kind is Gone:
+            elif kind is LeaveCompleted:
                 host.world.after(0.0, lambda: host.stop("exit"))
 
-    def _note(self, effect: Changed | Died) -> None:
+    def _note(self, effect: MemberChanged | MemberDied) -> None:
         member = effect.member
         about = f"{member.node} {member.incarnation}+{member.refutation}"
-        if isinstance(effect, Died):
+        if isinstance(effect, MemberDied):
             how = "gossip" if effect.is_from_gossip else "own"
             self.host.note("DIED", f"{about} {effect.evidence.name} ({how})")
         else:

@@ -4,9 +4,9 @@ Joining a thousand simulated nodes takes longer than what is to be measured afte
 """
 
 from hyperscale.membership.core import Membership
-from hyperscale.membership.deadlines import Timer
 from hyperscale.membership.formulas import push_pull_s
-from hyperscale.membership.messages import Claim, News
+from hyperscale.membership.messages import ClaimedState, MemberUpdate
+from hyperscale.membership.timers import TimerKind
 from tests.simulation.fleet.program import FleetConfig, MemberProgram
 from tests.simulation.kernel import Monitor, World
 
@@ -26,10 +26,10 @@ def settled_fleet(world: World, addresses: list[str], config: FleetConfig) -> No
         world.add(address, lambda host: MemberProgram(host, config)).start()
     cores = [world.hosts[address].program.core for address in addresses]
     known = [
-        News(
+        MemberUpdate(
             node=core.node,
             incarnation=core.incarnation,
-            claim=Claim.ALIVE,
+            claim=ClaimedState.ALIVE,
             role=core.station.role,
             address=core.station.address,
         )
@@ -43,7 +43,7 @@ def settled_fleet(world: World, addresses: list[str], config: FleetConfig) -> No
         host.settle()
 
 
-def _meet(core: Membership, known: list[News]) -> None:
+def _meet(core: Membership, known: list[MemberUpdate]) -> None:
     station = core.station
     station.effects = []
     for news in known:
@@ -52,9 +52,9 @@ def _meet(core: Membership, known: list[News]) -> None:
             core.judge.answered(core.roster.peers[news.node])
     station.gossip.items.clear()
     station.gossip._bytes = 0
-    station.deadlines.cancel(Timer.GOSSIP_ROUND, None)
+    station.deadlines.cancel(TimerKind.GOSSIP_ROUND, None)
     every_s = push_pull_s(station.config.push_pull_s, len(core.roster))
-    station.set(Timer.SYNC_ROUND, None, every_s * station.rng.random())
+    station.set(TimerKind.SYNC_ROUND, None, every_s * station.rng.random())
     station.deadlines._rebuild()
     station.audit.entries.clear()
     station.effects = []

@@ -28,15 +28,15 @@ from hyperscale.wire.errors import (
     ConnectionLostError,
     PeerProtocolError,
     PeerRefusedError,
-    Reason,
+    RefusalReason,
 )
+from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.handshake import PROTOCOL
 from hyperscale.wire.link import PeerLink
 from hyperscale.wire.messages import Introduction
-from hyperscale.wire.outbox import Entry
-from hyperscale.wire.refusals import Refusals
-from hyperscale.wire.security import Mode, Security
-from hyperscale.wire.serving import Handlers
+from hyperscale.wire.outbox import QueuedFrame
+from hyperscale.wire.refusal_log import RefusalLog
+from hyperscale.wire.security import Security, SecurityMode
 
 DOUBLE_DIAL_S = 10.0
 """Two nodes that dial each other within this time did so at once, not one after the other."""
@@ -52,7 +52,7 @@ _CUT_OFF = (ConnectionLostError, ConnectionResetError, ConnectionAbortedError, B
 _log = logging.getLogger("hyperscale.wire")
 
 
-class Limits(Struct, frozen=True):
+class ServerLimits(Struct, frozen=True):
     """What a node takes on before it knows who is asking."""
 
     connections_max: int = 4096
@@ -61,7 +61,7 @@ class Limits(Struct, frozen=True):
     handshake_s: float = 5.0
 
 
-class Hooks(Struct, frozen=True):
+class ConnectionHooks(Struct, frozen=True):
     """What a node wants to hear of its connections. None of these may raise."""
 
     connected: Callable[[Connection], None] = lambda _: None
@@ -87,8 +87,8 @@ class PeerServer:
         handlers: Handlers | None = None,
         *,
         admission: Admission | None = None,
-        limits: Limits | None = None,
-        hooks: Hooks | None = None,
+        limits: ServerLimits | None = None,
+        hooks: ConnectionHooks | None = None,
         rng: Random | None = None,
         protocol: tuple[int, int] = PROTOCOL,
     ) -> None:
@@ -97,13 +97,13 @@ class PeerServer:
         self.handlers = handlers or Handlers()
         self.rng = rng or Random()  # noqa: S311  for jitter, not for keys
         self.admission = admission or Admission(WATERMARKS[local.role], self.rng)
-        self.hooks = hooks or Hooks()
+        self.hooks = hooks or ConnectionHooks()
         self.protocol = protocol
-        self.refusals = Refusals()
+        self.refusals = RefusalLog()
         """Peers this node refused."""
-        self.rejections: Counter[Reason] = Counter()
+        self.rejections: Counter[RefusalReason] = Counter()
         """Peers that refused this node."""
-        self._limits = limits or Limits()
+        self._limits = limits or ServerLimits()
         self._connections: dict[str, Connection] = {}
         self._all: set[Connection] = set()
         self._per_host: Counter[str] = Counter()
@@ -209,15 +209,17 @@ class PeerServer:
 
     def vet(self, peer: Introduction) -> None:
         if self._is_closing:
-            raise PeerProtocolError("this node is stopping", reason=Reason.CROWDED)
+            raise PeerProtocolError("this node is stopping", reason=RefusalReason.CROWDED)
         if peer.node_id == self.local.node_id:
-            raise PeerProtocolError(f"'{peer.node_id}' is this node's own id", reason=Reason.LOOPED)
+            raise PeerProtocolError(
+                f"'{peer.node_id}' is this node's own id", reason=RefusalReason.LOOPED
+            )
         known = self._connections.get(peer.node_id)
         if known is not None and known.peer.incarnation > peer.incarnation:
             raise PeerProtocolError(
                 f"{peer.node_id} in incarnation {peer.incarnation}, "
                 f"connected is {known.peer.incarnation}",
-                reason=Reason.INCARNATION,
+                reason=RefusalReason.INCARNATION,
             )
 
     def opened(self, connection: Connection) -> None:
@@ -237,7 +239,7 @@ class PeerServer:
             self.hooks.connected(connection)
         self._heed(peer.node_id)
 
-    def closed(self, connection: Connection, why: str, unsent: list[Entry]) -> None:
+    def closed(self, connection: Connection, why: str, unsent: list[QueuedFrame]) -> None:
         self._all.discard(connection)
         if not connection.is_dialer:
             self._per_host[connection.host] -= 1
@@ -311,7 +313,7 @@ class PeerServer:
             host, port = str(address[0]), int(address[1])
             if self._is_crowded(host):
                 accepted.close()
-                crowded = PeerProtocolError("too many connections", reason=Reason.CROWDED)
+                crowded = PeerProtocolError("too many connections", reason=RefusalReason.CROWDED)
                 self._count(host, crowded)
                 continue
             accepted.setblocking(False)
@@ -343,10 +345,10 @@ class PeerServer:
                 await _open(connection, opening)
         except TimeoutError:
             text = f"no handshake within {self._limits.handshake_s:g} s"
-            self._count(host, PeerProtocolError(text, reason=Reason.SLOW))
+            self._count(host, PeerProtocolError(text, reason=RefusalReason.SLOW))
         except (OSError, HyperscaleError) as error:
             text = "the connection ended within the handshake"
-            refusal = PeerProtocolError(text, reason=Reason.TRUNCATED)
+            refusal = PeerProtocolError(text, reason=RefusalReason.TRUNCATED)
             self._count(host, _refusal_in(error) or refusal)
         finally:
             self._handshakes -= 1
@@ -355,10 +357,13 @@ class PeerServer:
 
     def _cut_off(self, error: Exception) -> PeerRefusedError:
         """The acceptor ended it without a word, as TLS does and as strangers do."""
-        if self.security.mode is Mode.TLS:
-            reason, hint = Reason.CERTIFICATE, "it may not accept this node's certificate"
+        if self.security.mode is SecurityMode.TLS:
+            reason, hint = RefusalReason.CERTIFICATE, "it may not accept this node's certificate"
         else:
-            reason, hint = Reason.TRUNCATED, "it may need certificates, or not be one of our nodes"
+            reason, hint = (
+                RefusalReason.TRUNCATED,
+                "it may need certificates, or not be one of our nodes",
+            )
         return PeerRefusedError(
             f"cut off within the handshake: {error or 'reset'}", reason=reason, hint=hint
         )

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from hyperscale.errors import InputError
-from hyperscale.wire.errors import PeerProtocolError, Reason
+from hyperscale.wire.errors import PeerProtocolError, RefusalReason
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.roles import Role
 
@@ -33,7 +33,7 @@ def check_name(text: str, *, where: str) -> str:
     return text
 
 
-class Vouched(Struct, frozen=True):
+class CertificateIdentity(Struct, frozen=True):
     """Everything a certificate says about its holder."""
 
     roles: frozenset[Role]
@@ -43,7 +43,7 @@ class Vouched(Struct, frozen=True):
     node_id: str = ""
 
 
-def uris_of(vouched: Vouched) -> list[str]:
+def uris_of(vouched: CertificateIdentity) -> list[str]:
     """The subject alternative names that say so."""
     pairs = [
         *(("role", str(role)) for role in sorted(vouched.roles)),
@@ -55,7 +55,7 @@ def uris_of(vouched: Vouched) -> list[str]:
     return [f"{_SCHEME}{key}/{value}" for key, value in pairs if value]
 
 
-def vouched_by(uris: Iterable[str]) -> Vouched:
+def identity_from_uris(uris: Iterable[str]) -> CertificateIdentity:
     """Reads them back; a certificate that leaves a required one out is refused."""
     said: dict[str, list[str]] = {}
     for uri in uris:
@@ -77,7 +77,7 @@ def vouched_by(uris: Iterable[str]) -> Vouched:
             f"the certificate has no {' and no '.join(f'{_SCHEME}{key}/...' for key in missing)}",
             hint="make certificates with 'hyperscale certs'",
         )
-    return Vouched(
+    return CertificateIdentity(
         roles=roles,
         cluster=single["cluster"],
         environment=single["env"],
@@ -86,7 +86,7 @@ def vouched_by(uris: Iterable[str]) -> Vouched:
     )
 
 
-def check_vouched(peer: Introduction, vouched: Vouched) -> None:
+def check_identity(peer: Introduction, vouched: CertificateIdentity) -> None:
     """Raises where a peer says it is something its certificate does not say."""
     if peer.role not in vouched.roles:
         named = ", ".join(sorted(vouched.roles))
@@ -105,4 +105,4 @@ def check_vouched(peer: Introduction, vouched: Vouched) -> None:
 
 
 def _refusal(message: str, *, hint: str = "") -> PeerProtocolError:
-    return PeerProtocolError(message, reason=Reason.IDENTITY, hint=hint)
+    return PeerProtocolError(message, reason=RefusalReason.IDENTITY, hint=hint)

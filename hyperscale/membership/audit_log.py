@@ -7,7 +7,7 @@ from msgspec import Struct
 ENTRIES_MAX = 2_000
 
 
-class Entry(Struct, frozen=True):
+class AuditEntry(Struct, frozen=True):
     at_s: float
     what: str  # noun.past_verb
     node: str
@@ -15,13 +15,13 @@ class Entry(Struct, frozen=True):
     detail: str = ""
 
 
-class Audit:
+class AuditLog:
     """The last entries, and a count of each kind since the start."""
 
     def __init__(self) -> None:
-        self.entries: deque[Entry] = deque(maxlen=ENTRIES_MAX)
+        self.entries: deque[AuditEntry] = deque(maxlen=ENTRIES_MAX)
         self.counts: dict[str, int] = {}
 
     def add(self, at_s: float, what: str, node: str, incarnation: int, detail: str = "") -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
-        self.entries.append(Entry(at_s, what, node, incarnation, detail))
+        self.entries.append(AuditEntry(at_s, what, node, incarnation, detail))

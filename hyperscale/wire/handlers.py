@@ -22,14 +22,14 @@ from hyperscale.wire.registry import REGISTRY
 _log = logging.getLogger("hyperscale.wire")
 
 _M = TypeVar("_M", bound=Struct)
-Answer = (
+HandlerFunction = (
     Callable[[InboundCall, _M], Struct | None]
     | Callable[[InboundCall, _M], Awaitable[Struct | None]]
     | Callable[[InboundCall, _M], AsyncGenerator[Struct, None]]
 )
 
 
-class Shape(Enum):
+class HandlerKind(Enum):
     PLAIN = auto()
     ASYNC = auto()
     STREAM = auto()
@@ -37,7 +37,7 @@ class Shape(Enum):
 
 class Handler(Struct, frozen=True):
     function: Callable[..., Any]
-    shape: Shape
+    shape: HandlerKind
     name: str
 
 
@@ -48,17 +48,17 @@ class Handlers:
         self._by_kind: dict[int, Handler] = {}
         self.get = self._by_kind.get
 
-    def add(self, message: type[_M], function: Answer[_M]) -> None:
+    def add(self, message: type[_M], function: HandlerFunction[_M]) -> None:
         spec = REGISTRY.by_type.get(message)
         if spec is None:
             raise InvariantError(f"{message.__name__} is not a registered message")
         if spec.kind in self._by_kind:
             raise InvariantError(f"{spec.name} has a handler already")
-        shape = Shape.PLAIN
+        shape = HandlerKind.PLAIN
         if inspect.isasyncgenfunction(function):
-            shape = Shape.STREAM
+            shape = HandlerKind.STREAM
         elif inspect.iscoroutinefunction(function):
-            shape = Shape.ASYNC
+            shape = HandlerKind.ASYNC
         self._by_kind[spec.kind] = Handler(function, shape, spec.name)
 
 

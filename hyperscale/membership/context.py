@@ -8,15 +8,15 @@ from random import Random
 
 from msgspec import Struct
 
-from hyperscale.membership.audit import Audit
+from hyperscale.membership.audit_log import AuditLog
 from hyperscale.membership.awareness import Awareness
-from hyperscale.membership.deadlines import Deadlines, Timer
-from hyperscale.membership.events import Changed, Effect, Member, State
+from hyperscale.membership.events import Member, MemberChanged, MembershipEffect, MemberState
 from hyperscale.membership.formulas import catch_up_within_s, transmissions
 from hyperscale.membership.gossip import GossipQueue
-from hyperscale.membership.members import Peer, Roster, stream_address
-from hyperscale.membership.messages import Claim, News, Sender
+from hyperscale.membership.member_table import MemberRecord, MemberTable, stream_address
+from hyperscale.membership.messages import ClaimedState, MemberUpdate, Sender
 from hyperscale.membership.settings import MembershipConfig
+from hyperscale.membership.timers import TimerHeap, TimerKind
 from hyperscale.wire.registry import SizeClass
 from hyperscale.wire.roles import MAY_CONNECT, Role
 
@@ -26,7 +26,7 @@ _ABOUT_BYTES = 170
 """What one piece of news takes at most."""
 
 
-class Identity(Struct, frozen=True, kw_only=True):
+class LocalIdentity(Struct, frozen=True, kw_only=True):
     """Who this node is. The incarnation is the wall clock in milliseconds at process start."""
 
     node: str
@@ -36,11 +36,11 @@ class Identity(Struct, frozen=True, kw_only=True):
     stream_port: int = 0
 
 
-class Station:
+class MembershipContext:
     """This node, and what its parts share."""
 
     def __init__(
-        self, identity: Identity, config: MembershipConfig, *, rng: Random, now_s: float
+        self, identity: LocalIdentity, config: MembershipConfig, *, rng: Random, now_s: float
     ) -> None:
         self.node = identity.node
         self.role = identity.role
@@ -54,18 +54,18 @@ class Station:
         self.config = config
         self.rng = rng
         self.now_s = now_s
-        self.effects: list[Effect] = []
-        self.deadlines = Deadlines()
+        self.effects: list[MembershipEffect] = []
+        self.deadlines = TimerHeap()
         self.awareness = Awareness(config.health_score_max)
-        self.audit = Audit()
-        self.roster = Roster(identity.node, rng)
+        self.audit = AuditLog()
+        self.roster = MemberTable(identity.node, rng)
         self.gossip = GossipQueue()
         self.sender = self._make_sender()
         self._pending = self.gossip.items
 
     # Timers.
 
-    def set(self, timer: Timer, ident: object, in_s: float) -> None:
+    def set(self, timer: TimerKind, ident: object, in_s: float) -> None:
         self.deadlines.set(timer, ident, self.now_s + in_s)
 
     def catch_up(self) -> None:
@@ -74,28 +74,34 @@ class Station:
 
     def sync_soon(self, within_s: float) -> None:
         """Something was missed, or an exchange failed: exchange views before it is due."""
-        at_s = self.deadlines.at_s(Timer.SYNC_ROUND, None)
+        at_s = self.deadlines.at_s(TimerKind.SYNC_ROUND, None)
         if at_s is None or at_s > self.now_s + within_s:
-            self.set(Timer.SYNC_ROUND, None, within_s * self.rng.random())
+            self.set(TimerKind.SYNC_ROUND, None, within_s * self.rng.random())
 
     # News.
 
-    def tell_others(self, news: News, *, urgent: bool = False) -> None:
+    def tell_others(self, news: MemberUpdate, *, urgent: bool = False) -> None:
         self.gossip.put(news, urgent=urgent)
         self.start_gossip()
 
     def start_gossip(self) -> None:
-        if self.deadlines.at_s(Timer.GOSSIP_ROUND, None) is None:
-            self.set(Timer.GOSSIP_ROUND, None, self.config.gossip_interval_s * self.rng.random())
+        if self.deadlines.at_s(TimerKind.GOSSIP_ROUND, None) is None:
+            self.set(
+                TimerKind.GOSSIP_ROUND, None, self.config.gossip_interval_s * self.rng.random()
+            )
 
     def news(
-        self, copies: int, *, about: Peer | None = None, taken_bytes: int = 0
-    ) -> tuple[News, ...]:
+        self, copies: int, *, about: MemberRecord | None = None, taken_bytes: int = 0
+    ) -> tuple[MemberUpdate, ...]:
         """What fits of the news; first of all what concerns the receiver (Lifeguard's buddy)."""
-        first: tuple[News, ...] = ()
+        first: tuple[MemberUpdate, ...] = ()
         if self.is_leaving:
             first = (self.own_news(),)
-        elif about is not None and about.claim is not Claim.ALIVE and self.config.tells_suspects:
+        elif (
+            about is not None
+            and about.claim is not ClaimedState.ALIVE
+            and self.config.tells_suspects
+        ):
             first = (about.news(about.claim, self.accuser_of(about)),)
         if not self._pending:
             return first
@@ -106,18 +112,18 @@ class Station:
         limit = transmissions(len(self.roster.living) + 1, self.config.transmit_factor)
         return first + self.gossip.take(room, limit=limit, copies=copies)
 
-    def accuser_of(self, peer: Peer) -> str:
+    def accuser_of(self, peer: MemberRecord) -> str:
         """Who says what is held against a peer: a verdict is this node's own. Nothing is held
         against anyone without a name, it would count as one more witness beside the named."""
         return self.node if peer.suspicion is None else peer.suspicion.first_witness
 
     # This node.
 
-    def own_news(self) -> News:
-        return News(
+    def own_news(self) -> MemberUpdate:
+        return MemberUpdate(
             node=self.node,
             incarnation=self.incarnation,
-            claim=Claim.LEFT if self.is_leaving else Claim.ALIVE,
+            claim=ClaimedState.LEFT if self.is_leaving else ClaimedState.ALIVE,
             refutation=self.refutation,
             role=self.role,
             address=self.address,
@@ -137,7 +143,7 @@ class Station:
             role=self.role,
             address=self.address,
             stream_address=stream_address(self.address, self.stream_port),
-            state=State.LEFT if self.is_leaving else State.ALIVE,
+            state=MemberState.LEFT if self.is_leaving else MemberState.ALIVE,
             since_s=0.0,
             metadata=self.metadata,
             metadata_version=self.metadata_version,
@@ -148,13 +154,13 @@ class Station:
 
     # Peers.
 
-    def may_dial(self, peer: Peer) -> bool:
+    def may_dial(self, peer: MemberRecord) -> bool:
         return peer.role in MAY_CONNECT[self.role]
 
-    def change(self, peer: Peer, before: State | None) -> None:
-        self.effects.append(Changed(peer.member(), before))
+    def change(self, peer: MemberRecord, before: MemberState | None) -> None:
+        self.effects.append(MemberChanged(peer.member(), before))
 
-    def log(self, what: str, peer: Peer, detail: str = "") -> None:
+    def log(self, what: str, peer: MemberRecord, detail: str = "") -> None:
         self.audit.add(self.now_s, what, peer.node, peer.incarnation, detail)
 
     def log_own(self, what: str, detail: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 QUANTUM_S = 0.02
 
 
-class Deadlines:
+class CallDeadlines:
     """Integers with deadlines on the caller's clock."""
 
     def __init__(self) -> None:

@@ -3,7 +3,7 @@
 from enum import IntEnum
 
 
-class Stage(IntEnum):
+class ProbeStage(IntEnum):
     DIRECT = 0
     INDIRECT = 1
     LOOK = 2  # the last look before a verdict
@@ -15,7 +15,7 @@ class Probe:
 
     __slots__ = ("nacks", "node", "relays", "sent_s", "sequence", "stage")
 
-    def __init__(self, node: str, sequence: int, sent_s: float, stage: Stage) -> None:
+    def __init__(self, node: str, sequence: int, sent_s: float, stage: ProbeStage) -> None:
         self.node = node
         self.sequence = sequence
         self.sent_s = sent_s
@@ -24,7 +24,7 @@ class Probe:
         self.nacks: dict[str, None] = {}
 
 
-class Relay:
+class RelayedProbe:
     """A ping made for another member."""
 
     __slots__ = ("asker", "asker_sequence", "target")
@@ -39,14 +39,14 @@ PROBES_MAX = 16_384
 RELAYS_MAX = 4_096
 
 
-class Probes:
+class ProbeTable:
     """What this node has asked and not heard an end of. Bounded: the oldest is given up."""
 
     def __init__(self) -> None:
         self._sequence = 0
         self.by_sequence: dict[int, Probe] = {}
         self._judging: dict[str, int] = {}
-        self.relays: dict[int, Relay] = {}
+        self.relays: dict[int, RelayedProbe] = {}
 
     def next_sequence(self) -> int:
         self._sequence += 1
@@ -56,12 +56,12 @@ class Probes:
         """A probe whose failure would be held against `node` is under way."""
         return node in self._judging
 
-    def add(self, node: str, now_s: float, stage: Stage) -> Probe:
+    def add(self, node: str, now_s: float, stage: ProbeStage) -> Probe:
         probe = Probe(node, self.next_sequence(), now_s, stage)
         if len(self.by_sequence) >= PROBES_MAX:
             self.end(self.by_sequence[next(iter(self.by_sequence))])
         self.by_sequence[probe.sequence] = probe
-        if stage is Stage.DIRECT:
+        if stage is ProbeStage.DIRECT:
             self._judging[node] = probe.sequence
         return probe
 
@@ -77,7 +77,7 @@ class Probes:
             self.by_sequence.pop(sequence, None)
         return sequence
 
-    def add_relay(self, relay: Relay) -> int:
+    def add_relay(self, relay: RelayedProbe) -> int:
         sequence = self.next_sequence()
         if len(self.relays) >= RELAYS_MAX:
             del self.relays[next(iter(self.relays))]

@@ -7,7 +7,7 @@ spike says nothing, the same spike again and again does.
 from collections import deque
 
 
-class Window:
+class SampleWindow:
     """At most `samples_max` samples of the last `horizon_s`."""
 
     __slots__ = ("_horizon_s", "_samples")

@@ -11,7 +11,7 @@ from dns.asyncresolver import Resolver
 from dns.exception import DNSException
 from dns.resolver import Answer
 
-from hyperscale.membership.discovery import Resolved, Unresolved
+from hyperscale.membership.discovery import NameResolved, NameUnresolved
 
 
 def stream_address(host: str, port: int) -> str:
@@ -32,7 +32,7 @@ class DnsResolver:
             self._resolver.port = port
         self._default_port = default_port
 
-    async def resolve(self, name: str, timeout_s: float) -> Resolved | Unresolved:
+    async def resolve(self, name: str, timeout_s: float) -> NameResolved | NameUnresolved:
         """Every address behind `name`. Never raises for what DNS can get wrong."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -40,25 +40,25 @@ class DnsResolver:
                     return await self._services(name, timeout_s)
                 return await self._hosts(name, self._default_port, timeout_s)
         except TimeoutError:
-            return Unresolved(name, f"no answer within {timeout_s:g} s")
+            return NameUnresolved(name, f"no answer within {timeout_s:g} s")
 
-    async def _services(self, name: str, timeout_s: float) -> Resolved | Unresolved:
+    async def _services(self, name: str, timeout_s: float) -> NameResolved | NameUnresolved:
         answer = await self._ask(name, "SRV", timeout_s)
         if isinstance(answer, str):
-            return Unresolved(name, answer)
+            return NameUnresolved(name, answer)
         services = sorted(
             (r.priority, -r.weight, r.target.to_text(omit_final_dot=True), r.port) for r in answer
         )
         found = await asyncio.gather(
             *(self._hosts(target, port, timeout_s) for _, _, target, port in services)
         )
-        resolved = [result for result in found if isinstance(result, Resolved)]
+        resolved = [result for result in found if isinstance(result, NameResolved)]
         if not resolved:
-            return Unresolved(name, "none of its targets resolves")
+            return NameUnresolved(name, "none of its targets resolves")
         addresses = tuple(address for result in resolved for address in result.addresses)
-        return Resolved(name, addresses, min(_ttl_s(answer), *(r.ttl_s for r in resolved)))
+        return NameResolved(name, addresses, min(_ttl_s(answer), *(r.ttl_s for r in resolved)))
 
-    async def _hosts(self, name: str, port: int, timeout_s: float) -> Resolved | Unresolved:
+    async def _hosts(self, name: str, port: int, timeout_s: float) -> NameResolved | NameUnresolved:
         answers = await asyncio.gather(
             self._ask(name, "A", timeout_s), self._ask(name, "AAAA", timeout_s)
         )
@@ -69,8 +69,10 @@ class DnsResolver:
             for host in sorted(record.address for record in answer)
         )
         if not addresses:
-            return Unresolved(name, "; ".join(sorted({a for a in answers if isinstance(a, str)})))
-        return Resolved(name, addresses, min(_ttl_s(answer) for answer in found))
+            return NameUnresolved(
+                name, "; ".join(sorted({a for a in answers if isinstance(a, str)}))
+            )
+        return NameResolved(name, addresses, min(_ttl_s(answer) for answer in found))
 
     async def _ask(self, name: str, kind: str, timeout_s: float) -> Answer | str:
         """The records, or why there are none."""

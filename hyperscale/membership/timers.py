@@ -8,7 +8,7 @@ from enum import IntEnum
 from heapq import heapify, heappop, heappush
 
 
-class Timer(IntEnum):
+class TimerKind(IntEnum):
     """What a deadline is for. The last three judge others, and wait out this node's stalls."""
 
     PROBE_ROUND = 0
@@ -26,24 +26,24 @@ class Timer(IntEnum):
     LOOK = 12
 
 
-Key = tuple[Timer, object]
+TimerKey = tuple[TimerKind, object]
 _STALE_ENTRIES_MAX = 256
 _NEVER = float("inf")
 
 
-class Deadlines:
+class TimerHeap:
     """Keys and when they are due. `next_s` is the earliest; infinity if there is none."""
 
     def __init__(self) -> None:
-        self._at_s: dict[Key, float] = {}
-        self._heap: list[tuple[float, int, Key]] = []
+        self._at_s: dict[TimerKey, float] = {}
+        self._heap: list[tuple[float, int, TimerKey]] = []
         self._sequence = 0
         self.next_s = _NEVER
 
     def __len__(self) -> int:
         return len(self._at_s)
 
-    def set(self, timer: Timer, ident: object, at_s: float) -> None:
+    def set(self, timer: TimerKind, ident: object, at_s: float) -> None:
         """(Re)places a deadline."""
         key = (timer, ident)
         moved_s = self._at_s.get(key)
@@ -57,14 +57,14 @@ class Deadlines:
         if len(self._heap) > 4 * len(self._at_s) + _STALE_ENTRIES_MAX:
             self._rebuild()
 
-    def cancel(self, timer: Timer, ident: object) -> None:
+    def cancel(self, timer: TimerKind, ident: object) -> None:
         if self._at_s.pop((timer, ident), None) == self.next_s:
             self._find_next()
 
-    def at_s(self, timer: Timer, ident: object) -> float | None:
+    def at_s(self, timer: TimerKind, ident: object) -> float | None:
         return self._at_s.get((timer, ident))
 
-    def pop_due(self, now_s: float) -> Key | None:
+    def pop_due(self, now_s: float) -> TimerKey | None:
         """Takes out the earliest deadline that is due."""
         if self.next_s > now_s:
             return None
@@ -74,7 +74,7 @@ class Deadlines:
         self._find_next()
         return key
 
-    def shift(self, timer: Timer, by_s: float, *, not_before_s: float) -> None:
+    def shift(self, timer: TimerKind, by_s: float, *, not_before_s: float) -> None:
         """Moves every deadline of one kind later."""
         for key, at_s in self._at_s.items():
             if key[0] is timer:

@@ -7,7 +7,7 @@ strangers send must not fill a disk, whatever addresses they forge.
 import logging
 from collections import Counter, OrderedDict
 
-from hyperscale.wire.errors import PeerProtocolError, Reason
+from hyperscale.wire.errors import PeerProtocolError, RefusalReason
 
 PEERS_REMEMBERED = 4096
 LINES_PER_MINUTE = 60
@@ -15,10 +15,10 @@ LINES_PER_MINUTE = 60
 _log = logging.getLogger("hyperscale.wire")
 
 
-class Refusals:
+class RefusalLog:
     def __init__(self) -> None:
-        self.counts: Counter[Reason] = Counter()
-        self._logged: OrderedDict[tuple[str, Reason], None] = OrderedDict()
+        self.counts: Counter[RefusalReason] = Counter()
+        self._logged: OrderedDict[tuple[str, RefusalReason], None] = OrderedDict()
         self._minute = -1
         self._lines = 0
 

@@ -18,7 +18,7 @@ class BreakerState(StrEnum):
     HALF_OPEN = "half_open"
 
 
-class Breaker:
+class CircuitBreaker:
     def __init__(
         self, *, failures: int = 3, window_s: float = 30.0, recovery_s: float = 10.0
     ) -> None:

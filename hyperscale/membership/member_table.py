@@ -9,8 +9,8 @@ import zlib
 from bisect import bisect_right, insort
 from random import Random
 
-from hyperscale.membership.events import Member, State
-from hyperscale.membership.messages import FINAL_CLAIMS, Claim, News
+from hyperscale.membership.events import Member, MemberState
+from hyperscale.membership.messages import FINAL_STATES, ClaimedState, MemberUpdate
 from hyperscale.membership.suspicion import Suspicion
 from hyperscale.wire.roles import MAY_CONNECT, NODES, Role
 
@@ -20,7 +20,7 @@ def stream_address(address: str, stream_port: int) -> str:
     return f"{address.rpartition(':')[0]}:{stream_port}" if stream_port else address
 
 
-class Peer:
+class MemberRecord:
     """What this node knows of another. Written by the core only."""
 
     __slots__ = (
@@ -44,15 +44,15 @@ class Peer:
         "told_s",
     )
 
-    def __init__(self, news: News, now_s: float) -> None:
+    def __init__(self, news: MemberUpdate, now_s: float) -> None:
         self.node = news.node
         self.incarnation = news.incarnation
         self.refutation = news.refutation
-        self.claim = Claim.ALIVE
+        self.claim = ClaimedState.ALIVE
         self.role = news.role
         self.address = news.address
         self.stream_port = news.stream_port
-        self.state = State.UNCONFIRMED
+        self.state = MemberState.UNCONFIRMED
         self.since_s = now_s
         self.heard_s = float("-inf")
         self.synced_s = float("-inf")
@@ -62,11 +62,11 @@ class Peer:
         self.metadata_version = 0
         self.suspicion: Suspicion | None = None
         self.greetings = 0
-        self.place = place_of(news.node)
+        self.place = ring_position(news.node)
 
     @property
     def is_living(self) -> bool:
-        return self.state is State.ALIVE or self.state is State.SUSPECT
+        return self.state is MemberState.ALIVE or self.state is MemberState.SUSPECT
 
     @property
     def stream_address(self) -> str:
@@ -87,10 +87,10 @@ class Peer:
             metadata_version=self.metadata_version,
         )
 
-    def news(self, claim: Claim, by: str = "") -> News:
+    def news(self, claim: ClaimedState, by: str = "") -> MemberUpdate:
         """A claim about this peer, as it travels. Only the living need an address."""
-        if claim is Claim.ALIVE:
-            return News(
+        if claim is ClaimedState.ALIVE:
+            return MemberUpdate(
                 node=self.node,
                 incarnation=self.incarnation,
                 claim=claim,
@@ -99,15 +99,15 @@ class Peer:
                 address=self.address,
                 stream_port=self.stream_port,
             )
-        return News(self.node, self.incarnation, claim, self.refutation, by)
+        return MemberUpdate(self.node, self.incarnation, claim, self.refutation, by)
 
 
-def place_of(node: str) -> tuple[int, str]:
+def ring_position(node: str) -> tuple[int, str]:
     """Where a node stands on the ring: the same on every member, spread evenly."""
     return zlib.crc32(node.encode()), node
 
 
-def outranks(news: News, peer: Peer) -> bool:
+def outranks(news: MemberUpdate, peer: MemberRecord) -> bool:
     """Whether `news` is newer than what is known of `peer`.
 
     A later life outranks an earlier one. Within a life what is final stands; else the later
@@ -115,23 +115,23 @@ def outranks(news: News, peer: Peer) -> bool:
     """
     if news.incarnation != peer.incarnation:
         return news.incarnation > peer.incarnation
-    if peer.claim in FINAL_CLAIMS:
+    if peer.claim in FINAL_STATES:
         return False
-    if news.claim in FINAL_CLAIMS:
+    if news.claim in FINAL_STATES:
         return True
     if news.refutation != peer.refutation:
         return news.refutation > peer.refutation
     return news.claim > peer.claim
 
 
-class Roster:
+class MemberTable:
     """All peers, and the living among them in three orders."""
 
     def __init__(self, own: str, rng: Random) -> None:
-        self._own = place_of(own)
+        self._own = ring_position(own)
         self._rng = rng
-        self.peers: dict[str, Peer] = {}
-        self._living: list[Peer] = []
+        self.peers: dict[str, MemberRecord] = {}
+        self._living: list[MemberRecord] = []
         self._index: dict[str, int] = {}
         self._round: list[str] = []
         self._ring: list[tuple[int, str]] = []
@@ -143,21 +143,21 @@ class Roster:
         return len(self._living) + 1
 
     @property
-    def living(self) -> list[Peer]:
+    def living(self) -> list[MemberRecord]:
         return self._living
 
-    def get(self, node: str) -> Peer | None:
+    def get(self, node: str) -> MemberRecord | None:
         return self.peers.get(node)
 
-    def add(self, peer: Peer) -> None:
+    def add(self, peer: MemberRecord) -> None:
         self.peers[peer.node] = peer
 
-    def remove(self, peer: Peer) -> None:
+    def remove(self, peer: MemberRecord) -> None:
         del self.peers[peer.node]
         self.silent.pop(peer.node, None)
         self.gone.pop(peer.node, None)
 
-    def enter(self, peer: Peer) -> None:
+    def enter(self, peer: MemberRecord) -> None:
         """A peer is among the living from here on."""
         if peer.node in self._index:
             return
@@ -169,7 +169,7 @@ class Roster:
         self.silent.pop(peer.node, None)
         self.gone.pop(peer.node, None)
 
-    def exit(self, peer: Peer) -> None:
+    def exit(self, peer: MemberRecord) -> None:
         """A peer is no longer among the living."""
         at = self._index.pop(peer.node, None)
         if at is None:
@@ -180,7 +180,7 @@ class Roster:
             self._index[last.node] = at
         del self._ring[bisect_right(self._ring, peer.place) - 1]
 
-    def next_target(self) -> Peer | None:
+    def next_target(self) -> MemberRecord | None:
         """The next of the round; every living peer comes once, then the round is shuffled anew."""
         while self._living:
             if not self._round:
@@ -191,54 +191,56 @@ class Roster:
                 return self.peers[node]
         return None
 
-    def sample(self, count: int, *, but: str = "", healthy: bool = False) -> list[Peer]:
+    def sample(self, count: int, *, but: str = "", healthy: bool = False) -> list[MemberRecord]:
         """Up to `count` living peers at random, `but` that one, only unsuspected if `healthy`."""
         living = self._living
         if len(living) <= 2 * count + 2:
             pool = [
-                p for p in living if p.node != but and not (healthy and p.state is State.SUSPECT)
+                p
+                for p in living
+                if p.node != but and not (healthy and p.state is MemberState.SUSPECT)
             ]
             if len(pool) <= count:
                 return pool
             return self._rng.sample(pool, count)
-        chosen: dict[str, Peer] = {}
+        chosen: dict[str, MemberRecord] = {}
         random = self._rng.random
         for _ in range(4 * count):
             peer = living[int(random() * len(living))]
-            if peer.node == but or (healthy and peer.state is State.SUSPECT):
+            if peer.node == but or (healthy and peer.state is MemberState.SUSPECT):
                 continue
             chosen[peer.node] = peer
             if len(chosen) == count:
                 break
         return list(chosen.values())
 
-    def successors(self, count: int, most: int) -> list[Peer]:
+    def successors(self, count: int, most: int) -> list[MemberRecord]:
         """Who this node watches: its next `count` unsuspected successors on the ring, and the
         suspects before them: a row of silent nodes is uncovered one after another."""
         ring = self._ring
-        found: list[Peer] = []
+        found: list[MemberRecord] = []
         at = bisect_right(ring, self._own)
         for step in range(min(len(ring), most)):
             peer = self.peers[ring[(at + step) % len(ring)][1]]
             found.append(peer)
-            if peer.state is not State.SUSPECT:
+            if peer.state is not MemberState.SUSPECT:
                 count -= 1
                 if not count:
                     break
         return found
 
-    def stream_duties(self, count: int, own_role: Role) -> list[Peer]:
+    def stream_duties(self, count: int, own_role: Role) -> list[MemberRecord]:
         """Whose process this node watches over a stream: every node is watched by the `count`
         members before it on the ring that may connect to its role."""
         open_roles = dict.fromkeys(NODES & MAY_CONNECT[own_role], count)
-        found: list[Peer] = []
+        found: list[MemberRecord] = []
         ring = self._ring
         at = bisect_right(ring, self._own)
         for step in range(len(ring)):
             peer = self.peers[ring[(at + step) % len(ring)][1]]
             if peer.role in open_roles:
                 found.append(peer)
-            if peer.state is State.SUSPECT:
+            if peer.state is MemberState.SUSPECT:
                 continue
             for role in MAY_CONNECT[peer.role]:
                 left = open_roles.get(role)
