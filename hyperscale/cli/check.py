@@ -11,8 +11,8 @@ from hyperscale.cli.parser import Parser
 if TYPE_CHECKING:
     from hyperscale.plan import Plan
     from hyperscale.reporting.results import RunResult, WorkflowResult
-    from hyperscale.runner.drive import Ending
-    from hyperscale.runner.source import Job
+    from hyperscale.runner.drive import RunEnding
+    from hyperscale.runner.source import LoadedTest
     from hyperscale.stats.view import RunView
     from hyperscale.ui.api import Mode
 
@@ -50,25 +50,25 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     from hyperscale.graph import Overrides
-    from hyperscale.runner.source import Job, job_from_file
+    from hyperscale.runner.source import LoadedTest, load_test_file
 
-    job = job_from_file(args.file, Overrides(vus=1, only=args.only))
+    job = load_test_file(args.file, Overrides(vus=1, only=args.only))
     for warning in job.plan.warnings:
         print(f"warning: {warning}")
-    ending = asyncio.run(_check(Job(_once(job.plan), job.code)))
+    ending = asyncio.run(_check(LoadedTest(_once(job.plan), job.code)))
     _summarise(ending.result)
     if ending.exit_code in (3, 130):
         return ending.exit_code
     return 1 if any(_has_failed(workflow) for workflow in ending.result.workflows) else 0
 
 
-async def _check(job: "Job") -> "Ending":
-    from hyperscale.runner.drive import Options, drive
+async def _check(job: "LoadedTest") -> "RunEnding":
+    from hyperscale.runner.drive import RunOptions, drive
     from hyperscale.runner.source import resolve_hosts
 
     await resolve_hosts(job.plan)
     # One executor: workflows come one after the other, so what they show does not mix.
-    return await drive(job, Options(workers=1, static=False, trace=True), _Transcript())
+    return await drive(job, RunOptions(workers=1, static=False, trace=True), _Transcript())
 
 
 def _once(plan: "Plan") -> "Plan":

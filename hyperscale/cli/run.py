@@ -10,8 +10,8 @@ from hyperscale.cli.parser import Parser
 from hyperscale.cli.signals import uninterrupted
 
 if TYPE_CHECKING:
-    from hyperscale.runner.drive import Ending, Options
-    from hyperscale.runner.source import Job
+    from hyperscale.runner.drive import RunEnding, RunOptions
+    from hyperscale.runner.source import LoadedTest
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
@@ -78,13 +78,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 def run(args: argparse.Namespace) -> int:
     from hyperscale.config import parse_duration_s
     from hyperscale.graph import Overrides
-    from hyperscale.runner.drive import Options
+    from hyperscale.runner.drive import RunOptions
     from hyperscale.runner.local import parse_workers
-    from hyperscale.runner.source import job_from_file
+    from hyperscale.runner.source import load_test_file
 
     timeout = args.timeout
     out_dir = Path(args.out) if args.out else default_out_dir(args.file)
-    options = Options(
+    options = RunOptions(
         workers=parse_workers(args.workers, where="--workers"),
         timeout_s=None if timeout is None else parse_duration_s(timeout, where="--timeout"),
         log_level=args.log_level,
@@ -93,11 +93,13 @@ def run(args: argparse.Namespace) -> int:
         static=not args.no_compile,
     )
     overrides = Overrides(vus=args.vus, duration=args.duration, only=args.only)
-    job = job_from_file(args.file, overrides)
+    job = load_test_file(args.file, overrides)
     return asyncio.run(_run(job, options, args, out_dir)).exit_code
 
 
-async def _run(job: "Job", options: "Options", args: argparse.Namespace, out_dir: Path) -> "Ending":
+async def _run(
+    job: "LoadedTest", options: "RunOptions", args: argparse.Namespace, out_dir: Path
+) -> "RunEnding":
     from hyperscale.reporting.files import ensure_writable
     from hyperscale.runner.drive import drive
     from hyperscale.runner.source import resolve_hosts

@@ -12,7 +12,7 @@ from hyperscale.errors import InputError
 from hyperscale.execution.bundle import Bundle, merged
 from hyperscale.graph import Overrides, Workflow
 from hyperscale.runner.local import Given, plan_of
-from hyperscale.runner.source import Job, job_from_classes, job_from_file
+from hyperscale.runner.source import LoadedTest, load_test_classes, load_test_file
 
 _NO_OVERRIDES = Overrides()
 
@@ -43,7 +43,7 @@ def package_of(job: JobSubmission) -> Package:
 
 def package_file(file: str | Path, overrides: Overrides = _NO_OVERRIDES) -> Package:
     """A test file with the local modules it imports and the files it names."""
-    return _packed(job_from_file(file, overrides))
+    return _packed(load_test_file(file, overrides))
 
 
 def package_classes(
@@ -51,10 +51,10 @@ def package_classes(
 ) -> Package:
     """Classes or instances at hand, as `LocalRunner` takes them."""
     classes, plan = plan_of(test_name, workflows, where="submit_job")
-    return _packed(job_from_classes(classes, plan))
+    return _packed(load_test_classes(classes, plan))
 
 
-def _packed(job: Job) -> Package:
+def _packed(job: LoadedTest) -> Package:
     bundles: dict[str, Bundle] = {}
     homes: dict[str, list[str]] = {}
     for workflow, code in job.code.items():

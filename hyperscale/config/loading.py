@@ -42,7 +42,7 @@ NodeSettings = NodeConfig | Mapping[str, Any] | None
 """What a program configures a node with: a configuration, or the tables of a configuration file."""
 
 
-class Value(Struct, frozen=True):
+class ConfigValue(Struct, frozen=True):
     """A setting's value and where it came from: a flag, a variable, a file, or `default`."""
 
     value: Any
@@ -53,7 +53,7 @@ class Loaded(Struct, frozen=True):
     """What came of all sources. With problems there is no configuration."""
 
     role: NodeRole
-    values: dict[str, Value]
+    values: dict[str, ConfigValue]
     problems: tuple[InputError, ...]
     config: NodeConfig | None
     has_secret: bool = False
@@ -83,7 +83,7 @@ def load(
 ) -> Loaded:
     """`flags` by setting name (`listen.port`); `tables` as a file's content, from Python."""
     problems: list[InputError] = []
-    given: dict[str, Value] = {}
+    given: dict[str, ConfigValue] = {}
     if file is not None:
         given |= _from_tables(_read(file, problems), str(file), problems)
     if tables is not None:
@@ -93,15 +93,15 @@ def load(
     by_name = {setting.name: setting for setting in settings()}
     for name, value in (flags or {}).items():
         if value is not None:
-            given[name] = Value(value, by_name[name].flag)
-    values: dict[str, Value] = {}
+            given[name] = ConfigValue(value, by_name[name].flag)
+    values: dict[str, ConfigValue] = {}
     for setting in settings():
         found = given.get(setting.name)
         if found is None:
-            values[setting.name] = Value(setting.default_for(role), "default")
+            values[setting.name] = ConfigValue(setting.default_for(role), "default")
             continue
         try:
-            values[setting.name] = Value(_checked(setting, found), found.source)
+            values[setting.name] = ConfigValue(_checked(setting, found), found.source)
         except InputError as problem:
             problems.append(problem)
     secret, previous = (
@@ -150,8 +150,8 @@ def _read(file: Path, problems: list[InputError]) -> Mapping[str, Any]:
 
 def _from_tables(
     tables: Mapping[str, Any], source: str, problems: list[InputError]
-) -> dict[str, Value]:
-    given: dict[str, Value] = {}
+) -> dict[str, ConfigValue]:
+    given: dict[str, ConfigValue] = {}
     for section, table in tables.items():
         if section not in SECTIONS:
             known = [f"[{name}]" for name in SECTIONS]
@@ -162,7 +162,7 @@ def _from_tables(
             known = [setting.key for setting in settings() if setting.section == section]
             for key, value in table.items():
                 if key in known:
-                    given[f"{section}.{key}"] = Value(value, source)
+                    given[f"{section}.{key}"] = ConfigValue(value, source)
                 else:
                     problems.append(_unknown_key(source, section, key, known))
     return given
@@ -170,9 +170,9 @@ def _from_tables(
 
 def _from_environment(
     environment: Mapping[str, str], problems: list[InputError]
-) -> dict[str, Value]:
+) -> dict[str, ConfigValue]:
     by_variable = {name: setting for setting in settings() for name in setting.variables}
-    given: dict[str, Value] = {}
+    given: dict[str, ConfigValue] = {}
     for name, value in environment.items():
         if not name.startswith(ENVIRONMENT_PREFIX) or name in _OTHER_VARIABLES:
             continue
@@ -184,7 +184,7 @@ def _from_environment(
             twin = given.get(setting.name)
             if twin is not None and twin.value != value:
                 problems.append(_both(twin.source, name))
-            given[setting.name] = Value(value, name)
+            given[setting.name] = ConfigValue(value, name)
         elif not _SERVICE_LINK.search(name):
             problems.append(
                 _unknown("environment", name, [*by_variable, *_OTHER_VARIABLES], "variable")
@@ -230,7 +230,7 @@ def _unknown(source: str, name: str, known: Iterable[str], what: str) -> InputEr
 # Values.
 
 
-def _checked(setting: Setting, found: Value) -> Any:
+def _checked(setting: Setting, found: ConfigValue) -> Any:
     """The value as the schema wants it; raises with name, value, bound and source."""
     value = found.value
     if isinstance(value, str):
@@ -263,7 +263,7 @@ def _from_text(setting: Setting, text: str, source: str) -> Any:
     return text
 
 
-def _sections(values: dict[str, Value], problems: list[InputError]) -> dict[str, Any]:
+def _sections(values: dict[str, ConfigValue], problems: list[InputError]) -> dict[str, Any]:
     """The sections all values of which are right."""
     sections: dict[str, Any] = {}
     for section, struct in SECTIONS.items():
@@ -279,7 +279,7 @@ def _sections(values: dict[str, Value], problems: list[InputError]) -> dict[str,
 
 def _check_across(
     role: str,
-    values: dict[str, Value],
+    values: dict[str, ConfigValue],
     secret: Hidden | None,
     previous: Hidden | None,
     problems: list[InputError],

@@ -1,8 +1,9 @@
-"""Running one workflow part on one core: the executor process, its protocol, its supervisor.
+"""Running one slot of a workflow on one core: the executor process, its protocol, its pool.
 
-`protocol` is what the two processes say to each other, over `channel`. The parent's side:
-`supervisor`, `process`, `overdue`, `descent`. The child's: `executor`, `service`, `lease`,
-`capture`, and the runtime of a part: `part`, `host`, `vu`, `static`, `calls`, `outcomes`, `tally`,
-`pulse`. What travels to it: `bundle`, `imports`, `values`. Nothing here knows how a workflow is
-split, merged or shown.
+`protocol` defines the messages between the two processes, `channel` carries them.
+The parent's side: `supervisor`, `process`, `overdue`, `orphans`. The executor's side: `executor`,
+`service`, `lease`, `capture`, and the runtime of a slot: `slot`, `lifecycle_hooks`,
+`virtual_users`, `static`, `hook_calls`, `outcomes`, `tally`, `report_timer`. What is sent to an
+executor: `bundle`, `imports`, `values`. Nothing here knows how a workflow is split over slots, or
+how reports are merged and shown.
 """

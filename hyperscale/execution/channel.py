@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from hyperscale.execution.protocol import (
-    FrameDecoder,
+    ExecutorFrameDecoder,
     FrameError,
     FromExecutor,
     ToExecutor,
@@ -33,7 +33,7 @@ class Channel(Generic[_Message]):
         self,
         loop: asyncio.AbstractEventLoop,
         end: socket.socket,
-        decoder: FrameDecoder[_Message],
+        decoder: ExecutorFrameDecoder[_Message],
         *,
         on_message: Callable[[_Message], None],
         on_closed: Callable[[str | None], None],

@@ -20,10 +20,10 @@ def main(arguments: list[str]) -> None:
     if len(arguments) > 2:
         os.sched_setaffinity(0, {int(arguments[2])})
 
-    from hyperscale.execution.orphans import Mark  # noqa: PLC0415 - after the guard
+    from hyperscale.execution.orphans import ProcessMark  # noqa: PLC0415 - after the guard
     from hyperscale.execution.service import serve  # noqa: PLC0415 - after the guard
 
-    mark = Mark.of_this_process()
+    mark = ProcessMark.of_this_process()
     mark.put_on_limits()
     serve(control_fd, mark)
 

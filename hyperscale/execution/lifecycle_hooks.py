@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 from hyperscale.clients.scope import current_step
 from hyperscale.config import format_duration
 from hyperscale.errors import RunError
-from hyperscale.execution.calls import Call, Program
 from hyperscale.execution.capture import complain
-from hyperscale.execution.faults import RAISED, describe_fault, format_fault
+from hyperscale.execution.hook_calls import HookCall, StepProgram
 from hyperscale.execution.limits import CUT_S, TEARDOWN_S
-from hyperscale.execution.outcomes import Outcomes
+from hyperscale.execution.outcomes import StepOutcomes
 from hyperscale.execution.protocol import FRAME_BYTES_MAX
+from hyperscale.execution.user_errors import HOOK_ERRORS, describe_error, format_error
 from hyperscale.execution.values import pack_value
 from hyperscale.graph import Blueprint, Workflow
 from hyperscale.plan import StateKind
@@ -29,14 +29,14 @@ _ABSENT = object()
 _STATES_BYTES_MAX = FRAME_BYTES_MAX // 2  # a part's last report has to fit beside them
 
 
-class Host:
+class LifecycleHooks:
     """The first user's instance as the place where a part's hooks run."""
 
     def __init__(
         self,
         design: Blueprint,
-        program: Program,
-        outcomes: Outcomes,
+        program: StepProgram,
+        outcomes: StepOutcomes,
         instance: Workflow,
         received: dict[str, dict[str, Any]],
     ) -> None:
@@ -58,7 +58,7 @@ class Host:
                     value = hook.function(self.instance, **self._received.get(hook.name, {}))
                     if hook.is_async:
                         await value
-                except RAISED as error:
+                except HOOK_ERRORS as error:
                     raise self._blame(hook.name, error) from error
 
     async def set_up(self) -> None:
@@ -86,7 +86,7 @@ class Host:
 
     # --- one by one -----------------------------------------------------------------------
 
-    async def _run(self, call: Call) -> BaseException | None:
+    async def _run(self, call: HookCall) -> BaseException | None:
         """Runs a setup or teardown hook and records it; what it raised, if it did."""
         current_step.set(call.scope)
         began_ns = time.perf_counter_ns()
@@ -101,7 +101,7 @@ class Host:
                 raise
             self._outcomes.fail(call, error)  # something the hook waited for was cancelled
             return error
-        except RAISED as error:
+        except HOOK_ERRORS as error:
             self._outcomes.fail(call, error)
             return error
         self._outcomes.settle(call, result, time.perf_counter_ns() - began_ns)
@@ -120,7 +120,7 @@ class Host:
                 value = hook.function(self.instance)
                 if hook.is_async:
                     value = await value
-            except RAISED as error:
+            except HOOK_ERRORS as error:
                 raise self._blame(hook.name, error) from error
             if value is not None:
                 states[hook.name] = pack_value(value, where=f"{self._name}.{hook.name}")
@@ -173,8 +173,8 @@ class Host:
         raise RunError(f"{self._name}: its {what} took longer than {format_duration(TEARDOWN_S)}")
 
     def _blame(self, hook: str, error: BaseException) -> RunError:
-        complain(f"{hook} raised:\n{format_fault(error)}")
+        complain(f"{hook} raised:\n{format_error(error)}")
         return self._refusal(hook, error)
 
     def _refusal(self, hook: str, error: BaseException) -> RunError:
-        return RunError(f"{self._name}.{hook} failed: {describe_fault(error)}")
+        return RunError(f"{self._name}.{hook} failed: {describe_error(error)}")

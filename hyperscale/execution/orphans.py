@@ -25,7 +25,7 @@ _LIMIT = 10  # RLIMIT_LOCKS, without effect since Linux 2.4.25; `resource` has n
 _BITS = 62  # more than any real limit needs, and no sign
 
 
-class Mark:
+class ProcessMark:
     """What the processes of one executor have in common and nobody else has."""
 
     def __init__(self, value: int) -> None:

@@ -6,23 +6,23 @@ from typing import Any
 
 from hyperscale._native import Recorder
 from hyperscale.clients.errors import RequestError
-from hyperscale.execution.calls import Call
-from hyperscale.execution.faults import FaultLog, describe_fault
+from hyperscale.execution.hook_calls import HookCall
+from hyperscale.execution.user_errors import UserErrorLog, describe_error
 from hyperscale.testing import CallResult, CustomResult
 
-_RecordResult = Callable[[Call, Any, int], None]
+_RecordResult = Callable[[HookCall, Any, int], None]
 
 
-class Outcomes:
+class StepOutcomes:
     """Records what steps, setup and teardown hooks of a part came to."""
 
-    def __init__(self, recorder: Recorder, faults: FaultLog) -> None:
+    def __init__(self, recorder: Recorder, faults: UserErrorLog) -> None:
         self.recorder = recorder
         self.faults = faults
         self.first_fault: str | None = None
         self._record_by_type: dict[type, _RecordResult] = {}
 
-    def settle(self, call: Call, result: Any, took_ns: int) -> None:
+    def settle(self, call: HookCall, result: Any, took_ns: int) -> None:
         """Records a hook that returned."""
         kind = type(result)
         record = self._record_by_type.get(kind)
@@ -33,7 +33,7 @@ class Outcomes:
         except Exception as error:  # noqa: BLE001 - `accept` and `ok` may be the user's own code
             self.fail(call, error)
 
-    def fail(self, call: Call, error: BaseException) -> None:
+    def fail(self, call: HookCall, error: BaseException) -> None:
         """Records a hook that raised."""
         if isinstance(error, RequestError):
             self.recorder.record_exchange(call.index, error.exchange, False)
@@ -41,7 +41,7 @@ class Outcomes:
             self.recorder.record(call.index, False, error="exception")
             self.faults.note(call.name, error)
         if self.first_fault is None:
-            self.first_fault = f"{call.name}: {describe_fault(error)}"
+            self.first_fault = f"{call.name}: {describe_error(error)}"
 
     def _recording(self, kind: type) -> _RecordResult:
         if issubclass(kind, CallResult) and hasattr(kind, "exchange"):
@@ -50,17 +50,17 @@ class Outcomes:
             return self._record_custom
         return self._record_return
 
-    def _record_exchange(self, call: Call, result: Any, _took_ns: int) -> None:
+    def _record_exchange(self, call: HookCall, result: Any, _took_ns: int) -> None:
         accept = call.accept
         accepted = accept is not None and bool(accept(result.exchange.status))
         self.recorder.record_exchange(call.index, result.exchange, accepted)
 
-    def _record_custom(self, call: Call, result: CustomResult, took_ns: int) -> None:
+    def _record_custom(self, call: HookCall, result: CustomResult, took_ns: int) -> None:
         is_ok = bool(result.ok)
         error = None if is_ok else str(result.error or "result")
         self.recorder.record(call.index, is_ok, latency_ns=took_ns, error=error)
 
-    def _record_return(self, call: Call, result: Any, _took_ns: int) -> None:
+    def _record_return(self, call: HookCall, result: Any, _took_ns: int) -> None:
         if call.owes is None:
             # Not a measured call: an action, or a test step that may have nothing to do.
             self.recorder.record(call.index, True)

@@ -16,14 +16,14 @@ that it was given no chance to send one."""
 _HELD_UP = "it was stopped, blocked or given no CPU"
 
 
-class Verdict(NamedTuple):
+class KillReason(NamedTuple):
     """Why to kill an executor, and whether that is the fault of the code it runs."""
 
     reason: str
     blames_code: bool
 
 
-class Lapse:
+class LeaseLapse:
     """Judges one executor that its own lease has ended: the kernel kills it then without
     asking anybody. Looked at whenever its lease is renewed."""
 
@@ -40,17 +40,17 @@ class Lapse:
             self._next_ns, self._sent_s = deadline_ns, now_s
             self._cpu_s = cpu_s
 
-    def verdict(self, *, now_ns: int, silent_s: float, cpu_s: float) -> Verdict | None:
+    def verdict(self, *, now_ns: int, silent_s: float, cpu_s: float) -> KillReason | None:
         """Why it was killed; None: not by the end of its lease."""
         if self._deadline_ns is None or now_ns < self._deadline_ns:
             return None
         silence = f"no answer for {silent_s:.0f} s, until its lease was over"
         if cpu_s - self._cpu_s >= ANSWER_CPU_S:
-            return Verdict(f"its code holds the interpreter: {silence}", blames_code=True)
-        return Verdict(f"{silence}: {_HELD_UP}", blames_code=False)
+            return KillReason(f"its code holds the interpreter: {silence}", blames_code=True)
+        return KillReason(f"{silence}: {_HELD_UP}", blames_code=False)
 
 
-class Overdue:
+class OverdueWatch:
     """Judges one executor, from the moment its part was due to end."""
 
     def __init__(self, *, due_s: float) -> None:
@@ -66,7 +66,7 @@ class Overdue:
         cpu_s: float,
         is_held_up: bool,
         is_tearing_down: bool,
-    ) -> Verdict | None:
+    ) -> KillReason | None:
         """Why to kill it now; None: look again soon."""
         if heard_s != self._heard_s:
             self._heard_s, self._cpu_s = heard_s, cpu_s
@@ -82,9 +82,9 @@ class Overdue:
                 f"{what} holds the interpreter: no answer for {silent_s:.0f} s after it "
                 "should have stopped"
             )
-            return Verdict(reason, blames_code=True)
+            return KillReason(reason, blames_code=True)
         if overdue_s >= TEARDOWN_S + 2 * SILENT_S:
             why = f": {_HELD_UP}" if is_innocent else ""
             reason = f"it did not stop within {overdue_s:.0f} s of its end{why}"
-            return Verdict(reason, blames_code=not is_innocent)
+            return KillReason(reason, blames_code=not is_innocent)
         return None

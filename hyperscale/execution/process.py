@@ -20,8 +20,13 @@ from pathlib import Path
 from hyperscale.errors import RunError
 from hyperscale.execution.capture import PIPE_BYTES, RATE_BYTES_PER_S, LineReader, OutputLimit
 from hyperscale.execution.channel import Channel
-from hyperscale.execution.orphans import Mark
-from hyperscale.execution.protocol import FromExecutor, Output, ToExecutor, from_executor_decoder
+from hyperscale.execution.orphans import ProcessMark
+from hyperscale.execution.protocol import (
+    ExecutorOutput,
+    FromExecutor,
+    ToExecutor,
+    from_executor_decoder,
+)
 
 _READ_BYTES = 64 * 1024
 # Looser than the executor's own limit, so what passed there passes here.
@@ -85,11 +90,11 @@ class ExecutorProcess:
         pidfd: int,
         control: socket.socket,
         outputs: dict[int, str],
-        mark: Mark,
+        mark: ProcessMark,
         *,
         on_message: Callable[[FromExecutor], None],
         on_garbage: Callable[[str], None],
-        on_output: Callable[[Output], None],
+        on_output: Callable[[ExecutorOutput], None],
         on_exit: Callable[[ExitInfo], None],
     ) -> None:
         self.pid = popen.pid
@@ -124,13 +129,13 @@ class ExecutorProcess:
         core: int | None,
         on_message: Callable[[FromExecutor], None],
         on_garbage: Callable[[str], None],
-        on_output: Callable[[Output], None],
+        on_output: Callable[[ExecutorOutput], None],
         on_exit: Callable[[ExitInfo], None],
     ) -> "ExecutorProcess":
         """Starts an executor. Call it on the thread that outlives it: the kernel kills the
         executor when the thread that made it ends. `ExecutorLostError` if this machine has no
         descriptor or process left for it."""
-        mark = Mark.new()
+        mark = ProcessMark.new()
         with contextlib.ExitStack() as kept, contextlib.ExitStack() as lent:
             try:
                 ours, theirs = socket.socketpair()
@@ -279,4 +284,4 @@ class ExecutorProcess:
 
     def _emit(self, stream: str, text: str) -> None:
         if text:
-            self._on_output(Output(stream=stream, text=text))
+            self._on_output(ExecutorOutput(stream=stream, text=text))

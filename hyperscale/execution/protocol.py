@@ -4,10 +4,10 @@ A frame is a 4-byte big-endian length and that many bytes of msgpack: one tagged
 keyed by field name, so a newer side may add fields with defaults. The same messages are
 used below a local run and below a worker of a cluster. This module knows no socket.
 
-The conversation: `Hello` once; then, for each part of a workflow the executor is given,
-`Prepare` is answered by exactly one `Prepared` or `Refused`, and every `Prepared` ends in
-exactly one `Finished`, whether it was started, stopped, or failed. `Report`s in between are
-cumulative; losing any of them loses nothing.
+The executor says `ExecutorHello` once. Then, for each slot of a workflow it is given, it answers
+`PrepareSlot` with exactly one `SlotPrepared` or `SlotRefused`, and every `SlotPrepared` is followed
+by exactly one `SlotFinished`, whether the slot was started, stopped or failed. Each `SlotReport`
+in between is cumulative: losing one loses no statistics.
 """
 
 from enum import Enum
@@ -43,7 +43,7 @@ class RefusalKind(Enum):
 # --- to the executor ---------------------------------------------------------------------
 
 
-class Prepare(Struct, tag="prepare", frozen=True, kw_only=True):
+class PrepareSlot(Struct, tag="prepare", frozen=True, kw_only=True):
     """Import the code, resolve and encode request parts, run setup hooks; do not start."""
 
     bundle: str  # path of the bundle; empty: `file` is imported as it lies
@@ -73,54 +73,54 @@ class Prepare(Struct, tag="prepare", frozen=True, kw_only=True):
         return self.plan.duration_s - self.offset_s
 
 
-class Start(Struct, tag="start", frozen=True, kw_only=True):
+class StartSlot(Struct, tag="start", frozen=True, kw_only=True):
     start_in_ms: float = 0.0
 
 
-class Lease(Struct, tag="lease", frozen=True, kw_only=True):
+class RenewLease(Struct, tag="lease", frozen=True, kw_only=True):
     """Load may be generated until this instant of CLOCK_BOOTTIME, not longer."""
 
     deadline_boottime_ns: int
 
 
-class Stop(Struct, tag="stop", frozen=True, kw_only=True):
+class StopSlot(Struct, tag="stop", frozen=True, kw_only=True):
     """No new step starts; those in flight get `grace_s`, then are cut."""
 
     reason: str
     grace_s: float
 
 
-class Exit(Struct, tag="exit", frozen=True, kw_only=True):
+class ExitExecutor(Struct, tag="exit", frozen=True, kw_only=True):
     """Leave. A part still running is stopped first."""
 
 
 # --- from the executor -------------------------------------------------------------------
 
 
-class Hello(Struct, tag="hello", frozen=True, kw_only=True):
+class ExecutorHello(Struct, tag="hello", frozen=True, kw_only=True):
     pid: int
 
 
-class Prepared(Struct, tag="prepared", frozen=True, kw_only=True):
+class SlotPrepared(Struct, tag="prepared", frozen=True, kw_only=True):
     pass
 
 
-class Refused(Struct, tag="refused", frozen=True, kw_only=True):
+class SlotRefused(Struct, tag="refused", frozen=True, kw_only=True):
     error: str
     kind: RefusalKind
     hint: str = ""
-    tainted: bool = False  # as in Finished
+    tainted: bool = False  # as in SlotFinished
 
 
-class Report(Struct, tag="report", frozen=True, kw_only=True):
+class SlotReport(Struct, tag="report", frozen=True, kw_only=True):
     report: PartReport
 
 
-class TearingDown(Struct, tag="tearing_down", frozen=True, kw_only=True):
+class SlotTearingDown(Struct, tag="tearing_down", frozen=True, kw_only=True):
     """The virtual users are done; teardown and Provide hooks run now."""
 
 
-class Finished(Struct, tag="finished", frozen=True, kw_only=True):
+class SlotFinished(Struct, tag="finished", frozen=True, kw_only=True):
     status: PartStatus
     report: PartReport
     error: str | None = None
@@ -133,14 +133,14 @@ class Finished(Struct, tag="finished", frozen=True, kw_only=True):
 # --- made by the supervisor, never on the wire -------------------------------------------
 
 
-class Output(Struct, frozen=True, kw_only=True):
+class ExecutorOutput(Struct, frozen=True, kw_only=True):
     """What user code printed, whole lines where possible."""
 
     stream: str  # "stdout" or "stderr"
     text: str
 
 
-class Died(Struct, frozen=True, kw_only=True):
+class ExecutorDied(Struct, frozen=True, kw_only=True):
     """The executor is gone without having been told to leave."""
 
     pid: int
@@ -150,9 +150,11 @@ class Died(Struct, frozen=True, kw_only=True):
     blames_code: bool = False  # the part's own: another executor would fare no better
 
 
-ToExecutor = Prepare | Start | Lease | Stop | Exit
-FromExecutor = Hello | Prepared | Refused | Report | TearingDown | Finished
-Event = FromExecutor | Output | Died
+ToExecutor = PrepareSlot | StartSlot | RenewLease | StopSlot | ExitExecutor
+FromExecutor = (
+    ExecutorHello | SlotPrepared | SlotRefused | SlotReport | SlotTearingDown | SlotFinished
+)
+ExecutorEvent = FromExecutor | ExecutorOutput | ExecutorDied
 
 _Message = TypeVar("_Message")
 _encoder = msgspec.msgpack.Encoder()
@@ -169,7 +171,7 @@ def encode_frame(message: ToExecutor | FromExecutor) -> bytes:
     return len(payload).to_bytes(_LENGTH_BYTES, "big") + payload
 
 
-class FrameDecoder(Generic[_Message]):
+class ExecutorFrameDecoder(Generic[_Message]):
     """Bytes in, messages out. Never holds more than one frame and the bytes last fed."""
 
     def __init__(self, message_type: type[_Message]) -> None:
@@ -211,9 +213,9 @@ class FrameDecoder(Generic[_Message]):
         return messages
 
 
-def to_executor_decoder() -> FrameDecoder[ToExecutor]:
-    return FrameDecoder(ToExecutor)  # type: ignore[arg-type]  # a union is no `type` to mypy
+def to_executor_decoder() -> ExecutorFrameDecoder[ToExecutor]:
+    return ExecutorFrameDecoder(ToExecutor)  # type: ignore[arg-type]  # a union is no `type` to mypy
 
 
-def from_executor_decoder() -> FrameDecoder[FromExecutor]:
-    return FrameDecoder(FromExecutor)  # type: ignore[arg-type]  # as above
+def from_executor_decoder() -> ExecutorFrameDecoder[FromExecutor]:
+    return ExecutorFrameDecoder(FromExecutor)  # type: ignore[arg-type]  # as above

@@ -25,34 +25,34 @@ from hyperscale.config import GRACE_S
 from hyperscale.errors import HyperscaleError, InputError, InvariantError
 from hyperscale.execution.capture import Capture, complain
 from hyperscale.execution.channel import Channel
-from hyperscale.execution.faults import describe_fault
 from hyperscale.execution.lease import LeaseWatch
 from hyperscale.execution.limits import CUT_S, TEARDOWN_S
-from hyperscale.execution.orphans import Mark
-from hyperscale.execution.part import Part, prepare_part
+from hyperscale.execution.orphans import ProcessMark
 from hyperscale.execution.protocol import (
-    Exit,
-    Finished,
+    ExecutorHello,
+    ExitExecutor,
     FromExecutor,
-    Hello,
-    Lease,
-    Prepare,
-    Prepared,
+    PrepareSlot,
     RefusalKind,
-    Refused,
-    Report,
-    Start,
-    Stop,
-    TearingDown,
+    RenewLease,
+    SlotFinished,
+    SlotPrepared,
+    SlotRefused,
+    SlotReport,
+    SlotTearingDown,
+    StartSlot,
+    StopSlot,
     ToExecutor,
     to_executor_decoder,
 )
+from hyperscale.execution.slot import SlotRun, prepare_slot
+from hyperscale.execution.user_errors import describe_error
 
 _CRASHED = 70
 _THREADS_S = 0.1
 
 
-def serve(control_fd: int, mark: Mark) -> None:
+def serve(control_fd: int, mark: ProcessMark) -> None:
     """Runs the executor; does not return."""
     # A handler rather than SIG_IGN, which programs started by user code would inherit. The
     # parent decides what an interrupt means.
@@ -72,8 +72,8 @@ def serve(control_fd: int, mark: Mark) -> None:
         os._exit(code)
 
 
-async def _serve(control_fd: int, mark: Mark, capture: Capture) -> int:
-    service = Service(control_fd, mark, capture)
+async def _serve(control_fd: int, mark: ProcessMark, capture: Capture) -> int:
+    service = ExecutorService(control_fd, mark, capture)
     return await service.left
 
 
@@ -104,14 +104,14 @@ def _has_children() -> bool:
     return True
 
 
-class Service:
+class ExecutorService:
     """The executor's side of the conversation in `protocol`."""
 
-    def __init__(self, control_fd: int, mark: Mark, capture: Capture) -> None:
+    def __init__(self, control_fd: int, mark: ProcessMark, capture: Capture) -> None:
         self._loop = asyncio.get_running_loop()
         self._mark = mark
         self._capture = capture
-        self._part: Part | None = None
+        self._part: SlotRun | None = None
         # Preparing, running or tearing down. Over before its last message is sent: the
         # answer to that can come before the task itself has ended.
         self._work: asyncio.Task[None] | None = None
@@ -128,21 +128,21 @@ class Service:
             on_closed=self._on_closed,
         )
         self._loop.add_signal_handler(signal.SIGTERM, self._leave)
-        self._channel.send(Hello(pid=os.getpid()))
+        self._channel.send(ExecutorHello(pid=os.getpid()))
 
     def _on_message(self, message: ToExecutor) -> None:
         match message:
-            case Prepare():
+            case PrepareSlot():
                 self._prepare(message)
-            case Start():
+            case StartSlot():
                 if self._part is not None and self._work is None:
                     self._begin(self._run(self._part, message.start_in_ms / 1000))
-            case Stop():
+            case StopSlot():
                 self._stop(message.reason, message.grace_s)
-            case Lease():
+            case RenewLease():
                 if self._part is not None and not self._part.is_unloaded:
                     self._renew_lease(self._part, message.deadline_boottime_ns)
-            case Exit():
+            case ExitExecutor():
                 self._leave()
 
     def _on_closed(self, reason: str | None) -> None:
@@ -151,7 +151,7 @@ class Service:
 
     # --- the lease ------------------------------------------------------------------------
 
-    def _renew_lease(self, part: Part, deadline_boottime_ns: int) -> None:
+    def _renew_lease(self, part: SlotRun, deadline_boottime_ns: int) -> None:
         if self._lease is None:
             self._lease = LeaseWatch(self._halt)
         self._lease.renew(deadline_boottime_ns)
@@ -163,7 +163,7 @@ class Service:
             self._part.halt()
             self._loop.call_soon(self._cut, self._part)
 
-    def _cut(self, part: Part) -> None:
+    def _cut(self, part: SlotRun) -> None:
         if part is self._part:
             part.cut("lease expired")
             self._stop("lease expired", 0.0)
@@ -176,10 +176,10 @@ class Service:
 
     def _send(self, message: FromExecutor) -> None:
         is_unloaded = self._part is not None and self._part.is_unloaded
-        if isinstance(message, TearingDown) and is_unloaded and self._lease is not None:
+        if isinstance(message, SlotTearingDown) and is_unloaded and self._lease is not None:
             self._lease.end()
         # Reports are cumulative: while an old one waits to be sent, a newer one can too.
-        if isinstance(message, Report) and self._channel.unsent_bytes:
+        if isinstance(message, SlotReport) and self._channel.unsent_bytes:
             return
         self._channel.send(message)
 
@@ -196,18 +196,18 @@ class Service:
 
     # --- preparing ------------------------------------------------------------------------
 
-    def _prepare(self, assignment: Prepare) -> None:
+    def _prepare(self, assignment: PrepareSlot) -> None:
         if self._part is not None or self._work is not None:
             self.left.set_exception(InvariantError("given a part while holding another"))
             return
         self._begin(self._try_prepare(assignment))
 
-    async def _try_prepare(self, assignment: Prepare) -> None:
+    async def _try_prepare(self, assignment: PrepareSlot) -> None:
         self._threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
         self._loop.set_default_executor(self._threads)
         try:
             _configure_logging(assignment.log_level)
-            part = await prepare_part(assignment, self._send, on_beat=self._check_lease)
+            part = await prepare_slot(assignment, self._send, on_beat=self._check_lease)
         except InputError as error:
             self._refuse(error.message, RefusalKind.INPUT, error.hint)
         except HyperscaleError as error:
@@ -216,27 +216,27 @@ class Service:
             self._refuse("stopped while preparing", RefusalKind.STOPPED)
         except Exception as error:  # noqa: BLE001 - a bug of ours: told, not left unanswered
             traceback.print_exc()
-            self._refuse(f"internal error: {describe_fault(error)}", RefusalKind.FAILED)
+            self._refuse(f"internal error: {describe_error(error)}", RefusalKind.FAILED)
         else:
             self._capture.flush()
             self._part, self._work = part, None
-            self._send(Prepared())
+            self._send(SlotPrepared())
 
     def _refuse(self, error: str, kind: RefusalKind, hint: str = "", tainted: bool = False) -> None:
         tainted = self._leaves_something() or tainted
         self._capture.flush()
         self._work = None
-        self._send(Refused(error=error, kind=kind, hint=hint, tainted=tainted))
+        self._send(SlotRefused(error=error, kind=kind, hint=hint, tainted=tainted))
 
     # --- running --------------------------------------------------------------------------
 
-    async def _run(self, part: Part, start_in_s: float) -> None:
+    async def _run(self, part: SlotRun, start_in_s: float) -> None:
         self._finish(await part.run(start_in_s))
 
-    async def _finish_unstarted(self, part: Part) -> None:
+    async def _finish_unstarted(self, part: SlotRun) -> None:
         self._finish(await part.finish_unstarted())
 
-    def _finish(self, finished: Finished) -> None:
+    def _finish(self, finished: SlotFinished) -> None:
         if self._leaves_something():
             finished = msgspec.structs.replace(finished, tainted=True)
         self._capture.flush()

@@ -2,7 +2,7 @@
 
 Which steps are static is the graph's judgement; here a workflow of only such steps becomes
 a native program, with the same records as the Python loop would make. In everything else
-`StaticCrew` stands in for `vu.Crew`.
+`NativeCrew` stands in for `vu.Crew`.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from hyperscale._native import Program as NativeProgram
 from hyperscale.clients import ClientHub
 from hyperscale.clients.hub import ProgramLayer
 from hyperscale.errors import InputError
-from hyperscale.execution.calls import is_once
+from hyperscale.execution.hook_calls import is_once
 from hyperscale.execution.lease import boottime_ns
 from hyperscale.execution.tally import CheckTally, MetricTally
 from hyperscale.graph import Blueprint, Hook
@@ -24,7 +24,7 @@ from hyperscale.graph.analysis import FromParameter
 _SLICE_S = 0.02
 
 
-class StaticCrew:
+class NativeCrew:
     """The virtual users of a native program."""
 
     def __init__(self, program: NativeProgram, *, vus: int, duration_s: float) -> None:
@@ -104,7 +104,7 @@ class StaticCrew:
 
 def compile_static(
     design: Blueprint, hub: ClientHub, *, vus: int, iterations: int | None, duration_s: float
-) -> StaticCrew | None:
+) -> NativeCrew | None:
     """The crew of a workflow of only static steps; None if it has to run in Python."""
     if not _is_static(design):
         return None
@@ -129,7 +129,7 @@ def compile_static(
         for layer in design.layers
     ]
     program = hub.program(layers, vus, iterations)
-    return StaticCrew(program, vus=vus, duration_s=duration_s)
+    return NativeCrew(program, vus=vus, duration_s=duration_s)
 
 
 def _is_static(design: Blueprint) -> bool:

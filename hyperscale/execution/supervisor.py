@@ -19,24 +19,24 @@ from hyperscale.errors import HyperscaleError, InputError, InvariantError, RunEr
 from hyperscale.execution.cores import default_executors, pinned_cores
 from hyperscale.execution.lease import boottime_ns
 from hyperscale.execution.limits import CLOSE_GRACE_S, START_S
-from hyperscale.execution.overdue import Lapse, Overdue, Verdict
+from hyperscale.execution.overdue import KillReason, LeaseLapse, OverdueWatch
 from hyperscale.execution.process import ExecutorLostError, ExecutorProcess, ExitInfo
 from hyperscale.execution.protocol import (
-    Died,
-    Event,
-    Finished,
+    ExecutorDied,
+    ExecutorEvent,
+    ExecutorHello,
+    ExecutorOutput,
     FromExecutor,
-    Hello,
-    Lease,
-    Output,
-    Prepare,
-    Prepared,
+    PrepareSlot,
     RefusalKind,
-    Refused,
-    Report,
-    Start,
-    Stop,
-    TearingDown,
+    RenewLease,
+    SlotFinished,
+    SlotPrepared,
+    SlotRefused,
+    SlotReport,
+    SlotTearingDown,
+    StartSlot,
+    StopSlot,
 )
 
 __all__ = ["ExecutorLostError", "ExecutorPool", "default_executors"]
@@ -64,7 +64,7 @@ class _Executor:
     """One place in the pool: a process, replaced when it is gone, and what it is doing."""
 
     def __init__(
-        self, *, core: int | None, on_event: Callable[[Event], None], log_file: Path | None
+        self, *, core: int | None, on_event: Callable[[ExecutorEvent], None], log_file: Path | None
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._core = core
@@ -80,8 +80,8 @@ class _Executor:
     def _spawn(self) -> None:
         self.phase = _Phase.STARTING
         self._is_leaving = False  # told to exit: its end is no news
-        self._verdict: Verdict | None = None  # why it is killed
-        self._lapse = Lapse()  # of the lease of its part
+        self._verdict: KillReason | None = None  # why it is killed
+        self._lapse = LeaseLapse()  # of the lease of its part
         # Its part is one of a workflow that is ready in every slot: its end is an event.
         self._is_announced = False
         self._run_s = 0.0
@@ -89,7 +89,7 @@ class _Executor:
         self._watch: asyncio.TimerHandle | None = None
         self._due_s = 0.0  # when its part has to be over, while that is watched
         self._greeted: asyncio.Future[None] = self._loop.create_future()
-        self._answer: asyncio.Future[Prepared | Refused] | None = None
+        self._answer: asyncio.Future[SlotPrepared | SlotRefused] | None = None
         self._idle = asyncio.Event()
         try:
             self.process = ExecutorProcess.spawn(
@@ -105,7 +105,7 @@ class _Executor:
 
     # --- what the pool asks of it ---------------------------------------------------------
 
-    def prepare(self, assignment: Prepare) -> "asyncio.Future[Prepared | Refused]":
+    def prepare(self, assignment: PrepareSlot) -> "asyncio.Future[SlotPrepared | SlotRefused]":
         """The executor's answer; RunError if it dies instead of answering."""
         # Now, not in the task: a stop may come before that begins.
         self._called_off = self._loop.create_future()
@@ -113,14 +113,14 @@ class _Executor:
         self._is_announced = False
         return asyncio.ensure_future(self._prepare(assignment))
 
-    async def _prepare(self, assignment: Prepare) -> Prepared | Refused:
+    async def _prepare(self, assignment: PrepareSlot) -> SlotPrepared | SlotRefused:
         if self._is_leaving or self.phase is _Phase.GONE:
             self.process.kill()
             await self.process.wait_gone()
             self._spawn()
         await self._come_up()
         if self._called_off.done():
-            return Refused(error="stopped while preparing", kind=RefusalKind.STOPPED)
+            return SlotRefused(error="stopped while preparing", kind=RefusalKind.STOPPED)
         if self.phase is not _Phase.IDLE:
             raise InvariantError(f"an executor in phase {self.phase.name} was given a part")
         self.process.send(assignment)  # first: what cannot be sent is not being prepared
@@ -128,7 +128,7 @@ class _Executor:
         self.process.runs_code = True
         self._answer = self._loop.create_future()
         self._run_s = assignment.run_s
-        self._lapse = Lapse()
+        self._lapse = LeaseLapse()
         self._idle.clear()
         self.phase = _Phase.PREPARING
         return await self._answer
@@ -148,7 +148,7 @@ class _Executor:
     def start(self, start_in_ms: float) -> None:
         if self.phase is _Phase.PREPARED:
             self.phase = _Phase.RUNNING
-            self.process.send(Start(start_in_ms=start_in_ms))
+            self.process.send(StartSlot(start_in_ms=start_in_ms))
             self._expect_end(in_s=start_in_ms / 1000 + self._run_s + GRACE_S)
 
     def renew_lease(self, deadline_boottime_ns: int) -> None:
@@ -157,11 +157,11 @@ class _Executor:
             self._lapse.renewed(
                 deadline_boottime_ns, now_s=self._loop.time(), heard_s=self._heard_s, cpu_s=cpu_s
             )
-            self.process.send(Lease(deadline_boottime_ns=deadline_boottime_ns))
+            self.process.send(RenewLease(deadline_boottime_ns=deadline_boottime_ns))
 
     def stop(self, reason: str, grace_s: float) -> None:
         if self.phase in _HOLDS_PART:
-            self.process.send(Stop(reason=reason, grace_s=grace_s))
+            self.process.send(StopSlot(reason=reason, grace_s=grace_s))
             self._expect_end(in_s=grace_s)
         elif not self._called_off.done():
             self._called_off.set_result(None)
@@ -172,7 +172,7 @@ class _Executor:
 
     def kill(self, reason: str, *, blames_code: bool = False) -> None:
         if not self.process.has_exited:
-            self._verdict = self._verdict or Verdict(reason, blames_code)
+            self._verdict = self._verdict or KillReason(reason, blames_code)
             self.process.kill()
 
     def leave(self) -> None:
@@ -201,36 +201,36 @@ class _Executor:
     def _on_message(self, message: FromExecutor) -> None:
         self._heard_s = self._loop.time()
         match message:
-            case Hello():
+            case ExecutorHello():
                 self.phase = _Phase.IDLE
                 if not self._greeted.done():
                     self._greeted.set_result(None)
-            case Prepared():
+            case SlotPrepared():
                 self.phase = _Phase.PREPARED
                 self._resolve(message)
-            case Refused():
+            case SlotRefused():
                 self._become_idle(is_leaving=message.tainted)
                 self._resolve(message)
-            case TearingDown():
+            case SlotTearingDown():
                 if self._is_announced:  # else the part never was: hooks of a failed setup run
                     self._on_event(message)
                 self.phase = _Phase.TEARING_DOWN
-            case Report():
+            case SlotReport():
                 self._on_event(message)
-            case Finished():
+            case SlotFinished():
                 # What the part printed comes before its end.
                 self.process.flush_output()
                 self._become_idle(is_leaving=message.tainted)
                 if self._is_announced:
                     self._on_event(message)
                 else:  # what its setup sent was sent
-                    self._on_event(Report(report=message.report))
+                    self._on_event(SlotReport(report=message.report))
                     self._end_early(RunError("stopped while preparing"))
 
     def _on_garbage(self, reason: str) -> None:
         self.kill(f"it broke the executor protocol: {reason}")
 
-    def _on_output(self, output: Output) -> None:
+    def _on_output(self, output: ExecutorOutput) -> None:
         self._on_event(output)
         if self._log_file is None:
             return
@@ -243,7 +243,7 @@ class _Executor:
         except OSError as error:  # the run goes on without it
             text = f"{self._log_file}: not written any more: {error.strerror}\n"
             self._log_file = None
-            self._on_event(Output(stream="stderr", text=text))
+            self._on_event(ExecutorOutput(stream="stderr", text=text))
 
     def _on_exit(self, info: ExitInfo) -> None:
         phase, self.phase = self.phase, _Phase.GONE
@@ -261,7 +261,7 @@ class _Executor:
             self._end_early(lost)
         elif phase in _HOLDS_PART and not self._is_leaving:
             self._on_event(
-                Died(
+                ExecutorDied(
                     pid=self.process.pid,
                     reason=reason,
                     exit_code=info.exit_code,
@@ -271,7 +271,7 @@ class _Executor:
             )
         self._idle.set()
 
-    def _judge(self, phase: _Phase, info: ExitInfo) -> Verdict:
+    def _judge(self, phase: _Phase, info: ExitInfo) -> KillReason:
         """Why it ended, if nobody here has ended it."""
         if phase is _Phase.RUNNING and info.signal == signal.SIGKILL:
             silent_s = self._loop.time() - self._heard_s
@@ -279,7 +279,7 @@ class _Executor:
             if lapsed is not None:
                 return lapsed
         is_late = phase is _Phase.TEARING_DOWN
-        return Verdict(
+        return KillReason(
             info.describe() + (" while it tore down" if is_late else ""),
             # Hooks that tear down would do it again, and the load has had its time.
             blames_code=is_late and info.signal != signal.SIGKILL,
@@ -289,7 +289,7 @@ class _Executor:
         if not self.early_end.done():
             self.early_end.set_result(reason)
 
-    def _resolve(self, answer: Prepared | Refused | RunError) -> None:
+    def _resolve(self, answer: SlotPrepared | SlotRefused | RunError) -> None:
         if self._answer is None or self._answer.done():
             return
         if isinstance(answer, RunError):
@@ -316,14 +316,14 @@ class _Executor:
             return  # a stop that is repeated does not put off the end
         self._disarm()
         self._due_s = due_s
-        self._watch = self._loop.call_later(in_s, self._check_overdue, Overdue(due_s=due_s))
+        self._watch = self._loop.call_later(in_s, self._check_overdue, OverdueWatch(due_s=due_s))
 
     def _disarm(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
 
-    def _check_overdue(self, overdue: Overdue) -> None:
+    def _check_overdue(self, overdue: OverdueWatch) -> None:
         # Perhaps it was this process that stood still, and what it missed is waiting.
         self.process.drain()
         if self._watch is None:  # the end was among it
@@ -345,16 +345,17 @@ class _Executor:
 class ExecutorPool:
     """`size` executors, started before they are needed. An async context manager.
 
-    `on_event(executor_id, event)` is called on the loop with every `Report`, `TearingDown`,
-    `Finished`, `Output` and `Died` (only of an executor that held a part). With `log_dir`,
-    what executor N printed is also appended to `executor-N.log` there.
+    `on_event(executor_id, event)` is called on the loop with every `SlotReport`,
+    `SlotTearingDown`, `SlotFinished`, `ExecutorOutput` and `ExecutorDied` (only of an executor
+    that held a slot). With `log_dir`, the output of executor N is also appended to
+    `executor-N.log` there.
     """
 
     def __init__(
         self,
         size: int,
         *,
-        on_event: Callable[[int, Event], None],
+        on_event: Callable[[int, ExecutorEvent], None],
         log_dir: Path | None = None,
     ) -> None:
         if size < 1:
@@ -410,7 +411,7 @@ class ExecutorPool:
     def pids(self) -> list[int]:
         return [executor.process.pid for executor in self._executors]
 
-    async def prepare(self, ids: Sequence[int], assignments: Sequence[Prepare]) -> None:
+    async def prepare(self, ids: Sequence[int], assignments: Sequence[PrepareSlot]) -> None:
         """Every executor named is ready to start its part, or none holds one and it raises.
 
         InputError: the user's file is wrong and nothing ran; RunError: code of theirs failed
@@ -452,7 +453,8 @@ class ExecutorPool:
             self._executors[index].renew_lease(deadline_boottime_ns)
 
     def stop(self, ids: Iterable[int], reason: str, grace_s: float = GRACE_S) -> None:
-        """Graceful: the part ends in `Finished`, or in `Died` if its code does not let go."""
+        """Stop slots gracefully: each ends with `SlotFinished`, or with `ExecutorDied` if its
+        code does not return in time."""
         for index in ids:
             self._executors[index].stop(reason, grace_s)
 
@@ -479,8 +481,8 @@ class ExecutorPool:
                 executor.close_log()
 
 
-def _raise_refusal(answer: Prepared | Refused) -> None:
-    if isinstance(answer, Prepared):
+def _raise_refusal(answer: SlotPrepared | SlotRefused) -> None:
+    if isinstance(answer, SlotPrepared):
         return
     error: type[HyperscaleError] = InputError if answer.kind is RefusalKind.INPUT else RunError
     raise error(answer.error, hint=answer.hint)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from hyperscale.errors import RunError
-from hyperscale.plan.context import CONTEXT_BYTES_MAX, Received, Value
+from hyperscale.plan.context import CONTEXT_BYTES_MAX, ContextValue, ReceivedContext
 
 _PLAIN = b"m"
 _PICKLED = b"p"
@@ -51,12 +51,12 @@ def unpack_value(packed: bytes, *, where: str) -> Any:
         raise RunError(f"{where}: the provided value cannot be read: {error}") from error
 
 
-def unpack_context(received: Received) -> dict[str, Any]:
+def unpack_context(received: ReceivedContext) -> dict[str, Any]:
     """What `self.context` starts with."""
     return {key: _open(value, where=key) for key, value in received.context.items()}
 
 
-def unpack_uses(received: Received) -> dict[str, dict[str, Any]]:
+def unpack_uses(received: ReceivedContext) -> dict[str, dict[str, Any]]:
     """What each `@state` method that uses was given, by method and parameter."""
     return {
         method: {key: _open(value, where=f"{method}({key})") for key, value in given.items()}
@@ -64,7 +64,7 @@ def unpack_uses(received: Received) -> dict[str, dict[str, Any]]:
     }
 
 
-def _open(value: Value, *, where: str) -> Any:
+def _open(value: ContextValue, *, where: str) -> Any:
     parts = [unpack_value(chunk, where=where) for chunk in value.chunks]
     if not value.is_list:
         return parts[0]

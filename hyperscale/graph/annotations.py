@@ -24,7 +24,7 @@ _KNOWN_NAMES: dict[str, Any] = {
 }
 
 
-class Unresolved:
+class UnresolvedAnnotation:
     """An annotation naming what does not exist at run time."""
 
     def __init__(self, text: str, reason: str) -> None:
@@ -46,7 +46,7 @@ class Meaning:
 
 
 def resolve(function: Callable[..., Any], owner: type) -> dict[str, Any]:
-    """The annotations of `function` as types, each `Unresolved` where it cannot be."""
+    """The annotations of `function` as types, each `UnresolvedAnnotation` where it cannot be."""
     written = inspect.unwrap(function)  # a wrapper carries annotations, not their module
     # A method's own module comes before the class around it, where steps have names too.
     namespace = {
@@ -62,7 +62,7 @@ def resolve(function: Callable[..., Any], owner: type) -> dict[str, Any]:
         try:
             hints = get_type_hints(holder, namespace, {}, include_extras=True)
         except (NameError, AttributeError, TypeError, SyntaxError) as error:
-            resolved[name] = Unresolved(str(annotation), str(error))
+            resolved[name] = UnresolvedAnnotation(str(annotation), str(error))
         else:
             resolved[name] = hints[name]
     return resolved

@@ -14,7 +14,13 @@ from types import FunctionType
 from typing import Any, cast
 
 from hyperscale.errors import InputError
-from hyperscale.graph.annotations import Meaning, Unresolved, meaning, optimized_kind, resolve
+from hyperscale.graph.annotations import (
+    Meaning,
+    UnresolvedAnnotation,
+    meaning,
+    optimized_kind,
+    resolve,
+)
 from hyperscale.graph.hooks import Declared
 from hyperscale.graph.workflow import Workflow
 from hyperscale.plan import MetricKind, StateKind, StepKind
@@ -208,8 +214,8 @@ def _read_hook(cls: type[Workflow], file: str, name: str, declared: Declared) ->
         )
     hints = resolve(function, cls)
     said = meaning(hints.get("return"))
-    if isinstance(hints.get("return"), Unresolved):
-        unresolved: Unresolved = hints["return"]
+    if isinstance(hints.get("return"), UnresolvedAnnotation):
+        unresolved: UnresolvedAnnotation = hints["return"]
         raise InputError(
             f"{where}: the return annotation {unresolved.text!r} cannot be read: "
             f"{unresolved.reason}",

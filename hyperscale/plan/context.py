@@ -1,7 +1,7 @@
 """Values from one workflow to the next: who gets what, decided without looking inside.
 
 A part that ended hands over what it provides (`Provided`); the parts of a workflow make one
-`Namespace`; a dependent starts with what its declared dependencies gave it (`Received`).
+`Namespace`; a dependent starts with what its declared dependencies gave it (`ReceivedContext`).
 Values are bytes here: only executors, which run user code anyway, encode and open them.
 
 Both sides of a `@state` must name each other, otherwise nothing flows. Of several parts the
@@ -27,7 +27,7 @@ class Provided(Struct, frozen=True, kw_only=True):
     context: dict[str, bytes] = field(default_factory=dict)  # its `self.context`
 
 
-class Value(Struct, frozen=True, kw_only=True):
+class ContextValue(Struct, frozen=True, kw_only=True):
     """One encoded value, or with `is_list` the encoded lists whose items it is made of."""
 
     chunks: tuple[bytes, ...]
@@ -37,15 +37,17 @@ class Value(Struct, frozen=True, kw_only=True):
 class Namespace(Struct, frozen=True, kw_only=True):
     """What a finished workflow leaves to those that depend on it."""
 
-    states: dict[str, Value] = field(default_factory=dict)
-    context: dict[str, Value] = field(default_factory=dict)
+    states: dict[str, ContextValue] = field(default_factory=dict)
+    context: dict[str, ContextValue] = field(default_factory=dict)
 
 
-class Received(Struct, frozen=True, kw_only=True):
+class ReceivedContext(Struct, frozen=True, kw_only=True):
     """What a workflow starts with."""
 
-    context: dict[str, Value] = field(default_factory=dict)  # `self.context`
-    uses: dict[str, dict[str, Value]] = field(default_factory=dict)  # by method, by parameter
+    context: dict[str, ContextValue] = field(default_factory=dict)  # `self.context`
+    uses: dict[str, dict[str, ContextValue]] = field(
+        default_factory=dict
+    )  # by method, by parameter
 
 
 class MissingContextError(RunError):
@@ -60,13 +62,13 @@ def namespace_of(workflow: WorkflowPlan, parts: Iterable[Provided]) -> Namespace
         chunks = tuple(part.states[plan.name] for part in ordered if plan.name in part.states)
         if plan.kind is StateKind.PROVIDE and chunks:
             kept = chunks if plan.is_list else chunks[:1]
-            states[plan.name] = Value(chunks=kept, is_list=plan.is_list)
-    context: dict[str, Value] = {}
+            states[plan.name] = ContextValue(chunks=kept, is_list=plan.is_list)
+    context: dict[str, ContextValue] = {}
     # Only a non-test workflow is one part, so only there is "its context" one thing.
     if not workflow.is_test:
         for part in ordered:
             for key, value in part.context.items():
-                context.setdefault(key, Value(chunks=(value,)))
+                context.setdefault(key, ContextValue(chunks=(value,)))
     _limit(workflow.name, {**context, **states})
     return Namespace(states=states, context=context)
 
@@ -75,18 +77,18 @@ def received_by(
     workflow: WorkflowPlan,
     workflows: Iterable[WorkflowPlan],
     finished: Mapping[str, Namespace],
-) -> Received:
+) -> ReceivedContext:
     """What `workflow` starts with, given what its dependencies left.
 
     `self.context` holds the context of non-test dependencies and above it everything that
     was provided to it. A used value without a default that was not provided raises.
     """
     plans = {plan.name: plan for plan in workflows}
-    context: dict[str, Value] = {}
+    context: dict[str, ContextValue] = {}
     for name in workflow.depends:
         if name in finished:
             context.update(finished[name].context)
-    uses: dict[str, dict[str, Value]] = {}
+    uses: dict[str, dict[str, ContextValue]] = {}
     for use in workflow.states:
         if use.kind is not StateKind.USE:
             continue
@@ -103,7 +105,7 @@ def received_by(
                 )
         uses[use.name] = given
         context.update(given)
-    return Received(context=context, uses=uses)
+    return ReceivedContext(context=context, uses=uses)
 
 
 def contract(provider: WorkflowPlan, use: StatePlan, user: str) -> list[str]:
@@ -125,20 +127,22 @@ def decode_provided(payload: bytes) -> Provided:
     return msgspec.msgpack.decode(payload, type=Provided) if payload else Provided()
 
 
-def encode_received(received: Received) -> bytes:
+def encode_received(received: ReceivedContext) -> bytes:
     return msgspec.msgpack.encode(received)
 
 
-def decode_received(payload: bytes) -> Received:
-    return msgspec.msgpack.decode(payload, type=Received) if payload else Received()
+def decode_received(payload: bytes) -> ReceivedContext:
+    return msgspec.msgpack.decode(payload, type=ReceivedContext) if payload else ReceivedContext()
 
 
-def _flows(provider: WorkflowPlan, use: StatePlan, user: str, given: Namespace) -> dict[str, Value]:
+def _flows(
+    provider: WorkflowPlan, use: StatePlan, user: str, given: Namespace
+) -> dict[str, ContextValue]:
     keys = contract(provider, use, user)
     return {key: given.states[key] for key in keys if key in given.states}
 
 
-def _limit(workflow: str, values: Mapping[str, Value]) -> None:
+def _limit(workflow: str, values: Mapping[str, ContextValue]) -> None:
     sizes = {key: sum(len(chunk) for chunk in value.chunks) for key, value in values.items()}
     total = sum(sizes.values())
     if total > CONTEXT_BYTES_MAX:

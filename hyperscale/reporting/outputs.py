@@ -31,7 +31,7 @@ class OutputFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class Outputs:
+class WrittenReports:
     result: RunResult  # with `outputs` naming what was written
     written: dict[str, Path]
     failures: list[OutputFailure]
@@ -53,7 +53,7 @@ def write_outputs(
     out_dir: Path | None = None,
     json_path: Path | None = None,
     output_file: Path | None = None,
-) -> Outputs:
+) -> WrittenReports:
     """Writes what was asked for: all files into `out_dir`, and the JSON to `json_path` too.
 
     `output_file` holds what user code printed; it is named with the others if it is there.
@@ -72,7 +72,7 @@ def write_outputs(
         for kind, path in written:
             if kind == "json":
                 _write(kind, path, result)
-    return Outputs(result=result, written=_by_kind(written + there), failures=failures)
+    return WrittenReports(result=result, written=_by_kind(written + there), failures=failures)
 
 
 def _by_kind(paths: list[tuple[str, Path]]) -> dict[str, Path]:

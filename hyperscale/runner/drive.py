@@ -19,29 +19,28 @@ from types import FrameType
 from typing import TextIO
 
 from hyperscale.errors import InputError, RunError
-from hyperscale.execution.protocol import Event, Output
-from hyperscale.execution.protocol import Prepare as PrepareMessage
+from hyperscale.execution.protocol import ExecutorEvent, ExecutorOutput, PrepareSlot
 from hyperscale.execution.supervisor import ExecutorPool, default_executors
 from hyperscale.plan import Plan
 from hyperscale.reporting.build import build_result
 from hyperscale.reporting.results import RunResult
 from hyperscale.runner.run import (
-    Begin,
-    Effect,
-    FromPart,
-    Interrupted,
-    Kill,
-    Prepare,
-    Prepared,
-    PrepareFailed,
-    Run,
+    ExecutorReported,
+    KillExecutors,
+    LocalRun,
+    PoolReady,
+    PrepareWorkflow,
+    RunEffect,
     RunEvent,
-    Start,
-    Stop,
+    RunInterrupted,
+    StartExecutors,
+    StopExecutors,
     Tick,
+    WorkflowPrepared,
+    WorkflowPrepareFailed,
 )
 from hyperscale.runner.scratch import scratch_directory
-from hyperscale.runner.source import Job
+from hyperscale.runner.source import LoadedTest
 from hyperscale.ui.api import Ui
 
 VIEW_EVERY_S = 0.1
@@ -52,7 +51,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class RunOptions:
     workers: int | None = None  # None: one executor per core this process may use
     timeout_s: float | None = None
     log_level: str = "info"
@@ -63,7 +62,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class RunEnding:
     result: RunResult
     interrupted_by: str | None  # the signal's name
     aborted: bool  # by a threshold
@@ -75,7 +74,7 @@ class Ending:
         return 1 if self.aborted else self.result.exit_code
 
 
-async def drive(job: Job, options: Options, ui: Ui) -> Ending:
+async def drive(job: LoadedTest, options: RunOptions, ui: Ui) -> RunEnding:
     """Runs the job to its end. InputError: it is wrong and nothing ran."""
     workers = options.workers or default_executors()
     with contextlib.ExitStack() as stack:
@@ -98,8 +97,8 @@ def executors_needed(plan: Plan, workers: int) -> int:
 class _Driver:
     def __init__(
         self,
-        job: Job,
-        options: Options,
+        job: LoadedTest,
+        options: RunOptions,
         *,
         ui: Ui,
         output: "OutputLog",
@@ -112,7 +111,7 @@ class _Driver:
         self._output = output
         self._bundles = bundles
         self._plans = {workflow.name: workflow for workflow in job.plan.workflows}
-        self._run = Run(job.plan, cores=workers, timeout_s=options.timeout_s)
+        self._run = LocalRun(job.plan, cores=workers, timeout_s=options.timeout_s)
         self._size = executors_needed(job.plan, workers)
         self._events: deque[RunEvent] = deque()
         self._news = asyncio.Event()
@@ -120,14 +119,14 @@ class _Driver:
         self._interrupts = 0
         self._pool: ExecutorPool | None = None
 
-    async def run(self) -> Ending:
+    async def run(self) -> RunEnding:
         started_at = datetime.now(UTC)
         began_s = time.monotonic()
         pool = ExecutorPool(self._size, on_event=self._on_executor, log_dir=self._options.log_dir)
         async with pool:
             self._pool = pool
             async with asyncio.TaskGroup() as tasks:
-                self._handle(Begin(), pool, tasks)
+                self._handle(PoolReady(), pool, tasks)
                 await self._until_over(pool, tasks)
             elapsed_s = time.monotonic() - began_s
             self._ui.update(self._run.view(now_s=time.monotonic()))
@@ -143,7 +142,7 @@ class _Driver:
             warnings=run.plan.warnings,
             generator=f"hyperscale {version('hyperscale')}",
         )
-        return Ending(result, run.interrupted_by, run.aborted)
+        return RunEnding(result, run.interrupted_by, run.aborted)
 
     async def _until_over(self, pool: ExecutorPool, tasks: asyncio.TaskGroup) -> None:
         view_at_s = 0.0
@@ -169,38 +168,38 @@ class _Driver:
     def interrupt(self, by: str) -> None:
         """Called on the loop for each signal."""
         self._interrupts += 1
-        self._post(Interrupted(by))
+        self._post(RunInterrupted(by))
         if self._interrupts > 1 and self._pool is not None:
             # Also while the run is over and executors are taking their time to leave.
             self._pool.kill(range(self._size), f"interrupted twice by {by}")
 
-    def _on_executor(self, executor: int, event: Event) -> None:
-        if isinstance(event, Output):
+    def _on_executor(self, executor: int, event: ExecutorEvent) -> None:
+        if isinstance(event, ExecutorOutput):
             source = self._run.workflow_of(executor) or "executor"
             self._output.write(source, executor, event.text)
             self._ui.log(event.text, source=source)
         else:
-            self._post(FromPart(executor, event))
+            self._post(ExecutorReported(executor, event))
 
     def _handle(self, event: RunEvent, pool: ExecutorPool, tasks: asyncio.TaskGroup) -> None:
         for effect in self._run.handle(event, now_s=time.monotonic()):
             self._perform(effect, pool, tasks)
 
-    def _perform(self, effect: Effect, pool: ExecutorPool, tasks: asyncio.TaskGroup) -> None:
+    def _perform(self, effect: RunEffect, pool: ExecutorPool, tasks: asyncio.TaskGroup) -> None:
         match effect:
-            case Prepare():
+            case PrepareWorkflow():
                 tasks.create_task(self._prepare(effect, pool), name=f"prepare:{effect.workflow}")
-            case Start(executors=executors):
+            case StartExecutors(executors=executors):
                 pool.start(executors, START_IN_MS)
-            case Stop(executors=executors, reason=reason, grace_s=grace_s):
+            case StopExecutors(executors=executors, reason=reason, grace_s=grace_s):
                 pool.stop(executors, reason, grace_s)
-            case Kill(executors=executors, reason=reason):
+            case KillExecutors(executors=executors, reason=reason):
                 pool.kill(executors, reason)
 
-    async def _prepare(self, effect: Prepare, pool: ExecutorPool) -> None:
+    async def _prepare(self, effect: PrepareWorkflow, pool: ExecutorPool) -> None:
         name = effect.workflow
         assignments = [
-            PrepareMessage(
+            PrepareSlot(
                 bundle=self._bundles[name],
                 file=self._job.code[name].file,
                 workflow=name,
@@ -217,9 +216,9 @@ class _Driver:
         try:
             await pool.prepare(effect.executors, assignments)
         except (RunError, InputError) as error:
-            self._post(PrepareFailed(name, error))
+            self._post(WorkflowPrepareFailed(name, error))
         else:
-            self._post(Prepared(name))
+            self._post(WorkflowPrepared(name))
 
 
 class OutputLog:

@@ -16,8 +16,8 @@ from hyperscale.graph.settings import ATTRIBUTES, parse_count
 from hyperscale.plan import Plan, WorkflowPlan
 from hyperscale.reporting.reporter import Sink, as_reporters, submit_all
 from hyperscale.reporting.results import RunResult
-from hyperscale.runner.drive import WORKERS_MAX, Options, drive
-from hyperscale.runner.source import READING, job_from_classes, resolve_hosts
+from hyperscale.runner.drive import WORKERS_MAX, RunOptions, drive
+from hyperscale.runner.source import READING, load_test_classes, resolve_hosts
 from hyperscale.ui import open_ui
 
 Given: TypeAlias = type[Workflow] | Workflow
@@ -61,13 +61,13 @@ class LocalRunner:
         if log_level.upper() not in logging.getLevelNamesMapping():
             raise InputError(f"log_level: {log_level!r} is unknown", hint='as "info" or "debug"')
         classes, plan = plan_of(test_name, workflows, where="LocalRunner.run")
-        options = Options(
+        options = RunOptions(
             workers=self.workers,
             timeout_s=None if timeout is None else parse_duration_s(timeout, where="timeout"),
             log_level=log_level,
         )
         sinks = as_reporters(list(reporters), where="LocalRunner.run: reporters")
-        job = await asyncio.to_thread(job_from_classes, classes, plan)
+        job = await asyncio.to_thread(load_test_classes, classes, plan)
         await resolve_hosts(plan)
         with open_ui(terminal_mode) as ui:
             result = (await drive(job, options, ui)).result

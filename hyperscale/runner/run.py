@@ -15,11 +15,11 @@ from enum import Enum
 from hyperscale.config import GRACE_S, format_duration
 from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.execution.protocol import (
-    Died,
-    Event,
-    Finished,
+    ExecutorDied,
+    ExecutorEvent,
     PartStatus,
-    Report,
+    SlotFinished,
+    SlotReport,
 )
 from hyperscale.jobs.dependencies import blocked_by, ready
 from hyperscale.jobs.provisioner import Provisioner
@@ -47,19 +47,19 @@ ABORT_CHECK_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class PoolReady:
     """The executors are there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class WorkflowPrepared:
     """Every part of the workflow is ready to start."""
 
     workflow: str
 
 
 @dataclass(frozen=True, slots=True)
-class PrepareFailed:
+class WorkflowPrepareFailed:
     """No part of the workflow is ready, and none will be."""
 
     workflow: str
@@ -67,15 +67,15 @@ class PrepareFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class FromPart:
+class ExecutorReported:
     """What an executor said of the part it holds."""
 
     executor: int
-    event: Event
+    event: ExecutorEvent
 
 
 @dataclass(frozen=True, slots=True)
-class Interrupted:
+class RunInterrupted:
     """Somebody wants the run to end: the first time in order, the second time now."""
 
     by: str
@@ -86,40 +86,42 @@ class Tick:
     """Time has come to `wake_at_s`."""
 
 
-RunEvent = Begin | Prepared | PrepareFailed | FromPart | Interrupted | Tick
+RunEvent = (
+    PoolReady | WorkflowPrepared | WorkflowPrepareFailed | ExecutorReported | RunInterrupted | Tick
+)
 
 # --- effects -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Prepare:
+class PrepareWorkflow:
     workflow: str
     executors: tuple[int, ...]  # in order of slots
     received: bytes  # context, encoded for executors
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartExecutors:
     executors: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopExecutors:
     executors: tuple[int, ...]
     reason: str
     grace_s: float = GRACE_S
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class KillExecutors:
     executors: tuple[int, ...]
     reason: str
 
 
-Effect = Prepare | Start | Stop | Kill
+RunEffect = PrepareWorkflow | StartExecutors | StopExecutors | KillExecutors
 
 
-class Phase(Enum):
+class WorkflowPhase(Enum):
     WAITING = "waiting"
     PREPARING = "preparing"
     RUNNING = "running"
@@ -127,10 +129,10 @@ class Phase(Enum):
 
 
 _MOVES = {
-    Phase.WAITING: {Phase.PREPARING, Phase.ENDED},
-    Phase.PREPARING: {Phase.RUNNING, Phase.ENDED},
-    Phase.RUNNING: {Phase.ENDED},
-    Phase.ENDED: set[Phase](),
+    WorkflowPhase.WAITING: {WorkflowPhase.PREPARING, WorkflowPhase.ENDED},
+    WorkflowPhase.PREPARING: {WorkflowPhase.RUNNING, WorkflowPhase.ENDED},
+    WorkflowPhase.RUNNING: {WorkflowPhase.ENDED},
+    WorkflowPhase.ENDED: set[WorkflowPhase](),
 }
 
 
@@ -149,7 +151,7 @@ class _Workflow:
         self.meter = LiveMeter(self.stats)
         self.saturation = SaturationWatch(plan.name)
         self.thresholds = thresholds_of(plan)
-        self.phase = Phase.WAITING
+        self.phase = WorkflowPhase.WAITING
         self.status: RunStatus | None = None  # once ended
         self.error: str | None = None
         self.cores = 0
@@ -159,7 +161,7 @@ class _Workflow:
         self.stopped_by_part: str | None = None  # a part that ended early by itself
         self.stop: _StopCause | None = None
 
-    def become(self, phase: Phase) -> None:
+    def become(self, phase: WorkflowPhase) -> None:
         """The only writer of `phase`."""
         if phase not in _MOVES[self.phase]:
             raise InvariantError(f"{self.plan.name}: {self.phase.name} -> {phase.name}")
@@ -190,7 +192,7 @@ class _Workflow:
         )
 
 
-class Run:
+class LocalRun:
     """The state of one run over executors 0 … `cores` - 1. Owns no clock, task or process."""
 
     def __init__(self, plan: Plan, *, cores: int, timeout_s: float | None = None) -> None:
@@ -213,7 +215,7 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        return all(workflow.phase is Phase.ENDED for workflow in self._workflows.values())
+        return all(workflow.phase is WorkflowPhase.ENDED for workflow in self._workflows.values())
 
     def wake_at_s(self) -> float:
         """When the next `Tick` is due; infinity if nothing waits for time."""
@@ -250,7 +252,7 @@ class Run:
                     status=workflow.shown_status,
                     cores=workflow.cores,
                     error=workflow.error or (workflow.faults[0] if workflow.faults else None),
-                    is_final=workflow.phase is Phase.ENDED,
+                    is_final=workflow.phase is WorkflowPhase.ENDED,
                 )
                 for workflow in workflows
             ),
@@ -265,30 +267,32 @@ class Run:
 
     # --- deciding -------------------------------------------------------------------------
 
-    def handle(self, event: RunEvent, *, now_s: float) -> list[Effect]:
+    def handle(self, event: RunEvent, *, now_s: float) -> list[RunEffect]:
         match event:
-            case Begin():
+            case PoolReady():
                 self._began_s = now_s
                 return self._grant()
-            case Prepared(workflow=name):
+            case WorkflowPrepared(workflow=name):
                 return self._on_prepared(self._workflows[name], now_s)
-            case PrepareFailed(workflow=name, error=error):
+            case WorkflowPrepareFailed(workflow=name, error=error):
                 return self._on_prepare_failed(self._workflows[name], error)
-            case FromPart(executor=executor, event=part_event):
+            case ExecutorReported(executor=executor, event=part_event):
                 return self._on_part(executor, part_event)
-            case Interrupted(by=by):
+            case RunInterrupted(by=by):
                 return self._on_interrupt(by)
             case Tick():
                 return self._on_tick(now_s)
 
-    def _grant(self) -> list[Effect]:
+    def _grant(self) -> list[RunEffect]:
         """Gives free cores to workflows that are ready; ends those that never will be."""
-        effects: list[Effect] = []
+        effects: list[RunEffect] = []
         self._cancel_blocked()
         if self._stop is not None:
             return effects
         completed = [w.plan.name for w in self._ended(RunStatus.COMPLETED)]
-        begun = [w.plan.name for w in self._workflows.values() if w.phase is not Phase.WAITING]
+        begun = [
+            w.plan.name for w in self._workflows.values() if w.phase is not WorkflowPhase.WAITING
+        ]
         waiting = ready(self.plan.workflows, completed, begun)
         busy = self._provisioner.pool - len(self._free)
         for grant in self._provisioner.grant(waiting, busy=busy):
@@ -301,25 +305,27 @@ class Run:
             executors, self._free = self._free[: grant.threads], self._free[grant.threads :]
             workflow.cores = grant.threads
             workflow.holds = {executor: slot for slot, executor in enumerate(executors)}
-            workflow.become(Phase.PREPARING)
-            effects.append(Prepare(grant.name, tuple(executors), encode_received(received)))
+            workflow.become(WorkflowPhase.PREPARING)
+            effects.append(PrepareWorkflow(grant.name, tuple(executors), encode_received(received)))
         return effects
 
-    def _on_prepared(self, workflow: _Workflow, now_s: float) -> list[Effect]:
-        if workflow.phase is Phase.ENDED:
+    def _on_prepared(self, workflow: _Workflow, now_s: float) -> list[RunEffect]:
+        if workflow.phase is WorkflowPhase.ENDED:
             return []  # stopped, or all its executors died, before this was heard
-        workflow.become(Phase.RUNNING)
+        workflow.become(WorkflowPhase.RUNNING)
         if workflow.stop is not None:
             # Told to stop while it was being prepared; a part that had not reached its
             # executor by then has not heard of it. None of them begins.
-            return [Stop(tuple(workflow.holds), workflow.stop.reason)]
+            return [StopExecutors(tuple(workflow.holds), workflow.stop.reason)]
         self._has_started = True
         if any(threshold.abort_on_fail for threshold in workflow.thresholds):
             self._abort_check_s = min(self._abort_check_s, now_s + ABORT_CHECK_EVERY_S)
-        return [Start(tuple(workflow.holds))]
+        return [StartExecutors(tuple(workflow.holds))]
 
-    def _on_prepare_failed(self, workflow: _Workflow, error: RunError | InputError) -> list[Effect]:
-        if workflow.phase is Phase.ENDED:
+    def _on_prepare_failed(
+        self, workflow: _Workflow, error: RunError | InputError
+    ) -> list[RunEffect]:
+        if workflow.phase is WorkflowPhase.ENDED:
             return []
         self._release(workflow, workflow.holds)
         if workflow.stop is not None:
@@ -331,26 +337,26 @@ class Run:
             return self._stop_all(_StopCause(RunStatus.CANCELLED, "nothing ran: bad input"), 0.0)
         return self._grant()
 
-    def _on_part(self, executor: int, event: Event) -> list[Effect]:
+    def _on_part(self, executor: int, event: ExecutorEvent) -> list[RunEffect]:
         workflow = self._holder(executor)
         if workflow is None:
             return []  # an executor that holds no part has nothing to say to the run
         slot = workflow.holds[executor]
         match event:
-            case Report(report=report):
+            case SlotReport(report=report):
                 workflow.take(report)
                 return []
-            case Finished(status=status, error=error, report=report, provided=provided):
+            case SlotFinished(status=status, error=error, report=report, provided=provided):
                 workflow.take(report)
                 workflow.provided[slot] = decode_provided(provided)
                 if status is PartStatus.FAILED:
                     workflow.faults.append(error or "it failed without saying why")
                 elif status is PartStatus.STOPPED and workflow.stop is None:
                     workflow.stopped_by_part = error or "stopped"
-            case Died(reason=reason) if self._interrupts < 2:
+            case ExecutorDied(reason=reason) if self._interrupts < 2:
                 on = f" (core {slot + 1} of {workflow.cores})" if workflow.cores > 1 else ""
                 workflow.faults.append(f"an executor died{on}: {reason}")
-            case Died():
+            case ExecutorDied():
                 pass  # killed because the user would not wait
             case _:
                 return []
@@ -378,15 +384,15 @@ class Run:
             else:
                 self._end(workflow, RunStatus.COMPLETED, None)
 
-    def _on_interrupt(self, by: str) -> list[Effect]:
+    def _on_interrupt(self, by: str) -> list[RunEffect]:
         self._interrupts += 1
         self.interrupted_by = self.interrupted_by or by
         if self._interrupts == 1:
             return self._stop_all(_StopCause(RunStatus.CANCELLED, f"interrupted by {by}"))
         held = self._held()
-        return [Kill(held, f"interrupted twice by {by}")] if held else []
+        return [KillExecutors(held, f"interrupted twice by {by}")] if held else []
 
-    def _on_tick(self, now_s: float) -> list[Effect]:
+    def _on_tick(self, now_s: float) -> list[RunEffect]:
         timeout_s = self._timeout_s
         if timeout_s is not None and self._stop is None and now_s >= self._began_s + timeout_s:
             reason = f"the run's timeout of {format_duration(timeout_s)} was over"
@@ -396,12 +402,12 @@ class Run:
             return self._abort_on_threshold()
         return []
 
-    def _abort_on_threshold(self) -> list[Effect]:
+    def _abort_on_threshold(self) -> list[RunEffect]:
         if self._stop is not None:
             self._abort_check_s = float("inf")
             return []
         for workflow in self._workflows.values():
-            if workflow.phase is not Phase.RUNNING:
+            if workflow.phase is not WorkflowPhase.RUNNING:
                 continue
             verdict = abort_verdict(workflow.thresholds, workflow.stats)
             if verdict is not None:
@@ -412,17 +418,17 @@ class Run:
                 return self._stop_all(_StopCause(RunStatus.CANCELLED, others))
         return []
 
-    def _stop_all(self, cause: _StopCause, grace_s: float = GRACE_S) -> list[Effect]:
+    def _stop_all(self, cause: _StopCause, grace_s: float = GRACE_S) -> list[RunEffect]:
         """Ends the run early: nothing new begins, what runs is told to stop."""
         if self._stop is None:
             self._stop = cause
         for workflow in self._workflows.values():
-            if workflow.phase is Phase.WAITING:
+            if workflow.phase is WorkflowPhase.WAITING:
                 self._end(workflow, RunStatus.CANCELLED, f"never started: {cause.reason}")
-            elif workflow.phase is not Phase.ENDED:
+            elif workflow.phase is not WorkflowPhase.ENDED:
                 workflow.stop = workflow.stop or cause
         held = self._held()
-        return [Stop(held, cause.reason, grace_s)] if held else []
+        return [StopExecutors(held, cause.reason, grace_s)] if held else []
 
     # --- bookkeeping ----------------------------------------------------------------------
 
@@ -433,12 +439,12 @@ class Run:
         ]
         for name, cause in blocked_by(self.plan.workflows, failed).items():
             workflow = self._workflows[name]
-            if workflow.phase is Phase.WAITING:
+            if workflow.phase is WorkflowPhase.WAITING:
                 self._end(workflow, RunStatus.CANCELLED, f"dependency failed: {cause}")
 
     def _end(self, workflow: _Workflow, status: RunStatus, error: str | None) -> None:
         """The only writer of a workflow's status."""
-        workflow.become(Phase.ENDED)
+        workflow.become(WorkflowPhase.ENDED)
         workflow.status, workflow.error = status, error
 
     def _release(self, workflow: _Workflow, executors: Iterable[int]) -> None:

@@ -33,7 +33,7 @@ _STARTERS = ("asyncio.run", "uvloop.run", "anyio.run", "loop.run_until_complete"
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class WorkflowCode:
     """Where a workflow's class comes from."""
 
     bundle: Bundle
@@ -41,13 +41,13 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class LoadedTest:
     plan: Plan
-    code: Mapping[str, Code]  # by workflow
+    code: Mapping[str, WorkflowCode]  # by workflow
     reporters: tuple[Sink, ...] = ()
 
 
-def job_from_file(file: str | Path, overrides: Overrides | None = None) -> Job:
+def load_test_file(file: str | Path, overrides: Overrides | None = None) -> LoadedTest:
     """The job a test file describes."""
     with READING:
         before = set(sys.modules)
@@ -58,30 +58,30 @@ def job_from_file(file: str | Path, overrides: Overrides | None = None) -> Job:
         # As Python does for a script behind a link: its directory is where it really lies.
         path = Path(file).resolve()
         bundle = bundle_file(path, loaded=loaded, files=_files(plan))
-    code = Code(bundle, str(path))
+    code = WorkflowCode(bundle, str(path))
     reporters = as_reporters(getattr(module, "reporters", None), where=f"{file}: reporters")
-    return Job(plan, {workflow.name: code for workflow in plan.workflows}, reporters)
+    return LoadedTest(plan, {workflow.name: code for workflow in plan.workflows}, reporters)
 
 
-def job_from_classes(classes: Sequence[type[Workflow]], plan: Plan) -> Job:
+def load_test_classes(classes: Sequence[type[Workflow]], plan: Plan) -> LoadedTest:
     """The job of classes that are at hand, each from its own module."""
     by_module: dict[str, list[type[Workflow]]] = {}
     for cls in classes:
         key = cls.__module__ if _is_importable(cls) else f"{cls.__module__} by value"
         by_module.setdefault(key, []).append(cls)
-    code: dict[str, Code] = {}
+    code: dict[str, WorkflowCode] = {}
     for members in by_module.values():
         with READING:
             one = _code_of(members, plan)
         code.update({cls.__name__: one for cls in members})
-    return Job(plan, code)
+    return LoadedTest(plan, code)
 
 
-def _code_of(classes: Sequence[type[Workflow]], plan: Plan) -> Code:
+def _code_of(classes: Sequence[type[Workflow]], plan: Plan) -> WorkflowCode:
     first = classes[0]
     module = sys.modules.get(first.__module__)
     if module is None or not _is_importable(first):
-        return Code(bundle_classes(classes), "")
+        return WorkflowCode(bundle_classes(classes), "")
     file = _file_of(module)
     assert file is not None  # an importable class has one
     name: str | None = module.__name__
@@ -91,7 +91,7 @@ def _code_of(classes: Sequence[type[Workflow]], plan: Plan) -> Code:
         _refuse_unguarded(file)
     elif name == module_name(file):
         name = None
-    return Code(bundle_file(file, module=name, files=_files(plan)), str(file))
+    return WorkflowCode(bundle_file(file, module=name, files=_files(plan)), str(file))
 
 
 def _refuse_unguarded(script: Path) -> None:

@@ -1,6 +1,6 @@
 """Plain lines for logs and pipes: one per workflow every few seconds, no control codes.
 
-`RunLog` decides what to say from successive views and is pure; `LineWriter` gets lines out
+`RunLog` decides what to say from successive views and is pure; `CiLog` gets lines out
 without ever holding up the run; `CiUi` joins the two.
 """
 
@@ -128,7 +128,7 @@ def _awaited(view: "RunView") -> str:
     return f"still {waits}" if waits else f"still waiting for {names or 'the results'}"
 
 
-class LineWriter:
+class CiLog:
     """Writes lines on a thread. A reader that stops reading costs lines, not time."""
 
     def __init__(self, stream: TextIO, *, lines_max: int = LINES_MAX) -> None:
@@ -188,7 +188,7 @@ class CiUi:
         self._theme = theme
         self._width = width or _SUMMARY_WIDTH
         self._log = RunLog(theme, interval_s=interval_s)
-        self._writer = LineWriter(stream)
+        self._writer = CiLog(stream)
 
     def __enter__(self) -> "CiUi":
         self._writer.start()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hyperscale.ui.line import Line
+from hyperscale.ui.line import StyledLine
 from hyperscale.ui.panel import compact, is_active, is_ended, panel, rows_wanted
 from hyperscale.ui.text import cell_width, clip, format_clock, wrap_words
 from hyperscale.ui.theme import Theme
@@ -42,22 +42,22 @@ def render(
     head = [_header(view, width, theme), *_banner(view, width, height // 5, theme)]
     foot = [_footer(view, width, theme, pane)] if height >= 8 else []
     if height >= 16:
-        head += [*_usage(view, width, theme), Line(theme)]
+        head += [*_usage(view, width, theme), StyledLine(theme)]
     output = _output(pane, width, height, theme) if pane.shows_output else []
     body_rows = max(0, height - len(head) - len(foot) - len(output))
     body = _body(view.workflows, width, body_rows, theme, pane.selected)
-    body += [Line(theme)] * (body_rows - len(body))
+    body += [StyledLine(theme)] * (body_rows - len(body))
     lines = [*head, *body, *output, *foot]
     return [line.render(width) for line in lines[: max(0, height)]]
 
 
 def preparing(width: int, theme: Theme) -> list[str]:
     """The screen before there is anything to show."""
-    return [Line(theme, "hyperscale", "brand").add("  preparing", "dim").render(width)]
+    return [StyledLine(theme, "hyperscale", "brand").add("  preparing", "dim").render(width)]
 
 
-def _header(view: "RunView", width: int, theme: Theme) -> Line:
-    right = Line(theme, format_clock(view.elapsed_s), "title")
+def _header(view: "RunView", width: int, theme: Theme) -> StyledLine:
+    right = StyledLine(theme, format_clock(view.elapsed_s), "title")
     for word, count in (
         ("running", sum(map(is_active, view.workflows))),
         ("waiting", sum(not is_active(w) and not is_ended(w) for w in view.workflows)),
@@ -65,17 +65,17 @@ def _header(view: "RunView", width: int, theme: Theme) -> Line:
     ):
         if count and width >= 60:
             right.add(f" {theme.glyphs.separator} ", "dim").add(f"{count} ").add(word, "dim")
-    line = Line(theme, "hyperscale", "brand")
+    line = StyledLine(theme, "hyperscale", "brand")
     room = width - line.width - right.width - 4
     if room > 4:
         line.add("  ").add(clip(theme.clean(view.file), room, ellipsis=theme.glyphs.ellipsis))
     return line.pad_to(width - right.width).extend(right)
 
 
-def _banner(view: "RunView", width: int, rows: int, theme: Theme) -> list[Line]:
+def _banner(view: "RunView", width: int, rows: int, theme: Theme) -> list[StyledLine]:
     """Warnings, loud enough not to be missed, two lines each at most."""
     warnings = view.warnings or ((_SATURATED,) if view.saturated else ())
-    lines: list[Line] = []
+    lines: list[StyledLine] = []
     for warning in warnings:
         parts = wrap_words(theme.clean(warning), max(10, width - 4))
         if len(parts) > 2:
@@ -83,15 +83,15 @@ def _banner(view: "RunView", width: int, rows: int, theme: Theme) -> list[Line]:
         for index, part in enumerate(parts):
             mark = theme.glyphs.warning if not index else " "
             text = clip(f" {mark} {part}", width, ellipsis=theme.glyphs.ellipsis)
-            lines.append(Line(theme, text + " " * (width - cell_width(text)), "banner"))
+            lines.append(StyledLine(theme, text + " " * (width - cell_width(text)), "banner"))
     return lines[: max(1, rows)]
 
 
-def _usage(view: "RunView", width: int, theme: Theme) -> list[Line]:
+def _usage(view: "RunView", width: int, theme: Theme) -> list[StyledLine]:
     """How the workers fare: the busiest, as many as there is room for, each in its place."""
     if not view.usage:
         return []
-    line = Line(theme, "workers", "dim")
+    line = StyledLine(theme, "workers", "dim")
     used, more, shown = line.width, "", []
     for index, each in enumerate(view.usage):
         text = f"{theme.clean(each.worker)} cpu {each.cpu:.0%} memory {each.memory:.0%}"
@@ -110,13 +110,13 @@ def _usage(view: "RunView", width: int, theme: Theme) -> list[Line]:
 
 def _body(
     workflows: Sequence["WorkflowView"], width: int, rows: int, theme: Theme, selected: str | None
-) -> list[Line]:
+) -> list[StyledLine]:
     if rows <= 0 or not workflows:
         return []
     longest = max(cell_width(theme.clean(workflow.name)) for workflow in workflows)
     name_width = max(4, min(longest, _NAME_WIDTH_MAX, width // 3))
     given = allot(workflows, rows, selected)
-    lines: list[Line] = []
+    lines: list[StyledLine] = []
     hidden = 0
     for workflow, share in zip(workflows, given, strict=True):
         if not share:
@@ -126,9 +126,9 @@ def _body(
         else:
             # The last row of a share is the gap to the next panel.
             lines += panel(workflow, width, share - 1, theme, name_width=name_width)
-            lines.append(Line(theme))
+            lines.append(StyledLine(theme))
     if hidden:
-        lines.append(Line(theme, f"{theme.glyphs.ellipsis} {hidden} more workflows", "dim"))
+        lines.append(StyledLine(theme, f"{theme.glyphs.ellipsis} {hidden} more workflows", "dim"))
     return lines[:rows]
 
 
@@ -174,26 +174,26 @@ def _urgency(workflow: "WorkflowView", selected: str | None) -> int:
     return 3 if is_ended(workflow) else 4
 
 
-def _output(pane: Pane, width: int, height: int, theme: Theme) -> list[Line]:
+def _output(pane: Pane, width: int, height: int, theme: Theme) -> list[StyledLine]:
     """The newest lines of user output, in the lower third of the window."""
     rows = max(1, height // 3)
     title = f" output {theme.glyphs.separator} {pane.output_total:,} lines "
     rule = theme.glyphs.rule
-    head = Line(theme, rule * 2, "track").add(title, "dim")
+    head = StyledLine(theme, rule * 2, "track").add(title, "dim")
     lines = [head.add(rule * max(0, width - head.width), "track")]
     newest = pane.output[-rows:]
-    lines += [Line(theme, line) for line in newest]
+    lines += [StyledLine(theme, line) for line in newest]
     if not newest:
-        lines.append(Line(theme, "nothing printed yet", "dim"))
-    return lines + [Line(theme)] * (rows + 1 - len(lines))
+        lines.append(StyledLine(theme, "nothing printed yet", "dim"))
+    return lines + [StyledLine(theme)] * (rows + 1 - len(lines))
 
 
-def _footer(view: "RunView", width: int, theme: Theme, pane: Pane) -> Line:
+def _footer(view: "RunView", width: int, theme: Theme, pane: Pane) -> StyledLine:
     if pane.is_stopping and pane.only_watches:
-        return Line(theme, "leaving: the job goes on", "warn")
+        return StyledLine(theme, "leaving: the job goes on", "warn")
     if pane.is_stopping or any(w.status == "stopping" for w in view.workflows):
-        return Line(theme, "stopping: waiting for requests in flight", "warn")
-    line = Line(theme)
+        return StyledLine(theme, "stopping: waiting for requests in flight", "warn")
+    line = StyledLine(theme)
     output = "hide output" if pane.shows_output else "output"
     stop = "leave" if pane.only_watches else "stop"
     for key, meaning in (("q", stop), ("o", output), ("tab", "next workflow"), ("esc", "all")):

@@ -1,7 +1,7 @@
 """Lines of styled text and tables made of them: built from parts, clipped to a width.
 
-The one funnel to the terminal: `Line.render` cleans every part, so nothing foreign gets past it.
-It knows nothing of workflows.
+All text reaches the terminal through `StyledLine.render`, which removes control characters from
+every part. This module knows nothing of workflows.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from hyperscale.ui.text import cell_width, clip
 from hyperscale.ui.theme import Theme
 
 
-class Line:
+class StyledLine:
     """Parts of one screen line, each with a role."""
 
     __slots__ = ("_parts", "_theme", "width")
@@ -23,7 +23,7 @@ class Line:
         if text:
             self.add(text, role)
 
-    def add(self, text: str, role: str = "") -> "Line":
+    def add(self, text: str, role: str = "") -> "StyledLine":
         if text.isascii() and text.isprintable():  # nearly always: worth not asking further
             self.width += len(text)
         else:
@@ -32,7 +32,9 @@ class Line:
         self._parts.append((text, role))
         return self
 
-    def add_fit(self, text: str, width: int, role: str = "", *, right: bool = False) -> "Line":
+    def add_fit(
+        self, text: str, width: int, role: str = "", *, right: bool = False
+    ) -> "StyledLine":
         """`text` in exactly `width` cells: clipped or padded."""
         if text.isascii() and text.isprintable() and len(text) <= width:
             fitted = text.rjust(width) if right else text.ljust(width)
@@ -44,12 +46,12 @@ class Line:
         self.width += width
         return self
 
-    def pad_to(self, column: int) -> "Line":
+    def pad_to(self, column: int) -> "StyledLine":
         if column > self.width:
             self.add(" " * (column - self.width))
         return self
 
-    def extend(self, other: "Line") -> "Line":
+    def extend(self, other: "StyledLine") -> "StyledLine":
         self._parts.extend(other._parts)
         self.width += other.width
         return self
@@ -74,14 +76,16 @@ class Line:
         return "".join(painted)
 
 
-def wrap(theme: Theme, head: Line, parts: Sequence[Line], width: int, *, gap: str) -> list[Line]:
+def wrap(
+    theme: Theme, head: StyledLine, parts: Sequence[StyledLine], width: int, *, gap: str
+) -> list[StyledLine]:
     """`parts` behind `head`, over as many lines as they need, all starting where `head` ends."""
     indent = head.width
     lines = [head]
     for part in parts:
         has_parts = lines[-1].width > indent
         if has_parts and lines[-1].width + cell_width(gap) + part.width > width:
-            lines.append(Line(theme, " " * indent))
+            lines.append(StyledLine(theme, " " * indent))
             has_parts = False
         if has_parts:
             lines[-1].add(gap, "dim")
@@ -108,7 +112,7 @@ class Column:
 
 def table(
     theme: Theme, columns: Sequence[Column], width: int, *, indent: int = 0, gap: int = 2
-) -> list[Line]:
+) -> list[StyledLine]:
     """Title line and rows, in at most `width` cells: dropping columns, then narrowing the first."""
     shown = list(columns)
     widths = {id(column): column.width(theme) for column in shown}
@@ -123,7 +127,7 @@ def table(
 
     rows = []
     for row in range(-1, len(first.cells)):
-        line = Line(theme, " " * indent)
+        line = StyledLine(theme, " " * indent)
         for index, column in enumerate(shown):
             if index:
                 line.add(" " * gap)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from hyperscale.ui import plot
-from hyperscale.ui.line import Column, Line, table
+from hyperscale.ui.line import Column, StyledLine, table
 from hyperscale.ui.text import (
     format_clock,
     format_count,
@@ -67,7 +67,7 @@ def rows_wanted(workflow: "WorkflowView") -> int:
 
 def panel(
     workflow: "WorkflowView", width: int, rows: int, theme: Theme, *, name_width: int
-) -> list[Line]:
+) -> list[StyledLine]:
     """The workflow in at most `rows` rows."""
     if rows <= 1 or not (is_active(workflow) or workflow.total):
         return [compact(workflow, width, theme, name_width=name_width)][:rows]
@@ -91,10 +91,10 @@ def panel(
     return [*lines, *notes][:rows]
 
 
-def headline(workflow: "WorkflowView", width: int, theme: Theme, *, name_width: int) -> Line:
+def headline(workflow: "WorkflowView", width: int, theme: Theme, *, name_width: int) -> StyledLine:
     """Symbol, name, progress bar, time."""
     mark, role = status_mark(theme, workflow.status)
-    line = Line(theme, mark, role).add(" ").add_fit(workflow.name, name_width, "title")
+    line = StyledLine(theme, mark, role).add(" ").add_fit(workflow.name, name_width, "title")
     if workflow.status != "running":
         line.add("  ").add(workflow.status, role)
     tail = _time_line(workflow, theme, room=width - line.width)
@@ -105,9 +105,9 @@ def headline(workflow: "WorkflowView", width: int, theme: Theme, *, name_width: 
     return line.extend(tail)
 
 
-def _time_line(workflow: "WorkflowView", theme: Theme, *, room: int) -> Line:
+def _time_line(workflow: "WorkflowView", theme: Theme, *, room: int) -> StyledLine:
     """Percent done, elapsed of duration, remaining; less of it where room is short."""
-    line = Line(theme).add(f"  {workflow.progress:4.0%}", "title")
+    line = StyledLine(theme).add(f"  {workflow.progress:4.0%}", "title")
     left_s = max(0.0, workflow.duration_s - workflow.elapsed_s)
     if workflow.progress > 0.01:  # a count of iterations may be reached before the time is
         left_s = min(left_s, workflow.elapsed_s * (1 - workflow.progress) / workflow.progress)
@@ -119,10 +119,10 @@ def _time_line(workflow: "WorkflowView", theme: Theme, *, room: int) -> Line:
     return line
 
 
-def compact(workflow: "WorkflowView", width: int, theme: Theme, *, name_width: int) -> Line:
+def compact(workflow: "WorkflowView", width: int, theme: Theme, *, name_width: int) -> StyledLine:
     """The workflow in one line."""
     mark, role = status_mark(theme, workflow.status)
-    line = Line(theme, mark, role).add(" ").add_fit(workflow.name, name_width, "title")
+    line = StyledLine(theme, mark, role).add(" ").add_fit(workflow.name, name_width, "title")
     if is_active(workflow) and workflow.status == "running":
         line.add(f"  {workflow.progress:4.0%}")
     else:
@@ -139,16 +139,16 @@ def compact(workflow: "WorkflowView", width: int, theme: Theme, *, name_width: i
     return line
 
 
-def numbers(workflow: "WorkflowView", width: int, theme: Theme) -> Line:
+def numbers(workflow: "WorkflowView", width: int, theme: Theme) -> StyledLine:
     """The figures of the whole workflow, the most telling first."""
-    line = Line(theme, " " * INDENT)
+    line = StyledLine(theme, " " * INDENT)
     _append_fitting(line, _facts(workflow, theme, is_live=True), width, first_gap="")
     return line
 
 
-def _facts(workflow: "WorkflowView", theme: Theme, *, is_live: bool) -> list[Line]:
-    def fact(value: str, label: str, role: str = "title") -> Line:
-        return Line(theme, value, role).add(f" {label}", "dim")
+def _facts(workflow: "WorkflowView", theme: Theme, *, is_live: bool) -> list[StyledLine]:
+    def fact(value: str, label: str, role: str = "title") -> StyledLine:
+        return StyledLine(theme, value, role).add(f" {label}", "dim")
 
     rate_now = fact(f"{format_rate(workflow.rate_now)}/s", "now")
     failed = fact(
@@ -187,7 +187,12 @@ def _percent_of(part: int, whole: int) -> str:
 
 
 def _append_fitting(
-    line: Line, parts: Sequence[Line], width: int, *, gap: str = "  ", first_gap: str = "  "
+    line: StyledLine,
+    parts: Sequence[StyledLine],
+    width: int,
+    *,
+    gap: str = "  ",
+    first_gap: str = "  ",
 ) -> None:
     before = first_gap
     for part in parts:
@@ -198,7 +203,7 @@ def _append_fitting(
         before = gap + " " * (-part.width % 2)
 
 
-def steps(views: Sequence["StepView"], width: int, rows: int, theme: Theme) -> list[Line]:
+def steps(views: Sequence["StepView"], width: int, rows: int, theme: Theme) -> list[StyledLine]:
     """The step table in at most `rows` rows, its title included."""
     if rows < 2 or not views:
         return []
@@ -234,7 +239,9 @@ def steps(views: Sequence["StepView"], width: int, rows: int, theme: Theme) -> l
     lines = table(theme, columns, width, indent=INDENT)
     if len(shown) < len(views) and len(lines) < rows:
         hidden = len(views) - len(shown)
-        lines.append(Line(theme, " " * INDENT).add(f"{theme.glyphs.ellipsis} {hidden} more", "dim"))
+        lines.append(
+            StyledLine(theme, " " * INDENT).add(f"{theme.glyphs.ellipsis} {hidden} more", "dim")
+        )
     return lines
 
 
@@ -276,9 +283,9 @@ def by_count(counts: Mapping[_Key, int]) -> list[tuple[_Key, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-def note_lines(notes: Sequence[Note], width: int, theme: Theme) -> list[Line]:
+def note_lines(notes: Sequence[Note], width: int, theme: Theme) -> list[StyledLine]:
     """`errors  timeout 12 · reset 3`: several to a line where they fit, else cut at the width."""
-    lines: list[Line] = []
+    lines: list[StyledLine] = []
     for title, items in notes:
         whole = _note_line(title, items, 10_000, theme)
         if lines and lines[-1].width + _NOTE_GAP + whole.width <= width:
@@ -286,15 +293,17 @@ def note_lines(notes: Sequence[Note], width: int, theme: Theme) -> list[Line]:
         else:
             room = width - INDENT
             line = whole if whole.width <= room else _note_line(title, items, room, theme)
-            lines.append(Line(theme, " " * INDENT).extend(line))
+            lines.append(StyledLine(theme, " " * INDENT).extend(line))
     return lines
 
 
-def _note_line(title: str, items: Sequence[tuple[str, str, str]], width: int, theme: Theme) -> Line:
-    line = Line(theme, title, "dim")
+def _note_line(
+    title: str, items: Sequence[tuple[str, str, str]], width: int, theme: Theme
+) -> StyledLine:
+    line = StyledLine(theme, title, "dim")
     gap = "  "
     for index, (name, value, role) in enumerate(items):
-        part = Line(theme, name, role)
+        part = StyledLine(theme, name, role)
         if value:
             part.add(f" {value}")
         rest = len(items) - index
@@ -307,7 +316,7 @@ def _note_line(title: str, items: Sequence[tuple[str, str, str]], width: int, th
     return line
 
 
-def plots(workflow: "WorkflowView", width: int, rows: int, theme: Theme) -> list[Line]:
+def plots(workflow: "WorkflowView", width: int, rows: int, theme: Theme) -> list[StyledLine]:
     """Rate and latency over time, beside each other where there is room, else one above."""
     room = width - INDENT
     if room >= _SIDE_BY_SIDE_WIDTH:
@@ -316,7 +325,7 @@ def plots(workflow: "WorkflowView", width: int, rows: int, theme: Theme) -> list
         left = _rate_plot(workflow, left_width, rows, theme)
         right = _latency_plot(workflow, room - gap - left_width, rows, theme)
         return [
-            Line(theme, " " * INDENT).extend(a).pad_to(INDENT + left_width + gap).extend(b)
+            StyledLine(theme, " " * INDENT).extend(a).pad_to(INDENT + left_width + gap).extend(b)
             for a, b in zip(left, right, strict=True)
         ]
     if rows >= 2 * PLOT_ROWS_MIN:
@@ -325,7 +334,7 @@ def plots(workflow: "WorkflowView", width: int, rows: int, theme: Theme) -> list
         blocks += _latency_plot(workflow, room, upper, theme)
     else:
         blocks = _rate_plot(workflow, room, rows, theme)
-    return [Line(theme, " " * INDENT).extend(line) for line in blocks]
+    return [StyledLine(theme, " " * INDENT).extend(line) for line in blocks]
 
 
 def _span(workflow: "WorkflowView") -> tuple[float, float]:
@@ -334,7 +343,7 @@ def _span(workflow: "WorkflowView") -> tuple[float, float]:
     return span_s, span_s / workflow.series_interval_s
 
 
-def _rate_plot(workflow: "WorkflowView", width: int, rows: int, theme: Theme) -> list[Line]:
+def _rate_plot(workflow: "WorkflowView", width: int, rows: int, theme: Theme) -> list[StyledLine]:
     span_s, span_points = _span(workflow)
     curve_rows = rows - 1 - _has_time_axis(rows)
     top = plot.nice_ceiling(max(workflow.rate_series, default=0.0))
@@ -348,7 +357,7 @@ def _rate_plot(workflow: "WorkflowView", width: int, rows: int, theme: Theme) ->
         top=top,
         unicode=theme.unicode,
     )
-    title = Line(theme, "requests per second", "dim")
+    title = StyledLine(theme, "requests per second", "dim")
     if any(workflow.failed_series):
         title.add(f"  {plot.failed_mark(theme.unicode)} ", "failed").add("failed", "dim")
     labels = _labels(curve_rows, (format_short(top), format_short(top / 2), "0"))
@@ -356,7 +365,9 @@ def _rate_plot(workflow: "WorkflowView", width: int, rows: int, theme: Theme) ->
     return [title, *lines, *_time_axis(theme, rows, curve_width, span_s)]
 
 
-def _latency_plot(workflow: "WorkflowView", width: int, rows: int, theme: Theme) -> list[Line]:
+def _latency_plot(
+    workflow: "WorkflowView", width: int, rows: int, theme: Theme
+) -> list[StyledLine]:
     span_s, span_points = _span(workflow)
     curve_rows = rows - 1 - _has_time_axis(rows)
     curve_width = width - _LABEL_WIDTH - 2
@@ -375,7 +386,7 @@ def _latency_plot(workflow: "WorkflowView", width: int, rows: int, theme: Theme)
         high=high,
         unicode=theme.unicode,
     )
-    title = Line(theme, "latency", "dim")
+    title = StyledLine(theme, "latency", "dim")
     for mark, name in zip(plot.marks(theme.unicode), ("p99", "p50"), strict=True):
         title.add(f"  {mark} ", name).add(name, "dim")
     middle = (low * high) ** 0.5
@@ -389,7 +400,7 @@ def _plot_rows(
     labels: Sequence[str],
     body: Sequence[Sequence[plot.Run]],
     roles: tuple[str, str],
-) -> list[Line]:
+) -> list[StyledLine]:
     lines = []
     for label, row in zip(labels, body, strict=True):
         line = _axis_row(theme, label)
@@ -416,19 +427,21 @@ def _labels(rows: int, marks: tuple[str, str, str]) -> list[str]:
     return labels
 
 
-def _axis_row(theme: Theme, label: str) -> Line:
+def _axis_row(theme: Theme, label: str) -> StyledLine:
     glyph = theme.glyphs.axis if label else theme.glyphs.gutter
-    return Line(theme).add_fit(label, _LABEL_WIDTH, "dim", right=True).add(f" {glyph}", "track")
+    return (
+        StyledLine(theme).add_fit(label, _LABEL_WIDTH, "dim", right=True).add(f" {glyph}", "track")
+    )
 
 
 def _has_time_axis(rows: int) -> bool:
     return rows >= PLOT_ROWS_MIN + 1
 
 
-def _time_axis(theme: Theme, rows: int, width: int, span_s: float) -> list[Line]:
+def _time_axis(theme: Theme, rows: int, width: int, span_s: float) -> list[StyledLine]:
     if not _has_time_axis(rows):
         return []
     end = format_clock(span_s)
-    line = Line(theme, " " * (_LABEL_WIDTH + 1)).add(theme.glyphs.corner, "track")
+    line = StyledLine(theme, " " * (_LABEL_WIDTH + 1)).add(theme.glyphs.corner, "track")
     line.add("00:00", "dim").add(theme.glyphs.rule * max(0, width - 5 - len(end)), "track")
     return [line.add(end, "dim")]

@@ -14,7 +14,7 @@ from hyperscale.reporting.results import (
     failed_checks,
     is_fruitless,
 )
-from hyperscale.ui.line import Column, Line, table, wrap
+from hyperscale.ui.line import Column, StyledLine, table, wrap
 from hyperscale.ui.panel import INDENT, Note, by_count, status_mark, step_label
 from hyperscale.ui.text import format_bytes, format_count, format_ms, format_rate, wrap_words
 from hyperscale.ui.theme import Theme
@@ -29,14 +29,14 @@ _OUTPUT_ORDER = {"html": 0, "json": 1, "output": 2}  # what people open comes fi
 def summary(result: RunResult, width: int, theme: Theme) -> list[str]:
     """The summary as lines of at most `width` cells."""
     width = max(_WIDTH_MIN, width)
-    lines = [Line(theme)]
+    lines = [StyledLine(theme)]
     for workflow in result.workflows:
         usage = [each for each in result.usage if each.workflow == workflow.name]
-        lines += [*_workflow(workflow, usage, width, theme), Line(theme)]
+        lines += [*_workflow(workflow, usage, width, theme), StyledLine(theme)]
     if result.thresholds:
-        lines += [*_thresholds(result.thresholds, width, theme), Line(theme)]
+        lines += [*_thresholds(result.thresholds, width, theme), StyledLine(theme)]
     if result.warnings or result.saturated:
-        lines += [*_warnings(result, width, theme), Line(theme)]
+        lines += [*_warnings(result, width, theme), StyledLine(theme)]
     rendered = [line.render(width).rstrip() for line in lines]
     if result.outputs:
         # Paths are for copying: better wrapped by the terminal than cut by us.
@@ -47,11 +47,11 @@ def summary(result: RunResult, width: int, theme: Theme) -> list[str]:
 
 def _workflow(
     workflow: WorkflowResult, usage: Sequence[UsageResult], width: int, theme: Theme
-) -> list[Line]:
+) -> list[StyledLine]:
     mark, role = status_mark(theme, workflow.status.value)
     if is_fruitless(workflow):
         mark, role = theme.glyphs.failed, "failed"
-    head = Line(theme, mark, role).add(" ").add(workflow.name, "title")
+    head = StyledLine(theme, mark, role).add(" ").add(workflow.name, "title")
     head.add("  ").add(workflow.status.value, role)
     if not workflow.elapsed_seconds and not workflow.total:
         return [head, *_error(workflow, width, theme)]
@@ -76,25 +76,25 @@ def _workflow(
     return lines
 
 
-def _block(title: str, parts: Sequence[Line], width: int, theme: Theme) -> list[Line]:
+def _block(title: str, parts: Sequence[StyledLine], width: int, theme: Theme) -> list[StyledLine]:
     """`errors   timeout 12 · reset 3`, over as many lines as it takes: nothing is left out."""
-    head = Line(theme, " " * INDENT).add_fit(title, _TITLE_WIDTH, "dim").add("  ")
+    head = StyledLine(theme, " " * INDENT).add_fit(title, _TITLE_WIDTH, "dim").add("  ")
     return wrap(theme, head, parts, width, gap=f" {theme.glyphs.separator} ")
 
 
-def _item(theme: Theme, name: str, value: str, role: str) -> Line:
-    return Line(theme, name, role).add(f" {value}")
+def _item(theme: Theme, name: str, value: str, role: str) -> StyledLine:
+    return StyledLine(theme, name, role).add(f" {value}")
 
 
-def _error(workflow: WorkflowResult, width: int, theme: Theme) -> list[Line]:
+def _error(workflow: WorkflowResult, width: int, theme: Theme) -> list[StyledLine]:
     if not workflow.error:
         return []
     role = "warn" if workflow.status is RunStatus.CANCELLED else "failed"
     parts = wrap_words(theme.clean(workflow.error), width - INDENT)
-    return [Line(theme, " " * INDENT).add(part, role) for part in parts]
+    return [StyledLine(theme, " " * INDENT).add(part, role) for part in parts]
 
 
-def _steps(workflow: WorkflowResult, width: int, theme: Theme) -> list[Line]:
+def _steps(workflow: WorkflowResult, width: int, theme: Theme) -> list[StyledLine]:
     rows: list[StepResult] = list(workflow.steps)
     if sum(step.kind == "test" for step in rows) > 1:
         rows.append(_total(workflow))
@@ -216,31 +216,33 @@ def _metric(metric: MetricResult) -> str:
     return f"{metric.value:,.6g}" if abs(metric.value) < 1e6 else f"{metric.value:,.0f}"
 
 
-def _checks(workflow: WorkflowResult, width: int, theme: Theme) -> list[Line]:
+def _checks(workflow: WorkflowResult, width: int, theme: Theme) -> list[StyledLine]:
     glyphs = theme.glyphs
-    lines: list[Line] = []
+    lines: list[StyledLine] = []
     passing = [check for check in workflow.checks if check.passed and not check.failed]
     if passing:
         parts = [
-            Line(theme, f"{glyphs.passed} ", "ok").add(f"{c.name} {format_count(c.passed)}")
+            StyledLine(theme, f"{glyphs.passed} ", "ok").add(f"{c.name} {format_count(c.passed)}")
             for c in passing
         ]
         lines += _block("checks", parts, width, theme)
     for check in workflow.checks:
         if check.failed:
             total = format_count(check.passed + check.failed)
-            part = Line(theme, f"{glyphs.failed} {check.name}", "failed")
+            part = StyledLine(theme, f"{glyphs.failed} {check.name}", "failed")
             part.add(f" {format_count(check.failed)} of {total} failed")
             if check.first_failure:
                 part.add(f"  first: {check.first_failure}", "dim")
             lines += _block("checks" if not lines else "", [part], width, theme)
         elif not check.passed:
-            part = Line(theme, check.name).add(" never ran", "warn")
+            part = StyledLine(theme, check.name).add(" never ran", "warn")
             lines += _block("checks" if not lines else "", [part], width, theme)
     return lines
 
 
-def _thresholds(thresholds: Sequence[ThresholdResult], width: int, theme: Theme) -> list[Line]:
+def _thresholds(
+    thresholds: Sequence[ThresholdResult], width: int, theme: Theme
+) -> list[StyledLine]:
     glyphs = theme.glyphs
     roles = tuple("ok" if threshold.passed else "failed" for threshold in thresholds)
     columns = [
@@ -266,7 +268,7 @@ def _measured(threshold: ThresholdResult) -> str:
     return f"{threshold.value:,.4g}{threshold.unit}"
 
 
-def _warnings(result: RunResult, width: int, theme: Theme) -> list[Line]:
+def _warnings(result: RunResult, width: int, theme: Theme) -> list[StyledLine]:
     warnings = result.warnings or [
         "the load generator itself was saturated, so latencies are suspect"
     ]
@@ -274,25 +276,25 @@ def _warnings(result: RunResult, width: int, theme: Theme) -> list[Line]:
     for warning in warnings:
         for index, part in enumerate(wrap_words(theme.clean(warning), width - 2)):
             mark = theme.glyphs.warning if not index else " "
-            lines.append(Line(theme, f"{mark} ", "warn").add(part, "warn"))
+            lines.append(StyledLine(theme, f"{mark} ", "warn").add(part, "warn"))
     return lines
 
 
-def _outputs(outputs: Mapping[str, str], theme: Theme) -> list[Line]:
+def _outputs(outputs: Mapping[str, str], theme: Theme) -> list[StyledLine]:
     widest = max(len(theme.clean(kind)) for kind in outputs)
     return [
-        Line(theme).add_fit(kind, widest, "dim").add("  ").add(path, "title")
+        StyledLine(theme).add_fit(kind, widest, "dim").add("  ").add(path, "title")
         for kind, path in sorted(outputs.items(), key=lambda item: _OUTPUT_ORDER.get(item[0], 9))
     ]
 
 
-def _verdict(result: RunResult, width: int, theme: Theme) -> list[Line]:
+def _verdict(result: RunResult, width: int, theme: Theme) -> list[StyledLine]:
     mark, role = status_mark(theme, result.status.value)
     if result.status is not RunStatus.COMPLETED:
         text = f"{mark} {result.status.value}"
         if result.elapsed_seconds:  # one that never began took no time
             text += f" after {format_duration(result.elapsed_seconds)}"
-        return [Line(theme, text, role)]
+        return [StyledLine(theme, text, role)]
     broken = [threshold for threshold in result.thresholds if not threshold.passed]
     checks = [c for w in result.workflows for c in failed_checks(w, result.thresholds)]
     took = format_duration(result.elapsed_seconds)
@@ -301,13 +303,13 @@ def _verdict(result: RunResult, width: int, theme: Theme) -> list[Line]:
         text = f"{theme.glyphs.failed} completed in {took}, but no request of "
         text += f"{_listed(fruitless)} succeeded; no threshold or check minds, so the exit code is "
         text += '0: thresholds = {"errors": "<1%"} would'
-        return [Line(theme, part, "failed") for part in wrap_words(theme.clean(text), width)]
+        return [StyledLine(theme, part, "failed") for part in wrap_words(theme.clean(text), width)]
     if result.passed:
-        return [Line(theme, f"{theme.glyphs.passed} passed in {took}", "ok")]
+        return [StyledLine(theme, f"{theme.glyphs.passed} passed in {took}", "ok")]
     parts = [f"{t.name} {t.limit} (was {_measured(t)})" for t in broken]
     parts += [f"check {check.name}" for check in checks]
     text = f"{theme.glyphs.failed} failed: {', '.join(parts)}"
-    return [Line(theme, part, "failed") for part in wrap_words(theme.clean(text), width)]
+    return [StyledLine(theme, part, "failed") for part in wrap_words(theme.clean(text), width)]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -9,12 +9,12 @@ import msgspec
 import uvloop
 
 from hyperscale.execution.protocol import (
-    Died,
-    Event,
-    Finished,
-    Output,
-    Prepare,
-    Report,
+    ExecutorDied,
+    ExecutorEvent,
+    ExecutorOutput,
+    PrepareSlot,
+    SlotFinished,
+    SlotReport,
 )
 from hyperscale.execution.supervisor import ExecutorPool
 from hyperscale.graph import build_plan, collect, load_module
@@ -59,21 +59,21 @@ class Outcome:
 
     def __init__(self) -> None:
         self.reports: list[PartReport] = []
-        self.finished: Finished | None = None
-        self.died: Died | None = None
+        self.finished: SlotFinished | None = None
+        self.died: ExecutorDied | None = None
         self.output = ""
-        self.events: list[Event] = []
+        self.events: list[ExecutorEvent] = []
 
-    def take(self, event: Event) -> None:
+    def take(self, event: ExecutorEvent) -> None:
         self.events.append(event)
         match event:
-            case Report():
+            case SlotReport():
                 self.reports.append(event.report)
-            case Finished():
+            case SlotFinished():
                 self.finished = event
-            case Died():
+            case ExecutorDied():
                 self.died = event
-            case Output():
+            case ExecutorOutput():
                 self.output += event.text
 
     @property
@@ -118,8 +118,8 @@ class Bench:
 
     def assignment(
         self, workflow: str, index: int, *, context: bytes = b"", static: bool = True
-    ) -> Prepare:
-        return Prepare(
+    ) -> PrepareSlot:
+        return PrepareSlot(
             bundle="",
             file=str(self.lab.file),
             workflow=workflow,
@@ -201,7 +201,7 @@ class Lab:
                 async with bench.changed:
                     bench.changed.notify_all()
 
-            def take(index: int, event: Event) -> None:
+            def take(index: int, event: ExecutorEvent) -> None:
                 outcomes[index].take(event)
                 task = asyncio.ensure_future(wake())
                 wakers.add(task)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hyperscale.execution.protocol import Output
+from hyperscale.execution.protocol import ExecutorOutput
 from tests.execution.lab import Bench, Lab
 
 
@@ -73,8 +73,8 @@ def test_output_of_every_kind_is_captured_and_written_to_the_log(lab: Lab, tmp_p
             assert words in said, said
         # All of it before the part's end.
         kinds = [type(event) for event in outcome.events]
-        assert Output in kinds
-        assert kinds[-1] is not Output
+        assert ExecutorOutput in kinds
+        assert kinds[-1] is not ExecutorOutput
 
     logs = tmp_path / "logs"
     lab.work(work, log_dir=logs)

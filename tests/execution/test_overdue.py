@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperscale.execution.limits import SILENT_S, TEARDOWN_S
-from hyperscale.execution.overdue import Overdue
+from hyperscale.execution.overdue import OverdueWatch
 
 DUE_S = 100.0
 LAST_S = DUE_S + TEARDOWN_S + 2 * SILENT_S
@@ -18,7 +18,7 @@ def first_verdict(
     speaks_until_s: float = 0.0,
 ) -> tuple[float, str]:
     """When, looking every quarter of a second, it is killed, and why."""
-    overdue = Overdue(due_s=DUE_S)
+    overdue = OverdueWatch(due_s=DUE_S)
     now_s = DUE_S
     while True:
         verdict = overdue.verdict(

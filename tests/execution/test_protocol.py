@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 
 from hyperscale.execution.protocol import (
     FRAME_BYTES_MAX,
-    Exit,
-    Finished,
+    ExecutorHello,
+    ExitExecutor,
     FrameError,
-    Hello,
-    Lease,
     PartStatus,
-    Prepare,
-    Prepared,
+    PrepareSlot,
     RefusalKind,
-    Refused,
-    Report,
-    Start,
-    Stop,
-    TearingDown,
+    RenewLease,
+    SlotFinished,
+    SlotPrepared,
+    SlotRefused,
+    SlotReport,
+    SlotTearingDown,
+    StartSlot,
+    StopSlot,
     encode_frame,
     from_executor_decoder,
     to_executor_decoder,
@@ -59,19 +59,19 @@ REPORT = PartReport(
     ],
 )
 TO_EXECUTOR = [
-    Prepare(bundle="/b.zip", file="shop.py", workflow="Shop", plan=PLAN, slot=1, slots=2),
-    Start(start_in_ms=12.5),
-    Lease(deadline_boottime_ns=2**62),
-    Stop(reason="interrupted", grace_s=1.0),
-    Exit(),
+    PrepareSlot(bundle="/b.zip", file="shop.py", workflow="Shop", plan=PLAN, slot=1, slots=2),
+    StartSlot(start_in_ms=12.5),
+    RenewLease(deadline_boottime_ns=2**62),
+    StopSlot(reason="interrupted", grace_s=1.0),
+    ExitExecutor(),
 ]
 FROM_EXECUTOR = [
-    Hello(pid=42),
-    Prepared(),
-    Refused(error="no such host", kind=RefusalKind.INPUT, hint="look again"),
-    Report(report=REPORT),
-    TearingDown(),
-    Finished(status=PartStatus.FAILED, report=REPORT, error="boom", provided=b"\xff"),
+    ExecutorHello(pid=42),
+    SlotPrepared(),
+    SlotRefused(error="no such host", kind=RefusalKind.INPUT, hint="look again"),
+    SlotReport(report=REPORT),
+    SlotTearingDown(),
+    SlotFinished(status=PartStatus.FAILED, report=REPORT, error="boom", provided=b"\xff"),
 ]
 
 
@@ -96,10 +96,10 @@ def test_a_stream_fed_byte_by_byte_gives_the_same_messages() -> None:
 
 def test_trailing_bytes_wait_for_the_rest_of_their_frame() -> None:
     decoder = to_executor_decoder()
-    second = encode_frame(Start(start_in_ms=3.0))
-    assert decoder.feed(encode_frame(Exit()) + second[:6]) == [Exit()]
+    second = encode_frame(StartSlot(start_in_ms=3.0))
+    assert decoder.feed(encode_frame(ExitExecutor()) + second[:6]) == [ExitExecutor()]
     assert decoder.is_mid_frame
-    assert decoder.feed(second[6:]) == [Start(start_in_ms=3.0)]
+    assert decoder.feed(second[6:]) == [StartSlot(start_in_ms=3.0)]
 
 
 @given(st.data())
@@ -120,22 +120,22 @@ def test_an_oversized_frame_is_refused_by_its_header_alone() -> None:
 
 
 def test_an_oversized_message_is_never_sent() -> None:
-    message = Prepare(
+    message = PrepareSlot(
         bundle="", file="a.py", workflow="A", plan=PLAN, context=bytes(FRAME_BYTES_MAX)
     )
-    with pytest.raises(FrameError, match="Prepare message of"):
+    with pytest.raises(FrameError, match="PrepareSlot message of"):
         encode_frame(message)
 
 
 def test_a_message_of_the_other_direction_is_refused() -> None:
     with pytest.raises(FrameError, match="no message"):
-        to_executor_decoder().feed(encode_frame(Hello(pid=1)))
+        to_executor_decoder().feed(encode_frame(ExecutorHello(pid=1)))
 
 
 def test_unknown_fields_are_ignored_so_a_newer_side_may_add_some() -> None:
     payload = msgspec.msgpack.encode({"type": "start", "start_in_ms": 5.0, "colour": "blue"})
     frame = len(payload).to_bytes(4, "big") + payload
-    assert to_executor_decoder().feed(frame) == [Start(start_in_ms=5.0)]
+    assert to_executor_decoder().feed(frame) == [StartSlot(start_in_ms=5.0)]
 
 
 @given(st.binary(max_size=64))

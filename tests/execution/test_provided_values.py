@@ -2,7 +2,7 @@
 
 from hyperscale.execution.protocol import PartStatus
 from hyperscale.execution.values import pack_value
-from hyperscale.plan.context import Received, Value, decode_provided, encode_received
+from hyperscale.plan.context import ContextValue, ReceivedContext, decode_provided, encode_received
 from tests.execution.lab import Lab
 
 
@@ -58,10 +58,11 @@ def test_provided_values_and_the_context_leave_as_bytes_nobody_else_reads(lab: L
     assert set(provided.context) == {"plain"}
     assert "lock" in outcome.output
     values = {
-        key: Value(chunks=(data,)) for key, data in (provided.states | provided.context).items()
+        key: ContextValue(chunks=(data,))
+        for key, data in (provided.states | provided.context).items()
     }
     uses = {"take": {key: values[key] for key in ("token", "last")}}
-    received = encode_received(Received(context=values, uses=uses))
+    received = encode_received(ReceivedContext(context=values, uses=uses))
     lab.run("Shop", context=received)
     expected = "('t-1', 42, '-') {'a': [1, 2.5, None, 'x', b'y']} t-1 False"
     assert lab.log() == [expected] * 2
@@ -96,8 +97,10 @@ def test_a_provided_list_is_the_lists_of_all_parts(lab: Lab) -> None:
             async def use(self) -> Result:
                 return Result()
     """)
-    value = Value(chunks=(pack_value([1, 2], where=""), pack_value([3], where="")), is_list=True)
-    lab.run("Shop", context=encode_received(Received(uses={"take": {"ids": value}})))
+    value = ContextValue(
+        chunks=(pack_value([1, 2], where=""), pack_value([3], where="")), is_list=True
+    )
+    lab.run("Shop", context=encode_received(ReceivedContext(uses={"take": {"ids": value}})))
     assert lab.log() == ["[1, 2, 3]"]
 
 

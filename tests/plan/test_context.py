@@ -8,11 +8,11 @@ from hyperscale.errors import RunError
 from hyperscale.plan import StateKind, StatePlan, WorkflowPlan
 from hyperscale.plan.context import (
     CONTEXT_BYTES_MAX,
+    ContextValue,
     MissingContextError,
     Namespace,
     Provided,
-    Received,
-    Value,
+    ReceivedContext,
     decode_provided,
     decode_received,
     encode_provided,
@@ -50,11 +50,11 @@ def plan(
     )
 
 
-def one(value: bytes) -> Value:
-    return Value(chunks=(value,))
+def one(value: bytes) -> ContextValue:
+    return ContextValue(chunks=(value,))
 
 
-def flow(seed: WorkflowPlan, shop: WorkflowPlan, **states: bytes) -> Received:
+def flow(seed: WorkflowPlan, shop: WorkflowPlan, **states: bytes) -> ReceivedContext:
     given_ = namespace_of(seed, [Provided(states=dict(states))])
     return received_by(shop, [seed, shop], {seed.name: given_})
 
@@ -111,7 +111,7 @@ def test_lists_of_all_parts_are_kept_in_order_of_slots() -> None:
     seed = plan("Seed", provide("key", "Shop", is_list=True))
     parts = [Provided(slot=slot, states={"key": b"%d" % slot}) for slot in (2, 0, 1)]
     assert namespace_of(seed, parts).states == {
-        "key": Value(chunks=(b"0", b"1", b"2"), is_list=True)
+        "key": ContextValue(chunks=(b"0", b"1", b"2"), is_list=True)
     }
 
 
@@ -149,7 +149,7 @@ def test_too_much_context_is_refused_naming_the_largest() -> None:
 
 def test_a_workflow_whose_dependencies_left_nothing_starts_empty() -> None:
     shop = plan("Shop", use("Seed"), depends=("Seed",))
-    assert received_by(shop, [shop], {}) == Received(uses={"take": {}})
+    assert received_by(shop, [shop], {}) == ReceivedContext(uses={"take": {}})
     assert namespace_of(shop, []) == Namespace()
 
 
@@ -162,11 +162,12 @@ def test_what_was_provided_survives_its_travel(
 ) -> None:
     provided = Provided(slot=slot, states=states, context=context)
     assert decode_provided(encode_provided(provided)) == provided
-    received = Received(
+    received = ReceivedContext(
         context={key: one(value) for key, value in context.items()},
         uses={
             "take": {
-                key: Value(chunks=(value, value), is_list=True) for key, value in states.items()
+                key: ContextValue(chunks=(value, value), is_list=True)
+                for key, value in states.items()
             }
         },
     )
@@ -175,4 +176,4 @@ def test_what_was_provided_survives_its_travel(
 
 def test_no_bytes_are_nothing_provided_and_nothing_received() -> None:
     assert decode_provided(b"") == Provided()
-    assert decode_received(b"") == Received()
+    assert decode_received(b"") == ReceivedContext()

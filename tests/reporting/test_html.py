@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyperscale.reporting.html import encode_html
-from hyperscale.reporting.html.charts import Line, nice_ticks, percentile_chart, time_chart
+from hyperscale.reporting.html.charts import ChartLine, nice_ticks, percentile_chart, time_chart
 from hyperscale.reporting.html.markup import (
     Html,
     h,
@@ -189,7 +189,9 @@ def plotted(svg: str) -> list[list[object]]:
 
 
 def test_a_gap_in_the_numbers_is_a_gap_in_the_line() -> None:
-    line = Line("p50", "c0", [(0, 1.0), (1, 2.0), (2, None), (3, 3.0), (4, None), (5, 1), (6, 1)])
+    line = ChartLine(
+        "p50", "c0", [(0, 1.0), (1, 2.0), (2, None), (3, 3.0), (4, None), (5, 1), (6, 1)]
+    )
     svg = time_chart("Latency", [line], until_s=7, unit="ms", empty="")
     tags = Page(svg.encode()).tags
     assert tags.count("path") == 2
@@ -198,7 +200,9 @@ def test_a_gap_in_the_numbers_is_a_gap_in_the_line() -> None:
 
 
 def test_nothing_to_plot_says_so() -> None:
-    svg = percentile_chart("Latency by percentile", [Line("all", "c0", [])], empty="Nothing timed.")
+    svg = percentile_chart(
+        "Latency by percentile", [ChartLine("all", "c0", [])], empty="Nothing timed."
+    )
     assert Page(svg.encode()).texts == ["Latency by percentile", "Nothing timed."]
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hyperscale.reporting.results import RunResult, RunStatus
-from hyperscale.runner.drive import Options, drive
-from hyperscale.runner.source import job_from_file
+from hyperscale.runner.drive import RunOptions, drive
+from hyperscale.runner.source import load_test_file
 from hyperscale.ui.api import SilentUi
 from tests.conftest import RunningTarget
 
@@ -114,8 +114,8 @@ def total_of(routes: Any, wanted: list[tuple[str, str]]) -> int:
 
 
 def run_once(path: Path, workers: int, timeout_s: float | None = None) -> RunResult:
-    options = Options(workers=workers, timeout_s=timeout_s)
-    return asyncio.run(drive(job_from_file(path), options, SilentUi())).result
+    options = RunOptions(workers=workers, timeout_s=timeout_s)
+    return asyncio.run(drive(load_test_file(path), options, SilentUi())).result
 
 
 def check_counts(tmp_path: Path, target: RunningTarget, workers: int, seed: int) -> None:

@@ -14,8 +14,8 @@ from hyperscale import LocalRunner, Workflow, step
 from hyperscale.config import GRACE_S
 from hyperscale.errors import InputError
 from hyperscale.reporting.results import RunResult, RunStatus
-from hyperscale.runner.drive import Options, drive, executors_needed
-from hyperscale.runner.source import job_from_file
+from hyperscale.runner.drive import RunOptions, drive, executors_needed
+from hyperscale.runner.source import load_test_file
 from hyperscale.ui.api import SilentUi
 from tests.cli.command import executors_of, until
 from tests.conftest import RunningTarget
@@ -44,8 +44,8 @@ def write(tmp_path: Path, body: str) -> Path:
 
 
 def run_file(path: Path, *, workers: int = 2) -> RunResult:
-    options = Options(workers=workers)
-    return asyncio.run(drive(job_from_file(path), options, SilentUi())).result
+    options = RunOptions(workers=workers)
+    return asyncio.run(drive(load_test_file(path), options, SilentUi())).result
 
 
 def logged(path: Path) -> list[list[str]]:
@@ -291,7 +291,7 @@ def test_no_more_executors_are_started_than_can_be_busy(tmp_path: Path) -> None:
                 pass
         """,
     )
-    plan = job_from_file(file).plan
+    plan = load_test_file(file).plan
     assert executors_needed(plan, 64) == 4
     assert executors_needed(plan, 2) == 2
 

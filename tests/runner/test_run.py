@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from hyperscale._native import Histogram
 from hyperscale.errors import InputError, InvariantError, RunError
-from hyperscale.execution.protocol import Died, Event, Finished, PartStatus, Report
+from hyperscale.execution.protocol import (
+    ExecutorDied,
+    ExecutorEvent,
+    PartStatus,
+    SlotFinished,
+    SlotReport,
+)
 from hyperscale.plan import (
     Plan,
     Priority,
@@ -23,19 +29,19 @@ from hyperscale.plan import (
 from hyperscale.plan.context import Provided, decode_received, encode_provided
 from hyperscale.reporting.results import RunStatus
 from hyperscale.runner.run import (
-    Begin,
-    Effect,
-    FromPart,
-    Interrupted,
-    Kill,
-    Prepare,
-    Prepared,
-    PrepareFailed,
-    Run,
+    ExecutorReported,
+    KillExecutors,
+    LocalRun,
+    PoolReady,
+    PrepareWorkflow,
+    RunEffect,
     RunEvent,
-    Start,
-    Stop,
+    RunInterrupted,
+    StartExecutors,
+    StopExecutors,
     Tick,
+    WorkflowPrepared,
+    WorkflowPrepareFailed,
 )
 from hyperscale.stats.report import PartReport, StepCounts, StepReport
 
@@ -88,18 +94,18 @@ class Bench:
         self, *workflows: WorkflowPlan, cores: int = 4, timeout_s: float | None = None
     ) -> None:
         plan = Plan(file="test.py", workflows=workflows)
-        self.run = Run(plan, cores=cores, timeout_s=timeout_s)
+        self.run = LocalRun(plan, cores=cores, timeout_s=timeout_s)
         self.now_s = 100.0
         self.slots: dict[int, tuple[str, int]] = {}
         self.received: dict[str, bytes] = {}
         self.preparing: set[str] = set()
-        self.log: list[Effect] = []
-        self.feed(Begin())
+        self.log: list[RunEffect] = []
+        self.feed(PoolReady())
 
-    def feed(self, event: RunEvent) -> list[Effect]:
+    def feed(self, event: RunEvent) -> list[RunEffect]:
         effects = self.run.handle(event, now_s=self.now_s)
         for effect in effects:
-            if isinstance(effect, Prepare):
+            if isinstance(effect, PrepareWorkflow):
                 self.received[effect.workflow] = effect.received
                 self.preparing.add(effect.workflow)
                 for slot, executor in enumerate(effect.executors):
@@ -111,23 +117,23 @@ class Bench:
     def executors(self, name: str) -> list[int]:
         return [executor for executor, (holder, _) in self.slots.items() if holder == name]
 
-    def prepared(self, *names: str) -> list[Effect]:
+    def prepared(self, *names: str) -> list[RunEffect]:
         effects = []
         for name in names:
             self.preparing.discard(name)
-            effects += self.feed(Prepared(name))
+            effects += self.feed(WorkflowPrepared(name))
         return effects
 
-    def refuse(self, name: str, error: RunError | InputError) -> list[Effect]:
+    def refuse(self, name: str, error: RunError | InputError) -> list[RunEffect]:
         self.preparing.discard(name)
         for executor in self.executors(name):
             del self.slots[executor]
-        return self.feed(PrepareFailed(name, error))
+        return self.feed(WorkflowPrepareFailed(name, error))
 
-    def part(self, executor: int, event: Event) -> list[Effect]:
-        if isinstance(event, Finished | Died):
+    def part(self, executor: int, event: ExecutorEvent) -> list[RunEffect]:
+        if isinstance(event, SlotFinished | ExecutorDied):
             self.slots.pop(executor, None)
-        return self.feed(FromPart(executor, event))
+        return self.feed(ExecutorReported(executor, event))
 
     def finish(
         self,
@@ -136,13 +142,13 @@ class Bench:
         status: PartStatus = PartStatus.COMPLETED,
         error: str | None = None,
         provided: Provided | None = None,
-    ) -> list[Effect]:
+    ) -> list[RunEffect]:
         effects = []
         for executor in self.executors(name):
             slot = self.slots[executor][1]
             part = report(name, slot, total=5)
             given = b"" if provided is None else encode_provided(provided)
-            finished = Finished(status=status, report=part, error=error, provided=given)
+            finished = SlotFinished(status=status, report=part, error=error, provided=given)
             effects += self.part(executor, finished)
         return effects
 
@@ -153,14 +159,14 @@ class Bench:
         return {outcome.stats.plan.name: outcome.error for outcome in self.run.outcomes()}
 
 
-def prepares(effects: Iterable[Effect]) -> dict[str, int]:
-    return {e.workflow: len(e.executors) for e in effects if isinstance(e, Prepare)}
+def prepares(effects: Iterable[RunEffect]) -> dict[str, int]:
+    return {e.workflow: len(e.executors) for e in effects if isinstance(e, PrepareWorkflow)}
 
 
 def test_a_lone_workflow_gets_every_core_starts_when_prepared_and_completes() -> None:
     bench = Bench(workflow("A"))
     assert prepares(bench.log) == {"A": 4}
-    assert bench.prepared("A") == [Start((0, 1, 2, 3))]
+    assert bench.prepared("A") == [StartExecutors((0, 1, 2, 3))]
     assert bench.statuses() == {"A": "running"}
     bench.finish("A")
     assert bench.run.is_over
@@ -216,8 +222,8 @@ def test_a_failed_dependency_cancels_everything_behind_it_and_nothing_else() -> 
 def test_a_dead_executor_fails_its_workflow_and_the_others_run_on_and_are_kept() -> None:
     bench = Bench(workflow("A"), cores=2)
     bench.prepared("A")
-    bench.part(0, Report(report=report("A", 0, total=3)))
-    assert bench.part(0, Died(pid=1, reason="killed by SIGKILL", signal=9)) == []
+    bench.part(0, SlotReport(report=report("A", 0, total=3)))
+    assert bench.part(0, ExecutorDied(pid=1, reason="killed by SIGKILL", signal=9)) == []
     assert not bench.run.is_over
     bench.finish("A")
     assert bench.run.status is RunStatus.FAILED
@@ -228,12 +234,14 @@ def test_a_dead_executor_fails_its_workflow_and_the_others_run_on_and_are_kept()
 def test_the_first_interrupt_stops_in_order_and_the_second_kills() -> None:
     bench = Bench(workflow("A"), workflow("B", depends=["A"]), cores=1)
     bench.prepared("A")
-    [stop] = bench.feed(Interrupted("SIGINT"))
-    assert isinstance(stop, Stop)
+    [stop] = bench.feed(RunInterrupted("SIGINT"))
+    assert isinstance(stop, StopExecutors)
     assert stop.executors == (0,)
     assert bench.statuses() == {"A": "stopping", "B": "cancelled"}
-    assert bench.feed(Interrupted("SIGINT")) == [Kill((0,), "interrupted twice by SIGINT")]
-    bench.part(0, Died(pid=1, reason="killed", signal=9))
+    assert bench.feed(RunInterrupted("SIGINT")) == [
+        KillExecutors((0,), "interrupted twice by SIGINT")
+    ]
+    bench.part(0, ExecutorDied(pid=1, reason="killed", signal=9))
     assert bench.run.is_over
     assert bench.run.status is RunStatus.CANCELLED
     assert bench.run.interrupted_by == "SIGINT"
@@ -246,7 +254,7 @@ def test_the_first_interrupt_stops_in_order_and_the_second_kills() -> None:
 def test_results_gathered_before_an_interrupt_are_kept() -> None:
     bench = Bench(workflow("A"), cores=1)
     bench.prepared("A")
-    bench.feed(Interrupted("SIGTERM"))
+    bench.feed(RunInterrupted("SIGTERM"))
     bench.finish("A", status=PartStatus.STOPPED, error="interrupted by SIGTERM")
     [outcome] = bench.run.outcomes()
     assert outcome.status is RunStatus.CANCELLED
@@ -258,10 +266,10 @@ def test_an_interrupt_while_preparing_ends_the_workflow_whichever_answer_wins(
     is_ready_first: bool,
 ) -> None:
     bench = Bench(workflow("A"), cores=2)
-    assert isinstance(bench.feed(Interrupted("SIGINT"))[0], Stop)
+    assert isinstance(bench.feed(RunInterrupted("SIGINT"))[0], StopExecutors)
     if is_ready_first:
         # Perhaps the first stop came before there was anything to stop: it is said again.
-        assert bench.prepared("A") == [Stop((0, 1), "interrupted by SIGINT")]
+        assert bench.prepared("A") == [StopExecutors((0, 1), "interrupted by SIGINT")]
         bench.finish("A", status=PartStatus.STOPPED, error="interrupted")
     else:
         bench.refuse("A", RunError("stopped while preparing"))
@@ -271,7 +279,7 @@ def test_an_interrupt_while_preparing_ends_the_workflow_whichever_answer_wins(
 
 def test_an_answer_that_comes_after_all_parts_are_gone_changes_nothing() -> None:
     bench = Bench(workflow("A"), cores=1)
-    bench.part(0, Died(pid=1, reason="gone"))
+    bench.part(0, ExecutorDied(pid=1, reason="gone"))
     assert bench.prepared("A") == []
     assert bench.statuses() == {"A": "failed"}
 
@@ -281,7 +289,7 @@ def test_the_timeout_of_the_run_stops_what_runs_and_cancels_what_waits() -> None
     bench.prepared("A")
     assert bench.run.wake_at_s() == 105.0
     bench.now_s = 105.0
-    assert isinstance(bench.feed(Tick())[0], Stop)
+    assert isinstance(bench.feed(Tick())[0], StopExecutors)
     assert bench.run.wake_at_s() == float("inf")
     bench.finish("A", status=PartStatus.STOPPED, error="timeout")
     assert bench.run.status is RunStatus.TIMEOUT
@@ -293,9 +301,11 @@ def test_a_threshold_that_aborts_ends_the_run_and_names_itself() -> None:
     limit = ThresholdPlan(name="errors", limit="<10%", abort_on_fail=True)
     bench = Bench(workflow("A", thresholds=(limit,)), workflow("B"), cores=2)
     bench.prepared("A", "B")
-    bench.part(bench.executors("A")[0], Report(report=report("A", 0, total=9, failed=9, at_s=3.0)))
+    bench.part(
+        bench.executors("A")[0], SlotReport(report=report("A", 0, total=9, failed=9, at_s=3.0))
+    )
     bench.now_s = bench.run.wake_at_s()
-    assert isinstance(bench.feed(Tick())[0], Stop)
+    assert isinstance(bench.feed(Tick())[0], StopExecutors)
     bench.finish("A", status=PartStatus.STOPPED, error="x")
     bench.finish("B", status=PartStatus.STOPPED, error="x")
     assert bench.run.aborted
@@ -308,7 +318,7 @@ def test_a_threshold_that_aborts_ends_the_run_and_names_itself() -> None:
 def test_bad_input_found_by_an_executor_voids_a_run_in_which_nothing_started() -> None:
     bench = Bench(workflow("A"), workflow("B"), cores=2)
     [stop] = bench.refuse("A", InputError("no such file"))
-    assert isinstance(stop, Stop)
+    assert isinstance(stop, StopExecutors)
     bench.refuse("B", RunError("stopped while preparing"))
     assert bench.run.is_over
     assert str(bench.run.input_error) == "no such file"
@@ -365,7 +375,7 @@ def test_an_illegal_move_is_a_bug_and_says_so() -> None:
     bench = Bench(workflow("A"), cores=1)
     bench.prepared("A")
     with pytest.raises(InvariantError, match="A: RUNNING -> RUNNING"):
-        bench.feed(Prepared("A"))
+        bench.feed(WorkflowPrepared("A"))
 
 
 # --- by chance ---------------------------------------------------------------------------
@@ -403,7 +413,7 @@ def test_any_run_ends_with_every_workflow_judged_and_every_core_back(
         bench.now_s += rng.random()
         assert bench.slots or bench.preparing, "nobody is busy, and the run is not over"
         if rng.random() < 0.03 * gloom:
-            bench.feed(Interrupted("SIGINT"))
+            bench.feed(RunInterrupted("SIGINT"))
             continue
         if bench.now_s >= bench.run.wake_at_s():
             bench.feed(Tick())
@@ -423,18 +433,18 @@ def test_any_run_ends_with_every_workflow_judged_and_every_core_back(
         executor = rng.choice(sorted(running))
         name, slot = bench.slots[executor]
         if rng.random() < 0.1 * gloom:
-            bench.part(executor, Died(pid=1, reason="dead"))
+            bench.part(executor, ExecutorDied(pid=1, reason="dead"))
         elif rng.random() < 0.3:
-            bench.part(executor, Report(report=report(name, slot)))
+            bench.part(executor, SlotReport(report=report(name, slot)))
         else:
             status = PartStatus.FAILED if rng.random() < 0.1 * gloom else PartStatus.COMPLETED
-            done = Finished(status=status, report=report(name, slot, at_s=2.0), error=None)
+            done = SlotFinished(status=status, report=report(name, slot, at_s=2.0), error=None)
             bench.part(executor, done)
     assert bench.run.is_over
     assert not bench.slots
     order: dict[str, int] = {}
     for index, effect in enumerate(bench.log):
-        if isinstance(effect, Prepare):
+        if isinstance(effect, PrepareWorkflow):
             assert effect.workflow not in order, "prepared twice"
             order[effect.workflow] = index
     outcomes = {outcome.stats.plan.name: outcome for outcome in bench.run.outcomes()}

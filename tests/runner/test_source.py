@@ -5,7 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from hyperscale.runner.source import Job, job_from_file
+from hyperscale.runner.source import LoadedTest, load_test_file
 
 FILE = """
 from hyperscale import Workflow, step
@@ -31,7 +31,7 @@ def test_files_read_in_many_threads_at_once_are_read_as_if_alone(tmp_path: Path)
         (folder / "test_shop.py").write_text(FILE.format(own=own))
         files.append(folder / "test_shop.py")
 
-    def bundle(job: Job) -> str:
+    def bundle(job: LoadedTest) -> str:
         return job.code["Shop"].bundle.name  # the digest of its modules
 
     def give_way(*_: object) -> None:
@@ -41,8 +41,8 @@ def test_files_read_in_many_threads_at_once_are_read_as_if_alone(tmp_path: Path)
     gc.callbacks.append(give_way)
     try:
         with ThreadPoolExecutor(8) as threads:
-            together = list(threads.map(job_from_file, files))
+            together = list(threads.map(load_test_file, files))
     finally:
         gc.callbacks.remove(give_way)
 
-    assert [bundle(job) for job in together] == [bundle(job_from_file(file)) for file in files]
+    assert [bundle(job) for job in together] == [bundle(load_test_file(file)) for file in files]

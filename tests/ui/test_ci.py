@@ -7,7 +7,7 @@ import pytest
 from hyperscale.errors import InputError
 from hyperscale.stats.view import RunView
 from hyperscale.ui import open_ui
-from hyperscale.ui.ci import LineWriter, RunLog
+from hyperscale.ui.ci import CiLog, RunLog
 from hyperscale.ui.theme import Theme
 from tests.ui import scenes
 
@@ -117,7 +117,7 @@ def test_an_unknown_mode_is_refused() -> None:
 def test_a_reader_that_stopped_reading_costs_lines_not_time() -> None:
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb") as reading, os.fdopen(writer, "w") as stream:
-        lines = LineWriter(stream, lines_max=100)
+        lines = CiLog(stream, lines_max=100)
         lines.start()
         # Far more than a pipe holds: the thread is stuck in its write, we are not.
         for i in range(20_000):

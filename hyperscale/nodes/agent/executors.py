@@ -145,17 +145,17 @@ class Executors:
 
     # --- what executors say ---------------------------------------------------------------
 
-    def _on_event(self, index: int, event: protocol.Event) -> None:
+    def _on_event(self, index: int, event: protocol.ExecutorEvent) -> None:
         place = self._places[index]
         run = self._runs.get(place)
         if run is None:
             return
         match event:
-            case protocol.Report():
+            case protocol.SlotReport():
                 self._feed(Reported(run, place, event.report))
-            case protocol.Output():
+            case protocol.ExecutorOutput():
                 self._feed(Printed(run, place, event.stream, event.text))
-            case protocol.Finished():
+            case protocol.SlotFinished():
                 self._end(
                     Ended(
                         run,
@@ -166,7 +166,7 @@ class Executors:
                         provided=event.provided,
                     )
                 )
-            case protocol.Died():
+            case protocol.ExecutorDied():
                 how = "had to be killed" if event.blames_code and event.signal else "died"
                 error = f"an executor of the part {how}: {event.reason}"
                 is_dead = not event.blames_code  # else it failed by itself, and would again
@@ -194,10 +194,10 @@ class BundleError(HyperscaleError):
     """The code of a run could not be brought here: another worker may have better luck."""
 
 
-def assignments(command: PreparePart, bundle: Path) -> list[protocol.Prepare]:
+def assignments(command: PreparePart, bundle: Path) -> list[protocol.PrepareSlot]:
     """What each executor of a part is told."""
     return [
-        protocol.Prepare(
+        protocol.PrepareSlot(
             bundle=str(bundle),
             file=command.file,
             job=command.run.job,

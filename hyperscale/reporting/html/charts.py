@@ -30,7 +30,7 @@ Point = tuple[float, float | None]  # None: a gap
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     label: str
     css: str  # class that gives the colour
     points: Sequence[Point]
@@ -46,13 +46,15 @@ class Axis:
     show: Callable[[float], str]
 
 
-def time_chart(title: str, lines: Sequence[Line], *, until_s: float, unit: str, empty: str) -> Html:
+def time_chart(
+    title: str, lines: Sequence[ChartLine], *, until_s: float, unit: str, empty: str
+) -> Html:
     """Lines over the seconds of a run. `unit` is "ms" or "/s"."""
     show = millis if unit == "ms" else (lambda value: f"{short(value)}{unit}")
     return _chart(title, lines, _time_axis(until_s), show_y=show, empty=empty)
 
 
-def percentile_chart(title: str, lines: Sequence[Line], *, empty: str) -> Html:
+def percentile_chart(title: str, lines: Sequence[ChartLine], *, empty: str) -> Html:
     """Latency by percentile, the distance to 100 % on a logarithmic axis."""
     nines = max((_nines(x) for line in lines for x, _ in line.points if x < 100), default=1.0)
     nines = max(1.0, nines)
@@ -88,7 +90,7 @@ def bars(title: str, rows: Sequence[tuple[str, int, str]], *, empty: str) -> Htm
 
 def _chart(
     title: str,
-    lines: Sequence[Line],
+    lines: Sequence[ChartLine],
     x_axis: Axis,
     *,
     show_y: Callable[[float], str],
@@ -135,7 +137,7 @@ def _chart(
     return _figure(title, svg, lines)
 
 
-def _figure(title: str, body: Html, lines: Sequence[Line]) -> Html:
+def _figure(title: str, body: Html, lines: Sequence[ChartLine]) -> Html:
     legend = h(
         "span",
         {"class": "legend"},
@@ -151,7 +153,9 @@ def _empty(message: str) -> Html:
     return h("p", {"class": "empty"}, message)
 
 
-def _draw(line: Line, place: Callable[[tuple[float, float]], tuple[float, float]]) -> list[Html]:
+def _draw(
+    line: ChartLine, place: Callable[[tuple[float, float]], tuple[float, float]]
+) -> list[Html]:
     drawn = []
     for run in _runs(line.points):
         placed = [place(point) for point in run]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
 from hyperscale._native import Histogram
-from hyperscale.reporting.html.charts import Line, bars, percentile_chart, time_chart
+from hyperscale.reporting.html.charts import ChartLine, bars, percentile_chart, time_chart
 from hyperscale.reporting.html.markup import (
     NOTHING,
     Child,
@@ -212,10 +212,10 @@ def _tiles(workflow: WorkflowResult) -> Html:
 def _workflow_charts(workflow: WorkflowResult) -> Html:
     steps = headline_steps(workflow.steps)
     merged = _merged(steps)
-    lines = [Line("all steps", "c0", percentile_curve(merged))]
+    lines = [ChartLine("all steps", "c0", percentile_curve(merged))]
     if 1 < len(steps) <= STEP_CURVES_MAX:
         lines += [
-            Line(step.name, f"c{n}", percentile_curve(_merged([step])))
+            ChartLine(step.name, f"c{n}", percentile_curve(_merged([step])))
             for n, step in enumerate(steps, start=1)
         ]
     return h(
@@ -253,14 +253,14 @@ def _time_charts(
         failed.append((at_s, point.failed / width_s))
         p50.append((at_s, point.p50_ms))
         p99.append((at_s, point.p99_ms))
-    rates = [Line("finished", "c0", done, is_area=True)]
+    rates = [ChartLine("finished", "c0", done, is_area=True)]
     if any(y for _, y in failed):
-        rates.append(Line("failed", "bad", failed, is_area=True))
+        rates.append(ChartLine("failed", "bad", failed, is_area=True))
     return (
         time_chart("Rate", rates, until_s=elapsed_s, unit="/s", empty="Nothing ended."),
         time_chart(
             "Latency",
-            [Line("p99", "c1", p99), Line("p50", "c0", p50)],
+            [ChartLine("p99", "c1", p99), ChartLine("p50", "c0", p50)],
             until_s=elapsed_s,
             unit="ms",
             empty="Nothing was timed.",
@@ -451,7 +451,7 @@ def _step_details(step: StepResult, elapsed_s: float) -> Html:
             *_time_charts(step.series, step.series_interval_seconds, elapsed_s),
             percentile_chart(
                 "Latency by percentile",
-                [Line(step.name, "c0", percentile_curve(_merged([step])))],
+                [ChartLine(step.name, "c0", percentile_curve(_merged([step])))],
                 empty="Nothing was timed.",
             ),
             bars("Outcomes", _outcomes([step]), empty="Nothing ended."),

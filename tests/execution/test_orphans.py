@@ -3,14 +3,14 @@
 import subprocess
 import sys
 
-from hyperscale.execution.orphans import Mark
+from hyperscale.execution.orphans import ProcessMark
 from tests.cli.command import is_alive, until
 
 # Takes on the mark it was started with and starts a process that has no environment at all.
 STARTER = """
 import subprocess
-from hyperscale.execution.orphans import Mark
-Mark.of_this_process().put_on_limits()
+from hyperscale.execution.orphans import ProcessMark
+ProcessMark.of_this_process().put_on_limits()
 process = subprocess.Popen(["sleep", "600"], env={}, stdout=subprocess.DEVNULL)
 print(process.pid, flush=True)
 process.wait()
@@ -18,7 +18,7 @@ process.wait()
 
 
 def test_what_has_the_mark_in_its_environment_is_ended_and_nothing_else() -> None:
-    mark, others = Mark.new(), Mark.new()
+    mark, others = ProcessMark.new(), ProcessMark.new()
     process = subprocess.Popen(["sleep", "600"], env=mark.environment())
     other = subprocess.Popen(["sleep", "600"], env=others.environment())
     try:
@@ -35,7 +35,7 @@ def test_what_has_the_mark_in_its_environment_is_ended_and_nothing_else() -> Non
 
 
 def test_what_has_the_mark_only_in_its_limits_is_ended() -> None:
-    mark = Mark.new()
+    mark = ProcessMark.new()
     starter = subprocess.Popen(
         [sys.executable, "-c", STARTER], env=mark.environment(), stdout=subprocess.PIPE
     )

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hyperscale.execution.faults import FaultLog, describe_fault, format_fault
+from hyperscale.execution.user_errors import UserErrorLog, describe_error, format_error
 from hyperscale.testing.arguments import split_url
 
 
@@ -30,13 +30,13 @@ def fails_with_a_cause() -> None:
 
 
 def test_a_fault_that_quotes_what_is_no_text_can_still_be_told() -> None:
-    described = describe_fault(ValueError(b"caf\xe9".decode("utf-8", "surrogateescape")))
+    described = describe_error(ValueError(b"caf\xe9".decode("utf-8", "surrogateescape")))
     assert described == r"ValueError: caf\udce9"
 
 
 def test_the_first_of_a_kind_is_shown_and_the_rest_counted() -> None:
     said: list[str] = []
-    log = FaultLog(said.append)
+    log = UserErrorLog(said.append)
     for _ in range(3):
         log.note("login", caught(fails_here))
     log.note("logout", caught(fails_here))
@@ -49,26 +49,26 @@ def test_the_first_of_a_kind_is_shown_and_the_rest_counted() -> None:
 
 
 def test_frames_of_ours_are_left_out() -> None:
-    text = format_fault(caught(fails_in_our_code))
+    text = format_error(caught(fails_in_our_code))
     assert "in fails_in_our_code" in text
     assert "in split_url" not in text
 
 
 def test_causes_are_kept_and_trimmed_alike() -> None:
-    text = format_fault(caught(fails_with_a_cause))
+    text = format_error(caught(fails_with_a_cause))
     assert "ValueError: here" in text
     assert "RuntimeError: outer" in text
     assert "direct cause" in text
 
 
 def test_a_description_names_the_error_and_the_users_line() -> None:
-    assert describe_fault(caught(fails_here)).startswith("ValueError: here (test_faults.py:")
+    assert describe_error(caught(fails_here)).startswith("ValueError: here (test_user_errors.py:")
 
 
 def test_the_line_is_the_users_though_a_library_raised() -> None:
-    told = describe_fault(caught(lambda: Path("nowhere/x.csv").read_text()))
+    told = describe_error(caught(lambda: Path("nowhere/x.csv").read_text()))
     assert told.startswith("FileNotFoundError: ")
-    assert "(test_faults.py:" in told
+    assert "(test_user_errors.py:" in told
 
 
 def test_a_message_of_several_lines_becomes_one_and_notes_are_left_out() -> None:
@@ -77,9 +77,11 @@ def test_a_message_of_several_lines_becomes_one_and_notes_are_left_out() -> None
         error.add_note("and this")
         raise error
 
-    assert describe_fault(caught(fails)).startswith("ValueError: first second (test_faults.py:")
-    assert describe_fault(caught(lambda: compile("x = (", "user.py", "exec"))).startswith(
-        "SyntaxError: '(' was never closed (test_faults.py:"
+    assert describe_error(caught(fails)).startswith(
+        "ValueError: first second (test_user_errors.py:"
+    )
+    assert describe_error(caught(lambda: compile("x = (", "user.py", "exec"))).startswith(
+        "SyntaxError: '(' was never closed (test_user_errors.py:"
     )
 
 
@@ -87,12 +89,12 @@ def test_a_message_without_end_is_cut() -> None:
     def fails() -> None:
         raise ValueError("x" * 100_000)
 
-    assert len(describe_fault(caught(fails))) < 600
+    assert len(describe_error(caught(fails))) < 600
 
 
 def test_only_so_many_kinds_are_told_apart() -> None:
     said: list[str] = []
-    log = FaultLog(said.append)
+    log = UserErrorLog(said.append)
     for number in range(150):
         log.note(f"step{number}", caught(fails_here))
     assert len(said) == 100

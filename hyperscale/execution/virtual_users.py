@@ -1,6 +1,6 @@
 """Virtual users: each a task that loops the steps as one user would.
 
-`Crew` is what the users of a part share: the program, the recorder, the flags that end the
+`UserCrew` is what the users of a part share: the program, the recorder, the flags that end the
 loop. This is the hot path of every Python step, so it trades a little repetition for doing
 nothing per iteration that could be done per part.
 
@@ -14,10 +14,10 @@ from time import monotonic, perf_counter_ns
 from typing import Any
 
 from hyperscale.clients.scope import current_step
-from hyperscale.execution.calls import Call, Program
-from hyperscale.execution.faults import describe_fault
-from hyperscale.execution.outcomes import Outcomes
+from hyperscale.execution.hook_calls import HookCall, StepProgram
+from hyperscale.execution.outcomes import StepOutcomes
 from hyperscale.execution.tally import CheckTally, MetricTally
+from hyperscale.execution.user_errors import describe_error
 from hyperscale.graph import Workflow
 from hyperscale.graph.workflow import remember
 from hyperscale.testing import HTTPResponse
@@ -37,13 +37,13 @@ class VirtualUser:
         self.task: asyncio.Task[None] | None = None
 
 
-class Crew:
+class UserCrew:
     """The virtual users of a part and all they share."""
 
     def __init__(
         self,
-        program: Program,
-        outcomes: Outcomes,
+        program: StepProgram,
+        outcomes: StepOutcomes,
         *,
         checks: list[CheckTally],
         metrics: list[MetricTally],
@@ -137,7 +137,7 @@ class Crew:
             self._all_done.set_result(None)
 
 
-async def run_user(crew: Crew, user: VirtualUser) -> None:  # noqa: PLR0912, PLR0915 - see below
+async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0912, PLR0915 - see below
     """Loops the steps until the crew stops or no iteration is left."""
     # One function on purpose: a coroutine per step or per layer would double the cost of
     # an iteration, and every suspension would be one frame deeper.
@@ -175,7 +175,7 @@ async def run_user(crew: Crew, user: VirtualUser) -> None:  # noqa: PLR0912, PLR
                 if crew.is_cut:
                     return
                 continue
-            call: Call = layer  # type: ignore[assignment]  # a tuple was handled above
+            call: HookCall = layer  # type: ignore[assignment]  # a tuple was handled above
             if done & call.needs != call.needs:
                 crew.recorder.add_skipped(call.index)
                 continue
@@ -232,7 +232,7 @@ async def run_user(crew: Crew, user: VirtualUser) -> None:  # noqa: PLR0912, PLR
 
 
 async def _run_layer(
-    crew: Crew, user: VirtualUser, layer: tuple[Call, ...], results: list[Any], done: int
+    crew: UserCrew, user: VirtualUser, layer: tuple[HookCall, ...], results: list[Any], done: int
 ) -> int:
     """Runs the steps of a layer side by side; the bits of those that returned."""
     ready = []
@@ -266,7 +266,7 @@ async def _run_layer(
     return returned
 
 
-async def _run_call(crew: Crew, user: VirtualUser, call: Call, results: list[Any]) -> bool:
+async def _run_call(crew: UserCrew, user: VirtualUser, call: HookCall, results: list[Any]) -> bool:
     """One step of a layer of several. Never raises for what user code does."""
     if crew.is_stopping:  # between the making of this task and its first turn
         return False
@@ -298,7 +298,7 @@ async def _run_call(crew: Crew, user: VirtualUser, call: Call, results: list[Any
     return True
 
 
-async def _judge(crew: Crew, user: VirtualUser, results: list[Any], done: int) -> None:
+async def _judge(crew: UserCrew, user: VirtualUser, results: list[Any], done: int) -> None:
     """Checks and metrics of an iteration: those whose steps all returned."""
     instance = user.instance
     for call in crew.program.checks:
@@ -316,7 +316,7 @@ async def _judge(crew: Crew, user: VirtualUser, results: list[Any], done: int) -
         except BaseException as error:  # noqa: BLE001 - a step may raise anything
             if crew.is_cut:
                 return
-            tally.fail(lambda error=error: describe_fault(error))  # type: ignore[misc]  # bound now
+            tally.fail(lambda error=error: describe_error(error))  # type: ignore[misc]  # bound now
             _forgive(error)
     for call in crew.program.metrics:
         if done & call.needs != call.needs:

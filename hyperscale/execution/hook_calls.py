@@ -1,6 +1,6 @@
 """How each hook is called: decided once per part, so that the loop decides nothing.
 
-Turns the hooks of a blueprint into `Call`s with their arguments, dependencies and place in
+Turns the hooks of a blueprint into `HookCall`s with their arguments, dependencies and place in
 the recorder worked out. Pure: runs no user code, knows no loop and no clock.
 """
 
@@ -24,7 +24,7 @@ from hyperscale.plan.dag import ancestors
 _CHANGEABLE = (dict, list, set, bytearray)
 
 
-class Call:
+class HookCall:
     """One hook, ready to be called."""
 
     __slots__ = (
@@ -85,32 +85,32 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class StepProgram:
     """A workflow as the loop runs it. A layer of one step is that step, not a tuple."""
 
-    layers: tuple[Call | tuple[Call, ...], ...]
-    checks: tuple[Call, ...]
-    metrics: tuple[Call, ...]
-    setups: tuple[Call, ...]
-    teardowns: tuple[Call, ...]
+    layers: tuple[HookCall | tuple[HookCall, ...], ...]
+    checks: tuple[HookCall, ...]
+    metrics: tuple[HookCall, ...]
+    setups: tuple[HookCall, ...]
+    teardowns: tuple[HookCall, ...]
     size: int  # places for results in an iteration
     remembers: bool  # a step's last result is read by name, as `self.<step>.response`
 
-    def recorded(self) -> Iterable[Call]:
+    def recorded(self) -> Iterable[HookCall]:
         for layer in self.layers:
             yield from layer if isinstance(layer, tuple) else (layer,)
         yield from self.setups
         yield from self.teardowns
 
 
-def compile_calls(blueprint: Blueprint) -> Program:
+def compile_calls(blueprint: Blueprint) -> StepProgram:
     """The program of a workflow; indexes are those of its recorder."""
     index = {name: place for place, name in enumerate(blueprint.recorded)}
     hooks = [hook for layer in blueprint.layers for hook in layer]
     after = {hook.name: hook.after for hook in hooks}
 
-    def step(hook: Hook) -> Call:
-        return Call(
+    def step(hook: Hook) -> HookCall:
+        return HookCall(
             hook,
             index=index[hook.name],
             needs=_bits(index, hook.after),
@@ -118,18 +118,18 @@ def compile_calls(blueprint: Blueprint) -> Program:
             from_results=_results(hook, ancestors(after, hook.name), index),
         )
 
-    def lone(hook: Hook) -> Call:
+    def lone(hook: Hook) -> HookCall:
         """Setup and teardown run outside of iterations: no results to take."""
         scope = StepScope(index[hook.name], hook.sees_body)
-        return Call(hook, index=index[hook.name], needs=0, scope=scope, from_results={})
+        return HookCall(hook, index=index[hook.name], needs=0, scope=scope, from_results={})
 
-    def judge(place: int, hook: Hook) -> Call:
+    def judge(place: int, hook: Hook) -> HookCall:
         """Checks and metrics have no place in the recorder: their index is into tallies.
 
         Traffic they should cause is counted for the last step they look at.
         """
         owner = index[hook.after[-1]] if hook.after else 0
-        return Call(
+        return HookCall(
             hook,
             index=place,
             needs=_bits(index, hook.after),
@@ -138,7 +138,7 @@ def compile_calls(blueprint: Blueprint) -> Program:
         )
 
     layers = tuple(tuple(step(hook) for hook in layer) for layer in blueprint.layers)
-    return Program(
+    return StepProgram(
         layers=tuple(layer[0] if len(layer) == 1 else layer for layer in layers),
         checks=tuple(judge(place, hook) for place, hook in enumerate(blueprint.checks)),
         metrics=tuple(judge(place, hook) for place, hook in enumerate(blueprint.metrics)),

@@ -1,8 +1,8 @@
 """One part of a workflow on one executor, from its assignment to its last report.
 
-`prepare_part` does everything that must not cost time once the clock runs: importing,
-resolving, encoding, Use and setup hooks, making the virtual users. `Part.run` loops them
-until the deadline, then tears down; it always ends in one `Finished`. This module owns the
+`prepare_slot` does everything that must not cost time once the clock runs: importing,
+resolving, encoding, Use and setup hooks, making the virtual users. `SlotRun.run` loops them
+until the deadline, then tears down; it always ends in one `SlotFinished`. This module owns the
 order of things; how users loop is for `vu` and `static`, hooks around the loop for `host`.
 """
 
@@ -21,28 +21,28 @@ from hyperscale.clients import ClientHub
 from hyperscale.config import GRACE_S, format_duration
 from hyperscale.errors import HyperscaleError, InputError, InvariantError, RunError
 from hyperscale.execution.bundle import mount, mounted_files
-from hyperscale.execution.calls import compile_calls, is_once
 from hyperscale.execution.capture import complain
-from hyperscale.execution.faults import RAISED, FaultLog, describe_fault, format_fault
-from hyperscale.execution.lifecycle_hooks import Host
+from hyperscale.execution.hook_calls import compile_calls, is_once
+from hyperscale.execution.lifecycle_hooks import LifecycleHooks
 from hyperscale.execution.limits import CUT_S
-from hyperscale.execution.outcomes import Outcomes
+from hyperscale.execution.outcomes import StepOutcomes
 from hyperscale.execution.protocol import (
-    Finished,
     FrameError,
     FromExecutor,
     PartStatus,
-    Prepare,
-    Report,
-    TearingDown,
+    PrepareSlot,
+    SlotFinished,
+    SlotReport,
+    SlotTearingDown,
     encode_frame,
 )
-from hyperscale.execution.pulse import Memory, Pulse
+from hyperscale.execution.report_timer import ReportTimer, ResidentMemory
 from hyperscale.execution.reports import SERIES_POINTS, step_reports
-from hyperscale.execution.static import StaticCrew, compile_static
+from hyperscale.execution.static import NativeCrew, compile_static
 from hyperscale.execution.tally import CheckTally, MetricTally
+from hyperscale.execution.user_errors import HOOK_ERRORS, UserErrorLog, describe_error, format_error
 from hyperscale.execution.values import unpack_context, unpack_uses
-from hyperscale.execution.vu import Crew, VirtualUser
+from hyperscale.execution.virtual_users import UserCrew, VirtualUser
 from hyperscale.graph import Blueprint, Hook, Workflow, attach, blueprint, find, load_module
 from hyperscale.graph.reading import display_path
 from hyperscale.plan import Connections, MetricKind, share
@@ -53,9 +53,9 @@ from hyperscale.testing import OptimizedArg
 Send = Callable[[FromExecutor], None]
 
 
-async def prepare_part(
-    assignment: Prepare, send: Send, *, on_beat: Callable[[], None] = lambda: None
-) -> "Part":
+async def prepare_slot(
+    assignment: PrepareSlot, send: Send, *, on_beat: Callable[[], None] = lambda: None
+) -> "SlotRun":
     """The part, ready to run. InputError: the user's file; RunError: code of theirs failed.
 
     When it raises, teardown hooks have run if setup hooks had begun, and what those sent has
@@ -63,33 +63,33 @@ async def prepare_part(
     """
     design = load_blueprint(assignment)
     recorder = Recorder(len(design.recorded))
-    outcomes = Outcomes(recorder, FaultLog(complain))
+    outcomes = StepOutcomes(recorder, UserErrorLog(complain))
     trace = _print_exchange if assignment.trace else None
     hub = ClientHub(assignment.plan, recorder, trace=trace)
     hub.open(asyncio.get_running_loop())
-    host: Host | None = None
+    host: LifecycleHooks | None = None
     try:
         await _prepare_arguments(assignment, design, hub)
         received = decode_received(assignment.context)
         uses = unpack_uses(received)
         program = compile_calls(design)
         instance = _make_instance(design, hub, 0, unpack_context(received), uses)
-        host = Host(design, program, outcomes, instance, uses)
+        host = LifecycleHooks(design, program, outcomes, instance, uses)
         await host.use()
         await host.set_up()
         crew = _make_crew(assignment, design, hub=hub, host=host, outcomes=outcomes, uses=uses)
     except BaseException:
         if host is not None and host.is_set_up:
-            send(TearingDown())
+            send(SlotTearingDown())
             await host.tear_down()
-            send(Report(report=_report_of_hooks(assignment, design, recorder)))
+            send(SlotReport(report=_report_of_hooks(assignment, design, recorder)))
         hub.close()
         raise
     # What lives as long as the part need not be walked by every collection: with thousands
     # of users that would be a pause in everyone's latencies.
     gc.collect()
     gc.freeze()
-    return Part(
+    return SlotRun(
         assignment,
         design,
         hub=hub,
@@ -101,7 +101,7 @@ async def prepare_part(
     )
 
 
-def load_blueprint(assignment: Prepare) -> Blueprint:
+def load_blueprint(assignment: PrepareSlot) -> Blueprint:
     """Imports the user's code and reads the workflow out of it."""
     try:
         if assignment.bundle:
@@ -112,13 +112,13 @@ def load_blueprint(assignment: Prepare) -> Blueprint:
         raise
     except BaseException as error:  # whatever user code raises while being imported
         raise InputError(
-            f"{assignment.file}: cannot be imported in an executor: {describe_fault(error)}"
+            f"{assignment.file}: cannot be imported in an executor: {describe_error(error)}"
         ) from error
     cls = find(module, assignment.workflow)
     return blueprint(cls, assignment.plan, files=mounted_files())
 
 
-def _report_of_hooks(assignment: Prepare, design: Blueprint, recorder: Recorder) -> PartReport:
+def _report_of_hooks(assignment: PrepareSlot, design: Blueprint, recorder: Recorder) -> PartReport:
     """What setup and teardown hooks did in a part that never came to be."""
     return PartReport(
         workflow=assignment.workflow,
@@ -131,7 +131,7 @@ def _report_of_hooks(assignment: Prepare, design: Blueprint, recorder: Recorder)
     )
 
 
-async def _prepare_arguments(assignment: Prepare, design: Blueprint, hub: ClientHub) -> None:
+async def _prepare_arguments(assignment: PrepareSlot, design: Blueprint, hub: ClientHub) -> None:
     """Each request part is resolved and encoded once, before anything is measured."""
 
     async def prepare(hook: Hook, parameter: str, argument: OptimizedArg) -> None:
@@ -163,21 +163,21 @@ def _make_instance(
 ) -> Workflow:
     try:
         instance = design.workflow()
-    except RAISED as error:
-        raise RunError(f"{design.plan.name}() failed: {describe_fault(error)}") from error
+    except HOOK_ERRORS as error:
+        raise RunError(f"{design.plan.name}() failed: {describe_error(error)}") from error
     attach(instance, client=hub.client(number), context=dict(context), received=uses)
     return instance
 
 
 def _make_crew(
-    assignment: Prepare,
+    assignment: PrepareSlot,
     design: Blueprint,
     *,
     hub: ClientHub,
-    host: Host,
-    outcomes: Outcomes,
+    host: LifecycleHooks,
+    outcomes: StepOutcomes,
     uses: dict[str, dict[str, Any]],
-) -> Crew | StaticCrew:
+) -> UserCrew | NativeCrew:
     plan, slots, slot = assignment.plan, assignment.slots, assignment.slot
     vus = share(plan.vus, slots, slot)
     if any(hook.protocol is not None for layer in design.layers for hook in layer):
@@ -196,7 +196,7 @@ def _make_crew(
     # A slot without users still sets up and tears down.
     instances = [host.instance] if vus else []
     instances += [_make_instance(design, hub, number, context, uses) for number in range(1, vus)]
-    return Crew(
+    return UserCrew(
         program,
         outcomes,
         checks=[CheckTally(hook.name) for hook in design.checks],
@@ -213,7 +213,7 @@ def _make_crew(
     )
 
 
-def _warn_of_descriptors(assignment: Prepare, vus: int) -> None:
+def _warn_of_descriptors(assignment: PrepareSlot, vus: int) -> None:
     """Connections that cannot be opened look like a target that cannot be reached."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     spare = allowed - len(os.listdir("/proc/self/fd"))
@@ -224,18 +224,18 @@ def _warn_of_descriptors(assignment: Prepare, vus: int) -> None:
         )
 
 
-class Part:
-    """A prepared part. Made by `prepare_part`; ends with `run` or `finish_unstarted`."""
+class SlotRun:
+    """A prepared part. Made by `prepare_slot`; ends with `run` or `finish_unstarted`."""
 
     def __init__(
         self,
-        assignment: Prepare,
+        assignment: PrepareSlot,
         design: Blueprint,
         *,
         hub: ClientHub,
-        host: Host,
-        crew: Crew | StaticCrew,
-        outcomes: Outcomes,
+        host: LifecycleHooks,
+        crew: UserCrew | NativeCrew,
+        outcomes: StepOutcomes,
         send: Send,
         on_beat: Callable[[], None],
     ) -> None:
@@ -246,8 +246,10 @@ class Part:
         self._crew = crew
         self._outcomes = outcomes
         self._send = send
-        self._pulse = Pulse(asyncio.get_running_loop(), on_report=self._report, on_beat=on_beat)
-        self._memory = Memory()
+        self._pulse = ReportTimer(
+            asyncio.get_running_loop(), on_report=self._report, on_beat=on_beat
+        )
+        self._memory = ResidentMemory()
         self._sequence = 0
         self._began_s: float | None = None
         self._ended_s: float | None = None
@@ -289,7 +291,7 @@ class Part:
 
     # --- the run --------------------------------------------------------------------------
 
-    async def run(self, start_in_s: float) -> Finished:
+    async def run(self, start_in_s: float) -> SlotFinished:
         """Runs the part to its end; never raises for what user code does."""
         self._pulse.start()
         try:
@@ -300,7 +302,7 @@ class Part:
         finally:
             self._close()
 
-    async def finish_unstarted(self) -> Finished:
+    async def finish_unstarted(self) -> SlotFinished:
         """The end of a part that was prepared and is not to run."""
         self._pulse.start()
         try:
@@ -378,11 +380,11 @@ class Part:
 
     # --- after the clock ------------------------------------------------------------------
 
-    async def _finish(self) -> Finished:
+    async def _finish(self) -> SlotFinished:
         if not self.is_tainted:
             self._hub.resume()
             self.is_unloaded = True
-        self._send(TearingDown())
+        self._send(SlotTearingDown())
         self._report(histograms=True)  # hooks may hang, and be killed: what was measured stays
         status, error = self._outcome()
         provided = Provided(slot=self._assignment.slot)
@@ -393,7 +395,7 @@ class Part:
                 status, error = PartStatus.FAILED, str(failure)
         await self._host.tear_down()
         self._outcomes.faults.summarise()
-        finished = Finished(
+        finished = SlotFinished(
             status=status,
             error=error,
             report=self._make_report(histograms=True, series_from=None),
@@ -405,8 +407,8 @@ class Part:
     def _outcome(self) -> tuple[PartStatus, str | None]:
         plan, breakage = self._assignment.plan, self._crew.breakage
         if breakage is not None:
-            complain(format_fault(breakage))
-            return PartStatus.FAILED, f"internal error: {describe_fault(breakage)}"
+            complain(format_error(breakage))
+            return PartStatus.FAILED, f"internal error: {describe_error(breakage)}"
         if self._stop is not None:
             return PartStatus.STOPPED, self._stop[0]
         if not plan.is_test and self._outcomes.first_fault is not None:
@@ -421,7 +423,9 @@ class Part:
 
     def _report(self, histograms: bool) -> None:
         series_from = max(0, int(self._ran_s()) - SERIES_POINTS)
-        self._send(Report(report=self._make_report(histograms=histograms, series_from=series_from)))
+        self._send(
+            SlotReport(report=self._make_report(histograms=histograms, series_from=series_from))
+        )
 
     def _ran_s(self) -> float:
         if self._began_s is None:
@@ -453,7 +457,7 @@ class Part:
         )
 
 
-def _within_frame(finished: Finished) -> Finished:
+def _within_frame(finished: SlotFinished) -> SlotFinished:
     """The last message must arrive: sheds old seconds, which were reported before."""
     for points in (300, 60, SERIES_POINTS, 0):
         try:

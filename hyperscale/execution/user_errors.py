@@ -18,13 +18,13 @@ _LIBRARIES = tuple(
 _KINDS_MAX = 100
 _TEXT_MAX = 500
 
-RAISED = (Exception, SystemExit, KeyboardInterrupt)
+HOOK_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
 """What a hook may raise to say that it failed. To leave the process is for others to decide."""
 
 _Key = tuple[str, type[BaseException], str, int]
 
 
-class FaultLog:
+class UserErrorLog:
     """Writes each distinct fault once; `write` gets whole lines."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
@@ -41,7 +41,7 @@ class FaultLog:
             self._seen[key] = count + 1
         elif len(self._seen) < _KINDS_MAX:
             self._seen[key] = 1
-            self._write(f"{where} raised (shown once):\n{format_fault(error)}")
+            self._write(f"{where} raised (shown once):\n{format_error(error)}")
         else:
             self._unlisted += 1
 
@@ -55,7 +55,7 @@ class FaultLog:
             self._write(f"… and {self._unlisted:,} exceptions of other kinds, not shown\n")
 
 
-def format_fault(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """The traceback with only the user's frames, ending in a line break."""
     report = traceback.TracebackException.from_exception(error)
     seen: set[int] = set()
@@ -73,7 +73,7 @@ def format_fault(error: BaseException) -> str:
     return "".join(report.format())
 
 
-def describe_fault(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """One line that can be sent: what was raised and where in the user's code."""
     # Of a syntax error what is indented shows the place; notes come after what was raised.
     told = traceback.format_exception_only(error)

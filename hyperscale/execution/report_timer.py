@@ -17,7 +17,7 @@ _BEATS_PER_HISTOGRAMS = round(HISTOGRAMS_EVERY_S / BEAT_S)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-class Pulse:
+class ReportTimer:
     """`on_report(with_histograms)` ten times a second, `on_beat()` twice as often."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Pulse:
             self._on_report(self._beats % _BEATS_PER_HISTOGRAMS == 0)
 
 
-class Memory:
+class ResidentMemory:
     """How much of the process is in memory. Opened once: descriptors may run out later."""
 
     def __init__(self) -> None:

@@ -2,16 +2,16 @@
 
 import functools
 
-from hyperscale.execution.calls import Call, Program, compile_calls, is_once
+from hyperscale.execution.hook_calls import HookCall, StepProgram, compile_calls, is_once
 from hyperscale.graph import Workflow, action, blueprint, check, step
 from hyperscale.testing import URL, CustomResult, Headers, HTTPResponse
 
 
-def compiled(cls: type[Workflow]) -> Program:
+def compiled(cls: type[Workflow]) -> StepProgram:
     return compile_calls(blueprint(cls))
 
 
-def calls(program: Program) -> dict[str, Call]:
+def calls(program: StepProgram) -> dict[str, HookCall]:
     return {call.name: call for call in [*program.recorded(), *program.checks]}
 
 
@@ -54,7 +54,7 @@ class Parts(Workflow):
         return plain, both, mine
 
 
-def run(call: Call, instance: Workflow, results: list) -> object:
+def run(call: HookCall, instance: Workflow, results: list) -> object:
     coroutine = call.function(instance, **call.arguments(instance, results))
     try:
         coroutine.send(None)
