@@ -24,7 +24,7 @@ from hyperscale.ledger.records import (
     decode_record,
     encode_record,
 )
-from hyperscale.ledger.replica import DIGEST_EVERY, Outcome, Replica
+from hyperscale.ledger.replica import DIGEST_EVERY, EntryResult, Replica
 from hyperscale.ledger.stamps import StampError, Stamps
 from hyperscale.ledger.store import Store
 from hyperscale.ledger.topology import GroupRecord, GroupState, Topology
@@ -87,13 +87,14 @@ class _Entry(NamedTuple):
 
 
 class AppliedEntry(Struct, frozen=True):
-    """An entry that changed a machine, for whoever acts on changes."""
+    """A committed command that was applied to a group's state machine."""
 
     group: int
     index: int
     term: int
-    data: bytes
-    reply: bytes
+    event: object
+    """The decoded command; None if it could not be decoded."""
+    reply: object
 
 
 class Effects(Struct):
@@ -101,7 +102,7 @@ class Effects(Struct):
 
     outbox: list[tuple[int, bytes]] = field(default_factory=list)
     offers: list[SnapshotOffer] = field(default_factory=list)
-    answers: list[tuple[int, Outcome | Superseded | Unknown]] = field(default_factory=list)
+    answers: list[tuple[int, EntryResult | Superseded | Unknown]] = field(default_factory=list)
     reads: list[int] = field(default_factory=list)
     """Reads whose replica is fresh enough now."""
     standings: list[Standing] = field(default_factory=list)
@@ -154,7 +155,7 @@ class LedgerCore:
         self._astray: set[int] = set()  # groups whose replica must be replaced by the leader's
         self._followed = followed
         self._is_new = True
-        self._refused: list[tuple[int, Outcome | Superseded | Unknown]] = []
+        self._refused: list[tuple[int, EntryResult | Superseded | Unknown]] = []
         for image in images:
             self._open(image)
 
@@ -395,14 +396,14 @@ class LedgerCore:
         since[0] += 1
         since[1] += len(data)
         if data:
-            self._note(replica, data, outcome, effects)
+            self._note(replica, outcome, effects)
         if waiting and waiting.get(token) == term:
             del waiting[token]
             effects.answers.append((token, outcome))
         if index % DIGEST_EVERY == 0 and self.is_leader(group):
             self.propose(group, Checked(self.stamp(), index, replica.digests[index]))
 
-    def _note(self, replica: Replica, data: bytes, outcome: Outcome, effects: Effects) -> None:
+    def _note(self, replica: Replica, outcome: EntryResult, effects: Effects) -> None:
         group = replica.group
         try:
             self.stamps.observe(replica.last_ms << 16, self._now_ms)
@@ -410,10 +411,11 @@ class LedgerCore:
             self.ignored_stamps_total += 1
         if group == MANAGEMENT:
             effects.topology_changed = True
-        effects.applied.append(
-            AppliedEntry(group, outcome.index, replica.term, data, outcome.reply)
-        )
-        if len(data) < _CHECKED_BYTES_MAX and replica.disagrees(data):
+        if outcome.reply is not None:
+            effects.applied.append(
+                AppliedEntry(group, outcome.index, replica.term, outcome.event, outcome.reply)
+            )
+        if outcome.is_digest_different:
             self.mismatches_total += 1
             effects.mismatches.append(group)
             self._astray.add(group)
@@ -453,7 +455,3 @@ class LedgerCore:
         )
         self._store.save_snapshot(group, image, keep_from)
         self._since_snapshot[group] = [0, 0]
-
-
-_CHECKED_BYTES_MAX = 64
-"""No record of a digest is longer: others need not be looked at twice."""

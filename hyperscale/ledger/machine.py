@@ -1,39 +1,45 @@
-"""What a group replicates: a state machine it feeds and never looks into."""
+"""The replicated state machine of a group, as the ledger sees it."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 
-class Applied(Protocol):
-    """What became of one entry."""
+class ApplyResult(Protocol):
+    """What one committed command did to a state machine."""
 
     @property
-    def reply(self) -> bytes:
-        """For whoever proposed it."""
+    def event(self) -> object:
+        """The decoded command; None if it could not be decoded."""
+
+    @property
+    def reply(self) -> object:
+        """The state machine's answer to the proposer; `Machine.encode_reply` encodes it."""
 
     @property
     def history(self) -> Sequence[tuple[str, str, bytes]]:
-        """(job, kind, data) rows for the audit table."""
+        """Rows for the history table: job, kind, data."""
 
 
 class Machine(Protocol):
-    """Deterministic: the same entries in the same order give the same state everywhere.
+    """A deterministic state machine: the same entries in the same order give the same state.
 
-    `apply` refuses a bad entry in its reply; it never raises for one.
+    `apply` answers a bad command with a refusal in its reply; it never raises for one.
     """
 
-    def apply(self, index: int, stamp_ms: int, body: bytes) -> Applied: ...
+    def apply(self, index: int, stamp_ms: int, body: bytes) -> ApplyResult: ...
+
+    def encode_reply(self, reply: object) -> bytes:
+        """Encode a reply of `apply` for another node."""
 
     def snapshot(self) -> bytes:
-        """The whole live state; equal states give equal bytes."""
+        """Return the whole live state; equal states give equal bytes."""
 
     def restore(self, data: bytes) -> None: ...
 
     def digest(self) -> bytes:
-        """A hash of the whole live state, computed afresh: it also finds what went wrong in
-        memory."""
+        """Hash the whole live state afresh, so that memory corruption shows as well."""
 
-    def export_keys(self, slots: frozenset[int]) -> bytes:
-        """The key records of these slots, which this machine forgets."""
+    def export_keys(self, key_slots: frozenset[int]) -> bytes:
+        """Remove the key records of these key slots from the state and return them encoded."""
 
     def import_keys(self, data: bytes) -> None: ...

@@ -38,13 +38,19 @@ class Move(Struct, frozen=True, array_like=True):
     keys: bytes
 
 
-class Outcome(Struct, frozen=True):
-    """What became of one committed entry."""
+class EntryResult(Struct, frozen=True):
+    """What one committed entry did to a replica."""
 
     index: int
-    reply: bytes = b""
-    moved_to: int = -1
-    """Not applied: the slot of its key belongs to this group (0: to whom the topology says)."""
+    event: object = None
+    """The decoded command, if the entry carried one and it was applied."""
+    reply: object = None
+    """The state machine's answer to it."""
+    moved_to: int | None = None
+    """Not None: the command was not applied, because this group owns the key slot of its key.
+    0: the topology says which group owns it."""
+    is_digest_different: bool = False
+    """The entry carries the leader's digest of a state that has another digest here."""
 
 
 class _Image(Struct, array_like=True):
@@ -93,7 +99,7 @@ class Replica:
 
     # -- applying -------------------------------------------------------------------------
 
-    def apply(self, index: int, term: int, data: bytes) -> Outcome:
+    def apply(self, index: int, term: int, data: bytes) -> EntryResult:
         """Applies the next entry. Empty entries are the consensus core's own."""
         if index != self.applied + 1:
             raise InvariantError(
@@ -101,24 +107,24 @@ class Replica:
             )
         self.applied = index
         self.term = term
-        outcome = Outcome(index) if not data else self._applied(index, decode_record(data))
+        result = EntryResult(index) if not data else self._applied(index, decode_record(data))
         if index % DIGEST_EVERY == 0:
             self.digests[index] = self.digest()
             while len(self.digests) > _DIGESTS_KEPT:
                 del self.digests[min(self.digests)]
-        return outcome
+        return result
 
-    def _applied(self, index: int, record: Record) -> Outcome:
+    def _applied(self, index: int, record: Record) -> EntryResult:
         # Time never runs backwards for the machine, whatever the clocks of the leaders do.
         self.last_ms = max(self.last_ms, stamp_ms(record.stamp))
         match record:
             case Command(key=key, body=body):
                 if key and (slot := self._slot_of(key)) not in self.slots:
-                    return Outcome(index, moved_to=self._heirs.get(slot, 0))
+                    return EntryResult(index, moved_to=self._heirs.get(slot, 0))
                 applied = self.machine.apply(index, self.last_ms, body)
                 for job, kind, row in applied.history:
                     self.history.append((job, self.group, index, self.last_ms, kind, row))
-                return Outcome(index, applied.reply)
+                return EntryResult(index, applied.event, applied.reply)
             case Released(move=move, slots=slots, source=source, target=target):
                 if source == self.group:
                     self._release(move, slots, target)
@@ -131,13 +137,14 @@ class Replica:
                     self.machine.import_keys(keys)
             case Handed(move=move):
                 self.outgoing.pop(move, None)
-            case Checked():
-                pass  # `disagrees` is asked about it by whoever can act on it
+            case Checked(index=checked, digest=digest):
+                own = self.digests.get(checked, digest)
+                return EntryResult(index, is_digest_different=own != digest)
             case Surveyed():
                 self.surveys[index] = self.digest()
                 while len(self.surveys) > _SURVEYS_KEPT:
                     del self.surveys[min(self.surveys)]
-        return Outcome(index)
+        return EntryResult(index)
 
     def _release(self, move: int, slots: Sequence[int], target: int) -> None:
         given = tuple(slot for slot in slots if slot in self.slots)
@@ -151,14 +158,6 @@ class Replica:
 
     def has_released(self, move: int) -> bool:
         return move in self._released
-
-    def disagrees(self, data: bytes) -> bool:
-        """Whether this entry is a digest of a state that was another one here."""
-        record = decode_record(data) if data else None
-        if not isinstance(record, Checked):
-            return False
-        own = self.digests.get(record.index)
-        return own is not None and own != record.digest
 
     def digest(self) -> bytes:
         """A hash of everything a snapshot would hold, computed afresh."""

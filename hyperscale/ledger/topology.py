@@ -173,8 +173,9 @@ class _State(Struct):
     next_move: int = 1
 
 
-class _Applied(Struct, frozen=True):
-    reply: bytes
+class _DecisionApplied(Struct, frozen=True):
+    event: Decision
+    reply: Verdict
     history: Sequence[tuple[str, str, bytes]] = ()
 
 
@@ -231,8 +232,12 @@ class Topology:
 
     # -- Machine --------------------------------------------------------------------------
 
-    def apply(self, _index: int, _stamp_ms: int, body: bytes) -> _Applied:
-        return _Applied(_encode(self.decide(_decode(body))))
+    def apply(self, _index: int, _stamp_ms: int, body: bytes) -> _DecisionApplied:
+        decision = _decode(body)
+        return _DecisionApplied(decision, self.decide(decision))
+
+    def encode_reply(self, reply: object) -> bytes:
+        return _encode(reply)
 
     def snapshot(self) -> bytes:
         return _encode(self._state)

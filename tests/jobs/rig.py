@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hyperscale.jobs.allocator.core import Allocator, Tell
-from hyperscale.jobs.committed.events import Event, JobOptions, decode_reply, encode
+from hyperscale.jobs.committed.events import Event, JobOptions, encode
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.jobs.committed.state import Job, decode_job
 from hyperscale.jobs.leader.core import JobLeader
@@ -312,7 +312,7 @@ class Rig:
         for job, kind, data in applied.history:
             if kind == "finished":
                 self.records[job] = decode_job(data)
-        reply = decode_reply(applied.reply)
+        reply = applied.reply
         self._work.extend(self.leader.applied(event, reply, now_s=self.now_s))
         return reply.job
 

@@ -20,7 +20,6 @@ from hyperscale.jobs.committed.events import (
     Reply,
     WorkflowEnded,
     WorkflowsPlanned,
-    decode_reply,
     encode,
 )
 from hyperscale.jobs.committed.keys import slot_of
@@ -49,7 +48,7 @@ class Book:
         self.stamp_ms += 10
         applied: Applied = self.machine.apply(self.index, self.stamp_ms, body)
         self.rows += applied.history
-        return decode_reply(applied.reply)
+        return applied.reply
 
     def job(self, job: str) -> Job:
         found = self.machine.job(job)

@@ -7,7 +7,7 @@ from hyperscale.jobs.committed.keys import slot_of
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import Limits, Superseded, Unknown
 from hyperscale.ledger.records import Adopted, Command, Released, Surveyed, encode_record
-from hyperscale.ledger.replica import DIGEST_EVERY, Outcome
+from hyperscale.ledger.replica import DIGEST_EVERY, EntryResult
 from hyperscale.ledger.stamps import stamp_ms
 from hyperscale.ledger.topology import GroupState, SeatsSettled, SeatsWanted, encode_decision
 from tests.ledger.tier import LIMITS, SmallTier, reply_of, submit
@@ -122,7 +122,7 @@ def test_a_session_sees_its_write_and_a_strong_read_never_goes_back() -> None:
     tier.cut.add(3)
     outcome = tier.commit(1, 1, submit("key"), "key")
     job = reply_of(outcome).job
-    assert isinstance(outcome, Outcome)
+    assert isinstance(outcome, EntryResult)
     behind = tier.cores[3].replicas[1]
     assert behind.applied < outcome.index
     token = tier.cores[3].read(1)
@@ -213,7 +213,7 @@ def test_slots_and_their_keys_go_to_another_group() -> None:
     key = next(f"key-{n}" for n in range(99) if slot_of(f"key-{n}") in one.replicas[1].slots)
     job = reply_of(tier.commit(1, 1, submit(key), key)).job
     foreign = tier.commit(2, 2, submit(key), key)
-    assert isinstance(foreign, Outcome)
+    assert isinstance(foreign, EntryResult)
     assert foreign.moved_to >= 0
     one.propose(1, Released(one.stamp(), 1, (slot_of(key),), 1, 2))
     tier.settle()
@@ -223,7 +223,7 @@ def test_slots_and_their_keys_go_to_another_group() -> None:
     again = reply_of(tier.commit(2, 2, submit(key), key))
     assert (again.job, again.was_duplicate) == (job, True)
     refused = tier.commit(1, 1, submit(key), key)
-    assert isinstance(refused, Outcome)
+    assert isinstance(refused, EntryResult)
     assert refused.moved_to == 2
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperscale.errors import InvariantError
-from hyperscale.jobs.committed.events import CancelRequested, Code, decode_reply, encode
+from hyperscale.jobs.committed.events import CancelRequested, Code, encode
 from hyperscale.jobs.committed.keys import slot_of
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.records import (
@@ -17,8 +17,9 @@ from hyperscale.ledger.records import (
     Released,
     encode_record,
 )
-from hyperscale.ledger.replica import DIGEST_EVERY, SLOTS, Outcome, Replica
+from hyperscale.ledger.replica import DIGEST_EVERY, SLOTS, EntryResult, Replica
 from tests.jobs.builders import plan, submission, workflow
+from tests.ledger.tier import reply_of
 
 NOW = 1_700_000_000_000 << 16
 ALL = range(SLOTS)
@@ -28,11 +29,11 @@ def replica(group: int = 1, slots: range = ALL) -> Replica:
     return Replica(group, JobMachine("dc", group), slot_of, slots)
 
 
-def put(target: Replica, record: Record) -> Outcome:
+def put(target: Replica, record: Record) -> EntryResult:
     return target.apply(target.applied + 1, 1, encode_record(record))
 
 
-def submit(target: Replica, key: str, payload: str = "Load") -> Outcome:
+def submit(target: Replica, key: str, payload: str = "Load") -> EntryResult:
     body = encode(submission(key, plan(workflow(payload))))
     return put(target, Command(NOW, key, body))
 
@@ -55,7 +56,7 @@ def test_an_entry_out_of_order_is_a_bug() -> None:
 def test_a_key_of_a_foreign_slot_is_not_applied() -> None:
     own = replica(slots=range(0))
     outcome = submit(own, "key")
-    assert (outcome.moved_to, outcome.reply) == (0, b"")
+    assert (outcome.moved_to, outcome.reply) == (0, None)
     assert isinstance(own.machine, JobMachine)
     assert own.machine.counts()["jobs"] == 0
 
@@ -63,18 +64,18 @@ def test_a_key_of_a_foreign_slot_is_not_applied() -> None:
 def test_a_command_without_a_key_is_taken_whatever_slots_there_are() -> None:
     own = replica(slots=range(0))
     outcome = put(own, Command(NOW, "", encode(CancelRequested(job="dc.1-x", reason="r"))))
-    assert decode_reply(outcome.reply).code is Code.UNKNOWN_JOB
+    assert reply_of(outcome).code is Code.UNKNOWN_JOB
 
 
 def test_the_key_goes_with_its_slot_and_makes_no_second_job() -> None:
     old, new = replica(1), replica(2, range(0))
-    first = decode_reply(submit(old, "key").reply)
+    first = reply_of(submit(old, "key"))
     slot = slot_of("key")
     hand_over(old, new, 7, (slot,))
     assert submit(old, "key").moved_to == 2
-    again = decode_reply(submit(new, "key").reply)
+    again = reply_of(submit(new, "key"))
     assert (again.job, again.was_duplicate) == (first.job, True)
-    other = decode_reply(submit(new, "key", "Other").reply)
+    other = reply_of(submit(new, "key", "Other"))
     assert other.code is Code.CONFLICT
 
 
@@ -142,7 +143,7 @@ def test_time_never_runs_backwards() -> None:
 def test_every_thousandth_state_has_its_digest_and_a_damaged_value_shows() -> None:
     good, bad = replica(), replica()
     for own in (good, bad):
-        job = decode_reply(submit(own, "key").reply).job
+        job = reply_of(submit(own, "key")).job
         assert isinstance(own.machine, JobMachine)
         if own is bad:
             found = own.machine.job(job)
@@ -150,9 +151,9 @@ def test_every_thousandth_state_has_its_digest_and_a_damaged_value_shows() -> No
             found.reason = "a flipped bit"
         while own.applied < DIGEST_EVERY:
             own.apply(own.applied + 1, 1, b"")
-    said = encode_record(Checked(NOW, DIGEST_EVERY, good.digests[DIGEST_EVERY]))
-    assert bad.disagrees(said)
-    assert not good.disagrees(said)
+    said = Checked(NOW, DIGEST_EVERY, good.digests[DIGEST_EVERY])
+    assert put(bad, said).is_digest_different
+    assert not put(good, said).is_digest_different
 
 
 keys = st.sampled_from([f"key-{n}" for n in range(12)])
@@ -173,9 +174,9 @@ def test_wherever_slots_go_a_key_makes_one_job(script: list[tuple[str, object]],
     for name, what in script:
         if name == "submit":
             told = [submit(own, str(what)) for own in groups]
-            taken = [outcome for outcome in told if outcome.moved_to < 0]
+            taken = [outcome for outcome in told if outcome.moved_to is None]
             assert len(taken) == 1
-            reply = decode_reply(taken[0].reply)
+            reply = reply_of(taken[0])
             assert jobs.setdefault(str(what), reply.job) == reply.job
         elif isinstance(what, list):
             source = groups[(seed + move) % 3]

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from hyperscale.jobs.committed.events import JobFinished, JobStatus, decode_reply, encode
+from hyperscale.jobs.committed.events import JobFinished, JobStatus, encode
 from hyperscale.jobs.committed.keys import slot_of
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.maintenance import Bequeath, Commit, Decide, Request, Steward
 from hyperscale.ledger.placement import Sight
-from hyperscale.ledger.replica import SLOTS, Outcome
+from hyperscale.ledger.replica import SLOTS, EntryResult
 from hyperscale.ledger.topology import (
     Decision,
     GroupDraining,
@@ -16,7 +16,6 @@ from hyperscale.ledger.topology import (
     MoveBegun,
     NodeMarked,
     NodeState,
-    decode_verdict,
     encode_decision,
 )
 from tests.ledger.tier import SmallTier, reply_of, submit
@@ -86,7 +85,7 @@ class Managed(SmallTier):
 
     def decide(self, decision: Decision) -> Any:
         outcome = self.commit(self.leader(0).number, 0, encode_decision(decision))
-        return decode_verdict(outcome.reply) if isinstance(outcome, Outcome) else None
+        return outcome.reply if isinstance(outcome, EntryResult) else None
 
 
 def test_leaderships_go_where_group_0_wants_them() -> None:
@@ -132,8 +131,7 @@ def test_a_group_that_still_has_a_job_does_not_end() -> None:
     assert all(group not in core.replicas for core in tier.cores.values())
     owner = topology.owners[slot_of(key)]
     again = tier.commit(tier.leader(owner).number, owner, submit(key), key)
-    assert isinstance(again, Outcome)
-    reply = decode_reply(again.reply)
+    reply = reply_of(again)
     assert (reply.job, reply.was_duplicate) == (job, True)
 
 

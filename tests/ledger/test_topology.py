@@ -161,7 +161,7 @@ def test_the_same_decisions_give_the_same_state_also_from_a_snapshot(
         body = encode_decision(decision)  # type: ignore[arg-type]  # drawn from the union
         replies = [made.apply(index, 0, body).reply for made in (one, two)]
         assert replies[0] == replies[1]
-        decode_verdict(replies[0])
+        assert decode_verdict(one.encode_reply(replies[0])) == replies[0]
     assert one.digest() == two.digest()
     moving = [slot for move in one.moves.values() for slot in move.slots]
     assert len(moving) == len(set(moving))

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
-from hyperscale.jobs.committed.events import Reply, decode_reply, encode
+from hyperscale.jobs.committed.events import Reply, encode
 from hyperscale.jobs.committed.keys import slot_of
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import FOLLOWED, Effects, LedgerCore, Limits, Superseded, Unknown
 from hyperscale.ledger.machine import Machine
-from hyperscale.ledger.replica import Outcome
+from hyperscale.ledger.replica import EntryResult
 from tests.jobs.builders import plan, submission, workflow
 from tests.simulation.ledger.schedules import founded
 from tests.simulation.ledger.store import CrashableStore
@@ -35,7 +35,7 @@ class SmallTier:
         self.cut: set[int] = set()
         self.stores: dict[int, CrashableStore] = {}
         self.cores: dict[int, LedgerCore] = {}
-        self.answers: dict[int, Outcome | Superseded | Unknown] = {}
+        self.answers: dict[int, EntryResult | Superseded | Unknown] = {}
         self.reads: set[int] = set()
         self.effects: list[tuple[int, Effects]] = []
         for number, store in enumerate(
@@ -139,5 +139,6 @@ def submit(key: str, payload: str = "Load") -> bytes:
 
 
 def reply_of(outcome: object) -> Reply:
-    assert isinstance(outcome, Outcome), outcome
-    return decode_reply(outcome.reply)
+    assert isinstance(outcome, EntryResult), outcome
+    assert isinstance(outcome.reply, Reply), outcome
+    return outcome.reply

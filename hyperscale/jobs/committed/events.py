@@ -223,10 +223,6 @@ def decode(body: bytes) -> Event:
     return _decoder.decode(body)
 
 
-def encode_reply(reply: Reply) -> bytes:
-    return _encoder.encode(reply)
-
-
 def decode_reply(body: bytes) -> Reply:
     return _reply_decoder.decode(body)
 

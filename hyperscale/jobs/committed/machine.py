@@ -29,6 +29,7 @@ from hyperscale.jobs.committed.events import (
     Checkpointed,
     Code,
     Dispatched,
+    Event,
     JobEvent,
     JobFinished,
     JobStatus,
@@ -39,7 +40,6 @@ from hyperscale.jobs.committed.events import (
     WorkflowsPlanned,
     decode,
     encode,
-    encode_reply,
     kind_of,
 )
 from hyperscale.jobs.committed.keys import in_slots, job_id, key_problem
@@ -82,8 +82,17 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class Applied(NamedTuple):
-    reply: bytes
+    """What one committed entry did: the decoded event, and the answer to its proposer."""
+
+    event: Event | None
+    """None: the entry could not be decoded."""
+    reply: Reply
     history: Sequence[tuple[str, str, bytes]] = ()  # job, kind, data: rows for the audit
+
+
+class _Change(NamedTuple):
+    reply: Reply
+    history: Sequence[tuple[str, str, bytes]] = ()
 
 
 class KeyRecord(Struct, frozen=True, array_like=True):
@@ -106,12 +115,12 @@ _encoder = msgspec.msgpack.Encoder()
 _state_decoder = msgspec.msgpack.Decoder(_State)
 _keys_decoder = msgspec.msgpack.Decoder(dict[str, KeyRecord])
 
-_OK = Applied(encode_reply(Reply(ok=True)))
-_DUPLICATE = Applied(encode_reply(Reply(ok=True, code=Code.DUPLICATE)))
+_OK = _Change(Reply(ok=True))
+_DUPLICATE = _Change(Reply(ok=True, code=Code.DUPLICATE))
 
 
-def _refuse(code: Code, error: str, job: str = "") -> Applied:
-    return Applied(encode_reply(Reply(ok=False, code=code, error=error, job=job)))
+def _refuse(code: Code, error: str, job: str = "") -> _Change:
+    return _Change(Reply(ok=False, code=code, error=error, job=job))
 
 
 class JobMachine:
@@ -130,18 +139,23 @@ class JobMachine:
         try:
             event = decode(body)
         except (msgspec.MsgspecError, ValueError, RecursionError) as exc:
-            return _refuse(Code.INVALID, f"not an event: {exc}")
+            return Applied(None, *_refuse(Code.INVALID, f"not an event: {exc}"))
         state = self._state
         state.now_ms = max(state.now_ms, stamp_ms)
         try:
             if isinstance(event, JobSubmitted):
-                return self._submitted(event, body)
-            return self._changed(event, body)
+                change = self._submitted(event, body)
+            else:
+                change = self._changed(event, body)
         except Refuse as refuse:
             job = "" if isinstance(event, JobSubmitted) else event.job
-            return _refuse(refuse.code, refuse.message, job)
+            change = _refuse(refuse.code, refuse.message, job)
+        return Applied(event, *change)
 
-    def _changed(self, event: JobEvent, body: bytes) -> Applied:
+    def encode_reply(self, reply: object) -> bytes:
+        return _encoder.encode(reply)
+
+    def _changed(self, event: JobEvent, body: bytes) -> _Change:
         """An event of a job that is there."""
         now_ms = self._state.now_ms
         job = self._state.jobs.get(event.job)
@@ -170,15 +184,15 @@ class JobMachine:
                 return self._retire(job)
         if not is_new:
             return _DUPLICATE
-        return Applied(_OK.reply, ((job.id, kind_of(event), _for_history(event, body)),))
+        return _Change(_OK.reply, ((job.id, kind_of(event), _for_history(event, body)),))
 
-    def _retire(self, job: Job) -> Applied:
+    def _retire(self, job: Job) -> _Change:
         """The full record goes to the history; a row stays for a while."""
         record = encode_job(job)
         job.strip()
         self._state.ended.append(job.id)
         self._evict()
-        return Applied(_OK.reply, ((job.id, "finished", record),))
+        return _Change(_OK.reply, ((job.id, "finished", record),))
 
     def snapshot(self) -> bytes:
         return _encoder.encode(self._state)
@@ -232,7 +246,7 @@ class JobMachine:
 
     # --- submissions ----------------------------------------------------------------------
 
-    def _submitted(self, event: JobSubmitted, body: bytes) -> Applied:
+    def _submitted(self, event: JobSubmitted, body: bytes) -> _Change:
         state = self._state
         problem = key_problem(event.key)
         if problem is not None:
@@ -266,8 +280,8 @@ class JobMachine:
             raise Refuse(Code.CONFLICT, f"job {job.id} is still here")
         state.jobs[job.id] = job
         state.keys[event.key] = KeyRecord(job.id, event.digest, state.now_ms)
-        reply = encode_reply(Reply(ok=True, job=job.id))
-        return Applied(reply, ((job.id, "submitted", body),))
+        reply = Reply(ok=True, job=job.id)
+        return _Change(reply, ((job.id, "submitted", body),))
 
     def _plan_problem(self, event: JobSubmitted, size: int) -> str | None:
         workflows = event.plan.workflows
@@ -312,7 +326,7 @@ class JobMachine:
                 del state.keys[key]
 
 
-def _again(event: JobSubmitted, known: KeyRecord) -> Applied:
+def _again(event: JobSubmitted, known: KeyRecord) -> _Change:
     """A key that is known."""
     if known.digest != event.digest:
         return _refuse(
@@ -322,10 +336,10 @@ def _again(event: JobSubmitted, known: KeyRecord) -> Applied:
             known.job,
         )
     reply = Reply(ok=True, code=Code.DUPLICATE, job=known.job, was_duplicate=True)
-    return Applied(encode_reply(reply))
+    return _Change(reply)
 
 
-def _after_the_end(job: Job, event: JobEvent) -> Applied:
+def _after_the_end(job: Job, event: JobEvent) -> _Change:
     if isinstance(event, JobFinished) and event.status is job.status:
         return _DUPLICATE
     if isinstance(event, CancelRequested) and job.status is JobStatus.CANCELLED:

@@ -17,7 +17,7 @@ from hyperscale.errors import HyperscaleError
 from hyperscale.health.correlation import CorrelationGuard
 from hyperscale.health.overload import OverloadLevel
 from hyperscale.jobs.allocator.core import Allocator, Tell
-from hyperscale.jobs.committed.events import Event, decode, decode_reply, encode
+from hyperscale.jobs.committed.events import Event, Reply, encode
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.jobs.leader.core import JobLeader
 from hyperscale.jobs.leader.effects import (
@@ -51,8 +51,6 @@ from hyperscale.jobs.messages import (
     RequestCoresReply,
 )
 from hyperscale.ledger.core import MANAGEMENT, AppliedEntry
-from hyperscale.ledger.records import Command as LedgerCommand
-from hyperscale.ledger.records import decode_record
 from hyperscale.membership.events import LIVING, MemberChanged, MemberDied, MemberState
 from hyperscale.membership.messages import ClaimedState
 from hyperscale.nodes.jobs.output import Outputs
@@ -149,12 +147,9 @@ class JobsDriver:
         leader = self.leaders.get(entry.group)
         if leader is None:
             return
-        record = decode_record(entry.data)
-        if isinstance(record, LedgerCommand) and entry.reply:
-            event = decode(record.body)
-            reply = decode_reply(entry.reply)
-            effects = leader.applied(event, reply, now_s=time.monotonic())
-            self._perform(entry.group, effects)
+        event, reply = entry.event, entry.reply
+        if isinstance(event, Event) and isinstance(reply, Reply):
+            self._perform(entry.group, leader.applied(event, reply, now_s=time.monotonic()))
 
     # -- effects --------------------------------------------------------------------------
 

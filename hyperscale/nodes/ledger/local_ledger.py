@@ -26,7 +26,7 @@ from hyperscale.ledger.core import (
 )
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.messages import ForwardCommand, RaftMessages, pieces
-from hyperscale.ledger.replica import Outcome
+from hyperscale.ledger.replica import EntryResult
 from hyperscale.ledger.topology import Topology
 from hyperscale.nodes.ledger.errors import (
     NotLeaderError,
@@ -96,7 +96,7 @@ class LocalLedger:
         self._loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[None] = self._loop.create_future()
         self._routes: dict[int, str] = {}
-        self._answers: dict[int, asyncio.Future[Outcome | Superseded | Unknown]] = {}
+        self._answers: dict[int, asyncio.Future[EntryResult | Superseded | Unknown]] = {}
         self._reads: dict[int, asyncio.Future[None]] = {}
         self._applied_waiters: dict[int, list[tuple[int, asyncio.Future[None]]]] = {}
         self._leading: dict[int, int] = {}
@@ -343,14 +343,14 @@ class LocalLedger:
 
     async def propose(
         self, group: int, body: bytes, *, key: str = "", timeout_s: float = 5.0
-    ) -> Committed:
-        """Commits a command in a group this node leads; `NotLeaderError` if it does not."""
-        outcome = await self.carry_out(ForwardCommand(group, key, body), timeout_s)
-        if outcome.moved_to >= 0:
-            raise WrongGroupError(group, outcome.moved_to)
-        return Committed(group, outcome.index, outcome.reply)
+    ) -> EntryResult:
+        """Commit a command in a group this node leads; raise `NotLeaderError` if it does not."""
+        result = await self.carry_out(ForwardCommand(group, key, body), timeout_s)
+        if result.moved_to is not None:
+            raise WrongGroupError(group, result.moved_to)
+        return result
 
-    async def carry_out(self, command: ForwardCommand, timeout_s: float) -> Outcome:
+    async def carry_out(self, command: ForwardCommand, timeout_s: float) -> EntryResult:
         """Has a command committed here, in a group this node leads."""
         core = self.core
         group = command.group
@@ -368,8 +368,8 @@ class LocalLedger:
         self.commands[group] = self.commands.get(group, 0) + 1
         return outcome
 
-    async def _answered(self, token: int, group: int, timeout_s: float) -> Outcome:
-        answer: asyncio.Future[Outcome | Superseded | Unknown] = self._loop.create_future()
+    async def _answered(self, token: int, group: int, timeout_s: float) -> EntryResult:
+        answer: asyncio.Future[EntryResult | Superseded | Unknown] = self._loop.create_future()
         self._answers[token] = answer
         self._unsent += 1
         if self._unsent < _UNSENT_MAX:
@@ -459,7 +459,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _expire(answer: "asyncio.Future[Outcome | Superseded | Unknown]") -> None:
+def _expire(answer: "asyncio.Future[EntryResult | Superseded | Unknown]") -> None:
     if not answer.done():
         answer.set_exception(_unknown("no quorum in time"))
 

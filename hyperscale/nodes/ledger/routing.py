@@ -152,9 +152,14 @@ class Ledger(LocalLedger):
         except NotLeaderError as error:
             refused = NOT_LEADER if group in self.core.replicas else UNKNOWN_GROUP
             return ForwardCommandReply(group, refused=refused, leader=error.leader, term=error.term)
-        if outcome.moved_to >= 0:
+        if outcome.moved_to is not None:
             return ForwardCommandReply(group, refused=WRONG_GROUP, moved_to=outcome.moved_to)
-        return ForwardCommandReply(group, outcome.index, outcome.reply)
+        replica = self.core.replicas.get(group)
+        if replica is None or outcome.reply is None:
+            return ForwardCommandReply(group, outcome.index)
+        return ForwardCommandReply(
+            group, outcome.index, replica.machine.encode_reply(outcome.reply)
+        )
 
 
 def answer_ledger(handlers: Handlers, ledger: Callable[[], Ledger | None]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from hyperscale.jobs.committed.events import Event, Reply, decode_reply, encode
+from hyperscale.jobs.committed.events import Event, Reply, encode
 from hyperscale.jobs.committed.state import Job, decode_job
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Ledger:
                 if job in self.records:
                     self.world.fail(f"job {job} ended twice")
                 self.records[job] = decode_job(data)
-        reply = decode_reply(applied.reply)
+        reply = applied.reply
         if self.world.trace is not None:
             self.world.trace.add(self.world.now_s, f"group {group}", "COMMIT", f"{event} {reply}")
         self.on_commit(group, event, reply)

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING, Any
 
 from hyperscale.jobs.allocator.core import Allocator, Tell
-from hyperscale.jobs.committed.events import decode_reply
 from hyperscale.jobs.leader.core import JobLeader
 from hyperscale.jobs.leader.effects import (
     Ask,
@@ -81,7 +80,7 @@ class ManagerProgram:
             entry = log[self.applied[group]]
             self.applied[group] += 1
             applied = self.machines[group].apply(self.applied[group], entry.stamp_ms, entry.body)
-            reply = decode_reply(applied.reply)
+            reply = applied.reply
             self._do(group, self.leaders[group].applied(entry.event, reply, now_s=now_s))
 
     def lead(self, payload: tuple[int, int], now_s: float) -> None:

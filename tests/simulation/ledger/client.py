@@ -24,7 +24,6 @@ from hyperscale.jobs.committed.events import (
     PartPlan,
     Reply,
     WorkflowsPlanned,
-    decode_reply,
     encode,
 )
 from hyperscale.jobs.committed.keys import parse_job_id
@@ -228,7 +227,7 @@ class ClientProgram:
 
         def told(answer: Any) -> None:
             self._count_answer(answer)
-            if answer[0] == "done" and decode_reply(answer[3]).ok:
+            if answer[0] == "done" and answer[3].ok:
                 desk.attempts[job, part] = max(last, desk.attempts.get((job, part), 0))
 
         self._call(node, ("routed", Command(parse_job_id(job).group, "", encode(event))), told)
@@ -274,7 +273,7 @@ class ClientProgram:
             return None
         if answer[0] != "done":
             return None  # it may have happened, or may happen yet
-        reply = decode_reply(answer[3])
+        reply: Reply = answer[3]
         job = self.desk.jobs.get(operation.key)
         if reply.code is Code.UNKNOWN_JOB and job and parse_job_id(job).group != answer[1]:
             history.dropped(operation)  # told by the heir of its group, which ended with it

@@ -21,13 +21,13 @@ from hyperscale.jobs.committed.events import (
     Dispatched,
     JobSubmitted,
     PartEnded,
+    Reply,
     decode,
-    decode_reply,
 )
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.records import Adopted, Command, Released, decode_record
-from hyperscale.ledger.replica import Outcome
+from hyperscale.ledger.replica import EntryResult
 from hyperscale.ledger.topology import GroupState
 from tests.simulation.kernel import Host, Monitor, World
 from tests.simulation.ledger.observed import ObservedCore, Observer
@@ -193,10 +193,10 @@ class LedgerMonitor(Monitor, Observer):
                 shared = len(own & known.slots)
                 self.world.fail(f"groups {group} and {other} both own {shared} slots")
 
-    def _judge(self, group: int, record: Command, reply_bytes: bytes) -> None:
-        if not reply_bytes:
+    def _judge(self, group: int, record: Command, reply: object) -> None:
+        if not isinstance(reply, Reply):
             return  # not this group's slot
-        event, reply = decode(record.body), decode_reply(reply_bytes)
+        event = decode(record.body)
         is_new = reply.ok and reply.code is Code.OK
         if not is_new:
             return
@@ -226,7 +226,9 @@ class LedgerMonitor(Monitor, Observer):
 
     # -- acknowledging --------------------------------------------------------------------
 
-    def acknowledged(self, core: ObservedCore, group: int, outcome: Outcome, data: bytes) -> None:
+    def acknowledged(
+        self, core: ObservedCore, group: int, outcome: EntryResult, data: bytes
+    ) -> None:
         known = self._group(group)
         fact = known.facts.get(outcome.index)
         if fact is None or fact.data != data:

@@ -16,7 +16,7 @@ from hyperscale.jobs.committed.machine import Applied, JobMachine
 from hyperscale.ledger.core import Effects
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.records import Command, Record
-from hyperscale.ledger.replica import Outcome, Replica
+from hyperscale.ledger.replica import EntryResult, Replica
 from tests.simulation.ledger.observed import ObservedCore
 from tests.simulation.ledger.store import CrashableStore
 
@@ -81,7 +81,7 @@ class Unfenced(JobMachine):
 class GreedyReplica(Replica):
     """A key is taken whatever slot it falls in."""
 
-    def _applied(self, index: int, record: Record) -> Outcome:
+    def _applied(self, index: int, record: Record) -> EntryResult:
         if isinstance(record, Command):
             record = Command(record.stamp, "", record.body)
         return super()._applied(index, record)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hyperscale.ledger.core import Effects, LedgerCore
-from hyperscale.ledger.replica import Outcome
+from hyperscale.ledger.replica import EntryResult
 
 
 class Observer:
@@ -12,7 +12,9 @@ class Observer:
     def applied(self, core: "ObservedCore", group: int, index: int, term: int, data: bytes) -> None:
         """After an entry was applied."""
 
-    def acknowledged(self, core: "ObservedCore", group: int, outcome: Outcome, data: bytes) -> None:
+    def acknowledged(
+        self, core: "ObservedCore", group: int, outcome: EntryResult, data: bytes
+    ) -> None:
         """Someone is told that an entry is committed."""
 
     def restored(self, core: "ObservedCore", group: int) -> None:
@@ -33,7 +35,7 @@ class ObservedCore(LedgerCore):
 
     def __init__(self, *args: Any, observer: Observer, **kwargs: Any) -> None:
         self.observer = observer
-        self.last_reply = b""
+        self.last_reply: object = None
         self.seats: dict[int, list[tuple[int, list[int], list[int]]]] = {}
         """Who took part from which entry on: voters, and those of the configuration left."""
         super().__init__(*args, **kwargs)
@@ -49,14 +51,14 @@ class ObservedCore(LedgerCore):
             self.observer.born(self, image.group)
 
     def _apply(self, replica: Any, entry: Any, effects: Effects) -> None:
-        self.last_reply = b""
+        self.last_reply = None
         super()._apply(replica, entry, effects)
         index, term, _, data = entry
         self.observer.applied(self, replica.group, index, term, data)
 
-    def _note(self, replica: Any, data: bytes, outcome: Outcome, effects: Effects) -> None:
+    def _note(self, replica: Any, outcome: EntryResult, effects: Effects) -> None:
         self.last_reply = outcome.reply
-        super()._note(replica, data, outcome, effects)
+        super()._note(replica, outcome, effects)
 
     def _take(self, turn: Any, effects: Effects) -> None:
         if (write := turn.write) is not None:

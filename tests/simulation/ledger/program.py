@@ -20,7 +20,6 @@ from hyperscale.ledger.topology import (
     NodeJoined,
     NodeMarked,
     NodeState,
-    decode_verdict,
     encode_decision,
 )
 from tests.simulation import network
@@ -119,7 +118,7 @@ class LedgerProgram:
 
         def told(answer: Answer) -> None:
             if answer[0] == "done" and not self.store.has_failed:
-                number = decode_verdict(answer[3]).number
+                number = answer[3].number
                 self.store.put_meta("number", str(number).encode())
                 self._sync()
                 self._belong(number)

@@ -13,7 +13,7 @@ from hyperscale.jobs.committed.keys import slot_of
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import MANAGEMENT, Effects, LedgerCore, Superseded, Unknown
 from hyperscale.ledger.records import Record, decode_record, encode_record
-from hyperscale.ledger.replica import Outcome
+from hyperscale.ledger.replica import EntryResult
 from hyperscale.ledger.topology import NO_GROUP
 from tests.simulation.kernel import Host
 from tests.simulation.ledger.errands import Errands
@@ -64,7 +64,7 @@ class Router:
         self._acks_early = acks_early
         self.heard_from: dict[int, str] = {}
         """Addresses of nodes whose number the topology may not name yet."""
-        self._answers: dict[int, Callable[[Outcome | Superseded | Unknown], None]] = {}
+        self._answers: dict[int, Callable[[EntryResult | Superseded | Unknown], None]] = {}
         self._reads: dict[int, Callable[[], None]] = {}
         self._sessions: list[tuple[int, int, Callable[[], None]]] = []
 
@@ -103,7 +103,8 @@ class Router:
             token = core.propose_command(group, command.key, command.body)
         data = core._queued[group][-1][1]
         if self._acks_early:
-            outcome = Outcome(core.raft.standing(group)[4] + 1, _early_reply(core, group, data))
+            reply = _early_reply(core, group, data)
+            outcome = EntryResult(core.raft.standing(group)[4] + 1, reply=reply)
             self._committed(group, data, outcome, told)
             return
         self._answers[token] = lambda outcome: self._committed(group, data, outcome, told)
@@ -112,7 +113,7 @@ class Router:
         self,
         group: int,
         data: bytes,
-        outcome: Outcome | Superseded | Unknown,
+        outcome: EntryResult | Superseded | Unknown,
         told: Told,
     ) -> None:
         if isinstance(outcome, Superseded):
@@ -121,7 +122,7 @@ class Router:
             told(UNKNOWN)
         else:
             self._observer.acknowledged(self._core, group, outcome, data)
-            if outcome.moved_to >= 0:
+            if outcome.moved_to is not None:
                 told(("refused", "wrong group", ""))
             else:
                 told(("done", group, outcome.index, outcome.reply))
@@ -232,7 +233,7 @@ def _routed_to(command: Command, group: int) -> Command:
     return Command(group, command.key, command.body, command.is_record, command.hops)
 
 
-def _early_reply(core: LedgerCore, group: int, data: bytes) -> bytes:
+def _early_reply(core: LedgerCore, group: int, data: bytes) -> object:
     """What the machine would say now."""
     replica, record = core.replicas[group], decode_record(data)
     before = replica.machine.snapshot()
