@@ -8,6 +8,7 @@
 #                membership, ledger, ledger_scale, cluster, reports)
 #   make lock    new lock files                 make fmt     format everything
 #   make fuzz    every decoder that faces the network (FUZZ_SECONDS=660)
+#   make audit   licences, sources and duplicates of crates; vulnerable Python packages
 
 PYTHON ?= python3
 VENV := .venv
@@ -31,7 +32,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-deps bench-deps lint fmt bench soak fuzz lock clean
+.PHONY: build demo test test-deps bench-deps lint fmt bench soak fuzz audit lock clean
 
 build: $(STAMPS)/native
 
@@ -122,6 +123,12 @@ fuzz: build .fuzz-packages/stamp
 	rm -rf .fuzz-packages && mkdir .fuzz-packages
 	-$(BIN)/python -m pip install -q --no-deps --target .fuzz-packages -r requirements/fuzz.txt
 	@touch $@
+
+# Before a release, not in CI: both halves run, and either fails the target.
+audit: $(STAMPS)/packages
+	@command -v cargo-deny >/dev/null || { echo "make audit needs cargo-deny: cargo install cargo-deny --locked" >&2; exit 1; }
+	@crates=0; cargo deny --locked check licenses sources bans || crates=$$?; \
+	$(BIN)/python requirements/audit.py requirements/runtime.txt requirements/dev.txt && exit $$crates
 
 # Hashes pin what is installed, and neither hosts nor paths get into the files.
 LOCK := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile -q --strip-extras --generate-hashes --allow-unsafe \
