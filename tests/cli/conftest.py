@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cli.command import end_all
+from tests.lab.command import end_all
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 
 from hyperscale.cli.main import COMMANDS, main
-from tests.cli.command import finish, results, run, start, write
 from tests.conftest import RunningTarget
+from tests.lab.command import finish, results, run, start, write
 
 SHOP = """
     class Shop(Workflow):

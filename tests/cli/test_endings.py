@@ -11,17 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import (
-    WAIT_S,
-    executors_of,
-    finish,
-    is_alive,
-    results,
-    start,
-    until,
-    write,
-)
 from tests.conftest import RunningTarget
+from tests.lab.command import HYPERSCALE, finish, results, start, write
+from tests.lab.processes import executors_of, is_alive
+from tests.lab.waiting import WAIT_S, until
 
 LONG = """
     class Long(Workflow):
@@ -317,8 +310,6 @@ def test_who_leaves_a_submission_is_told_that_it_may_have_been_made(
 
 def _on_terminal() -> list[str]:
     """The command in the foreground of its terminal, as a shell would put it there."""
-    from tests.cli.command import HYPERSCALE  # noqa: PLC0415
-
     code = (
         "import fcntl, os, sys, termios\n"
         "fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from hyperscale.jobs.committed.events import CancelRequested
-from tests.cli.command import ForwardCommandReply
-from tests.cli.command import run as command
 from tests.jobs.builders import submission
-from tests.nodes.lab import Cluster, until
+from tests.lab.command import CommandOutcome
+from tests.lab.command import run as command
+from tests.lab.nodes import NodeCluster
+from tests.lab.waiting import until
 from tests.nodes.ledger.tier import Tier
 from tests.nodes.ledger.writer import Forwarder
 from tests.nodes.ledger.writer import run as work
@@ -21,7 +22,7 @@ from tests.nodes.ledger.writer import run as work
 @pytest.fixture(scope="module")
 def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
     """One manager, which is a tier of its own."""
-    with Cluster(tmp_path_factory.mktemp("tier")) as cluster:
+    with NodeCluster(tmp_path_factory.mktemp("tier")) as cluster:
         tier = Tier(cluster, 1)
         tier.wait_settled()
         yield tier
@@ -29,7 +30,7 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
 
 @pytest.fixture
 def ask(tier: Tier, tmp_path: Path) -> Any:
-    def asked(*words: str) -> ForwardCommandReply:
+    def asked(*words: str) -> CommandOutcome:
         return command(*words, "--connect", tier.addresses[0], cwd=tmp_path)
 
     return asked
@@ -128,7 +129,7 @@ def test_wrong_input_is_told(ask: Any, tmp_path: Path) -> None:
 
 
 def test_a_drained_manager_may_be_stopped(tmp_path: Path) -> None:
-    with Cluster(tmp_path) as cluster:
+    with NodeCluster(tmp_path) as cluster:
         tier = Tier(cluster, 2)
         done = command("drain", "m1", "--connect", tier.addresses[0], cwd=tmp_path)
         assert done.code == 0, done.stderr
@@ -146,7 +147,7 @@ def test_a_drained_manager_may_be_stopped(tmp_path: Path) -> None:
 def test_a_secret_is_needed_where_there_is_one(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("correct horse battery staple")
-    with Cluster(tmp_path) as cluster:
+    with NodeCluster(tmp_path) as cluster:
         node = cluster.start("manager", "m0", "--secret-file", str(secret)).wait_listening()
         flags = ("ledger", "status", "--connect", node.address)
         refused = command(*flags, cwd=tmp_path)

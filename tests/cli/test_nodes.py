@@ -11,8 +11,8 @@ import pytest
 from hyperscale.cli.members import _table
 from hyperscale.config.schema import settings
 from hyperscale.nodes.messages import ListMembersReply, MemberRow, NodeMetadata
-from tests.cli.command import run
-from tests.nodes.lab import Cluster
+from tests.lab.command import run
+from tests.lab.nodes import NodeCluster
 
 
 def test_config_check_shows_every_setting_with_its_source(
@@ -206,7 +206,7 @@ def test_config_without_an_action_shows_its_help(tmp_path: Path) -> None:
 
 
 def test_members_shows_everyone_to_people_and_programs(tmp_path: Path) -> None:
-    with Cluster(tmp_path) as cluster:
+    with NodeCluster(tmp_path) as cluster:
         nodes = cluster.form(1, 1)
         for node in nodes:
             table = run("members", "--connect", node.address, cwd=tmp_path)
@@ -239,7 +239,7 @@ def test_what_a_node_says_about_itself_cannot_take_over_a_terminal() -> None:
 
 
 def test_a_port_in_use_is_said_and_the_node_does_not_start(tmp_path: Path) -> None:
-    with Cluster(tmp_path) as cluster:
+    with NodeCluster(tmp_path) as cluster:
         node = cluster.start("manager", "m0").wait_listening()
         done = run("manager", "--port", str(node.port), "--http-port", "0", cwd=tmp_path)
         assert done.code == 2

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import HYPERSCALE, WAIT_S, results, write
 from tests.conftest import RunningTarget
+from tests.lab.command import HYPERSCALE, results, write
+from tests.lab.waiting import WAIT_S
 
 SHOP = """
     class Shop(Workflow):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import HEADER, run, write
 from tests.conftest import RunningTarget
+from tests.lab.command import HEADER, run, write
 
 GOOD = """
     class Shop(Workflow):

@@ -12,8 +12,8 @@ from hyperscale._native import Target
 from hyperscale.clients import RequestError
 from hyperscale.errors import InputError
 from hyperscale.testing import HTTPResponse
-from tests.clients.lab import Lab, in_lab
 from tests.conftest import RunningTarget
+from tests.lab.clients import Lab, in_lab
 
 
 def echo_of(response: HTTPResponse) -> dict[str, object]:

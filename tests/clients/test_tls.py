@@ -11,8 +11,8 @@ import trustme
 
 from hyperscale.clients import RequestError
 from hyperscale.testing import HTTPResponse
-from tests.clients.lab import Lab, in_lab
 from tests.conftest import RunningTarget
+from tests.lab.clients import Lab, in_lab
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.lab import Cluster, running_cluster
+from tests.lab.cluster import Cluster, running_cluster
 
 
 @pytest.fixture(scope="module")

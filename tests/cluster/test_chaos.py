@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperscale.lab.fault_plan import Kind, make_plan
-from tests.cli.command import WAIT_S
-from tests.cluster.lab import Cluster, running_cluster
-from tests.cluster.soak import report
+from tests.lab.cluster import Cluster, running_cluster
+from tests.lab.soak_report import cluster_report
+from tests.lab.waiting import WAIT_S
 
 MANAGERS = ("manager-1", "manager-2", "manager-3")
 WORKERS = ("worker-1", "worker-2", "worker-3")
@@ -87,7 +87,7 @@ def test_chaos_breaks_nothing_for_many_seeds(tmp_path: Path) -> None:
         ]
         tried = sorted(outcome for half in halves for outcome in half.result())
     title = f"chaos, {count} seeds on 3 managers and 4 workers"
-    report().write(title, *(line for _, line, _ in tried))
+    cluster_report().write(title, *(line for _, line, _ in tried))
     broken = [said for _, _, said in tried if said]
     assert not broken, "\n".join(broken)
 

@@ -10,8 +10,7 @@ import signal
 from pathlib import Path
 
 from hyperscale.client.api import WorkflowResultPush
-from tests.cli.command import WAIT_S
-from tests.cluster.lab import (
+from tests.lab.cluster import (
     Cluster,
     Notes,
     all_free,
@@ -19,13 +18,13 @@ from tests.cluster.lab import (
     cut,
     leader_of,
     metric,
-    on_loop,
     running,
     sent,
     status_is,
-    until,
     users,
 )
+from tests.lab.loops import on_loop
+from tests.lab.waiting import WAIT_S, until
 
 
 def told(cluster: Cluster) -> int:

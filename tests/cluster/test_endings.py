@@ -11,8 +11,10 @@ import pytest
 
 from hyperscale.client.api import JobFinalResult
 from hyperscale.client.client import HyperscaleClient
-from tests.cli.command import is_alive
-from tests.cluster.lab import Cluster, Notes, all_free, leader_of, on_loop, status_is, until
+from tests.lab.cluster import Cluster, Notes, all_free, leader_of, status_is
+from tests.lab.loops import on_loop
+from tests.lab.processes import is_alive
+from tests.lab.waiting import until
 
 GET = """
     @step()

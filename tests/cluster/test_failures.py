@@ -6,8 +6,10 @@ import time
 from hyperscale.client.client import HyperscaleClient
 from hyperscale.client.messages import WatchJobUpdate
 from hyperscale.lab.chaos import children_of
-from tests.cli.command import WAIT_S, is_alive
-from tests.cluster.lab import Cluster, assert_exact, leader_of, on_loop, running, until
+from tests.lab.cluster import Cluster, assert_exact, leader_of, running
+from tests.lab.loops import on_loop
+from tests.lab.processes import is_alive
+from tests.lab.waiting import WAIT_S, until
 
 
 async def watched(client: HyperscaleClient, job: str) -> list[WatchJobUpdate]:

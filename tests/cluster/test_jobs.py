@@ -17,8 +17,9 @@ from hyperscale.client.api import (
 )
 from hyperscale.errors import InputError
 from hyperscale.reporting.results import RunStatus
-from tests.cli.command import WAIT_S
-from tests.cluster.lab import Cluster, cut, on_loop, sent, status_is
+from tests.lab.cluster import Cluster, cut, sent, status_is
+from tests.lab.loops import on_loop
+from tests.lab.waiting import WAIT_S
 
 SCHEMA = Path(__file__).parents[2] / "hyperscale/reporting/schema.json"
 

@@ -15,11 +15,12 @@ import pytest
 from hyperscale.client.client import HyperscaleClient
 from hyperscale.errors import RunError
 from hyperscale.reporting.results import RunResult
-from tests.cli.command import HYPERSCALE
-from tests.cluster.lab import assert_exact, cut, gaps, leader_of, on_loop, running, sent
-from tests.cluster.soak import report
-from tests.cluster.split import Split, SplitCluster, split_cluster
-from tests.netlab.lab import End, why_not
+from tests.lab.cluster import assert_exact, cut, gaps, leader_of, running, sent
+from tests.lab.command import HYPERSCALE
+from tests.lab.loops import on_loop
+from tests.lab.network import End, why_not
+from tests.lab.soak_report import cluster_report
+from tests.lab.split_cluster import Split, SplitCluster, split_cluster
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it is all there")
 
@@ -192,7 +193,7 @@ def soak(
     seen = asyncio.run(
         through_a_cut(cluster, seconds=seconds, to=to, on_isolation=on_isolation, leader=leader)
     )
-    report().write(title, *lines_of(cluster, seen))
+    cluster_report().write(title, *lines_of(cluster, seen))
     assert_exact(cluster, seen.result)
     assert_never_more_than_asked(cluster)
     return seen
@@ -261,7 +262,7 @@ def test_a_slow_and_lossy_link_changes_no_result(with_manager: SplitCluster) -> 
     result = asyncio.run(main())
     seconds = cluster.per_second()
     within = [seconds.get(at, 0) for at in range(min(seconds) + 1, max(seconds))]
-    report().write(
+    cluster_report().write(
         "50 ms of delay and 10 % loss each way, to one of three managers and one of three workers",
         f"{result.status.value}, reported {sent(result):,}, target {cluster.counts()['total']:,}, "
         f"attempts {result.attempts}, {result.elapsed_seconds:.1f} s; {min(within)} to "
@@ -308,7 +309,7 @@ def test_commands_get_through_a_slow_and_lossy_link(alone: SplitCluster) -> None
     command("cancel", long_one, "--reason", "enough")
     command("watch", long_one, code=3)
     cluster.net.link()
-    report().write(
+    cluster_report().write(
         "commands over 50 ms of delay and 10 % loss each way, the first with a bundle of 1 MiB",
         "; ".join(lines),
     )
@@ -346,7 +347,7 @@ def test_clients_find_the_majority(with_manager: SplitCluster) -> None:
             final = await client.wait_for_completion(job, timeout=60)
         assert final.status == "cancelled"
         assert_exact(cluster, final.result)
-        report().write(
+        cluster_report().write(
             "clients that ask a manager of the minority first",
             "; ".join(f"{what}: {seconds:.1f} s" for what, seconds in took_s.items()),
             f"one that knows no other is told: {caught.value.message}",

@@ -9,18 +9,10 @@ import pytest
 from hyperscale.client.api import JobFinalResult
 from hyperscale.client.client import HyperscaleClient
 from hyperscale.errors import RunError
-from tests.cli.command import WAIT_S, run
-from tests.cluster.lab import (
-    Cluster,
-    Notes,
-    cut,
-    on_loop,
-    running_cluster,
-    sent,
-    status_is,
-    until,
-    users,
-)
+from tests.lab.cluster import Cluster, Notes, cut, running_cluster, sent, status_is, users
+from tests.lab.command import run
+from tests.lab.loops import on_loop
+from tests.lab.waiting import WAIT_S, until
 
 QUEUE_MAX = 3
 ROUTES = ("/delay/{ms}", "/slow/{ms}/{n}")

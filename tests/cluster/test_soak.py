@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from hyperscale.reporting.results import RunResult
-from tests.cli.command import is_alive
-from tests.cluster.lab import (
+from tests.lab.cluster import (
     Cluster,
     assert_exact,
     cut,
@@ -21,9 +20,10 @@ from tests.cluster.lab import (
     running,
     running_cluster,
     sent,
-    until,
 )
-from tests.cluster.soak import report
+from tests.lab.processes import is_alive
+from tests.lab.soak_report import cluster_report
+from tests.lab.waiting import until
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
@@ -99,7 +99,7 @@ def test_leaders_are_killed_at_many_moments(shared: Cluster) -> None:
         seconds = asyncio.run(once(what, rng.uniform(0.2, 6.0)))
         worst.append(min(seconds) / control)
         lines[-1] += f"; lowest second {worst[-1]:.0%} of it"
-    report().write(f"leaders killed at {count} moments, one each", *lines)
+    cluster_report().write(f"leaders killed at {count} moments, one each", *lines)
     assert min(worst) >= min(0.9, *undisturbed), (worst, undisturbed)
 
 
@@ -128,7 +128,7 @@ def test_all_managers_are_gone_for_half_a_minute(shared: Cluster, on_isolation: 
     result = asyncio.run(main())
     assert_exact(shared, result)
     idle = sum(count == 0 for count in full_seconds(shared))
-    report().write(
+    cluster_report().write(
         f"all managers gone for 30 s, on_isolation {on_isolation}",
         facts(shared, result),
         f"{idle} seconds without load",
@@ -171,7 +171,7 @@ def test_a_worker_is_killed(shared: Cluster, lead_s: float | None) -> None:
     title = "a worker killed"
     if lead_s is not None:
         title += f" {lead_s:g} s after its leader"
-    report().write(title, *lines)
+    cluster_report().write(title, *lines)
     assert max(backs_s) <= (5 if lead_s is None else 8)
 
 
@@ -195,7 +195,7 @@ def test_a_worker_is_frozen_for_half_a_minute(shared: Cluster, executors: bool) 
     assert_exact(shared, result)
     back_s = _back_after_s(shared, began_s)
     most = max(shared.per_second().values())
-    report().write(
+    cluster_report().write(
         f"a worker frozen for 30 s, {'with' if executors else 'without'} its executors",
         facts(shared, result),
         f"load back after {back_s} s; at most {most} requests in a second",
@@ -225,7 +225,7 @@ def test_every_node_is_restarted_during_a_long_job(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "lab", "--workers", "4") as cluster:
         result = asyncio.run(main(cluster))
         assert_exact(cluster, result)
-        report().write(
+        cluster_report().write(
             f"every node restarted during a job of {duration_s} s",
             facts(cluster, result),
             *(f"segment of {s.worker}: {s.reason}" for s in result.segments),
@@ -258,5 +258,5 @@ def test_how_soon_a_cancelled_job_sends_nothing(shared: Cluster) -> None:
     for manager in ("manager-1", "manager-2", "manager-3"):
         times.append(asyncio.run(once(manager)))
     shown = ", ".join(f"{each:.2f}" for each in times)
-    report().write("cancel to the last request, through each manager", f"seconds: {shown}")
+    cluster_report().write("cancel to the last request, through each manager", f"seconds: {shown}")
     assert max(times) <= 2.0

@@ -4,8 +4,9 @@ import json
 import subprocess
 from pathlib import Path
 
-from tests.cli.command import HYPERSCALE, WAIT_S
-from tests.cluster.lab import Cluster
+from tests.lab.cluster import Cluster
+from tests.lab.command import HYPERSCALE
+from tests.lab.waiting import WAIT_S
 
 
 def test_a_submission_does_not_depend_on_who_reads_it(cluster: Cluster, tmp_path: Path) -> None:

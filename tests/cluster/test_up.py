@@ -18,8 +18,10 @@ from hyperscale.errors import RunError
 from hyperscale.lab.chaos import children_of
 from hyperscale.lab.control import start_again
 from hyperscale.lab.layout import Shape, Wanted, find_ports, lay_out, shape_of
-from tests.cli.command import HYPERSCALE, WAIT_S, is_alive, run
-from tests.cluster.lab import Cluster, running_cluster, until
+from tests.lab.cluster import Cluster, running_cluster
+from tests.lab.command import HYPERSCALE, run
+from tests.lab.processes import is_alive
+from tests.lab.waiting import WAIT_S, until
 
 
 @pytest.fixture(scope="module")

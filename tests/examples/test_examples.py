@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import results, run
 from tests.conftest import RunningTarget
+from tests.lab.command import results, run
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 SCRIPTS = {

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.execution.lab import Lab
+from tests.lab.executors import Lab
 
 
 @pytest.fixture

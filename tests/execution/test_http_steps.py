@@ -6,8 +6,8 @@ import pytest
 
 from hyperscale.errors import InputError
 from hyperscale.stats.report import StepCounts
-from tests.execution.lab import Lab, Outcome
 from tests.execution.server import CountingServer
+from tests.lab.executors import Lab, Outcome
 
 
 @pytest.fixture

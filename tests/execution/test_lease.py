@@ -13,7 +13,7 @@ import pytest
 from hyperscale import _native
 from hyperscale.execution.lease import boottime_ns
 from hyperscale.execution.protocol import PartStatus
-from tests.execution.lab import Bench, Lab
+from tests.lab.executors import Bench, Lab
 
 IN_PYTHON = """
     class Load(Workflow):

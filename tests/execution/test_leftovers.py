@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from hyperscale.execution.process import ExecutorProcess, ExitInfo
-from tests.cli.command import is_alive, until
-from tests.execution.lab import SLEEPER, Bench, Lab
+from tests.lab.executors import SLEEPER, Bench, Lab
+from tests.lab.processes import is_alive
+from tests.lab.waiting import until
 
 FORKER = """
     class Forker(Workflow):

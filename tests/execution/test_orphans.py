@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 from hyperscale.execution.orphans import ProcessMark
-from tests.cli.command import is_alive, until
+from tests.lab.processes import is_alive
+from tests.lab.waiting import until
 
 # Takes on the mark it was started with and starts a process that has no environment at all.
 STARTER = """

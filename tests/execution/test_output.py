@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from hyperscale.execution.protocol import ExecutorOutput
-from tests.execution.lab import Bench, Lab
+from tests.lab.executors import Bench, Lab
 
 
 def test_what_a_part_printed_is_not_taken_for_the_last_words_of_the_next(lab: Lab) -> None:

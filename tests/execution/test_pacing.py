@@ -3,7 +3,7 @@
 import pytest
 
 from hyperscale.execution.protocol import PartStatus
-from tests.execution.lab import Lab
+from tests.lab.executors import Lab
 
 
 def test_an_action_workflow_goes_through_its_steps_once_per_user(lab: Lab) -> None:

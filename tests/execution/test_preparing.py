@@ -9,7 +9,7 @@ import pytest
 
 from hyperscale.errors import InputError, RunError
 from hyperscale.execution.supervisor import ExecutorLostError
-from tests.execution.lab import SLEEPER, Bench, Lab
+from tests.lab.executors import SLEEPER, Bench, Lab
 
 
 @pytest.mark.parametrize("when", ["before the task begins", "while executors start"])

@@ -3,7 +3,7 @@
 from hyperscale.execution.protocol import PartStatus
 from hyperscale.execution.values import pack_value
 from hyperscale.plan.context import ContextValue, ReceivedContext, decode_provided, encode_received
-from tests.execution.lab import Lab
+from tests.lab.executors import Lab
 
 
 def test_provided_values_and_the_context_leave_as_bytes_nobody_else_reads(lab: Lab) -> None:

@@ -5,7 +5,7 @@ import pytest
 from hyperscale._native import Histogram
 from hyperscale.errors import InputError
 from hyperscale.execution.protocol import PartStatus
-from tests.execution.lab import Lab
+from tests.lab.executors import Lab
 
 
 def test_a_diamond_runs_in_order_and_its_middle_overlaps(lab: Lab) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from hyperscale.errors import RunError
-from tests.execution.lab import Bench, Lab
+from tests.lab.executors import Bench, Lab
 
 
 def test_setup_and_teardown_run_once_around_the_users_and_share_the_context(lab: Lab) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from hyperscale.errors import RunError
 from hyperscale.execution.protocol import PartStatus
-from tests.cli.command import is_alive
-from tests.execution.lab import Bench, Lab
+from tests.lab.executors import Bench, Lab
+from tests.lab.processes import is_alive
 
 
 def test_an_executor_that_exits_is_reported_with_its_code_and_last_words(lab: Lab) -> None:

@@ -14,7 +14,7 @@ from hyperscale.errors import RunError
 from hyperscale.execution import overdue, supervisor
 from hyperscale.execution.protocol import PartStatus
 from hyperscale.execution.supervisor import ExecutorLostError
-from tests.execution.lab import SLEEPER, Bench, Lab
+from tests.lab.executors import SLEEPER, Bench, Lab
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])

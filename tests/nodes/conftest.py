@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodes.lab import Cluster
-from tests.nodes.report import RESULTS, Report
+from tests.lab.nodes import NodeCluster
+from tests.lab.soak_report import MEMBERS, Report
 
 _FAILED = pytest.StashKey[bool]()
 
@@ -21,7 +21,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> "Iterator[None]":
 
 @pytest.fixture
 def report() -> Report:
-    return Report(RESULTS)
+    return Report(MEMBERS)
 
 
 @pytest.fixture(autouse=True)
@@ -31,9 +31,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[NodeCluster]:
     """A cluster of its own; what its nodes wrote is shown when the test fails."""
-    with Cluster(tmp_path) as running:
+    with NodeCluster(tmp_path) as running:
         yield running
         if request.node.stash.get(_FAILED, False):
             for node in running.nodes:

@@ -9,22 +9,13 @@ import time
 
 import pytest
 
-from tests.nodes.lab import (
-    Cluster,
-    busy_cores,
-    deaths,
-    descriptors,
-    free_port,
-    group_members,
-    has_ipv6,
-    members_of,
-    until,
-    wait_for_death,
-    wait_for_view,
-)
+from tests.lab.nodes import NodeCluster, deaths, members_of, wait_for_death, wait_for_view
+from tests.lab.ports import free_port, has_ipv6
+from tests.lab.processes import busy_cores, group_members, open_sockets
+from tests.lab.waiting import until
 
 
-def test_a_cluster_forms_whoever_starts_first(cluster: Cluster) -> None:
+def test_a_cluster_forms_whoever_starts_first(cluster: NodeCluster) -> None:
     """The worker first, then a manager that names the other, which comes last."""
     port = free_port()
     seed = ("--seed", f"127.0.0.1:{port}")
@@ -40,7 +31,7 @@ def test_a_cluster_forms_whoever_starts_first(cluster: Cluster) -> None:
     assert not deaths([worker, early, late])
 
 
-def test_identical_seed_lists_make_one_cluster(cluster: Cluster) -> None:
+def test_identical_seed_lists_make_one_cluster(cluster: NodeCluster) -> None:
     """Each finds itself among its seeds, by a name, and does not join itself."""
     ports = [free_port() for _ in range(3)]
     seeds = [word for port in ports for word in ("--seed", f"localhost:{port}")]
@@ -54,7 +45,7 @@ def test_identical_seed_lists_make_one_cluster(cluster: Cluster) -> None:
     assert not [event for node in nodes for event in node.warnings()]
 
 
-def test_a_killed_node_is_dead_to_all_and_fires_once(cluster: Cluster) -> None:
+def test_a_killed_node_is_dead_to_all_and_fires_once(cluster: NodeCluster) -> None:
     nodes = cluster.form(2, 1)
     victim, *others = reversed(nodes)
     victim.kill()
@@ -68,7 +59,7 @@ def test_a_killed_node_is_dead_to_all_and_fires_once(cluster: Cluster) -> None:
     assert (found, told <= 1) == (2, True)  # at least one found out by itself
 
 
-def test_a_killed_node_comes_back_in_another_life(cluster: Cluster) -> None:
+def test_a_killed_node_comes_back_in_another_life(cluster: NodeCluster) -> None:
     first, second = cluster.form(2, 0)
     flags = ("--seed", first.address, "--port", str(free_port()))
     worker = cluster.start("worker", "w0", *flags).wait_listening()
@@ -80,7 +71,9 @@ def test_a_killed_node_comes_back_in_another_life(cluster: Cluster) -> None:
     wait_for_view([first, second, again])
 
 
-def test_another_node_at_the_address_of_a_dead_one_is_not_taken_for_it(cluster: Cluster) -> None:
+def test_another_node_at_the_address_of_a_dead_one_is_not_taken_for_it(
+    cluster: NodeCluster,
+) -> None:
     first, second = cluster.form(2, 0)
     flags = ("--seed", first.address, "--port", str(free_port()))
     worker = cluster.start("worker", "w0", *flags).wait_listening()
@@ -92,14 +85,14 @@ def test_another_node_at_the_address_of_a_dead_one_is_not_taken_for_it(cluster: 
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
-def test_a_cluster_forms_on_the_new_protocol_too(cluster: Cluster) -> None:
+def test_a_cluster_forms_on_the_new_protocol_too(cluster: NodeCluster) -> None:
     nodes = cluster.form(2, 1, "--host", "::1")
     assert all(node.address.startswith("[::1]:") for node in nodes)
     nodes[2].kill()
     wait_for_death("w0", nodes[:2])
 
 
-def test_a_node_that_stands_still_for_four_seconds_is_not_dead(cluster: Cluster) -> None:
+def test_a_node_that_stands_still_for_four_seconds_is_not_dead(cluster: NodeCluster) -> None:
     nodes = cluster.form(2, 1)
     still = nodes[-1]
     still.signal(signal.SIGSTOP)
@@ -112,9 +105,11 @@ def test_a_node_that_stands_still_for_four_seconds_is_not_dead(cluster: Cluster)
     assert not deaths(nodes)
 
 
-def test_a_node_that_is_asked_to_stop_says_farewell_and_leaves_nothing(cluster: Cluster) -> None:
+def test_a_node_that_is_asked_to_stop_says_farewell_and_leaves_nothing(
+    cluster: NodeCluster,
+) -> None:
     last = cluster.start("manager", "m0").wait_listening()
-    alone = len(descriptors(last.process.pid))
+    alone = len(open_sockets(last.process.pid))
     seed = ("--seed", last.address)
     nodes = [last, cluster.start("manager", "m1", *seed), cluster.start("worker", "w0", *seed)]
     for node in nodes:
@@ -131,12 +126,12 @@ def test_a_node_that_is_asked_to_stop_says_farewell_and_leaves_nothing(cluster: 
         assert not leaver.warnings()
         assert leaver.read()[-1]["event"] == "node.stopped"
     assert not deaths(nodes)
-    until(lambda: len(descriptors(last.process.pid)) <= alone, what="connections are closed")
+    until(lambda: len(open_sockets(last.process.pid)) <= alone, what="connections are closed")
     assert last.stop() == 0
     assert not last.warnings()
 
 
-def test_a_manager_gives_work_only_to_workers_that_can_do_it(cluster: Cluster) -> None:
+def test_a_manager_gives_work_only_to_workers_that_can_do_it(cluster: NodeCluster) -> None:
     manager, worker, other = cluster.form(1, 2)
 
     def routing() -> dict[str, str]:
@@ -152,7 +147,7 @@ def test_a_manager_gives_work_only_to_workers_that_can_do_it(cluster: Cluster) -
     assert routing() == {"m0": "", "w0": "", "w1": "evict"}
 
 
-def test_a_second_signal_hurries_a_node(cluster: Cluster) -> None:
+def test_a_second_signal_hurries_a_node(cluster: NodeCluster) -> None:
     node = cluster.start("manager", "m0", "--membership-leave-s", "50s", "--stop-s", "60s")
     node.wait_listening()
     node.signal(signal.SIGINT)
@@ -161,7 +156,7 @@ def test_a_second_signal_hurries_a_node(cluster: Cluster) -> None:
     assert node.process.wait(30) == 0
 
 
-def test_a_node_may_come_back_at_another_address(cluster: Cluster) -> None:
+def test_a_node_may_come_back_at_another_address(cluster: NodeCluster) -> None:
     first, second, worker = cluster.form(2, 1)
     before = worker.address
     worker.kill()
@@ -177,7 +172,7 @@ def test_a_node_may_come_back_at_another_address(cluster: Cluster) -> None:
         )
 
 
-def test_a_busy_machine_kills_nobody(cluster: Cluster) -> None:
+def test_a_busy_machine_kills_nobody(cluster: NodeCluster) -> None:
     nodes = cluster.form(2, 1)
     with busy_cores(2 * (os.cpu_count() or 1)):
         time.sleep(8)  # the fault itself
@@ -185,7 +180,7 @@ def test_a_busy_machine_kills_nobody(cluster: Cluster) -> None:
     assert not deaths(nodes)
 
 
-def test_metrics_are_served(cluster: Cluster) -> None:
+def test_metrics_are_served(cluster: NodeCluster) -> None:
     nodes = cluster.form(1, 1)
     node = nodes[0]
     status, text = node.get("/metrics")

@@ -11,7 +11,9 @@ import dns.rcode
 import dns.rrset
 import pytest
 
-from tests.nodes.lab import Cluster, free_port, until, wait_for_view
+from tests.lab.nodes import NodeCluster, wait_for_view
+from tests.lab.ports import free_port
+from tests.lab.waiting import until
 
 
 class NameServer:
@@ -62,7 +64,7 @@ def name_server() -> Iterator[NameServer]:
 @pytest.mark.parametrize("kind", ["A", "SRV"])
 def test_nodes_find_each_other_by_a_name(tmp_path: Path, kind: str) -> None:
     port = free_port()
-    with name_server() as names, Cluster(tmp_path) as cluster:
+    with name_server() as names, NodeCluster(tmp_path) as cluster:
         name = "managers.test" if kind == "A" else "_hyperscale._tcp.test"
         flags = ("--dns", name, "--discovery-name-servers", names.address)
         if kind == "A":

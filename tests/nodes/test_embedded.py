@@ -24,7 +24,7 @@ from hyperscale.nodes.manager import manager_duties
 from hyperscale.nodes.member import open_member
 from hyperscale.nodes.server import as_config
 from hyperscale.wire.roles import Role
-from tests.nodes.agent.lab import until
+from tests.lab.waiting import until_async
 
 ANY_PORT = {"port": 0, "http_port": 0}
 
@@ -77,10 +77,10 @@ def test_a_manager_and_a_worker_meet_and_part() -> None:
         third = worker(first.address, node={"cores": 1})
         await third.start(timeout_s=60)
         assert jobs_of(first).allocator.free() == {third.node_id: 1}  # ready: a job can use it
-        await until(lambda: len(first.members()) == 2)
+        await until_async(lambda: len(first.members()) == 2)
         assert {member.node for member in third.members()} == {first.node_id, third.node_id}
         await third.graceful_shutdown()
-        await until(
+        await until_async(
             lambda: {m.state for m in first.members()} == {MemberState.ALIVE, MemberState.LEFT}
         )
         await second.graceful_shutdown()
@@ -198,7 +198,7 @@ def test_a_bug_in_a_core_stops_the_node_with_its_error() -> None:
             raise InvariantError("this cannot be")
 
         core.handle = broken  # type: ignore[method-assign]  # the bug
-        await until(lambda: node._task is not None and node._task.done())
+        await until_async(lambda: node._task is not None and node._task.done())
         with pytest.raises(InvariantError, match="this cannot be"):
             await node.graceful_shutdown()
 
@@ -239,7 +239,7 @@ def test_who_is_found_at_the_address_of_another_proves_it_gone_whatever_the_cloc
         driver.feed(DatagramReceived(address, "gone", life, Gossip(Sender(address, Role.MANAGER))))
         driver.feed(DialAnswered("gone", life, address, "gone", life))
         assert driver.core.state_of("gone") is MemberState.ALIVE
-        await until(lambda: driver.core.state_of("gone") is MemberState.DEAD)
+        await until_async(lambda: driver.core.state_of("gone") is MemberState.DEAD)
         assert driver.deaths == {"refused": 1}
         await other.graceful_shutdown()
         await home.graceful_shutdown()
@@ -269,7 +269,7 @@ def test_the_earlier_of_two_processes_with_one_name_is_told(
         ]
         for twin in twins:
             await twin.start()
-        await until(lambda: any("twin in incarnation" in text for text in told()))
+        await until_async(lambda: any("twin in incarnation" in text for text in told()))
         for node in (*twins, home):
             await node.graceful_shutdown()
 

@@ -36,9 +36,9 @@ from hyperscale.nodes.jobs.service import JobsService
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError
 from hyperscale.wire.roles import Role
-from tests.cluster.lab import on_loop
 from tests.jobs.builders import submission
-from tests.nodes.agent.lab import until
+from tests.lab.loops import on_loop
+from tests.lab.waiting import until_async
 
 OLD = Limits(ended_jobs=0)
 
@@ -52,7 +52,7 @@ async def managing(directory: Path) -> AsyncIterator[tuple[ManagerServer, JobsDr
     try:
         (duty,) = (each for each in node._duties.services if isinstance(each, JobsService))
         assert duty.driver is not None
-        await until(lambda: bool(duty.driver and duty.driver.allocator.is_leading))
+        await until_async(lambda: bool(duty.driver and duty.driver.allocator.is_leading))
         yield node, duty.driver
     finally:
         await node.graceful_shutdown()
@@ -121,7 +121,7 @@ async def test_what_is_kept_of_a_job_goes_when_the_job_does(tmp_path: Path) -> N
             assert decode_reply((await driver.ledger.execute(group, encode(event))).reply).ok
 
         job, group = await submit("k1")
-        await until(lambda: any(wish.job == job for wish in driver._asks.values()))
+        await until_async(lambda: any(wish.job == job for wish in driver._asks.values()))
         driver.output.add(printed(job))
         driver.output.add(printed("default.1-nobody"))
         driver._forget()
@@ -131,7 +131,7 @@ async def test_what_is_kept_of_a_job_goes_when_the_job_does(tmp_path: Path) -> N
         machine = driver.ledger.machine(group)
         assert isinstance(machine, JobMachine)
         await execute(group, CancelRequested(job=job, reason="no more", by="test"))
-        await until(lambda: not list(machine.jobs()))
+        await until_async(lambda: not list(machine.jobs()))
         driver._forget()
         assert not driver._asks
         assert driver.output.get(job) is not None  # whoever watches it late has it still
@@ -155,7 +155,7 @@ async def test_a_job_that_printed_more_than_a_message_holds_is_watched_to_its_en
         await driver.ledger.execute(done.group, encode(CancelRequested(job=job, reason="enough")))
         machine = driver.ledger.machine(done.group)
         assert isinstance(machine, JobMachine)
-        await until(lambda: not list(machine.jobs()))
+        await until_async(lambda: not list(machine.jobs()))
         async with HyperscaleClient([node.address]) as client:
             news = [each async for each in client.follow_job(job)]
     lines = [line for each in news for line in each.output]
@@ -172,7 +172,7 @@ async def test_the_heir_of_a_group_that_is_gone_takes_what_its_workers_still_kee
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with managing(tmp_path) as (_, driver):
-        await until(lambda: bool(driver.leaders))
+        await until_async(lambda: bool(driver.leaders))
         sent: list[object] = []
         monkeypatch.setattr(driver, "_send", lambda _worker, message: sent.append(message))
         groups = driver.ledger.topology.groups

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from hyperscale.wire.cluster_secret import make_secret
-from tests.nodes.lab import Cluster, deaths, until, wait_for_view
+from tests.lab.nodes import NodeCluster, deaths, wait_for_view
+from tests.lab.waiting import until
 
 _SETUP = """
 ip link set lo up
@@ -39,7 +40,7 @@ def test_the_others_learn_the_new_address_of_a_node_that_runs_on(tmp_path: Path)
         assert holder.stdout.readline() == "up\n"
         inside = ("nsenter", f"--net=/proc/{holder.pid}/ns/net")
         options = {"wrap": inside, "environment": {"HYPERSCALE_SECRET": make_secret()}}
-        with Cluster(tmp_path) as cluster:
+        with NodeCluster(tmp_path) as cluster:
             home = cluster.start("manager", "m0", **options).wait_listening()
             roamer = cluster.start(
                 "worker", "w0", "--host", "0.0.0.0", "--seed", home.address, **options

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from hyperscale.wire.cluster_secret import make_secret
-from tests.netlab.lab import NetLab, Side, why_not
-from tests.nodes.lab import Cluster, Node, deaths, until, wait_for_view, wall_s
-from tests.nodes.report import Report
+from tests.lab.network import NetLab, Side, why_not
+from tests.lab.nodes import NodeCluster, NodeProcess, deaths, wait_for_view, wall_s
+from tests.lab.soak_report import Report
+from tests.lab.waiting import until
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it is all there")
 
@@ -25,16 +26,16 @@ def net() -> Iterator[NetLab]:
 class Halves:
     """A cluster half of which is at each end of the link."""
 
-    def __init__(self, cluster: Cluster, net: NetLab, *flags: str) -> None:
+    def __init__(self, cluster: NodeCluster, net: NetLab, *flags: str) -> None:
         self._cluster = cluster
         self._net = net
         self._flags = flags
         self._environment = {"HYPERSCALE_SECRET": make_secret()}
-        self.a: list[Node] = []
-        self.b: list[Node] = []
+        self.a: list[NodeProcess] = []
+        self.b: list[NodeProcess] = []
 
     @property
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[NodeProcess]:
         return [*self.a, *self.b]
 
     def form(self, managers: int, workers: int) -> None:
@@ -52,7 +53,7 @@ class Halves:
             node.wait_listening()
         wait_for_view(self.nodes)
 
-    def _start(self, side: Side, role: str, name: str, *flags: str) -> Node:
+    def _start(self, side: Side, role: str, name: str, *flags: str) -> NodeProcess:
         return self._cluster.start(
             role,
             name,
@@ -90,7 +91,7 @@ class Halves:
 
 
 def test_halves_that_lost_each_other_are_one_cluster_again(tmp_path: Path, net: NetLab) -> None:
-    with Cluster(tmp_path) as cluster:
+    with NodeCluster(tmp_path) as cluster:
         halves = Halves(cluster, net, *HASTY)
         halves.form(1, 1)
         halves.cut_until_dead()
@@ -102,7 +103,7 @@ def test_halves_that_lost_each_other_are_one_cluster_again(tmp_path: Path, net: 
 
 
 def test_a_lossy_slow_link_kills_nobody(tmp_path: Path, net: NetLab) -> None:
-    with Cluster(tmp_path) as cluster:
+    with NodeCluster(tmp_path) as cluster:
         halves = Halves(cluster, net)
         halves.form(1, 1)
         net.link(delay_s=0.05, jitter_s=0.02, loss=0.2)
@@ -116,7 +117,7 @@ def test_a_lossy_slow_link_kills_nobody(tmp_path: Path, net: NetLab) -> None:
 @pytest.mark.timeout(600)
 def test_twenty_nodes_heal_in_time(tmp_path: Path, net: NetLab, report: Report) -> None:
     healed_s = []
-    with Cluster(tmp_path) as cluster:
+    with NodeCluster(tmp_path) as cluster:
         halves = Halves(cluster, net)
         halves.form(2, 8)
         for _ in range(3):
@@ -143,7 +144,7 @@ def test_twenty_nodes_heal_in_time(tmp_path: Path, net: NetLab, report: Report) 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_twenty_nodes_stand_a_lossy_link(tmp_path: Path, net: NetLab, report: Report) -> None:
-    with Cluster(tmp_path) as cluster:
+    with NodeCluster(tmp_path) as cluster:
         halves = Halves(cluster, net)
         halves.form(2, 8)
         net.link(delay_s=0.05, jitter_s=0.02, loss=0.2)

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from hyperscale.wire.cluster_secret import make_secret
-from tests.nodes.lab import HYPERSCALE, Cluster, Node, until, wait_for_view
+from tests.lab.command import HYPERSCALE
+from tests.lab.nodes import NodeCluster, NodeProcess, wait_for_view
+from tests.lab.waiting import until
 
 
 def secret_file(directory: Path, name: str = "cluster.secret") -> tuple[str, ...]:
@@ -17,7 +19,7 @@ def secret_file(directory: Path, name: str = "cluster.secret") -> tuple[str, ...
     return ("--secret-file", str(path))
 
 
-def told(node: Node) -> str:
+def told(node: NodeProcess) -> str:
     """What a node said about others that it, or that they, would not have."""
     refused = [*node.seen("discovery.warned"), *node.seen("peer.refused")]
     return "\n".join(str(event["detail"]) for event in refused)
@@ -39,7 +41,7 @@ def run(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int
     ("flag", "what"), [("--cluster", "cluster"), ("--environment", "environment")]
 )
 def test_another_cluster_or_environment_is_refused_naming_both(
-    cluster: Cluster, flag: str, what: str
+    cluster: NodeCluster, flag: str, what: str
 ) -> None:
     home = cluster.start("manager", "m0", flag, "ours").wait_listening()
     retry = ("--discovery-retry-most-s", "500ms")
@@ -63,7 +65,7 @@ def test_another_cluster_or_environment_is_refused_naming_both(
     assert len(home.seen("peer.refused")) == 1
 
 
-def test_another_secret_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+def test_another_secret_is_refused(cluster: NodeCluster, tmp_path: Path) -> None:
     home = cluster.start("manager", "m0", *secret_file(tmp_path)).wait_listening()
     stray = cluster.start(
         "worker", "w0", *secret_file(tmp_path, "other.secret"), "--seed", home.address
@@ -76,7 +78,7 @@ def test_another_secret_is_refused(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_no_secret_where_one_is_needed_is_refused_on_both_sides(
-    cluster: Cluster, tmp_path: Path
+    cluster: NodeCluster, tmp_path: Path
 ) -> None:
     home = cluster.start("manager", "m0", *secret_file(tmp_path)).wait_listening()
     stray = cluster.start("worker", "w0", "--seed", home.address).wait_listening()
@@ -86,7 +88,7 @@ def test_no_secret_where_one_is_needed_is_refused_on_both_sides(
 
 
 def test_nodes_with_one_secret_form_a_cluster_and_keep_it_to_themselves(
-    cluster: Cluster, tmp_path: Path
+    cluster: NodeCluster, tmp_path: Path
 ) -> None:
     secret = make_secret()
     nodes = cluster.form(1, 1, environment={"HYPERSCALE_SECRET": secret})
@@ -107,7 +109,7 @@ def test_nodes_with_one_secret_form_a_cluster_and_keep_it_to_themselves(
     assert "secret" in err
 
 
-def test_a_secret_is_replaced_without_losing_anyone(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_secret_is_replaced_without_losing_anyone(cluster: NodeCluster, tmp_path: Path) -> None:
     """While both are accepted, nodes with either are one cluster."""
     old, new = secret_file(tmp_path, "old"), secret_file(tmp_path, "new")
     old_previous = ("--previous-secret-file", old[1])
@@ -150,7 +152,7 @@ def tls_flags(directory: Path, role: str) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def test_nodes_with_certificates_form_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
+def test_nodes_with_certificates_form_a_cluster(cluster: NodeCluster, tmp_path: Path) -> None:
     certs = certificates(tmp_path)
     secret = secret_file(tmp_path)
     manager = cluster.start("manager", "m0", *tls_flags(certs, "manager"), *secret)
@@ -183,7 +185,7 @@ def test_nodes_with_certificates_form_a_cluster(cluster: Cluster, tmp_path: Path
     assert manager.living() == {"w0"}
 
 
-def test_the_operator_is_told_which_cluster_it_asked(cluster: Cluster) -> None:
+def test_the_operator_is_told_which_cluster_it_asked(cluster: NodeCluster) -> None:
     node = cluster.start("manager", "m0", "--cluster", "ours").wait_listening()
     code, _, err = run("members", "--connect", node.address)
     assert code == 2

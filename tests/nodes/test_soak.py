@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodes.lab import (
-    Cluster,
-    Node,
-    busy_cores,
+from tests.lab.nodes import (
+    NodeCluster,
+    NodeProcess,
     deaths,
     detection_s,
-    until,
     wait_for_death,
     wait_for_view,
 )
-from tests.nodes.report import Report
+from tests.lab.processes import busy_cores
+from tests.lab.soak_report import Report
+from tests.lab.waiting import until
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
@@ -33,8 +33,8 @@ BUSY_S = float(os.environ.get("SOAK_BUSY_S", "600"))
 
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[list[Node]]:
-    with Cluster(tmp_path) as cluster:
+def nodes(tmp_path: Path) -> Iterator[list[NodeProcess]]:
+    with NodeCluster(tmp_path) as cluster:
         yield cluster.form(MANAGERS, WORKERS)
 
 
@@ -42,7 +42,7 @@ def test_kills_are_seen_by_all_in_time(tmp_path: Path, report: Report) -> None:
     rng = random.Random(20)
     slowest: list[float] = []
     every: list[float] = []
-    with Cluster(tmp_path) as cluster:
+    with NodeCluster(tmp_path) as cluster:
         nodes = {node.name: node for node in cluster.form(MANAGERS, WORKERS)}
         for _ in range(KILLS):
             victim = nodes.pop(rng.choice(sorted(nodes)))
@@ -71,7 +71,9 @@ def test_kills_are_seen_by_all_in_time(tmp_path: Path, report: Report) -> None:
     assert slowest[-1] <= 5.0
 
 
-def test_nobody_dies_of_standing_still_for_four_seconds(nodes: list[Node], report: Report) -> None:
+def test_nobody_dies_of_standing_still_for_four_seconds(
+    nodes: list[NodeProcess], report: Report
+) -> None:
     for still in (*([node] for node in nodes[::4]), nodes[1:6]):
         for node in still:
             node.signal(signal.SIGSTOP)
@@ -90,7 +92,7 @@ def test_nobody_dies_of_standing_still_for_four_seconds(nodes: list[Node], repor
     assert not deaths(nodes)
 
 
-def test_nobody_dies_of_a_busy_machine(nodes: list[Node], report: Report) -> None:
+def test_nobody_dies_of_a_busy_machine(nodes: list[NodeProcess], report: Report) -> None:
     cores = os.cpu_count() or 1
     with busy_cores(2 * cores):
         time.sleep(BUSY_S)  # the fault itself
@@ -109,7 +111,7 @@ def test_nobody_dies_of_a_busy_machine(nodes: list[Node], report: Report) -> Non
     assert not deaths(nodes)
 
 
-def test_all_leave_and_nothing_is_left(nodes: list[Node], report: Report) -> None:
+def test_all_leave_and_nothing_is_left(nodes: list[NodeProcess], report: Report) -> None:
     for node in nodes:
         node.signal(signal.SIGTERM)
     codes = {node.process.wait(60) for node in nodes}

@@ -17,8 +17,9 @@ from hyperscale.reporting.results import RunResult, RunStatus
 from hyperscale.runner.drive import RunOptions, drive, executors_needed
 from hyperscale.runner.source import load_test_file
 from hyperscale.ui.api import SilentUi
-from tests.cli.command import executors_of, until
 from tests.conftest import RunningTarget
+from tests.lab.processes import executors_of
+from tests.lab.waiting import until
 from tests.runner.workflows import Endless, Quick, Tick
 
 HEADER = """

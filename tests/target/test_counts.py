@@ -11,7 +11,8 @@ import pytest
 
 from hyperscale._native import Histogram, Target
 from tests.conftest import RunningTarget
-from tests.target.wire import Wire, eventually, request
+from tests.lab.waiting import until
+from tests.target.wire import Wire, request
 
 PATHS = {
     "/": "/",
@@ -50,7 +51,7 @@ def test_every_request_of_many_clients_is_counted_once(threads: int) -> None:
         for thread in clients:
             thread.join()
         # The residence is taken after the response has left, so a client may be faster.
-        eventually(lambda: json.loads(server.counts())["residence"]["count"] == 8 * 150)
+        until(lambda: json.loads(server.counts())["residence"]["count"] == 8 * 150)
         counts = json.loads(server.counts())
     finally:
         server.stop()
@@ -99,10 +100,10 @@ def test_the_route_and_the_python_object_tell_the_same(target: RunningTarget) ->
 def test_peak_connections_and_requests_in_flight_are_seen(target: RunningTarget) -> None:
     with ExitStack() as stack:
         wires = [stack.enter_context(Wire(target.port)) for _ in range(50)]
-        eventually(lambda: target.counts()["connections"]["silent"] == 50)
+        until(lambda: target.counts()["connections"]["silent"] == 50)
         for wire in wires[:40]:
             wire.send(request("GET", "/delay/60000"))
-        eventually(lambda: target.counts()["in_flight"]["current"] == 40)
+        until(lambda: target.counts()["in_flight"]["current"] == 40)
         connections = target.counts()["connections"]
         assert connections == {"current": 40, "peak": 40, "silent": 10, "total": 50}
     assert target.counts()["in_flight"]["peak"] == 40
@@ -113,7 +114,7 @@ def test_the_residence_histogram_is_in_the_common_format(target: RunningTarget) 
         for path in ["/", "/delay/20"]:
             wire.send(request("GET", path))
             wire.response()
-    eventually(lambda: bool(target.counts()["residence"]["count"] == 2))
+    until(lambda: bool(target.counts()["residence"]["count"] == 2))
     residence = target.counts()["residence"]
     histogram = Histogram.decode(base64.b64decode(residence["histogram"]))
     assert histogram.count == 2

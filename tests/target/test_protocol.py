@@ -8,7 +8,8 @@ import pytest
 
 from hyperscale._native import Target
 from tests.conftest import RunningTarget
-from tests.target.wire import Wire, eventually, request
+from tests.lab.waiting import until
+from tests.target.wire import Wire, request
 
 HELLO = b"Hello from the Hyperscale target\n"
 
@@ -166,14 +167,14 @@ def test_a_connection_lost_in_the_middle_of_anything_is_forgotten(target: Runnin
             if b"delay" in data:
                 # A half-closed client would still be answered; a reset leaves no doubt.
                 wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-                eventually(lambda: target.counts()["in_flight"]["current"] == 1)
+                until(lambda: target.counts()["in_flight"]["current"] == 1)
 
     def all_gone() -> bool:
         counts = target.counts()
         open_now = counts["connections"]["current"] + counts["connections"]["silent"]
         return (open_now, counts["in_flight"]["current"]) == (0, 0)
 
-    eventually(all_gone)
+    until(all_gone)
 
 
 def test_many_connections_are_served_at_once() -> None:
@@ -191,7 +192,7 @@ def test_many_connections_are_served_at_once() -> None:
 def test_stopping_ends_every_connection(target: RunningTarget) -> None:
     with Wire(target.port) as wire:
         wire.send(request("GET", "/delay/60000"))
-        eventually(lambda: target.counts()["in_flight"]["current"] == 1)
+        until(lambda: target.counts()["in_flight"]["current"] == 1)
         target.server.stop()
         assert wire.read_to_end() == b""
     with pytest.raises(ConnectionRefusedError):

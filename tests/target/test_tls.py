@@ -7,7 +7,8 @@ import trustme
 
 from hyperscale._native import Target
 from tests.conftest import RunningTarget
-from tests.target.wire import Wire, eventually, request
+from tests.lab.waiting import until
+from tests.target.wire import Wire, request
 
 
 def trusting(pem: str | None) -> ssl.SSLContext:
@@ -40,7 +41,7 @@ def test_both_current_versions_are_spoken(
 def test_its_own_certificate_is_not_trusted_otherwise(tls_target: RunningTarget) -> None:
     with pytest.raises(ssl.SSLCertVerificationError):
         Wire(tls_target.port, tls=ssl.create_default_context())
-    eventually(lambda: bool(tls_target.counts()["connections"]["silent"] == 0))
+    until(lambda: bool(tls_target.counts()["connections"]["silent"] == 0))
 
 
 def test_plain_http_on_a_tls_port_is_a_failed_handshake(tls_target: RunningTarget) -> None:

@@ -2,7 +2,6 @@
 
 import socket
 import ssl
-import time
 from collections.abc import Callable
 
 DEADLINE_S = 10.0
@@ -65,12 +64,3 @@ class Wire:
         body = bytes(data[len(head) + 4 : end])
         del self.received[:end]
         return int(status_line.split()[1]), headers, body
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Waits for what another thread is about to do, with a deadline."""
-    until = time.monotonic() + DEADLINE_S
-    while not condition():
-        if time.monotonic() > until:
-            raise TimeoutError("did not happen in time")
-        time.sleep(0.002)

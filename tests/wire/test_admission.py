@@ -18,7 +18,7 @@ from hyperscale.wire.admission import (
 )
 from hyperscale.wire.registry import MessagePriority, MessageSpec, SizeClass
 from hyperscale.wire.roles import EVERYONE, Role
-from tests.wire.lab import Question
+from tests.lab.peers import Question
 
 
 def spec(priority: MessagePriority, rate_per_10s: int = 100, kind: int = 1) -> MessageSpec:

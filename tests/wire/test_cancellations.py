@@ -10,7 +10,9 @@ from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Chunk
 from hyperscale.wire.server import PeerServer
-from tests.wire.lab import Answer, Fetch, Question, echoing, run, server, soon, until
+from tests.lab.loops import run
+from tests.lab.peers import Answer, Fetch, Question, echoing, server
+from tests.lab.waiting import soon, until_async
 
 
 class Slow:
@@ -52,12 +54,12 @@ def test_a_cancelled_call_ends_its_handler_and_the_connection_is_as_before() -> 
             link = a.link(*await b.listen("127.0.0.1", 0))
             for turn in range(1, 6):
                 call = asyncio.ensure_future(link.call(Question("x"), Answer, deadline_s=soon()))
-                await until(lambda turn=turn: slow.begun == turn)
+                await until_async(lambda turn=turn: slow.begun == turn)
                 call.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await call
-                await until(lambda turn=turn: slow.cancelled == turn)
-            await until(lambda: is_quiet(a, b))
+                await until_async(lambda turn=turn: slow.cancelled == turn)
+            await until_async(lambda: is_quiet(a, b))
             assert await link.call(Fetch(3), Answer, deadline_s=soon()) == Answer("3")
             assert link.breaker_state == "closed"
 
@@ -75,7 +77,7 @@ def test_a_call_cancelled_before_it_is_sent_never_leaves() -> None:
             sent = connection.session.frames_sent
             connection.pause_writing()  # as if the peer took nothing just now
             call = asyncio.ensure_future(link.call(Question("x"), Answer, deadline_s=soon()))
-            await until(lambda: connection.session.outbox)
+            await until_async(lambda: connection.session.outbox)
             call.cancel()
             with suppress(asyncio.CancelledError):
                 await call
@@ -101,8 +103,8 @@ def test_cancelled_after_any_number_of_turns(turns: int) -> None:
                 call.cancel()
                 with suppress(asyncio.CancelledError):
                     await call
-            await until(lambda: link.connection is not None)
-            await until(lambda: is_quiet(a, b))
+            await until_async(lambda: link.connection is not None)
+            await until_async(lambda: is_quiet(a, b))
             assert await link.call(Question("y"), Answer, deadline_s=soon()) == Answer("Y")
 
     run(main)
@@ -130,8 +132,8 @@ def test_a_stream_left_early_is_closed_at_its_source(turns: int) -> None:
             async with stream as received:
                 for _ in range(turns):
                     await anext(received)
-            await until(lambda: open_streams == 0)
-            await until(lambda: is_quiet(a, b))
+            await until_async(lambda: open_streams == 0)
+            await until_async(lambda: is_quiet(a, b))
 
     run(main)
 
@@ -164,7 +166,7 @@ def test_a_reader_cancelled_in_the_middle_of_a_stream() -> None:
             with pytest.raises(asyncio.CancelledError):
                 await task
             await closed.wait()
-            await until(lambda: is_quiet(a, b))
+            await until_async(lambda: is_quiet(a, b))
 
     run(main)
 
@@ -181,7 +183,7 @@ def test_a_dial_cancelled_after_any_number_of_turns_leaves_no_socket(turns: int)
             with suppress(asyncio.CancelledError):
                 await dial
             if dial.cancelled():
-                await until(lambda: not a._all)
+                await until_async(lambda: not a._all)
 
     run(main)
 
@@ -216,7 +218,7 @@ def test_a_node_whose_owner_is_cancelled_still_closes_everything() -> None:
             task = asyncio.ensure_future(owner(address))
             link = a.link(*await address)
             call = asyncio.ensure_future(link.call(Question("x"), Answer, deadline_s=soon(0.5)))
-            await until(lambda: slow.begun)
+            await until_async(lambda: slow.begun)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

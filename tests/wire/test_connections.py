@@ -11,7 +11,9 @@ from hyperscale.wire.errors import CircuitOpenError, ConnectionLostError, Unreac
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.server import ConnectionHooks, PeerServer
-from tests.wire.lab import Answer, Final, Note, Silent, ask, echoing, run, server, soon, until
+from tests.lab.loops import run
+from tests.lab.peers import Answer, Final, Note, Silent, ask, echoing, server
+from tests.lab.waiting import soon, until_async
 
 
 class TestReconnecting:
@@ -29,12 +31,12 @@ class TestReconnecting:
                     address = await b.listen("127.0.0.1", 0)
                     link = a.link(*address)
                     await link.call(ask(), Answer, deadline_s=soon())
-                await until(lambda: link.connection is None)
+                await until_async(lambda: link.connection is None)
                 link.send(Note("while away"))
                 async with server("b", handlers=handlers(), incarnation=2) as b:
                     await b.listen(*address)
                     assert await link.call(ask("again"), Answer, deadline_s=soon(20))
-                    await until(lambda: heard == ["while away"])
+                    await until_async(lambda: heard == ["while away"])
 
         run(main)
 
@@ -46,12 +48,12 @@ class TestReconnecting:
             async with server("a") as a, server("b", handlers=silent.handlers) as b:
                 link = a.link(*await b.listen("127.0.0.1", 0))
                 call = asyncio.ensure_future(link.call(ask(), Answer, deadline_s=soon()))
-                await until(lambda: silent.begun)
+                await until_async(lambda: silent.begun)
                 b.connections[0].abort("pulled")
                 with pytest.raises(ConnectionLostError) as caught:
                     await call
                 assert not caught.value.is_definite
-                await until(lambda: silent.ended)
+                await until_async(lambda: silent.ended)
 
         run(main)
 
@@ -73,7 +75,7 @@ class TestReconnecting:
                     await link.call(Final("x"), Answer, deadline_s=soon(0.02))
                 async with server("b", handlers=echoing(), incarnation=2) as b:
                     await b.listen(*address)
-                    await until(lambda: link.connection is not None)
+                    await until_async(lambda: link.connection is not None)
                     assert link.breaker_state is BreakerState.CLOSED
                     assert await link.call(ask(), Answer, deadline_s=soon())
 
@@ -96,8 +98,8 @@ class TestReconnecting:
             async with server("a", hooks=hooks) as a:
                 async with server("b") as b:
                     a.link(*await b.listen("127.0.0.1", 0))
-                    await until(lambda: heard)
-                await until(lambda: len(heard) >= 3)
+                    await until_async(lambda: heard)
+                await until_async(lambda: len(heard) >= 3)
             assert heard[:3] == [
                 ("connected", "b"),
                 ("disconnected", "b"),
@@ -121,7 +123,7 @@ class TestOneConnectionPerPair:
                     dials.reverse()
                 for dial in dials:
                     await dial()
-                await until(lambda: len(a._all) == len(b._all) == 1)
+                await until_async(lambda: len(a._all) == len(b._all) == 1)
                 (of_a,), (of_b,) = a.connections, b.connections
                 assert (of_a.is_dialer, of_b.is_dialer) == (True, False)
                 assert (await of_a.call(ask(), Answer, deadline_s=soon())).text == "HELLO"
@@ -148,7 +150,7 @@ class TestOneConnectionPerPair:
                         await asyncio.gather(a.dial(*to_b), b.dial(*to_a))
 
                 await asyncio.gather(redial(), *(keep_asking(n) for n in range(20)))
-                await until(lambda: len(a._all) == len(b._all) == 1)
+                await until_async(lambda: len(a._all) == len(b._all) == 1)
 
         run(main)
 
@@ -160,12 +162,12 @@ class TestOneConnectionPerPair:
                 to_b = await b.listen("127.0.0.1", 0)
                 going = await b.dial(*to_a)
                 call = asyncio.ensure_future(going.call(ask(), Answer, deadline_s=soon()))
-                await until(lambda: silent.begun)
+                await until_async(lambda: silent.begun)
                 await a.dial(*to_b)
-                await until(lambda: not going.is_usable)
+                await until_async(lambda: not going.is_usable)
                 silent.release.set()
                 assert await call == Answer("hello")
-                await until(lambda: len(a._all) == len(b._all) == 1)
+                await until_async(lambda: len(a._all) == len(b._all) == 1)
 
         run(main)
 
@@ -180,7 +182,7 @@ class TestOneConnectionPerPair:
                 to_b = await b.listen("127.0.0.1", 0)
                 await a.dial(*to_b)
                 again = await b.dial(*to_a)  # though a's, the smaller's, is there
-                await until(lambda: len(a._all) == len(b._all) == 1)
+                await until_async(lambda: len(a._all) == len(b._all) == 1)
                 assert again.is_usable
                 assert await again.call(ask(), Answer, deadline_s=soon())
 
@@ -196,11 +198,11 @@ class TestOneConnectionPerPair:
             async with server("a") as a, server("b", handlers=silent.handlers) as b:
                 connection = await a.dial(*await b.listen("127.0.0.1", 0))
                 call = asyncio.ensure_future(connection.call(ask(), Answer, deadline_s=soon()))
-                await until(lambda: silent.begun)
+                await until_async(lambda: silent.begun)
                 connection.leave("enough")
                 with pytest.raises(ConnectionLostError):
                     await call
-                await until(lambda: silent.ended)
+                await until_async(lambda: silent.ended)
 
         run(main)
 
@@ -215,7 +217,7 @@ class TestOneConnectionPerPair:
 
             async with server("a") as a, server("b", hooks=ConnectionHooks(connected=hang_up)) as b:
                 a.link(*await b.listen("127.0.0.1", 0))
-                await until(lambda: dials)
+                await until_async(lambda: dials)
                 await asyncio.sleep(0.3)
                 assert dials <= 2
 
@@ -249,7 +251,7 @@ class TestStopping:
                 async with server("b", handlers=silent.handlers) as b:
                     link = a.link(*await b.listen("127.0.0.1", 0))
                     call = asyncio.ensure_future(link.call(ask(), Answer, deadline_s=soon()))
-                    await until(lambda: silent.begun)
+                    await until_async(lambda: silent.begun)
                     asyncio.get_running_loop().call_later(0.1, silent.release.set)
                 assert await call == Answer("hello")
 
@@ -263,10 +265,10 @@ class TestStopping:
             async with server("b", handlers=handlers) as b:
                 async with server("a") as a:
                     link = a.link(*await b.listen("127.0.0.1", 0))
-                    await until(lambda: link.connection)
+                    await until_async(lambda: link.connection)
                     for number in range(50):
                         link.send(Final(str(number)))
-                await until(lambda: len(heard) == 50)
+                await until_async(lambda: len(heard) == 50)
 
         run(main)
 
@@ -279,7 +281,7 @@ class TestStopping:
                 async with server("b", handlers=silent.handlers) as b:
                     link = a.link(*await b.listen("127.0.0.1", 0))
                     call = asyncio.ensure_future(link.call(ask(), Answer, deadline_s=soon()))
-                    await until(lambda: silent.begun)
+                    await until_async(lambda: silent.begun)
                 assert silent.ended == ["hello"]
                 with pytest.raises(ConnectionLostError):
                     await call

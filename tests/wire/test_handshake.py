@@ -18,7 +18,7 @@ from hyperscale.wire.messages import SALT_BYTES, HandshakeHello, Introduction
 from hyperscale.wire.registry import REGISTRY
 from hyperscale.wire.roles import MAY_CONNECT, Role
 from hyperscale.wire.security import SecurityMode
-from tests.wire.lab import SECRET, introduction
+from tests.lab.peers import SECRET, introduction
 
 OTHER = "another secret, long enough"
 MANAGER = CertificateIdentity(frozenset({Role.MANAGER}), "acme", "test")

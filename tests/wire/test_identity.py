@@ -12,7 +12,7 @@ from hyperscale.wire.certificate_identity import (
 from hyperscale.wire.errors import PeerProtocolError, RefusalReason
 from hyperscale.wire.roles import Role
 from hyperscale.wire.security import Security, is_loopback
-from tests.wire.lab import secured
+from tests.lab.peers import secured
 
 
 def test_what_is_written_into_a_certificate_is_read_back() -> None:

@@ -10,19 +10,9 @@ from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import OverloadedError, QueueFullError
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.roles import Role
-from tests.wire.lab import (
-    Answer,
-    Bulk,
-    Final,
-    Question,
-    Silent,
-    ask,
-    echoing,
-    run,
-    server,
-    soon,
-    until,
-)
+from tests.lab.loops import run
+from tests.lab.peers import Answer, Bulk, Final, Question, Silent, ask, echoing, server
+from tests.lab.waiting import soon, until_async
 
 
 def test_a_refused_call_is_repeated_when_the_peer_said_so() -> None:
@@ -85,7 +75,7 @@ def test_over_the_watermark_low_is_refused_and_critical_is_not() -> None:
                 asyncio.ensure_future(link.call(ask(str(n)), Answer, deadline_s=soon()))
                 for n in range(2)
             ]
-            await until(lambda: len(silent.begun) == 2)
+            await until_async(lambda: len(silent.begun) == 2)
             with pytest.raises(OverloadedError) as caught:
                 await link.call(ask("third"), Answer, deadline_s=soon(), retries=0)
             assert 0.25 <= caught.value.retry_after_s <= 1.0

@@ -11,20 +11,9 @@ from hyperscale.wire.errors import DeadlineError, OverloadedError, RemoteError, 
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.registry import REGISTRY, MessagePriority, SizeClass, message
 from hyperscale.wire.roles import Role
-from tests.wire.lab import (
-    Answer,
-    Bulk,
-    Fetch,
-    Note,
-    Question,
-    Silent,
-    ask,
-    echoing,
-    run,
-    server,
-    soon,
-    until,
-)
+from tests.lab.loops import run
+from tests.lab.peers import Answer, Bulk, Fetch, Note, Question, Silent, ask, echoing, server
+from tests.lab.waiting import soon, until_async
 
 
 def test_a_question_is_answered() -> None:
@@ -88,10 +77,10 @@ def test_one_way_messages_arrive_in_order() -> None:
             link = a.link(*await b.listen("127.0.0.1", 0))
             for number in range(5):
                 link.send(Note(f"parked {number}"))  # before there is a connection
-            await until(lambda: len(heard) == 5)
+            await until_async(lambda: len(heard) == 5)
             for number in range(5):
                 link.send(Note(f"sent {number}"))
-            await until(lambda: len(heard) == 10)
+            await until_async(lambda: len(heard) == 10)
             assert heard == [f"parked {n}" for n in range(5)] + [f"sent {n}" for n in range(5)]
 
     run(main)
@@ -241,7 +230,7 @@ class TestDeadlines:
                     await link.call(ask(), Answer, deadline_s=soon(0.3))
                 assert not caught.value.is_definite
                 assert 0 < seen[0] <= 0.302
-                await until(lambda: silent.ended == ["hello"])
+                await until_async(lambda: silent.ended == ["hello"])
                 assert b.admission.in_flight == [0, 0, 0, 0]
 
         run(main)

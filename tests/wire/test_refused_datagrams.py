@@ -17,7 +17,9 @@ from hyperscale.wire.cluster_secret import Secrets
 from hyperscale.wire.errors import RefusalReason
 from hyperscale.wire.registry import REGISTRY
 from hyperscale.wire.sealing import DATAGRAM_BYTES_MAX, DatagramSealer
-from tests.wire.lab import SECRET, Question, run, until
+from tests.lab.loops import run
+from tests.lab.peers import SECRET, Question
+from tests.lab.waiting import until_async
 
 OTHER = "another secret, long enough"
 QUESTION = REGISTRY.by_type[Question].kind
@@ -89,11 +91,11 @@ def attacked(
             datagrams = build()
             for datagram in datagrams:
                 end.sendto(datagram, bound.getsockname())
-            await until(lambda: port.counts["received"] == len(datagrams))
+            await until_async(lambda: port.counts["received"] == len(datagrams))
             assert port.refusals.counts.keys() == {reason}
             friend = sealer(secret, "friend")
             end.sendto(friend.seal(REGISTRY.pack(Question("hi"))), bound.getsockname())
-            await until(lambda: heard and heard[-1] == "friend")
+            await until_async(lambda: heard and heard[-1] == "friend")
             with pytest.raises(BlockingIOError):
                 end.recv(100)  # not a word to anyone
         lines = [r for r in caplog.records if r.message.startswith("peer.refused")]

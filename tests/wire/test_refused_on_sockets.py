@@ -23,17 +23,9 @@ from hyperscale.wire.registry import REGISTRY, SizeClass
 from hyperscale.wire.roles import Role
 from hyperscale.wire.security import SecurityMode
 from hyperscale.wire.server import PeerServer, ServerLimits
-from tests.wire.lab import (
-    SECRET,
-    Answer,
-    Question,
-    echoing,
-    introduction,
-    run,
-    server,
-    soon,
-    until,
-)
+from tests.lab.loops import run
+from tests.lab.peers import SECRET, Answer, Question, echoing, introduction, server
+from tests.lab.waiting import soon, until_async
 
 OTHER = "another secret, long enough"
 Attack = Callable[["Target"], Awaitable[None]]
@@ -104,12 +96,12 @@ def attacked(
             with caplog.at_level(logging.INFO, "hyperscale.wire"):
                 for count in range(1, 4):
                     await attack(Target(node, address))
-                    await until(lambda count=count: node.refusals.counts[reason] == count)
+                    await until_async(lambda count=count: node.refusals.counts[reason] == count)
                     await link.call(Question("between"), Answer, deadline_s=soon())
             assert node.refusals.counts.keys() == {reason}
             lines = [r for r in caplog.records if r.message.startswith("peer.refused")]
             assert [line.__dict__["reason"] for line in lines] == [str(reason)]
-            await until(lambda: len(node.connections) == 1)
+            await until_async(lambda: len(node.connections) == 1)
             assert node.admission.in_flight == [0, 0, 0, 0]
 
     run(main)
@@ -285,7 +277,7 @@ def test_the_refused_are_told_both_values() -> None:
         ):
             address = await node.listen("127.0.0.1", 0)
             link = stranger.link(*address)
-            await until(lambda: "'mine'" in link.last_error and "'theirs'" in link.last_error)
+            await until_async(lambda: "'mine'" in link.last_error and "'theirs'" in link.last_error)
             assert stranger.rejections[RefusalReason.CLUSTER] >= 1
             assert not stranger.refusals.counts
 
@@ -304,7 +296,7 @@ def test_too_many_handshakes_are_turned_away_and_friends_get_in_afterwards() -> 
         ):
             address = await node.listen("127.0.0.1", 0)
             crowd = [await Raw.dial(address) for _ in range(20)]
-            await until(lambda: node.refusals.counts[RefusalReason.CROWDED] == 15)
+            await until_async(lambda: node.refusals.counts[RefusalReason.CROWDED] == 15)
             for raw in crowd:
                 await raw.close()
             assert await friend.link(*address).call(Question("x"), Answer, deadline_s=soon())
@@ -318,10 +310,10 @@ def test_connections_of_one_host_are_bounded() -> None:
             address = await node.listen("127.0.0.1", 0)
             crowd = [await (await Raw.dial(address)).shake() for _ in range(1)]
             more = [await Raw.dial(address) for _ in range(5)]
-            await until(lambda: node.refusals.counts[RefusalReason.CROWDED] == 3)
+            await until_async(lambda: node.refusals.counts[RefusalReason.CROWDED] == 3)
             for raw in crowd + more:
                 await raw.close()
-            await until(lambda: not node._per_host)
+            await until_async(lambda: not node._per_host)
 
     run(main)
 

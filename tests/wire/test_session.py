@@ -33,7 +33,7 @@ from hyperscale.wire.registry import REGISTRY, UNKNOWN_KIND_BYTES_MAX
 from hyperscale.wire.roles import Role
 from hyperscale.wire.sealing import FrameOpener, FrameSealer, session_keys
 from hyperscale.wire.session import LOST_AFTER_S, PING_AFTER_S, Session
-from tests.wire.lab import Answer, Bulk, Fetch, Final, Note, Question, introduction
+from tests.lab.peers import Answer, Bulk, Fetch, Final, Note, Question, introduction
 
 
 class Box:

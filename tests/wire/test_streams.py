@@ -9,7 +9,9 @@ from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import ConnectionLostError, RemoteError
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Chunk
-from tests.wire.lab import Answer, Fetch, Question, ask, run, server, soon, until
+from tests.lab.loops import run
+from tests.lab.peers import Answer, Fetch, Question, ask, server
+from tests.lab.waiting import soon, until_async
 
 
 def serving(log: list[str]) -> Handlers:
@@ -53,13 +55,13 @@ def test_a_slow_reader_holds_the_writer_back() -> None:
             async with await link.stream(asked, Chunk, deadline_s=soon(60)) as parts:
                 await anext(parts)
                 before = -1
-                while before != len(log):  # until the writer stands still
+                while before != len(log):  # until_async the writer stands still
                     before = len(log)
                     await asyncio.sleep(0.1)
                 assert len(log) < 40  # the window, 4 MiB, and a little on the way
                 for _ in range(50):
                     await anext(parts)
-            await until(lambda: log[-1] == "closed")
+            await until_async(lambda: log[-1] == "closed")
             assert len(log) < 120
 
     run(main)

@@ -14,7 +14,9 @@ from hyperscale.wire.certificates import CertificateAndKey, make_authority, make
 from hyperscale.wire.errors import PeerProtocolError, PeerRefusedError, RefusalReason
 from hyperscale.wire.roles import Role
 from hyperscale.wire.security import Security, TlsFiles
-from tests.wire.lab import SECRET, Answer, Bulk, Question, echoing, run, server, soon, until
+from tests.lab.loops import run
+from tests.lab.peers import SECRET, Answer, Bulk, Question, echoing, server
+from tests.lab.waiting import soon, until_async
 
 NOW = datetime.datetime.now(datetime.UTC)
 
@@ -111,7 +113,7 @@ def refused(
                     with pytest.raises(PeerRefusedError) as caught:
                         await other.dial(*address)
                     assert caught.value.reason is reason
-                await until(lambda: node.refusals.counts[reason] == 2)
+                await until_async(lambda: node.refusals.counts[reason] == 2)
             lines = [r for r in caplog.records if r.message.startswith("peer.refused")]
             assert [line.__dict__["reason"] for line in lines] == [str(reason)]
             await link.call(Question("x"), Answer, deadline_s=soon())
@@ -229,8 +231,8 @@ def test_no_tls_where_tls_is_needed_is_refused_and_the_reverse(authority: Author
             for dialer, address in ((sealed, to_tls), (tls, to_sealed)):
                 with pytest.raises(PeerProtocolError):
                     await dialer.dial(*address)
-            await until(lambda: tls.refusals.counts[RefusalReason.CERTIFICATE] >= 1)
-            await until(lambda: sealed.refusals.counts.total() >= 1)
+            await until_async(lambda: tls.refusals.counts[RefusalReason.CERTIFICATE] >= 1)
+            await until_async(lambda: sealed.refusals.counts.total() >= 1)
 
     run(main)
 
@@ -244,7 +246,7 @@ def test_no_certificate_at_all_is_refused(authority: Authority) -> None:
             with contextlib.suppress(ssl.SSLError, ConnectionError):
                 assert await reader.read() == b""
             writer.close()
-            await until(lambda: node.refusals.counts[RefusalReason.CERTIFICATE] == 1)
+            await until_async(lambda: node.refusals.counts[RefusalReason.CERTIFICATE] == 1)
 
     run(main)
 
@@ -256,6 +258,6 @@ def test_a_stop_with_tls_leaves_nothing_behind(authority: Authority) -> None:
             for turn in range(5):
                 async with server(f"a{turn}", security=authority.issue(Role.MANAGER)) as a:
                     await a.link(*address).call(Question("x"), Answer, deadline_s=soon())
-            await until(lambda: not b.connections)
+            await until_async(lambda: not b.connections)
 
     run(main)

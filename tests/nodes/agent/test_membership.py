@@ -26,8 +26,10 @@ from hyperscale.nodes.server import as_config
 from hyperscale.nodes.worker import worker_duties
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.roles import Role
-from tests.nodes.agent.lab import Boss, is_quiet, load, play, until
-from tests.nodes.lab import free_port
+from tests.lab.job_leader import StandInLeader, is_quiet, load
+from tests.lab.loops import run
+from tests.lab.ports import free_port
+from tests.lab.waiting import until_async
 
 
 class BossService(Service):
@@ -35,10 +37,10 @@ class BossService(Service):
 
     def __init__(self) -> None:
         self.worker: NodeMetadata | None = None
-        self.boss: Boss
+        self.boss: StandInLeader
 
     def attach(self, member: MemberNode, handlers: Handlers) -> None:
-        self.boss = Boss(member.server, handlers, {})
+        self.boss = StandInLeader(member.server, handlers, {})
 
     def changed(self, change: MemberChanged | MemberDied) -> None:
         if change.member.role is Role.WORKER:
@@ -86,12 +88,12 @@ def test_a_worker_dials_its_leader_and_members_see_its_cores(
                 leader = service.boss
                 await worker.wait_ready(30)
                 await leader.meet(worker.address)
-                await until(lambda: service.worker is not None and service.worker.is_ready)
+                await until_async(lambda: service.worker is not None and service.worker.is_ready)
                 assert service.worker is not None
                 assert (service.worker.cores, service.worker.free) == (2, 2)
                 run = await leader.run(code)
-                await until(lambda: service.worker is not None and service.worker.free == 1)
-                await until(
+                await until_async(lambda: service.worker is not None and service.worker.free == 1)
+                await until_async(
                     lambda: service.worker is not None and service.worker.progress == "progressing"
                 )
                 # Cut off, and not dialled: the worker has to come.
@@ -102,11 +104,11 @@ def test_a_worker_dials_its_leader_and_members_see_its_cores(
                 assert finished.report is not None
                 assert finished.report.steps[0].counts.sent == await is_quiet(target)
                 leader.acknowledge(run)
-                await until(lambda: service.worker is not None and service.worker.free == 2)
+                await until_async(lambda: service.worker is not None and service.worker.free == 2)
                 assert leader.said(AnnounceCores)[-1].incarnation > 0
                 drains = await leader.ask(DrainWorker(), DrainWorkerReply)
                 assert drains.runs == 0
-                await until(
+                await until_async(
                     lambda: (
                         service.worker is not None
                         and service.worker.is_draining
@@ -116,7 +118,7 @@ def test_a_worker_dials_its_leader_and_members_see_its_cores(
                 assert worker.why_not_ready() == ("draining",)
                 await asyncio.wait_for(worker.leave(), 30)
 
-    play(work)
+    run(work)
 
 
 @pytest.fixture
@@ -139,7 +141,7 @@ def test_every_manager_that_becomes_known_is_told_the_cores_at_once(tmp_path: Pa
                 await other.boss.hears(AnnounceCores)
                 await worker.wait_ready(30)
 
-    play(work)
+    run(work)
 
 
 def test_a_worker_is_ready_once_a_manager_that_grants_cores_knows_its_own(
@@ -152,13 +154,13 @@ def test_a_worker_is_ready_once_a_manager_that_grants_cores_knows_its_own(
             service.boss.grants_cores = False
             settings = worker_config(tmp_path, manager.address, cores=1)
             async with open_member(settings, worker_duties(settings)) as worker:
-                await until(lambda: len(service.boss.said(AnnounceCores)) >= 2)
+                await until_async(lambda: len(service.boss.said(AnnounceCores)) >= 2)
                 assert worker.why_not_ready() == ("no manager that grants cores knows its own",)
                 service.boss.grants_cores = True
                 await worker.wait_ready(30)
                 service.boss.grants_cores = False  # whoever comes next waits for all of them
                 told = len(service.boss.said(AnnounceCores))
-                await until(lambda: len(service.boss.said(AnnounceCores)) > told)
+                await until_async(lambda: len(service.boss.said(AnnounceCores)) > told)
                 assert not worker.why_not_ready()
 
-    play(work)
+    run(work)

@@ -14,21 +14,23 @@ import pytest
 
 from hyperscale._native import Target
 from hyperscale.jobs.messages import DeliverResult, PartPhase, PartStatus, ReportProgress
-from tests.cli.command import executors_of
-from tests.nodes.agent.lab import boss, counted, is_quiet, load, play, run_id, total, until
-from tests.nodes.lab import Cluster, Node
+from tests.lab.job_leader import counted, is_quiet, load, run_id, stand_in_leader, total
+from tests.lab.loops import run
+from tests.lab.nodes import NodeCluster, NodeProcess
+from tests.lab.processes import executors_of
+from tests.lab.waiting import until_async
 
 LEASE_MS = 2_000
 LOADS = [pytest.param(0.005, id="python"), pytest.param(0.0, id="static")]
 
 
 @contextmanager
-def process(directory: Path) -> Iterator[Node]:
-    with Cluster(directory) as cluster:
+def process(directory: Path) -> Iterator[NodeProcess]:
+    with NodeCluster(directory) as cluster:
         yield start(cluster)
 
 
-def start(cluster: Cluster) -> Node:
+def start(cluster: NodeCluster) -> NodeProcess:
     data = cluster.directory / "data"
     arguments = ("--cores", "1", "--data-dir", str(data), "--seed", "127.0.0.1:9")
     return cluster.start("worker", "w1", *arguments).wait_listening()
@@ -46,7 +48,7 @@ def test_load_ends_with_its_lease_though_the_agent_is_frozen(
 
     async def work() -> None:
         with process(tmp_path) as node:
-            async with boss() as leader:
+            async with stand_in_leader() as leader:
                 await leader.meet(node.address)
                 run = await leader.run(code, lease_ms=LEASE_MS)
                 await leader.loads(target)
@@ -64,7 +66,7 @@ def test_load_ends_with_its_lease_though_the_agent_is_frozen(
                 assert (finished.status, finished.error) == (PartStatus.STOPPED, "lease expired")
                 assert total(finished) == quiet == await is_quiet(target)
 
-    play(work)
+    run(work)
 
 
 @pytest.mark.parametrize("pause_s", LOADS)
@@ -75,7 +77,7 @@ def test_nothing_is_sent_by_a_worker_that_was_stopped_beyond_its_leases(
 
     async def work() -> None:
         with process(tmp_path) as node:
-            async with boss() as leader:
+            async with stand_in_leader() as leader:
                 await leader.meet(node.address)
                 await leader.run(code, lease_ms=LEASE_MS)
                 await leader.hears(ReportProgress)
@@ -84,7 +86,7 @@ def test_nothing_is_sent_by_a_worker_that_was_stopped_beyond_its_leases(
                     os.kill(pid, signal.SIGSTOP)
                 quiet = await is_quiet(target)
                 # So long that the kernel has ended them: not even their connections are left.
-                await until(lambda: not connections(target))
+                await until_async(lambda: not connections(target))
                 for pid in everyone:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGCONT)
@@ -94,7 +96,7 @@ def test_nothing_is_sent_by_a_worker_that_was_stopped_beyond_its_leases(
                 # What it had reported last, at most a tenth of a second before.
                 assert 0 < total(finished) <= quiet == await is_quiet(target)
 
-    play(work)
+    run(work)
 
 
 def test_a_killed_worker_leaves_nothing_running_and_its_results_to_its_next_life(
@@ -105,8 +107,8 @@ def test_a_killed_worker_leaves_nothing_running_and_its_results_to_its_next_life
     code = load(tmp_path, target, pause_s=0.01)
 
     async def work() -> None:
-        with Cluster(tmp_path) as cluster:
-            async with boss() as leader:
+        with NodeCluster(tmp_path) as cluster:
+            async with stand_in_leader() as leader:
                 node = start(cluster)
                 await leader.meet(node.address)
                 done = await leader.run(short, run_id(job="dc.1-done"))
@@ -116,9 +118,11 @@ def test_a_killed_worker_leaves_nothing_running_and_its_results_to_its_next_life
                 await leader.hears(ReportProgress, lambda each: each.parts[0].run == running)
                 children = executors_of(node.process.pid)
                 node.kill()
-                await until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+                await until_async(
+                    lambda: not any(Path(f"/proc/{pid}").exists() for pid in children)
+                )
                 await is_quiet(target)
-            async with boss("m2", blobs={code.sha256: code.bundle.payload}) as heir:
+            async with stand_in_leader("m2", blobs={code.sha256: code.bundle.payload}) as heir:
                 node = start(cluster)
                 await heir.meet(node.address)
                 here = await heir.who_runs(term=2)
@@ -128,7 +132,7 @@ def test_a_killed_worker_leaves_nothing_running_and_its_results_to_its_next_life
                 again = await heir.hears(DeliverResult)
                 assert again == first
                 heir.acknowledge(done, term=2)
-                await until(lambda: not list(tmp_path.rglob("*.result")))
+                await until_async(lambda: not list(tmp_path.rglob("*.result")))
                 # The next attempt goes on where the last report was.
                 before = counted(target)
                 newer = await heir.run(code, run_id(2), term=2, elapsed_s=59.0)
@@ -136,7 +140,7 @@ def test_a_killed_worker_leaves_nothing_running_and_its_results_to_its_next_life
                 assert finished.status is PartStatus.COMPLETED
                 assert before + total(finished) == await is_quiet(target)
 
-    play(work)
+    run(work)
 
 
 def test_sigterm_hands_the_part_over_and_ends_the_process_well(
@@ -146,7 +150,7 @@ def test_sigterm_hands_the_part_over_and_ends_the_process_well(
 
     async def work() -> None:
         with process(tmp_path) as node:
-            async with boss() as leader:
+            async with stand_in_leader() as leader:
                 await leader.meet(node.address)
                 run = await leader.run(code)
                 await leader.loads(target, more_than=20)
@@ -154,8 +158,8 @@ def test_sigterm_hands_the_part_over_and_ends_the_process_well(
                 finished = await leader.hears(DeliverResult)
                 assert (finished.run, finished.is_retryable) == (run, True)
                 leader.acknowledge(run)
-                await until(lambda: node.process.poll() is not None)
+                await until_async(lambda: node.process.poll() is not None)
                 assert node.process.returncode == 0
                 assert total(finished) == await is_quiet(target)
 
-    play(work)
+    run(work)

@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 from hyperscale.nodes import agent
-from tests.nodes.agent.lab import play, worker
+from tests.lab.job_leader import worker
+from tests.lab.loops import run
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "workers.md"
 CODE = Path(agent.__file__).parent
@@ -18,7 +19,7 @@ def test_every_metric_of_a_worker_is_listed(tmp_path: Path) -> None:
             metrics = node.member.metrics().decode()
             served.update(re.findall(r"^# TYPE (hyperscale_worker_\S+)", metrics, re.MULTILINE))
 
-    play(work)
+    run(work)
     listed = set(re.findall(r"^\| `(hyperscale_\w+)`", DOCUMENT.read_text(), re.MULTILINE))
     assert served == listed
 

@@ -9,7 +9,9 @@ from hyperscale._native import Target
 from hyperscale.jobs.agent.events import Event, PrepareFailed, PrepareRun, StopRun
 from hyperscale.jobs.messages import PreparePart
 from hyperscale.nodes.agent.executors import Executors
-from tests.nodes.agent.lab import load, play, run_id, until
+from tests.lab.job_leader import load, run_id
+from tests.lab.loops import run
+from tests.lab.waiting import until_async
 
 
 @pytest.mark.parametrize("is_here", [False, True])
@@ -52,10 +54,10 @@ def test_what_is_stopped_in_the_same_breath_as_it_is_prepared_is_over(
         try:
             executors.prepare(PrepareRun(command, (0,)))
             executors.stop(StopRun(command.run, (0,), "cancelled", 1.0))
-            await until(lambda: events)
+            await until_async(lambda: events)
         finally:
             await executors.close()
 
-    play(work)
+    run(work)
     (failed,) = events
     assert isinstance(failed, PrepareFailed)

@@ -23,26 +23,26 @@ from hyperscale.jobs.messages import (
 )
 from hyperscale.nodes.agent import agent_driver
 from hyperscale.plan.context import decode_provided
-from tests.nodes.agent.lab import (
-    Boss,
+from tests.lab.job_leader import (
     Code,
-    boss,
+    StandInLeader,
     counted,
     is_quiet,
     load,
-    play,
     run_id,
+    stand_in_leader,
     total,
-    until,
     worker,
 )
+from tests.lab.loops import run
+from tests.lab.waiting import until_async
 
 
 def test_a_part_runs_to_its_end_and_its_result_is_exact(tmp_path: Path, target: Target) -> None:
     code = load(tmp_path, target, duration="1500ms")
 
     async def work() -> None:
-        async with worker(tmp_path, cores=2) as node, boss() as leader:
+        async with worker(tmp_path, cores=2) as node, stand_in_leader() as leader:
             await leader.meet(node.address)
             run = await leader.run(code, cores=2)
             finished = await leader.hears(DeliverResult)
@@ -59,28 +59,28 @@ def test_a_part_runs_to_its_end_and_its_result_is_exact(tmp_path: Path, target: 
             (fetched,) = leader.fetches
             assert fetched == hashlib.sha256(code.bundle.payload).hexdigest()
             leader.acknowledge(run)
-            await until(lambda: not list(tmp_path.rglob("*.result")))
+            await until_async(lambda: not list(tmp_path.rglob("*.result")))
             cores = leader.said(AnnounceCores)
             assert (cores[-1].total, cores[-1].held) == (2, [])
             assert any(held.cores == 2 for each in cores for held in each.held)
 
-    play(work)
+    run(work)
 
 
 def test_a_result_is_repeated_until_it_is_acknowledged(tmp_path: Path, target: Target) -> None:
     code = load(tmp_path, target, duration="200ms")
 
     async def work() -> None:
-        async with worker(tmp_path) as node, boss() as leader:
+        async with worker(tmp_path) as node, stand_in_leader() as leader:
             await leader.meet(node.address)
             run = await leader.run(code)
-            await until(lambda: len(leader.said(DeliverResult)) >= 3)
+            await until_async(lambda: len(leader.said(DeliverResult)) >= 3)
             assert len({repr(each.run) for each in leader.said(DeliverResult)}) == 1
             assert len(list(tmp_path.rglob("*.result"))) == 1
             leader.acknowledge(run)
-            await until(lambda: not list(tmp_path.rglob("*.result")))
+            await until_async(lambda: not list(tmp_path.rglob("*.result")))
 
-    play(work)
+    run(work)
 
 
 def test_a_lease_that_is_not_renewed_ends_the_load_by_itself(
@@ -89,7 +89,7 @@ def test_a_lease_that_is_not_renewed_ends_the_load_by_itself(
     code = load(tmp_path, target)
 
     async def work() -> None:
-        async with worker(tmp_path) as node, boss() as leader:
+        async with worker(tmp_path) as node, stand_in_leader() as leader:
             await leader.meet(node.address)
             await leader.run(code, lease_ms=1_500)
             await leader.loads(target)
@@ -99,14 +99,14 @@ def test_a_lease_that_is_not_renewed_ends_the_load_by_itself(
             assert finished.elapsed_s < 30.0  # of 60
             assert total(finished) == await is_quiet(target)
 
-    play(work)
+    run(work)
 
 
 def test_renewals_keep_the_load_going(tmp_path: Path, target: Target) -> None:
     code = load(tmp_path, target, duration="4s", pause_s=0.02)
 
     async def work() -> None:
-        async with worker(tmp_path) as node, boss() as leader:
+        async with worker(tmp_path) as node, stand_in_leader() as leader:
             await leader.meet(node.address)
             await leader.run(code, lease_ms=1_500)
             stamp_ms = 0
@@ -119,7 +119,7 @@ def test_renewals_keep_the_load_going(tmp_path: Path, target: Target) -> None:
             assert finished.elapsed_s >= 4.0
             assert total(finished) == counted(target)
 
-    play(work)
+    run(work)
 
 
 def test_without_managers_a_part_goes_on_if_it_was_told_so(tmp_path: Path, target: Target) -> None:
@@ -127,11 +127,11 @@ def test_without_managers_a_part_goes_on_if_it_was_told_so(tmp_path: Path, targe
 
     async def work() -> None:
         async with worker(tmp_path) as node:
-            async with boss() as leader:
+            async with stand_in_leader() as leader:
                 await leader.meet(node.address)
                 await leader.run(code, lease_ms=500, on_isolation=Isolation.CONTINUE)
                 await leader.loads(target)
-            async with boss("m2") as heir:
+            async with stand_in_leader("m2") as heir:
                 await heir.meet(node.address)
                 await asyncio.sleep(1.0)
                 here = await heir.who_runs(term=2)
@@ -141,14 +141,18 @@ def test_without_managers_a_part_goes_on_if_it_was_told_so(tmp_path: Path, targe
                 assert finished.status is PartStatus.COMPLETED
                 assert total(finished) == counted(target)
 
-    play(work)
+    run(work)
 
 
 def test_a_new_leader_takes_over_without_a_pause(tmp_path: Path, target: Target) -> None:
     code = load(tmp_path, target, duration="3s", pause_s=0.02)
 
     async def work() -> None:
-        async with worker(tmp_path) as node, boss("m1") as old, boss("m2") as new:
+        async with (
+            worker(tmp_path) as node,
+            stand_in_leader("m1") as old,
+            stand_in_leader("m2") as new,
+        ):
             await old.meet(node.address)
             await new.meet(node.address)
             run = await old.run(code)
@@ -165,14 +169,14 @@ def test_a_new_leader_takes_over_without_a_pause(tmp_path: Path, target: Target)
             assert total(finished) == counted(target)
             assert old.said(DeliverResult) == []
 
-    play(work)
+    run(work)
 
 
 def test_a_higher_attempt_takes_the_cores_of_the_one_before(tmp_path: Path, target: Target) -> None:
     code = load(tmp_path, target, pause_s=0.02)
 
     async def work() -> None:
-        async with worker(tmp_path) as node, boss() as leader:
+        async with worker(tmp_path) as node, stand_in_leader() as leader:
             await leader.meet(node.address)
             await leader.run(code)
             await leader.loads(target)
@@ -188,14 +192,14 @@ def test_a_higher_attempt_takes_the_cores_of_the_one_before(tmp_path: Path, targ
             assert done.report.elapsed_s >= 60.0
             assert total(old) + total(done) == await is_quiet(target)
 
-    play(work)
+    run(work)
 
 
 def test_a_stop_ends_the_load_and_leaves_a_tombstone(tmp_path: Path, target: Target) -> None:
     code = load(tmp_path, target)
 
     async def work() -> None:
-        async with worker(tmp_path) as node, boss() as leader:
+        async with worker(tmp_path) as node, stand_in_leader() as leader:
             await leader.meet(node.address)
             late = run_id(job="dc.1-late")
             assert (await leader.stop(late)).accepted
@@ -209,7 +213,7 @@ def test_a_stop_ends_the_load_and_leaves_a_tombstone(tmp_path: Path, target: Tar
             assert (await leader.prepare(code, run)).phase is PartPhase.FINISHED
             assert (await leader.start(run)).phase is PartPhase.FINISHED
 
-    play(work)
+    run(work)
 
 
 def test_a_part_can_be_stopped_while_it_is_prepared(tmp_path: Path) -> None:
@@ -231,7 +235,7 @@ def test_a_part_can_be_stopped_while_it_is_prepared(tmp_path: Path) -> None:
     )
 
     async def work() -> None:
-        async with worker(tmp_path) as node, boss() as leader:
+        async with worker(tmp_path) as node, stand_in_leader() as leader:
             await leader.meet(node.address)
             assert (await leader.prepare(code)).phase is PartPhase.PREPARING
             assert (await leader.stop()).phase is PartPhase.STOPPING
@@ -239,7 +243,7 @@ def test_a_part_can_be_stopped_while_it_is_prepared(tmp_path: Path) -> None:
             assert finished.status is PartStatus.STOPPED
             assert (await leader.stop()).phase is PartPhase.FINISHED
 
-    play(work)
+    run(work)
 
 
 def test_code_that_never_yields_is_killed_and_its_core_used_again(
@@ -263,7 +267,7 @@ def test_code_that_never_yields_is_killed_and_its_core_used_again(
     code = load(tmp_path, target, duration="300ms")
 
     async def work() -> None:
-        async with worker(tmp_path) as node, boss() as leader:
+        async with worker(tmp_path) as node, stand_in_leader() as leader:
             await leader.meet(node.address)
             run = await leader.run(hog, lease_ms=60_000)
             output = await leader.hears(ForwardOutput)
@@ -277,7 +281,7 @@ def test_code_that_never_yields_is_killed_and_its_core_used_again(
             finished = await leader.hears(DeliverResult, lambda each: each.run == other)
             assert finished.status is PartStatus.COMPLETED
 
-    play(work)
+    run(work)
 
 
 def test_a_dead_executor_ends_the_part_with_what_it_had_reported(
@@ -300,7 +304,7 @@ def test_a_dead_executor_ends_the_part_with_what_it_had_reported(
     )
 
     async def work() -> None:
-        async with worker(tmp_path, cores=2) as node, boss() as leader:
+        async with worker(tmp_path, cores=2) as node, stand_in_leader() as leader:
             await leader.meet(node.address)
             await leader.run(code, cores=2)
             await leader.hears(ReportProgress, lambda each: each.parts[0].report.iterations > 10)
@@ -312,7 +316,7 @@ def test_a_dead_executor_ends_the_part_with_what_it_had_reported(
             assert "SIGKILL" in finished.error
             assert 0 < total(finished) <= counted(target)
 
-    play(work)
+    run(work)
 
 
 @pytest.mark.parametrize("cause", ["missing", "changed"])
@@ -322,7 +326,7 @@ def test_a_bundle_that_cannot_be_brought_is_told_as_the_workers_trouble(
     code = load(tmp_path, target)
 
     async def work() -> None:
-        async with worker(tmp_path) as node, boss() as leader:
+        async with worker(tmp_path) as node, stand_in_leader() as leader:
             await leader.meet(node.address)
             leader.blobs[code.sha256] = b"something else"
             if cause == "missing":
@@ -334,10 +338,10 @@ def test_a_bundle_that_cannot_be_brought_is_told_as_the_workers_trouble(
             assert not refused.is_input
             assert code.sha256[:12] in refused.error
             leader.acknowledge()
-            await until(lambda: leader.said(AnnounceCores)[-1].held == [])
+            await until_async(lambda: leader.said(AnnounceCores)[-1].held == [])
             assert list(tmp_path.rglob("*.part")) == []
 
-    play(work)
+    run(work)
 
 
 class _Nothing(dict[str, bytes]):
@@ -352,7 +356,7 @@ def test_a_bundle_is_brought_once_for_all_and_kept(tmp_path: Path, target: Targe
 
     async def work() -> None:
         for life in range(2):
-            async with worker(tmp_path, cores=2) as node, boss() as leader:
+            async with worker(tmp_path, cores=2) as node, stand_in_leader() as leader:
                 await leader.meet(node.address)
                 runs = [run_id(job=f"dc.{life}-{n}") for n in range(2)]
                 await asyncio.gather(*(leader.run(code, run) for run in runs))
@@ -361,7 +365,7 @@ def test_a_bundle_is_brought_once_for_all_and_kept(tmp_path: Path, target: Targe
                     leader.acknowledge(run)
                 assert len(leader.fetches) == (1 if life == 0 else 0)
 
-    play(work)
+    run(work)
 
 
 def test_a_leader_that_gives_no_bundle_is_not_waited_for_if_another_has_it(
@@ -371,7 +375,11 @@ def test_a_leader_that_gives_no_bundle_is_not_waited_for_if_another_has_it(
     code = load(tmp_path, target, duration="200ms")
 
     async def work() -> None:
-        async with worker(tmp_path) as node, boss() as leader, boss("m2") as other:
+        async with (
+            worker(tmp_path) as node,
+            stand_in_leader() as leader,
+            stand_in_leader("m2") as other,
+        ):
             leader.gives_bundles = False
             other.blobs[code.sha256] = code.bundle.payload
             await other.meet(node.address)
@@ -380,7 +388,7 @@ def test_a_leader_that_gives_no_bundle_is_not_waited_for_if_another_has_it(
             await leader.hears(AnnounceReady)
             assert leader.fetches == other.fetches == [code.sha256]
 
-    play(work)
+    run(work)
 
 
 def test_a_wrong_file_is_the_users_trouble(tmp_path: Path) -> None:
@@ -398,14 +406,14 @@ def test_a_wrong_file_is_the_users_trouble(tmp_path: Path) -> None:
     )
 
     async def work() -> None:
-        async with worker(tmp_path) as node, boss() as leader:
+        async with worker(tmp_path) as node, stand_in_leader() as leader:
             await leader.meet(node.address)
             await leader.prepare(code)
             refused = await leader.hears(AnnouncePrepareFailed)
             assert refused.is_input
             assert "a_module_that_is_only_on_the_laptop" in refused.error
 
-    play(work)
+    run(work)
 
 
 def test_iterations_that_were_done_are_not_done_again(tmp_path: Path, target: Target) -> None:
@@ -424,21 +432,21 @@ def test_iterations_that_were_done_are_not_done_again(tmp_path: Path, target: Ta
     )
 
     async def work() -> None:
-        async with worker(tmp_path, cores=2) as node, boss() as leader:
+        async with worker(tmp_path, cores=2) as node, stand_in_leader() as leader:
             await leader.meet(node.address)
             await leader.run(code, run_id(2), cores=2, elapsed_s=3.0, iterations_done=60)
             finished = await leader.hears(DeliverResult)
             assert finished.status is PartStatus.COMPLETED
             assert total(finished) == counted(target) == 41
 
-    play(work)
+    run(work)
 
 
 def test_shared_parts_run_beside_the_one_that_has_the_core(tmp_path: Path, target: Target) -> None:
     code = load(tmp_path, target, duration="2s", pause_s=0.02)
 
     async def work() -> None:
-        async with worker(tmp_path) as node, boss() as leader:
+        async with worker(tmp_path) as node, stand_in_leader() as leader:
             await leader.meet(node.address)
             beside = run_id(job="dc.1-b")
             run = await leader.run(code)
@@ -448,7 +456,7 @@ def test_shared_parts_run_beside_the_one_that_has_the_core(tmp_path: Path, targe
             assert first.status is second.status is PartStatus.COMPLETED
             assert total(first) + total(second) == await is_quiet(target)
 
-    play(work)
+    run(work)
 
 
 def test_a_part_that_finds_no_descriptors_left_is_told_as_the_workers_trouble(
@@ -457,7 +465,7 @@ def test_a_part_that_finds_no_descriptors_left_is_told_as_the_workers_trouble(
     code = load(tmp_path, target, pause_s=0.02)
 
     async def work() -> None:
-        async with worker(tmp_path) as node, boss() as leader:
+        async with worker(tmp_path) as node, stand_in_leader() as leader:
             await leader.meet(node.address)
             beside = run_id(job="dc.1-b")
             run = await leader.run(code)
@@ -472,10 +480,12 @@ def test_a_part_that_finds_no_descriptors_left_is_told_as_the_workers_trouble(
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             assert (refused.run, refused.is_retryable) == (beside, True)
             leader.acknowledge(beside)
-            await until(lambda: [held.run for held in leader.said(AnnounceCores)[-1].held] == [run])
+            await until_async(
+                lambda: [held.run for held in leader.said(AnnounceCores)[-1].held] == [run]
+            )
             await _stopped(leader)
 
-    play(work)
+    run(work)
 
 
 def test_a_worker_that_stops_hands_its_part_over_with_exact_numbers(
@@ -484,7 +494,7 @@ def test_a_worker_that_stops_hands_its_part_over_with_exact_numbers(
     code = load(tmp_path, target, pause_s=0.01)
 
     async def work() -> None:
-        async with boss() as leader:
+        async with stand_in_leader() as leader:
             async with worker(tmp_path) as node:
                 await leader.meet(node.address)
                 run = await leader.run(code)
@@ -500,33 +510,33 @@ def test_a_worker_that_stops_hands_its_part_over_with_exact_numbers(
             assert total(finished) == await is_quiet(target)
             assert list(tmp_path.rglob("*.result")) == []
 
-    play(work)
+    run(work)
 
 
 def test_a_result_survives_the_worker(tmp_path: Path, target: Target) -> None:
     code = load(tmp_path, target, duration="300ms")
 
     async def work() -> None:
-        async with boss() as leader, worker(tmp_path) as node:
+        async with stand_in_leader() as leader, worker(tmp_path) as node:
             await leader.meet(node.address)
             await leader.run(code)
             first = await leader.hears(DeliverResult)
-        async with boss("m2") as heir, worker(tmp_path) as node:
+        async with stand_in_leader("m2") as heir, worker(tmp_path) as node:
             await heir.meet(node.address)
             again = await heir.hears(DeliverResult)
             assert again == first
             assert (await heir.prepare(code, term=2)).phase is PartPhase.FINISHED
             heir.acknowledge(term=2)
-            await until(lambda: not list(tmp_path.rglob("*.result")))
+            await until_async(lambda: not list(tmp_path.rglob("*.result")))
 
-    play(work)
+    run(work)
 
 
 def test_readiness_and_free_cores_are_told_to_members(tmp_path: Path, target: Target) -> None:
     code = load(tmp_path, target)
 
     async def work() -> None:
-        async with worker(tmp_path, cores=2) as node, boss() as leader:
+        async with worker(tmp_path, cores=2) as node, stand_in_leader() as leader:
             await leader.meet(node.address)
             metrics = node.member.metrics().decode()
             assert "hyperscale_worker_cores_free 2" in metrics
@@ -538,14 +548,14 @@ def test_readiness_and_free_cores_are_told_to_members(tmp_path: Path, target: Ta
             await leader.hears(DeliverResult)
             leader.acknowledge()
 
-    play(work)
+    run(work)
 
 
 def test_ready_is_told_with_a_stamp(tmp_path: Path, target: Target) -> None:
     code = load(tmp_path, target)
 
     async def work() -> None:
-        async with worker(tmp_path) as node, boss() as leader:
+        async with worker(tmp_path) as node, stand_in_leader() as leader:
             await leader.meet(node.address)
             await leader.prepare(code)
             ready = await leader.hears(AnnounceReady)
@@ -554,10 +564,10 @@ def test_ready_is_told_with_a_stamp(tmp_path: Path, target: Target) -> None:
             assert counted(target) == 0
             await _stopped(leader)
 
-    play(work)
+    run(work)
 
 
-async def _stopped(leader: Boss) -> None:
+async def _stopped(leader: StandInLeader) -> None:
     await leader.stop()
     await leader.hears(DeliverResult)
     leader.acknowledge()

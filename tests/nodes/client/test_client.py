@@ -33,8 +33,8 @@ from hyperscale.jobs.committed.state import JobView, WorkflowRow, WorkflowStatus
 from hyperscale.reporting.results import RunResult, RunStatus, WorkflowResult
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import OverloadedError, RemoteError
-from tests.cluster.lab import on_loop
-from tests.nodes.client.lab import Lab, asking, client, failing, good
+from tests.lab.loops import on_loop
+from tests.lab.managers import StandInManagers, asking, client, failing, good
 
 LOAD = """
 from hyperscale import Workflow, step
@@ -60,7 +60,7 @@ class {name}(Workflow):
 )
 def test_what_passes_is_asked_again(error: Exception) -> None:
     async def main() -> None:
-        async with Lab() as lab, client() as server:
+        async with StandInManagers() as lab, client() as server:
             await lab.manager(failing(error, error))
             managers = asking(server, lab)
             told = await managers.ask(GetJob(job="x"), GetJobReply, within_s=10.0)
@@ -72,7 +72,7 @@ def test_what_passes_is_asked_again(error: Exception) -> None:
 
 @on_loop
 async def test_a_definite_refusal_is_raised_at_once() -> None:
-    async with Lab() as lab, client() as server:
+    async with StandInManagers() as lab, client() as server:
         await lab.manager(failing(RemoteError("no such job", code="unknown_job")))
         with pytest.raises(RemoteError, match="no such job"):
             await asking(server, lab).ask(GetJob(job="x"), GetJobReply, within_s=10.0)
@@ -80,7 +80,7 @@ async def test_a_definite_refusal_is_raised_at_once() -> None:
 
 @on_loop
 async def test_one_manager_that_is_there_is_enough() -> None:
-    async with Lab() as lab, client() as server:
+    async with StandInManagers() as lab, client() as server:
         lab.addresses.append(("127.0.0.1", 1))
         await lab.manager(failing(RemoteError("not now", code="unavailable")))
         lab.addresses.append(("127.0.0.1", 2))
@@ -90,7 +90,7 @@ async def test_one_manager_that_is_there_is_enough() -> None:
 
 @on_loop
 async def test_everyone_who_was_tried_is_named() -> None:
-    async with Lab() as lab, client() as server:
+    async with StandInManagers() as lab, client() as server:
         lab.addresses += [("127.0.0.1", 1), ("127.0.0.1", 2)]
         managers = asking(server, lab)
         with pytest.raises(NoManagerError) as caught:
@@ -114,7 +114,7 @@ def test_who_waits_is_told_for_what_and_at_the_end_what_was_wrong(
     reason = "no leader" if how == "says so" else "silent so far"
 
     async def main() -> None:
-        async with Lab() as lab, client() as server:
+        async with StandInManagers() as lab, client() as server:
             lab.addresses.append(("127.0.0.1", 1))
             await lab.manager(failing(*unavailable) if how == "says so" else silent)
             managers = asking(server, lab)
@@ -135,7 +135,7 @@ def test_who_waits_for_managers_that_are_gone_is_told_so(monkeypatch: pytest.Mon
     told: list[str] = []
 
     async def main() -> None:
-        async with Lab() as lab, client() as server:
+        async with StandInManagers() as lab, client() as server:
             lab.addresses.append(("127.0.0.1", 1))
             managers = asking(server, lab)
             managers.on_trouble = told.append
@@ -163,7 +163,7 @@ def test_a_leader_that_has_changed_is_told_only_if_the_next_one_takes_its_time(
         yield WatchJobUpdate(job=ended)
 
     async def main() -> None:
-        async with Lab() as lab, client() as server:
+        async with StandInManagers() as lab, client() as server:
             await lab.manager(good, watch)
             managers = asking(server, lab)
             managers.on_trouble = told.append
@@ -176,7 +176,10 @@ def test_a_leader_that_has_changed_is_told_only_if_the_next_one_takes_its_time(
 
 @on_loop
 async def test_a_wrong_secret_is_the_users_to_mend() -> None:
-    async with Lab("the secret of the cluster") as lab, client("some other secret here") as server:
+    async with (
+        StandInManagers("the secret of the cluster") as lab,
+        client("some other secret here") as server,
+    ):
         await lab.manager(good)
         with pytest.raises(InputError, match="secret"):
             await asking(server, lab).ask(GetJob(job="x"), GetJobReply, within_s=10.0)
@@ -196,7 +199,7 @@ async def test_who_is_no_manager_is_told_apart(said: bytes, why: str) -> None:
         writer.close()
 
     web = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with Lab() as lab, client() as server, web:
+    async with StandInManagers() as lab, client() as server, web:
         lab.addresses.append(web.sockets[0].getsockname())
         with pytest.raises(NoManagerError, match=f"what answers there is {why}"):
             await asking(server, lab).ask(
@@ -259,7 +262,7 @@ async def test_a_line_printed_again_and_again_is_told_as_often_when_the_leader_c
         lines = [line(number) for number in kept.pop(0)]
         yield WatchJobUpdate(job=going_on if kept else ended, output=lines)
 
-    async with Lab() as lab, client() as server:
+    async with StandInManagers() as lab, client() as server:
         await lab.manager(good, watch)
         news = [each async for each in follow_job(asking(server, lab), "x")]
     assert [len(each.output) for each in news] == [3, 4]

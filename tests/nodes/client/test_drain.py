@@ -8,7 +8,7 @@ import pytest
 from hyperscale import HyperscaleClient, ManagerServer, WorkerServer
 from hyperscale.client.messages import WorkerRow
 from hyperscale.errors import InputError, RunError
-from tests.cluster.lab import on_loop
+from tests.lab.loops import on_loop
 
 ANY_PORT = {"port": 0, "http_port": 0}
 

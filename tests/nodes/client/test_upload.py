@@ -29,8 +29,8 @@ from hyperscale.wire.messages import Chunk
 from hyperscale.wire.roles import Role
 from hyperscale.wire.security import Security
 from hyperscale.wire.server import PeerServer
-from tests.cluster.lab import on_loop
-from tests.nodes.client.lab import client, introduction
+from tests.lab.loops import on_loop
+from tests.lab.managers import client, introduction
 
 PAYLOAD = Random(1).randbytes(2 * 1024 * 1024 + 17)
 SHA256 = hashlib.sha256(PAYLOAD).hexdigest()

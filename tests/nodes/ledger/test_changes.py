@@ -12,10 +12,11 @@ from hyperscale.client.messages import ListJobs, ListJobsReply
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.nodes.ledger.operator_messages import ChangeMember, ChangeMemberReply
 from tests.jobs.builders import submission
-from tests.nodes.lab import Cluster, Node, until
+from tests.lab.nodes import NodeCluster, NodeProcess
+from tests.lab.soak_report import Report
+from tests.lab.waiting import until
 from tests.nodes.ledger.tier import Tier
 from tests.nodes.ledger.writer import Forwarder, Load, asked, losses, run
-from tests.nodes.report import Report
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results" / "soak-ledger-changes.txt"
 
@@ -40,7 +41,7 @@ def groups_of(load: Load) -> set[int]:
     return {parse_job_id(each.job).group for each in list(load.acknowledged)}
 
 
-def test_adding_draining_and_removing_loses_nothing(cluster: Cluster) -> None:
+def test_adding_draining_and_removing_loses_nothing(cluster: NodeCluster) -> None:
     tier = Tier(cluster)
     with Load(tier.addresses[1:], clients=6) as load:  # not through the one that will go
         until(lambda: load.commits > 60, what="the load runs")
@@ -86,7 +87,7 @@ async def submit_often(forwarder: Forwarder, key: str, nodes: int, times: int = 
     return {reply.job for _, reply in told}
 
 
-def test_one_key_is_one_job_whatever_happens(cluster: Cluster) -> None:
+def test_one_key_is_one_job_whatever_happens(cluster: NodeCluster) -> None:
     """A hundred submissions at once, in peace, while a leader is killed, while a node drains."""
     tier = Tier(cluster)
     tier.wait_settled()
@@ -109,7 +110,7 @@ def test_one_key_is_one_job_whatever_happens(cluster: Cluster) -> None:
 
             await submit("peace")
 
-            def fail_over() -> Node:
+            def fail_over() -> NodeProcess:
                 leader = tier.leader_of(1)
                 tier.kill(leader)
                 return tier.start(leader)
@@ -130,7 +131,7 @@ def test_one_key_is_one_job_whatever_happens(cluster: Cluster) -> None:
     assert sorted(submitted) == sorted(job for jobs in made.values() for job in jobs)
 
 
-def test_one_manager_alone_keeps_its_word(cluster: Cluster) -> None:
+def test_one_manager_alone_keeps_its_word(cluster: NodeCluster) -> None:
     """The same code with one voter: killed under load, nothing acknowledged is lost."""
     tier = Tier(cluster, 1, flags=("--ledger-snapshot-entries", "300"))
     with Load(tier.addresses, clients=4) as load:
@@ -147,7 +148,7 @@ def test_one_manager_alone_keeps_its_word(cluster: Cluster) -> None:
     assert not losses(load.acknowledged, run(lambda f: f.events(), tier.addresses))
 
 
-def test_history_is_forgotten_in_time(cluster: Cluster) -> None:
+def test_history_is_forgotten_in_time(cluster: NodeCluster) -> None:
     tier = Tier(cluster, 1)
     with Load(tier.addresses, clients=2) as load:
         until(lambda: load.commits > 30, what="there is a history")
@@ -164,7 +165,7 @@ def test_history_is_forgotten_in_time(cluster: Cluster) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_a_tier_is_replaced_node_by_node(cluster: Cluster) -> None:
+def test_a_tier_is_replaced_node_by_node(cluster: NodeCluster) -> None:
     """A manager joins, another drains and is stopped, or dies and is removed; again and again."""
     tier = Tier(cluster)
     rng = random.Random(8)

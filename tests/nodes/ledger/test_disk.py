@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodes.lab import Cluster, until
+from tests.lab.nodes import NodeCluster
+from tests.lab.waiting import until
 from tests.nodes.ledger.tier import Tier
 from tests.nodes.ledger.writer import Load, losses, run
 
@@ -31,7 +32,7 @@ def shim(tmp_path: Path) -> Path:
 class FaultyTier(Tier):
     """Every node's disk can be told to fail."""
 
-    def __init__(self, cluster: Cluster, shim: Path, size: int = 3) -> None:
+    def __init__(self, cluster: NodeCluster, shim: Path, size: int = 3) -> None:
         self._shim = shim
         super().__init__(cluster, size)
 
@@ -53,7 +54,7 @@ class FaultyTier(Tier):
     ],
 )
 def test_a_failing_disk_stops_its_node_and_the_group_goes_on(
-    cluster: Cluster, shim: Path, fault: str
+    cluster: NodeCluster, shim: Path, fault: str
 ) -> None:
     tier = FaultyTier(cluster, shim)
     with Load(tier.addresses, clients=4) as load:
@@ -80,7 +81,7 @@ def test_a_failing_disk_stops_its_node_and_the_group_goes_on(
     assert not losses(load.acknowledged, run(lambda f: f.events(), tier.addresses))
 
 
-def test_slow_syncs_delay_no_heartbeat(cluster: Cluster, shim: Path) -> None:
+def test_slow_syncs_delay_no_heartbeat(cluster: NodeCluster, shim: Path) -> None:
     """200 ms for every sync of every node: slower commits, no election, bounded memory."""
     tier = FaultyTier(cluster, shim)
     tier.wait_settled()
@@ -103,7 +104,7 @@ def test_slow_syncs_delay_no_heartbeat(cluster: Cluster, shim: Path) -> None:
     assert not losses(load.acknowledged, run(lambda f: f.events(), tier.addresses))
 
 
-def test_a_second_process_on_the_same_directory_is_refused(cluster: Cluster) -> None:
+def test_a_second_process_on_the_same_directory_is_refused(cluster: NodeCluster) -> None:
     tier = Tier(cluster, 1)
     other = cluster.start("manager", "m0", "--data-dir", str(tier.data("m0")))
     assert other.process.wait(30) == 2
@@ -111,7 +112,7 @@ def test_a_second_process_on_the_same_directory_is_refused(cluster: Cluster) -> 
     assert tier.nodes["m0"].get("/readyz")[0] == 200
 
 
-def test_a_damaged_database_is_noticed(cluster: Cluster) -> None:
+def test_a_damaged_database_is_noticed(cluster: NodeCluster) -> None:
     tier = Tier(cluster, 1)
     with Load(tier.addresses, clients=4) as load:
         until(lambda: load.commits > 200, what="there is something to damage")
@@ -133,7 +134,7 @@ def test_a_damaged_database_is_noticed(cluster: Cluster) -> None:
     assert "ledger.db" in said or "ledger" in said
 
 
-def test_a_node_that_lost_its_disk_joins_under_a_new_number(cluster: Cluster) -> None:
+def test_a_node_that_lost_its_disk_joins_under_a_new_number(cluster: NodeCluster) -> None:
     tier = Tier(cluster)
     tier.wait_settled()
     with Load(tier.addresses, clients=4) as load:

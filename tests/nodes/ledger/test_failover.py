@@ -10,10 +10,11 @@ import pytest
 
 from hyperscale.jobs.committed.events import CancelRequested, encode
 from hyperscale.nodes.ledger.operator_messages import Compact, CompactReply
-from tests.nodes.lab import Cluster, until
+from tests.lab.nodes import NodeCluster
+from tests.lab.soak_report import Report
+from tests.lab.waiting import until
 from tests.nodes.ledger.tier import Tier
 from tests.nodes.ledger.writer import Forwarder, Load, asked, losses, run
-from tests.nodes.report import Report
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results" / "soak-ledger-failover.txt"
 GROUP = 1
@@ -35,7 +36,7 @@ def next_commit_s(tier: Tier, leader: str) -> float:
     return asyncio.run(through_another())
 
 
-def test_a_tier_that_is_ready_can_lose_the_leader_of_a_group(cluster: Cluster) -> None:
+def test_a_tier_that_is_ready_can_lose_the_leader_of_a_group(cluster: NodeCluster) -> None:
     tier = Tier(cluster)
     for name in tier.names:  # none is ready before, of group 0 too
         managing = next(row for row in tier.told(name).replicas if row.group == 0)
@@ -48,7 +49,7 @@ def test_a_tier_that_is_ready_can_lose_the_leader_of_a_group(cluster: Cluster) -
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-def test_the_next_commit_comes_in_time(cluster: Cluster) -> None:
+def test_the_next_commit_comes_in_time(cluster: NodeCluster) -> None:
     tier = Tier(cluster)
     times: list[float] = []
     for _ in range(20):
@@ -101,7 +102,7 @@ def live_bytes(database: Path) -> int:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("snapshots", ["10000", "1000000"])
-def test_a_node_with_many_entries_serves_soon(cluster: Cluster, snapshots: str) -> None:
+def test_a_node_with_many_entries_serves_soon(cluster: NodeCluster, snapshots: str) -> None:
     """With snapshots as usual, and with none: the whole log is read and applied again."""
     tier = Tier(cluster, 1, flags=("--ledger-snapshot-entries", snapshots))
     with Load(tier.addresses, clients=16, pause_s=0) as load:

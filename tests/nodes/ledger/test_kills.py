@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodes.lab import Cluster, until
+from tests.lab.nodes import NodeCluster
+from tests.lab.soak_report import Report
+from tests.lab.waiting import until
 from tests.nodes.ledger.tier import Tier
 from tests.nodes.ledger.writer import Load, losses, run
-from tests.nodes.report import Report
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 
@@ -57,7 +58,7 @@ def found_wrong(tier: Tier, load: Load) -> list[str]:
     return losses(load.acknowledged, rows)
 
 
-def test_nothing_acknowledged_is_lost_when_managers_are_killed(cluster: Cluster) -> None:
+def test_nothing_acknowledged_is_lost_when_managers_are_killed(cluster: NodeCluster) -> None:
     tier = Tier(cluster, flags=("--ledger-snapshot-entries", "500"))
     with Load(tier.addresses) as load:
         outcome = torment(tier, load, random.Random(15), kills=13, stops=0)
@@ -70,7 +71,7 @@ def test_nothing_acknowledged_is_lost_when_managers_are_killed(cluster: Cluster)
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_nothing_is_lost_over_hundreds_of_kills(cluster: Cluster) -> None:
+def test_nothing_is_lost_over_hundreds_of_kills(cluster: NodeCluster) -> None:
     tier = Tier(cluster, flags=("--ledger-snapshot-entries", "2000"))
     began_s = time.monotonic()
     with Load(tier.addresses, clients=16) as load:

@@ -7,7 +7,8 @@ from hyperscale.ledger.messages import ForwardCommand, ForwardCommandReply
 from hyperscale.nodes.ledger.operator_messages import Compact, CompactReply
 from hyperscale.plan import Plan
 from tests.jobs.builders import submission, workflow
-from tests.nodes.lab import Cluster, until
+from tests.lab.nodes import NodeCluster
+from tests.lab.waiting import until
 from tests.nodes.ledger.tier import Tier
 from tests.nodes.ledger.writer import Forwarder, asked
 
@@ -15,7 +16,7 @@ GROUP = 1
 LARGE = Plan(file="shop.py", workflows=(workflow("Load"),), warnings=("w" * 3_000_000,))
 
 
-def one_is_away(cluster: Cluster) -> tuple[Tier, str, str]:
+def one_is_away(cluster: NodeCluster) -> tuple[Tier, str, str]:
     """The tier, who leads the group, and who is away."""
     tier = Tier(cluster)
     tier.wait_settled()
@@ -54,7 +55,7 @@ def commit(tier: Tier, count: int, *, size: int, at_once: int) -> None:
     asyncio.run(run())
 
 
-def test_who_was_away_gets_a_log_larger_than_a_message(cluster: Cluster) -> None:
+def test_who_was_away_gets_a_log_larger_than_a_message(cluster: NodeCluster) -> None:
     tier, _, away = one_is_away(cluster)
     commit(tier, 50, size=600_000, at_once=1)
     tier.start(away)
@@ -64,7 +65,7 @@ def test_who_was_away_gets_a_log_larger_than_a_message(cluster: Cluster) -> None
         assert "over its class" not in node.output()
 
 
-def test_who_was_away_gets_a_history_larger_than_a_message(cluster: Cluster) -> None:
+def test_who_was_away_gets_a_history_larger_than_a_message(cluster: NodeCluster) -> None:
     tier, leader, away = one_is_away(cluster)
     submit_large(tier, leader, 7)
     commit(tier, 1_100, size=1, at_once=100)  # a snapshot keeps none of what was before

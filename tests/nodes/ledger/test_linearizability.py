@@ -22,8 +22,8 @@ from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.nodes.ledger.operator_messages import ListEvents, ListEventsReply
 from hyperscale.wire.errors import CallError
 from tests.jobs.builders import plan, submission, workflow
+from tests.lab.nodes import NodeCluster
 from tests.ledger.linearizability import History, check
-from tests.nodes.lab import Cluster
 from tests.nodes.ledger.tier import Tier
 from tests.nodes.ledger.writer import Forwarder, UnknownError
 
@@ -116,7 +116,7 @@ def _status(told: ListEventsReply) -> str:
     return "cancelling" if "cancel" in kinds else "submitted" if kinds else "none"
 
 
-def test_clients_see_one_history_while_managers_are_killed(cluster: Cluster) -> None:
+def test_clients_see_one_history_while_managers_are_killed(cluster: NodeCluster) -> None:
     tier = Tier(cluster)
     rng = random.Random(22)
 

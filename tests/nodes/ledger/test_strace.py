@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hyperscale.jobs.committed.events import CancelRequested, encode
-from tests.nodes.lab import Cluster
+from tests.lab.nodes import NodeCluster
 from tests.nodes.ledger.tier import Tier
 from tests.nodes.ledger.writer import Forwarder
 
@@ -39,7 +39,7 @@ def syncs(trace: Path) -> list[tuple[float, float]]:
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_majority_syncs_between_a_command_and_its_acknowledgement(
-    cluster: Cluster, strace: str, size: int
+    cluster: NodeCluster, strace: str, size: int
 ) -> None:
     class Traced(Tier):
         def start(self, name: str, *flags: str, **options: object) -> object:

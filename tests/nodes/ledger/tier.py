@@ -11,7 +11,9 @@ from hyperscale.nodes.ledger.operator_messages import (
     Verify,
     VerifyReply,
 )
-from tests.nodes.lab import Cluster, Node, free_port, until
+from tests.lab.nodes import NodeCluster, NodeProcess
+from tests.lab.ports import free_port
+from tests.lab.waiting import until
 from tests.nodes.ledger.writer import asked
 
 
@@ -19,7 +21,7 @@ class Tier:
     """Managers m0, m1, … of one ledger."""
 
     def __init__(
-        self, cluster: Cluster, size: int = 3, *, flags: Sequence[str] = (), **options: Any
+        self, cluster: NodeCluster, size: int = 3, *, flags: Sequence[str] = (), **options: Any
     ) -> None:
         self.cluster = cluster
         self.flags = flags
@@ -27,7 +29,7 @@ class Tier:
         self.names = [f"m{number}" for number in range(size)]
         self.ports = {name: free_port() for name in self.names}
         self.founders = size
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, NodeProcess] = {}
         for name in self.names:
             self.start(name)
         self.wait_ready()
@@ -39,7 +41,7 @@ class Tier:
     def data(self, name: str) -> Path:
         return self.cluster.directory / "hyperscale-data" / name
 
-    def start(self, name: str, *flags: str, **options: Any) -> Node:
+    def start(self, name: str, *flags: str, **options: Any) -> NodeProcess:
         former = self.nodes.get(name)
         if former is not None:
             former.close()

@@ -1,15 +1,17 @@
-"""What the soak tests of nodes found, kept in benchmarks/results/soak-members.txt."""
+"""The files in benchmarks/results that soak tests write, section by section."""
 
 import os
 import platform
 import time
 from pathlib import Path
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "soak-members.txt"
+_RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+MEMBERS = _RESULTS / "soak-members.txt"
+CLUSTER = _RESULTS / "soak-cluster.txt"
 
 
 class Report:
-    """What the soak tests found, section by section; sections of other runs stay."""
+    """One results file. `write` replaces one section and keeps the others."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -27,3 +29,8 @@ class Report:
         self._path.write_text("## " + "\n## ".join(parts))
         for line in (f"\n{title}", *lines):
             print(line)  # noqa: T201  what a soak is for
+
+
+def cluster_report() -> Report:
+    """Return the results file of the soak tests of clusters."""
+    return Report(CLUSTER)

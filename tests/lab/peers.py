@@ -1,14 +1,9 @@
 """Messages, nodes and loops for the tests of the wire."""
 
 import asyncio
-import contextlib
-import itertools
-import os
-from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
-import uvloop
 from msgspec import Struct
 
 from hyperscale.wire.calls import InboundCall
@@ -21,8 +16,6 @@ from hyperscale.wire.security import Security
 from hyperscale.wire.server import PeerServer
 
 SECRET = "correct horse battery staple"
-
-_T = TypeVar("_T")
 
 
 @message(kind=60001, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=EVERYONE)
@@ -126,46 +119,3 @@ class Silent:
             return Answer(question.text)
         finally:
             self.ended.append(question.text)
-
-
-def run(main: Callable[[], Awaitable[_T]]) -> _T:
-    """Runs on uvloop, and fails if a task, a socket or an exception is left behind."""
-
-    async def checked() -> _T:
-        loop = asyncio.get_running_loop()
-        problems: list[dict[str, Any]] = []
-        loop.set_exception_handler(lambda _, context: problems.append(context))
-        result = await asyncio.wait_for(main(), 60)
-        await asyncio.sleep(0)
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        assert not left, f"tasks left behind: {left}"
-        assert not problems, f"the loop heard of: {problems}"
-        return result
-
-    before = open_sockets()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        result = runner.run(checked())
-    assert open_sockets() == before, "sockets left behind"
-    return result
-
-
-def open_sockets() -> int:
-    """How many sockets this process has open."""
-    found = 0
-    for descriptor in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            found += os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:")
-    return found
-
-
-async def until(condition: Callable[[], object], *, within_s: float = 10.0) -> None:
-    """Waits for a condition, turn by turn of the loop, with a deadline."""
-    async with asyncio.timeout(within_s):
-        for turn in itertools.count():
-            if condition():
-                return
-            await asyncio.sleep(0 if turn < 100 else 0.005)
-
-
-def soon(within_s: float = 10.0) -> float:
-    return asyncio.get_running_loop().time() + within_s

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.netlab.lab import NetLab, why_not
+from tests.lab.network import NetLab, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it is all there")
 

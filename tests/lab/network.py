@@ -25,7 +25,7 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from tests.netlab.relay import Relay, Way
+from tests.lab.relay import Relay, Way
 
 TUN_DEVICE = "/dev/net/tun"
 _TUNSETIFF = 0x400454CA

@@ -34,7 +34,7 @@ Answer = Callable[[InboundCall, GetJob], Coroutine[Any, Any, GetJobReply]]
 Watch = Callable[[InboundCall, WatchJob], AsyncGenerator[WatchJobUpdate, None]]
 
 
-class Lab:
+class StandInManagers:
     """Managers that answer as they are told, and a client that knows of them."""
 
     def __init__(self, secret: str = "") -> None:
@@ -53,7 +53,7 @@ class Lab:
         self._stack.append(server)
         self.addresses.append(await server.listen("127.0.0.1", 0))
 
-    async def __aenter__(self) -> "Lab":
+    async def __aenter__(self) -> "StandInManagers":
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -61,7 +61,7 @@ class Lab:
             await server.__aexit__(None, None, None)
 
 
-def asking(server: PeerServer, lab: Lab) -> Managers:
+def asking(server: PeerServer, lab: StandInManagers) -> Managers:
     managers = Managers(server, lab.addresses, Random(1))
     managers._addresses[:] = lab.addresses  # in the order they were made
     return managers

@@ -5,13 +5,12 @@ import itertools
 import json
 import textwrap
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import uvloop
 from msgspec import Struct
 
 from hyperscale import WorkerServer
@@ -49,8 +48,8 @@ from hyperscale.wire.messages import Chunk, Introduction
 from hyperscale.wire.roles import Role
 from hyperscale.wire.security import Security
 from hyperscale.wire.server import PeerServer
+from tests.lab.waiting import WAIT_S, until_async
 
-WAIT_S = 60.0
 _HEADER = """
 import asyncio, os, sys, time
 from hyperscale.graph import Provide, Use, Workflow, setup, state, step, teardown
@@ -116,7 +115,7 @@ def run_id(attempt: int = 1, *, job: str = "dc.1-a", workflow: str = "Load") -> 
     return AttemptId(job, workflow, 0, attempt)
 
 
-class Boss:
+class StandInLeader:
     """The leader of group 1, as far as a worker can tell."""
 
     def __init__(self, server: PeerServer, handlers: Handlers, blobs: dict[str, bytes]) -> None:
@@ -260,18 +259,11 @@ class Boss:
 
     async def hears(self, kind: type[_R], like: Callable[[_R], object] = lambda _: True) -> _R:
         """The first message of a kind, once there is one."""
-        await until(lambda: any(like(message) for message in self.said(kind)))
+        await until_async(lambda: any(like(message) for message in self.said(kind)))
         return next(message for message in self.said(kind) if like(message))
 
     async def loads(self, target: Target, *, more_than: int = 0) -> None:
-        await until(lambda: counted(target) > more_than)
-
-
-async def until(condition: Callable[[], object], *, within_s: float = WAIT_S) -> None:
-    deadline_s = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "in vain"
-        await asyncio.sleep(0.01)
+        await until_async(lambda: counted(target) > more_than)
 
 
 async def is_quiet(target: Target, *, for_s: float = 0.5) -> int:
@@ -288,7 +280,9 @@ _incarnations = itertools.count()
 
 
 @asynccontextmanager
-async def boss(name: str = "m1", blobs: dict[str, bytes] | None = None) -> AsyncIterator[Boss]:
+async def stand_in_leader(
+    name: str = "m1", blobs: dict[str, bytes] | None = None
+) -> AsyncIterator[StandInLeader]:
     handlers = Handlers()
     local = Introduction(
         cluster="hyperscale",
@@ -299,7 +293,7 @@ async def boss(name: str = "m1", blobs: dict[str, bytes] | None = None) -> Async
         version="1",
     )
     async with PeerServer(local, Security(), handlers) as server:
-        yield Boss(server, handlers, {} if blobs is None else blobs)
+        yield StandInLeader(server, handlers, {} if blobs is None else blobs)
 
 
 @asynccontextmanager
@@ -319,17 +313,3 @@ async def worker(
         yield node
     finally:
         await node.graceful_shutdown()
-
-
-def play(work: Callable[[], Awaitable[None]]) -> None:
-    """Runs it, and sees that nothing is left."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-
-        async def main() -> None:
-            before = asyncio.all_tasks()
-            async with asyncio.timeout(2 * WAIT_S):
-                await work()
-            await asyncio.sleep(0)
-            assert asyncio.all_tasks() == before
-
-        runner.run(main())

@@ -1,6 +1,6 @@
 """A cluster whose nodes are at two ends of a link that can be cut, with a target both ends reach.
 
-The control plane goes through the relay of `tests.netlab`; the load does not: a worker that is
+The control plane goes through the relay of `tests.lab.relay`; the load does not: a worker that is
 cut off could go on loading the target, and what the target counts shows whether it did.
 """
 
@@ -18,8 +18,9 @@ from hyperscale.lab.cluster import why_not_ready
 from hyperscale.lab.layout import PROGRAM
 from hyperscale.lab.node_processes import start_node
 from hyperscale.wire.cluster_secret import make_secret, write_secret_file
-from tests.cluster.lab import Cluster, until
-from tests.netlab.lab import NetLab, Side
+from tests.lab.cluster import Cluster
+from tests.lab.network import NetLab, Side
+from tests.lab.waiting import until
 
 PORT = 9000  # each namespace has all of them to itself
 

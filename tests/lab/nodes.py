@@ -5,18 +5,14 @@ What a node thinks of the others is read from its own log, so watching costs it 
 
 import asyncio
 import calendar
-import ctypes
 import json
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,7 +23,9 @@ from hyperscale.client.query import ask
 from hyperscale.config.addresses import split_address
 from hyperscale.config.loading import node_config
 from hyperscale.nodes.messages import ListMembers, ListMembersReply
-from tests.cli.command import HYPERSCALE, WAIT_S, until
+from tests.lab.command import HYPERSCALE
+from tests.lab.processes import die_with_parent
+from tests.lab.waiting import WAIT_S, until
 
 _LISTENING = re.compile(r"(\S+) listening on (\S+), (http://\S+)")
 _STATE_OF_EVENT = {
@@ -42,16 +40,7 @@ _STATE_OF_EVENT = {
 }
 
 
-_prctl = ctypes.CDLL(None).prctl
-_PR_SET_PDEATHSIG = 1
-
-
-def _die_with_parent() -> None:
-    """Whatever happens to the tests, nothing of theirs stays."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-class Node:
+class NodeProcess:
     """One node process and its log."""
 
     def __init__(
@@ -90,7 +79,7 @@ class Node:
             stdout=self._out,
             stderr=self._log,
             start_new_session=True,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509  one system call, no lock
+            preexec_fn=die_with_parent,  # noqa: PLW1509  one system call, no lock
         )
 
     # -- where it is ----------------------------------------------------------------------
@@ -215,12 +204,12 @@ class Node:
             file.close()
 
 
-class Cluster:
+class NodeCluster:
     """Nodes that end with the test, whatever happens."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.nodes: list[Node] = []
+        self.nodes: list[NodeProcess] = []
 
     def __enter__(self) -> Self:
         return self
@@ -237,12 +226,14 @@ class Cluster:
             for node in self.nodes:
                 sys.stderr.write(f"--- {node.name}\n{node.output()[-6000:]}\n")
 
-    def start(self, role: str, name: str, *arguments: str, **options: Any) -> Node:
-        node = Node(self.directory, role, name, arguments, **options)
+    def start(self, role: str, name: str, *arguments: str, **options: Any) -> NodeProcess:
+        node = NodeProcess(self.directory, role, name, arguments, **options)
         self.nodes.append(node)
         return node
 
-    def form(self, managers: int, workers: int, *arguments: str, **options: Any) -> list[Node]:
+    def form(
+        self, managers: int, workers: int, *arguments: str, **options: Any
+    ) -> list[NodeProcess]:
         """Nodes that all know each other."""
         first = self.start("manager", "m0", *arguments, **options).wait_listening()
         seed = ("--seed", first.address)
@@ -261,7 +252,7 @@ class Cluster:
         return nodes
 
 
-def wait_for_view(nodes: Iterable[Node], *, within_s: float = WAIT_S) -> None:
+def wait_for_view(nodes: Iterable[NodeProcess], *, within_s: float = WAIT_S) -> None:
     """Until each of them has exactly the others alive."""
     everyone = list(nodes)
     names = {node.name for node in everyone}
@@ -273,7 +264,9 @@ def wait_for_view(nodes: Iterable[Node], *, within_s: float = WAIT_S) -> None:
     )
 
 
-def wait_for_death(name: str, observers: Iterable[Node], *, within_s: float = WAIT_S) -> None:
+def wait_for_death(
+    name: str, observers: Iterable[NodeProcess], *, within_s: float = WAIT_S
+) -> None:
     watching = list(observers)
     until(
         lambda: all(node.states().get(name) == "dead" for node in watching),
@@ -282,7 +275,7 @@ def wait_for_death(name: str, observers: Iterable[Node], *, within_s: float = WA
     )
 
 
-def detection_s(name: str, killed_at_s: float, observers: Iterable[Node]) -> list[float]:
+def detection_s(name: str, killed_at_s: float, observers: Iterable[NodeProcess]) -> list[float]:
     """How long after the kill each observer wrote down the death."""
     return [
         wall_s(node.seen("member.died", member=name)[-1]["time"]) - killed_at_s
@@ -297,7 +290,7 @@ def wall_s(stamp: str) -> float:
     return calendar.timegm(parsed) + int(milliseconds) / 1000
 
 
-def deaths(nodes: Iterable[Node]) -> list[str]:
+def deaths(nodes: Iterable[NodeProcess]) -> list[str]:
     """Every death anyone wrote down."""
     return [
         f"{node.name}: {event['member']} ({event['evidence']}) at {event['time']}"
@@ -306,77 +299,9 @@ def deaths(nodes: Iterable[Node]) -> list[str]:
     ]
 
 
-def members_of(node: Node) -> ListMembersReply:
+def members_of(node: NodeProcess) -> ListMembersReply:
     """What the node answers an operator."""
     host, port = split_address(node.address)
     config = node_config("manager")
     asking = ask(config, host, port, ListMembers(), ListMembersReply, timeout_s=WAIT_S)
     return asyncio.run(asking)
-
-
-@contextmanager
-def busy_cores(hogs: int) -> Iterator[None]:
-    """Busy loops that want every core, for as long as the context lasts."""
-    loop = [sys.executable, "-c", "while True: pass"]
-    running = [
-        subprocess.Popen(loop, preexec_fn=_die_with_parent)  # noqa: PLW1509  as above
-        for _ in range(hogs)
-    ]
-    try:
-        yield
-    finally:
-        for process in running:
-            process.kill()
-        for process in running:
-            process.wait()
-
-
-def free_port() -> int:
-    """A port that was free a moment ago, TCP and UDP, and that no outgoing connection will get."""
-    for port in random.sample(range(12_000, 32_000), 100):
-        try:
-            with (
-                socket.create_server(("127.0.0.1", port)),
-                socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
-            ):
-                datagrams.bind(("127.0.0.1", port))
-                return port
-        except OSError:
-            continue
-    raise AssertionError("no port is free")
-
-
-def has_ipv6() -> bool:
-    try:
-        with socket.create_server(("::1", 0), family=socket.AF_INET6):
-            return True
-    except OSError:
-        return False
-
-
-def descriptors(pid: int) -> list[str]:
-    """Sockets a process holds."""
-    found = []
-    for name in os.listdir(f"/proc/{pid}/fd"):
-        try:
-            target = os.readlink(f"/proc/{pid}/fd/{name}")
-        except FileNotFoundError:
-            continue
-        if target.startswith("socket:"):
-            found.append(target)
-    return found
-
-
-def group_members(group: int) -> list[int]:
-    """Processes of a process group that are not zombies."""
-    found = []
-    for name in os.listdir("/proc"):
-        if not name.isdecimal():
-            continue
-        try:
-            stat = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(stat[2]) == group and stat[0] not in "ZX":
-            found.append(int(name))
-    return found

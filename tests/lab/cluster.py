@@ -5,15 +5,13 @@ The target is in this process: what it counts is the truth the results are compa
 
 import asyncio
 import contextlib
-import functools
 import itertools
 import json
 import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -28,7 +26,10 @@ from hyperscale.lab.chaos import children_of
 from hyperscale.lab.cluster import why_not_ready
 from hyperscale.lab.control import start_again
 from hyperscale.reporting.results import RunResult
-from tests.cli.command import HYPERSCALE, WAIT_S, is_alive, until
+from tests.lab.command import HYPERSCALE
+from tests.lab.loops import run_in_thread
+from tests.lab.processes import is_alive
+from tests.lab.waiting import WAIT_S, until
 
 HEADER = """\
 import asyncio
@@ -36,22 +37,6 @@ import time
 from hyperscale import Workflow, action, check, depends, setup, state, step, teardown, Provide, Use
 from hyperscale.testing import HTTPResponse, URL
 """
-
-
-def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A test that is a coroutine function, run on a loop of its own."""
-
-    @functools.wraps(test)
-    def run(*arguments: Any, **fixtures: Any) -> None:
-        asyncio.run(test(*arguments, **fixtures))
-
-    return run
-
-
-def aside(work: Coroutine[Any, Any, None]) -> None:
-    """Runs it to its end, whether or not a loop runs here."""
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, work).result()
 
 
 class Cluster:
@@ -109,13 +94,13 @@ class Cluster:
             else:
                 self.start(row.id)
         self.wait_ready()
-        aside(self._end_all_jobs())
+        run_in_thread(self._end_all_jobs())
         self.target.reset()
 
     def wait_ready(self) -> None:
         """All nodes are up, and whoever gives out cores has heard from every worker."""
         until(lambda: not any(map(why_not_ready, self.file.nodes)), what="all nodes are ready")
-        aside(self._wait_for_workers(lambda row: row.cores > 0))
+        run_in_thread(self._wait_for_workers(lambda row: row.cores > 0))
 
     async def _end_all_jobs(self) -> None:
         """Those a test has left, should it have failed."""
