@@ -48,7 +48,6 @@ from hyperscale.client.inputs import (
 from hyperscale.client.manager_links import Address, Managers, NoManagerError
 from hyperscale.client.messages import (
     NEEDS_BUNDLE,
-    UNKNOWN_NODE,
     CancelJob,
     CancelJobReply,
     DrainNode,
@@ -76,7 +75,7 @@ from hyperscale.jobs.committed.events import Code, JobOptions
 from hyperscale.jobs.committed.state import JOB_ENDS, JobView
 from hyperscale.reporting.results import RunResult
 from hyperscale.wire.credentials import VERSION, asking_role, incarnation_now, security_of
-from hyperscale.wire.errors import CallError, RemoteError
+from hyperscale.wire.errors import CallError, RemoteError, RemoteErrorCode
 from hyperscale.wire.messages import Chunk, Introduction
 from hyperscale.wire.server import PeerServer, ServerLimits
 
@@ -87,6 +86,7 @@ CONNECT_S = 3.0
 _HANDSHAKE_S = 3.0
 _RECORD_S = 120.0
 _STATUS_S = 10.0
+_NO_RESULTS_YET = frozenset({RemoteErrorCode.UNKNOWN_JOB, RemoteErrorCode.NOT_ENDED})
 
 _log = logging.getLogger("hyperscale.client")
 
@@ -374,7 +374,7 @@ class HyperscaleClient:
         try:
             told = await self._ask(DrainNode(node=node), DrainNodeReply)
         except RemoteError as error:
-            if error.code == UNKNOWN_NODE:
+            if error.code is RemoteErrorCode.UNKNOWN_NODE:
                 raise InputError(
                     f"there is no manager and no worker {node!r} in this cluster",
                     hint="'hyperscale workers' and 'hyperscale ledger status' name them",
@@ -469,7 +469,7 @@ class HyperscaleClient:
                     data += piece.data
                 return bytes(data)
             except RemoteError as error:
-                if loop.time() >= deadline_s or error.code in {"unknown_job", "not_ended"}:
+                if loop.time() >= deadline_s or error.code in _NO_RESULTS_YET:
                     view = (await self.job_news(job_id)).job  # raises if there is no such job
                     if view.status not in JOB_ENDS:
                         raise InputError(
@@ -500,7 +500,7 @@ class HyperscaleClient:
         try:
             return await self._ask(message, reply)
         except RemoteError as error:
-            if error.code == Code.UNKNOWN_JOB.value:
+            if error.code is RemoteErrorCode.UNKNOWN_JOB:
                 raise unknown_job(job_id) from error
             raise
 

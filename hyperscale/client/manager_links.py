@@ -23,6 +23,7 @@ from hyperscale.wire.errors import (
     PeerRefusedError,
     RefusalReason,
     RemoteError,
+    RemoteErrorCode,
 )
 from hyperscale.wire.server import PeerServer
 
@@ -34,7 +35,15 @@ _PAUSE_S = 0.1
 _PAUSE_MOST_S = 1.0
 
 # Codes of managers that cannot help now; another one can, or the same one later.
-PASSING = frozenset({"unavailable", "moved", "unreachable", "failed", "internal"})
+PASSING = frozenset(
+    {
+        RemoteErrorCode.UNAVAILABLE,
+        RemoteErrorCode.MOVED,
+        RemoteErrorCode.UNREACHABLE,
+        RemoteErrorCode.FAILED,
+        RemoteErrorCode.INTERNAL,
+    }
+)
 # The user gave something wrong: nobody else will let it in.
 _OURS_TO_MEND = frozenset(
     {
@@ -304,11 +313,8 @@ def refusal(address: Address, error: Exception) -> InputError | None:
 
 
 def in_short(error: CallError) -> str:
-    """Without what only its senders understand, and without advice: ours covers more."""
-    text = error.message
-    if isinstance(error, RemoteError):
-        text = text.rpartition(f": {error.code}: ")[2]
-    return text.partition(" (hint: ")[0]
+    """Return what went wrong, without the names of the call and the peer and without the hint."""
+    return error.detail if isinstance(error, RemoteError) else error.message
 
 
 def in_words(error: Exception) -> str:

@@ -221,10 +221,6 @@ class ListWorkersReply(Struct, frozen=True, kw_only=True):
     it: their `runs` are missing."""
 
 
-UNKNOWN_NODE = "unknown_node"
-"""The code of a refusal to drain what is not there."""
-
-
 @message(kind=466, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_ASKING)
 class DrainNode(Struct, frozen=True, kw_only=True):
     """Takes a worker or a manager out of service without losing anything. -> DrainNodeReply"""

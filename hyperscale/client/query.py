@@ -11,7 +11,12 @@ from hyperscale.config.addresses import format_address
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import RunError
 from hyperscale.wire.credentials import VERSION, incarnation_now, security_of
-from hyperscale.wire.errors import CallError, PeerProtocolError, RefusalReason, RemoteError
+from hyperscale.wire.errors import (
+    CallError,
+    PeerProtocolError,
+    RemoteError,
+    RemoteErrorCode,
+)
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.roles import Role
 from hyperscale.wire.server import PeerServer
@@ -53,7 +58,7 @@ async def ask(
             raise RunError(f"{where} cannot be asked: {in_words(error)}", hint=_HTTP) from error
         raise ours from error
     except RemoteError as error:
-        if error.code == RefusalReason.UNKNOWN:
+        if error.code is RemoteErrorCode.UNKNOWN_MESSAGE:
             raise RunError(
                 f"{where} is a node that cannot answer this", hint="give the address of a manager"
             ) from error

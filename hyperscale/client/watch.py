@@ -16,11 +16,10 @@ from hyperscale.client.manager_links import (
 )
 from hyperscale.client.messages import GetJob, GetJobReply, OutputLine, WatchJob, WatchJobUpdate
 from hyperscale.errors import InputError
-from hyperscale.jobs.committed.events import Code
 from hyperscale.jobs.committed.state import JOB_ENDS, JobView, WorkflowRow
 from hyperscale.reporting.results import RunResult, WorkflowResult
 from hyperscale.stats.view import RunView, WorkflowView
-from hyperscale.wire.errors import CallError, RemoteError
+from hyperscale.wire.errors import CallError, RemoteError, RemoteErrorCode
 
 SILENCE_S = 5.0
 """News come twice a second; whoever is silent for this long is left for another manager."""
@@ -74,13 +73,13 @@ async def follow_job(
                 raise
             managers.on_trouble(error.message)
         except CallError as error:
-            code = error.code if isinstance(error, RemoteError) else ""
+            code = error.code if isinstance(error, RemoteError) else None
             is_over = loop.time() - heard_s >= patience_s
-            if code == Code.UNKNOWN_JOB.value:
+            if code is RemoteErrorCode.UNKNOWN_JOB:
                 is_known = is_known or await _exists(managers, job)
                 if not is_known or is_over:
                     raise unknown_job(job) from error
-            elif is_over or (code and code not in PASSING):
+            elif is_over or (code is not None and code not in PASSING):
                 raise
             elif loop.time() - heard_s >= TELL_S:  # what passes sooner is nobody's trouble
                 managers.on_trouble(in_short(error))
@@ -94,7 +93,7 @@ async def _exists(managers: Managers, job: str) -> bool:
     try:
         told = await managers.ask(GetJob(job=job), GetJobReply, within_s=10.0)
     except RemoteError as error:
-        if error.code == Code.UNKNOWN_JOB.value:
+        if error.code is RemoteErrorCode.UNKNOWN_JOB:
             return False
         raise
     return told.job is not None

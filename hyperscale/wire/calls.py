@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from hyperscale.wire.errors import PeerProtocolError, RefusalReason
+from hyperscale.wire.errors import PeerProtocolError, RefusalReason, RemoteError
 from hyperscale.wire.outbox import QueuedFrame
 from hyperscale.wire.registry import MessageSpec, SizeClass
 
@@ -156,8 +156,9 @@ class InboundCall:
     def reply(self, message: Struct) -> None:
         self.session.answer(self, message)
 
-    def fail(self, code: str, message: str) -> None:
-        self.session.answer_failure(self, code, message)
+    def fail(self, error: RemoteError) -> None:
+        """Answer with an error."""
+        self.session.answer_failure(self, error)
 
     def refuse(self, retry_after_s: float) -> None:
         self.session.answer_overloaded(self, retry_after_s)

@@ -24,6 +24,8 @@ from hyperscale.wire.errors import (
     PeerProtocolError,
     QueueFullError,
     RefusalReason,
+    RemoteError,
+    RemoteErrorCode,
     UnreachableError,
 )
 from hyperscale.wire.handlers import HandlerKind, Handlers, fail, finish
@@ -398,7 +400,8 @@ class Connection(asyncio.Protocol):
     def _on_call(self, call: InboundCall) -> None:
         handler = self._owner.handlers.get(call.spec.kind)
         if handler is None:
-            call.fail("unhandled", f"{call.spec.name} is not served by a {self._owner.local.role}")
+            text = f"a {self._owner.local.role} does not serve {call.spec.name}"
+            call.fail(RemoteError(text, code=RemoteErrorCode.UNHANDLED))
             return
         if handler.shape is HandlerKind.PLAIN:
             try:

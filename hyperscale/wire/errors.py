@@ -95,9 +95,54 @@ class DeadlineError(CallError):
     """The deadline passed while the call was out: it may or may not have been carried out."""
 
 
-class RemoteError(CallError):
-    """The peer's handler failed or would not serve the call. `code` says which."""
+class RemoteErrorCode(StrEnum):
+    """Why a peer answered a call with an error. Programs decide by this code, never by the text."""
 
-    def __init__(self, message: str, *, code: str) -> None:
-        super().__init__(message)
+    # Raised by handlers.
+    UNAVAILABLE = "unavailable"  # the peer cannot serve the call now; another node may
+    MOVED = "moved"  # another node leads what the call is about
+    UNREACHABLE = "unreachable"  # the peer cannot reach the node it would have to ask
+    NOT_ENDED = "not_ended"  # the job has no results yet
+    UNKNOWN_JOB = "unknown_job"
+    UNKNOWN_NODE = "unknown_node"
+    UNKNOWN_BUNDLE = "unknown_bundle"
+    TOO_LARGE = "too_large"
+    INVALID = "invalid"
+    FAILED = "failed"  # the handler raised an error that names no code
+    INTERNAL = "internal"  # a bug in the handler; the peer's log has the traceback
+    # Answered before a handler ran.
+    UNHANDLED = "unhandled"  # nodes of this role do not serve the message
+    UNKNOWN_MESSAGE = "unknown"  # the peer's version does not know the message
+    ROLE = "role"  # the caller's role may not send the message
+    MALFORMED = "malformed"  # the request or the reply could not be decoded
+    UNEXPECTED = "unexpected"  # the reply was a message of another type
+    QUEUE_FULL = "queue_full"  # the reply did not fit the peer's outgoing queue
+    OTHER = "other"  # a code of a newer version; `RemoteError.code_text` keeps it
+
+    @classmethod
+    def parse(cls, text: str) -> "RemoteErrorCode":
+        """Return the code that `text` names on the wire, or `OTHER`."""
+        return _REMOTE_ERROR_CODES.get(text, cls.OTHER)
+
+
+_REMOTE_ERROR_CODES = {str(code): code for code in RemoteErrorCode}
+
+
+class RemoteError(CallError):
+    """The peer answered the call with an error."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: RemoteErrorCode,
+        hint: str = "",
+        detail: str = "",
+        code_text: str = "",
+    ) -> None:
+        super().__init__(message, hint=hint)
         self.code = code
+        self.code_text = code_text or str(code)
+        """The code as it was on the wire: more than `code` says if that is `OTHER`."""
+        self.detail = detail or message
+        """What the peer's handler said, without the names of the call and the peer."""

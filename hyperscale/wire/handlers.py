@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from hyperscale.errors import HyperscaleError, InvariantError
 from hyperscale.wire.calls import InboundCall
-from hyperscale.wire.errors import OverloadedError, RemoteError
+from hyperscale.wire.errors import OverloadedError, RemoteError, RemoteErrorCode
 from hyperscale.wire.registry import REGISTRY
 
 _log = logging.getLogger("hyperscale.wire")
@@ -67,7 +67,8 @@ def finish(call: InboundCall, result: Struct | None) -> None:
     if not call.request_id:
         call.abandon()
     elif result is None:
-        call.fail("internal", f"{call.spec.name} has no answer here; it is a one-way message")
+        text = f"{call.spec.name} is a one-way message and has no reply"
+        call.fail(RemoteError(text, code=RemoteErrorCode.INTERNAL))
     else:
         call.reply(result)
 
@@ -77,9 +78,9 @@ def fail(call: InboundCall, error: Exception) -> None:
     if isinstance(error, OverloadedError):
         call.refuse(error.retry_after_s)
     elif isinstance(error, RemoteError):
-        call.fail(error.code, error.message)
+        call.fail(error)
     elif isinstance(error, HyperscaleError) and not isinstance(error, InvariantError):
-        call.fail("failed", str(error))
+        call.fail(RemoteError(error.message, code=RemoteErrorCode.FAILED, hint=error.hint))
     else:
         _log.error(
             "handler.failed: %s",
@@ -87,4 +88,5 @@ def fail(call: InboundCall, error: Exception) -> None:
             exc_info=error,
             extra={"message_type": call.spec.name, "peer": call.peer.node_id},
         )
-        call.fail("internal", f"{type(error).__name__} in the handler; the node's log has it")
+        text = f"{type(error).__name__} in the handler; the log of the node has the traceback"
+        call.fail(RemoteError(text, code=RemoteErrorCode.INTERNAL))

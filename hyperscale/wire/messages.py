@@ -77,10 +77,11 @@ class CallOverloaded(Struct, frozen=True):
 
 @message(kind=15, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=EVERYONE)
 class CallFailed(Struct, frozen=True):
-    """Answer: the call failed. `code` for programs, `message` for people; never a traceback."""
+    """Reply: the call failed. `code` is the text of a `RemoteErrorCode`; the rest is for people."""
 
     code: str
     message: str = ""
+    hint: str = ""
 
 
 @message(kind=16, priority=MessagePriority.NORMAL, size=SizeClass.DATAGRAM, senders=EVERYONE)

@@ -26,6 +26,7 @@ from hyperscale.wire.errors import (
     QueueFullError,
     RefusalReason,
     RemoteError,
+    RemoteErrorCode,
     UnreachableError,
 )
 from hyperscale.wire.frames import DEADLINE_MS_MAX, REQUEST_ID_MAX, Frame, encode_head
@@ -50,6 +51,11 @@ STALL_S = 0.5
 """Waking later than this past the due time is a stall of ours, not silence of the peer's."""
 _REMOTE_TEXT_CHARS_MAX = 2000
 
+_CODE_OF_REASON = {
+    RefusalReason.UNKNOWN: RemoteErrorCode.UNKNOWN_MESSAGE,
+    RefusalReason.ROLE: RemoteErrorCode.ROLE,
+    RefusalReason.MALFORMED: RemoteErrorCode.MALFORMED,
+}
 _CONTROL_KIND_MAX = 17
 _CANCEL, _FAILED, _OVERLOADED, _END, _CREDIT, _PING, _PONG, _GOODBYE = (
     REGISTRY.by_type[struct].kind
@@ -169,11 +175,12 @@ class Session:
             self._push(call, spec, min(spec.priority, call.spec.priority), message)
         self.forget(call)
 
-    def answer_failure(self, call: InboundCall, code: str, text: str) -> None:
+    def answer_failure(self, call: InboundCall, error: RemoteError) -> None:
         if not call.is_open:
             return
         if call.request_id:
-            self._push_control(CallFailed(code, text[:_REMOTE_TEXT_CHARS_MAX]), call.request_id)
+            text, hint = error.detail[:_REMOTE_TEXT_CHARS_MAX], error.hint[:_REMOTE_TEXT_CHARS_MAX]
+            self._push_control(CallFailed(error.code_text, text, hint), call.request_id)
         self.forget(call)
 
     def answer_overloaded(self, call: InboundCall, retry_after_s: float) -> None:
@@ -347,7 +354,8 @@ class Session:
         try:
             message = pending.reply.decode(body)
         except (ValueError, RecursionError) as error:
-            self._fail(request_id, RemoteError(f"{pending.name}: {error}", code="malformed"))
+            malformed = RemoteError(f"{pending.name}: {error}", code=RemoteErrorCode.MALFORMED)
+            self._fail(request_id, malformed)
             return
         if pending.inflow is not None:
             pending.inflow.feed(message, len(body))
@@ -376,9 +384,15 @@ class Session:
             )
         elif kind == _FAILED:
             failed: CallFailed = REGISTRY.decode(kind, body)
-            error = RemoteError(f"{name}: {failed.code}: {failed.message}", code=failed.code)
+            error = RemoteError(
+                f"{name}: {failed.code}: {failed.message}",
+                code=RemoteErrorCode.parse(failed.code),
+                hint=failed.hint,
+                detail=failed.message,
+                code_text=failed.code,
+            )
         else:
-            error = RemoteError(f"{name}: answered by kind {kind}", code="unexpected")
+            error = RemoteError(f"{name}: answered by kind {kind}", code=RemoteErrorCode.UNEXPECTED)
         self._fail(request_id, error)
 
     def _take_call(
@@ -442,7 +456,8 @@ class Session:
     def _refuse(self, request_id: int, error: PeerProtocolError) -> None:
         self._on_refused(error)
         if request_id:
-            self._push_control(CallFailed(error.reason, str(error)), request_id)
+            code = _CODE_OF_REASON[error.reason]
+            self._push_control(CallFailed(code, error.message, error.hint), request_id)
 
     def _push(self, call: InboundCall, spec: MessageSpec, priority: int, message: Struct) -> int:
         body = REGISTRY.encode(message)
@@ -452,7 +467,7 @@ class Session:
             )
         except QueueFullError:
             text = "the answer did not fit the queue to this peer"
-            self._push_control(CallFailed("queue_full", text), call.request_id)
+            self._push_control(CallFailed(RemoteErrorCode.QUEUE_FULL, text), call.request_id)
             self.forget(call)
         return len(body)
 

@@ -42,7 +42,7 @@ from hyperscale.jobs.messages import (
 from hyperscale.plan import WorkflowPlan
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.credentials import incarnation_now
-from hyperscale.wire.errors import RemoteError
+from hyperscale.wire.errors import RemoteError, RemoteErrorCode
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Chunk, Introduction
 from hyperscale.wire.roles import Role
@@ -152,7 +152,7 @@ class StandInLeader:
         if not self.gives_bundles:
             await asyncio.sleep(WAIT_S)
         if asked.sha256 not in self.blobs:
-            raise RemoteError("no such blob", code="missing")
+            raise RemoteError("no such blob", code=RemoteErrorCode.UNKNOWN_BUNDLE)
         payload = self.blobs[asked.sha256]
         for start in range(0, len(payload), 1000):
             yield Chunk(payload[start : start + 1000])

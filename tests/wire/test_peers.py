@@ -7,7 +7,13 @@ from msgspec import Struct
 
 from hyperscale.errors import InputError, InvariantError
 from hyperscale.wire.calls import InboundCall
-from hyperscale.wire.errors import DeadlineError, OverloadedError, RemoteError, UnreachableError
+from hyperscale.wire.errors import (
+    DeadlineError,
+    OverloadedError,
+    RemoteError,
+    RemoteErrorCode,
+    UnreachableError,
+)
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.registry import REGISTRY, MessagePriority, SizeClass, message
 from hyperscale.wire.roles import Role
@@ -141,21 +147,27 @@ class TestFailures:
 
         return run(main)
 
-    def test_an_error_of_ours_travels_as_text(self) -> None:
+    def test_message_and_hint_of_a_hyperscale_error_travel_apart(self) -> None:
         error = self.call_failing_with(InputError("no such job", hint="see 'jobs'"))
         assert isinstance(error, RemoteError)
-        assert error.code == "failed"
-        assert "no such job" in str(error)
+        assert error.code is RemoteErrorCode.FAILED
+        assert (error.detail, error.hint) == ("no such job", "see 'jobs'")
 
     def test_a_handler_may_fail_with_a_code_of_its_own(self) -> None:
-        error = self.call_failing_with(RemoteError("it is m2", code="not_leader"))
+        error = self.call_failing_with(RemoteError("it is m2", code=RemoteErrorCode.MOVED))
         assert isinstance(error, RemoteError)
-        assert error.code == "not_leader"
+        assert error.code is RemoteErrorCode.MOVED
+
+    def test_a_code_of_a_newer_version_keeps_its_text(self) -> None:
+        newer = RemoteError("later", code=RemoteErrorCode.OTHER, code_text="too_early")
+        error = self.call_failing_with(newer)
+        assert isinstance(error, RemoteError)
+        assert (error.code, error.code_text) == (RemoteErrorCode.OTHER, "too_early")
 
     def test_an_unexpected_error_stays_inside(self, caplog: pytest.LogCaptureFixture) -> None:
         error = self.call_failing_with(ValueError("/secret/path"))
         assert isinstance(error, RemoteError)
-        assert error.code == "internal"
+        assert error.code is RemoteErrorCode.INTERNAL
         assert "/secret/path" not in str(error)
         assert "Traceback" not in str(error)
         assert "/secret/path" in caplog.text
@@ -177,12 +189,12 @@ class TestFailures:
             ):
                 address = await b.listen("127.0.0.1", 0)
                 link, guest = a.link(*address), client.link(*address)
-                with pytest.raises(RemoteError, match="not served") as caught:
+                with pytest.raises(RemoteError, match="does not serve") as caught:
                     await link.call(Fetch(1), Answer, deadline_s=soon())
-                assert caught.value.code == "unhandled"
+                assert caught.value.code is RemoteErrorCode.UNHANDLED
                 with pytest.raises(RemoteError, match="a client may not send Fetch") as caught:
                     await guest.call(Fetch(1), Answer, deadline_s=soon())
-                assert caught.value.code == "role"
+                assert caught.value.code is RemoteErrorCode.ROLE
                 assert b.refusals.counts["role"] == 1  # type: ignore[index]  # str is Reason
                 assert await link.call(ask(), Answer, deadline_s=soon())
                 assert await guest.call(ask(), Answer, deadline_s=soon())
@@ -206,7 +218,7 @@ class TestFailures:
                 REGISTRY.by_kind.pop(60900)
                 with pytest.raises(RemoteError) as caught:
                     await call
-                assert caught.value.code == "unknown"
+                assert caught.value.code is RemoteErrorCode.UNKNOWN_MESSAGE
                 assert await link.call(ask(), Answer, deadline_s=soon())
 
         run(main)

@@ -17,6 +17,7 @@ from hyperscale.wire.errors import (
     PeerProtocolError,
     RefusalReason,
     RemoteError,
+    RemoteErrorCode,
     UnreachableError,
 )
 from hyperscale.wire.frames import REQUEST_ID_MAX, Frame, WireFrameDecoder, encode_head
@@ -225,7 +226,7 @@ class TestWhatAPeerMayNot:
         one.session.outbox._lanes[2][0].body = body
         exchange(one, two)
         assert isinstance(box.error, RemoteError)
-        assert box.error.code == "malformed"
+        assert box.error.code is RemoteErrorCode.MALFORMED
         assert two.refused == [RefusalReason.MALFORMED]
         assert two.admission.in_flight == [0, 0, 0, 0]
 
@@ -236,7 +237,7 @@ class TestWhatAPeerMayNot:
         two.calls[0].reply(Note("not an answer"))
         exchange(one, two)
         assert isinstance(box.error, RemoteError)
-        assert box.error.code == "unexpected"
+        assert box.error.code is RemoteErrorCode.UNEXPECTED
 
     def test_a_guest_may_not_send_what_is_for_members(self) -> None:
         one, two = pair(role=Role.CLIENT)
@@ -245,7 +246,7 @@ class TestWhatAPeerMayNot:
         one.session.send(Note("psst"))
         exchange(one, two)
         assert isinstance(box.error, RemoteError)
-        assert box.error.code == "role"
+        assert box.error.code is RemoteErrorCode.ROLE
         assert two.calls == []
         assert two.refused == [RefusalReason.ROLE, RefusalReason.ROLE]
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from hyperscale.wire.calls import InboundCall
-from hyperscale.wire.errors import ConnectionLostError, RemoteError
+from hyperscale.wire.errors import ConnectionLostError, RemoteError, RemoteErrorCode
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Chunk
 from tests.lab.loops import run
@@ -86,7 +86,7 @@ def test_a_stream_that_fails_says_so_after_what_it_gave() -> None:
         async def parts(_call: InboundCall, _fetch: Fetch) -> AsyncGenerator[Chunk, None]:
             yield Chunk(b"one")
             await asyncio.sleep(0.05)
-            raise RemoteError("disk gone", code="lost")
+            raise RemoteError("disk gone", code=RemoteErrorCode.FAILED)
 
         handlers = Handlers()
         handlers.add(Fetch, parts)

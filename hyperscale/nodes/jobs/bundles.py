@@ -24,7 +24,7 @@ from hyperscale.nodes.bundle_store import BundleStore, Receiving
 from hyperscale.nodes.ledger.peers import Peers
 from hyperscale.plan.limits import BUNDLE_BYTES_MAX
 from hyperscale.wire.calls import InboundCall
-from hyperscale.wire.errors import CallError, RemoteError, UnreachableError
+from hyperscale.wire.errors import CallError, RemoteError, RemoteErrorCode, UnreachableError
 from hyperscale.wire.messages import Chunk
 
 UPLOADS_MAX = 32
@@ -104,7 +104,7 @@ class Bundles:
         if piece.size > BUNDLE_BYTES_MAX:
             raise RemoteError(
                 f"a bundle of {piece.size:,} bytes is over the limit of {BUNDLE_BYTES_MAX:,}",
-                code="too_large",
+                code=RemoteErrorCode.TOO_LARGE,
             )
         if not self.has(sha256):
             upload = self._uploads.pop(sha256, None) or self._begin(sha256)
@@ -143,7 +143,9 @@ class Bundles:
         _check(asked.sha256)
         path = self._shelf.find(asked.sha256)
         if path is None:
-            raise RemoteError(f"bundle {asked.sha256[:12]} is not here", code="unknown_bundle")
+            raise RemoteError(
+                f"bundle {asked.sha256[:12]} is not here", code=RemoteErrorCode.UNKNOWN_BUNDLE
+            )
         data = await asyncio.to_thread(path.read_bytes)
         for start in range(0, len(data), BLOB_CHUNK_BYTES):
             yield Chunk(data[start : start + BLOB_CHUNK_BYTES])
@@ -172,7 +174,9 @@ class Bundles:
     async def _bring(self, sha256: str, node: str) -> None:
         link = self._peers.link(node)
         if link is None:
-            raise RemoteError(f"{node} is not reachable from here", code="unreachable")
+            raise RemoteError(
+                f"{node} is not reachable from here", code=RemoteErrorCode.UNREACHABLE
+            )
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + _FETCH_S
         with await asyncio.to_thread(self._shelf.receive, sha256) as receiving:
@@ -246,4 +250,4 @@ def _nothing() -> None:
 def _check(sha256: str) -> None:
     """The name becomes a file's: nothing but a digest may."""
     if len(sha256) != _SHA256_CHARACTERS or not set(sha256) <= set("0123456789abcdef"):
-        raise RemoteError("a bundle is named by its SHA-256 in hex", code="invalid")
+        raise RemoteError("a bundle is named by its SHA-256 in hex", code=RemoteErrorCode.INVALID)

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from hyperscale.client.messages import (
     BLOB_CHUNK_BYTES,
     NEEDS_BUNDLE,
-    UNKNOWN_NODE,
     CancelJob,
     CancelJobReply,
     DrainNode,
@@ -62,7 +61,7 @@ from hyperscale.nodes.member import MemberNode
 from hyperscale.nodes.messages import metadata_of
 from hyperscale.plan.problems import plan_problem
 from hyperscale.wire.calls import InboundCall
-from hyperscale.wire.errors import CallError, RemoteError
+from hyperscale.wire.errors import CallError, RemoteError, RemoteErrorCode
 from hyperscale.wire.messages import Chunk
 from hyperscale.wire.roles import Role
 
@@ -117,7 +116,8 @@ class ClientRequests:
             voters = self._ledger.voters_of(group)
             if not await self._bundles.spread(job.bundle, voters, self._member.node_id):
                 raise RemoteError(
-                    "too few managers are up to keep the bundle safe", code="unavailable"
+                    "too few managers are up to keep the bundle safe",
+                    code=RemoteErrorCode.UNAVAILABLE,
                 )
         event = JobSubmitted(
             key=job.key,
@@ -207,7 +207,9 @@ class ClientRequests:
         if group not in self._driver.leaders and call.peer.role is not Role.MANAGER and leader:
             link = self._peers.link(leader)
             if link is None:
-                raise RemoteError(f"{leader} is not reachable from here", code="moved")
+                raise RemoteError(
+                    f"{leader} is not reachable from here", code=RemoteErrorCode.MOVED
+                )
             stream = await link.stream(asked, WatchJobUpdate, deadline_s=call.deadline_s)
             async with stream as news:
                 async for each in news:
@@ -219,7 +221,9 @@ class ClientRequests:
             if view is None:
                 record = await self._record(asked.job)
                 if record is None:
-                    raise RemoteError(f"there is no job {asked.job}", code=Code.UNKNOWN_JOB.value)
+                    raise RemoteError(
+                        f"there is no job {asked.job}", code=RemoteErrorCode.UNKNOWN_JOB
+                    )
                 yield WatchJobUpdate(job=view_of(record))
                 return
             core = self._driver.leaders.get(group)
@@ -231,7 +235,9 @@ class ClientRequests:
                 if lines:  # nobody else has them, and a failure would overtake them
                     yield WatchJobUpdate(job=view, output=lines)
                     return
-                raise RemoteError("this manager does not lead the job any more", code="moved")
+                raise RemoteError(
+                    "this manager does not lead the job any more", code=RemoteErrorCode.MOVED
+                )
             live = None if core is None else core.view(asked.job, now_s=time.monotonic())
             yield WatchJobUpdate(job=view, live=live, output=lines)
             if view.ended_ms:
@@ -324,9 +330,9 @@ class ClientRequests:
             group = self._group(asked.job)
             view = self._view(group, asked.job)
             if view is not None and not view.ended_ms:
-                raise RemoteError(f"job {asked.job} has not ended", code="not_ended")
+                raise RemoteError(f"job {asked.job} has not ended", code=RemoteErrorCode.NOT_ENDED)
             if call.peer.role is Role.MANAGER:
-                raise RemoteError(f"there is no job {asked.job}", code=Code.UNKNOWN_JOB.value)
+                raise RemoteError(f"there is no job {asked.job}", code=RemoteErrorCode.UNKNOWN_JOB)
             found = await self._record_elsewhere(group, asked)
         for start in range(0, len(found), BLOB_CHUNK_BYTES):
             yield Chunk(found[start : start + BLOB_CHUNK_BYTES])
@@ -348,7 +354,7 @@ class ClientRequests:
                 last = error
         if isinstance(last, RemoteError):
             raise last
-        raise RemoteError(f"there is no job {asked.job}", code=Code.UNKNOWN_JOB.value)
+        raise RemoteError(f"there is no job {asked.job}", code=RemoteErrorCode.UNKNOWN_JOB)
 
     # -- workers and nodes ----------------------------------------------------------------
 
@@ -368,14 +374,18 @@ class ClientRequests:
         if member is not None and member.role is Role.WORKER:
             link = self._peers.link(asked.node)
             if link is None:
-                raise RemoteError(f"{asked.node} is not reachable from here", code="unreachable")
+                raise RemoteError(
+                    f"{asked.node} is not reachable from here", code=RemoteErrorCode.UNREACHABLE
+                )
             deadline_s = self._loop.time() + _ANSWER_S
             drains = await link.call(DrainWorker(), DrainWorkerReply, deadline_s=deadline_s)
             return DrainNodeReply(left=drains.runs)
         topology = self._ledger.topology
         number = topology.number_of(asked.node)
         if number is None:
-            raise RemoteError(f"there is no worker and no manager {asked.node}", code=UNKNOWN_NODE)
+            raise RemoteError(
+                f"there is no worker and no manager {asked.node}", code=RemoteErrorCode.UNKNOWN_NODE
+            )
         told = ChangeMemberReply()
         if topology.nodes[number].state is NodeState.ACTIVE:
             told = await drain(self._ledger, number, asked.node)
@@ -388,10 +398,10 @@ class ClientRequests:
         try:
             group = parse_job_id(job).group
         except (InputError, ValueError) as error:
-            raise RemoteError(str(error), code=Code.UNKNOWN_JOB.value) from error
+            raise RemoteError(str(error), code=RemoteErrorCode.UNKNOWN_JOB) from error
         topology = self._ledger.topology
         if topology.groups and group not in topology.groups:
-            raise RemoteError(f"there is no job {job}", code=Code.UNKNOWN_JOB.value)
+            raise RemoteError(f"there is no job {job}", code=RemoteErrorCode.UNKNOWN_JOB)
         return topology.heir_of(group)
 
     def _machine(self, group: int) -> JobMachine | None:
@@ -435,7 +445,9 @@ class ClientRequests:
                     if not is_here:
                         raise
         if not is_here:
-            raise RemoteError("nobody who knows the job can be asked", code="unavailable")
+            raise RemoteError(
+                "nobody who knows the job can be asked", code=RemoteErrorCode.UNAVAILABLE
+            )
         return await here()
 
 

@@ -59,7 +59,7 @@ from hyperscale.nodes.ledger.peers import Peers
 from hyperscale.nodes.ledger.routing import Ledger
 from hyperscale.nodes.member import MemberNode
 from hyperscale.wire.calls import InboundCall
-from hyperscale.wire.errors import CallError, RemoteError
+from hyperscale.wire.errors import CallError, RemoteError, RemoteErrorCode
 from hyperscale.wire.roles import Role
 
 CALL_S = 2.0
@@ -283,7 +283,7 @@ class JobsDriver:
 
     def told_room(self) -> GetQueueRoomReply:
         if not self.allocator.is_leading:
-            raise RemoteError("this manager does not grant cores", code="moved")
+            raise RemoteError("this manager does not grant cores", code=RemoteErrorCode.MOVED)
         return GetQueueRoomReply(room=self.allocator.room, waiting=self.allocator.waiting)
 
     def _granted(self, group: int, answer: RequestCoresReply) -> None:

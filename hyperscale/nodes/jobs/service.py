@@ -47,7 +47,7 @@ from hyperscale.nodes.ledger.routing import Ledger
 from hyperscale.nodes.member import MemberNode, Service
 from hyperscale.nodes.metrics import Family, gauge
 from hyperscale.wire.calls import InboundCall
-from hyperscale.wire.errors import RemoteError
+from hyperscale.wire.errors import RemoteError, RemoteErrorCode
 from hyperscale.wire.handlers import Handlers
 
 _Tell = Callable[[JobsDriver, InboundCall, Any], None]
@@ -140,7 +140,9 @@ class JobsService(Service):
                 answer = ask(self._desk(), call, message)
                 return await answer if asyncio.iscoroutine(answer) else answer
             except (UnavailableError, OutcomeUnknownError) as error:
-                raise RemoteError(str(error), code="unavailable") from error
+                raise RemoteError(
+                    error.message, code=RemoteErrorCode.UNAVAILABLE, hint=error.hint
+                ) from error
 
         return handle
 
@@ -159,7 +161,9 @@ class JobsService(Service):
 
     def _desk(self) -> ClientRequests:
         if self.desk is None:
-            raise RemoteError("this manager has not joined its ledger yet", code="unavailable")
+            raise RemoteError(
+                "this manager has not joined its ledger yet", code=RemoteErrorCode.UNAVAILABLE
+            )
         return self.desk
 
 

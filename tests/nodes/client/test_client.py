@@ -32,7 +32,7 @@ from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.state import JobView, WorkflowRow, WorkflowStatus
 from hyperscale.reporting.results import RunResult, RunStatus, WorkflowResult
 from hyperscale.wire.calls import InboundCall
-from hyperscale.wire.errors import OverloadedError, RemoteError
+from hyperscale.wire.errors import OverloadedError, RemoteError, RemoteErrorCode
 from tests.lab.loops import on_loop
 from tests.lab.managers import StandInManagers, asking, client, failing, good
 
@@ -53,8 +53,8 @@ class {name}(Workflow):
 @pytest.mark.parametrize(
     "error",
     [
-        RemoteError("not now", code="unavailable"),
-        RemoteError("its leader has changed", code="moved"),
+        RemoteError("not now", code=RemoteErrorCode.UNAVAILABLE),
+        RemoteError("its leader has changed", code=RemoteErrorCode.MOVED),
         OverloadedError("busy", retry_after_s=0.05),
     ],
 )
@@ -73,7 +73,7 @@ def test_what_passes_is_asked_again(error: Exception) -> None:
 @on_loop
 async def test_a_definite_refusal_is_raised_at_once() -> None:
     async with StandInManagers() as lab, client() as server:
-        await lab.manager(failing(RemoteError("no such job", code="unknown_job")))
+        await lab.manager(failing(RemoteError("no such job", code=RemoteErrorCode.UNKNOWN_JOB)))
         with pytest.raises(RemoteError, match="no such job"):
             await asking(server, lab).ask(GetJob(job="x"), GetJobReply, within_s=10.0)
 
@@ -82,7 +82,7 @@ async def test_a_definite_refusal_is_raised_at_once() -> None:
 async def test_one_manager_that_is_there_is_enough() -> None:
     async with StandInManagers() as lab, client() as server:
         lab.addresses.append(("127.0.0.1", 1))
-        await lab.manager(failing(RemoteError("not now", code="unavailable")))
+        await lab.manager(failing(RemoteError("not now", code=RemoteErrorCode.UNAVAILABLE)))
         lab.addresses.append(("127.0.0.1", 2))
         managers = asking(server, lab)
         assert (await managers.ask(GetJob(job="x"), GetJobReply, within_s=10.0)).job is not None
@@ -110,7 +110,9 @@ def test_who_waits_is_told_for_what_and_at_the_end_what_was_wrong(
         await asyncio.sleep(60)
         return await good(call, asked)
 
-    unavailable = [RemoteError("no leader (hint: wait)", code="unavailable") for _ in range(99)]
+    unavailable = [
+        RemoteError("no leader", code=RemoteErrorCode.UNAVAILABLE, hint="wait") for _ in range(99)
+    ]
     reason = "no leader" if how == "says so" else "silent so far"
 
     async def main() -> None:
@@ -153,7 +155,14 @@ def test_a_leader_that_has_changed_is_told_only_if_the_next_one_takes_its_time(
 ) -> None:
     tell_s = 0.0 if is_lasting else 60.0
     monkeypatch.setattr("hyperscale.client.watch.TELL_S", tell_s)
-    left = [RemoteError("WatchJob to m2: moved: it leads no more (hint: wait)", code="moved")]
+    left = [
+        RemoteError(
+            "WatchJob to m2: moved: it leads no more",
+            code=RemoteErrorCode.MOVED,
+            detail="it leads no more",
+            hint="wait",
+        )
+    ]
     ended = JobView(job="x", status=JobStatus.COMPLETED, file="shop.py", ended_ms=1)
     told: list[str] = []
 
