@@ -8,7 +8,14 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from hyperscale.jobs.allocator.core import Allocator, Tell
+from hyperscale.jobs.allocator.core import Allocator
+from hyperscale.jobs.allocator.events import (
+    AllocatorEvent,
+    BecameAllocator,
+    CoresAnnounced,
+    CoresReleased,
+    CoresRequested,
+)
 from hyperscale.jobs.committed.events import Event, JobOptions, encode
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.jobs.committed.state import Job, decode_job
@@ -46,7 +53,9 @@ from hyperscale.jobs.messages import (
     StartPart,
     StopPart,
 )
+from hyperscale.jobs.worker_events import WorkerDown, WorkerUp
 from hyperscale.plan import WorkflowPlan
+from hyperscale.sansio.core import Tick
 from tests.jobs.builders import plan, report, submission
 
 
@@ -114,7 +123,7 @@ class Rig:
         self.expects_trouble = False
         self.troubled: list[str] = []  # jobs that make the leader fail, as it said
         self._work: deque[Any] = deque()
-        self.allocator.lead(self.workers, now_s=self.now_s)
+        self.allocate(BecameAllocator(tuple(self.workers)))
         for worker in self.workers.values():
             self.told(worker)
         self.now_s += 20.0  # an allocator that has led for a while
@@ -157,8 +166,9 @@ class Rig:
                     self.report(worker.name)
             if self.leader.wake_at_s() <= self.now_s:
                 self.do(self.leader.tick(now_s=self.now_s))
-            if self.allocator.wake_at_s() <= self.now_s:
-                self.tell(self.allocator.tick(now_s=self.now_s))
+            wake_at_s = self.allocator.wake_at_s()
+            if wake_at_s is not None and wake_at_s <= self.now_s:
+                self.allocate(Tick())
 
     def job(self, job: str) -> Job:
         found = self.machine.job(job)
@@ -236,16 +246,16 @@ class Rig:
     def kill(self, name: str) -> None:
         self.workers[name].is_up = False
         self.do(self.leader.worker_down(name, is_certain=True, now_s=self.now_s))
-        self.tell(self.allocator.worker_down(name, now_s=self.now_s))
+        self.allocate(WorkerDown(name))
 
     def revive(self, name: str) -> None:
         self.workers[name].restart()
-        self.tell(self.allocator.worker_up(name, now_s=self.now_s))
+        self.allocate(WorkerUp(name))
         self.told(self.workers[name])
         self.do(self.leader.worker_up(name, now_s=self.now_s))
 
     def told(self, worker: Worker) -> None:
-        self.tell(self.allocator.told(worker.cores(), now_s=self.now_s))
+        self.allocate(CoresAnnounced(worker.cores()))
 
     def running(self) -> dict[str, list[AttemptId]]:
         return {
@@ -267,9 +277,13 @@ class Rig:
         self._work.extend(effects)
         self._drain()
 
-    def tell(self, tells: list[Tell]) -> None:
-        for each in tells:
-            self.do(self.leader.cores(each.answer, now_s=self.now_s))
+    def allocate(self, event: AllocatorEvent) -> None:
+        self._allocate(event)
+        self._drain()
+
+    def _allocate(self, event: AllocatorEvent) -> None:
+        for effect in self.allocator.handle(event, now_s=self.now_s):
+            self._work.extend(self.leader.cores(effect.reply, now_s=self.now_s))
 
     def _drain(self) -> str:
         last = ""
@@ -285,13 +299,10 @@ class Rig:
                 case Ask(wish=wish):
                     self.now_s += self.ask_takes_s
                     if self.ask_takes_s:
-                        for tell in self.allocator.tick(now_s=self.now_s):
-                            self._work.extend(self.leader.cores(tell.answer, now_s=self.now_s))
-                    answer = self.allocator.ask(wish, now_s=self.now_s)
-                    self._work.extend(self.leader.cores(answer, now_s=self.now_s))
+                        self._allocate(Tick())
+                    self._allocate(CoresRequested(wish))
                 case Release(release=release):
-                    for tell in self.allocator.release(release, now_s=self.now_s):
-                        self._work.extend(self.leader.cores(tell.answer, now_s=self.now_s))
+                    self._allocate(CoresReleased(release))
                 case Trouble(job=job, error=error):
                     if not self.expects_trouble:
                         raise error

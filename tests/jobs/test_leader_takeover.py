@@ -11,6 +11,7 @@ from hyperscale.jobs.messages import (
     PartPhase,
     PreparePart,
 )
+from hyperscale.jobs.worker_events import WorkerDown
 from tests.jobs.builders import plan, submission, workflow
 from tests.jobs.rig import Rig
 
@@ -134,7 +135,7 @@ def test_a_worker_that_died_before_the_new_leader_led_is_not_waited_for() -> Non
     job = rig.submit(workflow("Load", vus=1))
     rig.run(7.0, reports=True)
     rig.workers["w0"].is_up = False
-    rig.tell(rig.allocator.worker_down("w0", now_s=rig.now_s))
+    rig.allocate(WorkerDown("w0"))
     rig.take_over()
     rig.run(2.3)
     part = rig.job(job).workflows["Load"].parts[0]

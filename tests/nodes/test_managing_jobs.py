@@ -11,6 +11,7 @@ import pytest
 
 from hyperscale import HyperscaleClient, ManagerServer
 from hyperscale.client.messages import GetQueueRoomReply
+from hyperscale.jobs.allocator.events import BecameAllocator, LostAllocator
 from hyperscale.jobs.committed.events import CancelRequested, Event, JobStatus, decode_reply, encode
 from hyperscale.jobs.committed.machine import JobMachine, Limits
 from hyperscale.jobs.messages import (
@@ -228,12 +229,12 @@ async def test_whoever_takes_the_place_of_an_allocator_is_asked_before_a_job_is_
 ) -> None:
     async with managing(tmp_path) as (_, driver):
         now_s = asyncio.get_running_loop().time
-        driver.allocator.follow()
+        driver.allocator.handle(LostAllocator(), now_s=time.monotonic())
         with pytest.raises(RemoteError, match="does not grant cores"):
             driver.told_room()
         assert await driver.room(until_s=now_s()) == GetQueueRoomReply(room=1)
         asking = asyncio.ensure_future(driver.room(until_s=now_s() + 60))
         done, _ = await asyncio.wait([asking], timeout=0.01)
         assert not done
-        driver.allocator.lead([], now_s=time.monotonic())
+        driver.allocator.handle(BecameAllocator(()), now_s=time.monotonic())
         assert await asking == GetQueueRoomReply(room=driver.allocator.room)

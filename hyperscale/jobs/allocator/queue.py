@@ -1,153 +1,192 @@
-"""Those that wait for cores: in which order they are served, and why one waits, in words.
+"""The requests of job leaders: which wait, in which order they are served, and until when.
 
-An *ask* has a place in the queue by its rank, which grows while it waits, then first come
-first served. A `Standing` is the queue and the pool at one moment, as far as whoever waits is
-told of them: its position and its reason. What is granted, `allocator` decides.
+A request's place in the queue follows from its rank, which grows while the request waits, then
+first come first served. Requests that arrive together are served together, and so are the
+workflows of one job that become ready in the same moment.
 """
 
-from bisect import bisect_left, insort
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from hyperscale.jobs.messages import RequestCores, RequestCoresReply
-from hyperscale.jobs.provisioner import RANK, Claim, Provisioner
+from hyperscale.jobs.allocator.pool import Reservations
+from hyperscale.jobs.messages import ReleaseCores, RequestCores, RequestCoresReply
+from hyperscale.jobs.provisioner import RANK, Claim
 from hyperscale.plan import Priority
 
-_RECOVERY_RANK = 100  # before all others, however long they have waited
+SETTLE_S = 0.03
+"""Requests that arrive within this time of the first one are served together with it."""
+TOGETHER_S = 1.5
+"""How long a request waits for the other workflows of its job that became ready with it.
+Longer than the interval at which requests are repeated. Without it, the workflow whose request
+arrives first would get all the cores."""
+FORGET_S = 5.0
+"""A waiting request that was not repeated for this long has no job leader any more."""
+RESERVE_S = 15.0
+"""A grant that was neither requested again nor held for this long was not used."""
+AGE_S = 30.0
+"""Each time a request has waited this long, its rank grows by one; after the first time no later
+request passes it."""
+QUEUE_MAX = 1000
+_RECOVERY_RANK = 100  # ahead of every other request, however long that has waited
 
-Run = tuple[str, str, int]  # job, workflow, part
-Named = tuple[str, str]  # job, workflow
-Place = tuple[float, float, int]  # rank, then since when it waits, then in the order of asking
+WorkflowOfJob = tuple[str, str]  # job, workflow
+Place = tuple[float, float, int]  # negated rank, start of the wait, order of arrival
 
 
 @dataclass(slots=True)
-class Ask:
-    wish: RequestCores
-    since_s: float  # it waits, also with an earlier allocator
-    came_s: float
-    settled_s: float  # when it is served at the soonest, with those that came meanwhile
+class QueuedRequest:
+    """A request: it waits until `grant` is set."""
+
+    message: RequestCores
+    waiting_since_s: float  # includes the time it waited at earlier allocators
+    arrived_s: float
+    settled_at_s: float  # not served before: others may arrive until then
     heard_s: float
     order: int
-    answer: RequestCoresReply | None = None  # once granted
-    is_held: bool = False  # a worker has been seen to hold of it
-    reserved: dict[Run, str] = field(default_factory=dict)  # on which worker
+    grant: RequestCoresReply | None = None
+    is_held: bool = False  # a worker has announced that it holds a share of the grant
+
+    @property
+    def id(self) -> str:
+        return self.message.ask
 
     @property
     def claim(self) -> Claim:
-        wish = self.wish
-        return Claim(wish.ask, wish.priority, wish.is_test, wish.vus)
+        message = self.message
+        return Claim(message.ask, message.priority, message.is_test, message.vus)
 
     @property
-    def named(self) -> Named:
-        return self.wish.job, self.wish.workflow
+    def workflow(self) -> WorkflowOfJob:
+        return self.message.job, self.message.workflow
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether it waits for the pool to be empty; a part of such a workflow, lost, does not."""
-        return self.is_of_exclusive and not self.wish.is_recovery
+        """True if it waits for an idle pool. A recovery does not, whatever its workflow is."""
+        return self.is_of_exclusive_workflow and not self.message.is_recovery
 
     @property
-    def is_of_exclusive(self) -> bool:
-        return self.wish.is_test and self.wish.priority is Priority.EXCLUSIVE
-
-    def rank(self, now_s: float, age_s: float) -> float:
-        if self.wish.is_recovery:
-            return _RECOVERY_RANK
-        # Non-test workflows are short and others wait for them.
-        base = RANK[self.wish.priority] if self.wish.is_test else len(RANK)
-        return base + int((now_s - self.since_s) / age_s)
+    def is_of_exclusive_workflow(self) -> bool:
+        return self.message.is_test and self.message.priority is Priority.EXCLUSIVE
 
     def place(self, now_s: float, age_s: float) -> Place:
-        """The smaller, the sooner it is served."""
-        return -self.rank(now_s, age_s), self.since_s, self.order
+        """Return the sort key of the queue: smaller is served sooner."""
+        return -self._rank(now_s, age_s), self.waiting_since_s, self.order
 
-    def has_waited(self, now_s: float, age_s: float) -> bool:
-        """Whether it has waited so long that nothing passes it any more."""
-        return now_s >= self.since_s + age_s
+    def has_aged(self, now_s: float, age_s: float) -> bool:
+        """Return True if it has waited so long that no later request may pass it."""
+        return now_s >= self.waiting_since_s + age_s
 
-
-@dataclass(slots=True)
-class Standing:
-    """What those that wait are told, made once for all of them: each asks every second."""
-
-    places: list[Place]  # sorted
-    first: Ask
-    pool: int
-    free: int
-    alone: Named | None  # what is to have nothing beside it, and has begun
-    running: list[Named]
-    silent: list[str]  # workers that have not told this allocator what they hold
-    known_s: float  # from here on nothing can be under way that an earlier allocator granted
-
-    def join(self, place: Place) -> None:
-        insort(self.places, place)
-
-    def position(self, place: Place) -> int:
-        """1 is next."""
-        return bisect_left(self.places, place) + 1
-
-    def until_told(self, ask: Ask) -> str:
-        """Why nothing at all is granted yet."""
-        return f"{ask.wish.workflow} {self._until_told()}"
-
-    def why(self, ask: Ask, now_s: float) -> str:
-        """Why this one waits; empty if it has no reason to."""
-        reason = self._why(ask, now_s)
-        return f"{ask.wish.workflow} {reason}" if reason else ""
-
-    # --- with the workflow as the subject ---------------------------------------------------
-
-    def _why(self, ask: Ask, now_s: float) -> str:
-        taken = self.pool - self.free
-        busy = f"{taken} of {self.pool} {'is' if taken == 1 else 'are'} busy"
-        if ask.wish.is_recovery:
-            return f"needs {_cores(ask.wish.cores)} on another worker, and {busy}"
-        if self.alone is not None:
-            return f"waits for the EXCLUSIVE {_name(self.alone)} to end"
-        if ask.is_exclusive and (why := self._why_not_alone(now_s)):
-            return why
-        least, _ = Provisioner(self.pool).range_of(ask.claim)
-        if least > self.free and not ask.is_exclusive:
-            return f"needs {_cores(least)}, and {busy}"
-        if self.first is ask:
-            return ""  # it is about to get its cores
-        return f"waits behind {_name(self.first.named)}"
-
-    def _why_not_alone(self, now_s: float) -> str:
-        """What keeps an exclusive workflow from having the pool; empty if nothing does."""
-        if others := self.running:
-            more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-            return f"is EXCLUSIVE and waits for {_name(others[0])}{more} to end"
-        if self.silent:
-            return self._until_told()
-        if now_s < self.known_s:
-            left_s = max(1, round(self.known_s - now_s))
-            return (
-                f"is EXCLUSIVE and waits {left_s} s more, for whatever may have been granted "
-                "before the allocator changed"
-            )
-        return ""
-
-    def _until_told(self) -> str:
-        return f"waits for {', '.join(self.silent)} to tell what runs there"
+    def _rank(self, now_s: float, age_s: float) -> float:
+        if self.message.is_recovery:
+            return _RECOVERY_RANK
+        # Workflows that are not tests are short, and other workflows wait for them.
+        base = RANK[self.message.priority] if self.message.is_test else len(RANK)
+        return base + int((now_s - self.waiting_since_s) / age_s)
 
 
-NO_WORKERS = "there are no workers that take work"
+class RequestQueue:
+    """Requests by id, waiting and granted."""
 
+    def __init__(self, *, queue_max: int = QUEUE_MAX, age_s: float = AGE_S) -> None:
+        self.age_s = age_s
+        self._queue_max = queue_max
+        self._requests: dict[str, QueuedRequest] = {}
+        self._terms: dict[int, int] = {}  # group -> newest term seen of its job leader
+        self._arrivals = 0
+        self._settled_at_s: float | None = None  # of the requests that arrived last
 
-def no_worker_for(cores: int) -> str:
-    """Why a part whose worker is lost cannot go on elsewhere."""
-    return f"no other worker can take a part of {_cores(cores)}"
+    def admit(self, message: RequestCores | ReleaseCores) -> bool:
+        """Note the term of a message; return False if its sender is a deposed job leader."""
+        newest = max(message.term, self._terms.get(message.group, message.term))
+        self._terms[message.group] = newest
+        return message.term == newest
+
+    def get(self, request_id: str) -> QueuedRequest | None:
+        """Return the request with this id, if there is one."""
+        return self._requests.get(request_id)
+
+    def has_room(self, message: RequestCores) -> bool:
+        """Return True if a new request may wait. Recoveries are not limited."""
+        return message.is_recovery or self.waiting_count < self._queue_max
+
+    def add(self, message: RequestCores, *, now_s: float) -> QueuedRequest:
+        """Queue a new request."""
+        self._arrivals += 1
+        if self._settled_at_s is None or now_s >= self._settled_at_s:
+            self._settled_at_s = now_s + SETTLE_S
+        request = QueuedRequest(
+            message,
+            waiting_since_s=now_s - max(0.0, message.waited_s),
+            arrived_s=now_s,
+            settled_at_s=self._settled_at_s,
+            heard_s=now_s,
+            order=self._arrivals,
+        )
+        self._requests[message.ask] = request
+        return request
+
+    def remove(self, request_id: str) -> None:
+        """Delete a request."""
+        del self._requests[request_id]
+
+    def expired(self, *, now_s: float) -> list[QueuedRequest]:
+        """Return waiting requests without a job leader, and grants that were not used."""
+        return [
+            request
+            for request in self._requests.values()
+            if now_s >= request.heard_s + (FORGET_S if request.grant is None else RESERVE_S)
+        ]
+
+    # --- reads ------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def all(self) -> Iterable[QueuedRequest]:
+        """Return every request, granted ones included."""
+        return self._requests.values()
+
+    @property
+    def waiting_count(self) -> int:
+        return sum(request.grant is None for request in self._requests.values())
+
+    @property
+    def room(self) -> int:
+        """How many more requests may wait."""
+        return max(0, self._queue_max - self.waiting_count)
+
+    def waiting(self, *, now_s: float) -> list[QueuedRequest]:
+        """Return the waiting requests in the order in which they are served."""
+        waiting = [request for request in self._requests.values() if request.grant is None]
+        return sorted(waiting, key=lambda request: request.place(now_s, self.age_s))
+
+    def settled(
+        self, waiting: Sequence[QueuedRequest], reservations: Reservations, *, now_s: float
+    ) -> tuple[list[QueuedRequest], list[float]]:
+        """Return the requests that may be served now, and when the others may be."""
+        arrived = Counter(
+            request.message.job
+            for request in self._requests.values()
+            if not request.message.is_recovery
+            and (request.grant is None or reservations.has_request(request.id))
+        )
+        until_s: dict[str, float] = {}
+        for request in waiting:
+            message = request.message
+            misses_others = not message.is_recovery and message.together > arrived[message.job]
+            at_s = request.arrived_s + TOGETHER_S if misses_others else request.settled_at_s
+            unit = _served_with(request)
+            until_s[unit] = max(at_s, until_s.get(unit, at_s))
+        settled = [request for request in waiting if now_s >= until_s[_served_with(request)]]
+        return settled, [at_s for at_s in until_s.values() if now_s < at_s]
 
 
 def capacity_exceeded(waiting: int) -> str:
-    """What a submission or an ask beyond the queue is told."""
+    """Return the sentence that refuses a submission or a request because the queue is full."""
     return f"capacity exceeded: {waiting:,} workflows wait for cores, and no more may"
 
 
-def _cores(count: int) -> str:
-    return f"{count} core{'' if count == 1 else 's'}"
-
-
-def _name(workflow: Named) -> str:
-    job, name = workflow
-    return f"{name} of {job}"
+def _served_with(request: QueuedRequest) -> str:
+    """The new workflows of a job are served together; a recovery is served alone."""
+    return request.id if request.message.is_recovery else request.message.job

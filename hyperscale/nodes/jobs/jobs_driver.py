@@ -16,7 +16,17 @@ from hyperscale.client.messages import GetQueueRoom, GetQueueRoomReply
 from hyperscale.errors import HyperscaleError
 from hyperscale.health.correlation import CorrelationGuard
 from hyperscale.health.overload import OverloadLevel
-from hyperscale.jobs.allocator.core import Allocator, Tell
+from hyperscale.jobs.allocator.core import Allocator
+from hyperscale.jobs.allocator.events import (
+    AllocatorEvent,
+    AnswerRequest,
+    BecameAllocator,
+    CoresAnnounced,
+    CoresReleased,
+    CoresRequested,
+    LostAllocator,
+    SendGrant,
+)
 from hyperscale.jobs.committed.events import Event, Reply, encode
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.jobs.leader.core import JobLeader
@@ -50,6 +60,7 @@ from hyperscale.jobs.messages import (
     RequestCores,
     RequestCoresReply,
 )
+from hyperscale.jobs.worker_events import WorkerDown, WorkerUp
 from hyperscale.ledger.core import MANAGEMENT, AppliedEntry
 from hyperscale.membership.events import LIVING, MemberChanged, MemberDied, MemberState
 from hyperscale.membership.messages import ClaimedState
@@ -58,6 +69,7 @@ from hyperscale.nodes.ledger.local_ledger import STRONG, now_ms
 from hyperscale.nodes.ledger.peers import Peers
 from hyperscale.nodes.ledger.routing import Ledger
 from hyperscale.nodes.member import MemberNode
+from hyperscale.sansio.core import Tick
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError, RemoteError, RemoteErrorCode
 from hyperscale.wire.roles import Role
@@ -129,7 +141,7 @@ class JobsDriver:
     def _leads(self, group: int, term: int) -> None:
         now_s = time.monotonic()
         if group == MANAGEMENT:
-            self.allocator.lead(self._workers(), now_s=now_s)
+            self._allocate(BecameAllocator(tuple(self._workers())))
             return
         machine = self.ledger.machine(group)
         assert isinstance(machine, JobMachine)
@@ -139,7 +151,7 @@ class JobsDriver:
 
     def _follows(self, group: int) -> None:
         if group == MANAGEMENT:
-            self.allocator.follow()
+            self._allocate(LostAllocator())
         elif (leader := self.leaders.pop(group, None)) is not None:
             leader.follow()
 
@@ -239,8 +251,7 @@ class JobsDriver:
 
     async def _ask(self, group: int, wish: RequestCores) -> None:
         if self.allocator.is_leading:
-            answer = self.allocator.ask(wish, now_s=time.monotonic())
-            self._arm()
+            answer = self._request_cores(wish)
         else:
             link = self._peers.link(self.ledger.leader_of(MANAGEMENT))
             if link is None:
@@ -293,17 +304,26 @@ class JobsDriver:
 
     def _release(self, release: ReleaseCores) -> None:
         if self.allocator.is_leading:
-            self._tell(self.allocator.release(release, now_s=time.monotonic()))
+            self._allocate(CoresReleased(release))
         else:
             self._send(self.ledger.leader_of(MANAGEMENT), release)
 
-    def _tell(self, tells: Iterable[Tell]) -> None:
-        for tell in tells:
-            if tell.leader == self._member.node_id:
-                self.cores_told(tell.answer)
-            else:
-                self._send(tell.leader, tell.answer)
+    def _allocate(self, event: AllocatorEvent) -> None:
+        for effect in self.allocator.handle(event, now_s=time.monotonic()):
+            match effect:
+                case AnswerRequest(token=answer, reply=reply):
+                    answer(reply)
+                case SendGrant(leader=leader, reply=reply):
+                    if leader == self._member.node_id:
+                        self.cores_told(reply)
+                    else:
+                        self._send(leader, reply)
         self._arm()
+
+    def _request_cores(self, request: RequestCores) -> RequestCoresReply:
+        replies: list[RequestCoresReply] = []
+        self._allocate(CoresRequested(request, replies.append))
+        return replies[0]
 
     def cores_told(self, answer: RequestCoresReply) -> None:
         """The allocator's later word on an ask of a leader here."""
@@ -319,15 +339,13 @@ class JobsDriver:
             self.cores_told(answer)
 
     def asked_cores(self, _call: InboundCall, wish: RequestCores) -> RequestCoresReply:
-        answer = self.allocator.ask(wish, now_s=time.monotonic())
-        self._arm()
-        return answer
+        return self._request_cores(wish)
 
     def released_cores(self, _call: InboundCall, release: ReleaseCores) -> None:
-        self._tell(self.allocator.release(release, now_s=time.monotonic()))
+        self._allocate(CoresReleased(release))
 
     def worker_told(self, call: InboundCall, cores: AnnounceCores) -> AnnounceCoresReply | None:
-        self._tell(self.allocator.told(cores, now_s=time.monotonic()))
+        self._allocate(CoresAnnounced(cores))
         if not call.wants_answer:
             return None
         return AnnounceCoresReply(is_known=cores.worker in self.allocator.holds())
@@ -384,12 +402,12 @@ class JobsDriver:
             self._guard.recovered(worker)
             if (link := self._peers.link(worker)) is not None:
                 link.hope()
-            self._tell(self.allocator.worker_up(worker, now_s=now_s))
+            self._allocate(WorkerUp(worker))
             for group, leader in list(self.leaders.items()):
                 self._perform(group, leader.worker_up(worker, now_s=now_s))
 
     def _worker_down(self, worker: str, *, is_certain: bool, now_s: float) -> None:
-        self._tell(self.allocator.worker_down(worker, now_s=now_s))
+        self._allocate(WorkerDown(worker))
         link = self._peers.link(worker)
         ended_s = None if link is None else link.refused_s
         for group, leader in list(self.leaders.items()):
@@ -406,8 +424,8 @@ class JobsDriver:
             return
         now_s = time.monotonic()
         wishes = [leader.wake_at_s() for leader in self.leaders.values()]
-        if self.allocator.is_leading:
-            wishes.append(self.allocator.wake_at_s())
+        if (allocator_at_s := self.allocator.wake_at_s()) is not None:
+            wishes.append(allocator_at_s)
         at_s = max(min([now_s + _TICK_S, *wishes]), now_s + _TICK_S_MIN)
         if self._timer is not None:
             if self._timer_s <= at_s:
@@ -420,7 +438,7 @@ class JobsDriver:
         self._timer = None
         now_s = time.monotonic()
         if self.allocator.is_leading:
-            self._tell(self.allocator.tick(now_s=now_s))
+            self._allocate(Tick())
         held = self._held(now_s)
         for group, leader in list(self.leaders.items()):
             leader.hold(held)

@@ -2,7 +2,17 @@
 
 from typing import TYPE_CHECKING, Any
 
-from hyperscale.jobs.allocator.core import Allocator, Tell
+from hyperscale.jobs.allocator.core import Allocator
+from hyperscale.jobs.allocator.events import (
+    AllocatorEvent,
+    AnswerRequest,
+    BecameAllocator,
+    CoresAnnounced,
+    CoresReleased,
+    CoresRequested,
+    LostAllocator,
+    SendGrant,
+)
 from hyperscale.jobs.leader.core import JobLeader
 from hyperscale.jobs.leader.effects import (
     Ask,
@@ -25,6 +35,8 @@ from hyperscale.jobs.messages import (
     RequestCores,
     RequestCoresReply,
 )
+from hyperscale.jobs.worker_events import WorkerDown, WorkerUp
+from hyperscale.sansio.core import Tick
 from tests.simulation import network
 from tests.simulation.jobs.ledger import ALLOCATION, Ledger
 
@@ -90,7 +102,7 @@ class ManagerProgram:
         workers = [name for name, seen in self.seen.items() if seen.is_up]
         self.terms[group] = term
         if group == ALLOCATION:
-            self.allocator.lead(workers, now_s=now_s)
+            self._allocate(BecameAllocator(tuple(workers)), now_s)
             return
         self.entry(group, now_s)
         now_ms = int(now_s * 1000) + 1_000_000
@@ -106,7 +118,7 @@ class ManagerProgram:
                 return  # it was only cut off for a moment
             self.ledger.stepped_down(group)
         if group == ALLOCATION:
-            self.allocator.follow()
+            self._allocate(LostAllocator(), now_s)
         else:
             self.leaders[group].follow()
 
@@ -123,16 +135,16 @@ class ManagerProgram:
                 group = payload.group
                 self._do(group, self.leaders[group].received(payload, now_s=now_s))
             case AnnounceCores():
-                self._tell(self.allocator.told(payload, now_s=now_s))
+                self._allocate(CoresAnnounced(payload), now_s)
             case ReleaseCores():
-                self._tell(self.allocator.release(payload, now_s=now_s))
+                self._allocate(CoresReleased(payload), now_s)
             case (int() as group, RequestCoresReply() as answer):
                 self._do(group, self.leaders[group].cores(answer, now_s=now_s))
 
     def stream(self, event: Any, now_s: float) -> None:
         match event:
             case network.Asked(message=RequestCores() as wish, handle=handle):
-                self.host.answer(handle, self.allocator.ask(wish, now_s=now_s))
+                self._allocate(CoresRequested(wish, handle), now_s)
             case network.Asked(message=ReportProgress() as progress, handle=handle):
                 self.host.answer(handle, self._progress(progress, now_s))
             case network.Answered(token=("ask", group), message=answer):
@@ -169,12 +181,15 @@ class ManagerProgram:
         for group, leader in self.leaders.items():
             if leader.wake_at_s() <= now_s:
                 self._do(group, leader.tick(now_s=now_s))
-        if self.allocator.wake_at_s() <= now_s:
-            self._tell(self.allocator.tick(now_s=now_s))
+        wake_at_s = self.allocator.wake_at_s()
+        if wake_at_s is not None and wake_at_s <= now_s:
+            self._allocate(Tick(), now_s)
 
     def wake_at_s(self) -> float:
         due_s = [leader.wake_at_s() for leader in self.leaders.values()]
-        return min([self._look_at_s, self.allocator.wake_at_s(), *due_s])
+        if (allocator_at_s := self.allocator.wake_at_s()) is not None:
+            due_s.append(allocator_at_s)
+        return min([self._look_at_s, *due_s])
 
     # --- membership, as an oracle with delays ---------------------------------------------
 
@@ -223,11 +238,11 @@ class ManagerProgram:
         for group, leader in self.leaders.items():
             effects = leader.worker_down(name, is_certain=is_certain, now_s=now_s, ended_s=ended_s)
             self._do(group, effects)
-        self._tell(self.allocator.worker_down(name, now_s=now_s))
+        self._allocate(WorkerDown(name), now_s)
 
     def _up(self, name: str, seen: _Seen, now_s: float) -> None:
         seen.is_up = True
-        self._tell(self.allocator.worker_up(name, now_s=now_s))
+        self._allocate(WorkerUp(name), now_s)
         for group, leader in self.leaders.items():
             self._do(group, leader.worker_up(name, now_s=now_s))
 
@@ -263,7 +278,10 @@ class ManagerProgram:
 
         self.ledger.propose(self.host, group, self.terms[group], event, failed)
 
-    def _tell(self, tells: list[Tell]) -> None:
-        for tell in tells:
-            group = self.setup.group_of(tell.answer.ask)
-            self.host.send(tell.leader, (group, tell.answer))
+    def _allocate(self, event: AllocatorEvent, now_s: float) -> None:
+        for effect in self.allocator.handle(event, now_s=now_s):
+            match effect:
+                case AnswerRequest(token=handle, reply=reply):
+                    self.host.answer(handle, reply)
+                case SendGrant(leader=leader, reply=reply):
+                    self.host.send(leader, (self.setup.group_of(reply.ask), reply))

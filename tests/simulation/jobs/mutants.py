@@ -31,13 +31,13 @@ class TermAsAttempt(Agent):
 
 
 class GrantsAtOnce(Allocator):
-    """A new allocator does not wait for the workers to tell what they hold."""
+    """A new allocator does not wait for the workers to announce what they hold."""
 
     @property
     def is_rebuilt(self) -> bool:
-        return self._is_leading
+        return self.is_leading
 
-    def _knows_all(self, now_s: float) -> bool:
+    def _knows_all_grants(self, now_s: float) -> bool:
         return True
 
 

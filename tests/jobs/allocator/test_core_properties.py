@@ -1,18 +1,21 @@
-"""Whatever is asked, ended, drained and forgotten: no core twice, and nobody waits for ever."""
+"""Properties of the allocator: no core is granted twice, and no request waits for ever."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyperscale.jobs.allocator.core import AGE_S, RESERVE_S, SETTLE_S, Allocator
-from hyperscale.jobs.messages import AskState, ReleaseCores
+from hyperscale.jobs.allocator.core import Allocator
+from hyperscale.jobs.allocator.events import BecameAllocator
+from hyperscale.jobs.allocator.queue import AGE_S, RESERVE_S, SETTLE_S
+from hyperscale.jobs.messages import AskState
 from hyperscale.plan import Priority
-from tests.jobs.pool import Pool
+from tests.jobs.allocator.world import AllocatorWorld
 
-GIVE_UP_S = RESERVE_S - 5.0  # leaders let a grant go that they could not use by then
+GIVE_UP_S = RESERVE_S - 5.0  # job leaders release a grant that they could not use by then
 
-wishes = st.tuples(st.sampled_from(Priority), st.integers(1, 12), st.booleans())
+Wanted = tuple[Priority, int, bool]  # priority, virtual users, is a test
+wanted_cores = st.tuples(st.sampled_from(Priority), st.integers(1, 12), st.booleans())
 steps = st.one_of(
-    st.tuples(st.just("ask"), wishes),
+    st.tuples(st.just("request"), wanted_cores),
     st.tuples(st.just("wait"), st.integers(1, 40)),
     st.tuples(st.just("hold"), st.none()),
     st.tuples(st.just("end"), st.integers(0, 5)),
@@ -23,17 +26,17 @@ steps = st.one_of(
 
 
 class Script:
-    """Job leaders and workers around an allocator, none of them in a hurry."""
+    """Job leaders and workers that take an arbitrary time for each step."""
 
     def __init__(self, totals: list[int]) -> None:
-        self.pool = Pool(*totals)
+        self.pool = AllocatorWorld(*totals)
         self.granted_s: dict[str, float] = {}
         self.count = 0
 
-    def ask(self, wish: tuple[Priority, int, bool]) -> None:
-        priority, vus, is_test = wish
+    def request(self, wanted: Wanted) -> None:
+        priority, vus, is_test = wanted
         self.count += 1
-        self.pool.ask(f"j{self.count}", priority=priority, vus=vus, is_test=is_test)
+        self.pool.request(f"j{self.count}", priority=priority, vus=vus, is_test=is_test)
 
     def wait(self, tenths: int) -> None:
         pool = self.pool
@@ -49,43 +52,42 @@ class Script:
         self.pool.hold()
 
     def end(self, index: int) -> None:
-        """A workflow that runs is over."""
+        """End a running workflow."""
         held = [each.run.job for worker in self.pool.held.values() for each in worker]
         running = list(dict.fromkeys(held))
         if index < len(running):
             self.pool.end(running[index])
 
     def release(self, index: int) -> None:
-        """A wish, or a grant nobody holds yet, is given up."""
+        """Release a request, or a grant that no worker holds yet."""
         held = {each.run.job for worker in self.pool.held.values() for each in worker}
-        open_ = [name for name in self.pool.wishes if name not in held]
+        open_ = [name for name in self.pool.requests if name not in held]
         if index < len(open_):
             self._release(open_[index])
 
     def _release(self, name: str) -> None:
         pool = self.pool
         pool.granted.pop(name, None)
-        del pool.wishes[name]
-        release = ReleaseCores(ask=name, group=1, term=1)
-        pool.take(pool.allocator.release(release, now_s=pool.now_s))
+        del pool.requests[name]
+        pool.release(name)
 
     def drain(self, index: int) -> None:
-        """Begins, or is taken back."""
+        """Drain a worker, or take the drain back."""
         if index < len(self.pool.totals):
             self.pool.draining ^= {f"w{index}"}
-            self.pool.tell(f"w{index}")
+            self.pool.announce(f"w{index}")
 
     def lead(self, _: None) -> None:
-        """Another allocator, which knows nothing. What nobody holds, nobody promises any more."""
+        """Replace the allocator. Grants that no worker holds yet are lost."""
         pool = self.pool
         held = {each.run.job for worker in pool.held.values() for each in worker}
         for name in [name for name in pool.granted if name not in held]:
             del pool.granted[name]
-            del pool.wishes[name]
+            del pool.requests[name]
         pool.allocator = Allocator()
-        pool.allocator.lead(pool.totals, now_s=pool.now_s)
+        pool.handle(BecameAllocator(tuple(pool.totals)))
         for worker in pool.totals:
-            pool.tell(worker)
+            pool.announce(worker)
 
     def check(self) -> None:
         pool = self.pool
@@ -97,16 +99,14 @@ class Script:
         exclusive = [
             name
             for name in pool.granted
-            if pool.wishes[name].is_test and pool.wishes[name].priority is Priority.EXCLUSIVE
+            if pool.requests[name].is_test and pool.requests[name].priority is Priority.EXCLUSIVE
         ]
         assert not exclusive or len(pool.granted) == 1
 
 
 @settings(max_examples=200)
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=4), st.lists(steps, max_size=40))
-def test_no_core_is_promised_twice_whatever_happens(
-    totals: list[int], script: list[tuple[str, object]]
-) -> None:
+def test_no_core_is_granted_twice(totals: list[int], script: list[tuple[str, object]]) -> None:
     world = Script(totals)
     for name, argument in script:
         getattr(world, name)(argument)
@@ -116,60 +116,56 @@ def test_no_core_is_promised_twice_whatever_happens(
 @settings(max_examples=25)
 @given(
     totals=st.lists(st.integers(1, 4), min_size=1, max_size=3),
-    wish=wishes,
-    stream=st.lists(wishes, min_size=1, max_size=6),
+    wanted=wanted_cores,
+    stream=st.lists(wanted_cores, min_size=1, max_size=6),
     every=st.integers(5, 30),
     lasts=st.integers(5, 30),
 )
-def test_nobody_is_starved_by_those_who_keep_coming(
+def test_a_steady_stream_of_requests_starves_no_request(
     totals: list[int],
-    wish: tuple[Priority, int, bool],
-    stream: list[tuple[Priority, int, bool]],
+    wanted: Wanted,
+    stream: list[Wanted],
     every: int,
     lasts: int,
 ) -> None:
-    """Those that outrank it came within so long: once they are done, it is its turn."""
+    """Only requests that arrive before it has aged pass it; then it is served."""
     world = Script(totals)
     pool = world.pool
     for each in stream:
-        world.ask(each)
+        world.request(each)
     pool.settle()
-    world.ask(wish)
+    world.request(wanted)
     patient = f"j{world.count}"
     begun_s: dict[str, float] = {}
-    came_s = asked_s = pool.now_s
+    came_s = requested_s = pool.now_s
     ranks = len(Priority)
-    outrank = ranks * AGE_S / (every / 10)  # so many come while they outrank it
+    outrank = ranks * AGE_S / (every / 10)  # requests that arrive while they outrank it
     bound_s = ranks * AGE_S + (outrank + len(stream) + 2) * (lasts / 10 + 1.0) + AGE_S
     while patient not in pool.granted:
         pool.run(0.5)
         world.check()
         if pool.now_s >= came_s + every / 10:
             came_s = pool.now_s
-            world.ask(stream[world.count % len(stream)])
+            world.request(stream[world.count % len(stream)])
         for name in list(pool.granted):
             if pool.now_s >= begun_s.setdefault(name, pool.now_s) + lasts / 10 and name != patient:
                 pool.end(name)
-        assert pool.now_s < asked_s + bound_s
+        assert pool.now_s < requested_s + bound_s
 
 
-@given(st.integers(1, 30), st.lists(wishes, min_size=1, max_size=20))
-def test_everyone_who_waits_has_a_place_of_its_own_and_a_reason(
-    total: int, asked: list[tuple[Priority, int, bool]]
+@given(st.integers(1, 30), st.lists(wanted_cores, min_size=1, max_size=20))
+def test_every_waiting_request_has_its_own_position_and_a_reason(
+    total: int, requested: list[Wanted]
 ) -> None:
     world = Script([total])
     pool = world.pool
-    pool.ask("running", vus=total)
+    pool.request("running", vus=total)
     pool.settle()
-    for each in asked:
-        world.ask(each)
+    for each in requested:
+        world.request(each)
     pool.now_s += SETTLE_S
-    pool.take(pool.allocator.tick(now_s=pool.now_s))
-    answers = [
-        pool.allocator.ask(wish, now_s=pool.now_s)
-        for name, wish in pool.wishes.items()
-        if name not in pool.granted
-    ]
+    pool.tick()
+    answers = [pool.repeat(name) for name in pool.requests if name not in pool.granted]
     assert {answer.state for answer in answers} == {AskState.QUEUED}
-    assert sorted(a.position for a in answers) == list(range(1, len(asked) + 1))
+    assert sorted(a.position for a in answers) == list(range(1, len(requested) + 1))
     assert all(answer.reason.startswith("Load ") for answer in answers)

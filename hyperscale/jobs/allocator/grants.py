@@ -1,0 +1,177 @@
+"""Grant decisions: which waiting requests get which cores. Pure functions of pool and queue.
+
+How many cores a workflow gets follows from its priority and the size of the *whole* pool
+(`provisioner`). Smaller requests may pass a large one that does not fit, until that one has
+waited for `AGE_S`.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hyperscale.jobs.allocator.pool import CorePool
+from hyperscale.jobs.allocator.queue import QueuedRequest, RequestQueue, WorkflowOfJob
+from hyperscale.jobs.messages import SHARED_MAX, RequestCores, WorkerShare
+from hyperscale.jobs.provisioner import Provisioner
+
+RECOVERED_AT_ONCE = 200
+"""Recoveries that are granted in one round: a thousand workers may be lost together."""
+
+
+class GrantDecision(NamedTuple):
+    """The cores that a request gets."""
+
+    request: QueuedRequest
+    shares: list[WorkerShare]  # in order of slots
+    shared: bool = False  # beside other attempts, because no worker has free cores
+
+
+def decide_new_workflows(
+    pool: CorePool,
+    queue: RequestQueue,
+    waiting: Sequence[QueuedRequest],
+    *,
+    may_start_exclusive: bool,
+    now_s: float,
+) -> list[GrantDecision]:
+    """Choose the workflows that start now and spread them over workers.
+
+    In the order of the queue each workflow gets its minimum; then the spare cores are divided.
+    """
+    size = pool.size
+    if not size or not waiting or exclusive_workflow(pool, queue) is not None:
+        return []
+    free = pool.free()
+    provisioner = Provisioner(size)
+    is_idle = not running_workflows(pool, queue)
+    left = sum(free.values())
+    chosen: list[QueuedRequest] = []
+    for request in waiting:
+        if not left:
+            break
+        least, _ = provisioner.range_of(request.claim)
+        if request.is_exclusive:
+            fits = is_idle and not chosen and may_start_exclusive
+        else:
+            fits = least <= left and not any(other.is_exclusive for other in chosen)
+        if fits:
+            chosen.append(request)
+            left -= least
+        elif request.has_aged(now_s, queue.age_s):
+            break  # cores that come free from now on are for this request
+    by_id = {request.id: request for request in chosen}
+    claims = [request.claim for request in chosen]
+    decisions = []
+    for grant in provisioner.grant(claims, busy=size - sum(free.values())):
+        shares = spread_over_workers(grant.threads, free)
+        for share in shares:
+            free[share.worker] -= share.cores
+        decisions.append(GrantDecision(by_id[grant.name], shares))
+    return decisions
+
+
+def decide_recoveries(
+    pool: CorePool, queue: RequestQueue, recoveries: Sequence[QueuedRequest]
+) -> list[GrantDecision]:
+    """Choose a worker for each lost part: one with free cores, else beside other attempts."""
+    if not recoveries:
+        return []
+    free, executors, workers = pool.free(), pool.executors(), pool.accepting()
+    exclusive = _exclusive_jobs(pool, queue)
+    decisions: list[GrantDecision] = []
+    too_many: int | None = None  # no worker can take a part of this many cores
+    for request in recoveries:
+        message, cores = request.message, request.message.cores
+        if too_many is not None and cores >= too_many:
+            continue
+        if any(job != message.job for job in exclusive):
+            continue
+        if len(decisions) == RECOVERED_AT_ONCE:
+            break
+        with_free_cores = [name for name, left in free.items() if left >= cores]
+        with_room_beside = [
+            name
+            for name, worker in workers.items()
+            if executors[name] + cores <= worker.total * SHARED_MAX
+        ]
+        if not with_free_cores and not with_room_beside:
+            too_many = cores
+            continue
+        candidates = [name for name in with_free_cores if name not in message.exclude]
+        shared = not candidates
+        if candidates:
+            best = min(candidates, key=lambda name: (free[name], name))
+            free[best] -= cores
+        elif message.may_share and (
+            candidates := [name for name in with_room_beside if name not in message.exclude]
+        ):
+            best = min(
+                candidates,
+                key=lambda name: ((executors[name] + cores) / workers[name].total, name),
+            )
+        else:
+            continue
+        executors[best] += cores
+        decisions.append(GrantDecision(request, [WorkerShare(best, cores)], shared))
+    return decisions
+
+
+def can_recover(pool: CorePool, request: RequestCores) -> bool:
+    """Return True if some worker could take the lost part if it were idle."""
+    per_core = SHARED_MAX if request.may_share else 1
+    return any(
+        name not in request.exclude and request.cores <= worker.total * per_core
+        for name, worker in pool.accepting().items()
+    )
+
+
+def exclusive_workflow(pool: CorePool, queue: RequestQueue) -> WorkflowOfJob | None:
+    """Return the workflow that must run alone and has begun or was granted its cores."""
+    for held in pool.held():
+        if held.exclusive:
+            return held.run.job, held.run.workflow
+    for request in queue.all():
+        if request.is_of_exclusive_workflow and (
+            request.message.is_recovery or pool.reservations.has_request(request.id)
+        ):
+            return request.workflow
+    return None
+
+
+def running_workflows(pool: CorePool, queue: RequestQueue) -> list[WorkflowOfJob]:
+    """Return the workflows that hold cores or have reservations, each once."""
+    held = [(held.run.job, held.run.workflow) for held in pool.held()]
+    reserved = [
+        request.workflow for request in queue.all() if pool.reservations.has_request(request.id)
+    ]
+    return list(dict.fromkeys([*held, *reserved]))
+
+
+def spread_over_workers(cores: int, free: dict[str, int]) -> list[WorkerShare]:
+    """Divide `cores` over the fewest workers that have them free.
+
+    The emptiest workers come first; the last share goes to the fullest worker that fits, so
+    that workers with many free cores keep them for large parts. Ties are broken by name.
+    """
+    left = {name: count for name, count in free.items() if count > 0}
+    if sum(left.values()) < cores:
+        raise ValueError(f"{cores} cores do not fit into {sum(left.values())}")
+    shares = []
+    while cores:
+        fitting = [name for name, count in left.items() if count >= cores]
+        if fitting:
+            best = min(fitting, key=lambda name: (left[name], name))
+            shares.append(WorkerShare(best, cores))
+            break
+        largest = min(left, key=lambda name: (-left[name], name))
+        shares.append(WorkerShare(largest, left[largest]))
+        cores -= left.pop(largest)
+    return shares
+
+
+def _exclusive_jobs(pool: CorePool, queue: RequestQueue) -> set[str]:
+    """Return the jobs that have the datacenter to themselves, or were granted it."""
+    return {held.run.job for held in pool.held() if held.exclusive} | {
+        request.message.job
+        for request in queue.all()
+        if request.is_exclusive and pool.reservations.has_request(request.id)
+    }
