@@ -240,7 +240,7 @@ import sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 import asyncio
 from pathlib import Path
-from tests.execution.lab import Lab
+from tests.lab.executors import Lab
 lab = Lab(Path({str(lab.directory)!r}))
 lab.write({FORKER.replace("await asyncio.sleep(60)", body)!r})
 lab.run("Forker", executors=1)
