@@ -5,18 +5,11 @@ from importlib.metadata import version
 
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.keys import parse_job_id
-from hyperscale.jobs.committed.outcome import GapRow, JobEnd, SegmentRow, UsageRow, outcome_of
+from hyperscale.jobs.committed.outcome import JobEnd, outcome_of
 from hyperscale.jobs.committed.state import decode_job
-from hyperscale.reporting.build import ClusterFacts, WorkflowOutcome, build_result, clean
-from hyperscale.reporting.results import (
-    GapResult,
-    RunResult,
-    RunStatus,
-    SegmentResult,
-    UsageResult,
-)
+from hyperscale.reporting.build import ClusterFacts, WorkflowOutcome, build_result
+from hyperscale.reporting.results import RunResult, RunStatus
 
-_DIGITS = 6
 _NOT_FOUND = "FileNotFoundError: "
 _ABORTED = "stopped by the threshold of "
 
@@ -51,9 +44,9 @@ def result_of_end(end: JobEnd) -> RunResult:
         cluster=ClusterFacts(
             job_id=end.job,
             datacenters=[scope],
-            segments=[_segment(row) for row in end.segments],
-            gaps=[_gap(row) for row in end.gaps],
-            usage=[_usage(row) for row in end.usage],
+            segments=end.segments,
+            gaps=end.gaps,
+            usage=end.usage,
         ),
     )
 
@@ -82,14 +75,14 @@ def _notes(end: JobEnd) -> list[str]:
         )
     lost_on: dict[tuple[str, str], list[str]] = {}
     for row in end.segments:
-        where = f"{row.worker} after {row.elapsed_s:.1f} s"
+        where = f"{row.worker} after {row.elapsed_seconds:.1f} s"
         lost_on.setdefault((row.workflow, row.reason), []).append(where)
     notes += [
         f"{workflow}: given up on {', '.join(where)}: {reason}"
         for (workflow, reason), where in lost_on.items()
     ]
-    for workflow in dict.fromkeys(row.workflow for row in end.usage if row.was_saturated):
-        full = {r.worker for r in end.usage if r.was_saturated and r.workflow == workflow}
+    for workflow in dict.fromkeys(row.workflow for row in end.usage if row.saturated):
+        full = {r.worker for r in end.usage if r.saturated and r.workflow == workflow}
         notes.append(
             f"{workflow}: {_named(full)} saturated, so latencies measured there are suspect: "
             "they contain its own delay"
@@ -115,37 +108,3 @@ _ENDED_AS = {
     JobStatus.FAILED: "failed",
     JobStatus.PARTIAL: "is partial",
 }
-
-
-def _segment(row: SegmentRow) -> SegmentResult:
-    return SegmentResult(
-        workflow=clean(row.workflow),
-        part=row.part,
-        attempt=row.attempt,
-        worker=row.worker,
-        reason=clean(row.reason),
-        began_seconds=round(row.began_s, _DIGITS),
-        elapsed_seconds=round(row.elapsed_s, _DIGITS),
-    )
-
-
-def _gap(row: GapRow) -> GapResult:
-    return GapResult(
-        workflow=clean(row.workflow),
-        worker=row.worker,
-        seconds=round(row.seconds, _DIGITS),
-        requests_max=row.requests_max,
-    )
-
-
-def _usage(row: UsageRow) -> UsageResult:
-    return UsageResult(
-        workflow=clean(row.workflow),
-        part=row.part,
-        attempt=row.attempt,
-        worker=row.worker,
-        cores=row.cores,
-        cpu=round(row.cpu, _DIGITS),
-        memory_bytes=row.memory_bytes,
-        saturated=row.was_saturated,
-    )

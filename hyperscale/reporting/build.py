@@ -13,19 +13,17 @@ from datetime import UTC, datetime
 from hyperscale.plan import MetricKind
 from hyperscale.reporting.results import (
     CheckResult,
-    GapResult,
     LatencyMs,
     MetricResult,
     RunResult,
     RunStatus,
-    SegmentResult,
     SeriesResult,
     StepResult,
     ThresholdResult,
-    UsageResult,
     WorkflowResult,
     verdict,
 )
+from hyperscale.stats.attempt_results import GapResult, SegmentResult, UsageResult
 from hyperscale.stats.histograms import Latency, quantile_ms
 from hyperscale.stats.merge import PHASES, MetricStats, WorkflowStats
 from hyperscale.stats.series import SeriesValue

@@ -9,6 +9,8 @@ from enum import Enum
 
 from msgspec import Struct, field
 
+from hyperscale.stats.attempt_results import GapResult, SegmentResult, UsageResult
+
 SCHEMA_VERSION = 1
 
 
@@ -127,40 +129,6 @@ class WorkflowResult(Struct, frozen=True, kw_only=True):
     # Of a job on a cluster.
     attempts: int = 0
     workers: list[str] = field(default_factory=list)
-
-
-class SegmentResult(Struct, frozen=True, kw_only=True):
-    """An attempt on a worker that was given up. What it had reported is in the totals."""
-
-    workflow: str
-    part: int
-    attempt: int
-    worker: str
-    reason: str
-    began_seconds: float = 0.0  # of the workflow's time, when it took over
-    elapsed_seconds: float = 0.0
-
-
-class GapResult(Struct, frozen=True, kw_only=True):
-    """Load that was possibly sent and not reported: reported <= target <= reported + gaps."""
-
-    workflow: str
-    worker: str
-    seconds: float
-    requests_max: int
-
-
-class UsageResult(Struct, frozen=True, kw_only=True):
-    """What an attempt on a worker took to generate its load."""
-
-    workflow: str
-    part: int
-    attempt: int
-    worker: str
-    cores: int
-    cpu: float  # share of those cores, 0 to 1
-    memory_bytes: int
-    saturated: bool = False
 
 
 class RunResult(Struct, frozen=True, kw_only=True):

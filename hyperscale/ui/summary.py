@@ -9,11 +9,11 @@ from hyperscale.reporting.results import (
     RunStatus,
     StepResult,
     ThresholdResult,
-    UsageResult,
     WorkflowResult,
     failed_checks,
     is_fruitless,
 )
+from hyperscale.stats.attempt_results import UsageResult
 from hyperscale.ui.line import Column, StyledLine, table, wrap
 from hyperscale.ui.panel import INDENT, Note, by_count, status_mark, step_label
 from hyperscale.ui.text import format_bytes, format_count, format_ms, format_rate, wrap_words

@@ -19,8 +19,9 @@ from hyperscale.reporting.html.markup import (
     short,
     size,
 )
-from hyperscale.reporting.results import RunResult, RunStatus, SegmentResult, UsageResult
+from hyperscale.reporting.results import RunResult, RunStatus
 from hyperscale.reporting.xml_report import xml_text
+from hyperscale.stats.attempt_results import SegmentResult, UsageResult
 from tests.reporting.runs import hostile, hostile_results, shop_result
 
 VOID = {"meta"}

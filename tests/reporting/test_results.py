@@ -15,19 +15,17 @@ from hyperscale.reporting.build import WorkflowOutcome, build_result
 from hyperscale.reporting.json_report import decode_json, encode_json
 from hyperscale.reporting.results import (
     CheckResult,
-    GapResult,
     LatencyMs,
     MetricResult,
     RunResult,
     RunStatus,
-    SegmentResult,
     SeriesResult,
     StepResult,
     ThresholdResult,
-    UsageResult,
     WorkflowResult,
     overall_status,
 )
+from hyperscale.stats.attempt_results import GapResult, SegmentResult, UsageResult
 from hyperscale.stats.merge import WorkflowStats
 from tests.reporting.runs import STARTED_AT, hostile_results, shop_result, shop_stats
 from tests.stats.parts import Part, make_plan

@@ -5,7 +5,8 @@ import msgspec
 import pytest
 from wcwidth import wcswidth
 
-from hyperscale.reporting.results import RunResult, RunStatus, UsageResult
+from hyperscale.reporting.results import RunResult, RunStatus
+from hyperscale.stats.attempt_results import UsageResult
 from hyperscale.ui.summary import summary
 from hyperscale.ui.theme import Theme
 from tests.ui import scenes

@@ -10,42 +10,10 @@ from dataclasses import dataclass
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.state import Job, Part
 from hyperscale.jobs.leader.attempts import LiveWorkflow, decode_report
+from hyperscale.stats.attempt_results import GapResult, SegmentResult, UsageResult
 from hyperscale.stats.merge import WorkflowStats
 
-
-@dataclass(frozen=True, slots=True)
-class SegmentRow:
-    """An attempt that was given up, and what it had done."""
-
-    workflow: str
-    part: int
-    attempt: int
-    worker: str
-    reason: str
-    began_s: float
-    elapsed_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class UsageRow:
-    """What an attempt took of its worker, from its last report."""
-
-    workflow: str
-    part: int
-    attempt: int
-    worker: str
-    cores: int
-    cpu: float  # share of its cores
-    memory_bytes: int
-    was_saturated: bool
-
-
-@dataclass(frozen=True, slots=True)
-class GapRow:
-    workflow: str
-    worker: str
-    seconds: float
-    requests_max: int
+_DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +40,9 @@ class JobEnd:
     started_ms: int
     ended_ms: int
     workflows: tuple[WorkflowEnd, ...]
-    segments: tuple[SegmentRow, ...]
-    gaps: tuple[GapRow, ...]
-    usage: tuple[UsageRow, ...]
+    segments: tuple[SegmentResult, ...]
+    gaps: tuple[GapResult, ...]
+    usage: tuple[UsageResult, ...]
     warnings: tuple[str, ...]
 
     @property
@@ -108,20 +76,28 @@ def outcome_of(job: Job) -> JobEnd:
         # One that died before a leader heard of it has no statistics, but it did send.
         unheard = {(gap.part, gap.attempt) for gap in workflow.gaps}
         segments += [
-            SegmentRow(
+            SegmentResult(
                 workflow=name,
                 part=index,
                 attempt=segment.attempt,
                 worker=segment.worker,
                 reason=segment.reason,
-                began_s=segment.began_s,
-                elapsed_s=segment.elapsed_s,
+                began_seconds=round(segment.began_s, _DIGITS),
+                elapsed_seconds=round(segment.elapsed_s, _DIGITS),
             )
             for index, part in enumerate(workflow.parts)
             for segment in part.segments
             if segment.report or segment.elapsed_s > 0 or (index, segment.attempt) in unheard
         ]
-        gaps += [GapRow(name, gap.worker, gap.seconds, gap.requests_max) for gap in workflow.gaps]
+        gaps += [
+            GapResult(
+                workflow=name,
+                worker=gap.worker,
+                seconds=round(gap.seconds, _DIGITS),
+                requests_max=gap.requests_max,
+            )
+            for gap in workflow.gaps
+        ]
         usage += _usage(name, workflow.parts)
     return JobEnd(
         job=job.id,
@@ -139,7 +115,7 @@ def outcome_of(job: Job) -> JobEnd:
     )
 
 
-def _usage(workflow: str, parts: list[Part]) -> list[UsageRow]:
+def _usage(workflow: str, parts: list[Part]) -> list[UsageResult]:
     rows = []
     for index, part in enumerate(parts):
         attempts = [(s.attempt, s.worker, s.elapsed_s, s.report, False) for s in part.segments]
@@ -149,15 +125,15 @@ def _usage(workflow: str, parts: list[Part]) -> list[UsageRow]:
             if report is not None and elapsed_s > 0:
                 cpu = report.cpu_s / (elapsed_s * part.cores)
                 rows.append(
-                    UsageRow(
+                    UsageResult(
                         workflow=workflow,
                         part=index,
                         attempt=attempt,
                         worker=worker,
                         cores=part.cores,
-                        cpu=cpu,
+                        cpu=round(cpu, _DIGITS),
                         memory_bytes=report.rss_bytes,
-                        was_saturated=was_saturated,
+                        saturated=was_saturated,
                     )
                 )
     return rows

@@ -32,15 +32,14 @@ from hyperscale.reporting.results import (
     MetricResult,
     RunResult,
     RunStatus,
-    SegmentResult,
     SeriesResult,
     StepResult,
     ThresholdResult,
-    UsageResult,
     WorkflowResult,
     is_fruitless,
     verdict,
 )
+from hyperscale.stats.attempt_results import SegmentResult, UsageResult
 from hyperscale.stats.histograms import merge_encoded, percentile_curve
 
 STEP_CURVES_MAX = 5  # more lines than colours a reader can tell apart
