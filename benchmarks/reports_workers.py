@@ -58,7 +58,6 @@ from hyperscale.jobs.messages import (
     ListAttempts,
     PartPhase,
     PartProgress,
-    PartStatus,
     PreparePart,
     RenewLeases,
     ReportProgressReply,
@@ -77,6 +76,7 @@ from hyperscale.membership.messages import (
 from hyperscale.nodes.datagrams import Datagrams, bind_datagrams
 from hyperscale.nodes.messages import NodeMetadata
 from hyperscale.nodes.turns import Turns
+from hyperscale.plan.status import PartStatus
 from hyperscale.stats.report import PartReport, SeriesPoint, StepCounts, StepReport
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.cluster_secret import Secrets, read_secret_file

@@ -119,7 +119,6 @@ NAMES_PENDING = {
     "Output",
     "Outputs",
     "Part",
-    "PartStatus",
     "Peers",
     "Phase",
     "Ping",

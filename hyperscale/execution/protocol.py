@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from hyperscale.errors import RunError
 from hyperscale.plan import WorkflowPlan
+from hyperscale.plan.status import PartStatus
 from hyperscale.stats.report import PartReport
 
 FRAME_BYTES_MAX = 16 * 1024 * 1024
@@ -26,12 +27,6 @@ _LENGTH_BYTES = 4
 
 class FrameError(RunError):
     """The peer sent what is not a frame of this protocol: drop it."""
-
-
-class PartStatus(Enum):
-    COMPLETED = "completed"
-    STOPPED = "stopped"  # told to, before its time; `error` holds the reason
-    FAILED = "failed"
 
 
 class RefusalKind(Enum):

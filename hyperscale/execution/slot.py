@@ -29,7 +29,6 @@ from hyperscale.execution.outcomes import StepOutcomes
 from hyperscale.execution.protocol import (
     FrameError,
     FromExecutor,
-    PartStatus,
     PrepareSlot,
     SlotFinished,
     SlotReport,
@@ -47,6 +46,7 @@ from hyperscale.graph import Blueprint, Hook, Workflow, attach, blueprint, find,
 from hyperscale.graph.reading import display_path
 from hyperscale.plan import Connections, MetricKind, share
 from hyperscale.plan.context import Provided, decode_received, encode_provided
+from hyperscale.plan.status import PartStatus
 from hyperscale.stats.report import PartReport
 from hyperscale.testing import OptimizedArg
 

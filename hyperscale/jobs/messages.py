@@ -17,6 +17,7 @@ from enum import Enum
 from msgspec import Struct, field
 
 from hyperscale.plan import Priority, WorkflowPlan
+from hyperscale.plan.status import PartStatus
 from hyperscale.stats.report import PartReport
 from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import NODES, Role
@@ -64,14 +65,6 @@ class Isolation(Enum):
 
     STOP = "stop"
     CONTINUE = "continue"
-
-
-class PartStatus(Enum):
-    """How a run ended."""
-
-    COMPLETED = "completed"
-    STOPPED = "stopped"  # told to, or its lease ran out; `error` holds the reason
-    FAILED = "failed"
 
 
 class Backpressure(Enum):

@@ -17,7 +17,6 @@ from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.execution.protocol import (
     ExecutorDied,
     ExecutorEvent,
-    PartStatus,
     SlotFinished,
     SlotReport,
 )
@@ -32,6 +31,7 @@ from hyperscale.plan.context import (
     namespace_of,
     received_by,
 )
+from hyperscale.plan.status import PartStatus
 from hyperscale.plan.thresholds import thresholds_of
 from hyperscale.reporting.build import WorkflowOutcome
 from hyperscale.reporting.results import RunStatus

@@ -12,7 +12,7 @@ import pytest
 
 from hyperscale import _native
 from hyperscale.execution.lease import boottime_ns
-from hyperscale.execution.protocol import PartStatus
+from hyperscale.plan.status import PartStatus
 from tests.lab.executors import Bench, Lab
 
 IN_PYTHON = """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hyperscale.execution.protocol import PartStatus
+from hyperscale.plan.status import PartStatus
 from tests.lab.executors import Lab
 
 

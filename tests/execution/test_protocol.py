@@ -12,7 +12,6 @@ from hyperscale.execution.protocol import (
     ExecutorHello,
     ExitExecutor,
     FrameError,
-    PartStatus,
     PrepareSlot,
     RefusalKind,
     RenewLease,
@@ -28,6 +27,7 @@ from hyperscale.execution.protocol import (
     to_executor_decoder,
 )
 from hyperscale.plan import MetricKind, MetricPlan, StepKind, StepPlan, WorkflowPlan
+from hyperscale.plan.status import PartStatus
 from hyperscale.stats.report import PartReport, SeriesPoint, StepCounts, StepReport
 
 PLAN = WorkflowPlan(

@@ -1,8 +1,8 @@
 """Values that leave one workflow and reach another, part by part."""
 
-from hyperscale.execution.protocol import PartStatus
 from hyperscale.execution.values import pack_value
 from hyperscale.plan.context import ContextValue, ReceivedContext, decode_provided, encode_received
+from hyperscale.plan.status import PartStatus
 from tests.lab.executors import Lab
 
 

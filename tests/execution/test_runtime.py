@@ -4,7 +4,7 @@ import pytest
 
 from hyperscale._native import Histogram
 from hyperscale.errors import InputError
-from hyperscale.execution.protocol import PartStatus
+from hyperscale.plan.status import PartStatus
 from tests.lab.executors import Lab
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from hyperscale.errors import RunError
-from hyperscale.execution.protocol import PartStatus
+from hyperscale.plan.status import PartStatus
 from tests.lab.executors import Bench, Lab
 from tests.lab.processes import is_alive
 

@@ -12,8 +12,8 @@ import pytest
 
 from hyperscale.errors import RunError
 from hyperscale.execution import overdue, supervisor
-from hyperscale.execution.protocol import PartStatus
 from hyperscale.execution.supervisor import ExecutorLostError
+from hyperscale.plan.status import PartStatus
 from tests.lab.executors import SLEEPER, Bench, Lab
 
 

@@ -36,7 +36,6 @@ from hyperscale.jobs.messages import (
     ListAttempts,
     ListAttemptsReply,
     PartCommandReply,
-    PartStatus,
     PreparePart,
     RenewLeases,
     RenewLeasesReply,
@@ -45,6 +44,7 @@ from hyperscale.jobs.messages import (
     StopPart,
 )
 from hyperscale.plan import WorkflowPlan
+from hyperscale.plan.status import PartStatus
 from hyperscale.stats.report import PartReport, StepCounts, StepReport
 
 BUNDLE = "a" * 64

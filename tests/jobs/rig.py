@@ -42,7 +42,6 @@ from hyperscale.jobs.messages import (
     PartCommandReply,
     PartPhase,
     PartProgress,
-    PartStatus,
     PartView,
     PreparePart,
     Refusal,
@@ -55,6 +54,7 @@ from hyperscale.jobs.messages import (
 )
 from hyperscale.jobs.worker_events import WorkerDown, WorkerUp
 from hyperscale.plan import WorkflowPlan
+from hyperscale.plan.status import PartStatus
 from hyperscale.sansio.core import Tick
 from tests.jobs.builders import plan, report, submission
 

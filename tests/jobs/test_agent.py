@@ -10,10 +10,10 @@ from hyperscale.jobs.messages import (
     AnnounceReady,
     DeliverResult,
     PartPhase,
-    PartStatus,
     Refusal,
     ReportProgress,
 )
+from hyperscale.plan.status import PartStatus
 from tests.jobs.agent_world import World, ack, prepare, renew, report, run_id, start, stop, who_runs
 
 

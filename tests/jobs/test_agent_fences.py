@@ -6,7 +6,8 @@ from hyperscale.jobs.agent import fences as agent_fences
 from hyperscale.jobs.agent.core import LEAVING
 from hyperscale.jobs.agent.events import Drain, Report
 from hyperscale.jobs.agent.fences import REMEMBERED_S, Fences
-from hyperscale.jobs.messages import AnnounceCores, DeliverResult, PartPhase, PartStatus, Refusal
+from hyperscale.jobs.messages import AnnounceCores, DeliverResult, PartPhase, Refusal
+from hyperscale.plan.status import PartStatus
 from tests.jobs.agent_world import World, ack, prepare, renew, run_id, start, stop, who_runs
 
 

@@ -4,7 +4,8 @@ import pytest
 
 from hyperscale.jobs.agent.events import Commanded, Ended, LeaseRun
 from hyperscale.jobs.agent.results import LEASE_OVER
-from hyperscale.jobs.messages import AnnounceReady, Isolation, PartPhase, PartStatus, Refusal
+from hyperscale.jobs.messages import AnnounceReady, Isolation, PartPhase, Refusal
+from hyperscale.plan.status import PartStatus
 from tests.jobs.agent_world import World, prepare, renew, run_id, start
 
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from hyperscale.jobs.agent.events import Drain, Ended
 from hyperscale.jobs.agent.fences import REMEMBERED_S, Fences
-from hyperscale.jobs.messages import AttemptId, PartPhase, PartStatus
+from hyperscale.jobs.messages import AttemptId, PartPhase
+from hyperscale.plan.status import PartStatus
 from tests.jobs.agent_world import World, ack, prepare, renew, run_id, start, stop, who_runs
 
 CORES = 3

@@ -10,10 +10,10 @@ from hyperscale.jobs.messages import (
     Isolation,
     PartPhase,
     PartProgress,
-    PartStatus,
     Refusal,
     ReportProgress,
 )
+from hyperscale.plan.status import PartStatus
 from hyperscale.stats.merge import PartKey
 from hyperscale.stats.report import SeriesPoint
 from tests.jobs.builders import report, workflow

@@ -2,7 +2,7 @@
 
 from hyperscale.jobs.committed.events import JobOptions, JobStatus
 from hyperscale.jobs.committed.state import view_of
-from hyperscale.jobs.messages import PartStatus
+from hyperscale.plan.status import PartStatus
 from tests.jobs.builders import workflow
 from tests.jobs.rig import Rig
 

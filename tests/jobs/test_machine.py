@@ -25,9 +25,9 @@ from hyperscale.jobs.committed.events import (
 from hyperscale.jobs.committed.keys import slot_of
 from hyperscale.jobs.committed.machine import Applied, JobMachine, Limits
 from hyperscale.jobs.committed.state import Job, WorkflowStatus, decode_job
-from hyperscale.jobs.messages import PartStatus
 from hyperscale.plan import StateKind, StatePlan
 from hyperscale.plan.context import MissingContextError, Provided, decode_received, encode_provided
+from hyperscale.plan.status import PartStatus
 from tests.jobs.builders import encoded, plan, report, submission, workflow
 
 

@@ -30,7 +30,7 @@ from hyperscale.jobs.committed.state import (
     Job,
     WorkflowStatus,
 )
-from hyperscale.jobs.messages import PartStatus
+from hyperscale.plan.status import PartStatus
 from tests.jobs.builders import plan, submission, workflow
 
 KEYS = ("one", "two")

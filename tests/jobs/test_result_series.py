@@ -9,8 +9,9 @@ from hyperscale._native import Histogram
 from hyperscale.jobs.agent.merge import MERGED_PER_S, RECENT_S, PartMerge
 from hyperscale.jobs.committed.state import Part
 from hyperscale.jobs.leader.attempts import LiveRun, LiveWorkflow
-from hyperscale.jobs.messages import AttemptId, DeliverResult, PartStatus
+from hyperscale.jobs.messages import AttemptId, DeliverResult
 from hyperscale.plan import StepKind, StepPlan, WorkflowPlan
+from hyperscale.plan.status import PartStatus
 from hyperscale.stats.merge import WorkflowStats
 from hyperscale.stats.report import PartReport, SeriesPoint, StepCounts, StepReport
 from hyperscale.stats.series import SeriesValue

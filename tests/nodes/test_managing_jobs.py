@@ -19,7 +19,6 @@ from hyperscale.jobs.messages import (
     AttemptId,
     DeliverResult,
     ForwardOutput,
-    PartStatus,
 )
 from hyperscale.ledger.topology import GroupRecord, GroupState
 from hyperscale.membership.events import (
@@ -34,6 +33,7 @@ from hyperscale.nodes.jobs import output as outputs
 from hyperscale.nodes.jobs.jobs_driver import JobsDriver
 from hyperscale.nodes.jobs.output import Outputs
 from hyperscale.nodes.jobs.service import JobsService
+from hyperscale.plan.status import PartStatus
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError
 from hyperscale.wire.roles import Role

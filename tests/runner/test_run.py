@@ -12,7 +12,6 @@ from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.execution.protocol import (
     ExecutorDied,
     ExecutorEvent,
-    PartStatus,
     SlotFinished,
     SlotReport,
 )
@@ -27,6 +26,7 @@ from hyperscale.plan import (
     WorkflowPlan,
 )
 from hyperscale.plan.context import Provided, decode_received, encode_provided
+from hyperscale.plan.status import PartStatus
 from hyperscale.reporting.results import RunStatus
 from hyperscale.runner.run import (
     ExecutorReported,

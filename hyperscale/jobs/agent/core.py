@@ -53,7 +53,6 @@ from hyperscale.jobs.messages import (
     ListAttemptsReply,
     PartCommandReply,
     PartPhase,
-    PartStatus,
     PartView,
     PreparePart,
     Refusal,
@@ -62,6 +61,7 @@ from hyperscale.jobs.messages import (
     StartPart,
     StopPart,
 )
+from hyperscale.plan.status import PartStatus
 from hyperscale.stats.saturation import SaturationWatch
 
 LEAVING = "the worker is leaving"

@@ -18,7 +18,6 @@ from hyperscale.jobs.messages import (
     ListAttempts,
     ListAttemptsReply,
     PartCommandReply,
-    PartStatus,
     PreparePart,
     RenewLeases,
     ReportProgress,
@@ -27,6 +26,7 @@ from hyperscale.jobs.messages import (
     StopPart,
 )
 from hyperscale.jobs.messages import RenewLeasesReply as _Renewed
+from hyperscale.plan.status import PartStatus
 from hyperscale.stats.report import PartReport
 
 Command = PreparePart | StartPart | StopPart | RenewLeases | ListAttempts | AcknowledgeResult

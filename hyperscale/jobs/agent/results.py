@@ -9,7 +9,8 @@ import msgspec
 from hyperscale.jobs.agent.attempts import Run
 from hyperscale.jobs.agent.events import PrepareFailed
 from hyperscale.jobs.committed.context import size_problem
-from hyperscale.jobs.messages import AnnouncePrepareFailed, DeliverResult, PartStatus
+from hyperscale.jobs.messages import AnnouncePrepareFailed, DeliverResult
+from hyperscale.plan.status import PartStatus
 
 LEASE_OVER = "lease expired"
 ERROR_CHARS_MAX = 4_000

@@ -11,8 +11,9 @@ from enum import Enum
 import msgspec
 from msgspec import Struct, field
 
-from hyperscale.jobs.messages import Isolation, PartStatus
+from hyperscale.jobs.messages import Isolation
 from hyperscale.plan import Plan
+from hyperscale.plan.status import PartStatus
 
 
 class JobStatus(Enum):

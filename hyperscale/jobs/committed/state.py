@@ -17,8 +17,9 @@ from msgspec import Struct, field
 
 from hyperscale.errors import InvariantError
 from hyperscale.jobs.committed.events import JobOptions, JobStatus
-from hyperscale.jobs.messages import AttemptId, PartStatus
+from hyperscale.jobs.messages import AttemptId
 from hyperscale.plan import Plan, WorkflowPlan
+from hyperscale.plan.status import PartStatus
 
 
 class WorkflowStatus(Enum):

@@ -33,7 +33,7 @@ from hyperscale.jobs.committed.state import (
     Workflow,
     WorkflowStatus,
 )
-from hyperscale.jobs.messages import PartStatus
+from hyperscale.plan.status import PartStatus
 
 PARTS_MAX = 10_000  # of one workflow
 _STOPS = (JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.TIMEOUT)

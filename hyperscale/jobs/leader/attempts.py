@@ -19,9 +19,9 @@ from hyperscale.jobs.messages import (
     DeliverResult,
     PartPhase,
     PartProgress,
-    PartStatus,
 )
 from hyperscale.plan import WorkflowPlan
+from hyperscale.plan.status import PartStatus
 from hyperscale.plan.thresholds import thresholds_of
 from hyperscale.stats.merge import PartState, WorkflowStats
 from hyperscale.stats.report import MetricReport, PartReport, SeriesPoint, StepReport

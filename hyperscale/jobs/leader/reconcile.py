@@ -35,13 +35,13 @@ from hyperscale.jobs.messages import (
     DeliverResult,
     Isolation,
     PartPhase,
-    PartStatus,
     PreparePart,
     RequestCores,
     RequestCoresReply,
     StartPart,
 )
 from hyperscale.plan import Priority, WorkflowPlan
+from hyperscale.plan.status import PartStatus
 from hyperscale.stats.thresholds import abort_verdict
 
 _AHEAD_S = 0.5

@@ -25,13 +25,13 @@ from hyperscale.jobs.agent.events import (
     StopRun,
     Vacated,
 )
-from hyperscale.jobs.messages import AttemptId, PartStatus, PreparePart
+from hyperscale.jobs.messages import AttemptId, PreparePart
 from hyperscale.plan import share
+from hyperscale.plan.status import PartStatus
 
 FetchBundle = Callable[[PreparePart], Awaitable[Path]]
 Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 
-_STATUS = {status: PartStatus(status.value) for status in protocol.PartStatus}
 _NS = 1_000_000_000
 
 
@@ -160,7 +160,7 @@ class Executors:
                     Ended(
                         run,
                         place,
-                        _STATUS[event.status],
+                        event.status,
                         error=event.error,
                         report=event.report,
                         provided=event.provided,

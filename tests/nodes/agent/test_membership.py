@@ -17,13 +17,13 @@ from hyperscale.jobs.messages import (
     DeliverResult,
     DrainWorker,
     DrainWorkerReply,
-    PartStatus,
 )
 from hyperscale.membership.events import MemberChanged, MemberDied
 from hyperscale.nodes.member import Duties, MemberNode, Service, open_member
 from hyperscale.nodes.messages import NodeMetadata, metadata_of
 from hyperscale.nodes.server import as_config
 from hyperscale.nodes.worker import worker_duties
+from hyperscale.plan.status import PartStatus
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.roles import Role
 from tests.lab.job_leader import StandInLeader, is_quiet, load

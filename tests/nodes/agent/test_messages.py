@@ -15,12 +15,12 @@ from hyperscale.jobs.messages import (
     DeliverResult,
     ListAttemptsReply,
     PartPhase,
-    PartStatus,
     PartView,
 )
 from hyperscale.membership.events import Member
 from hyperscale.nodes.agent.manager_links import Managers
 from hyperscale.nodes.agent.message_size import fit
+from hyperscale.plan.status import PartStatus
 from hyperscale.stats.report import PartReport, SeriesPoint, StepCounts, StepReport
 from hyperscale.wire.connection import Connection
 from hyperscale.wire.registry import REGISTRY, MessagePriority

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from hyperscale._native import Target
-from hyperscale.jobs.messages import DeliverResult, PartPhase, PartStatus, ReportProgress
+from hyperscale.jobs.messages import DeliverResult, PartPhase, ReportProgress
+from hyperscale.plan.status import PartStatus
 from tests.lab.job_leader import counted, is_quiet, load, run_id, stand_in_leader, total
 from tests.lab.loops import run
 from tests.lab.nodes import NodeCluster, NodeProcess

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from hyperscale.jobs.messages import AttemptId, DeliverResult, PartStatus
+from hyperscale.jobs.messages import AttemptId, DeliverResult
 from hyperscale.nodes.agent.result_store import ResultStore
+from hyperscale.plan.status import PartStatus
 
 
 def finished(job: str = "dc.1-a", attempt: int = 1) -> DeliverResult:

@@ -17,12 +17,12 @@ from hyperscale.jobs.messages import (
     ForwardOutput,
     Isolation,
     PartPhase,
-    PartStatus,
     Refusal,
     ReportProgress,
 )
 from hyperscale.nodes.agent import agent_driver
 from hyperscale.plan.context import decode_provided
+from hyperscale.plan.status import PartStatus
 from tests.lab.job_leader import (
     Code,
     StandInLeader,

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hyperscale.jobs.agent.events import Ended, Prepared, PrepareFailed, Reported, Vacated
-from hyperscale.jobs.messages import AttemptId, PartStatus, PreparePart
+from hyperscale.jobs.messages import AttemptId, PreparePart
+from hyperscale.plan.status import PartStatus
 from hyperscale.stats.report import PartReport, StepCounts, StepReport
 
 if TYPE_CHECKING:

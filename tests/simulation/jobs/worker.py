@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from hyperscale.jobs.agent import events as ev
 from hyperscale.jobs.agent.core import Agent
-from hyperscale.jobs.messages import AttemptId, PartStatus
+from hyperscale.jobs.messages import AttemptId
+from hyperscale.plan.status import PartStatus
 from tests.simulation import network
 from tests.simulation.jobs.target import Executor, Target, prepare
 

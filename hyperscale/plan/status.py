@@ -1,0 +1,11 @@
+"""How a part of a workflow, or one slot of a part, ended."""
+
+from enum import Enum
+
+
+class PartStatus(Enum):
+    """How a part, or one slot of a part, ended."""
+
+    COMPLETED = "completed"
+    STOPPED = "stopped"  # on command, or because its lease expired; `error` holds the reason
+    FAILED = "failed"
