@@ -1,17 +1,13 @@
 """Errors, typed by who must act.
 
-`InputError` is the user's to mend and nothing has run yet; `RunError` means a run
-could not be carried through; `InvariantError` is a bug of ours. Each class knows the
-exit code the command line ends with.
+`InputError` is for the user to correct, and nothing has run yet; `RunError` means a run
+could not be carried through; `InvariantError` is a bug of ours. `reporting.exit_codes` maps
+them to the exit codes of the command line.
 """
-
-from typing import ClassVar
 
 
 class HyperscaleError(Exception):
     """Base of every error this package raises on purpose."""
-
-    exit_code: ClassVar[int] = 3
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(f"{message} (hint: {hint})" if hint else message)
@@ -21,8 +17,6 @@ class HyperscaleError(Exception):
 
 class InputError(HyperscaleError):
     """What the user gave is wrong: a file, a class, a flag. Nothing ran."""
-
-    exit_code = 2
 
 
 class RunError(HyperscaleError):

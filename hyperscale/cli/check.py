@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from hyperscale.cli.parser import Parser
+from hyperscale.reporting.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from hyperscale.plan import Plan
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"warning: {warning}")
     ending = asyncio.run(_check(LoadedTest(_once(job.plan), job.code)))
     _summarise(ending.result)
-    if ending.exit_code in (3, 130):
+    if ending.exit_code in (ExitCode.RUN_FAILED, ExitCode.INTERRUPTED):
         return ending.exit_code
     return 1 if any(_has_failed(workflow) for workflow in ending.result.workflows) else 0
 

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from hyperscale.cli.parser import Parser
-from hyperscale.errors import InputError
+from hyperscale.reporting.exit_codes import ExitCode
 
 _DESCRIPTION = """\
 Looks at a node's configuration without starting it.
@@ -72,7 +72,7 @@ def _check(args: argparse.Namespace) -> int:
     _show(loaded, sys.stdout)
     for problem in problems:
         print(f"hyperscale: {describe(problem)}", file=sys.stderr)
-    return InputError.exit_code if problems else 0
+    return ExitCode.BAD_INPUT if problems else ExitCode.PASSED
 
 
 def _show(loaded: Any, out: Any) -> None:

@@ -38,7 +38,6 @@ async def follow_to_end(
 ) -> int:
     """Shows the job until it has ended, then its results; returns the exit code."""
     from hyperscale.cli.client_flags import where
-    from hyperscale.client.results import exit_code_of
     from hyperscale.client.watch import concluded
     from hyperscale.runner.drive import OutputLog
     from hyperscale.ui import open_ui
@@ -73,7 +72,7 @@ async def follow_to_end(
             f"the results are still there: 'hyperscale results {job}{where(args)} --out DIR' "
             "writes them"
         )
-    return exit_code_of(result, last[0].job.reason)
+    return result.exit_code
 
 
 def _say(text: str) -> None:

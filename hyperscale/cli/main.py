@@ -17,9 +17,8 @@ from types import ModuleType
 
 from hyperscale.cli.parser import Parser, did_you_mean
 from hyperscale.errors import HyperscaleError, InputError, InvariantError
+from hyperscale.reporting.exit_codes import ExitCode, exit_code_of_error
 
-EXIT_INTERNAL = 3
-EXIT_INTERRUPTED = 130
 _EXHAUSTED = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EAGAIN}
 )
@@ -72,7 +71,7 @@ exit codes: 0 passed, 1 a threshold or check failed, 2 wrong input (nothing ran)
 
 def _leave(_signal: int, _frame: object) -> None:
     _say("hyperscale: interrupted")
-    os._exit(EXIT_INTERRUPTED)
+    os._exit(ExitCode.INTERRUPTED)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -93,10 +92,10 @@ def main(arguments: list[str] | None = None) -> int:
         return _crashed(error, arguments)
     except HyperscaleError as error:
         _complain(error)
-        return error.exit_code
+        return exit_code_of_error(error)
     except KeyboardInterrupt:
         _say("hyperscale: interrupted")
-        return EXIT_INTERRUPTED
+        return ExitCode.INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output is gone; so is the reason to write the rest of it.
         _silence_stdout()
@@ -161,10 +160,10 @@ def _crashed(error: BaseException, arguments: list[str]) -> int:
     """A bug of ours: short for the user, whole for whoever mends it."""
     if isinstance(error, OSError) and _is_stdout_lost():
         _say(f"hyperscale: stdout cannot be written: {error.strerror}")
-        return EXIT_INTERNAL
+        return ExitCode.RUN_FAILED
     if isinstance(error, OSError) and error.errno in _EXHAUSTED:
         _say(f"hyperscale: this machine has no more to give: {error}")
-        return EXIT_INTERNAL
+        return ExitCode.RUN_FAILED
     import tempfile
 
     stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -179,7 +178,7 @@ def _crashed(error: BaseException, arguments: list[str]) -> int:
         where = trace
     text = f"hyperscale: internal error: {type(error).__name__}: {error}"
     _say(f"{text}\n  this is a bug in Hyperscale; {where}")
-    return EXIT_INTERNAL
+    return ExitCode.RUN_FAILED
 
 
 def _say(text: str) -> None:

@@ -45,7 +45,6 @@ def run(args: argparse.Namespace) -> int:
 async def _results(args: argparse.Namespace) -> int:
     from hyperscale.cli.client_flags import open_client, where
     from hyperscale.cli.output import Destination
-    from hyperscale.client.results import exit_code_of
     from hyperscale.errors import InputError
     from hyperscale.jobs.committed.state import JOB_ENDS
     from hyperscale.ui import open_ui
@@ -64,5 +63,5 @@ async def _results(args: argparse.Namespace) -> int:
         with open_ui(mode, stream=destination.stream, quiet=is_silent) as ui:
             problems = await destination.publish(result, ui)
         destination.complain(problems)
-    code = exit_code_of(result, view.reason)
+    code = result.exit_code
     return EXIT_NOT_WRITTEN if destination.is_incomplete and not code else code

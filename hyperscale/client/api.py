@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from hyperscale.client.messages import WatchJobUpdate
-from hyperscale.client.results import exit_code_of
 from hyperscale.client.watch import waiting_note
 from hyperscale.jobs.committed.state import JOB_ENDS, WORKFLOW_ENDS, JobView
 from hyperscale.reporting.results import RunResult, WorkflowResult
@@ -255,5 +254,5 @@ def final_of(result: RunResult, job: JobView) -> JobFinalResult:
         errors=tuple(f"{w.name}: {w.error}" for w in result.workflows if w.error),
         elapsed_seconds=result.elapsed_seconds,
         result=result,
-        exit_code=exit_code_of(result, job.reason),
+        exit_code=result.exit_code,
     )

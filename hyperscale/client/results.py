@@ -41,6 +41,7 @@ def result_of_end(end: JobEnd) -> RunResult:
         ],
         warnings=[*end.warnings, *_notes(end)],
         generator=f"hyperscale {version('hyperscale')}",
+        aborted_by=_aborted_by(end),
         cluster=ClusterFacts(
             job_id=end.job,
             datacenters=[scope],
@@ -51,16 +52,12 @@ def result_of_end(end: JobEnd) -> RunResult:
     )
 
 
-def was_aborted(result: RunResult, reason: str) -> bool:
-    """Whether a threshold ended the job: that is a verdict, not a failure to run."""
-    return reason.startswith(_ABORTED) and any(
-        threshold.abort_on_fail and not threshold.passed for threshold in result.thresholds
-    )
-
-
-def exit_code_of(result: RunResult, reason: str) -> int:
-    """What a command that followed the job ends with."""
-    return 1 if was_aborted(result, reason) else result.exit_code
+def _aborted_by(end: JobEnd) -> str:
+    """Return the workflow whose threshold ended the job, or ""."""
+    for workflow in end.workflows:
+        if end.reason.startswith(f"{_ABORTED}{workflow.name}: "):
+            return workflow.name
+    return ""
 
 
 def _notes(end: JobEnd) -> list[str]:

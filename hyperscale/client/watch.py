@@ -143,10 +143,6 @@ def shown(news: WatchJobUpdate, before: RunView | None = None) -> RunView:
     forgotten the numbers: then they are those that were seen before."""
     job = news.job
     numbers = [view for view in (before, news.live) if view is not None]
-    warnings = tuple(w for w in numbers[-1].warnings if w[:7] != "waiting") if numbers else ()
-    note = waiting_note(job)
-    if note:
-        warnings = (*warnings, note)
     known: dict[str, WorkflowView] = {}
     for view in (each for one in numbers for each in one.workflows):
         # A new leader knows less for a moment, and one that has done with the job nothing.
@@ -163,8 +159,9 @@ def shown(news: WatchJobUpdate, before: RunView | None = None) -> RunView:
         elapsed_s=max((view.elapsed_s for view in numbers), default=0.0),
         workflows=tuple(workflows),
         saturated=any(view.saturated for view in numbers),
-        warnings=warnings,
+        warnings=numbers[-1].warnings if numbers else (),
         usage=numbers[-1].usage if numbers else (),
+        waiting=waiting_note(job),
     )
 
 

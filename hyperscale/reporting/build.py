@@ -21,7 +21,7 @@ from hyperscale.reporting.results import (
     StepResult,
     ThresholdResult,
     WorkflowResult,
-    verdict,
+    has_passed,
 )
 from hyperscale.stats.attempt_results import GapResult, SegmentResult, UsageResult
 from hyperscale.stats.histograms import Latency, quantile_ms
@@ -66,9 +66,10 @@ def build_result(
     outcomes: Sequence[WorkflowOutcome],
     warnings: Sequence[str] = (),
     generator: str = "",
+    aborted_by: str = "",
     cluster: ClusterFacts | None = None,
 ) -> RunResult:
-    """The result of a run. `warnings` are the run's own; those of workflows are added."""
+    """Build the result of a run from its workflows. `warnings` are those of the run itself."""
     workflows = [_workflow(outcome) for outcome in outcomes]
     thresholds = [
         _threshold(judged, outcome.stats.plan.name)
@@ -84,7 +85,7 @@ def build_result(
         saturated=any(outcome.was_saturated for outcome in outcomes),
         thresholds=thresholds,
         workflows=workflows,
-        passed=verdict(status, thresholds, workflows),
+        passed=has_passed(status, thresholds, workflows),
         warnings=[clean(text) for text in all_warnings],
         generator=generator,
         job_id="" if cluster is None else cluster.job_id,
@@ -93,6 +94,7 @@ def build_result(
         segments=[] if cluster is None else list(cluster.segments),
         gaps=[] if cluster is None else list(cluster.gaps),
         usage=[] if cluster is None else list(cluster.usage),
+        aborted_by=clean(aborted_by),
     )
 
 

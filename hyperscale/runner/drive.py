@@ -23,6 +23,7 @@ from hyperscale.execution.protocol import ExecutorEvent, ExecutorOutput, Prepare
 from hyperscale.execution.supervisor import ExecutorPool, default_executors
 from hyperscale.plan import Plan
 from hyperscale.reporting.build import build_result
+from hyperscale.reporting.exit_codes import ExitCode, exit_code_of
 from hyperscale.reporting.results import RunResult
 from hyperscale.runner.run import (
     ExecutorReported,
@@ -64,14 +65,11 @@ class RunOptions:
 @dataclass(frozen=True, slots=True)
 class RunEnding:
     result: RunResult
-    interrupted_by: str | None  # the signal's name
-    aborted: bool  # by a threshold
+    interrupted_by: str | None  # name of the signal
 
     @property
-    def exit_code(self) -> int:
-        if self.interrupted_by is not None:
-            return 130
-        return 1 if self.aborted else self.result.exit_code
+    def exit_code(self) -> ExitCode:
+        return exit_code_of(self.result, was_interrupted=self.interrupted_by is not None)
 
 
 async def drive(job: LoadedTest, options: RunOptions, ui: Ui) -> RunEnding:
@@ -141,8 +139,9 @@ class _Driver:
             outcomes=run.outcomes(),
             warnings=run.plan.warnings,
             generator=f"hyperscale {version('hyperscale')}",
+            aborted_by=run.aborted_by,
         )
-        return RunEnding(result, run.interrupted_by, run.aborted)
+        return RunEnding(result, run.interrupted_by)
 
     async def _until_over(self, pool: ExecutorPool, tasks: asyncio.TaskGroup) -> None:
         view_at_s = 0.0

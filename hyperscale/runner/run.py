@@ -209,7 +209,7 @@ class LocalRun:
         self._abort_check_s = float("inf")
         self.input_error: InputError | None = None  # found before anything ran: the run is void
         self.interrupted_by: str | None = None
-        self.aborted = False  # by a threshold
+        self.aborted_by = ""  # the workflow whose threshold ended the run
 
     # --- asking ---------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class LocalRun:
     @property
     def status(self) -> RunStatus:
         """Of the run as a whole, once it is over."""
-        if self._stop is not None and not self.aborted:
+        if self._stop is not None and not self.aborted_by:
             return self._stop.status
         statuses = [workflow.status for workflow in self._workflows.values()]
         if all(status is RunStatus.COMPLETED for status in statuses):
@@ -411,8 +411,8 @@ class LocalRun:
                 continue
             verdict = abort_verdict(workflow.thresholds, workflow.stats)
             if verdict is not None:
-                self.aborted = True
                 name, what = workflow.plan.name, verdict.describe()
+                self.aborted_by = name
                 workflow.stop = _StopCause(RunStatus.FAILED, f"stopped by its threshold {what}")
                 others = f"stopped by the threshold of {name}: {what}"
                 return self._stop_all(_StopCause(RunStatus.CANCELLED, others))

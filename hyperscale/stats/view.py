@@ -96,6 +96,7 @@ class RunView:
     saturated: bool = False
     warnings: tuple[str, ...] = ()
     usage: tuple[WorkerUsage, ...] = ()  # of a job on a cluster: the busiest workers first
+    waiting: str = ""  # of a job on a cluster: its place in the queue for cores, if it has one
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class RunLog:
         clock = format_clock(view.elapsed_s)
         widest = max((cell_width(self._theme.clean(w.name)) for w in view.workflows), default=0)
         lines = []
-        for warning in view.warnings:
+        for warning in filter(None, (*view.warnings, view.waiting)):
             # The figures in a warning change all the time; what it says does not.
             gist = warning.split("(")[0]
             if gist not in self._warned:
@@ -122,10 +122,9 @@ class RunLog:
 
 
 def _awaited(view: "RunView") -> str:
-    """What a reader who has heard nothing for long is told."""
-    waits = next((text for text in view.warnings if text.startswith("waiting")), "")
+    """Return the line that is shown after a long silence: what the run is waiting for."""
     names = ", ".join(each.name for each in view.workflows if not is_ended(each))
-    return f"still {waits}" if waits else f"still waiting for {names or 'the results'}"
+    return f"still {view.waiting or 'waiting for ' + (names or 'the results')}"
 
 
 class CiLog:

@@ -9,6 +9,7 @@ import pytest
 from hyperscale.client.api import JobFinalResult
 from hyperscale.client.client import HyperscaleClient
 from hyperscale.errors import RunError
+from hyperscale.reporting.exit_codes import ExitCode, exit_code_of_error
 from tests.lab.cluster import Cluster, Notes, cut, running_cluster, sent, status_is, users
 from tests.lab.command import run
 from tests.lab.loops import on_loop
@@ -231,7 +232,7 @@ async def test_a_job_beyond_the_queue_is_refused_and_a_repeated_one_is_not(
             try:
                 await client.cancel_job(await another.submit_job(file, submit_timeout="5s"))
             except RunError as error:
-                return error.exit_code, error.message
+                return exit_code_of_error(error), error.message
             return 0, ""
 
         await becomes(places, [1, 2, 3])
@@ -240,7 +241,7 @@ async def test_a_job_beyond_the_queue_is_refused_and_a_repeated_one_is_not(
             # It is let in should nobody know of the queue meanwhile, as while leaders change.
             while (refused := await submitted())[0] == 0:
                 await becomes(places, [1, 2, 3])
-            assert refused[0] == RunError.exit_code
+            assert refused[0] is ExitCode.RUN_FAILED
             assert "no room for another job: capacity exceeded: 3 workflows wait" in refused[1]
         for job in [*waiting, running]:
             await client.cancel_job(job)

@@ -308,7 +308,7 @@ def test_a_threshold_that_aborts_ends_the_run_and_names_itself() -> None:
     assert isinstance(bench.feed(Tick())[0], StopExecutors)
     bench.finish("A", status=PartStatus.STOPPED, error="x")
     bench.finish("B", status=PartStatus.STOPPED, error="x")
-    assert bench.run.aborted
+    assert bench.run.aborted_by == "A"
     assert bench.run.status is RunStatus.FAILED
     errors = bench.errors()
     assert errors["A"] == "stopped by its threshold errors <10%, was 100%"

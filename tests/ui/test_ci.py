@@ -50,10 +50,10 @@ def test_a_warning_is_said_once_though_its_figures_change() -> None:
     assert said(*views) == ["00:00  warning: Shop: saturated (CPU 91%)"]
 
 
-def test_whoever_has_heard_nothing_for_long_is_told_what_is_waited_for() -> None:
+def test_after_a_long_silence_the_log_says_what_the_run_waits_for() -> None:
     queued = "waiting for cores, number 1 in the queue"
     views = [
-        replace(scenes.run(scenes.idle("Shop"), warnings=(queued,)), elapsed_s=float(at_s))
+        replace(scenes.run(scenes.idle("Shop")), waiting=queued, elapsed_s=float(at_s))
         for at_s in range(70)
     ]
     assert said(*views) == [
@@ -61,7 +61,7 @@ def test_whoever_has_heard_nothing_for_long_is_told_what_is_waited_for() -> None
         f"00:30  still {queued}",
         f"01:00  still {queued}",
     ]
-    silent = [replace(view, warnings=()) for view in views]
+    silent = [replace(view, waiting="") for view in views]
     assert said(*silent) == ["00:30  still waiting for Shop", "01:00  still waiting for Shop"]
 
 

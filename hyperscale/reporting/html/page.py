@@ -36,8 +36,8 @@ from hyperscale.reporting.results import (
     StepResult,
     ThresholdResult,
     WorkflowResult,
+    has_passed,
     is_fruitless,
-    verdict,
 )
 from hyperscale.stats.attempt_results import SegmentResult, UsageResult
 from hyperscale.stats.histograms import merge_encoded, percentile_curve
@@ -138,7 +138,7 @@ def _main(result: RunResult) -> Html:
 
 def _dot(workflow: WorkflowResult, thresholds: Sequence[ThresholdResult]) -> Html:
     own = [threshold for threshold in thresholds if threshold.workflow == workflow.name]
-    is_good = verdict(workflow.status, own, [workflow]) and not is_fruitless(workflow)
+    is_good = has_passed(workflow.status, own, [workflow]) and not is_fruitless(workflow)
     return h("i", {"class": f"dot-mark {'ok' if is_good else 'bad'}"})
 
 

@@ -1,0 +1,54 @@
+"""The JSON Schema of a result, generated from the types in `results`.
+
+    python -m hyperscale.reporting.schema
+
+writes it to `schema.json` beside this module. Run it after every change of those types.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hyperscale.reporting.results import SCHEMA_VERSION, RunResult
+
+PATH = Path(__file__).with_name("schema.json")
+
+# Fields that were added after the first release of schema 1: older documents lack them.
+_OPTIONAL = {
+    "RunResult": {"job_id", "datacenters", "attempts", "segments", "gaps", "usage", "aborted_by"},
+    "WorkflowResult": {"attempts", "workers"},
+    "SegmentResult": {"began_seconds", "elapsed_seconds"},
+    "UsageResult": {"saturated"},
+}
+
+
+def result_schema() -> dict[str, Any]:
+    """Return the schema of what `encode_json` writes."""
+    _, components = msgspec.json.schema_components([RunResult], ref_template="#/$defs/{name}")
+    for name, component in components.items():
+        component.pop("title", None)
+        component["description"] = " ".join(component["description"].split())
+        if component.get("type") == "object":
+            # Every field is written, whether or not it has its default value.
+            optional = _OPTIONAL.get(name, set())
+            properties = component["properties"]
+            component["required"] = [field for field in properties if field not in optional]
+            for field in properties.values():
+                field.pop("default", None)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"Hyperscale run result, schema {SCHEMA_VERSION}",
+        **components.pop("RunResult"),
+        "$defs": components,
+    }
+
+
+def encode_schema() -> str:
+    """Return the schema as the text of `schema.json`."""
+    return json.dumps(result_schema(), indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    PATH.write_text(encode_schema(), encoding="utf-8")
