@@ -3,7 +3,7 @@
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from os import PathLike
-from typing import Any, final
+from typing import Any, Self, final
 
 @final
 class Histogram:
@@ -70,6 +70,275 @@ class Recorder:
         self, histograms: bool = False, series_from: int | None = None
     ) -> list[StepSnapshot]:
         """Cumulative state. `series_from` limits the series to seconds from there on."""
+
+    def report(
+        self,
+        names: Sequence[str],
+        *,
+        workflow: str,
+        slot: int,
+        sequence: int,
+        elapsed_s: float,
+        vus: int = 0,
+        iterations: int = 0,
+        histograms: bool = False,
+        series_from: int = 0,
+        offset_s: int = 0,
+        checks: Sequence[CheckReport] = (),
+        metrics: Sequence[MetricReport] = (),
+        cpu_s: float = 0.0,
+        loop_lag_s: float = 0.0,
+        rss_bytes: int = 0,
+        cpu_wait_s: float = 0.0,
+    ) -> Report:
+        """Everything counted so far; the steps have these names, in order. With `histograms` also
+        the seconds from `series_from` on, `offset_s` added to each."""
+
+@final
+class StepCounts:
+    """What became of the requests of one step."""
+
+    @property
+    def total(self) -> int:
+        """ok + failed"""
+    @property
+    def ok(self) -> int: ...
+    @property
+    def failed(self) -> int: ...
+    @property
+    def cut(self) -> int:
+        """Stopped at the deadline: neither ok nor failed."""
+    @property
+    def skipped(self) -> int:
+        """Not run because a step it depends on raised."""
+    @property
+    def sent(self) -> int:
+        """Requests handed to the kernel whole, hops and unanswered calls included."""
+    @property
+    def bytes_sent(self) -> int: ...
+    @property
+    def bytes_received(self) -> int: ...
+    @property
+    def status_codes(self) -> dict[int, int]: ...
+    @property
+    def errors(self) -> dict[str, int]: ...
+
+@final
+class CheckReport:
+    def __init__(
+        self, *, name: str, passed: int = 0, failed: int = 0, first_failure: str | None = None
+    ) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def passed(self) -> int: ...
+    @property
+    def failed(self) -> int: ...
+    @property
+    def first_failure(self) -> str | None: ...
+
+@final
+class MetricReport:
+    """A custom metric on one executor."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        kind: str,
+        count: int = 0,
+        sum: float = 0.0,  # noqa: A002 - as it is called everywhere
+        min: float = 0.0,  # noqa: A002 - as it is called everywhere
+        max: float = 0.0,  # noqa: A002 - as it is called everywhere
+        last: float = 0.0,
+        distribution: bytes | None = None,
+    ) -> None:
+        """`distribution`: histogram of value * 1e6, for the kinds that sample."""
+    @property
+    def name(self) -> str: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def sum(self) -> float: ...
+    @property
+    def min(self) -> float: ...
+    @property
+    def max(self) -> float: ...
+    @property
+    def last(self) -> float: ...
+    @property
+    def distribution(self) -> bytes | None: ...
+
+@final
+class MetricTotal:
+    """A custom metric over all parts."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def sum(self) -> float: ...
+    @property
+    def min(self) -> float: ...
+    @property
+    def max(self) -> float: ...
+    @property
+    def last(self) -> float:
+        """The value reported furthest into the run."""
+    @property
+    def distribution(self) -> Histogram | None: ...
+
+@final
+class SeriesValue:
+    """One interval of a time series; percentiles are None if nothing was timed in it."""
+
+    @property
+    def at_s(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+    @property
+    def failed(self) -> int: ...
+    @property
+    def p50_ms(self) -> float | None: ...
+    @property
+    def p99_ms(self) -> float | None: ...
+
+@final
+class Report:
+    """Everything one slot, or one part, of a workflow has counted so far. Immutable, cumulative
+    and sequenced. Encoded it is a MessagePack map; keys of a newer version are carried on."""
+
+    @staticmethod
+    def decode(data: bytes) -> Report:
+        """Raises ValueError if the data is not a well-formed report."""
+    def encode(self) -> bytes: ...
+    def bounded_for_log(self, parts: int) -> Report:
+        """The final report of a part, small enough for the log to hold those of all parts: older
+        seconds lose their histograms, then get wider. Counts stay."""
+    @property
+    def workflow(self) -> str: ...
+    @property
+    def slot(self) -> int: ...
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def elapsed_s(self) -> float: ...
+    @property
+    def vus(self) -> int:
+        """Virtual users now looping."""
+    @property
+    def iterations(self) -> int: ...
+    @property
+    def cpu_s(self) -> float:
+        """CPU time of the executor since the workflow began."""
+    @property
+    def loop_lag_s(self) -> float:
+        """Worst delay of the executor's loop since the report before."""
+    @property
+    def rss_bytes(self) -> int: ...
+    @property
+    def cpu_wait_s(self) -> float:
+        """Time the executor was ready to run and waited for a core, since the workflow began."""
+    @property
+    def series_s(self) -> int:
+        """Seconds that the widest point of the series stands for."""
+    @property
+    def sent(self) -> int:
+        """Requests handed to the kernel; finished steps where a protocol counts no requests."""
+    @property
+    def finished(self) -> int:
+        """Finished steps and iterations: the measure of progress."""
+    @property
+    def has_histograms(self) -> bool: ...
+
+def shed_reports(reports: Sequence[bytes], bytes_max: int) -> list[bytes]:
+    """The reports with less detail, until they have at most `bytes_max` together: histograms of
+    old seconds go first, then phases, histograms of the whole and the seconds; counts stay.
+    Raises ValueError if one of them is not a report."""
+
+class ReportMerge:
+    """Merges the reports of any number of slots or parts of one workflow. Reports may come in any
+    order, repeatedly or not at all: the state is that of the highest sequence of each attempt."""
+
+    def __new__(
+        cls,
+        workflow: str,
+        steps: Sequence[str],
+        *,
+        headline: Sequence[str] = (),
+        checks: Sequence[str] = (),
+        parts: int | None = None,
+    ) -> Self:
+        """The parts of a workflow with these steps. With `parts`, the number of parts, the seconds
+        of each attempt are kept for `last_report`."""
+    @staticmethod
+    def of_part(workflow: str, *, recent_s: int, histograms_max: int) -> ReportMerge:
+        """The executors of one part, with any steps. The newest `recent_s` seconds stay single;
+        the histograms of older ones are merged if there are at most `histograms_max`."""
+    def apply(self, report: Report | bytes, *, attempt: int = 0) -> Report | None:
+        """Merge one report and return it; None if it is not newer than the last of its slot and
+        attempt. Raises ValueError, and changes nothing, if the report cannot be read, is of
+        another workflow, or has a step that the plan does not have."""
+    @property
+    def version(self) -> int:
+        """Grows with every report."""
+    @property
+    def parts(self) -> int:
+        """Attempts that have reported."""
+    @property
+    def histograms(self) -> int:
+        """How many step histograms a merge of all parts takes."""
+    @property
+    def elapsed_s(self) -> float: ...
+    @property
+    def finished_s(self) -> int:
+        """Seconds that every part has reported whole; at most two behind the foremost part."""
+    @property
+    def vus(self) -> int:
+        """Virtual users now looping: those of the latest attempt of each slot."""
+    @property
+    def iterations(self) -> int: ...
+    def counts(self, step: str) -> StepCounts: ...
+    def headline_counts(self) -> StepCounts: ...
+    def total_counts(self) -> StepCounts:
+        """All steps together, setup and teardown included."""
+    def latency(self, step: str) -> Histogram:
+        """The step's histogram over all parts. Shared: copy it before you change it."""
+    def headline_latency(self) -> Histogram: ...
+    def phases(self, step: str) -> dict[str, Histogram]:
+        """By phase, only those that happened. Decoded on every call: for results, not views."""
+    @property
+    def series_interval_s(self) -> int: ...
+    def series(self, step: str) -> list[SeriesValue]: ...
+    def headline_series(self, until_s: int | None = None) -> list[SeriesValue]:
+        """The headline steps together, in intervals that end by `until_s`."""
+    def checks(self) -> list[CheckReport]:
+        """Every check of the plan and any other that was reported, in that order."""
+    def metric_total(self, name: str) -> MetricTotal: ...
+    def merged(
+        self,
+        *,
+        slot: int,
+        sequence: int,
+        histograms: bool = False,
+        phases: bool = False,
+        seconds: int = 0,
+    ) -> Report | None:
+        """All parts as one report; None before the first report. `seconds`: how many seconds of
+        each step go along, the newest of those that were not acknowledged."""
+    def whole(self, *, slot: int, sequence: int, points_max: int) -> Report | None:
+        """All parts as one report with all histograms and seconds, for a receiver that has none:
+        at most `points_max` seconds of all steps with histograms, ten times as many without."""
+    def acknowledge(self) -> None:
+        """Note that the receiver has the seconds of the last merged report."""
+    def retell(self) -> None:
+        """Note that the receiver is new and has no seconds yet."""
+    def checkpoint(self, slot: int, attempt: int) -> bytes:
+        """The latest report of an attempt with its latest histograms, without phases and seconds;
+        empty if the attempt has not reported."""
+    def last_report(self, slot: int, attempt: int) -> bytes:
+        """The checkpoint of an attempt with its phases and the seconds it has reported."""
+    def end_attempt(self, slot: int, attempt: int) -> None:
+        """Free the seconds kept of an attempt for `last_report`."""
 
 @final
 class Exchange:

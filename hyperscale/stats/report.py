@@ -28,8 +28,8 @@ class SeriesPoint(Struct, kw_only=True, gc=False):
 
     second: int
     total: int
-    failed: int
-    latency: bytes  # HdrHistogram V2 of that second; empty if only the counts were kept
+    failed: int = 0
+    latency: bytes = b""  # HdrHistogram V2 of that second; empty if only the counts were kept
 
 
 class StepReport(Struct, kw_only=True, gc=False):

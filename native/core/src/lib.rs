@@ -1,5 +1,5 @@
 //! The parts of Hyperscale that must be fast or must not be written twice:
-//! the load engine, what it records, the histograms, and below the ledger the
+//! the load engine, what it records, the histograms, reports and their merge, and below the ledger the
 //! consensus core and its durable store. Knows nothing of Python.
 
 pub mod clock;
@@ -8,5 +8,5 @@ pub mod guard;
 pub mod hist;
 pub mod raft;
 pub mod recorder;
-
+pub mod report;
 pub mod store;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::clock;
 use crate::hist::{HistError, Histogram};
+use crate::report::{Counts, Phases, Point, Report, StepReport};
 
 /// Recent seconds kept for re-reporting; the receiver holds the whole series.
 const SERIES_SECONDS_MAX: usize = 600;
@@ -31,29 +32,6 @@ impl Phase {
             Self::FirstByte => "first_byte",
         }
     }
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct Counts {
-    pub total: u64,
-    pub ok: u64,
-    pub failed: u64,
-    pub cut: u64,
-    pub skipped: u64,
-    pub sent: u64,
-    pub bytes_sent: u64,
-    pub bytes_received: u64,
-    pub status_codes: BTreeMap<u16, u64>,
-    pub errors: BTreeMap<String, u64>,
-}
-
-/// One finished second of one step.
-#[derive(Clone, Debug)]
-pub struct Point {
-    pub second: u32,
-    pub total: u64,
-    pub failed: u64,
-    pub latency: Vec<u8>,
 }
 
 /// How one step ended.
@@ -104,7 +82,7 @@ impl Step {
             second: self.second.index,
             total: self.second.total,
             failed: self.second.failed,
-            latency: self.second.latency.encode()?,
+            latency: Some(self.second.latency.encode()?.into()),
         })
     }
 
@@ -141,6 +119,13 @@ impl Step {
         named.filter_map(|(phase, histogram)| histogram.as_deref().map(|h| (phase, h)))
     }
 
+    fn encoded_phases(&self) -> Result<Phases, HistError> {
+        let encoded = self
+            .phases()
+            .map(|(phase, histogram)| Ok((phase.name().into(), histogram.encode()?.into())));
+        encoded.collect()
+    }
+
     /// Finished and current seconds from `from` on.
     pub fn series(&self, from: u32) -> Result<Vec<Point>, HistError> {
         let mut points: Vec<Point> =
@@ -160,6 +145,15 @@ fn count_error(errors: &mut BTreeMap<String, u64>, class: &str) {
     } else {
         *errors.entry("other".to_owned()).or_default() += 1;
     }
+}
+
+/// The seconds that go with a report that has histograms.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Detail {
+    /// The first of them.
+    pub series_from: u32,
+    /// The second of the workflow that is the recorder's second 0.
+    pub offset_s: u32,
 }
 
 #[derive(Debug)]
@@ -203,6 +197,33 @@ impl Recorder {
         Ok(())
     }
 
+    /// Adds the steps, as counted so far, to a report. `detail` says which histograms and seconds
+    /// go along; None leaves them out.
+    pub fn report_steps(
+        &self,
+        report: &mut Report,
+        names: &[String],
+        detail: Option<Detail>,
+    ) -> Result<(), HistError> {
+        for (step, name) in self.steps.iter().zip(names) {
+            let mut row = StepReport {
+                name: name.as_str().into(),
+                counts: step.counts.clone(),
+                ..StepReport::default()
+            };
+            if let Some(Detail { series_from, offset_s }) = detail {
+                row.latency = Some(step.latency.encode()?.into());
+                row.phases = Some(step.encoded_phases()?);
+                row.series = step.series(series_from)?;
+                for point in &mut row.series {
+                    point.second = point.second.saturating_add(offset_s);
+                }
+            }
+            report.steps.push(row);
+        }
+        Ok(())
+    }
+
     pub fn counts_mut(&mut self, step: u32) -> Option<&mut Counts> {
         self.steps.get_mut(step as usize).map(|step| &mut step.counts)
     }
@@ -235,7 +256,7 @@ mod tests {
         let points = step.series(0).unwrap();
         let seen: Vec<_> = points.iter().map(|p| (p.second, p.total, p.failed)).collect();
         assert_eq!(seen, [(0, 1, 0), (1, 2, 1), (4, 1, 0)]);
-        assert_eq!(Histogram::decode(&points[1].latency).unwrap().count(), 2);
+        assert_eq!(Histogram::decode(points[1].latency.as_ref().unwrap()).unwrap().count(), 2);
         assert_eq!(step.series(2).unwrap().len(), 1);
     }
 

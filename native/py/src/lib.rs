@@ -11,6 +11,7 @@ mod hist;
 mod program;
 mod raft;
 mod recorder;
+mod report;
 mod store;
 mod target;
 mod template;
@@ -26,6 +27,14 @@ fn guard_process(control_fd: i32, parent_pid: i32) -> PyResult<()> {
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<hist::Histogram>()?;
     module.add_class::<recorder::Recorder>()?;
+    module.add_class::<report::Report>()?;
+    module.add_class::<report::StepCounts>()?;
+    module.add_class::<report::CheckReport>()?;
+    module.add_class::<report::MetricReport>()?;
+    module.add_class::<report::MetricTotal>()?;
+    module.add_class::<report::SeriesValue>()?;
+    module.add_class::<report::ReportMerge>()?;
+    module.add_function(wrap_pyfunction!(report::shed_reports, module)?)?;
     module.add_class::<exchange::Exchange>()?;
     module.add_class::<template::Tls>()?;
     module.add_class::<template::Template>()?;

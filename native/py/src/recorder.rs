@@ -1,12 +1,14 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use hyperscale_core::clock;
-use hyperscale_core::recorder::{self, Outcome};
+use hyperscale_core::recorder::{self, Detail, Outcome};
+use hyperscale_core::report;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::exchange::Exchange;
+use crate::report::{CheckReport, MetricReport, Report};
 
 /// Shared with the engine, which counts what goes over the wire.
 pub type Shared = Arc<Mutex<recorder::Recorder>>;
@@ -78,6 +80,53 @@ impl Recorder {
         }
     }
 
+    /// The report of everything counted so far. The steps have the names given, in order.
+    #[pyo3(signature = (
+        names, *, workflow, slot, sequence, elapsed_s, vus = 0, iterations = 0, histograms = false,
+        series_from = 0, offset_s = 0, checks = Vec::new(), metrics = Vec::new(), cpu_s = 0.0,
+        loop_lag_s = 0.0, rss_bytes = 0, cpu_wait_s = 0.0
+    ))]
+    #[allow(clippy::too_many_arguments)] // all of them named by the caller
+    fn report(
+        &self,
+        names: Vec<String>,
+        workflow: &str,
+        slot: u32,
+        sequence: u64,
+        elapsed_s: f64,
+        vus: u64,
+        iterations: u64,
+        histograms: bool,
+        series_from: u32,
+        offset_s: u32,
+        checks: Vec<CheckReport>,
+        metrics: Vec<MetricReport>,
+        cpu_s: f64,
+        loop_lag_s: f64,
+        rss_bytes: u64,
+        cpu_wait_s: f64,
+    ) -> PyResult<Report> {
+        let mut report = report::Report {
+            workflow: workflow.into(),
+            slot,
+            sequence,
+            elapsed_s,
+            vus,
+            iterations,
+            checks: checks.into_iter().map(|check| check.inner).collect(),
+            metrics: metrics.into_iter().map(|metric| metric.inner).collect(),
+            cpu_s,
+            loop_lag_s,
+            rss_bytes,
+            cpu_wait_s,
+            series_s: 1,
+            ..report::Report::default()
+        };
+        let detail = histograms.then_some(Detail { series_from, offset_s });
+        lock(&self.shared).report_steps(&mut report, &names, detail).map_err(to_py)?;
+        Ok(Report::of(report))
+    }
+
     #[pyo3(signature = (histograms = false, series_from = None))]
     fn snapshot<'py>(
         &self,
@@ -105,7 +154,7 @@ impl Recorder {
             let series = PyList::empty(py);
             if histograms {
                 for point in step.series(series_from.unwrap_or(0)).map_err(to_py)? {
-                    let latency = PyBytes::new(py, &point.latency);
+                    let latency = PyBytes::new(py, point.latency.as_deref().unwrap_or_default());
                     series.append((point.second, point.total, point.failed, latency))?;
                 }
             }

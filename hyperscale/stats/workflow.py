@@ -1,0 +1,99 @@
+"""The statistics of one workflow, merged from the reports of its parts.
+
+The merge is native (`ReportMerge`); this module adds what the plan knows: which steps make the
+*headline* (its TEST steps, or its ACTION steps if it has no TEST step) and the kinds of metrics.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+from hyperscale._native import Histogram, ReportMerge
+from hyperscale.plan import MetricKind, StepKind, WorkflowPlan
+from hyperscale.stats.histograms import METRIC_SCALE
+
+PHASES = ("blocked", "connect", "tls", "first_byte")
+
+_RECORDED = (StepKind.TEST, StepKind.ACTION, StepKind.SETUP, StepKind.TEARDOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricStats:
+    """A custom metric over all parts. `distribution` only for the kinds that sample."""
+
+    name: str
+    kind: MetricKind
+    count: int = 0
+    sum: float = 0.0
+    min: float = 0.0
+    max: float = 0.0
+    last: float = 0.0
+    distribution: Histogram | None = None
+
+    def value(self, elapsed_s: float) -> float | None:
+        """Return the one number a metric stands for; None if it was never recorded."""
+        if not self.count:
+            return None
+        match self.kind:
+            case MetricKind.COUNT:
+                return self.sum
+            case MetricKind.RATE:
+                return self.sum / elapsed_s if elapsed_s > 0 else 0.0
+            case MetricKind.GAUGE:
+                return self.last
+            case MetricKind.DISTRIBUTION | MetricKind.TIMER:
+                return self.sum / self.count
+
+    def quantile(self, q: float) -> float | None:
+        """Return the value at quantile `q`; None for kinds that do not sample."""
+        if self.distribution is None or not self.distribution.count:
+            return None
+        # Buckets round up; the true extremes are known and bound the answer.
+        value = self.distribution.quantile_ns(q) / METRIC_SCALE
+        return max(self.min, min(value, self.max))
+
+
+class WorkflowStats(ReportMerge):
+    """All parts of one workflow. Feed it reports, ask it for totals."""
+
+    plan: WorkflowPlan
+    headline_steps: tuple[str, ...]
+    steps: tuple[tuple[str, StepKind], ...]
+    """Name and kind of every step that is recorded, in the plan's order."""
+
+    def __new__(cls, plan: WorkflowPlan, *, parts: int | None = None) -> Self:
+        """`parts`: the number of parts, if `last_report` will be asked for."""
+        steps = tuple((step.name, step.kind) for step in plan.steps if step.kind in _RECORDED)
+        tests = tuple(name for name, kind in steps if kind is StepKind.TEST)
+        headline = tests or tuple(name for name, kind in steps if kind is StepKind.ACTION)
+        made = super().__new__(
+            cls,
+            plan.name,
+            [name for name, _ in steps],
+            headline=headline,
+            checks=[step.name for step in plan.steps if step.kind is StepKind.CHECK],
+            parts=parts,
+        )
+        made.plan, made.headline_steps, made.steps = plan, headline, steps
+        return made
+
+    def metrics(self) -> list[MetricStats]:
+        """Return every metric of the plan."""
+        return [self._metric(metric.name, metric.kind) for metric in self.plan.metrics]
+
+    def metric(self, name: str) -> MetricStats:
+        """Return one metric of the plan."""
+        kind = next(metric.kind for metric in self.plan.metrics if metric.name == name)
+        return self._metric(name, kind)
+
+    def _metric(self, name: str, kind: MetricKind) -> MetricStats:
+        total = self.metric_total(name)
+        return MetricStats(
+            name=name,
+            kind=kind,
+            count=total.count,
+            sum=total.sum,
+            min=total.min,
+            max=total.max,
+            last=total.last,
+            distribution=total.distribution,
+        )

@@ -1,0 +1,782 @@
+//! Reports of any number of slots or parts, merged.
+//!
+//! Reports are cumulative and sequenced: applied in any order, with repeats and losses, they end
+//! in the state that the highest sequences describe. Counts are summed as reports come (the old
+//! ones subtracted, the new ones added); histograms stay encoded until they are read.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::history::{Budget, History};
+use super::series::{tier_for, tier_of_width, values, width_of, SeriesValue, StepSeries, TIERS_S};
+use super::{
+    joined, merged, CheckReport, Counts, Encoded, MetricReport, Phases, Point, Report, StepReport,
+    Unknown,
+};
+use crate::hist::Histogram;
+use crate::recorder::Phase;
+
+/// A second is closed once every part is this far past it, so that the reports that complete it
+/// have come...
+const OPEN_S: f64 = 5.0;
+/// ... but a part that is stuck holds it open no longer than this. Its points are added late.
+const OPEN_S_MAX: f64 = 60.0;
+/// How far a second may be ahead of the time its report gives: their clocks start apart.
+const AHEAD_S: u32 = 2;
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum MergeError {
+    #[error("a report of workflow {found:?} among those of {expected:?}")]
+    Workflow { found: String, expected: String },
+    #[error("workflow {workflow:?} has no step {step:?}")]
+    Step { workflow: String, step: String },
+}
+
+/// Which seconds go with a merged report.
+#[derive(Clone, Copy, Debug)]
+pub enum Telling {
+    /// None at all.
+    Nothing,
+    /// The newest of those the receiver does not have, at most this many of each step.
+    Newest(usize),
+    /// All of them, for a receiver that has nothing: at most this many with histograms, of all
+    /// steps together, and `COUNTED_PER_TIMED` times as many without.
+    Whole(usize),
+}
+
+/// A point without its histogram is that much smaller.
+const COUNTED_PER_TIMED: usize = 10;
+
+/// A custom metric over all parts.
+#[derive(Debug, Default)]
+pub struct MetricTotal {
+    pub count: u64,
+    pub sum: f64,
+    pub min: f64,
+    pub max: f64,
+    /// The value reported furthest into the run.
+    pub last: f64,
+    pub distribution: Option<Histogram>,
+}
+
+/// When seconds are closed, and which steps are taken.
+#[derive(Debug)]
+enum Kind {
+    /// The merge of a workflow's parts. It takes the steps of the plan.
+    Workflow { budget: Option<Budget> },
+    /// The merge of a part's executors. It takes any step, keeps the newest `recent_s` seconds
+    /// open, and merges the histograms of older ones if there are at most `histograms_max`.
+    Part { recent_s: u32, histograms_max: usize },
+}
+
+#[derive(Debug)]
+struct Step {
+    name: Box<str>,
+    counts: Counts,
+    series: StepSeries,
+    /// Grows when a part has reported a new histogram.
+    histograms_version: u64,
+}
+
+/// The latest that was reported of one step of one part, each with the sequence of its report: a
+/// report without histograms means "as last reported".
+#[derive(Debug, Default)]
+struct PartStep {
+    latency: Option<(u64, Encoded)>,
+    phases: Option<(u64, Phases)>,
+    history: History,
+}
+
+#[derive(Debug)]
+struct Part {
+    latest: Arc<Report>,
+    /// The places, in `Merge::steps`, of the steps of the latest report.
+    places: Vec<usize>,
+    /// How far into the run its seconds are known.
+    series_until_s: f64,
+    steps: Vec<PartStep>,
+    distributions: Vec<(Box<str>, u64, Encoded)>,
+}
+
+impl Part {
+    fn latency(&self, place: usize) -> Option<&Encoded> {
+        self.steps.get(place)?.latency.as_ref().map(|(_, histogram)| histogram)
+    }
+
+    fn phases(&self, place: usize) -> Option<&Phases> {
+        self.steps.get(place)?.phases.as_ref().map(|(_, phases)| phases)
+    }
+
+    fn distribution(&self, metric: &str) -> Option<&Encoded> {
+        let mut kept = self.distributions.iter();
+        kept.find(|(name, _, _)| **name == *metric).map(|(_, _, histogram)| histogram)
+    }
+
+    fn keep_distribution(&mut self, metric: &MetricReport, sequence: u64) {
+        let Some(histogram) = &metric.distribution else { return };
+        let mut kept = self.distributions.iter_mut();
+        match kept.find(|(name, _, _)| *name == metric.name) {
+            Some((_, known, kept)) if sequence > *known => {
+                (*known, *kept) = (sequence, Arc::clone(histogram));
+            }
+            Some(_) => {}
+            None => {
+                self.distributions.push((metric.name.clone(), sequence, Arc::clone(histogram)));
+            }
+        }
+    }
+
+    fn step(&mut self, place: usize) -> Option<&mut PartStep> {
+        if place >= self.steps.len() {
+            self.steps.resize_with(place + 1, PartStep::default);
+        }
+        self.steps.get_mut(place)
+    }
+}
+
+fn is_newer<T>(known: Option<&(u64, T)>, sequence: u64) -> bool {
+    known.is_none_or(|(known, _)| sequence > *known)
+}
+
+#[derive(Debug)]
+pub struct Merge {
+    workflow: Box<str>,
+    kind: Kind,
+    steps: Vec<Step>,
+    places: HashMap<Box<str>, usize>,
+    /// Slot and attempt, and the place in `parts`.
+    keys: BTreeMap<(u32, u32), u32>,
+    parts: Vec<Part>,
+    version: u64,
+    /// The widest interval of which only the whole was reported.
+    series_s: u32,
+    closed_at_s: Option<u32>,
+    /// The worst loop lag since the last merged report.
+    loop_lag_s: f64,
+    headline: Vec<SeriesValue>,
+}
+
+impl Merge {
+    /// The merge of a workflow's parts. With `parts`, how many there are, the seconds of each
+    /// attempt are kept for `last_report`.
+    #[must_use]
+    pub fn of_workflow(workflow: &str, steps: &[String], parts: Option<usize>) -> Self {
+        let budget = parts.map(|parts| Budget::of(parts, steps.len()));
+        let mut made = Self::new(workflow, Kind::Workflow { budget });
+        for name in steps {
+            made.add_step(name);
+        }
+        made
+    }
+
+    /// The merge of a part's executors.
+    #[must_use]
+    pub fn of_part(workflow: &str, recent_s: u32, histograms_max: usize) -> Self {
+        Self::new(workflow, Kind::Part { recent_s, histograms_max })
+    }
+
+    fn new(workflow: &str, kind: Kind) -> Self {
+        Self {
+            workflow: workflow.into(),
+            kind,
+            steps: Vec::new(),
+            places: HashMap::new(),
+            keys: BTreeMap::new(),
+            parts: Vec::new(),
+            version: 0,
+            series_s: 1,
+            closed_at_s: None,
+            loop_lag_s: 0.0,
+            headline: Vec::new(),
+        }
+    }
+
+    fn add_step(&mut self, name: &str) -> usize {
+        let place = self.steps.len();
+        self.places.insert(name.into(), place);
+        self.steps.push(Step {
+            name: name.into(),
+            counts: Counts::default(),
+            series: StepSeries::default(),
+            histograms_version: 0,
+        });
+        place
+    }
+
+    /// How many steps are merged here.
+    #[must_use]
+    pub fn steps(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// The place of a step that is merged here.
+    #[must_use]
+    pub fn place(&self, step: &str) -> Option<usize> {
+        self.places.get(step).copied()
+    }
+
+    // -- feeding
+
+    /// Merges one report of one attempt. False if the report is not newer than the last one of
+    /// its attempt; its histograms and seconds are then taken if they are new.
+    ///
+    /// # Errors
+    /// A report of another workflow or of steps that the plan does not have changes nothing.
+    pub fn apply(&mut self, report: &Arc<Report>, attempt: u32) -> Result<bool, MergeError> {
+        let places = self.places_of(report)?;
+        let key = (report.slot, attempt);
+        let (index, is_newer_report) = match self.keys.get(&key) {
+            Some(&index) => (index, self.replace_latest(index, report, &places)),
+            None => (self.add_part(key, report, &places), true),
+        };
+        self.keep(index, report, &places, is_newer_report);
+        self.series_s = self.series_s.max(report.series_s);
+        self.loop_lag_s = self.loop_lag_s.max(report.loop_lag_s);
+        self.version += 1;
+        self.close_seconds(report);
+        Ok(is_newer_report)
+    }
+
+    fn places_of(&mut self, report: &Report) -> Result<Vec<usize>, MergeError> {
+        if report.workflow != self.workflow {
+            return Err(MergeError::Workflow {
+                found: report.workflow.to_string(),
+                expected: self.workflow.to_string(),
+            });
+        }
+        let mut places = Vec::with_capacity(report.steps.len());
+        for step in &report.steps {
+            let place = match (self.place(&step.name), &self.kind) {
+                (Some(place), _) => place,
+                (None, Kind::Part { .. }) => self.add_step(&step.name),
+                (None, Kind::Workflow { .. }) => {
+                    return Err(MergeError::Step {
+                        workflow: self.workflow.to_string(),
+                        step: step.name.to_string(),
+                    });
+                }
+            };
+            places.push(place);
+        }
+        Ok(places)
+    }
+
+    fn add_part(&mut self, key: (u32, u32), report: &Arc<Report>, places: &[usize]) -> u32 {
+        #[allow(clippy::cast_possible_truncation)] // memory ends long before
+        let index = self.parts.len() as u32;
+        self.keys.insert(key, index);
+        self.parts.push(Part {
+            latest: Arc::clone(report),
+            places: places.to_vec(),
+            series_until_s: 0.0,
+            steps: Vec::new(),
+            distributions: Vec::new(),
+        });
+        self.count(report, places, Counts::add);
+        index
+    }
+
+    /// Replaces a part's latest report if this one is newer, and the counts it had.
+    fn replace_latest(&mut self, index: u32, report: &Arc<Report>, places: &[usize]) -> bool {
+        let Some(part) = self.parts.get_mut(index as usize) else { return false };
+        if report.sequence <= part.latest.sequence {
+            return false;
+        }
+        let before = std::mem::replace(&mut part.latest, Arc::clone(report));
+        let before_places = std::mem::replace(&mut part.places, places.to_vec());
+        self.count(&before, &before_places, Counts::subtract);
+        self.count(report, places, Counts::add);
+        true
+    }
+
+    fn count(&mut self, report: &Report, places: &[usize], with: fn(&mut Counts, &Counts)) {
+        for (reported, &place) in report.steps.iter().zip(places) {
+            if let Some(step) = self.steps.get_mut(place) {
+                with(&mut step.counts, &reported.counts);
+            }
+        }
+    }
+
+    /// Keeps the histograms and seconds of a report.
+    fn keep(&mut self, index: u32, report: &Report, places: &[usize], is_newer_report: bool) {
+        let Some(part) = self.parts.get_mut(index as usize) else { return };
+        let sequence = report.sequence;
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let last_s = report.elapsed_s as u32 + AHEAD_S;
+        for (reported, &place) in report.steps.iter().zip(places) {
+            if reported.latency.is_none() && reported.series.is_empty() && reported.phases.is_none()
+            {
+                continue; // as most reports do: between two with histograms the counts run ahead
+            }
+            let (Some(step), Some(kept)) = (self.steps.get_mut(place), part.step(place)) else {
+                continue;
+            };
+            if let Some(latency) = &reported.latency {
+                if is_newer(kept.latency.as_ref(), sequence) {
+                    kept.latency = Some((sequence, Arc::clone(latency)));
+                    step.histograms_version += 1;
+                }
+            }
+            if let Some(phases) = &reported.phases {
+                if is_newer(kept.phases.as_ref(), sequence) {
+                    kept.phases = Some((sequence, phases.clone()));
+                }
+            }
+            let end = reported.series.partition_point(|point| point.second <= last_s);
+            let series = reported.series.get(..end).unwrap_or_default();
+            step.series.offer(index, series);
+            if let (Kind::Workflow { budget: Some(budget) }, true) = (&self.kind, is_newer_report) {
+                kept.history.offer(series, report.series_s, *budget);
+            }
+            if reported.latency.is_some() || !reported.series.is_empty() {
+                part.series_until_s = part.series_until_s.max(report.elapsed_s);
+            }
+        }
+        for metric in &report.metrics {
+            part.keep_distribution(metric, sequence);
+        }
+    }
+
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    fn close_seconds(&mut self, report: &Report) {
+        match self.kind {
+            Kind::Workflow { .. } => {
+                // Once a second is enough; looking at all parts for each report is not.
+                let at_s = report.elapsed_s as u32;
+                if self.closed_at_s.is_some_and(|closed_s| at_s <= closed_s) {
+                    return;
+                }
+                self.closed_at_s = Some(at_s);
+                let (mut least_s, mut most_s) = (f64::MAX, 0.0_f64);
+                for part in &self.parts {
+                    least_s = least_s.min(part.latest.elapsed_s);
+                    most_s = most_s.max(part.latest.elapsed_s);
+                }
+                let before_s = (least_s - OPEN_S).max(most_s - OPEN_S_MAX).max(0.0) as u32;
+                for step in &mut self.steps {
+                    step.series.close(before_s, true);
+                }
+            }
+            Kind::Part { recent_s, histograms_max } => {
+                let is_affordable = self.histograms() <= histograms_max;
+                for step in &mut self.steps {
+                    if step.series.recent() > (recent_s + TIERS_S[1]) as usize {
+                        let newest_s = step.series.newest_s().unwrap_or_default();
+                        step.series.close(newest_s.saturating_sub(recent_s), is_affordable);
+                    }
+                }
+            }
+        }
+    }
+
+    // -- the workflow as a whole
+
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Attempts that have reported.
+    #[must_use]
+    pub fn parts(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// How many step histograms the merge of all parts takes.
+    #[must_use]
+    pub fn histograms(&self) -> usize {
+        self.parts.iter().map(|part| part.latest.steps.len()).sum()
+    }
+
+    #[must_use]
+    pub fn elapsed_s(&self) -> f64 {
+        self.parts.iter().map(|part| part.latest.elapsed_s).fold(0.0, f64::max)
+    }
+
+    /// Seconds that every part has reported whole; at most two behind the foremost part.
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    pub fn finished_s(&self) -> u32 {
+        let until_s = || self.parts.iter().map(|part| part.series_until_s as u32);
+        let (least_s, most_s) = (until_s().min().unwrap_or(0), until_s().max().unwrap_or(0));
+        least_s.max(most_s.saturating_sub(2))
+    }
+
+    /// Virtual users now looping: those of each slot's latest attempt; earlier ones are gone.
+    #[must_use]
+    pub fn vus(&self) -> u64 {
+        let mut sum: u64 = 0;
+        let mut keys = self.keys.iter().peekable();
+        while let Some((&(slot, _), &index)) = keys.next() {
+            if keys.peek().is_none_or(|(&(next_slot, _), _)| next_slot != slot) {
+                let vus = self.parts.get(index as usize).map_or(0, |part| part.latest.vus);
+                sum = sum.wrapping_add(vus);
+            }
+        }
+        sum
+    }
+
+    #[must_use]
+    pub fn iterations(&self) -> u64 {
+        self.sum(|report| report.iterations)
+    }
+
+    fn sum(&self, of: fn(&Report) -> u64) -> u64 {
+        self.parts.iter().fold(0, |sum, part| sum.wrapping_add(of(&part.latest)))
+    }
+
+    /// Parts by slot and attempt.
+    fn in_order(&self) -> impl Iterator<Item = ((u32, u32), &Part)> + Clone {
+        let found = self.keys.iter().map(|(&key, &index)| (key, self.parts.get(index as usize)));
+        found.filter_map(|(key, part)| Some((key, part?)))
+    }
+
+    // -- steps
+
+    #[must_use]
+    pub fn counts(&self, place: usize) -> Option<&Counts> {
+        self.steps.get(place).map(|step| &step.counts)
+    }
+
+    /// Grows when the histogram of the step has changed.
+    #[must_use]
+    pub fn histograms_version(&self, place: usize) -> u64 {
+        self.steps.get(place).map_or(0, |step| step.histograms_version)
+    }
+
+    /// The step's histogram over all parts.
+    #[must_use]
+    pub fn latency(&self, place: usize) -> Histogram {
+        merged(self.parts.iter().filter_map(|part| part.latency(place).map(AsRef::as_ref)))
+    }
+
+    /// The histograms of the phases that happened, in the order of `Phase::ALL`.
+    #[must_use]
+    pub fn phases(&self, place: usize) -> Vec<(&'static str, Histogram)> {
+        let named = Phase::ALL.into_iter().map(Phase::name);
+        let found = named.filter_map(|name| {
+            let payloads = self.phase(place, name);
+            payloads.clone().next()?;
+            Some((name, merged(payloads.map(AsRef::as_ref))))
+        });
+        found.collect()
+    }
+
+    fn phase<'a>(
+        &'a self,
+        place: usize,
+        name: &'a str,
+    ) -> impl Iterator<Item = &'a Encoded> + Clone {
+        let phases = self.in_order().filter_map(move |(_, part)| part.phases(place));
+        phases.flatten().filter(move |(phase, _)| **phase == *name).map(|(_, histogram)| histogram)
+    }
+
+    // -- over time
+
+    /// The finest tier that holds the run whole, and splits nothing that was reported as one.
+    fn tier(&self) -> usize {
+        tier_for(self.elapsed_s()).max(tier_of_width(self.series_s))
+    }
+
+    #[must_use]
+    pub fn series_interval_s(&self) -> u32 {
+        width_of(self.tier())
+    }
+
+    #[must_use]
+    pub fn series(&self, place: usize) -> Vec<SeriesValue> {
+        let tier = self.tier();
+        let cells = self.steps.get(place).into_iter().flat_map(|step| step.series.cells(tier));
+        values(cells, width_of(tier), self.elapsed_s(), &[])
+    }
+
+    /// The steps at `places` together, in intervals that end by `until_s`. Always asked for the
+    /// same steps: values that still hold are not computed again.
+    pub fn headline_series(&mut self, places: &[usize], until_s: Option<u32>) -> Vec<SeriesValue> {
+        let tier = self.tier();
+        let width_s = width_of(tier);
+        let until_s = until_s.unwrap_or(u32::MAX);
+        let is_shown = |at_s: u32| at_s.saturating_add(width_s) <= until_s;
+        let steps = places.iter().filter_map(|&place| self.steps.get(place));
+        let cells = steps.flat_map(|step| step.series.cells(tier));
+        let cells = cells.filter(|cell| is_shown(cell.at_s));
+        let mut found = values(cells, width_s, self.elapsed_s(), &self.headline);
+        found.retain(|value| is_shown(value.at_s));
+        self.headline.clone_from(&found);
+        found
+    }
+
+    // -- checks and metrics
+
+    /// The checks of the plan, and any other that was reported, in that order.
+    #[must_use]
+    pub fn checks(&self, planned: &[String]) -> Vec<CheckReport> {
+        let named = |name: &str| CheckReport { name: name.into(), ..CheckReport::default() };
+        let mut merged: Vec<CheckReport> = planned.iter().map(|name| named(name)).collect();
+        for check in self.in_order().flat_map(|(_, part)| &part.latest.checks) {
+            let place = merged.iter().position(|known| known.name == check.name);
+            let place = place.unwrap_or_else(|| {
+                merged.push(named(&check.name));
+                merged.len() - 1
+            });
+            if let Some(into) = merged.get_mut(place) {
+                into.passed = into.passed.wrapping_add(check.passed);
+                into.failed = into.failed.wrapping_add(check.failed);
+                if into.first_failure.is_none() {
+                    into.first_failure.clone_from(&check.first_failure);
+                }
+            }
+        }
+        merged
+    }
+
+    #[must_use]
+    pub fn metric(&self, name: &str) -> MetricTotal {
+        let mut total = self.metric_counts(name);
+        let sampled = self.distributions(name);
+        if sampled.clone().next().is_some() {
+            total.distribution = Some(merged(sampled.map(AsRef::as_ref)));
+        }
+        total
+    }
+
+    fn distributions<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Encoded> + Clone {
+        self.in_order().filter_map(move |(_, part)| part.distribution(name))
+    }
+
+    fn metric_counts(&self, name: &str) -> MetricTotal {
+        let mut total = MetricTotal::default();
+        let mut last_s = f64::NEG_INFINITY;
+        for (_, part) in self.in_order() {
+            let reported = part.latest.metrics.iter();
+            for metric in reported.filter(|metric| *metric.name == *name && metric.count > 0) {
+                let is_first = total.count == 0;
+                total.min = if is_first { metric.min } else { total.min.min(metric.min) };
+                total.max = if is_first { metric.max } else { total.max.max(metric.max) };
+                total.count = total.count.wrapping_add(metric.count);
+                total.sum += metric.sum;
+                // Each core has a last value of its own. The one reported furthest into the run
+                // counts, and of equals that of the lowest slot.
+                if part.latest.elapsed_s > last_s {
+                    last_s = part.latest.elapsed_s;
+                    total.last = metric.last;
+                }
+            }
+        }
+        total
+    }
+
+    // -- one report of all parts
+
+    /// All parts as one report of slot `slot`. None if nothing was reported yet.
+    pub fn merged(
+        &mut self,
+        slot: u32,
+        sequence: u64,
+        with_histograms: bool,
+        with_phases: bool,
+        telling: Telling,
+    ) -> Option<Report> {
+        if self.parts.is_empty() {
+            return None;
+        }
+        let mut report = Report {
+            workflow: self.workflow.clone(),
+            slot,
+            sequence,
+            elapsed_s: self.elapsed_s(),
+            vus: self.vus(),
+            iterations: self.iterations(),
+            checks: self.checks(&[]),
+            metrics: self.merged_metrics(with_histograms),
+            cpu_s: self.parts.iter().map(|part| part.latest.cpu_s).sum(),
+            loop_lag_s: std::mem::take(&mut self.loop_lag_s),
+            rss_bytes: self.sum(|report| report.rss_bytes),
+            cpu_wait_s: self.parts.iter().map(|part| part.latest.cpu_wait_s).sum(),
+            series_s: 1,
+            ..Report::default()
+        };
+        for (_, part) in self.in_order() {
+            report.unknown.adopt(&part.latest.unknown);
+        }
+        let places = self.reported_places();
+        for &place in &places {
+            report.steps.extend(self.merged_step(place, with_histograms, with_phases));
+        }
+        self.tell(&mut report, &places, telling);
+        Some(report)
+    }
+
+    /// The steps of the latest reports, in the order in which they come.
+    fn reported_places(&self) -> Vec<usize> {
+        let mut is_known = vec![false; self.steps.len()];
+        let mut found = Vec::new();
+        for &place in self.in_order().flat_map(|(_, part)| &part.places) {
+            if let Some(known) = is_known.get_mut(place) {
+                if !std::mem::replace(known, true) {
+                    found.push(place);
+                }
+            }
+        }
+        found
+    }
+
+    fn merged_step(
+        &self,
+        place: usize,
+        with_histograms: bool,
+        with_phases: bool,
+    ) -> Option<StepReport> {
+        let step = self.steps.get(place)?;
+        let latencies = self.in_order().filter_map(|(_, part)| part.latency(place));
+        let phases = Phase::ALL.into_iter().map(Phase::name);
+        let phases =
+            phases.filter_map(|name| Some((name.into(), joined(self.phase(place, name))?)));
+        let mut unknown = Unknown::default();
+        for (_, part) in self.in_order() {
+            let reported = part.latest.steps.iter().zip(&part.places);
+            for (reported, _) in reported.filter(|(_, &at)| at == place) {
+                unknown.adopt(&reported.unknown);
+            }
+        }
+        Some(StepReport {
+            name: step.name.clone(),
+            counts: step.counts.clone(),
+            latency: with_histograms.then(|| joined(latencies)).flatten(),
+            phases: with_phases.then(|| phases.collect()),
+            series: Vec::new(),
+            unknown,
+        })
+    }
+
+    fn merged_metrics(&self, with_histograms: bool) -> Vec<MetricReport> {
+        let mut found: Vec<MetricReport> = Vec::new();
+        for metric in self.in_order().flat_map(|(_, part)| &part.latest.metrics) {
+            if found.iter().any(|known| known.name == metric.name) {
+                continue;
+            }
+            let total = self.metric_counts(&metric.name);
+            let distribution = with_histograms.then(|| joined(self.distributions(&metric.name)));
+            found.push(MetricReport {
+                name: metric.name.clone(),
+                kind: metric.kind.clone(),
+                count: total.count,
+                sum: total.sum,
+                min: total.min,
+                max: total.max,
+                last: total.last,
+                distribution: distribution.flatten(),
+            });
+        }
+        found
+    }
+
+    fn tell(&mut self, report: &mut Report, places: &[usize], telling: Telling) {
+        for step in &mut self.steps {
+            step.series.lose(); // nothing more is heard of the last report
+        }
+        let timed_max = match telling {
+            Telling::Nothing => return,
+            Telling::Newest(count) => count,
+            Telling::Whole(points_max) => points_max / self.steps.len().max(1),
+        };
+        let tier = tier_for(report.elapsed_s);
+        for (told, &place) in report.steps.iter_mut().zip(places) {
+            let Some(step) = self.steps.get_mut(place) else { continue };
+            if let Telling::Newest(_) = telling {
+                told.series = step.series.tell(timed_max);
+                continue;
+            }
+            told.series = step.series.past(tier);
+            if !told.series.is_empty() {
+                report.series_s = width_of(tier);
+            }
+            told.series.extend(step.series.tell_all(timed_max));
+        }
+        if let Telling::Whole(points_max) = telling {
+            report.keep_timed(timed_max);
+            report.keep_points(points_max.saturating_mul(COUNTED_PER_TIMED));
+        }
+    }
+
+    /// The receiver has the seconds of the last merged report.
+    pub fn acknowledge(&mut self) {
+        self.steps.iter_mut().for_each(|step| step.series.take());
+    }
+
+    /// There is a new receiver, which has no seconds yet.
+    pub fn retell(&mut self) {
+        self.steps.iter_mut().for_each(|step| step.series.forget_told());
+    }
+
+    // -- one attempt
+
+    /// The latest report of an attempt with its latest histograms, without phases and seconds.
+    #[must_use]
+    pub fn checkpoint(&self, slot: u32, attempt: u32) -> Option<Report> {
+        self.attempt_report(slot, attempt, |_, _| (None, Vec::new()))
+    }
+
+    /// The checkpoint of an attempt with its phases and the seconds it has reported.
+    #[must_use]
+    pub fn last_report(&self, slot: u32, attempt: u32) -> Option<Report> {
+        let mut series_s = 1;
+        let mut report = self.attempt_report(slot, attempt, |part, place| {
+            let mut series: Vec<Point> = Vec::new();
+            if let (Kind::Workflow { budget: Some(budget) }, Some(step)) =
+                (&self.kind, part.steps.get(place))
+            {
+                let width_s;
+                (series, width_s) = step.history.points(*budget);
+                series_s = series_s.max(width_s);
+            }
+            (part.phases(place).cloned(), series)
+        })?;
+        report.series_s = series_s;
+        Some(report)
+    }
+
+    fn attempt_report(
+        &self,
+        slot: u32,
+        attempt: u32,
+        mut detail: impl FnMut(&Part, usize) -> (Option<Phases>, Vec<Point>),
+    ) -> Option<Report> {
+        let part = self.parts.get(*self.keys.get(&(slot, attempt))? as usize)?;
+        let latest = &part.latest;
+        let steps = latest.steps.iter().zip(&part.places).map(|(step, &place)| {
+            let (phases, series) = detail(part, place);
+            StepReport {
+                name: step.name.clone(),
+                counts: step.counts.clone(),
+                latency: part.latency(place).cloned(),
+                phases,
+                series,
+                unknown: step.unknown.clone(),
+            }
+        });
+        let metrics = latest.metrics.iter().map(|metric| MetricReport {
+            distribution: part.distribution(&metric.name).cloned(),
+            ..metric.clone()
+        });
+        Some(Report {
+            steps: steps.collect(),
+            metrics: metrics.collect(),
+            checks: latest.checks.clone(),
+            workflow: latest.workflow.clone(),
+            unknown: latest.unknown.clone(),
+            series_s: 1,
+            ..**latest
+        })
+    }
+
+    /// Frees the seconds kept of an attempt that has ended.
+    pub fn end_attempt(&mut self, slot: u32, attempt: u32) {
+        let index = self.keys.get(&(slot, attempt)).copied();
+        if let Some(part) = index.and_then(|index| self.parts.get_mut(index as usize)) {
+            for step in &mut part.steps {
+                step.history = History::default();
+            }
+        }
+    }
+}
