@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hyperscale.client.api import JobSubmission
     from hyperscale.client.client import HyperscaleClient
+    from hyperscale.client.submission import JobSubmission
     from hyperscale.graph import (
         Provide,
         Use,
@@ -50,7 +50,7 @@ __all__ = [
 
 _HOMES = {
     "HyperscaleClient": "hyperscale.client.client",
-    "JobSubmission": "hyperscale.client.api",
+    "JobSubmission": "hyperscale.client.submission",
     "LocalRunner": "hyperscale.runner",
     "ManagerServer": "hyperscale.nodes.manager",
     "WorkerServer": "hyperscale.nodes.worker",

@@ -149,17 +149,6 @@ NAMES_PENDING = {
     "Workflow",
 }
 
-LABS_PENDING = {
-    "tests/clients/lab.py",
-    "tests/cluster/lab.py",
-    "tests/execution/lab.py",
-    "tests/netlab/lab.py",
-    "tests/nodes/agent/lab.py",
-    "tests/nodes/client/lab.py",
-    "tests/nodes/lab.py",
-    "tests/wire/lab.py",
-}
-
 # Tests say what must be refused, so they may write it down.
 MACHINE_PATHS = re.compile(r"/(?:home|root|Users|work)/[a-z]")
 LEFTOVERS = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b|unimplemented!|todo!\(")
@@ -257,7 +246,7 @@ def test_a_public_class_name_exists_once_in_the_package() -> None:
 
 
 def test_tests_share_one_lab() -> None:
-    assert not set(figures.test_labs()) - LABS_PENDING
+    assert not figures.test_labs()
 
 
 @pytest.mark.parametrize("path", OWNERS, ids=name_of)

@@ -38,7 +38,7 @@ async def follow_to_end(
 ) -> int:
     """Shows the job until it has ended, then its results; returns the exit code."""
     from hyperscale.cli.client_flags import where
-    from hyperscale.client.watch import concluded
+    from hyperscale.client.job_display import with_results
     from hyperscale.runner.drive import OutputLog
     from hyperscale.ui import open_ui
 
@@ -55,7 +55,7 @@ async def follow_to_end(
         if last is not None:
             result = await unless_interrupted(client.get_results(job), name="results")
         if last is not None and result is not None:
-            ui.update(concluded(last[1], result))
+            ui.update(with_results(last[1], result))
             problems = await destination.publish(result, ui, reporters)
     if last is None:
         _say(
@@ -83,7 +83,7 @@ async def _show(
     client: "HyperscaleClient", job: str, ui: "Ui", logs: "_Logs", *, is_known: bool
 ) -> "tuple[WatchJobUpdate, RunView]":
     from hyperscale.cli.client_flags import Troubles
-    from hyperscale.client.watch import shown
+    from hyperscale.client.job_display import display_of
 
     last: WatchJobUpdate | None = None
     view: RunView | None = None  # without what was waited, which the clock forgets at the start
@@ -99,7 +99,7 @@ async def _show(
     client.on_trouble = on_trouble
     async for news in client.follow_job(job, is_known=is_known):
         last = news
-        view = shown(news, view)
+        view = display_of(news, view)
         waited_s = 0.0 if news.job.started_ms else time.monotonic() - began_s
         timed = replace(view, elapsed_s=max(waited_s, view.elapsed_s))
         if not news.job.ended_ms:

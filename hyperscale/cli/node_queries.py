@@ -125,7 +125,7 @@ def named_directory(given: str) -> Path:
 @contextlib.contextmanager
 def telling_of(directory: Path | None) -> Iterator[None]:
     """Advice for a local cluster, if it is one that does not answer."""
-    from hyperscale.client.manager_links import NoManagerError, WrongSecretError
+    from hyperscale.client.manager_connections import NoManagerError, WrongSecretError
     from hyperscale.errors import RunError
 
     try:

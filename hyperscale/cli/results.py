@@ -51,7 +51,7 @@ async def _results(args: argparse.Namespace) -> int:
 
     with Destination(args, Path(args.out) if args.out else None) as destination:
         async with open_client(args) as client:
-            view = (await client.job_news(args.job)).job
+            view = (await client.get_job(args.job)).job
             if view.status not in JOB_ENDS:
                 raise InputError(
                     f"job {args.job} has not ended: it is {view.status.value}",

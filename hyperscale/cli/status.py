@@ -54,7 +54,7 @@ async def _ask(args: argparse.Namespace) -> "tuple[WatchJobUpdate, RunResult | N
     from hyperscale.errors import RunError
 
     async with open_client(args) as client:
-        news = await client.job_news(args.job)
+        news = await client.get_job(args.job)
         if not news.job.ended_ms or args.json:
             return news, None
         try:
@@ -67,11 +67,11 @@ async def _ask(args: argparse.Namespace) -> "tuple[WatchJobUpdate, RunResult | N
 def _text(news: "WatchJobUpdate", result: "RunResult | None") -> str:
     from hyperscale.cli.client_flags import ago
     from hyperscale.cli.node_queries import printable, table
-    from hyperscale.client.watch import waiting_note
+    from hyperscale.client.job_display import queue_note
 
     job, now_s = news.job, time.time()
     lines = [f"{job.job}  {job.status.value}  {printable(job.file)}"]
-    note = waiting_note(job) or job.reason
+    note = queue_note(job) or job.reason
     if note:
         lines.append(f"  {printable(note)}")
     facts = [f"submitted {ago(job.submitted_ms, now_s)} ago"]

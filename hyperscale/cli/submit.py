@@ -15,7 +15,7 @@ from hyperscale.cli.signals import EXIT_INTERRUPTED, unless_interrupted
 from hyperscale.errors import InputError, RunError
 
 if TYPE_CHECKING:
-    from hyperscale.client.api import Package
+    from hyperscale.client.submission import Package
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 

@@ -44,5 +44,5 @@ async def _watch(args: argparse.Namespace) -> int:
 
     with Destination(args, Path(args.out) if args.out else None) as destination:
         async with open_client(args) as client:
-            await client.job_news(args.job)  # a mistake is told before the view is opened
+            await client.get_job(args.job)  # a mistake is told before the view is opened
             return await follow_to_end(client, args.job, args, destination, is_known=True)

@@ -4,35 +4,20 @@
         job = await client.submit_job([Shop], on_progress_update=print)
         final = await client.wait_for_completion(job)
 
-Survives the loss of any manager it talks to. A submission is repeated with its key until it is
-known to be accepted or refused, so a job is made once.
+The client survives the loss of any manager it talks to. It repeats a submission with its key
+until the job is accepted or refused, so a key makes one job.
 """
 
 import asyncio
-import logging
 import secrets
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
-import msgspec
-
-from hyperscale.client.api import (
-    Callbacks,
-    CancelResult,
-    JobFinalResult,
-    JobStatusPush,
-    JobSubmission,
-    Package,
-    WorkflowResultPush,
-    called,
-    final_of,
-    progress_of,
-    results_in,
-    status_of,
-)
+from hyperscale.client.callbacks import JobCallbacks, call_back
+from hyperscale.client.cluster_connection import ClusterConnection
 from hyperscale.client.cluster_file import read_cluster
 from hyperscale.client.inputs import (
     addresses_of,
@@ -45,61 +30,58 @@ from hyperscale.client.inputs import (
     checked_text,
     options_of,
 )
-from hyperscale.client.manager_links import Address, Managers, NoManagerError
+from hyperscale.client.manager_connections import Address
 from hyperscale.client.messages import (
-    NEEDS_BUNDLE,
     CancelJob,
     CancelJobReply,
     DrainNode,
     DrainNodeReply,
-    GetJob,
-    GetJobRecord,
-    GetJobReply,
     ListJobs,
     ListJobsReply,
     ListWorkers,
     ListWorkersReply,
-    SubmitJob,
-    SubmitJobReply,
     WatchJobUpdate,
 )
+from hyperscale.client.records import RECORD_S, fetch_job, fetch_record
 from hyperscale.client.results import result_of
-from hyperscale.client.upload import upload
+from hyperscale.client.submission import JobSubmission, Package
+from hyperscale.client.submit import check_datacenters, datacenters_of, submit_package
+from hyperscale.client.updates import (
+    CancelResult,
+    JobFinalResult,
+    JobStatusPush,
+    WorkflowResultPush,
+    final_of,
+    results_in,
+    status_of,
+)
 from hyperscale.client.watch import PATIENCE_S, follow_job, unknown_job
 from hyperscale.config import parse_duration_s
 from hyperscale.config.addresses import DEFAULT_PORT
 from hyperscale.config.loading import NodeSettings, node_config
 from hyperscale.config.schema import NodeConfig
-from hyperscale.errors import InputError, InvariantError, RunError
-from hyperscale.jobs.committed.events import Code, JobOptions
-from hyperscale.jobs.committed.state import JOB_ENDS, JobView
+from hyperscale.errors import InputError, RunError
+from hyperscale.jobs.committed.events import Code
+from hyperscale.jobs.committed.state import JOB_ENDS
 from hyperscale.reporting.results import RunResult
-from hyperscale.wire.credentials import VERSION, asking_role, incarnation_now, security_of
-from hyperscale.wire.errors import CallError, RemoteError, RemoteErrorCode
-from hyperscale.wire.messages import Chunk, Introduction
-from hyperscale.wire.server import PeerServer, ServerLimits
+from hyperscale.wire.errors import RemoteError, RemoteErrorCode
 
-ASK_S = 30.0
 SUBMIT_S = 60.0
 CONNECT_S = 3.0
-"""How long it is tried while no manager can be reached at all."""
-_HANDSHAKE_S = 3.0
-_RECORD_S = 120.0
+"""How long the client tries while no manager can be reached at all."""
 _STATUS_S = 10.0
-_NO_RESULTS_YET = frozenset({RemoteErrorCode.UNKNOWN_JOB, RemoteErrorCode.NOT_ENDED})
 
-_log = logging.getLogger("hyperscale.client")
-
-_R = TypeVar("_R", bound=msgspec.Struct)
-
-if TYPE_CHECKING:  # what makes runs is not loaded to ask a question
+if TYPE_CHECKING:  # a client that only asks questions does not load what builds runs
     from hyperscale.runner.local import Given
 
     Work = str | Path | Iterable[Given | tuple[Iterable[str], Given]]
 
 
 class HyperscaleClient:
-    """A client of one cluster. Start it, or enter it; one event loop, any number of jobs."""
+    """A client of one cluster, in one event loop, for any number of jobs.
+
+    Use it as an async context manager, or call `start` and `stop`.
+    """
 
     def __init__(
         self,
@@ -111,67 +93,50 @@ class HyperscaleClient:
         connect_timeout: str | float = CONNECT_S,
         on_trouble: Callable[[str], None] = lambda _: None,
         name: str = "",
+        rng: Random | None = None,
     ) -> None:
         """`directory`: that of a `hyperscale cluster up`, with its addresses and its secret.
-        `settings`: what else a node's configuration would hold, as its secret or certificates.
-        `on_trouble` is told what is waited for, while nothing comes.
+        `settings`: other tables of a node's configuration, such as its secret or certificates.
+        `on_trouble` is called with a sentence that says what the client waits for, while it
+        waits. `rng` chooses the order in which managers are asked.
         """
-        config: NodeConfig | None = None
-        tables: dict[str, Any] = {}
-        if isinstance(settings, NodeConfig):
-            config = settings
-        elif isinstance(settings, Mapping):
-            tables = dict(settings)
-        elif settings is not None:
-            raise InputError(
-                f"settings: {settings!r} is no configuration",
-                hint='as {"security": {"secret_file": "cluster.secret"}}',
-            )
         if gate_tcp_addrs:
             raise InputError(
-                "gate_tcp_addrs: there are no gates yet", hint="give manager_tcp_addrs"
+                "gate_tcp_addrs: this version has no gates", hint="give manager_tcp_addrs"
             )
         addresses = addresses_of(manager_tcp_addrs)
+        config, tables = _settings_of(settings)
         if directory is not None:
             cluster = read_cluster(Path(directory))
             addresses = addresses or addresses_of([node.tcp for node in cluster.managers])
             if config is None and not tables.get("security"):
                 tables["security"] = {"secret_file": cluster.secret_file}
-        self._addresses = addresses or [("127.0.0.1", DEFAULT_PORT)]
-        self._config = config or node_config("manager", tables)
-        self._patience_s = parse_duration_s(connect_timeout, where="connect_timeout")
-        self.on_trouble = on_trouble
-        self._name = name or f"client-{secrets.token_hex(6)}"
-        self._managers: Managers | None = None
-        self._stop = asyncio.Event()
-        self._life: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._seen: set[str] = set()  # jobs that are known to exist
+        self._cluster = ClusterConnection(
+            config or node_config("manager", tables),
+            addresses or [("127.0.0.1", DEFAULT_PORT)],
+            name=name,
+            patience_s=parse_duration_s(connect_timeout, where="connect_timeout"),
+            rng=rng or Random(),  # noqa: S311  for an order and for jitter
+            on_trouble=on_trouble,
+        )
+        self._known_jobs: set[str] = set()  # jobs that a manager has confirmed to exist
 
-    # -- lifetime -------------------------------------------------------------------------
+    @property
+    def on_trouble(self) -> Callable[[str], None]:
+        """Called with a sentence that says what the client waits for, while it waits."""
+        return self._cluster.on_trouble
+
+    @on_trouble.setter
+    def on_trouble(self, report: Callable[[str], None]) -> None:
+        self._cluster.on_trouble = report
 
     async def start(self) -> None:
-        """Ready to ask. Nobody is dialled before there is something to say."""
-        if self._life is not None:
-            raise InvariantError("a client is started once", hint="make another for another life")
-        opened: asyncio.Future[Managers] = asyncio.get_running_loop().create_future()
-        self._life = asyncio.create_task(self._live(opened), name=self._name)
-        either: list[asyncio.Future[Any]] = [self._life, opened]
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not opened.done():
-            opened.cancel()
-            await self._life  # raises why it did not open
-        self._managers = opened.result()
+        """Get ready to ask. No manager is dialled before the first question."""
+        await self._cluster.open()
 
     async def stop(self) -> None:
-        """Leaves the cluster; jobs go on."""
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        self._stop.set()
-        if self._life is not None:
-            await self._life
+        """Close all connections. Jobs go on."""
+        await self._cluster.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -179,34 +144,6 @@ class HyperscaleClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
-
-    async def _live(self, opened: "asyncio.Future[Managers]") -> None:
-        node = self._config.node
-        security = security_of(self._config)
-        local = Introduction(
-            cluster=node.cluster,
-            environment=node.environment,
-            role=asking_role(self._config),
-            node_id=self._name,
-            incarnation=incarnation_now(),
-            version=VERSION,
-        )
-        limits = ServerLimits(handshake_s=_HANDSHAKE_S)
-        async with PeerServer(local, security, limits=limits) as server:
-            rng = Random()  # noqa: S311  for an order
-            opened.set_result(Managers(server, self._addresses, rng, self._tell))
-            await self._stop.wait()
-
-    def _tell(self, trouble: str) -> None:
-        self.on_trouble(trouble)
-
-    @property
-    def _asked(self) -> Managers:
-        if self._managers is None:
-            raise InvariantError("the client is not started", hint="await start() first")
-        if self._stop.is_set():
-            raise InvariantError("the client is stopped", hint="make another one")
-        return self._managers
 
     # -- submitting -----------------------------------------------------------------------
 
@@ -231,11 +168,12 @@ class HyperscaleClient:
         on_progress_update: Callable[..., Any] | None = None,
         on_workflow_result: Callable[[WorkflowResultPush], Any] | None = None,
     ) -> str:
-        """Submits a test file or workflows (as `LocalRunner` takes them); returns the job's id.
+        """Submit a test file or workflows (as `LocalRunner` takes them); return the job's id.
 
-        A `JobSubmission` says the same in one object. The same `key` again is the same job
-        again; without one, each call makes a new job. While the cluster has no room for another
-        job it is tried again, for `submit_timeout`. Callbacks may be coroutine functions.
+        A `JobSubmission` holds the same options in one object. Submitting the same `key` again
+        returns the same job; without a key, each call makes a new job. While the cluster has no
+        room for another job, the client tries again until `submit_timeout`. Callbacks may be
+        coroutine functions.
         """
         if isinstance(job, JobSubmission):
             chosen = job
@@ -265,114 +203,68 @@ class HyperscaleClient:
         datacenters = checked_names(chosen.target_datacenters, where="target_datacenters")
         key = checked_key(chosen.key or secrets.token_urlsafe(24))
         package = job if isinstance(job, Package) else await asyncio.to_thread(_package, chosen)
-        await self._check_datacenters(datacenters)
-        within_s = parse_duration_s(submit_timeout, where="submit_timeout")
-        ack = await self._submit(package, key, options, chosen.by, within_s=within_s)
-        self._seen.add(ack.job)
-        callbacks = Callbacks(on_status_update, on_progress_update, on_workflow_result)
-        if callbacks.are_any:
-            self._spawn(self._call_back(ack.job, callbacks), name=f"callbacks:{ack.job}")
-        return ack.job
-
-    async def _submit(
-        self,
-        package: Package,
-        key: str,
-        options: JobOptions,
-        by: str,
-        *,
-        within_s: float,
-    ) -> SubmitJobReply:
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + within_s
-        submission = SubmitJob(
-            key=key, plan=package.plan, bundle=package.sha256, options=options, by=by
+        await check_datacenters(self._cluster, datacenters)
+        job_id = await submit_package(
+            self._cluster,
+            package,
+            key=key,
+            options=options,
+            by=chosen.by,
+            within_s=parse_duration_s(submit_timeout, where="submit_timeout"),
         )
-        size = len(msgspec.msgpack.encode(submission))
-        if size > 15 * 1024 * 1024:
-            raise InputError(f"the plan is {size / 2**20:.1f} MiB, over the limit of 15 MiB")
-        while True:
-            left_s = max(0.1, deadline_s - loop.time())
-            ack = await self._ask(submission, SubmitJobReply, within_s=left_s)
-            if ack.accepted:
-                return ack
-            if ack.code == NEEDS_BUNDLE:
-                began_s = loop.time()
-                if began_s >= deadline_s:
-                    raise RunError(f"no manager keeps the bundle; it was tried for {within_s:g} s")
-                await upload(self._asked, package, within_s=within_s)
-                deadline_s += loop.time() - began_s  # a slow network takes its time
-                continue
-            why, _, hint = (ack.error or ack.code).removesuffix(")").partition(" (hint: ")
-            if ack.code != Code.CAPACITY.value:
-                raise InputError(f"the job was refused: {why}", hint=hint)
-            if loop.time() + ack.retry_after_s >= deadline_s:
-                raise RunError(
-                    f"the cluster has no room for another job: {why}",
-                    hint=f"try again later; it was tried for {within_s:g} s",
-                )
-            self.on_trouble(f"the cluster has no room for another job yet: {why}")
-            await asyncio.sleep(max(0.1, ack.retry_after_s))
-
-    async def _check_datacenters(self, wanted: Sequence[str]) -> None:
-        if not wanted:
-            return
-        known = await self.get_datacenters()
-        unknown = sorted(set(wanted) - set(known))
-        if unknown:
-            raise InputError(
-                f"target_datacenters: there is no {', '.join(unknown)}",
-                hint=f"this cluster has {', '.join(known)}",
+        self._known_jobs.add(job_id)
+        callbacks = JobCallbacks(on_status_update, on_progress_update, on_workflow_result)
+        if callbacks.are_any:
+            self._cluster.tasks.spawn_request(
+                call_back(callbacks, self.follow_job(job_id), self._final_result),
+                f"callbacks:{job_id}",
             )
+        return job_id
 
     # -- asking ---------------------------------------------------------------------------
 
     async def get_job_status(self, job_id: str) -> JobStatusPush:
-        """How a job is doing now, or what it came to. `InputError` if there is none of that
-        name."""
-        news = await self.job_news(job_id)
+        """Return the job's state now; raise `InputError` if there is no such job."""
+        news = await self.get_job(job_id)
         if news.job.status in JOB_ENDS:
-            with suppress(RunError):  # then it is told without its numbers
+            with suppress(RunError):  # no manager has the record: return the status without it
                 result = await self.get_results(job_id, within_s=_STATUS_S)
                 return final_of(result, news.job).as_status()
         return status_of(news)
 
-    async def job_news(self, job_id: str) -> WatchJobUpdate:
-        """All that is known of a job without following it."""
-        job_id = checked_job(job_id)
-        told = await self._ask_about(job_id, GetJob(job=job_id), GetJobReply)
-        if told.job is None:
-            raise unknown_job(job_id)
-        return WatchJobUpdate(job=told.job, live=told.live)
+    async def get_job(self, job_id: str) -> WatchJobUpdate:
+        """Return all that managers know about a job now, without following it."""
+        return await fetch_job(self._cluster, checked_job(job_id))
 
     async def cancel_job(self, job_id: str, reason: str = "", *, by: str = "") -> CancelResult:
-        """Ends a job early. Again is harmless; one that has ended stays what it became."""
+        """Cancel a job. A job that has ended keeps its status; cancelling twice is harmless."""
         job_id = checked_job(job_id)
         reason = checked_reason(reason) or "cancelled by its user"
         cancel = CancelJob(job=job_id, reason=reason, by=by)
-        told = await self._ask_about(job_id, cancel, CancelJobReply)
-        if not told.accepted and told.code == Code.UNKNOWN_JOB.value:
+        reply = await self._cluster.ask_about(job_id, cancel, CancelJobReply)
+        if not reply.accepted and reply.code == Code.UNKNOWN_JOB.value:
             raise unknown_job(job_id)
-        if not told.accepted and not told.status:
-            raise RunError(f"{job_id} cannot be cancelled: {told.error or told.code}")
-        return CancelResult(job_id=job_id, accepted=told.accepted, status=told.status)
+        if not reply.accepted and not reply.status:
+            raise RunError(f"{job_id} cannot be cancelled: {reply.error or reply.code}")
+        return CancelResult(job_id=job_id, accepted=reply.accepted, status=reply.status)
 
     async def get_jobs(self, *, limit: int = 100, live_only: bool = False) -> ListJobsReply:
-        """The jobs of the cluster, newest first."""
-        asked = ListJobs(limit=checked_limit(limit), live_only=live_only)
-        return await self._ask(asked, ListJobsReply)
+        """Return the jobs of the cluster, newest first."""
+        question = ListJobs(limit=checked_limit(limit), live_only=live_only)
+        return await self._cluster.ask(question, ListJobsReply)
 
     async def get_workers(self) -> ListWorkersReply:
-        return await self._ask(ListWorkers(), ListWorkersReply)
+        """Return the workers of the cluster and the parts they run."""
+        return await self._cluster.ask(ListWorkers(), ListWorkersReply)
 
     async def drain_node(self, node: str) -> DrainNodeReply:
-        """Takes a node out of service; ask again for how much is left of its work.
+        """Take a node out of service; call it again to see how much work the node still has.
 
-        `InputError` if there is none of that name, `RunError` if it cannot be spared.
+        Raise `InputError` if there is no such node, `RunError` if the cluster needs it.
         """
         node = checked_text(node, where="node")
         try:
-            told = await self._ask(DrainNode(node=node), DrainNodeReply)
+            reply = await self._cluster.ask(DrainNode(node=node), DrainNodeReply)
         except RemoteError as error:
             if error.code is RemoteErrorCode.UNKNOWN_NODE:
                 raise InputError(
@@ -380,14 +272,13 @@ class HyperscaleClient:
                     hint="'hyperscale workers' and 'hyperscale ledger status' name them",
                 ) from error
             raise
-        if told.refused:
-            raise RunError(told.refused, hint=told.hint)
-        return told
+        if reply.refused:
+            raise RunError(reply.refused, hint=reply.hint)
+        return reply
 
     async def get_datacenters(self) -> list[str]:
-        """The datacenters this client can submit to."""
-        await self._asked.connected()
-        return self._asked.datacenters
+        """Return the datacenters this client can submit to."""
+        return await datacenters_of(self._cluster)
 
     # -- following ------------------------------------------------------------------------
 
@@ -398,41 +289,45 @@ class HyperscaleClient:
         is_known: bool = False,
         patience_s: float = PATIENCE_S,
     ) -> AsyncGenerator[WatchJobUpdate, None]:
-        """News of a job twice a second, until it has ended."""
+        """Yield the state of a job twice a second, until it has ended.
+
+        `is_known`: the job exists, so a manager that does not know it lags behind.
+        `patience_s`: how long managers may be unreachable while a known job is followed.
+        """
         job_id = checked_job(job_id)
-        news_of = follow_job(
-            self._asked,
+        updates = follow_job(
+            self._cluster.managers,
             job_id,
-            is_known=is_known or job_id in self._seen,
+            is_known=is_known or job_id in self._known_jobs,
             patience_s=patience_s,
-            first_patience_s=self._patience_s,
+            first_patience_s=self._cluster.patience_s,
         )
         try:
-            async for news in news_of:
-                self._seen.add(job_id)
+            async for news in updates:
+                self._known_jobs.add(job_id)
                 yield news
         finally:
-            await news_of.aclose()
+            await updates.aclose()
 
     async def stream_workflow_results(
         self, job_id: str
     ) -> AsyncGenerator[WorkflowResultPush, None]:
-        """Each workflow's result when it ends, those that ended before included; the stream
-        ends with the job, whatever becomes of it."""
-        told: set[str] = set()
+        """Yield the result of each workflow when it ends, also of those that ended before.
+
+        The stream ends with the job, whatever its status is."""
+        yielded: set[str] = set()
         last: WatchJobUpdate | None = None
         async for news in self.follow_job(job_id):
             last = news
             if news.job.status in JOB_ENDS:
                 break
             for push in results_in(news):
-                if push.workflow_id not in told:
-                    told.add(push.workflow_id)
+                if push.workflow_id not in yielded:
+                    yielded.add(push.workflow_id)
                     yield push
         if last is not None:
-            final = final_of(await self.get_results(job_id), last.job)
-            for result in final.workflow_results:
-                if result.name not in told:
+            for result in (await self._final_result(last)).workflow_results:
+                if result.name not in yielded:
                     yield WorkflowResultPush.of(job_id, result)
 
     async def wait_for_completion(
@@ -440,113 +335,40 @@ class HyperscaleClient:
         job_id: str,
         timeout: str | float | None = None,  # noqa: ASYNC109  of the whole wait
     ) -> JobFinalResult:
-        """The final result; `TimeoutError` if it is not there in time (the job goes on)."""
+        """Return the final result; raise `TimeoutError` after `timeout` (the job goes on)."""
         limit_s = None if timeout is None else parse_duration_s(timeout, where="timeout")
         async with asyncio.timeout(limit_s):
-            last: JobView | None = None
+            last: WatchJobUpdate | None = None
             async for news in self.follow_job(job_id):
-                last = news.job
-            assert last is not None  # it ends with the news that it has ended
-            return final_of(await self.get_results(job_id), last)
+                last = news
+            assert last is not None  # the stream ends with an update of a job that has ended
+            return await self._final_result(last)
 
-    async def get_results(self, job_id: str, *, within_s: float = _RECORD_S) -> RunResult:
-        """The results of a job that has ended, as `hyperscale run` would give them."""
+    async def get_results(self, job_id: str, *, within_s: float = RECORD_S) -> RunResult:
+        """Return the results of a job that has ended, as `hyperscale run` would write them."""
         return result_of(await self.get_record(job_id, within_s=within_s))
 
-    async def get_record(self, job_id: str, *, within_s: float = _RECORD_S) -> bytes:
-        job_id = checked_job(job_id)
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + within_s
-        if not self._asked.has_reached:
-            await self.job_news(job_id)  # that there is nobody, or no such job, is told soon
-        while True:
-            try:
-                data = bytearray()
-                pieces = self._asked.follow(
-                    GetJobRecord(job=job_id), Chunk, within_s=within_s, silence_s=15.0
-                )
-                async for piece in pieces:
-                    data += piece.data
-                return bytes(data)
-            except RemoteError as error:
-                if loop.time() >= deadline_s or error.code in _NO_RESULTS_YET:
-                    view = (await self.job_news(job_id)).job  # raises if there is no such job
-                    if view.status not in JOB_ENDS:
-                        raise InputError(
-                            f"job {job_id} has not ended: it is {view.status.value}",
-                            hint=f"follow it with 'hyperscale watch {job_id}'",
-                        ) from error
-                    if loop.time() >= deadline_s:
-                        raise RunError(
-                            f"no manager has the results of {job_id}: {error}"
-                        ) from error
-            except NoManagerError as error:
-                if loop.time() >= deadline_s:
-                    raise
-                self._asked.on_trouble(error.message)
-            except CallError as error:
-                if loop.time() >= deadline_s:
-                    raise RunError(f"the results of {job_id} did not come: {error}") from error
-            await asyncio.sleep(0.3)
+    async def get_record(self, job_id: str, *, within_s: float = RECORD_S) -> bytes:
+        """Return the final record of a job that has ended (`result_of` decodes it)."""
+        return await fetch_record(self._cluster, checked_job(job_id), within_s=within_s)
 
-    # -- inside ---------------------------------------------------------------------------
+    async def _final_result(self, news: WatchJobUpdate) -> JobFinalResult:
+        return final_of(await self.get_results(news.job.job), news.job)
 
-    async def _ask(
-        self, message: msgspec.Struct, reply: type[_R], *, within_s: float = ASK_S
-    ) -> _R:
-        return await self._asked.ask(message, reply, within_s=within_s, patience_s=self._patience_s)
 
-    async def _ask_about(self, job_id: str, message: msgspec.Struct, reply: type[_R]) -> _R:
-        try:
-            return await self._ask(message, reply)
-        except RemoteError as error:
-            if error.code is RemoteErrorCode.UNKNOWN_JOB:
-                raise unknown_job(job_id) from error
-            raise
-
-    async def _call_back(self, job_id: str, callbacks: Callbacks) -> None:
-        """Tells callbacks what happens, one after the other, the end always last."""
-        told: set[str] = set()
-        status = ""
-        async for news in self.follow_job(job_id, is_known=True):
-            is_final = news.job.status in JOB_ENDS
-            if callbacks.on_progress is not None:
-                for progress in progress_of(news):
-                    await called(callbacks.on_progress, progress)
-            if callbacks.on_result is not None and not is_final:
-                for push in results_in(news):
-                    if push.workflow_id not in told:
-                        told.add(push.workflow_id)
-                        await called(callbacks.on_result, push)
-            if is_final:
-                await self._call_back_end(job_id, news, callbacks, told)
-            elif callbacks.on_status is not None and news.job.status.value != status:
-                status = news.job.status.value
-                await called(callbacks.on_status, status_of(news))
-
-    async def _call_back_end(
-        self, job_id: str, news: WatchJobUpdate, callbacks: Callbacks, told: set[str]
-    ) -> None:
-        final = final_of(await self.get_results(job_id), news.job)
-        if callbacks.on_result is not None:
-            for result in final.workflow_results:
-                if result.name not in told:
-                    await called(callbacks.on_result, WorkflowResultPush.of(job_id, result))
-        if callbacks.on_status is not None:
-            await called(callbacks.on_status, final.as_status())
-
-    def _spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("%s ended: %s", task.get_name(), error)
+def _settings_of(settings: object) -> tuple[NodeConfig | None, dict[str, Any]]:
+    """Return the configuration, or the tables to make one of."""
+    if settings is None or isinstance(settings, NodeConfig):
+        return settings, {}
+    if isinstance(settings, Mapping):
+        return None, dict(settings)
+    raise InputError(
+        f"settings: {settings!r} is no configuration",
+        hint='as {"security": {"secret_file": "cluster.secret"}}',
+    )
 
 
 def _package(job: JobSubmission) -> Package:
-    from hyperscale.client.package import package_of  # noqa: PLC0415  as above
+    from hyperscale.client.package import package_of  # noqa: PLC0415  it loads the test runner
 
     return package_of(job)

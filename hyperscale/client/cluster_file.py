@@ -1,6 +1,6 @@
-"""`DIR/cluster.json`: what others need to know of a local cluster, and how it is read.
+"""`DIR/cluster.json`: the nodes of a local cluster and how clients reach them.
 
-Written by whoever runs the cluster, whole or not at all.
+`hyperscale cluster up` writes the file; it is replaced as a whole, never changed in place.
 """
 
 import os
@@ -19,29 +19,35 @@ DEFAULT_DIRECTORY = "hyperscale-cluster"
 
 
 class NodeRow(Struct, frozen=True, kw_only=True):
+    """One node of a local cluster."""
+
     id: str
     pid: int
-    tcp: str  # host:port, as are the others
+    tcp: str  # host:port, as in `udp` and `http`
     udp: str
     http: str
-    argv: list[str] = field(default_factory=list)  # what starts it again
+    argv: list[str] = field(default_factory=list)  # the command that starts the node
     cpus: list[int] = field(default_factory=list)
 
 
 class ClusterFile(Struct, frozen=True, kw_only=True):
+    """The content of `cluster.json`."""
+
     secret_file: str
     gates: list[NodeRow] = field(default_factory=list)
     managers: list[NodeRow] = field(default_factory=list)
     workers: list[NodeRow] = field(default_factory=list)
-    pid: int = 0  # of whoever runs it
+    pid: int = 0  # of the process that runs the cluster
     cluster: str = "hyperscale"
     datacenters: list[str] = field(default_factory=list)
 
     @property
     def nodes(self) -> list[NodeRow]:
+        """Return all nodes, managers before workers."""
         return [*self.gates, *self.managers, *self.workers]
 
     def node(self, name: str) -> NodeRow:
+        """Return the node of this name; raise `InputError` if there is none."""
         for node in self.nodes:
             if node.id == name:
                 return node
@@ -52,10 +58,12 @@ class ClusterFile(Struct, frozen=True, kw_only=True):
 
 
 def cluster_path(directory: Path) -> Path:
+    """Return the path of the cluster file in a directory."""
     return directory / FILE_NAME
 
 
 def read_cluster(directory: Path) -> ClusterFile:
+    """Read and check the cluster file of a directory."""
     path = cluster_path(directory)
     again = f"'hyperscale cluster up --dir {shlex.quote(str(directory))}'"
     try:
@@ -85,7 +93,7 @@ def read_cluster(directory: Path) -> ClusterFile:
 
 
 def _is_there(path: str | Path) -> bool:
-    return os.path.exists(path)  # that of a Path may raise
+    return os.path.exists(path)  # Path.exists may raise
 
 
 def _check_addresses(node: NodeRow) -> None:
@@ -97,6 +105,7 @@ def _check_addresses(node: NodeRow) -> None:
 
 
 def write_cluster(directory: Path, cluster: ClusterFile) -> None:
+    """Replace the cluster file of a directory."""
     path = cluster_path(directory)
     partial = path.with_suffix(f".{os.getpid()}")
     try:

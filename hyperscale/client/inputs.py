@@ -1,4 +1,4 @@
-"""What a client is given, checked before anyone is asked: each mistake an `InputError`."""
+"""Check what callers pass to a client, before a manager is asked; a mistake is an `InputError`."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from hyperscale.client.api import JobSubmission
-from hyperscale.client.manager_links import Address
+from hyperscale.client.manager_connections import Address
+from hyperscale.client.submission import JobSubmission
 from hyperscale.client.watch import unknown_job
 from hyperscale.config import parse_duration_s
 from hyperscale.config.addresses import DEFAULT_PORT, format_address, parse_address
@@ -17,12 +17,12 @@ from hyperscale.jobs.committed.keys import key_problem
 from hyperscale.jobs.messages import Isolation
 
 JOBS_MOST = 100_000
-_JOB_ID_MOST = 256  # characters; those we give have about thirty
+_JOB_ID_MOST = 256  # characters; ids that managers make have about thirty
 _REASON_MOST = 1_000
 
 
 def addresses_of(given: object) -> list[Address]:
-    """Those of managers; one may stand for itself."""
+    """Return the addresses of managers, given as a list or as a single address."""
     if isinstance(given, str):
         given = [given]
     if not isinstance(given, Iterable):
@@ -44,30 +44,34 @@ def _address(given: object) -> Address:
 
 
 def checked_job(job_id: object) -> str:
+    """Return a job id that a manager can be asked about."""
     if not isinstance(job_id, str):
-        raise InputError(f"{job_id!r} is no job id", hint="submit_job returns it, as text")
-    if len(job_id) > _JOB_ID_MOST or not _is_utf8(job_id):  # nobody needs to be asked
+        raise InputError(f"{job_id!r} is no job id", hint="pass the text that submit_job returned")
+    if len(job_id) > _JOB_ID_MOST or not _is_utf8(job_id):  # no job can have this id
         raise unknown_job(job_id)
     return job_id
 
 
 def checked_text(text: object, *, where: str) -> str:
+    """Return text that can be encoded; `where` names the argument."""
     if not isinstance(text, str) or not _is_utf8(text):
-        raise InputError(f"{where}: {text!r} is no text")
+        raise InputError(f"{where}: {text!r} is not valid text")
     return text
 
 
 def checked_reason(given: object) -> str:
+    """Return the reason for a cancellation, bounded in length."""
     reason = checked_text(given, where="reason")
     if len(reason) > _REASON_MOST:
         raise InputError(
-            f"reason: {len(reason)} characters, more than {_REASON_MOST}", hint="say it shorter"
+            f"reason: {len(reason)} characters, more than {_REASON_MOST}",
+            hint="give a shorter reason",
         )
     return reason
 
 
 def _is_utf8(text: str) -> bool:
-    """What comes from a command line may hold bytes that no text has."""
+    """Return True if the text can be encoded; arguments of a command may hold undecodable bytes."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -76,33 +80,37 @@ def _is_utf8(text: str) -> bool:
 
 
 def checked_limit(limit: object) -> int:
+    """Return how many jobs to list."""
     if isinstance(limit, bool) or not isinstance(limit, int) or not 0 < limit <= JOBS_MOST:
         raise InputError(f"limit: {limit!r} is not a whole number from 1 to {JOBS_MOST}")
     return limit
 
 
 def checked_key(key: object) -> str:
-    if not isinstance(key, str):  # the rest of what text may be is for the key to say
-        raise InputError(f"key: {key!r} is no text")
+    """Return a submission key that managers accept."""
+    if not isinstance(key, str):
+        raise InputError(f"key: {key!r} is not valid text")
     if (problem := key_problem(key)) is not None:
         raise InputError(f"key: {problem}")
     return key
 
 
 def checked_names(names: object, *, where: str) -> list[str]:
-    """One may stand for itself."""
+    """Return names given as a list or as a single name."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         names = [names]
     return [checked_text(name, where=where) for name in names]
 
 
 def check_callbacks(**callbacks: Callable[..., Any] | None) -> None:
+    """Raise `InputError` if one of the callbacks cannot be called."""
     for name, callback in callbacks.items():
         if callback is not None and not callable(callback):
             raise InputError(f"{name}: {callback!r} cannot be called", hint="give a function")
 
 
 def options_of(job: JobSubmission) -> JobOptions:
+    """Return the options of a submission as they are committed with the job."""
     try:
         isolation = Isolation(job.on_isolation)
     except ValueError:

@@ -1,13 +1,13 @@
-"""What a client submits: a plan and one bundle, made where the user is.
+"""Build the plan and the bundle that a client submits, on the user's machine.
 
-Everything that can be wrong with what a user wrote is found here, before anyone is asked.
+Mistakes in a test file are found here, before a manager is asked.
 """
 
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hyperscale.client.api import JobSubmission, Package
+from hyperscale.client.submission import JobSubmission, Package
 from hyperscale.errors import InputError
 from hyperscale.execution.bundle import Bundle, merged
 from hyperscale.graph import Overrides, Workflow
@@ -18,7 +18,7 @@ _NO_OVERRIDES = Overrides()
 
 
 def package_of(job: JobSubmission) -> Package:
-    """Of what was given to `submit_job`."""
+    """Return the package of what was passed to `submit_job`."""
     if job.file is not None:
         only: Sequence[str] = [job.only] if isinstance(job.only, str) else list(job.only)
         return package_file(job.file, Overrides(vus=job.vus, duration=job.duration, only=only))
@@ -42,14 +42,14 @@ def package_of(job: JobSubmission) -> Package:
 
 
 def package_file(file: str | Path, overrides: Overrides = _NO_OVERRIDES) -> Package:
-    """A test file with the local modules it imports and the files it names."""
+    """Package a test file with the local modules it imports and the files it names."""
     return _packed(load_test_file(file, overrides))
 
 
 def package_classes(
     workflows: Iterable[Given | tuple[Iterable[str], Given]], *, test_name: str
 ) -> Package:
-    """Classes or instances at hand, as `LocalRunner` takes them."""
+    """Package workflow classes or instances, as `LocalRunner` takes them."""
     classes, plan = plan_of(test_name, workflows, where="submit_job")
     return _packed(load_test_classes(classes, plan))
 

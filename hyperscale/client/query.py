@@ -1,4 +1,4 @@
-"""Asking a node something, as an operator: one connection, one question."""
+"""Ask one node one question, as an operator, over a connection of its own."""
 
 import asyncio
 import secrets
@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from hyperscale.client.manager_links import in_words, refusal
+from hyperscale.client.manager_connections import dial_reason, user_error
 from hyperscale.config.addresses import format_address
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import RunError
@@ -35,7 +35,7 @@ async def ask(
     *,
     timeout_s: float,
 ) -> _Answer:
-    """What the node at this address answers an operator."""
+    """Return what the node at this address answers an operator."""
     local = Introduction(
         cluster=config.node.cluster,
         environment=config.node.environment,
@@ -53,14 +53,15 @@ async def ask(
     except TimeoutError:
         raise RunError(f"{where} did not answer in time", hint=_HTTP) from None
     except PeerProtocolError as error:
-        ours = refusal((host, port), error)
-        if ours is None:
-            raise RunError(f"{where} cannot be asked: {in_words(error)}", hint=_HTTP) from error
-        raise ours from error
+        mistake = user_error((host, port), error)
+        if mistake is None:
+            raise RunError(f"{where} cannot be asked: {dial_reason(error)}", hint=_HTTP) from error
+        raise mistake from error
     except RemoteError as error:
         if error.code is RemoteErrorCode.UNKNOWN_MESSAGE:
             raise RunError(
-                f"{where} is a node that cannot answer this", hint="give the address of a manager"
+                f"{where} is a node of a role that does not answer this question",
+                hint="give the address of a manager",
             ) from error
         raise RunError(f"{where}: {error}") from error
     except ConnectionRefusedError as error:

@@ -1,4 +1,4 @@
-"""The results of a job, from its final record: the same as those of a run on one machine."""
+"""Build the results of a job from its final record, in the form of a run on one machine."""
 
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -15,11 +15,12 @@ _ABORTED = "stopped by the threshold of "
 
 
 def result_of(record: bytes) -> RunResult:
-    """The result that a final record describes."""
+    """Return the results that a final record describes."""
     return result_of_end(outcome_of(decode_job(record)))
 
 
 def result_of_end(end: JobEnd) -> RunResult:
+    """Return the results of a job's outcome."""
     scope = parse_job_id(end.job).scope
     started_ms = end.started_ms or end.submitted_ms
     return build_result(
@@ -62,27 +63,27 @@ def _aborted_by(end: JobEnd) -> str:
 
 def _notes(end: JobEnd) -> list[str]:
     notes = []
-    is_said = any(workflow.error and workflow.error in end.reason for workflow in end.workflows)
-    if end.reason and end.status is not JobStatus.COMPLETED and not is_said:
+    is_repeated = any(workflow.error and workflow.error in end.reason for workflow in end.workflows)
+    if end.reason and end.status is not JobStatus.COMPLETED and not is_repeated:
         notes.append(f"the job {_ENDED_AS.get(end.status, 'ended')}: {end.reason}")
     if any(_NOT_FOUND in (workflow.error or "") for workflow in end.workflows):
         notes.append(
-            "a file that a test opens by its path must be on every worker: the modules it imports "
-            "and the files its steps take as `File` travel with it, others do not"
+            "a file that a test opens by its path must be on every worker: only the modules that "
+            "the test imports and the files that its steps take as `File` are sent to workers"
         )
     lost_on: dict[tuple[str, str], list[str]] = {}
     for row in end.segments:
         where = f"{row.worker} after {row.elapsed_seconds:.1f} s"
         lost_on.setdefault((row.workflow, row.reason), []).append(where)
     notes += [
-        f"{workflow}: given up on {', '.join(where)}: {reason}"
+        f"{workflow}: attempts on {', '.join(where)} were given up: {reason}"
         for (workflow, reason), where in lost_on.items()
     ]
     for workflow in dict.fromkeys(row.workflow for row in end.usage if row.saturated):
         full = {r.worker for r in end.usage if r.saturated and r.workflow == workflow}
         notes.append(
-            f"{workflow}: {_named(full)} saturated, so latencies measured there are suspect: "
-            "they contain its own delay"
+            f"{workflow}: {_named(full)} saturated: latencies measured there contain the worker's "
+            "own delay"
         )
     lost = [row for row in end.gaps if row.requests_max]
     if lost:

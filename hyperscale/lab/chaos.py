@@ -306,7 +306,7 @@ class Chaos:
             try:
                 async with HyperscaleClient([manager.tcp], settings=settings) as client:
                     record = await client.get_record(job, within_s=30.0)
-                    view = (await client.job_news(job)).job
+                    view = (await client.get_job(job)).job
                     said[manager.id] = f"{view.status.value} {hash(record)}"
             except HyperscaleError as error:
                 said[manager.id] = f"no answer: {error}"

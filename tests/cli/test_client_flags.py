@@ -11,7 +11,7 @@ from hyperscale.cli.client_flags import add_client_flags, where
 from hyperscale.cli.follow import stale
 from hyperscale.cli.node_queries import table, telling_of
 from hyperscale.client.cluster_file import ClusterFile, NodeRow, read_cluster, write_cluster
-from hyperscale.client.manager_links import NoManagerError, WrongSecretError
+from hyperscale.client.manager_connections import NoManagerError, WrongSecretError
 from hyperscale.errors import InputError, RunError
 from tests.ui import scenes
 

@@ -9,7 +9,7 @@ import os
 import signal
 from pathlib import Path
 
-from hyperscale.client.api import WorkflowResultPush
+from hyperscale.client.updates import WorkflowResultPush
 from tests.lab.cluster import (
     Cluster,
     Notes,

@@ -9,8 +9,8 @@ from textwrap import indent
 
 import pytest
 
-from hyperscale.client.api import JobFinalResult
 from hyperscale.client.client import HyperscaleClient
+from hyperscale.client.updates import JobFinalResult
 from tests.lab.cluster import Cluster, Notes, all_free, leader_of, status_is
 from tests.lab.loops import on_loop
 from tests.lab.processes import is_alive

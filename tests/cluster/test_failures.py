@@ -23,7 +23,7 @@ async def test_a_killed_worker_is_replaced_for_the_rest_of_the_time(cluster: Clu
         await running(client, cluster, job, 0)
         began_s = time.monotonic()
         await running(client, cluster, job, 500)
-        victim = (await client.job_news(job)).job.workflows[0].workers[0]
+        victim = (await client.get_job(job)).job.workflows[0].workers[0]
         executors = children_of(cluster.node(victim).pid)
         killed_s = time.monotonic()
         cluster.kill(victim)

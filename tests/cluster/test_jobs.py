@@ -9,9 +9,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from hyperscale.client.api import (
+from hyperscale.client.submission import JobSubmission
+from hyperscale.client.updates import (
     JobStatusPush,
-    JobSubmission,
     WindowedStatsPush,
     WorkflowResultPush,
 )

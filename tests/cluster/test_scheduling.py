@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hyperscale.client.api import JobFinalResult
 from hyperscale.client.client import HyperscaleClient
+from hyperscale.client.updates import JobFinalResult
 from hyperscale.errors import RunError
 from hyperscale.reporting.exit_codes import ExitCode, exit_code_of_error
 from tests.lab.cluster import Cluster, Notes, cut, running_cluster, sent, status_is, users

@@ -151,7 +151,7 @@ def test_a_worker_is_killed(shared: Cluster, lead_s: float | None) -> None:
             job = await client.submit_job(shared.paced(vus=VUS, duration=f"{duration_s}s"))
             await running(client, shared, job, 50)
             await asyncio.sleep(after_s)
-            victim = (await client.job_news(job)).job.workflows[0].workers[0]
+            victim = (await client.get_job(job)).job.workflows[0].workers[0]
             if lead_s is not None:
                 shared.kill(leader_of(shared, job))
                 await asyncio.sleep(lead_s)

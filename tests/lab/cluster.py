@@ -13,6 +13,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from textwrap import dedent
 from typing import Any
 from urllib.request import urlopen
@@ -37,6 +38,13 @@ import time
 from hyperscale import Workflow, action, check, depends, setup, state, step, teardown, Provide, Use
 from hyperscale.testing import HTTPResponse, URL
 """
+
+
+class _Unshuffled(Random):
+    """Leaves a list in its order."""
+
+    def shuffle(self, x: Any) -> None:
+        pass
 
 
 class Cluster:
@@ -166,7 +174,8 @@ class Cluster:
             """
         )
 
-    def client(self, *managers: str) -> HyperscaleClient:
+    def client(self, *managers: str, in_order: bool = False) -> HyperscaleClient:
+        """Return a client that knows all managers, or these; `in_order` asks them in order."""
         if not managers:
             return HyperscaleClient(directory=self.directory, connect_timeout=20.0)
         found = self.file
@@ -174,6 +183,7 @@ class Cluster:
             [found.node(name).tcp for name in managers],
             connect_timeout=20.0,
             settings={"security": {"secret_file": found.secret_file}},
+            rng=_Unshuffled() if in_order else None,
         )
 
     def counts(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from random import Random
 from typing import Any
 
-from hyperscale.client.manager_links import Managers
+from hyperscale.client.manager_connections import ManagerConnections
 from hyperscale.client.messages import GetJob, GetJobReply, WatchJob, WatchJobUpdate
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.state import JobView
@@ -61,10 +61,9 @@ class StandInManagers:
             await server.__aexit__(None, None, None)
 
 
-def asking(server: PeerServer, lab: StandInManagers) -> Managers:
-    managers = Managers(server, lab.addresses, Random(1))
-    managers._addresses[:] = lab.addresses  # in the order they were made
-    return managers
+def asking(server: PeerServer, lab: StandInManagers) -> ManagerConnections:
+    """Connections to the stand-ins, in the order in which they were made."""
+    return ManagerConnections(server, lab.addresses, Random(1))
 
 
 def client(secret: str = "") -> PeerServer:

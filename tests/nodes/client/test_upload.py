@@ -10,9 +10,9 @@ from random import Random
 
 import pytest
 
-from hyperscale.client.api import Package
-from hyperscale.client.manager_links import Managers
+from hyperscale.client.manager_connections import ManagerConnections
 from hyperscale.client.messages import KeepBlob, PutBlob, PutBlobReply
+from hyperscale.client.submission import Package
 from hyperscale.client.upload import PIECE_BYTES, upload
 from hyperscale.errors import RunError
 from hyperscale.jobs.messages import FetchBlob
@@ -106,7 +106,9 @@ class Manager:
 
 
 @asynccontextmanager
-async def lab(directory: Path, managers: int) -> AsyncIterator[tuple[list[Manager], Managers]]:
+async def lab(
+    directory: Path, managers: int
+) -> AsyncIterator[tuple[list[Manager], ManagerConnections]]:
     """So many managers, and a client that asks them in this order."""
     book: dict[str, Address] = {}
     made = [Manager(directory, f"m{number}", book) for number in range(managers)]
@@ -114,9 +116,7 @@ async def lab(directory: Path, managers: int) -> AsyncIterator[tuple[list[Manage
         for manager in made:
             await stack.enter_async_context(manager.running())
         server = await stack.enter_async_context(client())
-        asking = Managers(server, list(book.values()), Random(1))
-        asking._addresses[:] = list(book.values())
-        yield made, asking
+        yield made, ManagerConnections(server, list(book.values()), Random(1))
 
 
 @on_loop
@@ -220,7 +220,7 @@ async def test_an_upload_that_gets_nowhere_says_so(tmp_path: Path) -> None:
 
         manager.before = forget
         await managers.connected()
-        with pytest.raises(RunError, match=r"2\.0 MiB came no further than 0\.1 MiB"):
+        with pytest.raises(RunError, match=r"2\.0 MiB got no further than 0\.1 MiB"):
             await upload(managers, PACKAGE, within_s=2.0)
 
 

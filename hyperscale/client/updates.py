@@ -1,57 +1,19 @@
-"""What a client says in and out: submissions, and what callbacks and waiters are given."""
+"""What a client reports about a job: to its caller and to the callbacks of a program."""
 
-import inspect
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self
 
+from hyperscale.client.job_display import queue_note
 from hyperscale.client.messages import WatchJobUpdate
-from hyperscale.client.watch import waiting_note
 from hyperscale.jobs.committed.state import JOB_ENDS, WORKFLOW_ENDS, JobView
 from hyperscale.reporting.results import RunResult, WorkflowResult
-
-if TYPE_CHECKING:  # what makes runs and packages is not loaded to ask a question
-    from hyperscale.plan import Plan
-    from hyperscale.reporting.reporter import Sink
-    from hyperscale.runner.local import Given
-
-_log = logging.getLogger("hyperscale.client")
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobSubmission:
-    """A job to be: a test file, or workflows."""
-
-    workflows: "Iterable[Given | tuple[Iterable[str], Given]]" = ()
-    file: str | Path | None = None
-    test_name: str = ""
-    vus: int | None = None
-    duration: str | float | None = None
-    only: Sequence[str] = ()
-    timeout: str | float | None = None
-    dispatch_timeout: str | float | None = None
-    key: str = ""
-    target_datacenters: Sequence[str] = ()
-    on_isolation: str = "stop"
-    log_level: str = "info"
-    static: bool = True
-    by: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Package:
-    """A plan and one bundle, ready to be submitted, as often as need be."""
-
-    plan: "Plan"
-    payload: bytes
-    sha256: str
-    reporters: "tuple[Sink, ...]" = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatusPush:
+    """The state of a job at one moment."""
+
     job_id: str
     status: str
     message: str = ""
@@ -64,6 +26,8 @@ class JobStatusPush:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepStats:
+    """The counts of one step so far."""
+
     step_name: str
     completed_count: int
     failed_count: int
@@ -72,7 +36,7 @@ class StepStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowedStatsPush:
-    """A workflow so far, over all its workers. Counts only grow."""
+    """The numbers of a workflow so far, over all its workers. Counts only grow."""
 
     job_id: str
     workflow_id: str
@@ -89,7 +53,7 @@ class WindowedStatsPush:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowResultPush:
-    """A workflow that has ended. `result` is there once the job has ended too."""
+    """A workflow that has ended. `result` is set once the whole job has ended."""
 
     job_id: str
     workflow_id: str
@@ -103,6 +67,7 @@ class WorkflowResultPush:
 
     @classmethod
     def of(cls, job_id: str, result: WorkflowResult) -> Self:
+        """Return the update for a workflow's final result."""
         return cls(
             job_id=job_id,
             workflow_id=result.name,
@@ -118,8 +83,8 @@ class WorkflowResultPush:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelResult:
-    """`accepted`: the job ends, or has been cancelled before. Otherwise it had ended as
-    `status` says."""
+    """`accepted`: the job is being cancelled, or was cancelled before. If False, the job had
+    already ended with `status`."""
 
     job_id: str
     accepted: bool
@@ -128,6 +93,8 @@ class CancelResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFinalResult:
+    """The results of a job that has ended."""
+
     job_id: str
     status: str
     reason: str
@@ -137,10 +104,11 @@ class JobFinalResult:
     total_failed: int
     errors: tuple[str, ...]
     elapsed_seconds: float
-    result: RunResult  # the whole of it, as `hyperscale run --json` would write it
+    result: RunResult  # all of it, as `hyperscale run --json` writes it
     exit_code: int = 0
 
     def as_status(self) -> JobStatusPush:
+        """Return the last status update of the job."""
         rate = sum(workflow.rate_per_second for workflow in self.workflow_results)
         return JobStatusPush(
             job_id=self.job_id,
@@ -154,34 +122,14 @@ class JobFinalResult:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Callbacks:
-    on_status: Callable[[JobStatusPush], Any] | None = None
-    on_progress: Callable[[WindowedStatsPush], Any] | None = None
-    on_result: Callable[[WorkflowResultPush], Any] | None = None
-
-    @property
-    def are_any(self) -> bool:
-        return any((self.on_status, self.on_progress, self.on_result))
-
-
-async def called(callback: Callable[[Any], Any], value: object) -> None:
-    """Calls it, waits if it wants to be waited for. What it raises is logged: jobs go on."""
-    try:
-        answer = callback(value)
-        if inspect.isawaitable(answer):
-            await answer
-    except Exception:  # noqa: BLE001  the user's own, whatever it is
-        _log.exception("a callback failed")
-
-
 def status_of(news: WatchJobUpdate) -> JobStatusPush:
+    """Return the status update for what a manager said about a job."""
     job, live = news.job, news.live
     workflows = () if live is None else live.workflows
     return JobStatusPush(
         job_id=job.job,
         status=job.status.value,
-        message=waiting_note(job) or job.reason,
+        message=queue_note(job) or job.reason,
         total_completed=sum(workflow.ok for workflow in workflows),
         total_failed=sum(workflow.failed for workflow in workflows),
         overall_rate=sum(workflow.rate_now for workflow in workflows),
@@ -191,6 +139,7 @@ def status_of(news: WatchJobUpdate) -> JobStatusPush:
 
 
 def progress_of(news: WatchJobUpdate) -> Iterator[WindowedStatsPush]:
+    """Yield the numbers of each workflow that has started."""
     if news.live is None:
         return
     workers = {row.name: len(row.workers) for row in news.job.workflows}
@@ -218,16 +167,12 @@ def progress_of(news: WatchJobUpdate) -> Iterator[WindowedStatsPush]:
         )
 
 
-_ENDS = frozenset(status.value for status in WORKFLOW_ENDS)
-
-
 def results_in(news: WatchJobUpdate) -> Iterator[WorkflowResultPush]:
-    """The workflows that have ended by now."""
-    views: Mapping[str, Any] = (
-        {} if news.live is None else {view.name: view for view in news.live.workflows}
-    )
+    """Yield an update for each workflow that has ended."""
+    live = () if news.live is None else news.live.workflows
+    views = {view.name: view for view in live}
     for row in news.job.workflows:
-        if row.status.value not in _ENDS:
+        if row.status not in WORKFLOW_ENDS:
             continue
         view = views.get(row.name)
         yield WorkflowResultPush(
@@ -243,6 +188,7 @@ def results_in(news: WatchJobUpdate) -> Iterator[WorkflowResultPush]:
 
 
 def final_of(result: RunResult, job: JobView) -> JobFinalResult:
+    """Return the final result of a job that has ended."""
     return JobFinalResult(
         job_id=job.job,
         status=result.status.value,

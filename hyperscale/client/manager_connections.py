@@ -1,9 +1,10 @@
-"""How a client reaches managers: any that answers will do.
+"""The connections of a client to managers: which one is asked, and what if it fails.
 
-Every question may be asked twice, so what a lost connection leaves open is asked again, through
-the next manager, until the deadline. A refusal for now is obeyed; a definite one is raised. If
-nobody can be reached, the error names everyone who was tried, and why it failed. What takes its
-time says soon what it waits for.
+Any manager can answer any question, and every question may be repeated. So a question whose
+connection is lost is asked again, through the next manager, until the deadline. A manager that
+is overloaded is asked again after the time it names; a definite refusal is raised. If no manager
+can be reached, the error names each one that was tried, and why it failed. A question that
+takes long reports soon what it waits for.
 """
 
 import asyncio
@@ -28,14 +29,14 @@ from hyperscale.wire.errors import (
 from hyperscale.wire.server import PeerServer
 
 ANSWER_S = 6.0
-"""How long one manager may take before the next one is asked."""
-TELL_S = 1.5
-"""After so long without an answer it is told what is waited for."""
+"""How long one manager may take to answer before the next one is asked."""
+REPORT_AFTER_S = 1.5
+"""After this long without an answer, `on_trouble` is called with what the client waits for."""
 _PAUSE_S = 0.1
 _PAUSE_MOST_S = 1.0
 
-# Codes of managers that cannot help now; another one can, or the same one later.
-PASSING = frozenset(
+# A manager with one of these errors cannot answer now; another one can, or the same one later.
+TRANSIENT_CODES = frozenset(
     {
         RemoteErrorCode.UNAVAILABLE,
         RemoteErrorCode.MOVED,
@@ -44,8 +45,8 @@ PASSING = frozenset(
         RemoteErrorCode.INTERNAL,
     }
 )
-# The user gave something wrong: nobody else will let it in.
-_OURS_TO_MEND = frozenset(
+# The user gave something wrong: no other manager will accept this client either.
+_USER_ERRORS = frozenset(
     {
         RefusalReason.SECRET,
         RefusalReason.UNSEALED,
@@ -58,13 +59,13 @@ _OURS_TO_MEND = frozenset(
         RefusalReason.VERSION,
     }
 )
-_SECRETS = {
-    RefusalReason.SECRET: "the secret that was given is not that of its cluster",
-    RefusalReason.UNSEALED: "it lets nobody in without the secret of its cluster, or a certificate",
-    RefusalReason.SEALED: "a secret was given, and its cluster has none",
+_SECRET_ERRORS = {
+    RefusalReason.SECRET: "the secret of this client is not the secret of its cluster",
+    RefusalReason.UNSEALED: "it requires the secret of its cluster, or a certificate",
+    RefusalReason.SEALED: "this client uses a secret, and its cluster has none",
 }
-# Nobody who speaks the protocol begins like that.
-_FOREIGN = frozenset(
+# A node of a cluster never answers like this.
+_NOT_A_NODE = frozenset(
     {
         RefusalReason.OVERSIZED,
         RefusalReason.MALFORMED,
@@ -82,12 +83,15 @@ class NoManagerError(RunError):
 
 
 class WrongSecretError(InputError):
-    """Whoever is there belongs to a cluster with another secret, or with none."""
+    """The node belongs to a cluster with another secret, or with none."""
 
 
-class Managers:
-    """The managers a client knows of; the one that answered last is asked first. `on_trouble`
-    is told what is waited for, while nothing comes."""
+class ManagerConnections:
+    """The managers that a client knows, in the order in which it asks them.
+
+    The manager that answered last is asked first. `on_trouble` is called with a sentence that
+    says what the client waits for, while it waits.
+    """
 
     def __init__(
         self,
@@ -98,49 +102,47 @@ class Managers:
     ) -> None:
         self._server = server
         self.on_trouble = on_trouble
-        self._addresses = list(dict.fromkeys(addresses))
+        self._addresses = list(addresses)
         self._rng = rng
-        rng.shuffle(self._addresses)
         self._open: dict[Address, Connection] = {}
-        self._troubles: dict[Address, Exception] = {}
-        self.has_reached = False  # any of them, ever
+        self._dial_errors: dict[Address, Exception] = {}
+        self.has_reached = False  # a manager was connected at least once
         self._loop = asyncio.get_running_loop()
 
     @property
     def datacenters(self) -> list[str]:
-        """Of the managers that were reached."""
+        """Return the datacenters of the managers that are connected."""
         return sorted({each.peer.datacenter for each in self._open.values()} - {""})
 
     async def ask(
         self, message: Struct, reply: type[_R], *, within_s: float, patience_s: float | None = None
     ) -> _R:
-        """The first answer. `patience_s` bounds how long it is tried while nobody can be
-        reached at all."""
+        """Return the first answer. Give up after `patience_s` if no manager can be reached."""
         began_s = self._loop.time()
         deadline_s = began_s + within_s
         give_up_s = deadline_s if patience_s is None else began_s + patience_s
-        said: dict[Address, str] = {}
-        reminder = self._loop.call_later(TELL_S, lambda: self._tell(said))
+        refusals: dict[Address, str] = {}
+        reminder = self._loop.call_later(REPORT_AFTER_S, lambda: self._report(refusals))
         pause_s = _PAUSE_S
         try:
             while True:
-                before, wait_s = dict(said), pause_s
+                before, wait_s = dict(refusals), pause_s
                 for address in list(self._addresses):
-                    answer = await self._ask_one(address, message, reply, deadline_s, said)
+                    answer = await self._ask_one(address, message, reply, deadline_s, refusals)
                     if isinstance(answer, reply):
                         return answer
                     if isinstance(answer, OverloadedError):
                         wait_s = max(wait_s, answer.retry_after_s)
                 now_s = self._loop.time()
-                if self._is_cut_off():
-                    self._refuse_if_ours()
+                if self._are_all_unreachable():
+                    self._raise_user_error()
                     if now_s >= min(give_up_s, deadline_s):
-                        raise self._nobody()
+                        raise self._no_manager_error()
                 if now_s >= deadline_s:
-                    raise self._no_answer(said, within_s)
-                if now_s >= began_s + TELL_S and said != before:
-                    self._tell(said)
-                # Together with everyone else who was refused: not all at once again.
+                    raise self._no_answer_error(refusals, within_s)
+                if now_s >= began_s + REPORT_AFTER_S and refusals != before:
+                    self._report(refusals)
+                # Clients that were refused together must not ask again all at once.
                 await asyncio.sleep(min(wait_s * self._rng.uniform(1.0, 1.3), deadline_s - now_s))
                 pause_s = min(_PAUSE_MOST_S, pause_s * 2)
         finally:
@@ -152,9 +154,9 @@ class Managers:
         message: Struct,
         reply: type[_R],
         deadline_s: float,
-        said: dict[Address, str],
+        refusals: dict[Address, str],
     ) -> _R | OverloadedError | None:
-        """Its answer, if it has one; what it says instead is kept in `said`."""
+        """Ask one manager; put the reason into `refusals` if it does not answer now."""
         connection = await self._connection(address)
         until_s = min(deadline_s, self._loop.time() + ANSWER_S)
         if connection is None or self._loop.time() >= until_s:
@@ -162,12 +164,12 @@ class Managers:
         try:
             answer = await connection.call(message, reply, deadline_s=until_s)
         except OverloadedError as error:
-            said[address] = error.message
+            refusals[address] = error.message
             return error
         except RemoteError as error:
-            if error.code not in PASSING:
+            if error.code not in TRANSIENT_CODES:
                 raise
-            said[address] = in_short(error)
+            refusals[address] = short_reason(error)
             return None
         except CallError:
             self.demote(address)
@@ -178,23 +180,25 @@ class Managers:
     async def follow(
         self, message: Struct, item: type[_R], *, within_s: float, silence_s: float
     ) -> AsyncGenerator[_R, None]:
-        """An answer in parts, from the first manager that begins one. It breaks with a
-        `CallError` when the manager does, or says nothing for `silence_s`."""
+        """Yield the items of a stream from the first manager that can be reached.
+
+        Raise `CallError` when the connection is lost or nothing arrives for `silence_s`.
+        """
         connection, address = await self.connected()
         deadline_s = self._loop.time() + within_s
         try:
-            async with connection.stream(message, item, deadline_s=deadline_s) as parts:
+            async with connection.stream(message, item, deadline_s=deadline_s) as items:
                 while True:
                     try:
                         async with asyncio.timeout(silence_s):
-                            part = await anext(parts)
+                            received = await anext(items)
                     except StopAsyncIteration:
                         return
-                    yield part
+                    yield received
         except TimeoutError:
             self.demote(address)
             raise CallError(
-                f"{format_address(*address)} said nothing for {silence_s:g} s"
+                f"{format_address(*address)} sent nothing for {silence_s:g} s"
             ) from None
         except RemoteError:
             self._rotate(address)
@@ -204,19 +208,19 @@ class Managers:
             raise
 
     async def connected(self) -> tuple[Connection, Address]:
-        """A connection to whoever can be reached; raises if nobody can."""
+        """Return a connection to the first manager that can be reached; raise if there is none."""
         for address in list(self._addresses):
             connection = await self._connection(address)
             if connection is not None:
                 return connection, address
-        self._refuse_if_ours()
-        raise self._nobody()
+        self._raise_user_error()
+        raise self._no_manager_error()
 
     def demote(self, address: Address) -> None:
-        """This one is in trouble: dialled anew, and asked last."""
+        """Close the connection to a manager that failed, and ask that manager last."""
         connection = self._open.pop(address, None)
         if connection is not None:
-            connection.abort("it does not answer")
+            connection.abort("the manager does not answer")
         self._rotate(address)
 
     # -- inside ---------------------------------------------------------------------------
@@ -229,9 +233,9 @@ class Managers:
         try:
             connection = await self._server.dial(*address)
         except (OSError, TimeoutError, HyperscaleError) as error:
-            self._troubles[address] = error
+            self._dial_errors[address] = error
             return None
-        self._troubles.pop(address, None)
+        self._dial_errors.pop(address, None)
         self._open[address] = connection
         self.has_reached = True
         return connection
@@ -244,83 +248,85 @@ class Managers:
         self._addresses.remove(address)
         self._addresses.append(address)
 
-    def _is_cut_off(self) -> bool:
-        return all(address in self._troubles for address in self._addresses)
+    def _are_all_unreachable(self) -> bool:
+        return all(address in self._dial_errors for address in self._addresses)
 
-    def _refuse_if_ours(self) -> None:
-        """Raises what the user must mend, if that is all that went wrong."""
-        refusals = [refusal(each, error) for each, error in self._troubles.items()]
-        ours = [each for each in refusals if each is not None]
-        if ours and len(ours) == len(refusals):
-            raise ours[0]
+    def _raise_user_error(self) -> None:
+        """Raise the error that the user must fix, if every failed dial is of that kind."""
+        errors = [user_error(each, error) for each, error in self._dial_errors.items()]
+        if errors and errors[0] is not None and None not in errors:
+            raise errors[0]
 
-    def _tell(self, said: Mapping[Address, str]) -> None:
-        if self._is_cut_off():  # by whom and why is for the error, should it come to that
+    def _report(self, refusals: Mapping[Address, str]) -> None:
+        if self._are_all_unreachable():  # the error will name them, if it comes to that
             self.on_trouble("no manager can be reached yet")
         else:
-            self.on_trouble(f"no answer yet; {self._state(said)}")
+            self.on_trouble(f"no answer yet; {self._state(refusals)}")
 
-    def _no_answer(self, said: Mapping[Address, str], within_s: float) -> RunError:
+    def _no_answer_error(self, refusals: Mapping[Address, str], within_s: float) -> RunError:
         return RunError(
-            f"no answer within {within_s:.3g} s; {self._state(said)}",
-            hint="more than half of the managers must be up and reach each other, and one of "
-            "those must be known here; 'hyperscale members' shows who is up",
+            f"no answer within {within_s:.3g} s; {self._state(refusals)}",
+            hint="more than half of the managers must be up and reach each other, and this client "
+            "must know one of them; 'hyperscale members' shows which nodes are up",
         )
 
-    def _state(self, said: Mapping[Address, str]) -> str:
-        """What keeps each manager from answering, as far as that is known."""
+    def _state(self, refusals: Mapping[Address, str]) -> str:
+        """Say for each manager why it has not answered, as far as that is known."""
         rows: dict[str, list[str]] = {}
         for address in sorted(self._addresses):
-            trouble = self._troubles.get(address)
-            if trouble is not None:
-                why = in_words(trouble)
+            error = self._dial_errors.get(address)
+            if error is not None:
+                why = dial_reason(error)
             elif address in self._open:
-                why = said.get(address, "reached, but silent so far")
+                why = refusals.get(address, "connected, but silent so far")
             else:
-                why = said.get(address, "silent so far")
+                why = refusals.get(address, "silent so far")
             rows.setdefault(why, []).append(format_address(*address))
         return "; ".join(f"{', '.join(who)}: {why}" for why, who in rows.items())
 
-    def _nobody(self) -> NoManagerError:
+    def _no_manager_error(self) -> NoManagerError:
         tried = ", ".join(
-            f"{format_address(*address)} ({in_words(error)})"
-            for address, error in sorted(self._troubles.items(), key=lambda item: item[0])
+            f"{format_address(*address)} ({dial_reason(error)})"
+            for address, error in sorted(self._dial_errors.items(), key=lambda item: item[0])
         )
-        odd = (TimeoutError, PeerProtocolError)
-        is_odd = any(isinstance(each, odd) for each in self._troubles.values())
-        other = " Its HTTP port is another one;" if is_odd else ""
+        not_a_node = (TimeoutError, PeerProtocolError)
+        may_be_http = any(isinstance(each, not_a_node) for each in self._dial_errors.values())
+        http = " Its HTTP port is another one;" if may_be_http else ""
         return NoManagerError(
             f"no manager can be reached; tried {tried or 'none'}",
-            hint=f"is a manager running there?{other} 'hyperscale cluster up' starts a cluster",
+            hint=f"is a manager running there?{http} 'hyperscale cluster up' starts a cluster",
         )
 
 
-def refusal(address: Address, error: Exception) -> InputError | None:
-    """What the user must mend, if that is why a node did not let us in."""
-    if not isinstance(error, PeerProtocolError) or error.reason not in _OURS_TO_MEND:
+def user_error(address: Address, error: Exception) -> InputError | None:
+    """Return what the user must fix, if that is why a node refused this client."""
+    if not isinstance(error, PeerProtocolError) or error.reason not in _USER_ERRORS:
         return None
-    where, why, hint = format_address(*address), in_words(error), error.hint
-    if error.reason in _SECRETS:
-        if isinstance(error, PeerRefusedError):  # in its words, which are for nodes
-            why = _SECRETS[error.reason]
+    where, why, hint = format_address(*address), dial_reason(error), error.hint
+    if error.reason in _SECRET_ERRORS:
+        if isinstance(error, PeerRefusedError):  # its own words are meant for nodes
+            why = _SECRET_ERRORS[error.reason]
         return WrongSecretError(
-            f"{where} refused us: {why}",
-            hint="the secret must be that of the cluster: --secret-file, or --dir for a local one",
+            f"{where} refused this client: {why}",
+            hint="give the secret of the cluster: --secret-file, or --dir for a local cluster",
         )
     if error.reason is RefusalReason.ROLE:
         hint = hint or "give the address of a manager"
-    return InputError(f"{where} refused us: {why}", hint=hint)
+    return InputError(f"{where} refused this client: {why}", hint=hint)
 
 
-def in_short(error: CallError) -> str:
+def short_reason(error: CallError) -> str:
     """Return what went wrong, without the names of the call and the peer and without the hint."""
     return error.detail if isinstance(error, RemoteError) else error.message
 
 
-def in_words(error: Exception) -> str:
-    if isinstance(error, PeerProtocolError) and error.reason in _FOREIGN:
-        or_else = ", or wants a certificate" if error.reason is RefusalReason.TRUNCATED else ""
-        return f"what answers there is no node of a cluster{or_else}: {error.message}"
+def dial_reason(error: Exception) -> str:
+    """Return in a few words why a node could not be connected."""
+    if isinstance(error, PeerProtocolError) and error.reason in _NOT_A_NODE:
+        or_else = (
+            ", or it requires a certificate" if error.reason is RefusalReason.TRUNCATED else ""
+        )
+        return f"no node of a cluster answers there{or_else}: {error.message}"
     if isinstance(error, HyperscaleError):
         return f"{error.message}; {error.hint}" if error.hint else error.message
     if isinstance(error, TimeoutError):

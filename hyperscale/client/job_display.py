@@ -1,0 +1,95 @@
+"""A job as the terminal shows it: the latest numbers, the phase of each workflow, the queue."""
+
+from dataclasses import replace
+
+from hyperscale.client.messages import WatchJobUpdate
+from hyperscale.jobs.committed.state import JobView, WorkflowRow, WorkflowStatus
+from hyperscale.reporting.results import RunResult, WorkflowResult
+from hyperscale.stats.view import RunView, WorkflowView
+
+# What the terminal calls the phases of a workflow.
+_PHASES = {
+    WorkflowStatus.PENDING: "waiting",
+    WorkflowStatus.DISPATCHED: "preparing",
+    WorkflowStatus.AGGREGATED: "completed",
+    WorkflowStatus.FAILED_CANCELING_DEPENDENTS: "failed",
+    WorkflowStatus.FAILED_READY_FOR_RETRY: "waiting",
+}
+
+
+def display_of(news: WatchJobUpdate, before: RunView | None = None) -> RunView:
+    """Return the view of the job after this update.
+
+    `before` is the view that was displayed last: it has numbers that a new job leader lacks.
+    """
+    job = news.job
+    views = [view for view in (before, news.live) if view is not None]
+    known: dict[str, WorkflowView] = {}
+    for view in (workflow for each in views for workflow in each.workflows):
+        # A new leader has older numbers at first, and none of a job that has ended.
+        if view.name not in known or view.total >= known[view.name].total:
+            known[view.name] = view
+    return RunView(
+        file=job.file,
+        elapsed_s=max((view.elapsed_s for view in views), default=0.0),
+        workflows=tuple(_workflow(row, known.get(row.name)) for row in job.workflows),
+        saturated=any(view.saturated for view in views),
+        warnings=views[-1].warnings if views else (),
+        usage=views[-1].usage if views else (),
+        waiting=queue_note(job),
+    )
+
+
+def _workflow(row: WorkflowRow, known: WorkflowView | None) -> WorkflowView:
+    view = known or _not_started(row)
+    phase = _PHASES.get(row.status, row.status.value)
+    status = phase if row.ended_as is None else row.ended_as.value
+    return replace(view, status=status, error=row.error or view.error)
+
+
+def with_results(view: RunView, result: RunResult) -> RunView:
+    """Return the last view with the numbers of the results, which are later than its own."""
+    results = {workflow.name: workflow for workflow in result.workflows}
+    workflows = [_with_result(each, results.get(each.name)) for each in view.workflows]
+    elapsed_s = max((each.elapsed_s for each in workflows), default=0.0)
+    return replace(view, elapsed_s=max(view.elapsed_s, elapsed_s), workflows=tuple(workflows))
+
+
+def _with_result(view: WorkflowView, end: WorkflowResult | None) -> WorkflowView:
+    if end is None or not end.total:
+        return view
+    return replace(
+        view,
+        elapsed_s=end.elapsed_seconds,
+        total=end.total,
+        ok=end.ok,
+        failed=end.failed,
+        cut=end.cut,
+        rate_total=end.rate_per_second,
+    )
+
+
+def _not_started(row: WorkflowRow) -> WorkflowView:
+    return WorkflowView(
+        name=row.name,
+        status="waiting",
+        vus=0,
+        cores=row.cores,
+        elapsed_s=0.0,
+        duration_s=0.0,
+        progress=0.0,
+        rate_now=0.0,
+        rate_total=0.0,
+        total=0,
+        ok=0,
+        failed=0,
+        cut=0,
+    )
+
+
+def queue_note(job: JobView) -> str:
+    """Return the job's position in the queue for cores, and why it waits; empty if it does not."""
+    if not job.position:
+        return ""
+    why = f": {job.reason}" if job.reason else ""
+    return f"waiting for cores, number {job.position} in the queue{why}"
