@@ -1,23 +1,24 @@
-"""`hyperscale cancel JOB`: ends a job early."""
+"""`hyperscale cancel JOB`: end a job early."""
 
 import argparse
 import asyncio
-import sys
 
-from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags
+from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags, add_job_argument
 from hyperscale.cli.parser import Parser
+from hyperscale.cli.printing import print_warning
+from hyperscale.reporting.exit_codes import ExitCode
 
 _DESCRIPTION = """\
-Ends a job early, running or waiting. Its load stops within two seconds; what was measured is
-kept. Again is harmless.
+End a job early, whether it runs or waits in the queue. Its load stops within two seconds, and the
+results so far are kept. Cancelling a job twice is harmless.
 """
 _EPILOG = f"""\
 {CLUSTER_HELP}
 examples:
   hyperscale cancel default.1-k5mz7vqjx2 --reason "wrong environment"
 
-exit codes: 0 it is being cancelled, or was before; 2 there is no such job; 3 it had ended
-otherwise, or no manager could be reached
+exit codes: 0 the job is being cancelled or is already cancelled, 2 there is no such job, 3 the job
+had already ended, or no manager could be reached
 """
 
 
@@ -25,10 +26,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
     parser = subparsers.add_parser(
         "cancel", help="end a job early", description=_DESCRIPTION, epilog=_EPILOG
     )
-    parser.add_argument("job", metavar="JOB", help="its id, as 'submit' printed it")
-    parser.add_argument(
-        "--reason", metavar="TEXT", default="", help="shown with the job; default: none"
-    )
+    add_job_argument(parser)
+    parser.add_argument("--reason", metavar="TEXT", default="", help="reason to show with the job")
     add_client_flags(parser)
 
 
@@ -40,10 +39,10 @@ async def _cancel(args: argparse.Namespace) -> int:
     from hyperscale.cli.client_flags import open_client
 
     async with open_client(args) as client:
-        told = await client.cancel_job(args.job, args.reason)
-    if told.accepted or told.status == "cancelled":
-        is_over = told.status == "cancelled"
+        reply = await client.cancel_job(args.job, args.reason)
+    if reply.accepted or reply.status == "cancelled":
+        is_over = reply.status == "cancelled"
         print(f"job {args.job} is {'cancelled' if is_over else 'being cancelled'}")
         return 0
-    print(f"hyperscale: job {args.job} had ended: {told.status}", file=sys.stderr)
-    return 3
+    print_warning(f"job {args.job} had already ended: {reply.status}")
+    return ExitCode.RUN_FAILED

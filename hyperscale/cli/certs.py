@@ -1,4 +1,4 @@
-"""`hyperscale certs`: an authority and certificates, for clusters without a PKI."""
+"""`hyperscale certs`: create a certificate authority and certificates for a cluster."""
 
 import argparse
 import os
@@ -16,13 +16,13 @@ _ROLES = ("manager", "worker", "gate", "client", "operator")
 _DAYS_MAX = 36_500
 
 _DESCRIPTION = """\
-Makes a certificate authority and certificates for nodes, clients and operators, with role,
-cluster and environment where the nodes look for them (subject alternative names). With
-certificates, connections are mutual TLS 1.3 and a node is what its certificate says.
+Create a certificate authority and certificates for nodes, clients and operators of a cluster
+without a PKI. Role, cluster and environment are in the subject alternative names, where nodes
+check them. With certificates, connections use mutual TLS 1.3.
 
-The authority (ca.pem, ca-key.pem) is made once and used again when it is there. Nothing is
-ever overwritten. Keep ca-key.pem away from the nodes; they need ca.pem and their own pair.
-Datagrams are sealed with the cluster secret also beside certificates: see 'hyperscale secret'.
+The authority (ca.pem, ca-key.pem) is created once and reused. Existing files are never
+overwritten. Keep ca-key.pem off the nodes: a node needs ca.pem and its own certificate and key.
+Datagrams are encrypted with the cluster secret even with certificates: see 'hyperscale secret'.
 """
 _EPILOG = """\
 examples:
@@ -30,47 +30,60 @@ examples:
         the authority and one certificate for each role
   hyperscale certs --cluster acme --environment prod --out certs \\
       --role worker --name worker-7 --host 10.0.0.7 --host worker-7.internal
-        one more, for that worker; the authority in certs/ signs it
+        one more certificate, for this worker, signed by the authority in certs/
   hyperscale certs --cluster acme --environment prod --out certs --role operator --name alice
-        an operator's, for 'hyperscale members --connect HOST:PORT'
+        a certificate for an operator, as 'hyperscale members' needs it
 """
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
     parser = subparsers.add_parser(
         "certs",
-        help="make a certificate authority and certificates",
+        help="create a certificate authority and certificates",
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    parser.add_argument("--cluster", required=True, metavar="NAME", help="the cluster's name")
+    parser.add_argument("--cluster", required=True, metavar="NAME", help="name of the cluster")
     parser.add_argument(
-        "--environment", required=True, metavar="NAME", help='the environment, such as "prod"'
+        "--environment", required=True, metavar="NAME", help='environment, such as "prod"'
     )
-    parser.add_argument("--datacenter", default="", metavar="NAME", help="binds it to a datacenter")
-    parser.add_argument("--out", default="certs", metavar="DIR", help="directory; default: certs")
+    parser.add_argument(
+        "--datacenter", default="", metavar="NAME", help="bind the certificate to a datacenter"
+    )
+    parser.add_argument(
+        "--out", default="certs", metavar="DIR", help="directory to write to (default: certs)"
+    )
     parser.add_argument(
         "--role",
         action="append",
         choices=_ROLES,
         metavar="ROLE",
-        help=f"{', '.join(_ROLES)}; may be repeated (with --name: in one); default: each",
+        help=f"{', '.join(_ROLES)}; repeat the flag for more, which --name puts into one "
+        "certificate (default: one certificate per role)",
     )
     parser.add_argument(
-        "--name", metavar="NAME", help="file and subject name; default: the role. Needs --role"
+        "--name", metavar="NAME", help="file and subject name, needs --role (default: the role)"
     )
     parser.add_argument(
-        "--node-id", default="", metavar="ID", help="binds it to one node id; default: any"
+        "--node-id",
+        default="",
+        metavar="ID",
+        help="bind the certificate to one node id (default: any)",
     )
     parser.add_argument(
         "--host",
         action="append",
         metavar="HOST",
-        help="name or address it is reached at; may be repeated; default: the loopback ones",
+        help="name or address of the node; repeat the flag for more (default: loopback)",
     )
-    parser.add_argument("--days", default="825", metavar="N", help="validity; default: 825")
     parser.add_argument(
-        "--ca-days", default="3650", metavar="N", help="validity of a new authority; default: 3650"
+        "--days", default="825", metavar="N", help="validity in days (default: 825)"
+    )
+    parser.add_argument(
+        "--ca-days",
+        default="3650",
+        metavar="N",
+        help="validity of a new authority in days (default: 3650)",
     )
 
 
@@ -86,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
             check_name(getattr(args, flag), where=f"--{flag.replace('_', '-')}")
     days, ca_days = _days(args.days, "--days"), _days(args.ca_days, "--ca-days")
     if args.name and not args.role:
-        raise InputError("hyperscale certs: --name needs --role", hint="say whose name it is")
+        raise InputError("--name needs --role", hint="such as --role worker --name worker-7")
     chosen = [args.role] if args.name else [[role] for role in args.role or _ROLES]
     names = [args.name or roles[0] for roles in chosen]
     folder = Path(args.out)
@@ -95,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     taken = [path for pair in paths for path in pair if path.exists()]
     if taken:
         raise InputError(
-            f"{taken[0]} exists already", hint="certificates are never overwritten; use --name"
+            f"{taken[0]} already exists", hint="certificates are never overwritten; choose a --name"
         )
     _make_folder(folder)
     is_new = not any(path.exists() for path in ca_paths)
@@ -114,9 +127,9 @@ def run(args: argparse.Namespace) -> int:
             node_id=args.node_id,
         )
         _write(pair, make_certificate(authority, vouched, name=name, hosts=hosts, days=days))
-    print(f"{'made' if is_new else 'used'} {ca_paths[0]}  (its key: {ca_paths[1]}, keep it safe)")
+    print(f"{'created' if is_new else 'used'} {ca_paths[0]}  (key: {ca_paths[1]}, keep it safe)")
     for roles, pair in zip(chosen, paths, strict=True):
-        print(f"made {pair[0]}  {', '.join(roles)}  (its key: {pair[1]})")
+        print(f"created {pair[0]}  {', '.join(roles)}  (key: {pair[1]})")
     return 0
 
 
@@ -131,7 +144,7 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"--out: {folder} cannot be made: {error.strerror}") from error
+        raise InputError(f"--out: {folder} cannot be created: {error.strerror}") from error
 
 
 def _read_authority(paths: tuple[Path, Path]) -> "CertificateAndKey":
@@ -142,12 +155,12 @@ def _read_authority(paths: tuple[Path, Path]) -> "CertificateAndKey":
     except OSError as error:
         raise InputError(
             f"the authority needs both {paths[0]} and {paths[1]}: {error.strerror}",
-            hint="bring the other file, or choose another --out for a new authority",
+            hint="restore the missing file, or choose another --out for a new authority",
         ) from error
 
 
 def _write(paths: tuple[Path, Path], made: "CertificateAndKey") -> None:
-    """The key first: a certificate without its key would be no use to anyone."""
+    """Write key and certificate, the key first: a certificate without its key is useless."""
     for path, data, mode in ((paths[1], made.key, 0o600), (paths[0], made.certificate, 0o644)):
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

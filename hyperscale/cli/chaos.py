@@ -1,23 +1,23 @@
-"""`hyperscale chaos`: trouble for a local cluster while a job runs, by a seeded plan."""
+"""`hyperscale chaos`: inject faults into a local cluster while a job runs, then check it."""
 
 import argparse
 import asyncio
 import random
-import sys
 from pathlib import Path
 
-from hyperscale.cli.node_queries import named_directory, telling_of
+from hyperscale.cli.local_cluster import cluster_directory, restart_hints
 from hyperscale.cli.parser import Parser
-from hyperscale.cli.signals import EXIT_INTERRUPTED, unless_interrupted
+from hyperscale.cli.printing import print_line
+from hyperscale.cli.signals import unless_interrupted
 from hyperscale.errors import InputError
-from hyperscale.ui.stream import write_through
+from hyperscale.reporting.exit_codes import ExitCode
 
 _DESCRIPTION = """\
-Kills, pauses and restarts random nodes of a cluster that 'hyperscale cluster up' runs, by a plan
-made from a seed, while a job runs against a built-in target. Then checks what must hold: the job
-ended once and every manager tells the same end, every request the target saw is reported or
-within a stated gap, never more connections than asked for, all nodes are back, and all replicas
-of the ledger are equal.
+Kill, pause and restart random nodes of a local cluster ('hyperscale cluster up') while a job runs
+against a built-in target. The seed determines the faults. Then check that the job ended once and
+all managers agree on its end, that every request the target received is reported or covered by a
+gap, that there were never more connections than virtual users, that all nodes are back, and that
+all replicas of the ledger are equal.
 """
 _EPILOG = """\
 examples:
@@ -25,9 +25,9 @@ examples:
   hyperscale chaos --dir lab --seed 7                    in another terminal
   hyperscale chaos --dir lab --file shop.py --target http://127.0.0.1:8080
 
-Ctrl-C brings all nodes back and cancels the job; a second one does not hurry that.
+Ctrl-C restarts all nodes and cancels the job before the command exits.
 
-exit codes: 0 everything held, 2 wrong input: nothing ran, 3 something did not hold, or the cluster
+exit codes: 0 all checks held, 2 invalid input (nothing ran), 3 a check did not hold, or the cluster
 could not be reached, 130 interrupted
 """
 
@@ -40,7 +40,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
     parser = subparsers.add_parser(
         "chaos",
-        help="kill, pause and restart nodes while a job runs, and check what comes out",
+        help="inject faults into a local cluster while a job runs, then check it",
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
@@ -48,21 +48,21 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
         "--dir",
         metavar="DIR",
         default=DEFAULT_DIRECTORY,
-        help="directory of the cluster (default %(default)s)",
+        help="directory of the cluster (default: %(default)s)",
     )
-    parser.add_argument("--seed", metavar="N", help="of the plan; default: a random one")
+    parser.add_argument("--seed", metavar="N", help="seed of the faults (default: random)")
     parser.add_argument(
         "--duration",
         metavar="D",
         default="20s",
-        help="how long the load lasts, and its troubles; default: %(default)s",
+        help="duration of the load and of the faults (default: %(default)s)",
     )
-    parser.add_argument("--file", metavar="F", help="a test file; default: one of its own")
+    parser.add_argument("--file", metavar="FILE", help="test file (default: a built-in one)")
     parser.add_argument(
         "--target",
         metavar="URL",
         default="",
-        help="the 'hyperscale target' that F sends to, to compare counts; default: none",
+        help="the 'hyperscale target' that FILE sends to, to compare counts (default: none)",
     )
 
 
@@ -76,28 +76,23 @@ def run(args: argparse.Namespace) -> int:
     if seed is None:
         raise InputError(f"--seed: {args.seed!r} is not a whole number from 0 to {_SEED_MOST}")
     if args.target and not args.file:
-        raise InputError("--target needs --file", hint="without a file it has a target of its own")
+        raise InputError("--target needs --file", hint="without --file a built-in target is used")
     duration_s = parse_duration_s(args.duration, where="--duration")
-    directory = named_directory(args.dir)
+    directory = cluster_directory(args.dir)
     read_cluster(directory)
-    chaos = Chaos(directory, seed=seed, say=_say)
+    chaos = Chaos(directory, seed=seed, say=print_line)
     file = Path(args.file) if args.file else None
     running = chaos.run(duration_s=duration_s, file=file, target_url=args.target)
-    with telling_of(directory):
+    with restart_hints(directory):
         verdict = asyncio.run(unless_interrupted(running, name="chaos"))
     if verdict is None:
-        return EXIT_INTERRUPTED
+        return ExitCode.INTERRUPTED
     for what in verdict.held:
-        _say(f"held    {what}")
+        print_line(f"held    {what}")
     for what in verdict.broken:
-        _say(f"BROKEN  {what}")
+        print_line(f"BROKEN  {what}")
     if verdict.broken:
-        _say(f"verdict: broken (seed {seed})")
-        return 3
-    _say("verdict: everything held")
+        print_line(f"verdict: broken (seed {seed})")
+        return ExitCode.RUN_FAILED
+    print_line("verdict: everything held")
     return 0
-
-
-def _say(text: str) -> None:
-    """Also when nobody reads it any more: nodes that are down are to be brought back."""
-    write_through(sys.stdout, f"{text}\n")

@@ -1,4 +1,4 @@
-"""`hyperscale check FILE`: one careful pass through a test, with everything it sends shown."""
+"""`hyperscale check FILE`: run each workflow once and show every request and response."""
 
 import argparse
 import asyncio
@@ -6,6 +6,7 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from hyperscale.cli.load_flags import add_file_argument, add_only_flag
 from hyperscale.cli.parser import Parser
 from hyperscale.reporting.exit_codes import ExitCode
 
@@ -18,15 +19,15 @@ if TYPE_CHECKING:
     from hyperscale.ui.api import Mode
 
 _DESCRIPTION = """\
-Validates a test file, then runs each workflow once with one virtual user, in order of their
-dependencies, and shows every request and response. Thresholds are not judged.
+Validate a test file, then run each workflow once with one virtual user, in the order of their
+dependencies, and show every request and response. Thresholds are not evaluated.
 """
 _EPILOG = """\
 examples:
   hyperscale check shop.py
   hyperscale check shop.py --only Login
 
-exit codes: 0 every step passed, 1 a step or check failed, 2 the file is wrong (nothing ran),
+exit codes: 0 every step and check passed, 1 a step or check failed, 2 invalid input (nothing ran),
 3 a workflow could not be run
 """
 
@@ -38,38 +39,32 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    parser.add_argument("file", metavar="FILE", help="the test file")
-    parser.add_argument(
-        "--only",
-        metavar="NAME",
-        action="extend",
-        nargs="+",
-        default=[],
-        help="check these workflows and what they depend on",
-    )
+    add_file_argument(parser)
+    add_only_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from hyperscale.graph import Overrides
     from hyperscale.runner.source import LoadedTest, load_test_file
 
-    job = load_test_file(args.file, Overrides(vus=1, only=args.only))
-    for warning in job.plan.warnings:
+    test = load_test_file(args.file, Overrides(vus=1, only=args.only))
+    for warning in test.plan.warnings:
         print(f"warning: {warning}")
-    ending = asyncio.run(_check(LoadedTest(_once(job.plan), job.code)))
-    _summarise(ending.result)
+    ending = asyncio.run(_check(LoadedTest(_once(test.plan), test.code)))
+    _print_summary(ending.result)
     if ending.exit_code in (ExitCode.RUN_FAILED, ExitCode.INTERRUPTED):
         return ending.exit_code
-    return 1 if any(_has_failed(workflow) for workflow in ending.result.workflows) else 0
+    has_failed = any(map(_has_failed, ending.result.workflows))
+    return ExitCode.NOT_PASSED if has_failed else ExitCode.PASSED
 
 
-async def _check(job: "LoadedTest") -> "RunEnding":
+async def _check(test: "LoadedTest") -> "RunEnding":
     from hyperscale.runner.drive import RunOptions, drive
     from hyperscale.runner.source import resolve_hosts
 
-    await resolve_hosts(job.plan)
-    # One executor: workflows come one after the other, so what they show does not mix.
-    return await drive(job, RunOptions(workers=1, static=False, trace=True), _Transcript())
+    await resolve_hosts(test.plan)
+    # One executor runs one workflow after the other, so that their output does not mix.
+    return await drive(test, RunOptions(workers=1, static=False, trace=True), _Transcript())
 
 
 def _once(plan: "Plan") -> "Plan":
@@ -89,7 +84,7 @@ def _has_failed(workflow: "WorkflowResult") -> bool:
     return any(step.failed for step in workflow.steps) or any(c.failed for c in workflow.checks)
 
 
-def _summarise(result: "RunResult") -> None:
+def _print_summary(result: "RunResult") -> None:
     for workflow in result.workflows:
         print(f"== {workflow.name}: {workflow.status.value}")
         if workflow.error:
@@ -97,8 +92,8 @@ def _summarise(result: "RunResult") -> None:
         for step in workflow.steps:
             print(f"   {step.name}: {_verdict(step.ok, step.failed, step.errors)}")
         for check in workflow.checks:
-            said = f" ({check.first_failure})" if check.first_failure else ""
-            print(f"   {check.name}: {_verdict(check.passed, check.failed, {})}{said}")
+            reason = f" ({check.first_failure})" if check.first_failure else ""
+            print(f"   {check.name}: {_verdict(check.passed, check.failed, {})}{reason}")
     sys.stdout.flush()
 
 
@@ -109,7 +104,7 @@ def _verdict(ok: int, failed: int, errors: dict[str, int]) -> str:
 
 
 class _Transcript:
-    """A UI that shows what workflows print, which with tracing on is every exchange."""
+    """A UI that prints the output of workflows; with tracing on, that is every exchange."""
 
     mode: "Mode" = "ci"
 

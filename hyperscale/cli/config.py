@@ -1,4 +1,4 @@
-"""`hyperscale config check`: the configuration a node would start with, and all its mistakes."""
+"""`hyperscale config check`: show the effective configuration of a node and all its errors."""
 
 import argparse
 import json
@@ -9,24 +9,24 @@ from hyperscale.cli.parser import Parser
 from hyperscale.reporting.exit_codes import ExitCode
 
 _DESCRIPTION = """\
-Looks at a node's configuration without starting it.
+Inspect the configuration of a node without starting it.
 """
 _EPILOG = """\
 examples:
   hyperscale config check --file node.toml
 """
 _CHECK_DESCRIPTION = """\
-Shows every setting a node would start with, and where it comes from: a flag, the environment,
-a file or the default, in this order of precedence. What it prints is a valid configuration
-file. Every mistake is told, not only the first; secrets are never shown.
+Show every setting that a node would start with and its source: a flag, the environment, a file or
+the default, in this order of precedence. The output is a valid configuration file. All errors are
+reported, not only the first; secrets are never shown.
 """
 _CHECK_EPILOG = """\
 examples:
-  hyperscale config check                                all defaults of a manager
+  hyperscale config check                                the defaults of a manager
   hyperscale config check --role worker --file node.toml
   hyperscale config check --port 9500 > node.toml        a file to start from
 
-exit codes: 0 a node would start with it, 2 it would not
+exit codes: 0 the configuration is valid, 2 it is not
 """
 
 
@@ -36,18 +36,20 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
     parser = subparsers.add_parser(
         "config",
-        help="look at a node's configuration",
+        help="show and check the configuration of a node",
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
     actions = parser.add_subparsers(metavar="ACTION", title="actions", dest="action")
     check = actions.add_parser(
         "check",
-        help="show the effective configuration and everything wrong with it",
+        help="show the effective configuration and all its errors",
         description=_CHECK_DESCRIPTION,
         epilog=_CHECK_EPILOG,
     )
-    check.add_argument("--role", choices=ROLES, default="manager", help="whose configuration")
+    check.add_argument(
+        "--role", choices=ROLES, default="manager", help="role of the node (default: %(default)s)"
+    )
     add_node_flags(check)
     parser.set_defaults(parser=parser)
 
@@ -91,7 +93,7 @@ def _show(loaded: Any, out: Any) -> None:
                 continue
             found = loaded.values.get(setting.name)
             if found is None:
-                lines.append(f"# {setting.key} is wrong")
+                lines.append(f"# {setting.key} is invalid")
             else:
                 lines.append(f"{f'{setting.key} = {_toml(found.value)}':<40} # {found.source}")
         if section == "security":
@@ -105,5 +107,5 @@ def _show(loaded: Any, out: Any) -> None:
 
 
 def _toml(value: object) -> str:
-    """JSON's strings, numbers, lists and truths are TOML's too."""
+    """Format as JSON, whose strings, numbers, lists and booleans are also TOML."""
     return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)

@@ -1,16 +1,16 @@
-"""Following a job on the terminal: the live view of `run`, until the job ends or the person goes.
+"""Show a job of a cluster live until it ends, then its results.
 
-Leaving leaves the job alone.
+Ctrl-C ends the view, never the job.
 """
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hyperscale.cli.signals import EXIT_INTERRUPTED, uninterrupted, unless_interrupted
-from hyperscale.ui.stream import write_through
+from hyperscale.cli.printing import print_warning
+from hyperscale.cli.signals import uninterrupted, unless_interrupted
+from hyperscale.reporting.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     import argparse
@@ -36,12 +36,13 @@ async def follow_to_end(
     reporters: "Sequence[Sink]" = (),
     log_dir: "Path | None" = None,
 ) -> int:
-    """Shows the job until it has ended, then its results; returns the exit code."""
-    from hyperscale.cli.client_flags import where
+    """Show the job until it ends, publish its results and return the exit code."""
+    from hyperscale.cli.client_flags import cluster_words
     from hyperscale.client.job_display import with_results
     from hyperscale.runner.drive import OutputLog
     from hyperscale.ui import open_ui
 
+    cluster = cluster_words(args)
     result: RunResult | None = None
     with (
         uninterrupted(),
@@ -50,7 +51,8 @@ async def follow_to_end(
         with OutputLog(
             destination.output_file, lambda text: ui.log(text, source="hyperscale")
         ) as output:
-            following = _show(client, job, ui, _Logs(output, log_dir, ui), is_known=is_known)
+            logs = _TestOutput(output, log_dir, ui)
+            following = _show(client, job, ui, logs, is_known=is_known)
             last = await unless_interrupted(following, name="follow")
         if last is not None:
             result = await unless_interrupted(client.get_results(job), name="results")
@@ -58,42 +60,39 @@ async def follow_to_end(
             ui.update(with_results(last[1], result))
             problems = await destination.publish(result, ui, reporters)
     if last is None:
-        _say(
-            f"job {job} goes on; see it again with 'hyperscale watch {job}{where(args)}', end it "
-            f"with 'hyperscale cancel {job}{where(args)}'"
+        print_warning(
+            f"job {job} continues; watch it with 'hyperscale watch {job}{cluster}', end it with "
+            f"'hyperscale cancel {job}{cluster}'"
         )
-        return EXIT_INTERRUPTED
+        return ExitCode.INTERRUPTED
     if result is None:
-        _say(f"job {job} has ended; see it with 'hyperscale results {job}{where(args)}'")
-        return EXIT_INTERRUPTED
-    destination.complain(problems)
+        print_warning(f"job {job} has ended; see it with 'hyperscale results {job}{cluster}'")
+        return ExitCode.INTERRUPTED
+    destination.print_problems(problems)
     if destination.is_incomplete:
-        _say(
-            f"the results are still there: 'hyperscale results {job}{where(args)} --out DIR' "
-            "writes them"
+        print_warning(
+            f"the cluster still has the results: 'hyperscale results {job}{cluster} --out DIR' "
+            "writes them again"
         )
     return result.exit_code
 
 
-def _say(text: str) -> None:
-    write_through(sys.stderr, f"hyperscale: {text}\n")  # the terminal may be gone
-
-
 async def _show(
-    client: "HyperscaleClient", job: str, ui: "Ui", logs: "_Logs", *, is_known: bool
+    client: "HyperscaleClient", job: str, ui: "Ui", logs: "_TestOutput", *, is_known: bool
 ) -> "tuple[WatchJobUpdate, RunView]":
-    from hyperscale.cli.client_flags import Troubles
+    """Show every update of the job; return the last update and the last view."""
+    from hyperscale.cli.client_flags import RepeatedWarnings
     from hyperscale.client.job_display import display_of
 
     last: WatchJobUpdate | None = None
-    view: RunView | None = None  # without what was waited, which the clock forgets at the start
-    timed: RunView | None = None
+    view: RunView | None = None
+    timed: RunView | None = None  # the view, its clock running also while the job is queued
     began_s = time.monotonic()
-    log_trouble = Troubles(lambda text: ui.log(f"{text}\n", source="hyperscale"))
+    log_trouble = RepeatedWarnings(lambda text: ui.log(f"{text}\n", source="hyperscale"))
 
     def on_trouble(text: str) -> None:
         log_trouble(text)
-        if timed is not None and ui.mode == "full":  # there the log is out of sight
+        if timed is not None and ui.mode == "full":  # where the log is out of sight
             ui.update(stale(timed, text))
 
     client.on_trouble = on_trouble
@@ -107,21 +106,21 @@ async def _show(
         for line in news.output:
             logs.write(line)
             ui.log(line.text, source=f"{line.workflow} {line.worker}")
-    assert last is not None  # it ends with the news that it has ended
+    assert last is not None  # the last update says that the job has ended
     assert timed is not None
     return last, timed
 
 
 def stale(view: "RunView", trouble: str) -> "RunView":
-    """What was seen last, not to be taken for what is."""
+    """Mark a view as out of date, with the time of the last update and the reason."""
     from hyperscale.ui.text import format_clock
 
-    note = f"nothing new since {format_clock(view.elapsed_s)}: {trouble}"
+    note = f"no update since {format_clock(view.elapsed_s)}: {trouble}"
     return replace(view, warnings=(note, *view.warnings))
 
 
-class _Logs:
-    """What user code printed, in one file; with `log_dir` also in one for each executor."""
+class _TestOutput:
+    """Writes what the test prints to one file and, with `log_dir`, to a file per executor."""
 
     def __init__(self, output: "OutputLog", log_dir: "Path | None", ui: "Ui") -> None:
         self._output = output
@@ -137,8 +136,8 @@ class _Logs:
             self._log_dir.mkdir(parents=True, exist_ok=True)
             with (self._log_dir / name).open("a", encoding="utf-8", errors="replace") as log:
                 log.write(line.text.rstrip("\n") + "\n")
-        except OSError as error:  # the job goes on without it
+        except OSError as error:  # the job continues without these files
             self._ui.log(
-                f"{self._log_dir}: not written any more: {error.strerror}\n", source="hyperscale"
+                f"{self._log_dir}: cannot be written: {error.strerror}\n", source="hyperscale"
             )
             self._log_dir = None

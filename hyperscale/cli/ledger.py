@@ -1,18 +1,18 @@
-"""`hyperscale ledger`: the ledger of a tier, as one of its nodes sees it."""
+"""`hyperscale ledger`: inspect and change the ledger of a cluster."""
 
 import argparse
 from typing import Any
 
+from hyperscale.cli.node_query import QUERY_HELP, add_query_flags, query_node
 from hyperscale.cli.parser import Parser
+from hyperscale.cli.printing import print_json, table
 
 _DESCRIPTION = """\
-Asks a manager about the ledger of its tier: what is committed there survives any minority of
-its machines.
+Inspect and change the ledger of a cluster: the replicated log of jobs that its managers keep in
+Raft groups. A committed entry survives the loss of any minority of a group's managers.
 """
-_EPILOG = """\
-With a cluster secret or certificates give the same flags as to a node; the certificate must be
-of role operator. Exit code 1: 'verify' found replicas that differ or cannot be compared.
-
+_EPILOG = f"""\
+{QUERY_HELP}
 examples:
   hyperscale ledger status --connect 127.0.0.1:9000
   hyperscale ledger groups --json
@@ -20,61 +20,70 @@ examples:
   hyperscale ledger history --since 2h
   hyperscale ledger members remove manager-4
   hyperscale ledger verify
+
+exit codes: 0 done, 1 'verify' found replicas that differ or could not be compared, 2 invalid
+input, 3 no node could be reached, or the change was refused
 """
 _HISTORY = """\
-What was committed about one job, or about all jobs, oldest first. It is kept for
-ledger.history_days (30), also after the job has ended.
+List the committed events of one job, or of all jobs, oldest first. Events are kept for
+ledger.history_days (30 days by default), also after a job has ended.
 """
 _MEMBERS = """\
-Managers join the ledger by themselves and get seats as they are needed. 'add' takes back a
-drain; 'remove' gives up a manager that is dead, whose number is never used again; 'promote' has
-a manager lead a group. To take out a manager that is alive: 'hyperscale drain NODE'.
+Managers join the ledger on their own and become voters of groups as needed. 'add' cancels the
+drain of a manager; 'remove' removes a manager that is dead for good; 'promote' makes a manager the
+leader of a group. To take out a manager that is alive, use 'hyperscale drain NODE'.
 """
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    from hyperscale.cli.node_queries import add_asking_flags
-
     parser = subparsers.add_parser(
         "ledger",
-        help="look at the ledger of a tier",
+        help="inspect and change the ledger (Raft groups) of a cluster",
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
     actions = parser.add_subparsers(metavar="ACTION", title="actions", parser_class=Parser)
     status = actions.add_parser(
-        "status", help="the groups the node takes part in: role, term, commit, applied, voters"
+        "status", help="show the groups of this node: role, term, commit, applied, voters"
     )
-    groups = actions.add_parser("groups", help="all nodes and groups of the tier, and their slots")
+    groups = actions.add_parser(
+        "groups", help="show all nodes and groups of the ledger, and the key slots of each group"
+    )
     history = actions.add_parser(
-        "history", help="what was committed about a job, or all jobs", description=_HISTORY
+        "history", help="list the committed events of a job, or of all jobs", description=_HISTORY
     )
-    history.add_argument("job", metavar="JOB", nargs="?", default="", help="id of a job")
+    history.add_argument(
+        "job", metavar="JOB", nargs="?", default="", help="job id (default: all jobs)"
+    )
     history.add_argument(
         "--since",
         metavar="T",
         default="",
-        help="from when on: a duration ago (2h) or an ISO time (2026-01-31T12:00:00Z)",
+        help="only events since then: a duration (2h) or an ISO time (2026-01-31T12:00:00Z)",
     )
     history.add_argument(
-        "--limit", metavar="N", type=int, default=1_000, help="rows at most (default %(default)s)"
+        "--limit",
+        metavar="N",
+        type=int,
+        default=1_000,
+        help="at most N events (default: %(default)s)",
     )
     members = actions.add_parser(
-        "members", help="add, remove or promote a node", description=_MEMBERS
+        "members", help="add, remove or promote a manager", description=_MEMBERS
     )
     members.add_argument("change", metavar="add|remove|promote", choices=_CHANGES)
-    members.add_argument("node", metavar="NODE", help="id of a manager")
+    members.add_argument("node", metavar="NODE", help="node id of a manager")
     members.add_argument(
         "--group",
         metavar="G",
         type=int,
         default=0,
-        help="promote: which group it is to lead (default %(default)s, the management group)",
+        help="promote: the group to lead (default: %(default)s, the management group)",
     )
     snapshot = actions.add_parser(
-        "snapshot", help="have the node take snapshots and let its logs before them go"
+        "snapshot", help="take snapshots on this node and compact its logs"
     )
-    verify = actions.add_parser("verify", help="compare the states of all replicas, by hash")
+    verify = actions.add_parser("verify", help="compare the state of all replicas by hash")
     for action, function in (
         (status, _status),
         (groups, _groups),
@@ -83,7 +92,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
         (snapshot, _snapshot),
         (verify, _verify),
     ):
-        add_asking_flags(action)
+        add_query_flags(action)
         action.set_defaults(function=function)
     parser.set_defaults(function=None, parser=parser)
 
@@ -102,19 +111,16 @@ def run(args: argparse.Namespace) -> int:
 # -- status and groups --------------------------------------------------------------------
 
 
-def _told(args: argparse.Namespace) -> Any:
-    from hyperscale.cli.node_queries import ask_node
+def _fetch_status(args: argparse.Namespace) -> Any:
     from hyperscale.nodes.ledger.operator_messages import GetLedgerStatus, GetLedgerStatusReply
 
-    return ask_node(args, GetLedgerStatus(), GetLedgerStatusReply)
+    return query_node(args, GetLedgerStatus(), GetLedgerStatusReply)
 
 
 def _status(args: argparse.Namespace) -> int:
-    from hyperscale.cli.node_queries import print_json, table
-
-    told = _told(args)
+    reply = _fetch_status(args)
     if args.json:
-        print_json(told)
+        print_json(reply)
         return 0
     head = ("GROUP", "ROLE", "TERM", "LEADER", "COMMIT", "APPLIED", "LAG", "LOG", "VOTERS")
     rows = [
@@ -123,23 +129,24 @@ def _status(args: argparse.Namespace) -> int:
             *(str(row.applied), str(row.commit - row.applied), _size(row.log_bytes)),
             ", ".join(row.voters) + "".join(f", ({name})" for name in row.learners),
         )
-        for row in told.replicas
+        for row in reply.replicas
     ]
     print(table(head, rows))
-    print(f"\n{told.node} is node {told.number} of ledger {told.ledger}; (learners) do not vote")
-    if told.mismatches:
-        print(f"it differed from a leader {told.mismatches} times, and was mended by a snapshot")
+    print(
+        f"\n{reply.node} is node {reply.number} of ledger {reply.ledger}; "
+        "learners (in brackets) do not vote"
+    )
+    if reply.mismatches:
+        print(f"its state differed from a leader's {reply.mismatches} times; snapshots replaced it")
     return 0
 
 
 def _groups(args: argparse.Namespace) -> int:
-    from hyperscale.cli.node_queries import print_json, table
-
-    told = _told(args)
+    reply = _fetch_status(args)
     if args.json:
-        print_json({"nodes": told.nodes, "groups": told.groups, "moves": told.moves})
+        print_json({"nodes": reply.nodes, "groups": reply.groups, "moves": reply.moves})
         return 0
-    nodes = [(str(row.number), row.name, row.domain, row.state) for row in told.nodes]
+    nodes = [(str(row.number), row.name, row.domain, row.state) for row in reply.nodes]
     print(table(("NUMBER", "NODE", "DOMAIN", "STATE"), nodes))
     groups = [
         (
@@ -148,14 +155,14 @@ def _groups(args: argparse.Namespace) -> int:
             "" if row.voters == row.settled else f"from {', '.join(row.settled)}",
             str(row.heir or ""),
         )
-        for row in told.groups
+        for row in reply.groups
     ]
     print()
     print(table(("GROUP", "STATE", "SLOTS", "LEADER", "VOTERS", "CHANGING", "HEIR"), groups))
-    for row in told.moves:
-        print(f"{row.slots} slots move from group {row.source} to group {row.target}")
-    if not told.groups:
-        print(f"no groups yet: {told.awaited} nodes are awaited, {len(told.nodes)} are here")
+    for row in reply.moves:
+        print(f"{row.slots} key slots move from group {row.source} to group {row.target}")
+    if not reply.groups:
+        print(f"no groups yet: {len(reply.nodes)} of {reply.awaited} founding managers are here")
     return 0
 
 
@@ -163,29 +170,31 @@ def _groups(args: argparse.Namespace) -> int:
 
 
 def _history(args: argparse.Namespace) -> int:
-    from hyperscale.cli.node_queries import ask_node, print_json, table
     from hyperscale.errors import InputError, RunError
     from hyperscale.jobs.committed.keys import parse_job_id
     from hyperscale.nodes.ledger.operator_messages import ListEvents, ListEventsReply
 
     if args.job:
-        parse_job_id(args.job)  # raises for what is none
+        parse_job_id(args.job)  # raises if it is not a job id
     if args.limit < 1:
-        raise InputError(f"--limit {args.limit}: at least 1")
-    asked = ListEvents(job=args.job, since_ms=_since_ms(args.since), limit=args.limit)
-    told = ask_node(args, asked, ListEventsReply)
-    if args.job and not told.rows and not args.since:
-        raise RunError(f"nothing is known of job {args.job}", hint="history is kept for a while")
+        raise InputError(f"--limit: {args.limit} is less than 1")
+    request = ListEvents(job=args.job, since_ms=_since_ms(args.since), limit=args.limit)
+    reply = query_node(args, request, ListEventsReply)
+    if args.job and not reply.rows and not args.since:
+        raise RunError(
+            f"the ledger has no events of job {args.job}",
+            hint="events are kept for ledger.history_days; see 'hyperscale ledger history'",
+        )
     if args.json:
-        print_json([_event(row) for row in told.rows])
+        print_json([_event(row) for row in reply.rows])
     else:
         rows = [
             (_time(row[3]), row[0], str(row[1]), str(row[2]), row[4], _about(_event(row)))
-            for row in told.rows
+            for row in reply.rows
         ]
         print(table(("TIME", "JOB", "GROUP", "INDEX", "EVENT", "ABOUT"), rows))
-        if told.has_more:
-            print(f"there are more than these {len(rows)}: narrow --since or raise --limit")
+        if reply.has_more:
+            print(f"only the first {len(rows)} events are shown: narrow --since or raise --limit")
     return 0
 
 
@@ -233,11 +242,11 @@ def _event(row: tuple[str, int, int, int, str, bytes]) -> dict[str, Any]:
 
 
 def _about(event: dict[str, Any]) -> str:
-    """What a line has room for."""
+    """Return the fields of an event that fit into a line."""
     data = event["data"] if isinstance(event["data"], dict) else {}
     wanted = ("workflow", "part", "attempt", "status", "reason", "error", "by", "key")
-    said = [f"{name}={data[name]}" for name in wanted if data.get(name) not in (None, "")]
-    return " ".join(said)[:100]
+    fields = [f"{name}={data[name]}" for name in wanted if data.get(name) not in (None, "")]
+    return " ".join(fields)[:100]
 
 
 def _time(stamp_ms: int) -> str:
@@ -256,30 +265,28 @@ def _change(args: argparse.Namespace) -> int:
 
 
 def change_member(args: argparse.Namespace, change: str, node: str, group: int = -1) -> None:
-    """Asks for a change and says what came of it."""
-    from hyperscale.cli.node_queries import ask_node, print_json
+    """Request a change of the ledger's members and print its outcome."""
     from hyperscale.errors import RunError
     from hyperscale.nodes.ledger.operator_messages import ChangeMember, ChangeMemberReply
 
-    told = ask_node(args, ChangeMember(change=change, node=node, group=group), ChangeMemberReply)
-    if told.refused:
-        raise RunError(told.refused, hint=told.hint)
+    reply = query_node(args, ChangeMember(change=change, node=node, group=group), ChangeMemberReply)
+    if reply.refused:
+        raise RunError(reply.refused, hint=reply.hint)
     if args.json:
-        print_json({"done": told.done})
+        print_json({"done": reply.done})
     else:
-        print(told.done)
+        print(reply.done)
 
 
 def _snapshot(args: argparse.Namespace) -> int:
-    from hyperscale.cli.node_queries import ask_node, print_json
     from hyperscale.nodes.ledger.operator_messages import Compact, CompactReply
 
-    told = ask_node(args, Compact(), CompactReply)
+    reply = query_node(args, Compact(), CompactReply)
     if args.json:
-        print_json([{"group": group, "index": index} for group, index in told.taken])
+        print_json([{"group": group, "index": index} for group, index in reply.taken])
         return 0
-    for group, index in told.taken:
-        print(f"group {group}: a snapshot at entry {index}")
+    for group, index in reply.taken:
+        print(f"group {group}: snapshot at entry {index}")
     return 0
 
 
@@ -287,15 +294,14 @@ def _snapshot(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from hyperscale.cli.node_queries import ask_node, print_json, table
     from hyperscale.nodes.ledger.operator_messages import Verify, VerifyReply
 
-    told = ask_node(args, Verify(), VerifyReply)
+    reply = query_node(args, Verify(), VerifyReply)
     found: dict[int, set[str]] = {}
-    for row in told.rows:
+    for row in reply.rows:
         found.setdefault(row.group, set()).add(row.digest)
     verdicts = {
-        group: "not all" if "" in digests else "differ" if len(digests) > 1 else "equal"
+        group: "incomplete" if "" in digests else "differ" if len(digests) > 1 else "equal"
         for group, digests in found.items()
     }
     for group, digests in found.items():
@@ -303,15 +309,15 @@ def _verify(args: argparse.Namespace) -> int:
             verdicts[group] = "differ"
     is_whole = all(verdict == "equal" for verdict in verdicts.values())
     if args.json:
-        print_json({"is_whole": is_whole, "verdicts": verdicts, "replicas": told.rows})
+        print_json({"is_whole": is_whole, "verdicts": verdicts, "replicas": reply.rows})
         return 0 if is_whole else 1
     rows = [
         (str(row.group), str(row.index), row.node, row.digest or row.why_not, verdicts[row.group])
-        for row in told.rows
+        for row in reply.rows
     ]
     print(table(("GROUP", "ENTRY", "NODE", "STATE", "REPLICAS"), rows))
     count = sum(verdict == "equal" for verdict in verdicts.values())
-    print(f"\n{count} of {len(verdicts)} groups: all replicas answer and are equal")
+    print(f"\n{count} of {len(verdicts)} groups: all replicas answered and are equal")
     return 0 if is_whole else 1
 
 

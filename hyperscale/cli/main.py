@@ -1,7 +1,7 @@
-"""`hyperscale`: finds the command, runs it, and turns what goes wrong into a message and a code.
+"""`hyperscale`: run one command, and turn errors into a message and an exit code.
 
-Only the module of the chosen command is imported. The one place that reads `sys.argv`,
-writes crash logs and decides how an error looks.
+Only the module of the chosen command is imported. This is the one place that reads `sys.argv`,
+writes crash logs and formats errors.
 """
 
 import contextlib
@@ -15,38 +15,38 @@ import traceback
 from importlib import import_module
 from types import ModuleType
 
-from hyperscale.cli.parser import Parser, did_you_mean
-from hyperscale.errors import HyperscaleError, InputError, InvariantError
+from hyperscale.cli.parser import Parser, UsageError, did_you_mean
+from hyperscale.errors import HyperscaleError, InvariantError
 from hyperscale.reporting.exit_codes import ExitCode, exit_code_of_error
 
 _EXHAUSTED = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EAGAIN}
 )
 
-# Each is a module here with `add_parser(subparsers)` and `run(args) -> exit code`.
+# Each command is a module here with `add_parser(subparsers)` and `run(args) -> exit code`.
 COMMANDS = {
-    "run": "run a test file and show its results",
+    "run": "run a test file on this machine",
     "check": "run each workflow of a test file once and show every request and response",
     "new": "write a commented test file to start from",
     "ping": "send one request and show its timings",
-    "target": "serve the built-in target to test against",
+    "target": "run a built-in HTTP server to test against",
     "submit": "run a test file on a cluster",
-    "watch": "follow a job of a cluster live",
-    "status": "show how a job is doing",
+    "watch": "show a job live until it ends",
+    "status": "show the state of a job",
     "results": "fetch the results of a job that has ended",
     "cancel": "end a job early",
     "jobs": "list the jobs of a cluster",
     "workers": "list the workers of a cluster",
-    "cluster": "run a whole cluster on this machine",
-    "chaos": "kill, pause and restart nodes while a job runs, and check what comes out",
+    "cluster": "run a local cluster on this machine",
+    "chaos": "inject faults into a local cluster while a job runs, then check it",
     "manager": "run a manager node",
     "worker": "run a worker node",
-    "members": "show every member of a cluster",
-    "ledger": "look at the ledger of a tier: its groups, its history, its replicas",
-    "drain": "have a node give up its work, so that it can be stopped",
-    "config": "look at a node's configuration",
-    "certs": "make a certificate authority and certificates",
-    "secret": "make a strong cluster secret",
+    "members": "list the members of a cluster",
+    "ledger": "inspect and change the ledger (Raft groups) of a cluster",
+    "drain": "take a node out of service without losing work",
+    "config": "show and check the configuration of a node",
+    "certs": "create a certificate authority and certificates",
+    "secret": "generate a cluster secret",
 }
 
 _DESCRIPTION = """\
@@ -54,36 +54,36 @@ Load tests written as Python classes, run at wire speed.
 """
 _EPILOG = """\
 examples:
-  hyperscale target                      a server to test against, on port 8080
-  hyperscale new shop.py                 a test file to start from
-  hyperscale check shop.py               one careful pass: every request and response
-  hyperscale run shop.py                 the load, on every core, with a live view
+  hyperscale target                      start a server to test against, on port 8080
+  hyperscale new shop.py                 write a test file to start from
+  hyperscale check shop.py               run it once, show every request and response
+  hyperscale run shop.py                 run the load on all cores, with a live view
   hyperscale run shop.py --vus 50 --duration 10s --json results.json
-  hyperscale cluster up                  managers and workers on this machine
-  hyperscale submit shop.py --watch      the load, on a cluster
+  hyperscale cluster up                  start managers and workers on this machine
+  hyperscale submit shop.py --watch      run the load on a cluster
 
-exit codes: 0 passed, 1 a threshold or check failed, 2 wrong input (nothing ran),
+exit codes: 0 passed, 1 a threshold or check failed, 2 invalid input (nothing ran),
 3 the run failed, was partial or timed out, 130 interrupted (partial results are written)
 
-'hyperscale COMMAND --help' explains each command.
+'hyperscale COMMAND --help' explains a command.
 """
 
 
-def _leave(_signal: int, _frame: object) -> None:
-    _say("hyperscale: interrupted")
+def _exit_interrupted(_signal: int, _frame: object) -> None:
+    _print_error("hyperscale: interrupted")
     os._exit(ExitCode.INTERRUPTED)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one command line; returns its exit code."""
+    """Run one command line and return its exit code."""
     if arguments is None:
         arguments = sys.argv[1:]
-        # Until a command takes the signal over there is nothing to clean up, and an exception
-        # raised into whatever is being imported might be lost there.
-        signal.signal(signal.SIGINT, _leave)
+        # Until a command installs its own handler there is nothing to clean up, and a
+        # KeyboardInterrupt raised during an import might be swallowed there.
+        signal.signal(signal.SIGINT, _exit_interrupted)
     _open_missing_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A name the locale has no characters for must not end a command that only lists it.
+        # A name that the locale cannot encode must not fail a command that only lists it.
         sys.stdout.reconfigure(errors="replace")
     try:
         code = _main(arguments)
@@ -91,16 +91,16 @@ def main(arguments: list[str] | None = None) -> int:
     except InvariantError as error:
         return _crashed(error, arguments)
     except HyperscaleError as error:
-        _complain(error)
+        _print_error(_message(error))
         return exit_code_of_error(error)
     except KeyboardInterrupt:
-        _say("hyperscale: interrupted")
+        _print_error("hyperscale: interrupted")
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output is gone; so is the reason to write the rest of it.
+        # The reader of our output is gone, so the rest need not be written.
         _silence_stdout()
         return 0
-    except Exception as error:  # noqa: BLE001  a bug of ours: a message and a log, not a traceback
+    except Exception as error:  # noqa: BLE001  a bug in Hyperscale: print a message, log the rest
         return _crashed(error, arguments)
     return code
 
@@ -110,13 +110,14 @@ def _main(arguments: list[str]) -> int:
     parser, commands, module = _build(command)
     if command is not None and module is None and arguments[0] == command:
         known = ", ".join(COMMANDS)
-        raise InputError(
-            f"hyperscale: unknown command {command!r}",
+        raise UsageError(
+            "hyperscale",
+            f"unknown command {command!r}",
             hint=did_you_mean(command, COMMANDS) or f"the commands are {known}",
         )
     try:
         args, unknown = parser.parse_known_args(arguments)
-    except SystemExit as done:  # --help and --version have printed what was asked for
+    except SystemExit as done:  # --help has printed the help
         return done.code if isinstance(done.code, int) else 0
     if unknown:
         (commands.get(command or "") or parser).refuse_unknown(unknown)
@@ -133,7 +134,7 @@ def _main(arguments: list[str]) -> int:
 
 
 def _build(command: str | None) -> tuple[Parser, dict[str, Parser], ModuleType | None]:
-    """The parser, those of its commands, and the module of the one that was asked for."""
+    """Return the parser, the parsers of its commands, and the module of the given command."""
     parser = Parser(prog="hyperscale", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("--version", action="store_true", help="show the version and exit")
     subparsers = parser.add_subparsers(metavar="COMMAND", title="commands", parser_class=Parser)
@@ -147,22 +148,19 @@ def _build(command: str | None) -> tuple[Parser, dict[str, Parser], ModuleType |
     return parser, dict(subparsers.choices), module
 
 
-def _complain(error: HyperscaleError) -> None:
-    text = error.message
-    if not text.startswith("hyperscale"):  # the parser's own name a command already
-        text = f"hyperscale: {text}"
-    if error.hint:
-        text += f"\n  hint: {error.hint}"
-    _say(text)
+def _message(error: HyperscaleError) -> str:
+    program = error.program if isinstance(error, UsageError) else "hyperscale"
+    text = f"{program}: {error.message}"
+    return f"{text}\n  hint: {error.hint}" if error.hint else text
 
 
 def _crashed(error: BaseException, arguments: list[str]) -> int:
-    """A bug of ours: short for the user, whole for whoever mends it."""
+    """Print a short message about a bug in Hyperscale and write the details to a crash log."""
     if isinstance(error, OSError) and _is_stdout_lost():
-        _say(f"hyperscale: stdout cannot be written: {error.strerror}")
+        _print_error(f"hyperscale: stdout cannot be written: {error.strerror}")
         return ExitCode.RUN_FAILED
     if isinstance(error, OSError) and error.errno in _EXHAUSTED:
-        _say(f"hyperscale: this machine has no more to give: {error}")
+        _print_error(f"hyperscale: this machine is out of resources: {error}")
         return ExitCode.RUN_FAILED
     import tempfile
 
@@ -177,34 +175,34 @@ def _crashed(error: BaseException, arguments: list[str]) -> int:
     except OSError:
         where = trace
     text = f"hyperscale: internal error: {type(error).__name__}: {error}"
-    _say(f"{text}\n  this is a bug in Hyperscale; {where}")
+    _print_error(f"{text}\n  this is a bug in Hyperscale; {where}")
     return ExitCode.RUN_FAILED
 
 
-def _say(text: str) -> None:
-    with contextlib.suppress(OSError):  # nobody hears it; the exit code still tells
+def _print_error(text: str) -> None:
+    with contextlib.suppress(OSError):  # stderr is gone; the exit code remains
         print(text, file=sys.stderr)
 
 
 def _open_missing_streams() -> None:
-    """Standard streams that were closed become /dev/null.
+    """Open /dev/null for standard streams that are closed.
 
-    Else the next file or socket to be opened takes the number of one, and gets what was
-    meant for it; and Python has None where a stream is expected.
+    Otherwise the next file or socket gets the descriptor of a standard stream, and with it the
+    output meant for that stream; and `sys.stdout` may be None.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is `number`
         if getattr(sys, name) is None:
             mode = "w" if number else "r"
-            # Not closed: it is one of the three streams of the process.
+            # Never closed: it is one of the standard streams of the process.
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _is_stdout_lost() -> bool:
-    """Whether what is left to be written there cannot be; then it is given up."""
+    """Return True if stdout cannot be flushed; then discard the rest of the output."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -214,7 +212,7 @@ def _is_stdout_lost() -> bool:
 
 
 def _silence_stdout() -> None:
-    """The interpreter flushes stdout when it ends; that must not complain again."""
+    """Redirect stdout to /dev/null, so that flushing it at exit does not fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

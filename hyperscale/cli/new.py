@@ -1,4 +1,4 @@
-"""`hyperscale new FILE`: a commented test file that runs as it is."""
+"""`hyperscale new FILE`: write a commented test file to start from."""
 
 import argparse
 import re
@@ -10,7 +10,7 @@ from hyperscale.errors import InputError
 DEFAULT_URL = "http://localhost:8080"
 
 _DESCRIPTION = """\
-Writes a commented test file to start from. It runs as it is, against the built-in target.
+Write a commented test file to start from. It runs as it is against 'hyperscale target'.
 """
 _EPILOG = f"""\
 examples:
@@ -18,7 +18,7 @@ examples:
   hyperscale new shop.py --url https://shop.test
 
 then:
-  hyperscale target                 in another terminal: serves {DEFAULT_URL}
+  hyperscale target                 in another terminal; serves {DEFAULT_URL}
   hyperscale check shop.py
   hyperscale run shop.py
 """
@@ -26,8 +26,8 @@ then:
 TEMPLATE = '''\
 """A load test.
 
-    hyperscale check {file}     one pass: every request and response
-    hyperscale run {file}       the load
+    hyperscale check {file}     run every workflow once, show requests and responses
+    hyperscale run {file}       run the load
 """
 
 from hyperscale import Workflow, check, metric, step
@@ -35,29 +35,29 @@ from hyperscale.testing import URL, Data, HTTPResponse
 
 
 class {name}(Workflow):
-    # Virtual users, each looping the steps below by itself, for this long.
+    # Virtual users; each of them loops over the steps below for this long.
     vus = 50
     duration = "10s"
 
-    # Think time: iterations of a virtual user start at least this far apart.
+    # Think time: a virtual user starts at most one iteration per interval.
     interval = "100ms"
 
-    # What must hold for the run to pass (exit code 0): a step's latency, the share of
-    # failed requests, the rate, ...
+    # Conditions for the run to pass (exit code 0): latency of a step, share of failed
+    # requests, request rate and more.
     thresholds = {{
         "errors": "<1%",
         "home.p99": "<500ms",
     }}
 
-    # A step without arguments begins the iteration. Request parts given as defaults are
-    # resolved and encoded once, before the clock starts. A status of 400 or more is a
-    # failure, unless the step accepts it: @step(accept=[404]).
+    # @step() without arguments runs first. Default values such as the URL are resolved and
+    # encoded once, before the load starts. A status of 400 or more is a failure unless the
+    # step accepts it: @step(accept=[404]).
     @step()
     async def home(self, url: URL = "{url}/json") -> HTTPResponse:
         return await self.client.http.get(url)
 
-    # Steps that name another run after it; those that name the same one run side by side.
-    # A parameter called like an earlier step receives its response.
+    # @step("home") runs after home; steps with the same dependencies run concurrently.
+    # A parameter named like an earlier step receives the response of that step.
     @step("home")
     async def search(
         self, home: HTTPResponse | None = None, url: URL = "{url}/echo"
@@ -71,12 +71,12 @@ class {name}(Workflow):
     ) -> HTTPResponse:
         return await self.client.http.post(url, data=body)
 
-    # A check is counted for every iteration; one that fails, fails the run.
+    # A check runs in every iteration. A failed check fails the run (exit code 1).
     @check()
     def home_is_json(self, home: HTTPResponse) -> bool:
         return home.headers.get("content-type", "").startswith("application/json")
 
-    # A number of your own: count, rate, gauge, distribution or timer.
+    # A metric of your own: count, rate, gauge, distribution or timer.
     @metric("distribution")
     def home_bytes(self, home: HTTPResponse) -> int:
         return len(home.content)
@@ -90,16 +90,18 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    parser.add_argument("file", metavar="FILE", help="the file to write")
-    parser.add_argument("--url", metavar="URL", default=DEFAULT_URL, help="what to test")
-    parser.add_argument("--force", action="store_true", help="replace a file that is there")
+    parser.add_argument("file", metavar="FILE", help="file to write")
+    parser.add_argument(
+        "--url", metavar="URL", default=DEFAULT_URL, help="base URL to test (default: %(default)s)"
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
 
 
 def run(args: argparse.Namespace) -> int:
     from hyperscale.testing.arguments import split_url
 
     if not Path(args.file).stem.strip("."):
-        raise InputError(f"{args.file!r} is not the name of a file", hint="as in shop.py")
+        raise InputError(f"{args.file!r} is not the name of a file", hint="such as shop.py")
     path = Path(args.file if args.file.endswith(".py") else f"{args.file}.py")
     split_url(args.url)
     text = TEMPLATE.format(file=path, name=class_name(path.stem), url=args.url.rstrip("/"))
@@ -108,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
         with path.open("w" if args.force else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise InputError(f"{path}: is there already", hint="--force replaces it") from None
+        raise InputError(f"{path}: already exists", hint="--force overwrites it") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from error
     print(f"wrote {path}\nnext: hyperscale check {path}, then hyperscale run {path}")
@@ -116,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def class_name(stem: str) -> str:
-    """`load-test` as `LoadTest`."""
+    """Turn a file name into a class name: `load-test` into `LoadTest`."""
     words = re.findall(r"[^\W_]+", stem)
     name = "".join(word[:1].upper() + word[1:] for word in words)
     return name if name.isidentifier() and name != "Workflow" else f"Test{name}"

@@ -1,4 +1,4 @@
-"""Flags of the node commands, made from the one schema, and the configuration they lead to.
+"""The node commands `manager` and `worker`: flags from the configuration schema, and the start.
 
 The one place that reads the environment for a node.
 """
@@ -10,12 +10,50 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from hyperscale.cli.parser import Parser
 from hyperscale.config.loading import Loaded, load
 from hyperscale.config.schema import FILE_VARIABLE, NodeRole, Setting, settings
 
+NODE_HELP = """\
+Without a secret or certificates a node listens on loopback only. SIGTERM or SIGINT shuts it down
+cleanly (exit code 0). Settings come from flags, HYPERSCALE_* environment variables and a TOML
+file, in this order of precedence; 'hyperscale config check --role {role}' shows the result.
+"""
+
+
+def add_node_parser(
+    subparsers: "argparse._SubParsersAction[Parser]",
+    role: NodeRole,
+    *,
+    description: str,
+    notes: str = "",
+    examples: str,
+) -> None:
+    """Add the command that runs a node of this role."""
+    help_text = notes + NODE_HELP.format(role=role)
+    parser = subparsers.add_parser(
+        role,
+        help=f"run a {role} node",
+        description=description,
+        epilog=f"{help_text}\nexamples:\n{examples}",
+    )
+    add_node_flags(parser, role=role)
+
+
+def run_node(args: argparse.Namespace, role: NodeRole) -> int:
+    """Run a node of this role until it is stopped."""
+    from hyperscale.nodes.manager import manager_duties
+    from hyperscale.nodes.server import as_config, run_process
+    from hyperscale.nodes.worker import worker_duties
+
+    config = as_config(role, load_node(args, role).require())
+    duties = manager_duties if role == "manager" else worker_duties
+    run_process(config, duties(config), _announce)
+    return 0
+
 
 def add_node_flags(parser: argparse.ArgumentParser, *, role: str = "manager") -> None:
-    """One flag per setting, in groups by section."""
+    """Add one flag per setting, grouped by section."""
     _add_file(parser, "--config", "--file")
     by_section: dict[str, Any] = {}
     for setting in settings():
@@ -25,25 +63,25 @@ def add_node_flags(parser: argparse.ArgumentParser, *, role: str = "manager") ->
 
 
 def add_connection_flags(parser: argparse.ArgumentParser, *, key_flags: Sequence[str]) -> None:
-    """What it takes to be let in by a node, for who asks it something."""
-    group = parser.add_argument_group("how to be let in")
-    for setting in _of_connections():
+    """Add the flags that a client needs to connect to a node: its secret or certificates."""
+    group = parser.add_argument_group("authentication")
+    for setting in _connection_settings():
         flags = key_flags if setting.name == "security.key" else (setting.flag,)
         _add(group, setting, "manager", *flags)
     _add_file(group, "--config")
 
 
 def connection_words(args: argparse.Namespace, *, key_flag: str) -> list[str]:
-    """Those of `add_connection_flags` that were given, to be given again."""
+    """Return the flags of `add_connection_flags` as given, for commands shown in messages."""
     words = []
-    for setting in _of_connections():
+    for setting in _connection_settings():
         given = vars(args).get(setting.name)
         if given is not None:
             words += [key_flag if setting.name == "security.key" else setting.flag, given]
     return words if args.config is None else [*words, "--config", str(args.config)]
 
 
-def _of_connections() -> list[Setting]:
+def _connection_settings() -> list[Setting]:
     names = ("node.cluster", "node.environment")
     return [each for each in settings() if each.section == "security" or each.name in names]
 
@@ -53,12 +91,12 @@ def _add_file(group: Any, *flags: str) -> None:
         *flags,
         metavar="FILE",
         type=Path,
-        help=f"TOML file with settings (or its name in {FILE_VARIABLE})",
+        help=f"TOML file with settings (default: the file that {FILE_VARIABLE} names)",
     )
 
 
 def load_node(args: argparse.Namespace, role: NodeRole) -> Loaded:
-    """The settings of this command line, this environment, and the file either names."""
+    """Load the settings of the command line, the environment and the configuration file."""
     given = vars(args)
     flags = {setting.name: given.get(setting.name) for setting in settings()}
     file = args.config
@@ -67,27 +105,27 @@ def load_node(args: argparse.Namespace, role: NodeRole) -> Loaded:
     return load(role, flags=flags, environment=os.environ, file=file)
 
 
-def announce(member: Any) -> None:
-    """The one line a node command prints: where it is, for people and scripts."""
+def _announce(member: Any) -> None:
+    """Print the one line of a node command: its addresses, for people and scripts."""
     line = f"{member.node_id} listening on {member.address}, http://{member.http_address}"
     try:
         print(line, flush=True)
-    except BrokenPipeError:  # nobody reads it, and a node does not stop for that
+    except BrokenPipeError:  # a node without a reader of this line keeps running
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _add(group: Any, setting: Setting, role: str, *flags: str) -> None:
     default = setting.default_for(role)
-    shown = f" (default {_shown(default)})" if default not in ("", ()) else ""
+    shown = f" (default: {_shown(default)})" if default not in ("", ()) else ""
     group.add_argument(
         *(flags or (setting.flag,)),
         dest=setting.name,
         metavar=_metavar(setting),
         action="append" if setting.is_list else "store",
         default=None,
-        help=(setting.about + ("; repeat it for more" if setting.is_list else "") + shown).replace(
-            "%", "%%"
-        ),
+        help=(
+            setting.about + ("; repeat the flag for more" if setting.is_list else "") + shown
+        ).replace("%", "%%"),
     )
 
 

@@ -1,4 +1,4 @@
-"""What `run`, `submit`, `watch` and `results` do alike with results: flags, files, reporters."""
+"""Results of `run`, `submit`, `watch` and `results`: output flags, files, reporters."""
 
 import argparse
 import contextlib
@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hyperscale.cli.printing import print_warning
 from hyperscale.cli.signals import uninterrupted, unless_interrupted
 from hyperscale.errors import InputError, RunError
-from hyperscale.ui.stream import write_through
 
 if TYPE_CHECKING:
     from hyperscale.reporting.reporter import ReporterFailure, Sink
@@ -22,34 +22,43 @@ if TYPE_CHECKING:
 def add_output_flags(
     parser: argparse.ArgumentParser, *, ui: str = "full", out: str = ""
 ) -> "argparse._ArgumentGroup":
-    group = parser.add_argument_group("the output")
+    """Add the output flags; `out` describes the default of --out."""
+    group = parser.add_argument_group("output")
     group.add_argument(
         "--ui",
         choices=("full", "ci", "none"),
         default=ui,
-        help="live view, plain lines (also without a terminal) or nothing; default: %(default)s",
+        help="live view, plain lines (used whenever there is no terminal) or nothing "
+        "(default: %(default)s)",
     )
-    group.add_argument("--quiet", "-q", action="store_true", help="show errors only")
+    group.add_argument("--quiet", "-q", action="store_true", help="print errors only")
     group.add_argument(
         "--out",
         metavar="DIR",
-        help=f"directory of the results; default: {out or 'hyperscale-results/<file>-<time>'}",
+        help=f"directory for the results (default: {out or 'hyperscale-results/<file>-<time>'})",
     )
-    group.add_argument("--json", metavar="FILE", help="also write the results here; - for stdout")
+    group.add_argument(
+        "--json", metavar="FILE", help="also write the results as JSON to FILE; - for stdout"
+    )
     return group
 
 
 class Destination:
-    """Where the results of this command line go, checked before anything runs. Directories made
-    for what never came are gone when it is left."""
+    """Where this command writes its results.
+
+    The constructor refuses paths that cannot be written, before anything runs. Leaving the context
+    removes the directories it created if they are still empty.
+    """
 
     def __init__(self, args: argparse.Namespace, out_dir: Path | None, file: str = "") -> None:
         from hyperscale.reporting.files import ensure_writable
         from hyperscale.reporting.outputs import planned_outputs
 
         for flag in ("out", "json", "log_dir"):
-            if vars(args).get(flag) == "":  # a variable nobody set: nothing would be written
-                raise InputError(f"--{flag.replace('_', '-')}: is empty", hint="leave it out")
+            if vars(args).get(flag) == "":  # as from an unset shell variable
+                raise InputError(
+                    f"--{flag.replace('_', '-')}: is empty", hint="omit the flag or give it a value"
+                )
         self.out_dir = out_dir
         self.is_piped = args.json == "-"
         self._is_quiet = args.quiet
@@ -62,25 +71,27 @@ class Destination:
         for kind, planned in planned_outputs(out_dir, path):
             where = "--json" if kind == "json" and planned == path else "--out"
             ensure_writable(planned, where=where)
-        # With the results on stdout, everything for people goes to stderr.
+        # With the results on stdout, everything else goes to stderr.
         self.stream = sys.stderr if self.is_piped else sys.stdout
         self.output_file = None if out_dir is None else out_dir / "output.log"
-        self.is_incomplete = False  # a file could not be written
+        self.is_incomplete = False  # True once a file could not be written
         self._piped = b""
 
     def __enter__(self) -> "Destination":
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):  # something is in it, and so it stays
+        with contextlib.suppress(OSError):  # a directory that is not empty stays
             for directory in self._made:
                 directory.rmdir()
 
     async def publish(
         self, result: "RunResult", ui: "Ui", reporters: "Sequence[Sink]" = ()
     ) -> list[str]:
-        """Writes the files, tells the reporters, shows the summary. What went wrong on the way
-        is for `complain`, once the terminal is given back."""
+        """Write the files, submit to the reporters, show the summary.
+
+        Return what went wrong, for `print_problems` once the live view has closed.
+        """
         from hyperscale.reporting.json_report import encode_json
         from hyperscale.reporting.outputs import write_outputs
         from hyperscale.reporting.reporter import submit_all
@@ -100,26 +111,26 @@ class Destination:
         if self.is_piped:
             self._piped = encode_json(outputs.result)
         return [
-            *(_shortcomings(result) if self._is_quiet else ()),  # else the summary has said it
+            *(_failure_line(result) if self._is_quiet else ()),  # otherwise in the summary
             *(failure.error for failure in outputs.failures),
-            *(["interrupted while reporters were told"] if lost is None else map(_loss, lost)),
+            *(["interrupted while reporters ran"] if lost is None else map(_reporter_line, lost)),
         ]
 
-    def complain(self, problems: Sequence[str]) -> None:
-        """After the live view: what could not be written, then the results on stdout."""
+    def print_problems(self, problems: Sequence[str]) -> None:
+        """Print what went wrong, then (with `--json -`) the results on stdout."""
         for problem in problems:
-            write_through(sys.stderr, f"hyperscale: {problem}\n")
+            print_warning(problem)
         if self.is_piped:
             _write_stdout(self._piped)
 
 
-def _loss(failure: "ReporterFailure") -> str:
+def _reporter_line(failure: "ReporterFailure") -> str:
     return f"{failure.reporter} failed to {failure.stage}: {failure.error}"
 
 
-def _shortcomings(result: "RunResult") -> list[str]:
-    """Why the run did not pass, in one line; nothing if it did."""
-    from hyperscale.cli.node_queries import printable
+def _failure_line(result: "RunResult") -> list[str]:
+    """Return one line that says why the run did not pass; nothing if it passed."""
+    from hyperscale.cli.printing import printable
     from hyperscale.reporting.results import RunStatus, failed_checks, is_fruitless
 
     reasons = []
@@ -139,7 +150,7 @@ def _shortcomings(result: "RunResult") -> list[str]:
 
 
 def _write_stdout(payload: bytes) -> None:
-    """Past the stream's buffer, which would try again at exit what failed here."""
+    """Write past the stream's buffer, which would retry a failed write at exit."""
     sys.stdout.flush()
     left = memoryview(payload)
     try:
@@ -151,7 +162,12 @@ def _write_stdout(payload: bytes) -> None:
         raise RunError(f"--json -: cannot write the results: {error.strerror}") from error
 
 
-def default_out_dir(file: str) -> Path:
+def out_dir_for(args: argparse.Namespace) -> Path:
+    """Return the directory of `--out`, or a new one named after the test file and the time."""
+    return Path(args.out) if args.out else _default_out_dir(args.file)
+
+
+def _default_out_dir(file: str) -> Path:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     base = Path("hyperscale-results") / f"{Path(file).stem}-{stamp}"
     path, count = base, 1

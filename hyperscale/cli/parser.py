@@ -1,4 +1,4 @@
-"""An argument parser that raises instead of exiting, and suggests what was meant."""
+"""An argument parser that raises errors instead of exiting, and suggests corrections."""
 
 import argparse
 import difflib
@@ -9,37 +9,43 @@ from typing import Any, NoReturn
 from hyperscale.errors import InputError
 
 
+class UsageError(InputError):
+    """The command line is wrong; `program` is the command, such as `hyperscale run`."""
+
+    def __init__(self, program: str, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint or f"see '{program} --help'")
+        self.program = program
+
+
 class Parser(argparse.ArgumentParser):
-    """`argparse` with our errors: one message, exit code 2, no usage dump."""
+    """`argparse` that raises `UsageError`: one message, exit code 2, no usage dump."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         kwargs.setdefault("allow_abbrev", False)
         super().__init__(*args, **kwargs)
-        # What begins like a number is the value of a flag, not a flag: -5s is a wrong duration.
+        # Text that starts like a number is a value, not a flag: -5s is an invalid duration.
         self._negative_number_matcher = re.compile(r"-\.?\d")
 
     def error(self, message: str) -> NoReturn:
-        raise InputError(f"{self.prog}: {message}", hint=f"see '{self.prog} --help'")
+        raise UsageError(self.prog, message)
 
     def refuse_unknown(self, arguments: Iterable[str]) -> None:
-        """Raises for the first argument nobody took, with the flag it may have meant."""
+        """Raise for the first unknown argument, and suggest a flag with a similar name."""
         for argument in arguments:
             flag = argument.partition("=")[0]
             if not flag.startswith("-"):
-                raise InputError(
-                    f"{self.prog}: unexpected argument {argument!r}",
-                    hint=f"see '{self.prog} --help'",
-                )
-            raise InputError(
-                f"{self.prog}: unknown flag {flag}",
-                hint=did_you_mean(flag, self._option_string_actions) or f"see '{self.prog} --help'",
+                raise UsageError(self.prog, f"unexpected argument {argument!r}")
+            raise UsageError(
+                self.prog,
+                f"unknown flag {flag}",
+                hint=did_you_mean(flag, self._option_string_actions),
             )
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`did you mean …?`, or nothing if nothing is near."""
-    bare = {name.lstrip("-"): name for name in known}  # dashes make any two flags look alike
+    """Return `did you mean ...?`, or an empty text if no known name is similar."""
+    bare = {name.lstrip("-"): name for name in known}  # the dashes would make any two flags similar
     word = word.lstrip("-")
     near = [name for name in bare if word and name.startswith(word)]
     near = near or difflib.get_close_matches(word, list(bare), n=1, cutoff=0.6)

@@ -1,4 +1,4 @@
-"""`hyperscale ping http URL`: one request, and everything there is to know about it."""
+"""`hyperscale ping http URL`: send one request and show its timings."""
 
 import argparse
 import asyncio
@@ -15,7 +15,7 @@ BODY_CHARS_MAX = 1000
 _REDIRECTS_MOST = 1000
 
 _DESCRIPTION = """\
-Sends one request and shows its timings, TLS, headers and the beginning of its body.
+Send one request and show its timings, TLS parameters, headers and the start of the body.
 """
 _EPILOG = """\
 examples:
@@ -24,7 +24,7 @@ examples:
   hyperscale ping http http://localhost:8080/echo --method POST --data '{"a": 1}' \\
       --header "Content-Type: application/json"
 
-exit codes: 0 a response below 400, 1 a response of 400 or more, 3 no response
+exit codes: 0 a status below 400, 1 a status of 400 or more, 2 invalid input, 3 no response
 """
 
 
@@ -35,22 +35,30 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    parser.add_argument("protocol", metavar="PROTOCOL", choices=("http",), help="http")
-    parser.add_argument("url", metavar="URL", help="http:// or https:// address")
-    parser.add_argument("--method", "-X", metavar="M", default="GET", help="default: GET")
+    parser.add_argument("protocol", metavar="PROTOCOL", choices=("http",), help="only http yet")
+    parser.add_argument("url", metavar="URL", help="URL with http:// or https://")
+    parser.add_argument(
+        "--method", "-X", metavar="M", default="GET", help="request method (default: GET)"
+    )
     parser.add_argument(
         "--header",
         "-H",
         metavar="'NAME: VALUE'",
         action="append",
         default=[],
-        help="send this header; may be repeated",
+        help="request header; repeat the flag for more",
     )
-    parser.add_argument("--data", "-d", metavar="TEXT", help="send this body")
-    parser.add_argument("--timeout", metavar="D", default="30s", help="default: 30s")
-    parser.add_argument("--redirects", metavar="N", default="10", help="follow at most N")
-    parser.add_argument("--insecure", "-k", action="store_true", help="accept any certificate")
-    parser.add_argument("--ca", metavar="FILE", help="trust these authorities (PEM)")
+    parser.add_argument("--data", "-d", metavar="TEXT", help="request body")
+    parser.add_argument(
+        "--timeout", metavar="D", default="30s", help="longest time to wait (default: 30s)"
+    )
+    parser.add_argument(
+        "--redirects", metavar="N", default="10", help="follow at most N redirects (default: 10)"
+    )
+    parser.add_argument(
+        "--insecure", "-k", action="store_true", help="do not verify the server certificate"
+    )
+    parser.add_argument("--ca", metavar="FILE", help="certificate authorities to trust (PEM)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,16 +1,17 @@
-"""`hyperscale results JOB`: the results of a job that has ended."""
+"""`hyperscale results JOB`: fetch the results of a job that has ended."""
 
 import argparse
 import asyncio
 from pathlib import Path
 
-from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags
+from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags, add_job_argument
 from hyperscale.cli.output import add_output_flags
 from hyperscale.cli.parser import Parser
+from hyperscale.reporting.exit_codes import ExitCode
 
 _DESCRIPTION = """\
-Fetches the results of a job that has ended, shows the summary and, with --out or --json, writes
-the same files as 'run'.
+Fetch the results of a job that has ended, print the summary and, with --out or --json, write the
+same files as 'hyperscale run'.
 """
 _EPILOG = f"""\
 {CLUSTER_HELP}
@@ -19,11 +20,10 @@ examples:
   hyperscale results default.1-k5mz7vqjx2 --out results
   hyperscale results default.1-k5mz7vqjx2 --json - | jq .gaps
 
-exit codes: those of 'run', for the job: 0 passed, 1 a threshold or check failed, 3 it failed, was
-partial, cancelled or timed out, or no manager could be reached, or a file could not be written; 2
-there is no such job, or it has not ended
+exit codes: 0 passed, 1 a threshold or check failed, 2 there is no such job or it has not ended,
+3 the job failed, was partial, was cancelled or timed out, or no manager could be reached, or a
+file could not be written
 """
-EXIT_NOT_WRITTEN = 3
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
@@ -33,8 +33,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    parser.add_argument("job", metavar="JOB", help="its id, as 'submit' printed it")
-    add_output_flags(parser, ui="ci", out="none are written")
+    add_job_argument(parser)
+    add_output_flags(parser, ui="ci", out="no files are written")
     add_client_flags(parser)
 
 
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _results(args: argparse.Namespace) -> int:
-    from hyperscale.cli.client_flags import open_client, where
+    from hyperscale.cli.client_flags import cluster_words, open_client
     from hyperscale.cli.output import Destination
     from hyperscale.errors import InputError
     from hyperscale.jobs.committed.state import JOB_ENDS
@@ -54,14 +54,14 @@ async def _results(args: argparse.Namespace) -> int:
             view = (await client.get_job(args.job)).job
             if view.status not in JOB_ENDS:
                 raise InputError(
-                    f"job {args.job} has not ended: it is {view.status.value}",
-                    hint=f"follow it with 'hyperscale watch {args.job}{where(args)}'",
+                    f"job {args.job} has not ended yet: its state is {view.status.value}",
+                    hint=f"watch it with 'hyperscale watch {args.job}{cluster_words(args)}'",
                 )
             result = await client.get_results(args.job)
         is_silent = args.quiet or (destination.is_piped and args.ui == "ci")
         mode = "none" if args.ui == "none" else "ci"
         with open_ui(mode, stream=destination.stream, quiet=is_silent) as ui:
             problems = await destination.publish(result, ui)
-        destination.complain(problems)
+        destination.print_problems(problems)
     code = result.exit_code
-    return EXIT_NOT_WRITTEN if destination.is_incomplete and not code else code
+    return ExitCode.RUN_FAILED if destination.is_incomplete and not code else code

@@ -1,4 +1,4 @@
-"""`hyperscale secret`: a strong cluster secret, printed or in a file only its owner can read."""
+"""`hyperscale secret`: generate a cluster secret, printed or in a file only its owner can read."""
 
 import argparse
 import sys
@@ -7,31 +7,33 @@ from pathlib import Path
 from hyperscale.cli.parser import Parser
 
 _DESCRIPTION = """\
-Makes a strong cluster secret (256 bits). Every node of a cluster has the same one; with it
-they recognise each other and seal what they send. There is no default, and fewer than 16
-characters are refused. A node without a secret and without certificates uses loopback only.
+Generate a strong cluster secret (256 bits). All nodes of a cluster share it: it authenticates them
+to each other and encrypts their traffic. There is no default secret, and a secret of fewer than 16
+characters is refused. A node with neither a secret nor certificates listens on loopback only.
 """
 _EPILOG = """\
 examples:
-  hyperscale secret                          print one
-  hyperscale secret --out cluster.secret     write one, readable by you alone (mode 0600)
+  hyperscale secret                          print a new secret
+  hyperscale secret --out cluster.secret     write it to a file with mode 0600
 
-to rotate without losing a message, go through all nodes three times:
-  1. give every node the new secret as its previous one (both are accepted from now on)
-  2. swap them: the new one is the secret, the old one the previous
-  3. drop the previous one; from here on the old secret is refused
+To rotate the secret without downtime, restart all nodes three times:
+  1. with the new secret as previous secret: nodes accept both secrets
+  2. with the two exchanged: the new secret is the secret, the old one the previous secret
+  3. without a previous secret: nodes refuse the old secret
 """
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
     parser = subparsers.add_parser(
         "secret",
-        help="make a strong cluster secret",
+        help="generate a cluster secret",
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
     parser.add_argument(
-        "--out", metavar="FILE", help="write it here, mode 0600; an existing file is not touched"
+        "--out",
+        metavar="FILE",
+        help="write to FILE with mode 0600; an existing file is never overwritten",
     )
 
 

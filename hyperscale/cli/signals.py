@@ -1,29 +1,29 @@
-"""Signals that ask a command to end, while it has something better to do than to end at once.
+"""How commands react to SIGINT, SIGTERM and SIGHUP while they still have work to finish.
 
-Handlers, not masks: a mask holds for one thread, and a signal picks any that lets it through.
+Uses handlers, not masks: a mask holds for one thread only, and the kernel delivers a signal to
+any thread that does not block it.
 """
 
 import asyncio
 import contextlib
 import os
 import signal
-import sys
 import time
 from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
 
-from hyperscale.ui.stream import write_through
+from hyperscale.cli.printing import print_warning
+from hyperscale.reporting.exit_codes import ExitCode
 
-EXIT_INTERRUPTED = 130
-_ASKING_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_HELD_S = 5.0
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_HOLD_S = 5.0
 
 _T = TypeVar("_T")
 
 
 @contextlib.contextmanager
 def cancelled_by_signals(task: "asyncio.Task[Any]") -> Iterator[None]:
-    """They cancel the task instead, while this is open."""
+    """Cancel the task on a stop signal, while the context is open."""
     loop = asyncio.get_running_loop()
     before = _handlers()
     for number in before:
@@ -37,7 +37,7 @@ def cancelled_by_signals(task: "asyncio.Task[Any]") -> Iterator[None]:
 
 
 async def unless_interrupted(work: Coroutine[Any, Any, _T], *, name: str) -> _T | None:
-    """What it returns; None if it was cancelled by a signal."""
+    """Return what `work` returns, or None if a stop signal cancelled it."""
     task = asyncio.create_task(work, name=name)
     with cancelled_by_signals(task):
         try:
@@ -48,8 +48,10 @@ async def unless_interrupted(work: Coroutine[Any, Any, _T], *, name: str) -> _T 
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Somebody who presses Ctrl-C once more does not lose what was measured. Who still does
-    after a few seconds has waited long enough."""
+    """Ignore stop signals, so that pressing Ctrl-C again does not lose results.
+
+    A signal that arrives more than a few seconds after the first one takes effect again.
+    """
     before = _handlers()
     first_s: float | None = None
 
@@ -57,7 +59,7 @@ def uninterrupted() -> Iterator[None]:
         nonlocal first_s
         now_s = time.monotonic()
         first_s = now_s if first_s is None else first_s
-        if now_s - first_s < _HELD_S:
+        if now_s - first_s < _HOLD_S:
             return
         previous = before[signal.Signals(number)]
         if callable(previous):
@@ -76,12 +78,12 @@ def uninterrupted() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def leaving_with(text: str) -> Iterator[None]:
-    """Ctrl-C says this and leaves at once: there is nothing to clean up."""
+def exit_on_interrupt(text: str) -> Iterator[None]:
+    """Exit at once on Ctrl-C, with this message: there is nothing to clean up."""
 
     def leave(_number: int, _frame: Any) -> None:
-        write_through(sys.stderr, f"hyperscale: {text}\n")
-        os._exit(EXIT_INTERRUPTED)
+        print_warning(text)
+        os._exit(ExitCode.INTERRUPTED)
 
     before = signal.signal(signal.SIGINT, leave)
     try:
@@ -91,6 +93,6 @@ def leaving_with(text: str) -> Iterator[None]:
 
 
 def _handlers() -> dict[signal.Signals, Any]:
-    """Of those that are not ignored, as under nohup: that is the user's wish."""
-    found = {number: signal.getsignal(number) for number in _ASKING_TO_END}
+    """Return the handlers of the stop signals, without ignored ones (as under nohup)."""
+    found = {number: signal.getsignal(number) for number in _STOP_SIGNALS}
     return {number: handler for number, handler in found.items() if handler != signal.SIG_IGN}

@@ -1,20 +1,20 @@
-"""`hyperscale status JOB`: how a job is doing, once."""
+"""`hyperscale status JOB`: show the state of a job, once."""
 
 import argparse
 import asyncio
-import sys
 import time
 from typing import TYPE_CHECKING
 
-from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags
+from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags, add_job_argument
 from hyperscale.cli.parser import Parser
+from hyperscale.cli.printing import ago, print_json, print_warning, printable, table
 
 if TYPE_CHECKING:
     from hyperscale.client.messages import WatchJobUpdate
     from hyperscale.reporting.results import RunResult
 
 _DESCRIPTION = """\
-Shows how a job is doing: its state, its place in the queue, its workflows and their workers.
+Show the state of a job, its place in the queue, its workflows and their workers.
 """
 _EPILOG = f"""\
 {CLUSTER_HELP}
@@ -22,54 +22,50 @@ examples:
   hyperscale status default.1-k5mz7vqjx2
   hyperscale status default.1-k5mz7vqjx2 --json
 
-exit codes: 0 told, 2 wrong input, or there is no such job, 3 no manager could be reached
+exit codes: 0 shown, 2 invalid input or no such job, 3 no manager could be reached
 """
 
-_RESULT_S = 10.0
+_RESULT_WAIT_S = 10.0
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
     parser = subparsers.add_parser(
-        "status", help="show how a job is doing", description=_DESCRIPTION, epilog=_EPILOG
+        "status", help="show the state of a job", description=_DESCRIPTION, epilog=_EPILOG
     )
-    parser.add_argument("job", metavar="JOB", help="its id, as 'submit' printed it")
+    add_job_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_client_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.cli.node_queries import print_json
-
-    news, result = asyncio.run(_ask(args))
+    update, result = asyncio.run(_fetch(args))
     if args.json:
-        print_json(news)
+        print_json(update)
     else:
-        print(_text(news, result))
+        print(_text(update, result))
     return 0
 
 
-async def _ask(args: argparse.Namespace) -> "tuple[WatchJobUpdate, RunResult | None]":
-    """What is known of it, and its result if it has one and that comes soon."""
+async def _fetch(args: argparse.Namespace) -> "tuple[WatchJobUpdate, RunResult | None]":
+    """Return the state of the job and, if it has ended and they arrive in time, its results."""
     from hyperscale.cli.client_flags import open_client
     from hyperscale.errors import RunError
 
     async with open_client(args) as client:
-        news = await client.get_job(args.job)
-        if not news.job.ended_ms or args.json:
-            return news, None
+        update = await client.get_job(args.job)
+        if not update.job.ended_ms or args.json:
+            return update, None
         try:
-            return news, await client.get_results(args.job, within_s=_RESULT_S)
+            return update, await client.get_results(args.job, within_s=_RESULT_WAIT_S)
         except RunError as error:
-            print(f"hyperscale: shown without numbers: {error}", file=sys.stderr)
-            return news, None
+            print_warning(f"shown without request counts: {error}")
+            return update, None
 
 
-def _text(news: "WatchJobUpdate", result: "RunResult | None") -> str:
-    from hyperscale.cli.client_flags import ago
-    from hyperscale.cli.node_queries import printable, table
+def _text(update: "WatchJobUpdate", result: "RunResult | None") -> str:
     from hyperscale.client.job_display import queue_note
 
-    job, now_s = news.job, time.time()
+    job, now_s = update.job, time.time()
     lines = [f"{job.job}  {job.status.value}  {printable(job.file)}"]
     note = queue_note(job) or job.reason
     if note:
@@ -80,7 +76,7 @@ def _text(news: "WatchJobUpdate", result: "RunResult | None") -> str:
     if job.ended_ms:
         facts.append(f"ended {ago(job.ended_ms, now_s)} ago")
     lines += [f"  {', '.join(facts)}", ""]
-    views = () if news.live is None else news.live.workflows
+    views = () if update.live is None else update.live.workflows
     figures = {view.name: (view.total, view.failed, view.rate_now) for view in views}
     if result is not None:
         ended = result.workflows

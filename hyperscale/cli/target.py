@@ -1,7 +1,6 @@
-"""`hyperscale target`: the built-in server that demos, tests and benchmarks send load to.
+"""`hyperscale target`: run the built-in HTTP server that demos, tests and benchmarks load.
 
-Owns the command: flags, lines on the terminal, signals. The server itself is native and
-counts every request; it knows nothing of this module.
+Owns the command: its flags, its output, its signals. The server itself is native.
 """
 
 import argparse
@@ -24,7 +23,7 @@ routes:
   /delay/{ms}  /slow/{ms}/{n}  /status/{code}  /bytes/{n}[?chunked]
   /redirect/{n}[?code=301|302|303|307|308]  /basic-auth/{user}/{password}
   /gzip  /deflate  /brotli  /zstd  /close  /reset
-  /counts             what was received, as JSON (POST /counts/reset starts anew)
+  /counts             requests received so far, as JSON (POST /counts/reset resets them)
   /broken/{fault}     bad-chunk bad-content-length chunk-overflow drip early-close
                       endless-headers endless-interim garbage gzip-bomb huge-header
                       interim no-response redirect-loop truncated-gzip two-content-lengths
@@ -32,38 +31,38 @@ routes:
 examples:
   hyperscale target                          on http://127.0.0.1:8080
   hyperscale target --port 0 --threads 2     on any free port, with two threads
-  hyperscale target --tls-self-signed ca.pem on https, its certificate written to ca.pem
-  curl -s http://127.0.0.1:8080/counts       what it has received so far
+  hyperscale target --tls-self-signed ca.pem on https, certificate written to ca.pem
+  curl -s http://127.0.0.1:8080/counts       requests received so far
 """
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "target",
-        help="serve a built-in HTTP target that counts what it receives",
-        description="Serve a built-in HTTP target. It counts every request it has read, so "
-        "results can be compared with the truth.",
+        help="run a built-in HTTP server to test against",
+        description="Run a built-in HTTP server to test against. It counts every request that it "
+        "receives, so that results can be compared with its counts.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--host",
         default="127.0.0.1",
-        help="address to listen on (default %(default)s; another machine can reach the "
-        "server only if you name an address it can reach)",
+        help="address to listen on; 0.0.0.0 makes the server reachable from other machines "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--port",
         type=_port,
         default=8080,
-        help="port to listen on, 0 for any free one (default %(default)s)",
+        help="port to listen on, 0 for any free port (default: %(default)s)",
     )
     parser.add_argument(
         "--threads",
         type=_threads,
         default=1,
         metavar="N",
-        help="threads that serve (default %(default)s)",
+        help="server threads (default: %(default)s)",
     )
     parser.add_argument(
         "--tls-cert", type=Path, metavar="FILE", help="serve HTTPS with this certificate (PEM)"
@@ -76,22 +75,22 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         nargs="?",
         const="",
         metavar="FILE",
-        help="serve HTTPS with a certificate made on the spot; written to FILE if given",
+        help="serve HTTPS with a new self-signed certificate, written to FILE if given",
     )
     parser.add_argument(
         "--tls-client-ca",
         type=Path,
         metavar="FILE",
-        help="demand client certificates signed by one of these (PEM)",
+        help="require client certificates signed by these authorities (PEM)",
     )
-    parser.add_argument("--quiet", action="store_true", help="print nothing but the address")
+    parser.add_argument("--quiet", action="store_true", help="print only the address")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serves until SIGINT or SIGTERM."""
-    # Blocked before the server's threads exist, so that they inherit it and every signal
-    # waits for `sigwait` below.
+    """Serve until SIGINT or SIGTERM."""
+    # Blocked before the server starts its threads, which inherit the mask: `sigwait` below
+    # receives every signal.
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     try:
         target, scheme = _start(args)
@@ -106,9 +105,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _serve(target: Target, scheme: str, *, quiet: bool) -> None:
     host = f"[{target.host}]" if ":" in target.host else target.host
-    _say(f"listening on {scheme}://{host}:{target.port}\n")
+    _print(f"listening on {scheme}://{host}:{target.port}\n")
     if not quiet and not ipaddress.ip_address(target.host).is_loopback:
-        sys.stderr.write("other machines can reach this server; it asks nobody for a password\n")
+        sys.stderr.write("warning: other machines can reach this server, without authentication\n")
     live = not quiet and sys.stdout.isatty()
     shown = 0
     while live:
@@ -119,11 +118,11 @@ def _serve(target: Target, scheme: str, *, quiet: bool) -> None:
         if total != shown:
             rate, shown = max(total - shown, 0), total
             open_now = counts["connections"]["current"]
-            _say(f"\r\x1b[K{total:,} requests, {rate:,}/s, {open_now:,} connections open")
+            _print(f"\r\x1b[K{total:,} requests, {rate:,}/s, {open_now:,} connections open")
     else:
         signal.sigwait(_STOP_SIGNALS)
     if not quiet:
-        _say(("\r\x1b[K" if live else "") + _summary(target.counts()))
+        _print(("\r\x1b[K" if live else "") + _summary(target.counts()))
 
 
 def _summary(counts_json: str) -> str:
@@ -149,17 +148,17 @@ def _start(args: argparse.Namespace) -> tuple[Target, str]:
     except OSError as error:
         raise _listen_error(error, args.host, args.port) from error
     except ValueError as error:
-        raise InputError(f"hyperscale target: {error}") from error
+        raise InputError(str(error)) from error
     return target, "http" if certificate is None else "https"
 
 
 def _identity(args: argparse.Namespace) -> tuple[bytes | None, bytes | None]:
     if (args.tls_cert is None) != (args.tls_key is None):
-        raise InputError("--tls-cert and --tls-key belong together")
+        raise InputError("--tls-cert and --tls-key must be given together")
     if args.tls_self_signed is None:
         return _read(args.tls_cert, "--tls-cert"), _read(args.tls_key, "--tls-key")
     if args.tls_cert is not None:
-        raise InputError("--tls-self-signed and --tls-cert exclude each other")
+        raise InputError("--tls-self-signed and --tls-cert cannot be combined")
     names = dict.fromkeys([args.host.strip("[]"), "localhost", "127.0.0.1", "::1"])
     certificate, key = self_signed(list(names))
     if args.tls_self_signed:
@@ -186,19 +185,19 @@ def _listen_error(error: OSError, host: str, port: int) -> InputError:
         case errno.EADDRINUSE:
             return InputError(
                 f"port {port} on {host} is in use",
-                hint="choose another with --port, or --port 0 for any free one",
+                hint="choose another port with --port, or --port 0 for any free port",
             )
         case errno.EACCES | errno.EPERM:
             return InputError(
-                f"port {port} on {host} may not be used without privileges",
+                f"port {port} on {host} needs privileges",
                 hint="choose a port of 1024 or more with --port",
             )
         case errno.EADDRNOTAVAIL:
             return InputError(
-                f"--host: {host} is no address of this machine",
-                hint="127.0.0.1 for this machine only, 0.0.0.0 for all its addresses",
+                f"--host: {host} is not an address of this machine",
+                hint="use 127.0.0.1 for this machine only, 0.0.0.0 for all addresses",
             )
-    return InputError(f"hyperscale target: {error.strerror or error}")
+    return InputError(f"cannot listen on {host}:{port}: {error.strerror or error}")
 
 
 def _port(text: str) -> int:
@@ -216,11 +215,10 @@ def _whole(text: str, low: int, high: int) -> int:
     return number
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read the first line needs no more; the interpreter must not stumble over
-        # the same pipe when it exits.
+        # A script may read only the first line; flushing the closed pipe at exit must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,35 +1,35 @@
-"""`hyperscale watch JOB`: the live view of a job, from now to its end."""
+"""`hyperscale watch JOB`: show a job live until it ends."""
 
 import argparse
 import asyncio
 from pathlib import Path
 
-from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags
+from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags, add_job_argument
 from hyperscale.cli.output import add_output_flags
 from hyperscale.cli.parser import Parser
 
 _DESCRIPTION = """\
-Shows a job live, as 'run' shows a run, and its results when it ends. Ctrl-C leaves the job
-running (exit code 130).
+Show a job live until it ends, then its results, as 'hyperscale run' does for a local run. Ctrl-C
+leaves the job running (exit code 130).
 """
 _EPILOG = f"""\
 {CLUSTER_HELP}
 examples:
   hyperscale watch default.1-k5mz7vqjx2
-  hyperscale watch default.1-k5mz7vqjx2 --out results       also write the results
+  hyperscale watch default.1-k5mz7vqjx2 --out results       also write the result files
 
-exit codes: those of 'run', for the job: 0 passed, 1 a threshold or check failed, 3 it failed, was
-partial, cancelled or timed out, or no manager could be reached; 2 there is no such job; 130 you
-left, and the job goes on
+exit codes: 0 passed, 1 a threshold or check failed, 2 there is no such job, 3 the job failed, was
+partial, was cancelled or timed out, or no manager could be reached; 130 interrupted (the job
+continues)
 """
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
     parser = subparsers.add_parser(
-        "watch", help="follow a job of a cluster live", description=_DESCRIPTION, epilog=_EPILOG
+        "watch", help="show a job live until it ends", description=_DESCRIPTION, epilog=_EPILOG
     )
-    parser.add_argument("job", metavar="JOB", help="its id, as 'submit' printed it")
-    add_output_flags(parser, out="none are written")
+    add_job_argument(parser)
+    add_output_flags(parser, out="no files are written")
     add_client_flags(parser)
 
 
@@ -44,5 +44,5 @@ async def _watch(args: argparse.Namespace) -> int:
 
     with Destination(args, Path(args.out) if args.out else None) as destination:
         async with open_client(args) as client:
-            await client.get_job(args.job)  # a mistake is told before the view is opened
+            await client.get_job(args.job)  # an unknown job is an error before the view opens
             return await follow_to_end(client, args.job, args, destination, is_known=True)

@@ -1,4 +1,4 @@
-"""What client commands say of the cluster they ask."""
+"""How client commands find their cluster, and their advice when it does not answer."""
 
 import argparse
 import shlex
@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hyperscale.cli.client_flags import add_client_flags, where
+from hyperscale.cli.client_flags import add_client_flags, cluster_words
 from hyperscale.cli.follow import stale
-from hyperscale.cli.node_queries import table, telling_of
+from hyperscale.cli.local_cluster import restart_hints
+from hyperscale.cli.printing import table
 from hyperscale.client.cluster_file import ClusterFile, NodeRow, read_cluster, write_cluster
 from hyperscale.client.manager_connections import NoManagerError, WrongSecretError
 from hyperscale.errors import InputError, RunError
@@ -26,30 +27,30 @@ from tests.ui import scenes
         " --certificate-key k.pem --authority ca.pem --config node.toml",
     ],
 )
-def test_a_command_that_is_suggested_reaches_the_same_cluster(line: str) -> None:
+def test_a_suggested_command_reaches_the_same_cluster(line: str) -> None:
     parser = argparse.ArgumentParser()
     add_client_flags(parser)
-    assert where(parser.parse_args(shlex.split(line))) == line
+    assert cluster_words(parser.parse_args(shlex.split(line))) == line
 
 
 @pytest.mark.parametrize(
-    ("error", "told", "advice"),
+    ("error", "raised", "advice"),
     [
-        (NoManagerError("nobody"), RunError, "is it still running? "),
-        (WrongSecretError("refused"), InputError, "another cluster has its ports now? "),
+        (NoManagerError("nobody"), RunError, "is the cluster still running? "),
+        (WrongSecretError("refused"), InputError, "does another cluster use these ports now? "),
     ],
 )
-def test_of_a_local_cluster_it_is_told_how_it_is_started_again(
-    error: Exception, told: type[RunError | InputError], advice: str
+def test_a_local_cluster_that_does_not_answer_gets_a_restart_hint(
+    error: Exception, raised: type[RunError | InputError], advice: str
 ) -> None:
-    with pytest.raises(told) as raised, telling_of(Path("my lab")):
+    with pytest.raises(raised) as caught, restart_hints(Path("my lab")):
         raise error
-    assert raised.value.hint == f"{advice}'hyperscale cluster up --dir 'my lab'' starts it again"
-    with pytest.raises(type(error)), telling_of(None):
+    assert caught.value.hint == f"{advice}'hyperscale cluster up --dir 'my lab'' starts it again"
+    with pytest.raises(type(error)), restart_hints(None):
         raise error
 
 
-def test_a_cluster_whose_directory_was_moved_finds_its_secret_there(tmp_path: Path) -> None:
+def test_a_moved_cluster_directory_still_finds_its_secret(tmp_path: Path) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
     before.mkdir()
     address = "127.0.0.1:1"
@@ -61,17 +62,17 @@ def test_a_cluster_whose_directory_was_moved_finds_its_secret_there(tmp_path: Pa
     assert read_cluster(after).secret_file == str(after / "secret")
 
 
-def test_a_view_that_stands_still_says_since_when_and_why() -> None:
+def test_a_stale_view_shows_the_time_of_its_last_update_and_the_reason() -> None:
     view = replace(scenes.shop(20.0), warnings=("Shop: saturated",))
     frozen = stale(view, "no manager can be reached")
     assert frozen.warnings == (
-        "nothing new since 00:20: no manager can be reached",
+        "no update since 00:20: no manager can be reached",
         "Shop: saturated",
     )
     assert frozen.workflows == view.workflows
 
 
-def test_columns_stand_below_each_other_in_any_script() -> None:
+def test_table_columns_are_aligned_in_any_script() -> None:
     lines = table(("FILE", "AGE"), [("日本.py", "3s"), ("shop.py", "12s"), ("a\tb", "")]).split(
         "\n"
     )

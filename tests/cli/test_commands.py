@@ -1,4 +1,4 @@
-"""Every command as a user meets it: help, output, files, exit codes."""
+"""Every command as its users see it: help, output, files, exit codes."""
 
 import json
 import os
@@ -35,7 +35,9 @@ def shop(tmp_path: Path, target: RunningTarget, extra: str = "") -> Path:
 
 
 @pytest.mark.parametrize("command", ["run", "check", "new", "ping", "target"])
-def test_every_command_teaches_itself_with_examples(command: str, tmp_path: Path) -> None:
+def test_the_help_of_local_commands_starts_in_a_process_of_its_own(
+    command: str, tmp_path: Path
+) -> None:
     done = run(command, "--help", cwd=tmp_path)
     assert (done.code, done.stderr) == (0, "")
     assert "examples:" in done.stdout
@@ -54,14 +56,14 @@ JOB_COMMANDS = ("run", "submit", "watch", "status", "results", "cancel", "jobs",
 
 
 @pytest.mark.parametrize("command", [*JOB_COMMANDS, "chaos", "cluster up", "cluster start"])
-def test_the_help_of_what_deals_with_jobs_and_nodes_has_their_exit_codes(
+def test_the_help_of_job_and_node_commands_lists_exit_codes(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*command.split(), "--help"]) == 0
     assert "\nexit codes: " in capsys.readouterr().out
 
 
-def test_the_program_alone_teaches_its_commands(tmp_path: Path) -> None:
+def test_the_program_without_arguments_prints_its_help(tmp_path: Path) -> None:
     alone, helped = run(cwd=tmp_path), run("--help", cwd=tmp_path)
     assert (alone.code, helped.code) == (0, 0)
     assert alone.stdout == helped.stdout
@@ -86,7 +88,7 @@ def test_a_run_writes_all_its_files_and_the_summary_names_the_report(
     assert "\x1b" not in done.stdout
 
 
-def test_json_on_stdout_is_all_there_is_on_stdout(tmp_path: Path, target: RunningTarget) -> None:
+def test_json_on_stdout_is_the_only_output_on_stdout(tmp_path: Path, target: RunningTarget) -> None:
     shop(tmp_path, target)
     done = run("run", "shop.py", "--json", "-", cwd=tmp_path)
     result = json.loads(done.stdout)
@@ -96,7 +98,7 @@ def test_json_on_stdout_is_all_there_is_on_stdout(tmp_path: Path, target: Runnin
 
 
 @pytest.mark.parametrize("silence", [["--ui", "none"], ["--quiet"]])
-def test_a_silent_run_prints_nothing_and_writes_everything(
+def test_a_quiet_run_prints_nothing_and_writes_all_files(
     tmp_path: Path, target: RunningTarget, silence: list[str]
 ) -> None:
     shop(tmp_path, target)
@@ -105,7 +107,7 @@ def test_a_silent_run_prints_nothing_and_writes_everything(
     assert results(tmp_path / "r.json") == results(tmp_path / "out" / "results.json")
 
 
-def test_a_quiet_run_that_does_not_pass_says_why(tmp_path: Path, target: RunningTarget) -> None:
+def test_a_quiet_run_that_fails_prints_the_reason(tmp_path: Path, target: RunningTarget) -> None:
     extra = """
     Shop.thresholds = {"total": ">1000000"}
 
@@ -125,7 +127,7 @@ def test_a_quiet_run_that_does_not_pass_says_why(tmp_path: Path, target: Running
     assert done.stderr == f"hyperscale: shop.py: failed; {reasons}\n"
 
 
-def test_flags_replace_what_the_file_says(tmp_path: Path, target: RunningTarget) -> None:
+def test_flags_override_the_test_file(tmp_path: Path, target: RunningTarget) -> None:
     extra = """
     class Other(Workflow):
         @step()
@@ -161,7 +163,9 @@ def test_a_workflow_gives_the_same_results_compiled_and_interpreted(
     assert step["status_codes"] == {"200": 30}
 
 
-def test_what_user_code_prints_is_shown_and_kept(tmp_path: Path, target: RunningTarget) -> None:
+def test_output_of_user_code_is_shown_and_written_to_files(
+    tmp_path: Path, target: RunningTarget
+) -> None:
     extra = """
         @check()
         def talk(self, home: HTTPResponse) -> bool:
@@ -216,7 +220,7 @@ def test_a_failed_check_exits_with_1(tmp_path: Path, target: RunningTarget) -> N
     assert result["workflows"][0]["checks"][0]["failed"] == 40
 
 
-def test_a_threshold_that_aborts_ends_the_run_early_with_1(
+def test_an_aborting_threshold_ends_the_run_early_with_1(
     tmp_path: Path, target: RunningTarget
 ) -> None:
     body = """
@@ -235,7 +239,7 @@ def test_a_threshold_that_aborts_ends_the_run_early_with_1(
     assert "errors <1%, was 100%" in result["workflows"][0]["error"]
 
 
-def test_a_run_over_its_timeout_exits_with_3_and_keeps_what_there_is(
+def test_a_run_that_times_out_exits_with_3_and_keeps_its_results(
     tmp_path: Path, target: RunningTarget
 ) -> None:
     endless = SHOP.format(url=target.url).replace("iterations = 40", "")
@@ -247,7 +251,7 @@ def test_a_run_over_its_timeout_exits_with_3_and_keeps_what_there_is(
     assert workflow["total"] > 0
 
 
-def test_an_unreachable_target_runs_and_counts_every_request_as_failed_by_class(
+def test_requests_to_an_unreachable_target_fail_with_their_error_class(
     tmp_path: Path,
 ) -> None:
     code, result = exit_of(tmp_path, SHOP.format(url="http://127.0.0.1:1"))
@@ -255,10 +259,10 @@ def test_an_unreachable_target_runs_and_counts_every_request_as_failed_by_class(
     assert (home["total"], home["ok"], home["failed"]) == (40, 0, 40)
     assert home["errors"] == {"connect": 40}
     assert (order["total"], order["skipped"]) == (0, 40)
-    assert code == 0, "nothing was said about failures: see thresholds"
+    assert code == 0, "the file sets no threshold for errors"
 
 
-def test_a_workflow_that_fails_leaves_the_others_their_results(
+def test_a_failed_workflow_does_not_affect_the_results_of_others(
     tmp_path: Path, target: RunningTarget
 ) -> None:
     extra = """
@@ -283,7 +287,7 @@ def test_a_workflow_that_fails_leaves_the_others_their_results(
     assert status["After"] == ("cancelled", "dependency failed: Broken")
 
 
-def test_a_reporter_that_fails_is_told_and_changes_nothing(
+def test_a_failed_reporter_is_reported_and_does_not_fail_the_run(
     tmp_path: Path, target: RunningTarget
 ) -> None:
     extra = """
@@ -301,7 +305,7 @@ def test_a_reporter_that_fails_is_told_and_changes_nothing(
     assert "Away failed to submit: ConnectionError: nobody home" in done.stderr
 
 
-def test_a_reader_that_goes_away_ends_neither_the_run_nor_its_results(
+def test_a_run_completes_when_the_reader_of_stdout_goes_away(
     tmp_path: Path, target: RunningTarget
 ) -> None:
     shop(tmp_path, target)
@@ -314,7 +318,7 @@ def test_a_reader_that_goes_away_ends_neither_the_run_nor_its_results(
     assert results(tmp_path / "out" / "results.json")["status"] == "completed"
 
 
-def test_help_into_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+def test_help_into_a_closed_pipe_exits_with_0(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     process = start("--help", cwd=tmp_path, stdout=writer)
@@ -340,7 +344,9 @@ def test_check_shows_every_request_and_response_once(tmp_path: Path, target: Run
     assert not (tmp_path / "hyperscale-results").exists()
 
 
-def test_check_says_which_step_failed_and_how(tmp_path: Path, target: RunningTarget) -> None:
+def test_check_names_the_failed_step_and_its_error_class(
+    tmp_path: Path, target: RunningTarget
+) -> None:
     write(tmp_path / "t.py", SHOP.format(url=target.url).replace("/json", "/status/503"))
     done = run("check", "t.py", cwd=tmp_path)
     assert done.code == 1
@@ -348,9 +354,7 @@ def test_check_says_which_step_failed_and_how(tmp_path: Path, target: RunningTar
     assert "home: failed: status" in done.stdout
 
 
-def test_ping_shows_the_response_and_where_the_time_went(
-    tmp_path: Path, target: RunningTarget
-) -> None:
+def test_ping_shows_the_response_and_its_timings(tmp_path: Path, target: RunningTarget) -> None:
     done = run("ping", "http", f"{target.url}/json", cwd=tmp_path)
     assert (done.code, done.stderr) == (0, "")
     assert "< HTTP/1.1 200 OK" in done.stdout
@@ -362,7 +366,7 @@ def test_ping_shows_the_response_and_where_the_time_went(
     assert "< no response: connect" in refused.stdout
 
 
-def test_ping_shows_tls_and_refuses_what_it_cannot_verify(
+def test_ping_shows_tls_and_refuses_an_unverified_certificate(
     tmp_path: Path, tls_target: RunningTarget
 ) -> None:
     distrusted = run("ping", "http", tls_target.url, cwd=tmp_path)
@@ -373,7 +377,7 @@ def test_ping_shows_tls_and_refuses_what_it_cannot_verify(
     assert "TLS" in trusted.stdout.splitlines()[-1]
 
 
-def test_a_new_file_checks_and_runs_as_it_is(tmp_path: Path, target: RunningTarget) -> None:
+def test_a_new_file_passes_check_and_run_unchanged(tmp_path: Path, target: RunningTarget) -> None:
     made = run("new", "load-test", "--url", target.url, cwd=tmp_path)
     assert made.code == 0
     assert "load-test.py" in made.stdout
@@ -388,7 +392,7 @@ def test_a_new_file_checks_and_runs_as_it_is(tmp_path: Path, target: RunningTarg
     assert (tmp_path / "load-test.py").read_text()
 
 
-def test_a_bug_of_ours_is_a_short_message_and_a_log(tmp_path: Path) -> None:
+def test_an_internal_error_prints_a_short_message_and_writes_a_crash_log(tmp_path: Path) -> None:
     script = (
         "import sys, hyperscale.cli.main as main\n"
         "def fail(arguments): raise ZeroDivisionError('ours')\n"

@@ -1,4 +1,4 @@
-"""However a run ends, nothing of it is left: no process, no broken terminal, no lost results."""
+"""However a run ends, it leaves no process and no broken terminal behind and loses no results."""
 
 import contextlib
 import os
@@ -31,7 +31,7 @@ FLAGS = ("--workers", "2", "--json", "r.json")
 
 
 class Running:
-    """A long run under way: its command, its executors, and what the target has seen."""
+    """A long run that has started: its command and its executors."""
 
     def __init__(self, process: "subprocess.Popen[str]", target: RunningTarget) -> None:
         self.process = process
@@ -52,7 +52,7 @@ def running(tmp_path: Path, target: RunningTarget) -> Running:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_stops_the_run_and_its_partial_results_are_written(
+def test_a_stop_signal_ends_the_run_and_partial_results_are_written(
     running: Running, tmp_path: Path, number: signal.Signals, target: RunningTarget
 ) -> None:
     running.process.send_signal(number)
@@ -71,7 +71,7 @@ def test_a_signal_stops_the_run_and_its_partial_results_are_written(
     assert "cancelled" in done.stdout
 
 
-def test_a_second_interrupt_ends_at_once_a_run_that_does_not_stop(
+def test_a_second_interrupt_kills_a_run_that_does_not_stop(
     tmp_path: Path, target: RunningTarget
 ) -> None:
     body = """
@@ -99,13 +99,13 @@ def test_a_second_interrupt_ends_at_once_a_run_that_does_not_stop(
     assert results(tmp_path / "r.json")["status"] == "cancelled"
 
 
-def test_a_killed_parent_takes_its_executors_along(running: Running) -> None:
+def test_executors_end_when_their_parent_is_killed(running: Running) -> None:
     running.process.kill()
     running.process.wait(WAIT_S)
     running.assert_gone()
 
 
-def test_a_killed_executor_fails_the_run_with_its_reason_and_the_other_core_s_results_are_kept(
+def test_a_killed_executor_fails_the_run_and_the_results_of_the_other_executor_are_kept(
     tmp_path: Path, target: RunningTarget
 ) -> None:
     write(tmp_path / "long.py", LONG.format(url=target.url).replace('"5m"', '"4s"'))
@@ -157,7 +157,7 @@ FORKING = """
 
 
 @pytest.mark.parametrize("ending", ["interrupt", "kill the parent", "kill the executor"])
-def test_what_user_code_forked_is_gone_with_its_executor(
+def test_processes_that_user_code_forked_end_with_their_executor(
     tmp_path: Path, target: RunningTarget, ending: str
 ) -> None:
     children = tmp_path / "children"
@@ -180,7 +180,9 @@ def test_what_user_code_forked_is_gone_with_its_executor(
         until(lambda pid=pid: not is_alive(pid), what=f"the end of {pid}")  # type: ignore[misc]
 
 
-def test_an_interrupt_while_the_file_is_being_imported_is_no_traceback(tmp_path: Path) -> None:
+def test_an_interrupt_during_the_import_of_the_test_file_prints_no_traceback(
+    tmp_path: Path,
+) -> None:
     sign = tmp_path / "importing"
     body = f"open({str(sign)!r}, 'w').close()\nimport time\ntime.sleep(600)\n"
     (tmp_path / "slow.py").write_text(body)
@@ -196,7 +198,7 @@ def test_an_interrupt_while_the_file_is_being_imported_is_no_traceback(tmp_path:
 
 
 class Terminal:
-    """A pseudo-terminal with a run on it, and what it looked like before."""
+    """A pseudo-terminal for a run, with its settings before the run."""
 
     def __init__(self) -> None:
         self.main, self.other = pty.openpty()
@@ -204,7 +206,7 @@ class Terminal:
         self.shown = b""
 
     def read(self) -> None:
-        """What has been written so far; never waits."""
+        """Read what has been written so far, without waiting."""
         os.set_blocking(self.main, False)
         try:
             while chunk := os.read(self.main, 65536):
@@ -222,7 +224,7 @@ class Terminal:
 @pytest.mark.parametrize(
     "ending", ["end", "SIGINT", "SIGTERM", "kill the parent", "kill executors"]
 )
-def test_the_terminal_is_given_back_however_the_run_ends(
+def test_the_terminal_is_restored_however_the_run_ends(
     tmp_path: Path, target: RunningTarget, ending: str
 ) -> None:
     duration = "2s" if ending in ("end", "kill executors") else "5m"
@@ -270,14 +272,14 @@ def test_the_terminal_is_given_back_however_the_run_ends(
     assert process.returncode == expected.get(ending, -signal.SIGKILL)
 
 
-def test_impatience_costs_no_results(running: Running, tmp_path: Path) -> None:
+def test_repeated_interrupts_lose_no_results(running: Running, tmp_path: Path) -> None:
     process = running.process
     while process.poll() is None:
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.01)  # as fast as a key repeats
     done = finish(process)
-    assert done.code in (130, -signal.SIGINT)  # the last one may hit what is left of the process
+    assert done.code in (130, -signal.SIGINT)  # the last signal may arrive while the process exits
     assert "Traceback" not in done.stderr
     [workflow] = results(tmp_path / "r.json")["workflows"]
     assert workflow["total"] > 20
@@ -289,7 +291,7 @@ def test_impatience_costs_no_results(running: Running, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_who_leaves_a_submission_is_told_that_it_may_have_been_made(
+def test_an_interrupted_submission_says_how_to_find_out_whether_it_was_accepted(
     tmp_path: Path, number: int
 ) -> None:
     write(tmp_path / "long.py", LONG.format(url="http://127.0.0.1:1"))
@@ -309,7 +311,7 @@ def test_who_leaves_a_submission_is_told_that_it_may_have_been_made(
 
 
 def _on_terminal() -> list[str]:
-    """The command in the foreground of its terminal, as a shell would put it there."""
+    """Return the command line that runs in the foreground of its terminal, as from a shell."""
     code = (
         "import fcntl, os, sys, termios\n"
         "fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
@@ -328,7 +330,7 @@ def _drain_until(terminal: Terminal, condition: object, what: str) -> None:
     assert callable(condition)
 
     def look() -> object:
-        terminal.read()  # a terminal nobody reads stops its writers
+        terminal.read()  # a terminal that is not read blocks its writers
         return condition()
 
     until(look, what=what)

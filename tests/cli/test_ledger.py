@@ -1,4 +1,4 @@
-"""`hyperscale ledger` and `hyperscale drain`, asked of real managers."""
+"""`hyperscale ledger` and `hyperscale drain` against real managers."""
 
 import json
 import re
@@ -21,7 +21,7 @@ from tests.nodes.ledger.writer import run as work
 
 @pytest.fixture(scope="module")
 def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
-    """One manager, which is a tier of its own."""
+    """A tier of one manager."""
     with NodeCluster(tmp_path_factory.mktemp("tier")) as cluster:
         tier = Tier(cluster, 1)
         tier.wait_settled()
@@ -30,15 +30,15 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
 
 @pytest.fixture
 def ask(tier: Tier, tmp_path: Path) -> Any:
-    def asked(*words: str) -> CommandOutcome:
+    def query(*words: str) -> CommandOutcome:
         return command(*words, "--connect", tier.addresses[0], cwd=tmp_path)
 
-    return asked
+    return query
 
 
 @pytest.fixture(scope="module")
 def job(tier: Tier) -> str:
-    """A job with something to tell."""
+    """A job with two committed events."""
 
     async def make(forwarder: Forwarder) -> str:
         _, reply = await forwarder.commit(submission("cli"))
@@ -49,7 +49,7 @@ def job(tier: Tier) -> str:
     return made
 
 
-def test_status_shows_groups_and_standings(ask: Any) -> None:
+def test_status_shows_groups_and_roles(ask: Any) -> None:
     done = ask("ledger", "status")
     assert done.code == 0, done.stderr
     head, *rows = done.stdout.splitlines()
@@ -59,14 +59,14 @@ def test_status_shows_groups_and_standings(ask: Any) -> None:
     assert [row["voters"] for row in told["replicas"]] == [["m0"], ["m0"]]
 
 
-def test_groups_shows_nodes_and_slots(ask: Any) -> None:
+def test_groups_shows_nodes_and_key_slots(ask: Any) -> None:
     told = json.loads(ask("ledger", "groups", "--json").stdout)
     assert [row["name"] for row in told["nodes"]] == ["m0"]
     assert sum(row["slots"] for row in told["groups"]) == 1024
     assert re.search(r"^1 +active +1024 +m0 +m0", ask("ledger", "groups").stdout, re.MULTILINE)
 
 
-def test_history_of_a_job_and_of_all(ask: Any, job: str) -> None:
+def test_history_lists_the_events_of_one_job_and_of_all_jobs(ask: Any, job: str) -> None:
     done = ask("ledger", "history", job)
     assert done.code == 0, done.stderr
     assert "submitted" in done.stdout
@@ -82,17 +82,17 @@ def test_history_of_a_job_and_of_all(ask: Any, job: str) -> None:
 def test_verify_finds_equal_replicas(ask: Any) -> None:
     done = ask("ledger", "verify")
     assert done.code == 0, done.stdout + done.stderr
-    assert "2 of 2 groups: all replicas answer and are equal" in done.stdout
+    assert "2 of 2 groups: all replicas answered and are equal" in done.stdout
     assert json.loads(ask("ledger", "verify", "--json").stdout)["is_whole"] is True
 
 
-def test_a_snapshot_is_taken_when_asked_for(ask: Any) -> None:
+def test_snapshot_takes_a_snapshot_of_every_group(ask: Any) -> None:
     done = ask("ledger", "snapshot")
     assert done.code == 0, done.stderr
-    assert re.findall(r"group (\d): a snapshot at entry \d+", done.stdout) == ["0", "1"]
+    assert re.findall(r"group (\d): snapshot at entry \d+", done.stdout) == ["0", "1"]
 
 
-def test_members_are_changed_or_the_reason_is_told(ask: Any) -> None:
+def test_members_are_changed_or_refused_with_a_reason(ask: Any) -> None:
     assert ask("ledger", "members", "add", "m0").stdout == "m0 takes part already\n"
     assert ask("ledger", "members", "promote", "m0").code == 0
     assert ask("ledger", "members", "promote", "m0", "--group", "1").code == 0
@@ -109,11 +109,11 @@ def test_members_are_changed_or_the_reason_is_told(ask: Any) -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_wrong_input_is_told(ask: Any, tmp_path: Path) -> None:
+def test_invalid_input_is_refused(ask: Any, tmp_path: Path) -> None:
     for words, said in (
         (("ledger", "history", "no-job"), "'no-job' is not a job id"),
         (("ledger", "history", "--since", "soon"), "neither a duration nor a time"),
-        (("ledger", "history", "--limit", "0"), "--limit 0"),
+        (("ledger", "history", "--limit", "0"), "--limit: 0"),
         (("ledger", "members", "marry", "m0"), "invalid choice"),
     ):
         done = ask(*words)
@@ -121,7 +121,7 @@ def test_wrong_input_is_told(ask: Any, tmp_path: Path) -> None:
         assert said in done.stderr
     missing = ask("ledger", "history", "dc1.1-nosuchjob")
     assert missing.code == 3
-    assert "nothing is known of job" in missing.stderr
+    assert "the ledger has no events of job" in missing.stderr
     nobody = command("ledger", "status", "--connect", "127.0.0.1:1", cwd=tmp_path)
     assert nobody.code == 3
     assert "is a node running there?" in nobody.stderr
@@ -133,18 +133,18 @@ def test_a_drained_manager_may_be_stopped(tmp_path: Path) -> None:
         tier = Tier(cluster, 2)
         done = command("drain", "m1", "--connect", tier.addresses[0], cwd=tmp_path)
         assert done.code == 0, done.stderr
-        assert done.stdout.splitlines()[-1] == "m1 is gone from the ledger; it may be stopped"
+        assert done.stdout.splitlines()[-1] == "m1 has left the ledger; it may be stopped"
         again = command("drain", "m1", "--connect", tier.addresses[0], cwd=tmp_path)
-        assert (again.code, again.stdout) == (0, "m1 is gone from the ledger; it may be stopped\n")
+        assert (again.code, again.stdout) == (0, "m1 has left the ledger; it may be stopped\n")
         assert tier.nodes["m1"].stop() == 0
         assert len(tier.nodes["m1"].seen("ledger.gone")) == 1
         verified = command("ledger", "verify", "--connect", tier.addresses[0], cwd=tmp_path)
         assert verified.code == 0, verified.stdout
         back = tier.start("m1").wait_listening()
-        until(lambda: back.seen("ledger.gone"), what="it knows that it takes no part")
+        until(lambda: back.seen("ledger.gone"), what="m1 knows that it is not a member")
 
 
-def test_a_secret_is_needed_where_there_is_one(tmp_path: Path) -> None:
+def test_a_cluster_with_a_secret_refuses_commands_without_it(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("correct horse battery staple")
     with NodeCluster(tmp_path) as cluster:

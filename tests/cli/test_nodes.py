@@ -1,4 +1,4 @@
-"""The node commands: what they show, what they refuse."""
+"""The commands for nodes: `config`, `members`, `manager`, `worker`, `secret`."""
 
 import json
 import subprocess
@@ -36,7 +36,7 @@ def test_config_check_shows_every_setting_with_its_source(
     assert "horse" not in done.stdout
 
 
-def test_what_config_check_prints_is_a_configuration_file(tmp_path: Path) -> None:
+def test_the_output_of_config_check_is_a_configuration_file(tmp_path: Path) -> None:
     first = run("config", "check", "--role", "worker", "--seed", "a:1", "--dns", "é", cwd=tmp_path)
     (tmp_path / "node.toml").write_text(first.stdout)
     second = run("config", "check", "--role", "worker", "--file", "node.toml", cwd=tmp_path)
@@ -44,7 +44,7 @@ def test_what_config_check_prints_is_a_configuration_file(tmp_path: Path) -> Non
     assert tomllib.loads(second.stdout) == tomllib.loads(first.stdout)
 
 
-def test_config_check_tells_every_mistake_and_the_file_may_come_from_the_environment(
+def test_config_check_reports_all_errors_of_a_file_named_by_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "node.toml").write_text("[listen]\nport = 99999\nprot = 1\n")
@@ -53,7 +53,7 @@ def test_config_check_tells_every_mistake_and_the_file_may_come_from_the_environ
     assert done.code == 2
     assert len(done.stderr.splitlines()) == 3
     assert "did you mean listen.port?" in done.stderr
-    assert "# port is wrong" in done.stdout
+    assert "# port is invalid" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_config_check_tells_every_mistake_and_the_file_may_come_from_the_environ
         ),
     ],
 )
-def test_config_check_looks_at_the_files_and_at_the_parts_too(
+def test_config_check_reads_secret_and_certificate_files_and_checks_across_settings(
     tmp_path: Path, flags: tuple[str, ...], words: str
 ) -> None:
     done = run("config", "check", *flags, cwd=tmp_path)
@@ -99,7 +99,7 @@ def test_a_short_secret_is_refused_without_being_shown(
     ],
 )
 @pytest.mark.parametrize("command", ["manager", "worker", "members", "config"])
-def test_a_secret_file_of_the_environment_that_is_no_good_is_named(
+def test_an_unusable_secret_file_of_the_environment_is_named(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     command: str,
@@ -117,7 +117,7 @@ def test_a_secret_file_of_the_environment_that_is_no_good_is_named(
     assert "swordfish" not in done.stdout + done.stderr
 
 
-def test_half_of_a_secret_is_not_left_in_the_way_of_a_whole_one(tmp_path: Path) -> None:
+def test_a_secret_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
     line = f"ulimit -f 0; {sys.executable} -m hyperscale.cli.main secret --out cluster.secret"
     done = subprocess.run(
         ["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -127,7 +127,7 @@ def test_half_of_a_secret_is_not_left_in_the_way_of_a_whole_one(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_secret_and_a_file_with_one_are_one_too_many(
+def test_a_secret_and_a_secret_file_cannot_be_combined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cluster.secret").write_text("correct horse battery staple")
@@ -150,7 +150,7 @@ def test_a_secret_and_a_file_with_one_are_one_too_many(
         (("manager", "--config", "nothing.toml"), "nothing.toml cannot be read"),
         (("members", "--connect", "a:b"), "--connect"),
         (("members", "--timeout", "soon"), "--timeout"),
-        (("drain", "w1", "--dir", "here", "--manager", "there"), "exclude each other"),
+        (("drain", "w1", "--dir", "here", "--manager", "there"), "cannot be combined"),
         (("jobs", "--limit", "9" * 30), "--limit"),
         (("jobs", "--certificate-key", "k"), "belong together"),
         (("drain", "w1", "--certificate-key", "k"), "belong together"),
@@ -162,7 +162,7 @@ def test_a_secret_and_a_file_with_one_are_one_too_many(
         (("config", "chekc"), "invalid choice"),
     ],
 )
-def test_wrong_flags_are_refused_before_anything_starts(
+def test_invalid_flags_are_refused_before_anything_starts(
     tmp_path: Path, arguments: tuple[str, ...], words: str
 ) -> None:
     done = run(*arguments, cwd=tmp_path)
@@ -171,8 +171,8 @@ def test_wrong_flags_are_refused_before_anything_starts(
     assert done.stdout == ""
 
 
-def test_a_local_run_loads_nothing_of_nodes(tmp_path: Path) -> None:
-    """Its start-up time is its own."""
+def test_a_local_run_imports_no_module_of_nodes(tmp_path: Path) -> None:
+    """These imports would slow down the start of every local run."""
     script = (
         "import sys; from hyperscale.cli.main import main; main(['run', '--help']);"
         "import hyperscale.runner, hyperscale.graph;"
@@ -188,7 +188,9 @@ def test_a_local_run_loads_nothing_of_nodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["manager", "worker", "members", "config"])
-def test_help_says_what_it_is_for(tmp_path: Path, command: str) -> None:
+def test_the_help_of_node_commands_lists_settings_and_the_secret(
+    tmp_path: Path, command: str
+) -> None:
     done = run(command, "--help", cwd=tmp_path)
     assert (done.code, done.stderr) == (0, "")
     if command == "worker":
@@ -199,13 +201,13 @@ def test_help_says_what_it_is_for(tmp_path: Path, command: str) -> None:
         assert "HYPERSCALE_SECRET_FILE" in done.stdout
 
 
-def test_config_without_an_action_shows_its_help(tmp_path: Path) -> None:
+def test_config_without_an_action_prints_its_help(tmp_path: Path) -> None:
     done = run("config", cwd=tmp_path)
     assert done.code == 0
     assert "check" in done.stdout
 
 
-def test_members_shows_everyone_to_people_and_programs(tmp_path: Path) -> None:
+def test_members_lists_all_nodes_as_a_table_and_as_json(tmp_path: Path) -> None:
     with NodeCluster(tmp_path) as cluster:
         nodes = cluster.form(1, 1)
         for node in nodes:
@@ -223,7 +225,7 @@ def test_members_shows_everyone_to_people_and_programs(tmp_path: Path) -> None:
         assert members["m0"]["is_self"]
 
 
-def test_what_a_node_says_about_itself_cannot_take_over_a_terminal() -> None:
+def test_control_characters_in_metadata_of_a_node_are_not_printed() -> None:
     row = MemberRow(
         node="n",
         role="worker",
@@ -238,7 +240,7 @@ def test_what_a_node_says_about_itself_cannot_take_over_a_terminal() -> None:
     assert "?[2Jx?" in shown.split()
 
 
-def test_a_port_in_use_is_said_and_the_node_does_not_start(tmp_path: Path) -> None:
+def test_a_node_whose_port_is_in_use_does_not_start(tmp_path: Path) -> None:
     with NodeCluster(tmp_path) as cluster:
         node = cluster.start("manager", "m0").wait_listening()
         done = run("manager", "--port", str(node.port), "--http-port", "0", cwd=tmp_path)
@@ -256,7 +258,7 @@ NODE = '{"id": "m", "pid": 1, "tcp": "nowhere", "udp": "127.0.0.1:1", "http": "1
         f'{{"secret_file": "x", "managers": [{NODE}]}}',
     ],
 )
-def test_a_directory_that_describes_no_cluster_is_told(tmp_path: Path, content: str) -> None:
+def test_an_unreadable_cluster_file_is_an_error_with_advice(tmp_path: Path, content: str) -> None:
     (tmp_path / "cluster.json").write_text(content, errors="surrogateescape")
     done = run("members", "--dir", ".", cwd=tmp_path)
     assert done.code == 2

@@ -1,4 +1,4 @@
-"""Whatever becomes of stdin, stdout and stderr, the run is made and its exit code tells."""
+"""Closed or full standard streams: the run completes and its exit code is right."""
 
 import os
 import shlex
@@ -41,7 +41,7 @@ def in_shell(arguments: str, redirections: str, *, cwd: Path) -> tuple[int, str,
     "redirections",
     ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full", ">/dev/full 2>/dev/full", "| true"],
 )
-def test_a_run_does_not_depend_on_its_streams(
+def test_a_run_completes_with_closed_or_full_streams(
     tmp_path: Path, target: RunningTarget, redirections: str
 ) -> None:
     write(tmp_path / "shop.py", SHOP.format(url=target.url))
@@ -51,7 +51,7 @@ def test_a_run_does_not_depend_on_its_streams(
     assert target.counts()["routes"] == {"/": {"GET": 6}}
 
 
-def test_an_answer_that_cannot_be_written_is_a_message_not_a_bug(
+def test_output_that_cannot_be_written_is_an_error_not_a_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
@@ -59,7 +59,7 @@ def test_an_answer_that_cannot_be_written_is_a_message_not_a_bug(
     assert (code, stderr) == (3, "hyperscale: stdout cannot be written: No space left on device\n")
 
 
-def test_a_name_the_locale_cannot_write_is_written_as_far_as_it_can(tmp_path: Path) -> None:
+def test_characters_that_the_locale_cannot_encode_are_replaced(tmp_path: Path) -> None:
     line = f"PYTHONIOENCODING=ascii {shlex.join(HYPERSCALE)} new münze_☃.py"
     done = subprocess.run(
         ["bash", "-c", line], cwd=tmp_path, capture_output=True, timeout=WAIT_S, check=False
@@ -69,13 +69,13 @@ def test_a_name_the_locale_cannot_write_is_written_as_far_as_it_can(tmp_path: Pa
 
 
 @pytest.mark.parametrize("redirections", ["2>/dev/full", "2>&-", "<&- >&- 2>&-"])
-def test_a_message_nobody_can_hear_does_not_change_the_exit_code(
+def test_an_error_message_that_cannot_be_written_does_not_change_the_exit_code(
     tmp_path: Path, redirections: str
 ) -> None:
     assert in_shell("run nowhere.py", redirections, cwd=tmp_path) == (2, "", "")
 
 
-def test_results_that_cannot_be_written_to_stdout_are_a_message_not_a_bug(
+def test_results_that_cannot_be_written_to_stdout_are_an_error_not_a_crash(
     tmp_path: Path, target: RunningTarget
 ) -> None:
     write(tmp_path / "shop.py", SHOP.format(url=target.url))

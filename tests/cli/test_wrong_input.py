@@ -1,4 +1,4 @@
-"""What a user can get wrong: exit code 2, one message that names it, and nothing is run."""
+"""Invalid input: exit code 2, one message that names the problem, and nothing runs."""
 
 from pathlib import Path
 
@@ -122,7 +122,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("case", FILES)
-def test_a_wrong_file_is_refused_with_its_place(
+def test_an_invalid_file_is_refused_with_its_place(
     case: str, tmp_path: Path, target: RunningTarget
 ) -> None:
     body, named = FILES[case]
@@ -172,7 +172,7 @@ FLAGS = {
 
 
 @pytest.mark.parametrize("case", FLAGS)
-def test_a_wrong_command_line_is_refused_by_name(
+def test_an_invalid_command_line_is_refused_with_a_message_that_names_the_problem(
     case: str, tmp_path: Path, target: RunningTarget
 ) -> None:
     arguments, named = FLAGS[case]
@@ -184,7 +184,7 @@ def test_a_wrong_command_line_is_refused_by_name(
     assert not (tmp_path / "hyperscale-results").exists()
 
 
-def test_a_link_that_leads_to_itself_is_told(tmp_path: Path) -> None:
+def test_a_symbolic_link_to_itself_is_refused(tmp_path: Path) -> None:
     (tmp_path / "shop.py").symlink_to("shop.py")
     done = run("run", "shop.py", cwd=tmp_path)
     assert (done.code, done.stdout) == (2, "")
@@ -194,12 +194,12 @@ def test_a_link_that_leads_to_itself_is_told(tmp_path: Path) -> None:
 def assert_refused(stderr: str, named: list[str]) -> None:
     assert stderr.startswith("hyperscale"), stderr
     lines = stderr.strip().splitlines()
-    assert len(lines) <= 2, "one message, and perhaps a hint"
+    assert len(lines) <= 2, "one message and at most one hint"
     assert len(lines) == 1 or lines[1].startswith("  hint: "), stderr
     assert "Traceback" not in stderr
     for word in named:
         assert word in stderr
 
 
-def test_the_header_of_these_tests_is_two_lines_as_the_line_numbers_above_assume() -> None:
+def test_the_header_of_test_files_has_two_lines_as_the_line_numbers_above_assume() -> None:
     assert HEADER.count("\n") == 2

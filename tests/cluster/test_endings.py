@@ -210,4 +210,4 @@ async def test_a_cancel_is_told_from_then_on_and_comes_too_late_for_what_has_end
     assert "enough of it" in cluster.run("status", running, *where).stdout
     late = cluster.run("cancel", short, *where)
     assert (late.returncode, late.stdout) == (3, "")
-    assert late.stderr.endswith(f"hyperscale: job {short} had ended: completed\n")
+    assert late.stderr.endswith(f"hyperscale: job {short} had already ended: completed\n")

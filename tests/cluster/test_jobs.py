@@ -224,7 +224,7 @@ def test_cancel_tells_what_became_of_the_job(cluster: Cluster) -> None:
         (("watch", "default.1-aaaaaaaaaaaaaaaaaaaa"), "there is no job"),
         (("cancel", "default.999-aaaaaaaaaaaaaaaaaaaa"), "there is no job"),
         (("status", "nonsense"), "there is no job"),
-        (("drain", "worker-9"), "there is no manager and no worker"),
+        (("drain", "worker-9"), "has no manager and no worker"),
     ],
 )
 def test_an_unknown_job_or_node_is_told(
@@ -319,7 +319,7 @@ def test_leaving_a_watch_leaves_the_job_running(cluster: Cluster) -> None:
     watch.send_signal(signal.SIGINT)
     _, stderr = watch.communicate(timeout=WAIT_S)
     assert watch.returncode == 130
-    assert f"job {job} goes on" in stderr
+    assert f"job {job} continues" in stderr
     assert "running" in cluster.run("status", job, *where).stdout
     assert cluster.run("cancel", job, *where).returncode == 0
     assert cluster.run("watch", job, *where).returncode == 3

@@ -261,7 +261,7 @@ def test_without_any_worker_a_job_fails_and_says_so(cluster: Cluster, tmp_path: 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[listen]\nport = 9100\n", "[listen] cannot be set here"),
+        ("[listen]\nport = 9100\n", "[listen] cannot be set"),
         ("[queue]\nmax = 0\n", "queue.max"),
         ("[queue]\nage = 3\n", "did you mean queue.age_s?"),
     ],

@@ -12,7 +12,10 @@ from tests.lab.waiting import WAIT_S
 def test_a_submission_does_not_depend_on_who_reads_it(cluster: Cluster, tmp_path: Path) -> None:
     file = str(cluster.paced(duration="300ms"))
     words = (*HYPERSCALE, "submit", file, "--dir", str(cluster.directory), "--json", "r.json")
-    for flags, code, said in (((), 0, ""), (("--detach",), 3, " goes on, but nobody reads its id")):
+    for flags, code, said in (
+        ((), 0, ""),
+        (("--detach",), 3, " was submitted, but its id could not be written"),
+    ):
         with Path("/dev/full").open("w") as full:
             done = subprocess.run(
                 [*words, *flags],

@@ -157,8 +157,8 @@ def test_whoever_waits_at_a_terminal_is_told_for_what_and_need_not_read_on(tmp_p
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--gates", "2"), "comes with gates"),
-        (("--datacenters", "2"), "comes with gates"),
+        (("--gates", "2"), "gates are not available yet"),
+        (("--datacenters", "2"), "needs gates"),
         (("--managers", "none"), "--managers: 'none' is not a whole number from 1"),
         (("--base-port", "65530"), "too high"),
     ],

@@ -128,12 +128,12 @@ def test_a_port_in_use_says_what_to_do(target: RunningTarget) -> None:
 @pytest.mark.parametrize(
     ("flags", "part"),
     [
-        (["--host", "192.0.2.1"], "192.0.2.1 is no address of this machine"),
+        (["--host", "192.0.2.1"], "192.0.2.1 is not an address of this machine"),
         (["--host", "no.such.host.invalid"], "no.such.host.invalid"),
         (["--port", "65536"], "--port"),
         (["--threads", "0"], "--threads"),
         (["--tls-cert", "/nonexistent.pem", "--tls-key", "/nonexistent.pem"], "--tls-cert"),
-        (["--tls-cert", "/nonexistent.pem"], "belong together"),
+        (["--tls-cert", "/nonexistent.pem"], "must be given together"),
         (["--tls-client-ca", "/dev/null"], "needs a server certificate"),
         (["--tls-self-signed", "/nonexistent/ca.pem"], "/nonexistent/ca.pem"),
         (["--tls-cert", "/dev/null", "--tls-key", "/dev/null"], "no certificate"),

@@ -68,7 +68,7 @@ class TestCerts:
         certs(tmp_path, "--role", "client")
         before = {path: path.read_bytes() for path in tmp_path.iterdir()}
         assert certs(tmp_path, "--role", "client") == 2
-        assert "exists already" in capsys.readouterr().err
+        assert "already exists" in capsys.readouterr().err
         assert certs(tmp_path) == 2  # one of the five is there, so none is made
         assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
@@ -101,7 +101,7 @@ class TestCerts:
         assert main(["certs", "--help"]) == 0
         text = capsys.readouterr().out
         assert "--role worker --name worker-7" in text
-        assert "Nothing is\never overwritten" in text
+        assert "never\noverwritten" in text
 
 
 class TestFiles:
@@ -166,4 +166,4 @@ class TestSecret:
 
     def test_help_explains_rotation(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["secret", "--help"]) == 0
-        assert "to rotate without losing a message" in capsys.readouterr().out
+        assert "To rotate the secret without downtime" in capsys.readouterr().out

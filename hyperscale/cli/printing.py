@@ -1,0 +1,55 @@
+"""What commands print: messages, tables, JSON."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from hyperscale.ui.stream import write_through
+
+
+def print_line(text: str) -> None:
+    """Print a line to stdout; a reader that has gone away is no reason to stop."""
+    write_through(sys.stdout, f"{text}\n")
+
+
+def print_warning(text: str) -> None:
+    """Print a message to stderr; a terminal that has gone away is no reason to stop."""
+    write_through(sys.stderr, f"hyperscale: {text}\n")
+
+
+def print_json(reply: Any) -> None:
+    """Print JSON in UTF-8, whatever encoding the terminal has."""
+    import msgspec
+
+    sys.stdout.flush()
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(reply), indent=2) + b"\n")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Lay out columns, each as wide as its widest cell is on a terminal."""
+    from hyperscale.ui.text import cell_width
+
+    lines = [head, *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(cell_width(line[column]) for line in lines) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            cell + " " * (width - cell_width(cell))
+            for cell, width in zip(line, widths, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def printable(text: str) -> str:
+    """Replace control characters, so that text from a node cannot move the cursor."""
+    return "".join(char if char.isprintable() else "?" for char in text) or "-"
+
+
+def ago(stamp_ms: int, now_s: float) -> str:
+    """Format the time since a wall-clock stamp; a stamp of 0 (never) is shown as "-"."""
+    from hyperscale.config import format_duration
+
+    if not stamp_ms:
+        return "-"
+    since_s = round(now_s - stamp_ms / 1000)
+    return format_duration(since_s) if since_s > 0 else "0s"
