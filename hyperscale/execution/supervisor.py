@@ -462,6 +462,10 @@ class ExecutorPool:
         for index in ids:
             self._executors[index].kill(reason)
 
+    def kill_all(self, reason: str) -> None:
+        for executor in self._executors:
+            executor.kill(reason)
+
     async def close(self, *, grace_s: float = CLOSE_GRACE_S) -> None:
         """Every executor and all it started is gone when this returns."""
         executors = self._executors

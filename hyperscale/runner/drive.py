@@ -9,7 +9,6 @@ import contextlib
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,20 +31,20 @@ from hyperscale.runner.run import (
     PoolReady,
     PrepareWorkflow,
     RunEffect,
-    RunEvent,
     RunInterrupted,
     StartExecutors,
     StopExecutors,
-    Tick,
     WorkflowPrepared,
     WorkflowPrepareFailed,
 )
 from hyperscale.runner.scratch import scratch_directory
 from hyperscale.runner.source import LoadedTest
+from hyperscale.sansio.driver import CoreDriver
+from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.ui.api import Ui
 
 VIEW_EVERY_S = 0.1
-START_IN_MS = 10.0  # every executor has heard of it by then, so all parts start together
+START_IN_MS = 10.0  # every executor has the message by then, so all slots start together
 OUTPUT_BYTES_MAX = 64 * 1024 * 1024
 WORKERS_MAX = 1024
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -56,10 +55,10 @@ class RunOptions:
     workers: int | None = None  # None: one executor per core this process may use
     timeout_s: float | None = None
     log_level: str = "info"
-    log_dir: Path | None = None  # what each executor printed, one file per executor
-    output_file: Path | None = None  # what all of them printed
-    static: bool = True  # False: every step is run by the interpreter
-    trace: bool = False  # every request and response is printed as output of its workflow
+    log_dir: Path | None = None  # directory for the output of each executor, one file per executor
+    output_file: Path | None = None  # file for the output of all executors
+    static: bool = True  # False: static steps run in Python too
+    trace: bool = False  # print every request and response as output of its workflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,60 +71,72 @@ class RunEnding:
         return exit_code_of(self.result, was_interrupted=self.interrupted_by is not None)
 
 
-async def drive(job: LoadedTest, options: RunOptions, ui: Ui) -> RunEnding:
-    """Runs the job to its end. InputError: it is wrong and nothing ran."""
-    workers = options.workers or default_executors()
+async def drive(test: LoadedTest, options: RunOptions, ui: Ui) -> RunEnding:
+    """Run a test to its end. Raises InputError if the test is wrong and nothing ran."""
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(scratch_directory())
-        bundles = {name: str(code.bundle.write(directory)) for name, code in job.code.items()}
+        bundles = {name: str(code.bundle.write(directory)) for name, code in test.code.items()}
         output = stack.enter_context(
             OutputLog(options.output_file, lambda text: ui.log(text, source="hyperscale"))
         )
-        driver = _Driver(job, options, ui=ui, output=output, bundles=bundles, workers=workers)
+        driver = _RunDriver(test, options, ui=ui, output=output, bundles=bundles)
         stack.enter_context(_signals(driver.interrupt))
         return await driver.run()
 
 
 def executors_needed(plan: Plan, workers: int) -> int:
-    """No more executors than could ever be busy at once."""
+    """Return the number of executors that can be busy at once, `workers` at most."""
     most = sum(min(w.vus, workers) if w.is_test else 1 for w in plan.workflows)
     return max(1, min(workers, most))
 
 
-class _Driver:
+class _RunDriver:
+    """Feeds a `LocalRun` what executors and signals do, and performs its effects."""
+
     def __init__(
         self,
-        job: LoadedTest,
+        test: LoadedTest,
         options: RunOptions,
         *,
         ui: Ui,
         output: "OutputLog",
         bundles: Mapping[str, str],
-        workers: int,
     ) -> None:
-        self._job = job
+        workers = options.workers or default_executors()
+        self._test = test
         self._options = options
         self._ui = ui
         self._output = output
         self._bundles = bundles
-        self._plans = {workflow.name: workflow for workflow in job.plan.workflows}
-        self._run = LocalRun(job.plan, cores=workers, timeout_s=options.timeout_s)
-        self._size = executors_needed(job.plan, workers)
-        self._events: deque[RunEvent] = deque()
-        self._news = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
+        self._plans = {workflow.name: workflow for workflow in test.plan.workflows}
+        self._run = LocalRun(test.plan, cores=workers, timeout_s=options.timeout_s)
+        size = executors_needed(test.plan, workers)
+        self._pool = ExecutorPool(size, on_event=self._on_executor, log_dir=options.log_dir)
+        self._tasks = TaskSupervisor()
+        self._driver = CoreDriver(
+            self._run,
+            self._perform,
+            clock=time.monotonic,
+            on_failure=self._tasks.fail,
+            after_events=self._notice_end,
+        )
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._interrupts = 0
-        self._pool: ExecutorPool | None = None
 
     async def run(self) -> RunEnding:
         started_at = datetime.now(UTC)
         began_s = time.monotonic()
-        pool = ExecutorPool(self._size, on_event=self._on_executor, log_dir=self._options.log_dir)
-        async with pool:
-            self._pool = pool
-            async with asyncio.TaskGroup() as tasks:
-                self._handle(PoolReady(), pool, tasks)
-                await self._until_over(pool, tasks)
+        async with self._pool:
+            try:
+                self._driver.feed(PoolReady())
+                self._tasks.spawn(self._show_views(), name="views")
+                ends = (self._over, self._tasks.failed)
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                if self._tasks.failed.done():
+                    self._tasks.failed.result()
+            finally:
+                self._driver.stop()
+                await self._tasks.close()
             elapsed_s = time.monotonic() - began_s
             self._ui.update(self._run.view(now_s=time.monotonic()))
         run = self._run
@@ -143,34 +154,22 @@ class _Driver:
         )
         return RunEnding(result, run.interrupted_by)
 
-    async def _until_over(self, pool: ExecutorPool, tasks: asyncio.TaskGroup) -> None:
-        view_at_s = 0.0
-        while not self._run.is_over:
-            now_s = time.monotonic()
-            if now_s >= view_at_s:
-                self._ui.update(self._run.view(now_s=now_s))
-                view_at_s = now_s + VIEW_EVERY_S
-            wait_s = min(view_at_s, self._run.wake_at_s()) - now_s
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, wait_s)):
-                    await self._news.wait()
-            self._news.clear()
-            while self._events:
-                self._handle(self._events.popleft(), pool, tasks)
-            if time.monotonic() >= self._run.wake_at_s():
-                self._handle(Tick(), pool, tasks)
-
-    def _post(self, event: RunEvent) -> None:
-        self._events.append(event)
-        self._news.set()
-
     def interrupt(self, by: str) -> None:
-        """Called on the loop for each signal."""
+        """Handle a signal; called on the loop."""
         self._interrupts += 1
-        self._post(RunInterrupted(by))
-        if self._interrupts > 1 and self._pool is not None:
-            # Also while the run is over and executors are taking their time to leave.
-            self._pool.kill(range(self._size), f"interrupted twice by {by}")
+        self._driver.feed(RunInterrupted(by))
+        if self._interrupts > 1:
+            # Also while the run is over and executors take their time to exit.
+            self._pool.kill_all(f"interrupted twice by {by}")
+
+    async def _show_views(self) -> None:
+        while True:
+            self._ui.update(self._run.view(now_s=time.monotonic()))
+            await asyncio.sleep(VIEW_EVERY_S)
+
+    def _notice_end(self) -> None:
+        if self._run.is_over and not self._over.done():
+            self._over.set_result(None)
 
     def _on_executor(self, executor: int, event: ExecutorEvent) -> None:
         if isinstance(event, ExecutorOutput):
@@ -178,29 +177,25 @@ class _Driver:
             self._output.write(source, executor, event.text)
             self._ui.log(event.text, source=source)
         else:
-            self._post(ExecutorReported(executor, event))
+            self._driver.feed(ExecutorReported(executor, event))
 
-    def _handle(self, event: RunEvent, pool: ExecutorPool, tasks: asyncio.TaskGroup) -> None:
-        for effect in self._run.handle(event, now_s=time.monotonic()):
-            self._perform(effect, pool, tasks)
-
-    def _perform(self, effect: RunEffect, pool: ExecutorPool, tasks: asyncio.TaskGroup) -> None:
+    def _perform(self, effect: RunEffect) -> None:
         match effect:
             case PrepareWorkflow():
-                tasks.create_task(self._prepare(effect, pool), name=f"prepare:{effect.workflow}")
+                self._tasks.spawn(self._prepare(effect), name=f"prepare:{effect.workflow}")
             case StartExecutors(executors=executors):
-                pool.start(executors, START_IN_MS)
+                self._pool.start(executors, START_IN_MS)
             case StopExecutors(executors=executors, reason=reason, grace_s=grace_s):
-                pool.stop(executors, reason, grace_s)
+                self._pool.stop(executors, reason, grace_s)
             case KillExecutors(executors=executors, reason=reason):
-                pool.kill(executors, reason)
+                self._pool.kill(executors, reason)
 
-    async def _prepare(self, effect: PrepareWorkflow, pool: ExecutorPool) -> None:
+    async def _prepare(self, effect: PrepareWorkflow) -> None:
         name = effect.workflow
         assignments = [
             PrepareSlot(
                 bundle=self._bundles[name],
-                file=self._job.code[name].file,
+                file=self._test.code[name].file,
                 workflow=name,
                 plan=self._plans[name],
                 slot=slot,
@@ -213,15 +208,18 @@ class _Driver:
             for slot in range(len(effect.executors))
         ]
         try:
-            await pool.prepare(effect.executors, assignments)
+            await self._pool.prepare(effect.executors, assignments)
         except (RunError, InputError) as error:
-            self._post(WorkflowPrepareFailed(name, error))
+            self._driver.feed(WorkflowPrepareFailed(name, error))
         else:
-            self._post(WorkflowPrepared(name))
+            self._driver.feed(WorkflowPrepared(name))
 
 
 class OutputLog:
-    """What user code printed, each line with who printed it. Opened when there is something."""
+    """A file of everything user code printed, each line with its workflow and executor.
+
+    The file is created with the first line.
+    """
 
     def __init__(self, path: Path | None, complain: Callable[[str], None]) -> None:
         self._path = path
@@ -231,13 +229,13 @@ class OutputLog:
 
     def __enter__(self) -> "OutputLog":
         if self._path is not None:
-            with contextlib.suppress(OSError):  # told when there is something to write
-                self._path.unlink(missing_ok=True)  # of an earlier run into the same directory
+            with contextlib.suppress(OSError):  # the first write reports the problem
+                self._path.unlink(missing_ok=True)  # left by an earlier run
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
-            with contextlib.suppress(OSError):  # said when it could not be written
+            with contextlib.suppress(OSError):  # `write` has reported the problem
                 self._file.close()
 
     def write(self, source: str, executor: int | str, text: str) -> None:
@@ -245,8 +243,8 @@ class OutputLog:
             return
         try:
             self._write(self._path, source, executor, text)
-        except OSError as error:  # the run goes on without it
-            self._complain(f"{self._path}: not written any more: {error.strerror}\n")
+        except OSError as error:  # the run continues without the file
+            self._complain(f"{self._path}: output is no longer saved: {error.strerror}\n")
             self._path = None
 
     def _write(self, path: Path, source: str, executor: int | str, text: str) -> None:
@@ -257,15 +255,15 @@ class OutputLog:
         self._left_bytes -= len(lines)
         self._file.write(lines)
         if self._left_bytes <= 0:
-            self._file.write(f"… the rest is left out: over {OUTPUT_BYTES_MAX // 2**20} MiB\n")
+            self._file.write(f"… output beyond {OUTPUT_BYTES_MAX // 2**20} MiB is not saved\n")
         self._file.flush()
 
 
 @contextlib.contextmanager
 def _signals(interrupt: Callable[[str], None]) -> Iterator[None]:
-    """Signals that ask the process to end ask the run to end instead, while this is open.
+    """Pass signals that would end the process to `interrupt` instead.
 
-    Only the main thread can take signals; a run on another thread is left to its owner.
+    Only the main thread can handle signals; on another thread this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -274,7 +272,7 @@ def _signals(interrupt: Callable[[str], None]) -> Iterator[None]:
     before: dict[signal.Signals, Callable[[int, FrameType | None], object] | int | None] = {}
     for one in _SIGNALS:
         previous = signal.getsignal(one)
-        if previous is not signal.SIG_IGN:  # as under nohup: the user's wish
+        if previous is not signal.SIG_IGN:  # as under nohup: stays ignored
             before[one] = previous
             loop.add_signal_handler(one, interrupt, one.name)
     try:

@@ -53,13 +53,16 @@ class LocalRunner:
         log_level: str = "info",
         reporters: Sequence[Sink] = (),
     ) -> RunResult:
-        """Runs the workflows and returns their results, partial ones after an interrupt.
+        """Run the workflows and return their results, partial ones after an interrupt.
 
         Each is a class or an instance, alone or with tags: `(["tag"], MyWorkflow())`. A
         reporter that fails leaves a warning on the result and changes nothing else.
         """
         if log_level.upper() not in logging.getLevelNamesMapping():
-            raise InputError(f"log_level: {log_level!r} is unknown", hint='as "info" or "debug"')
+            raise InputError(
+                f"log_level: {log_level!r} is unknown",
+                hint='use "info" or "debug"',
+            )
         classes, plan = plan_of(test_name, workflows, where="LocalRunner.run")
         options = RunOptions(
             workers=self.workers,
@@ -87,10 +90,10 @@ def parse_workers(value: object, *, where: str) -> int | None:
 def plan_of(
     test_name: str, workflows: Iterable[Given | tuple[Iterable[str], Given]], *, where: str
 ) -> tuple[Sequence[type[Workflow]], Plan]:
-    """The classes of what was given, and the plan they make."""
+    """Return the classes of the given workflows, and their plan."""
     given = [_untagged(item, where) for item in workflows]
     if not given:
-        raise InputError(f"{where}: no workflows were given")
+        raise InputError(f"{where}: no workflows were given", hint="give one or more classes")
     classes = [one if isinstance(one, type) else type(one) for _, one in given]
     with READING:
         plan = build_plan(test_name, classes)
@@ -117,13 +120,14 @@ def _untagged(
 
 
 def _with_own(plan: WorkflowPlan, tags: tuple[str, ...], one: Given) -> WorkflowPlan:
-    """The plan with what an instance sets for itself, and the tags it came with."""
+    """Return the plan with the settings of an instance and the tags given with it."""
     if isinstance(one, Workflow):
         own = {name: value for name, value in vars(one).items() if name in ATTRIBUTES}
         for name in own:
             if name not in _PER_INSTANCE:
                 raise InputError(
-                    f"{plan.name}.{name}: is set on the instance", hint="set it on the class"
+                    f"{plan.name}.{name}: an instance may only set vus and duration",
+                    hint=f"set {name} on the class",
                 )
         if own:
             overrides = Overrides(vus=own.get("vus"), duration=own.get("duration"))

@@ -1,11 +1,11 @@
-"""One run as a state machine: what happens next, decided without doing any of it.
+"""A run on one machine as a state machine, without I/O.
 
-Events in (`handle`), effects out; time is an argument. The driver (`runner.drive`) owns the
-executors, the clock and the signals, and performs effects in order.
+Events go in (`handle`), effects come out; time is an argument. The driver (`runner.drive`) owns
+the executors, the clock and the signals, and performs effects in order.
 
 Vocabulary: a workflow *waits* for its dependencies and then for cores, is *prepared* on its
-executors, *runs* as one part per executor, and *ends* with a status. A *stop* ends the whole
-run early, for one reason; the second interrupt kills.
+executors, *runs* in one slot per executor, and *ends* with a status. A *stop* ends the whole
+run early, for one reason; a second interrupt kills the executors.
 """
 
 from collections.abc import Iterable
@@ -35,6 +35,7 @@ from hyperscale.plan.status import PartStatus
 from hyperscale.plan.thresholds import thresholds_of
 from hyperscale.reporting.build import WorkflowOutcome
 from hyperscale.reporting.results import RunStatus
+from hyperscale.sansio.core import Tick
 from hyperscale.stats.merge import WorkflowStats
 from hyperscale.stats.report import PartReport
 from hyperscale.stats.saturation import SaturationWatch
@@ -48,19 +49,19 @@ ABORT_CHECK_EVERY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PoolReady:
-    """The executors are there."""
+    """The pool has started its executors."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowPrepared:
-    """Every part of the workflow is ready to start."""
+    """Every slot of the workflow is ready to start."""
 
     workflow: str
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowPrepareFailed:
-    """No part of the workflow is ready, and none will be."""
+    """The workflow could not be prepared; none of its slots is held any more."""
 
     workflow: str
     error: RunError | InputError
@@ -68,7 +69,7 @@ class WorkflowPrepareFailed:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorReported:
-    """What an executor said of the part it holds."""
+    """An executor sent a message about the slot it holds, or died."""
 
     executor: int
     event: ExecutorEvent
@@ -76,14 +77,9 @@ class ExecutorReported:
 
 @dataclass(frozen=True, slots=True)
 class RunInterrupted:
-    """Somebody wants the run to end: the first time in order, the second time now."""
+    """A signal asked the run to end: the first stops it gracefully, the second kills it."""
 
     by: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has come to `wake_at_s`."""
 
 
 RunEvent = (
@@ -143,7 +139,7 @@ class _StopCause:
 
 
 class _Workflow:
-    """One workflow of the run: where it is, who runs it, what it did."""
+    """One workflow of the run: its phase, its executors, its statistics."""
 
     def __init__(self, plan: WorkflowPlan) -> None:
         self.plan = plan
@@ -155,10 +151,10 @@ class _Workflow:
         self.status: RunStatus | None = None  # once ended
         self.error: str | None = None
         self.cores = 0
-        self.holds: dict[int, int] = {}  # executor -> slot, while it has a part of this
+        self.holds: dict[int, int] = {}  # executor -> slot it runs of this workflow
         self.provided: dict[int, Provided] = {}  # by slot
-        self.faults: list[str] = []  # why parts failed
-        self.stopped_by_part: str | None = None  # a part that ended early by itself
+        self.faults: list[str] = []  # why slots failed
+        self.stopped_by_slot: str | None = None  # why a slot stopped without being told to
         self.stop: _StopCause | None = None
 
     def become(self, phase: WorkflowPhase) -> None:
@@ -193,7 +189,7 @@ class _Workflow:
 
 
 class LocalRun:
-    """The state of one run over executors 0 … `cores` - 1. Owns no clock, task or process."""
+    """The state of a run over executors 0 … `cores` - 1. Owns no clock, task or process."""
 
     def __init__(self, plan: Plan, *, cores: int, timeout_s: float | None = None) -> None:
         self.plan = plan
@@ -205,31 +201,34 @@ class LocalRun:
         self._stop: _StopCause | None = None
         self._interrupts = 0
         self._has_started = False
-        self._began_s = 0.0
-        self._abort_check_s = float("inf")
-        self.input_error: InputError | None = None  # found before anything ran: the run is void
+        self._began_s: float | None = None  # None: the executors are not ready yet
+        self._abort_check_s: float | None = None  # None: no running workflow can abort the run
+        self.input_error: InputError | None = None  # found before anything ran: there is no result
         self.interrupted_by: str | None = None
         self.aborted_by = ""  # the workflow whose threshold ended the run
 
-    # --- asking ---------------------------------------------------------------------------
+    # --- queries --------------------------------------------------------------------------
 
     @property
     def is_over(self) -> bool:
         return all(workflow.phase is WorkflowPhase.ENDED for workflow in self._workflows.values())
 
-    def wake_at_s(self) -> float:
-        """When the next `Tick` is due; infinity if nothing waits for time."""
-        wake_s = self._abort_check_s
-        if self._timeout_s is not None and self._stop is None:
-            wake_s = min(wake_s, self._began_s + self._timeout_s)
-        return wake_s
+    def wake_at_s(self) -> float | None:
+        """Return when the next `Tick` is due; None if nothing is scheduled."""
+        scheduled_s = (self._abort_check_s, self._timeout_at_s())
+        return min((at_s for at_s in scheduled_s if at_s is not None), default=None)
+
+    def _timeout_at_s(self) -> float | None:
+        if self._timeout_s is None or self._began_s is None or self._stop is not None:
+            return None
+        return self._began_s + self._timeout_s
 
     def elapsed_s(self, now_s: float) -> float:
-        return now_s - self._began_s
+        return 0.0 if self._began_s is None else now_s - self._began_s
 
     @property
     def status(self) -> RunStatus:
-        """Of the run as a whole, once it is over."""
+        """The status of the run as a whole, once it is over."""
         if self._stop is not None and not self.aborted_by:
             return self._stop.status
         statuses = [workflow.status for workflow in self._workflows.values()]
@@ -261,11 +260,11 @@ class LocalRun:
         )
 
     def workflow_of(self, executor: int) -> str | None:
-        """Whose part an executor holds now."""
+        """Return the workflow that an executor holds a slot of."""
         found = self._holder(executor)
         return None if found is None else found.plan.name
 
-    # --- deciding -------------------------------------------------------------------------
+    # --- decisions ------------------------------------------------------------------------
 
     def handle(self, event: RunEvent, *, now_s: float) -> list[RunEffect]:
         match event:
@@ -276,15 +275,15 @@ class LocalRun:
                 return self._on_prepared(self._workflows[name], now_s)
             case WorkflowPrepareFailed(workflow=name, error=error):
                 return self._on_prepare_failed(self._workflows[name], error)
-            case ExecutorReported(executor=executor, event=part_event):
-                return self._on_part(executor, part_event)
+            case ExecutorReported(executor=executor, event=reported):
+                return self._on_executor(executor, reported)
             case RunInterrupted(by=by):
                 return self._on_interrupt(by)
             case Tick():
                 return self._on_tick(now_s)
 
     def _grant(self) -> list[RunEffect]:
-        """Gives free cores to workflows that are ready; ends those that never will be."""
+        """Give free cores to workflows that are ready; cancel those that never can be."""
         effects: list[RunEffect] = []
         self._cancel_blocked()
         if self._stop is not None:
@@ -311,15 +310,16 @@ class LocalRun:
 
     def _on_prepared(self, workflow: _Workflow, now_s: float) -> list[RunEffect]:
         if workflow.phase is WorkflowPhase.ENDED:
-            return []  # stopped, or all its executors died, before this was heard
+            return []  # it was stopped, or all its executors died, before this event
         workflow.become(WorkflowPhase.RUNNING)
         if workflow.stop is not None:
-            # Told to stop while it was being prepared; a part that had not reached its
-            # executor by then has not heard of it. None of them begins.
+            # The stop came during preparation; slots whose assignment was still on its way to
+            # an executor have not received it. No slot starts.
             return [StopExecutors(tuple(workflow.holds), workflow.stop.reason)]
         self._has_started = True
-        if any(threshold.abort_on_fail for threshold in workflow.thresholds):
-            self._abort_check_s = min(self._abort_check_s, now_s + ABORT_CHECK_EVERY_S)
+        can_abort = any(threshold.abort_on_fail for threshold in workflow.thresholds)
+        if can_abort and self._abort_check_s is None:
+            self._abort_check_s = now_s + ABORT_CHECK_EVERY_S
         return [StartExecutors(tuple(workflow.holds))]
 
     def _on_prepare_failed(
@@ -337,7 +337,7 @@ class LocalRun:
             return self._stop_all(_StopCause(RunStatus.CANCELLED, "nothing ran: bad input"), 0.0)
         return self._grant()
 
-    def _on_part(self, executor: int, event: ExecutorEvent) -> list[RunEffect]:
+    def _on_executor(self, executor: int, event: ExecutorEvent) -> list[RunEffect]:
         workflow = self._holder(executor)
         if workflow is None:
             return []  # an executor that holds no part has nothing to say to the run
@@ -352,12 +352,12 @@ class LocalRun:
                 if status is PartStatus.FAILED:
                     workflow.faults.append(error or "it failed without saying why")
                 elif status is PartStatus.STOPPED and workflow.stop is None:
-                    workflow.stopped_by_part = error or "stopped"
+                    workflow.stopped_by_slot = error or "stopped"
             case ExecutorDied(reason=reason) if self._interrupts < 2:
                 on = f" (core {slot + 1} of {workflow.cores})" if workflow.cores > 1 else ""
                 workflow.faults.append(f"an executor died{on}: {reason}")
             case ExecutorDied():
-                pass  # killed because the user would not wait
+                pass  # killed by the second interrupt
             case _:
                 return []
         self._release(workflow, [executor])
@@ -367,18 +367,18 @@ class LocalRun:
         return self._grant()
 
     def _conclude(self, workflow: _Workflow) -> None:
-        """Every part has ended: what that makes of the workflow."""
+        """End a workflow whose slots have all ended, with the status that follows from them."""
         stop = workflow.stop
         if workflow.faults:
             self._end(workflow, RunStatus.FAILED, "; ".join(dict.fromkeys(workflow.faults)))
         elif stop is not None:
             self._end(workflow, stop.status, stop.reason)
-        elif workflow.stopped_by_part is not None:
-            self._end(workflow, RunStatus.CANCELLED, workflow.stopped_by_part)
+        elif workflow.stopped_by_slot is not None:
+            self._end(workflow, RunStatus.CANCELLED, workflow.stopped_by_slot)
         else:
             try:
-                parts = workflow.provided.values()
-                self._namespaces[workflow.plan.name] = namespace_of(workflow.plan, parts)
+                provided = workflow.provided.values()
+                self._namespaces[workflow.plan.name] = namespace_of(workflow.plan, provided)
             except RunError as error:
                 self._end(workflow, RunStatus.FAILED, str(error))
             else:
@@ -393,18 +393,17 @@ class LocalRun:
         return [KillExecutors(held, f"interrupted twice by {by}")] if held else []
 
     def _on_tick(self, now_s: float) -> list[RunEffect]:
-        timeout_s = self._timeout_s
-        if timeout_s is not None and self._stop is None and now_s >= self._began_s + timeout_s:
-            reason = f"the run's timeout of {format_duration(timeout_s)} was over"
+        timeout_at_s = self._timeout_at_s()
+        if timeout_at_s is not None and now_s >= timeout_at_s:
+            reason = f"the run's timeout of {format_duration(self._timeout_s or 0)} was over"
             return self._stop_all(_StopCause(RunStatus.TIMEOUT, reason))
-        if now_s >= self._abort_check_s:
-            self._abort_check_s = now_s + ABORT_CHECK_EVERY_S
+        if self._abort_check_s is not None and now_s >= self._abort_check_s:
+            self._abort_check_s = None if self._stop else now_s + ABORT_CHECK_EVERY_S
             return self._abort_on_threshold()
         return []
 
     def _abort_on_threshold(self) -> list[RunEffect]:
         if self._stop is not None:
-            self._abort_check_s = float("inf")
             return []
         for workflow in self._workflows.values():
             if workflow.phase is not WorkflowPhase.RUNNING:
@@ -419,7 +418,7 @@ class LocalRun:
         return []
 
     def _stop_all(self, cause: _StopCause, grace_s: float = GRACE_S) -> list[RunEffect]:
-        """Ends the run early: nothing new begins, what runs is told to stop."""
+        """End the run early: start nothing new and stop everything that runs."""
         if self._stop is None:
             self._stop = cause
         for workflow in self._workflows.values():
@@ -430,7 +429,7 @@ class LocalRun:
         held = self._held()
         return [StopExecutors(held, cause.reason, grace_s)] if held else []
 
-    # --- bookkeeping ----------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------
 
     def _cancel_blocked(self) -> None:
         failed = [

@@ -1,7 +1,7 @@
-"""A run's directory for what its executors read; those of runs that were killed are removed.
+"""The temporary directory of a run. Directories of runs that were killed are removed.
 
-Who uses a directory holds a lock on it, which the kernel drops with the process, so nobody
-has to guess from a process number whether its owner still lives.
+A run holds a lock on its directory, which the kernel releases when the process ends: a directory
+without a lock is abandoned.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ _PREFIX = "hyperscale-run-"
 
 @contextlib.contextmanager
 def scratch_directory() -> Iterator[Path]:
-    """A new directory, gone afterwards. RunError if this machine has no place for it."""
+    """Make a directory that is removed afterwards. Raises RunError if that is impossible."""
     try:
         _remove_abandoned(tempfile.gettempdir())
         path, lock = _make()
     except OSError as error:
         raise RunError(
-            f"no temporary directory could be made: {error}",
-            hint="make room, or name another place in TMPDIR",
+            f"the temporary directory of the run cannot be made: {error}",
+            hint="free some disk space, or set TMPDIR to another directory",
         ) from error
     try:
         yield path
@@ -40,10 +40,10 @@ def _make() -> tuple[Path, int]:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX))
         try:
             lock = _lock(path)
-        except OSError:  # another would fare no better
+        except OSError:  # another directory would fail in the same way
             shutil.rmtree(path, ignore_errors=True)
             raise
-        # Until it was locked it looked abandoned to any other run that began just then.
+        # Before it was locked, another run that began may have removed it as abandoned.
         if lock is not None and path.exists():
             return path, lock
         if lock is not None:
@@ -57,7 +57,7 @@ def _remove_abandoned(parent: str) -> None:
         path = Path(parent, name)
         try:
             lock = _lock(path)
-        except OSError:  # a link, no directory, or not ours to open: not known to be abandoned
+        except OSError:  # a link, no directory, or not accessible: not known to be abandoned
             continue
         if lock is not None:
             try:
@@ -68,9 +68,9 @@ def _remove_abandoned(parent: str) -> None:
 
 
 def _lock(path: Path) -> int | None:
-    """A descriptor that holds the directory; None if another has it, or there is none.
+    """Lock a directory and return its descriptor; None if it is locked or does not exist.
 
-    OSError if it cannot be locked at all.
+    Raises OSError if it cannot be locked at all.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -1,7 +1,7 @@
-"""What a run is made of: a plan, and for each workflow the code its executors import.
+"""Loading a test: its plan, and for each workflow the code its executors import.
 
-Made from a test file (the command line) or from classes at hand (`LocalRunner`). Everything
-that can be wrong with what a user wrote is found here, before any process starts.
+A test comes from a file (the command line) or from classes (`LocalRunner`). Every mistake in user
+code that can be found without running it is found here, before any process starts.
 """
 
 import ast
@@ -23,10 +23,11 @@ from hyperscale.plan import Plan
 from hyperscale.reporting.reporter import Sink, as_reporters
 
 READING = threading.RLock()
-"""Held while what a user wrote is read: jobs may be made in many threads at once.
+"""Held while user code is read: tests may be loaded in many threads at once.
 
-Which modules a file imports is what `sys.modules` gained meanwhile, which tells files apart only
-one at a time; and until 3.11.8 `ast.parse` fails when it runs in two threads (gh-106905).
+The modules a file imports are those that `sys.modules` gains while the file is loaded, so files
+are loaded one at a time; and until 3.11.8 `ast.parse` fails when it runs in two threads
+(gh-106905).
 """
 
 _STARTERS = ("asyncio.run", "uvloop.run", "anyio.run", "loop.run_until_complete")
@@ -34,10 +35,10 @@ _STARTERS = ("asyncio.run", "uvloop.run", "anyio.run", "loop.run_until_complete"
 
 @dataclass(frozen=True, slots=True)
 class WorkflowCode:
-    """Where a workflow's class comes from."""
+    """The code of one workflow: what executors import, and where it is on this machine."""
 
     bundle: Bundle
-    file: str  # where it lies for its user; for tracebacks and `__file__`
+    file: str  # the user's path; for tracebacks and `__file__`
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +49,14 @@ class LoadedTest:
 
 
 def load_test_file(file: str | Path, overrides: Overrides | None = None) -> LoadedTest:
-    """The job a test file describes."""
+    """Load a test file."""
     with READING:
         before = set(sys.modules)
         module = load_module(file)
         classes = collect(module)
         plan = build_plan(str(file), classes, overrides)
         loaded = sorted(set(sys.modules) - before - {module.__name__})
-        # As Python does for a script behind a link: its directory is where it really lies.
+        # As Python does for a script behind a symbolic link: its directory is the real one.
         path = Path(file).resolve()
         bundle = bundle_file(path, loaded=loaded, files=_files(plan))
     code = WorkflowCode(bundle, str(path))
@@ -64,7 +65,7 @@ def load_test_file(file: str | Path, overrides: Overrides | None = None) -> Load
 
 
 def load_test_classes(classes: Sequence[type[Workflow]], plan: Plan) -> LoadedTest:
-    """The job of classes that are at hand, each from its own module."""
+    """Load workflow classes that are already imported, each with its own module."""
     by_module: dict[str, list[type[Workflow]]] = {}
     for cls in classes:
         key = cls.__module__ if _is_importable(cls) else f"{cls.__module__} by value"
@@ -83,10 +84,10 @@ def _code_of(classes: Sequence[type[Workflow]], plan: Plan) -> WorkflowCode:
     if module is None or not _is_importable(first):
         return WorkflowCode(bundle_classes(classes), "")
     file = _file_of(module)
-    assert file is not None  # an importable class has one
+    assert file is not None  # `_is_importable` has checked
     name: str | None = module.__name__
     if name == "__main__":
-        # Only here is it what is run; in executors it is imported, by a name of its own.
+        # Executors import the script under a name of its own; only here is it `__main__`.
         name = None
         _refuse_unguarded(file)
     elif name == module_name(file):
@@ -95,7 +96,7 @@ def _code_of(classes: Sequence[type[Workflow]], plan: Plan) -> WorkflowCode:
 
 
 def _refuse_unguarded(script: Path) -> None:
-    """A script that starts a run when it is imported would start one in every executor."""
+    """Raise InputError for a script that would start a run in every executor that imports it."""
     for statement in ast.parse(read_source(script), str(script)).body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.If):
             continue
@@ -104,7 +105,7 @@ def _refuse_unguarded(script: Path) -> None:
                 raise InputError(
                     f"{script}:{node.lineno}: the script starts a run when it is imported, "
                     "and executors import it",
-                    hint='put it below `if __name__ == "__main__":`',
+                    hint='move this line below `if __name__ == "__main__":`',
                 )
 
 
@@ -129,7 +130,7 @@ def _files(plan: Plan) -> dict[str, str]:
 
 
 async def resolve_hosts(plan: Plan) -> None:
-    """Every host that a URL of the plan names has an address; InputError if one has none."""
+    """Raise InputError if a host in a URL of the plan has no address."""
     users: dict[str, str] = {}
     for workflow in plan.workflows:
         for host in workflow.hosts:
@@ -145,7 +146,7 @@ async def resolve_hosts(plan: Plan) -> None:
             reason = getattr(error, "strerror", None) or str(error)
             raise InputError(
                 f"{plan.file}: {users[authority]}: host {host!r} cannot be resolved: {reason}",
-                hint="check the spelling and your DNS; nothing was run",
+                hint="check the spelling of the host and your DNS settings",
             ) from error
 
     results = await asyncio.gather(*map(resolve, users), return_exceptions=True)

@@ -86,7 +86,10 @@ def test_a_machine_without_a_place_for_it_is_told(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(place / "missing"))
-    with pytest.raises(RunError, match="no temporary directory could be made"), scratch_directory():
+    with (
+        pytest.raises(RunError, match="the temporary directory of the run"),
+        scratch_directory(),
+    ):
         pass
 
 
@@ -103,7 +106,7 @@ def test_a_place_without_locks_is_told_and_nothing_is_left_or_removed_there(
     told = f"flock: {os.strerror(number)}: '{place}/hyperscale-run-"
     with pytest.raises(RunError, match=told) as raised, scratch_directory():
         pass
-    assert raised.value.hint == "make room, or name another place in TMPDIR"
+    assert raised.value.hint == "free some disk space, or set TMPDIR to another directory"
     assert list(place.iterdir()) == [of_another]
 
 
