@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.lab import HYPERSCALE, NOTE, ROOT, cluster, cpu_s, save
 from benchmarks.reports_workers import CORES, RATE, STEPS
 from hyperscale.client.client import HyperscaleClient
-from hyperscale.jobs.agent.attempts import PROGRESS_S
+from hyperscale.jobs.agent.reports import PROGRESS_S
 from hyperscale.jobs.messages import Backpressure
 
 WORKERS = int(os.environ.get("BENCH_REPORTS_WORKERS", "1000"))

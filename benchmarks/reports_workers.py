@@ -24,30 +24,30 @@ import uvloop
 from hyperscale._native import Histogram
 from hyperscale.client.cluster_file import ClusterFile, read_cluster
 from hyperscale.config.addresses import format_address, split_address
-from hyperscale.jobs.agent.attempts import PROGRESS_S
 from hyperscale.jobs.agent.core import Agent
 from hyperscale.jobs.agent.events import (
-    Answered,
-    Command,
-    Commanded,
-    Ended,
-    Erase,
-    Event,
-    LeaseRun,
-    Prepared,
-    PrepareRun,
-    Reply,
-    Report,
-    Reported,
-    Send,
-    StartRun,
-    StopRun,
-    Store,
-    Stored,
-    Tick,
-    Vacated,
+    AgentEffect,
+    AgentEvent,
+    AttemptPrepared,
+    CommandReceived,
+    EraseResult,
+    LeaderCommand,
+    LeaseAttempt,
+    PlaceEnded,
+    PlaceReported,
+    PlaceVacated,
+    PrepareAttempt,
+    ReplyToCommand,
+    ReportAnswered,
+    ResultStored,
+    SendMessage,
+    SendReport,
+    StartAttempt,
+    StopAttempt,
+    StoreResult,
 )
 from hyperscale.jobs.agent.merge import PHASES_S
+from hyperscale.jobs.agent.reports import PROGRESS_S
 from hyperscale.jobs.messages import (
     AcknowledgeResult,
     AnnounceCores,
@@ -75,8 +75,9 @@ from hyperscale.membership.messages import (
 )
 from hyperscale.nodes.datagrams import Datagrams, bind_datagrams
 from hyperscale.nodes.messages import NodeMetadata
-from hyperscale.nodes.turns import Turns
 from hyperscale.plan.status import PartStatus
+from hyperscale.sansio.core import Tick
+from hyperscale.sansio.driver import CoreDriver
 from hyperscale.stats.report import PartReport, SeriesPoint, StepCounts, StepReport
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.cluster_secret import Secrets, read_secret_file
@@ -231,64 +232,58 @@ class Worker:
         self._shapes = shapes
         self._loads: dict[AttemptId, Load] = {}
         self._slots: dict[AttemptId, int] = {}
-        self._turns: Turns[Event] = Turns(self._handle)
-        self._timer: asyncio.TimerHandle | None = None
+        self._driver: CoreDriver[AgentEvent, AgentEffect] = CoreDriver(
+            self._agent,
+            lambda effect: self._performers[type(effect)](effect),
+            clock=time.monotonic,
+            on_failure=self._fail,
+        )
         self._tasks: set[asyncio.Task[None]] = set()
-        self._perform: dict[type, Callable[[Any], None]] = {
-            Reply: lambda effect: effect.token.reply(effect.answer),
-            Send: self._send,
-            Report: self._report,
-            PrepareRun: self._prepare,
-            StartRun: self._start,
-            StopRun: self._stop,
-            Store: lambda effect: self.feed(Stored(effect.result.run)),
-            LeaseRun: lambda _: None,
-            Erase: lambda _: None,
+        self._performers: dict[type, Callable[[Any], None]] = {
+            ReplyToCommand: lambda effect: effect.token.reply(effect.reply),
+            SendMessage: self._send,
+            SendReport: self._report,
+            PrepareAttempt: self._prepare,
+            StartAttempt: self._start,
+            StopAttempt: self._stop,
+            StoreResult: lambda effect: self.feed(ResultStored(effect.result.run)),
+            LeaseAttempt: lambda _: None,
+            EraseResult: lambda _: None,
         }
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._driver.stop()
         for task in self._tasks:
             task.cancel()
 
     @property
     def running(self) -> int:
-        return sum(phase is PartPhase.RUNNING for phase in self._agent.runs.values())
+        return sum(phase is PartPhase.RUNNING for phase in self._agent.attempts.values())
 
-    def commanded(self, call: InboundCall, command: Command) -> None:
-        self.feed(Commanded(call.peer.node_id, command, call))
+    def commanded(self, call: InboundCall, command: LeaderCommand) -> None:
+        self.feed(CommandReceived(call.peer.node_id, command, call))
 
-    def feed(self, event: Event) -> None:
-        if not self._turns.take(event):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        delay_s = max(0.0, self._agent.wake_at_s() - time.monotonic())
-        self._timer = self._loop.call_later(delay_s, self._on_timer)
+    def feed(self, event: AgentEvent) -> None:
+        self._driver.feed(event)
 
-    def _handle(self, event: Event) -> None:
-        for effect in self._agent.handle(event, now_s=time.monotonic()):
-            self._perform[type(effect)](effect)
-
-    def _on_timer(self) -> None:
-        self.feed(Tick())
+    def _fail(self, error: BaseException) -> None:
+        self._loop.call_exception_handler({"message": "an agent failed", "exception": error})
 
     # --- effects --------------------------------------------------------------------------
 
-    def _send(self, effect: Send) -> None:
+    def _send(self, effect: SendMessage) -> None:
         message = effect.message
         if isinstance(message, AnnounceCores):
             message = msgspec.structs.replace(message, total=self.offered)
         with suppress(CallError):  # all of it is said again
             self._connection.send(message)
 
-    def _report(self, effect: Report) -> None:
+    def _report(self, effect: SendReport) -> None:
         task = self._loop.create_task(self._report_to(effect))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _report_to(self, effect: Report) -> None:
+    async def _report_to(self, effect: SendReport) -> None:
         now_s = time.monotonic()
         parts = [
             PartProgress(run=each.run, report=load.report(now_s), elapsed_s=now_s - load.starts_s)
@@ -308,20 +303,22 @@ class Worker:
             answers.took_s.append(time.perf_counter() - began_s)
             answers.parts += len(progress.parts)
             answers.levels[taken.backpressure.value] += 1
-        self.feed(Answered(progress.group, effect.to, taken))
+        self.feed(ReportAnswered(progress.group, effect.to, taken))
 
-    def _prepare(self, effect: PrepareRun) -> None:
+    def _prepare(self, effect: PrepareAttempt) -> None:
         run = effect.command.run
         self._slots[run] = effect.command.first_slot
-        self.feed(Prepared(run))
+        self.feed(AttemptPrepared(run))
 
-    def _start(self, effect: StartRun) -> None:
+    def _start(self, effect: StartAttempt) -> None:
         starts_s = time.monotonic() + effect.start_in_ms / 1000
-        load = Load(effect.run.workflow, self._slots.pop(effect.run), starts_s, self._shapes)
-        self._loads[effect.run] = load
+        load = Load(
+            effect.attempt_id.workflow, self._slots.pop(effect.attempt_id), starts_s, self._shapes
+        )
+        self._loads[effect.attempt_id] = load
         # The agent reports from the first word of an executor on; `_report_to` fills it in.
         first = PartReport(
-            workflow=effect.run.workflow,
+            workflow=effect.attempt_id.workflow,
             slot=0,
             sequence=0,
             elapsed_s=0.0,
@@ -329,13 +326,13 @@ class Worker:
             iterations=0,
             steps=[],
         )
-        self.feed(Reported(effect.run, effect.places[0], first))
+        self.feed(PlaceReported(effect.attempt_id, effect.places[0], first))
 
-    def _stop(self, effect: StopRun) -> None:
-        self._loads.pop(effect.run, None)
+    def _stop(self, effect: StopAttempt) -> None:
+        self._loads.pop(effect.attempt_id, None)
         for place in effect.places:
-            self.feed(Ended(effect.run, place, PartStatus.STOPPED, error=effect.reason))
-            self.feed(Vacated(effect.run, place))
+            self.feed(PlaceEnded(effect.attempt_id, place, PartStatus.STOPPED, error=effect.reason))
+            self.feed(PlaceVacated(effect.attempt_id, place))
 
 
 @asynccontextmanager

@@ -127,7 +127,7 @@ def test_whoever_starts_nodes_is_told_why_one_is_not_ready() -> None:
         await lonely.start()
         row = NodeRow(id="w", pid=0, tcp="", udp="", http=lonely.http_address, argv=[])
         why = await asyncio.to_thread(why_not_ready, row)
-        assert why == "no manager is known, no manager that grants cores knows its own"
+        assert why == "no manager is known, no manager that grants cores knows this worker"
         await lonely.graceful_shutdown()
         assert await asyncio.to_thread(why_not_ready, row) == "it does not answer"
 

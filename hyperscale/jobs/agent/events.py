@@ -1,7 +1,7 @@
-"""What happens to a worker's agent, and what it wants done: data only.
+"""Events and effects of the worker's agent.
 
-`place` numbers an executor of the worker: 0 ... cores - 1 are its cores, higher ones run beside
-others. Times are of one clock that also counts while the machine sleeps.
+`place` numbers an executor of the worker. Times are on one clock that also counts while the
+machine sleeps.
 """
 
 from dataclasses import dataclass
@@ -20,141 +20,143 @@ from hyperscale.jobs.messages import (
     PartCommandReply,
     PreparePart,
     RenewLeases,
+    RenewLeasesReply,
     ReportProgress,
     ReportProgressReply,
     StartPart,
     StopPart,
 )
-from hyperscale.jobs.messages import RenewLeasesReply as _Renewed
 from hyperscale.plan.status import PartStatus
+from hyperscale.sansio.core import Tick
 from hyperscale.stats.report import PartReport
 
-Command = PreparePart | StartPart | StopPart | RenewLeases | ListAttempts | AcknowledgeResult
-Answer = PartCommandReply | _Renewed | ListAttemptsReply
-Message = AnnounceReady | AnnouncePrepareFailed | DeliverResult | ForwardOutput | AnnounceCores
+LeaderCommand = PreparePart | StartPart | StopPart | RenewLeases | ListAttempts | AcknowledgeResult
+CommandReply = PartCommandReply | RenewLeasesReply | ListAttemptsReply
+WorkerMessage = (
+    AnnounceReady | AnnouncePrepareFailed | DeliverResult | ForwardOutput | AnnounceCores
+)
 
 # --- events ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Commanded:
-    """A leader wants something. `token` comes back with the answer."""
+class CommandReceived:
+    """A job leader sent a command. `ReplyToCommand` returns the token."""
 
     sender: str
-    command: Command
+    command: LeaderCommand
     token: Any = None
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """Every executor of the run is ready."""
+class AttemptPrepared:
+    """Every executor of the attempt is prepared."""
 
-    run: AttemptId
+    attempt_id: AttemptId
 
 
 @dataclass(frozen=True, slots=True)
-class PrepareFailed:
-    """It could not be prepared, or was stopped before; nothing of it is left on its places."""
+class AttemptPrepareFailed:
+    """The attempt could not be prepared, or was stopped meanwhile. All its places are vacant."""
 
-    run: AttemptId
+    attempt_id: AttemptId
     error: str
     hint: str = ""
-    is_input: bool = False
-    is_retryable: bool = False
+    is_input: bool = False  # the user's file or class is wrong
+    is_retryable: bool = False  # this worker failed: another one may succeed
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
-    run: AttemptId
+class PlaceReported:
+    """An executor reported its cumulative statistics."""
+
+    attempt_id: AttemptId
     place: int
     report: PartReport
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """An executor is done with its share of the run."""
+class PlaceEnded:
+    """An executor has finished its slot of the attempt, or died."""
 
-    run: AttemptId
+    attempt_id: AttemptId
     place: int
     status: PartStatus
     error: str | None = None
-    report: PartReport | None = None
+    report: PartReport | None = None  # None: the executor died before its last report
     provided: bytes = b""
-    is_dead: bool = False  # the process is gone: another may fare better
+    is_dead: bool = False  # the process died without fault of user code
 
 
 @dataclass(frozen=True, slots=True)
-class Vacated:
-    """Nothing of the run is left there: the core is free."""
+class PlaceVacated:
+    """No process of the attempt is left at the place: the core is free."""
 
-    run: AttemptId
+    attempt_id: AttemptId
     place: int
 
 
 @dataclass(frozen=True, slots=True)
-class Printed:
-    run: AttemptId
+class PlacePrinted:
+    """User code at the place printed text."""
+
+    attempt_id: AttemptId
     place: int
     stream: str
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """What came of a `Report`; None: nothing."""
+class ReportAnswered:
+    """The reply to a `SendReport`; None if the call failed."""
 
     group: int
     to: str
-    taken: ReportProgressReply | None
+    reply: ReportProgressReply | None
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """A result is on disk; or never will be, and is sent all the same."""
+class ResultStored:
+    """A result is on disk, or could not be written and is sent from memory."""
 
-    run: AttemptId
+    attempt_id: AttemptId
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
-    """Results that an earlier life of this worker left on disk."""
+class ResultsRestored:
+    """Results that were on disk when this worker started."""
 
     results: tuple[DeliverResult, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """Shares of the worker's cores and memory in use."""
+class UsageMeasured:
+    """Shares of the worker's cores and memory in use, 0 ... 1."""
 
     cpu: float
     memory: float
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
-    """Takes no new work from here on; with `hands_over` ends what it has, for others to go on."""
+class DrainRequested:
+    """Accept no new work. With `hands_over`, also stop all attempts so that others retry them."""
 
     hands_over: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
-    pass
-
-
-Event = (
-    Commanded
-    | Prepared
-    | PrepareFailed
-    | Reported
-    | Ended
-    | Vacated
-    | Printed
-    | Answered
-    | Stored
-    | Restored
-    | Measured
-    | Drain
+AgentEvent = (
+    CommandReceived
+    | AttemptPrepared
+    | AttemptPrepareFailed
+    | PlaceReported
+    | PlaceEnded
+    | PlaceVacated
+    | PlacePrinted
+    | ReportAnswered
+    | ResultStored
+    | ResultsRestored
+    | UsageMeasured
+    | DrainRequested
     | Tick
 )
 
@@ -162,73 +164,90 @@ Event = (
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ReplyToCommand:
+    """Reply to the command with this token."""
+
     token: Any
-    answer: Answer
+    reply: CommandReply
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
-    """One way, to a node; to every manager known if `to` is empty. It may get lost."""
+class SendMessage:
+    """Send a one-way message to a manager, or to every known manager if `to` is None."""
 
-    to: str
-    message: Message
+    to: str | None
+    message: WorkerMessage
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """A call; `Answered` must follow, whatever comes of it."""
+class SendReport:
+    """Call the job leader with a report. `ReportAnswered` must follow, also on failure."""
 
     to: str
     progress: ReportProgress
 
 
 @dataclass(frozen=True, slots=True)
-class PrepareRun:
-    """Fetch the bundle and prepare these places. `Prepared` or `PrepareFailed` must follow."""
+class PrepareAttempt:
+    """Fetch the bundle and prepare the executors at these places.
+
+    `AttemptPrepared` or `AttemptPrepareFailed` must follow.
+    """
 
     command: PreparePart
     places: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class StartRun:
-    """`Ended` and then `Vacated` must follow for each place."""
+class StartAttempt:
+    """Start the prepared executors. `PlaceEnded`, then `PlaceVacated`, must follow for each."""
 
-    run: AttemptId
+    attempt_id: AttemptId
     places: tuple[int, ...]
     start_in_ms: float
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseRun:
-    """It may generate load until then, on the clock of `now_s`."""
+class LeaseAttempt:
+    """Let the executors generate load until `until_s`, on the clock of `now_s`."""
 
-    run: AttemptId
+    attempt_id: AttemptId
     places: tuple[int, ...]
     until_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class StopRun:
-    """Ends it on these places: gracefully, then by force."""
+class StopAttempt:
+    """Stop the executors: gracefully, then by force after `grace_s`."""
 
-    run: AttemptId
+    attempt_id: AttemptId
     places: tuple[int, ...]
     reason: str
     grace_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
-    """Onto the disk; `Stored` must follow."""
+class StoreResult:
+    """Write the result to disk. `ResultStored` must follow."""
 
     result: DeliverResult
 
 
 @dataclass(frozen=True, slots=True)
-class Erase:
-    run: AttemptId
+class EraseResult:
+    """Delete an acknowledged result from disk."""
+
+    attempt_id: AttemptId
 
 
-Effect = Reply | Send | Report | PrepareRun | StartRun | LeaseRun | StopRun | Store | Erase
+AgentEffect = (
+    ReplyToCommand
+    | SendMessage
+    | SendReport
+    | PrepareAttempt
+    | StartAttempt
+    | LeaseAttempt
+    | StopAttempt
+    | StoreResult
+    | EraseResult
+)

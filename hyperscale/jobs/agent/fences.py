@@ -1,8 +1,9 @@
-"""Who may command a worker, and which runs may still begin on it.
+"""Fences: which job leaders may command a worker, and which attempts may still begin on it.
 
-The term authorises the sender: one below the highest seen of its group was deposed. The
-attempt names the run: one below the highest seen of its part is superseded, and one with a
-tombstone is over, though its dispatch may still be on the way. Pure; the caller says when.
+The term authorises the sender: a term below the highest one seen of its group belongs to a
+deposed job leader. The attempt number names what runs: an attempt below the highest one seen of
+its part is superseded, and an attempt with a tombstone is over, even if its `PreparePart`
+arrives later.
 """
 
 from dataclasses import dataclass
@@ -10,77 +11,84 @@ from dataclasses import dataclass
 from hyperscale.jobs.messages import AttemptId
 
 REMEMBERED_S = 24 * 3600.0
-"""Longer than anything that was sent before can arrive, or a job can be asked for."""
+"""Longer than any message can be delayed, and than job leaders retry."""
 REMEMBERED_MAX = 100_000
+
+PartOfJob = tuple[str, str, int]  # job, workflow, part
 
 
 @dataclass(slots=True)
-class _Seen:
-    attempt: int
-    is_over: bool
-    at_s: float
+class _PartFence:
+    attempt: int  # the highest seen
+    is_over: bool  # it has a tombstone
+    seen_s: float
 
 
 class Fences:
-    """Terms by group, attempts by part."""
+    """The highest term of each group, and the highest attempt of each part."""
 
     def __init__(self) -> None:
         self._terms: dict[int, int] = {}
-        self._parts: dict[tuple[str, str, int], _Seen] = {}  # those touched last come last
+        self._parts: dict[PartOfJob, _PartFence] = {}  # the most recently seen come last
 
     def admit(self, group: int, term: int) -> bool:
-        """Whether a command of this term is obeyed; a higher one counts from here on."""
+        """Raise the term of a group; return False if a higher one was seen."""
         if term < self._terms.get(group, 0):
             return False
         self._terms[group] = term
         return True
 
     def term(self, group: int) -> int:
+        """Return the highest term seen of a group."""
         return self._terms.get(group, 0)
 
-    def attempt(self, run: AttemptId) -> int:
-        """The highest seen of the run's part."""
-        seen = self._parts.get(_part(run))
-        return 0 if seen is None else seen.attempt
+    def attempt(self, attempt_id: AttemptId) -> int:
+        """Return the highest attempt seen of the part."""
+        fence = self._parts.get(part_of(attempt_id))
+        return 0 if fence is None else fence.attempt
 
-    def may_begin(self, run: AttemptId) -> bool:
-        """Whether the run is newer than everything seen of its part."""
-        return run.attempt > self.attempt(run)
+    def may_begin(self, attempt_id: AttemptId) -> bool:
+        """Return True if the attempt is newer than every attempt seen of its part."""
+        return attempt_id.attempt > self.attempt(attempt_id)
 
-    def is_over(self, run: AttemptId) -> bool:
-        """Whether the run has a tombstone, or a later attempt made it one."""
-        seen = self._parts.get(_part(run))
-        if seen is None or run.attempt > seen.attempt:
+    def is_over(self, attempt_id: AttemptId) -> bool:
+        """Return True if the attempt has a tombstone or is superseded."""
+        fence = self._parts.get(part_of(attempt_id))
+        if fence is None or attempt_id.attempt > fence.attempt:
             return False
-        return run.attempt < seen.attempt or seen.is_over
+        return attempt_id.attempt < fence.attempt or fence.is_over
 
-    def begin(self, run: AttemptId, *, now_s: float) -> None:
-        self._note(run, is_over=False, now_s=now_s)
+    def begin(self, attempt_id: AttemptId, *, now_s: float) -> None:
+        """Note that the attempt begins here."""
+        self._see(attempt_id, is_over=False, now_s=now_s)
 
-    def bury(self, run: AttemptId, *, now_s: float) -> None:
-        """This run and those before it never begin again."""
-        self._note(run, is_over=True, now_s=now_s)
+    def bury(self, attempt_id: AttemptId, *, now_s: float) -> None:
+        """Leave a tombstone: neither this attempt nor an earlier one may begin again."""
+        self._see(attempt_id, is_over=True, now_s=now_s)
 
     def forget_old(self, *, now_s: float) -> None:
-        crowd = len(self._parts) - REMEMBERED_MAX
-        old: list[tuple[str, str, int]] = []
-        for part, seen in self._parts.items():
-            if now_s - seen.at_s < REMEMBERED_S and len(old) >= crowd:
+        """Delete the oldest tombstones."""
+        excess = len(self._parts) - REMEMBERED_MAX
+        old: list[PartOfJob] = []
+        for part, fence in self._parts.items():
+            if now_s - fence.seen_s < REMEMBERED_S and len(old) >= excess:
                 break
-            if seen.is_over:  # those that are not are few, and here
+            if fence.is_over:  # attempts that are not over still run here, and are few
                 old.append(part)
         for part in old:
             del self._parts[part]
 
-    def _note(self, run: AttemptId, *, is_over: bool, now_s: float) -> None:
-        seen = self._parts.pop(_part(run), None)
-        if seen is None or run.attempt > seen.attempt:
-            seen = _Seen(run.attempt, is_over, now_s)
-        elif run.attempt == seen.attempt:
-            seen.is_over = seen.is_over or is_over
-        seen.at_s = now_s
-        self._parts[_part(run)] = seen
+    def _see(self, attempt_id: AttemptId, *, is_over: bool, now_s: float) -> None:
+        part, number = part_of(attempt_id), attempt_id.attempt
+        fence = self._parts.pop(part, None)
+        if fence is None or number > fence.attempt:
+            fence = _PartFence(number, is_over, now_s)
+        elif number == fence.attempt:
+            fence.is_over = fence.is_over or is_over
+        fence.seen_s = now_s
+        self._parts[part] = fence
 
 
-def _part(run: AttemptId) -> tuple[str, str, int]:
-    return run.job, run.workflow, run.part
+def part_of(attempt_id: AttemptId) -> PartOfJob:
+    """Return the part that an attempt belongs to."""
+    return attempt_id.job, attempt_id.workflow, attempt_id.part

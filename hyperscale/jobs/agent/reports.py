@@ -1,231 +1,247 @@
-"""What a worker tells its leaders without being asked, when, and to whom.
+"""What a worker sends to job leaders without being asked: when, and to which one.
 
-Owns who leads which group, the pace of reports, results until they are acknowledged, and the
-news about cores. What runs, and in which phase, is the agent's to say. Pure: times come in.
+Owns who leads which group, the interval of reports, forwarded output, and the delivery of
+results. The attempts and their states belong to `attempt_table`.
 """
 
 import zlib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from hyperscale.jobs.agent.attempts import (
-    PROGRESS_S,
-    RESEND_FOR_S,
-    Outlet,
-    Result,
-    Run,
-    StampClock,
+from hyperscale.jobs.agent.attempts import AttemptOnWorker, AttemptState
+from hyperscale.jobs.agent.events import (
+    AgentEffect,
+    ReportAnswered,
+    SendMessage,
+    SendReport,
+    UsageMeasured,
 )
-from hyperscale.jobs.agent.events import Answered, Effect, Measured, Report, Send
+from hyperscale.jobs.agent.results import PendingResult, PendingResults
+from hyperscale.jobs.agent.stamps import StampClock
 from hyperscale.jobs.messages import (
-    AnnounceCores,
-    AnnouncePrepareFailed,
     AnnounceReady,
     AttemptId,
     Backpressure,
-    DeliverResult,
     ForwardOutput,
-    HeldCores,
-    PartPhase,
     PartProgress,
     ReportProgress,
 )
 
-CORES_S = 1.0
-READY_S = 1.0
-OUTPUT_S = 0.25
-_UNREPORTED_S = 0.5
-_REPORTED = (PartPhase.RUNNING, PartPhase.STOPPING)
+READY_EVERY_S = 1.0
+OUTPUT_EVERY_S = 0.25
+NOTHING_TO_REPORT_S = 0.5
+"""A group without anything to report is looked at again after this time."""
+
+PROGRESS_S = {
+    Backpressure.NONE: 0.5,
+    Backpressure.THROTTLE: 1.0,
+    Backpressure.BATCH: 2.0,
+    Backpressure.REJECT: 5.0,  # a probe: without it the worker would not learn of the relief
+}
+
+
+@dataclass(slots=True)
+class ReportChannel:
+    """The reports of one group's attempts to its job leader."""
+
+    next_s: float
+    level: Backpressure = Backpressure.NONE
+    is_in_flight: bool = False  # the last report is not answered
+    # Workers that start together must not report together: the second report is earlier by this.
+    ahead_s: float = 0.0
+
+    def wake_at_s(self) -> float | None:
+        """Return when the next report is due; None while the last one is not answered."""
+        return None if self.is_in_flight else self.next_s
+
+    def sent(self, *, now_s: float) -> None:
+        """Schedule the next report."""
+        self.is_in_flight = True
+        interval_s = PROGRESS_S[self.level]
+        # A report that was a little late does not delay the next one.
+        due_s = max(self.next_s, now_s - interval_s / 2)
+        self.next_s = due_s + interval_s - self.ahead_s
+        self.ahead_s = 0.0
+
+    def answered(self, level: Backpressure | None, *, now_s: float) -> None:
+        """Adapt the interval to the backpressure of the reply; None: the call failed."""
+        self.is_in_flight = False
+        if level is not None and level is not self.level:
+            relief_s = PROGRESS_S[self.level] - PROGRESS_S[level]
+            self.level = level
+            self.next_s = max(now_s, self.next_s - relief_s)
 
 
 class ReportSchedule:
-    def __init__(self, worker: str, *, incarnation: int, clock: StampClock, now_s: float) -> None:
+    """Reports, results and output of all attempts on one worker."""
+
+    def __init__(self, worker: str, clock: StampClock) -> None:
         self.worker = worker
+        self.usage = UsageMeasured(0.0, 0.0)
+        self.results = PendingResults()
         self._clock = clock
-        self.usage = Measured(0.0, 0.0)
-        self.results: dict[AttemptId, Result] = {}
-        self._incarnation = incarnation
-        self._leaders: dict[int, str] = {}
-        self._outlets: dict[int, Outlet] = {}
-        share = zlib.crc32(worker.encode()) / 2**32  # its own, and the same each time
+        self._leaders: dict[int, str] = {}  # group -> node
+        self._channels: dict[int, ReportChannel] = {}  # by group
+        share = zlib.crc32(worker.encode()) / 2**32  # differs between workers, constant for each
         self._ahead_s = share * PROGRESS_S[Backpressure.NONE]
-        self._cores_version = 0
-        self._cores_again_s = now_s
-        self._cores_told: tuple[Sequence[HeldCores], bool] | None = None
-        self._output_again_s = float("inf")
+        self._output_at_s: float | None = None
 
-    def wake_at_s(self, runs: Iterable[Run]) -> float:
-        due_s = [self._cores_again_s, self._output_again_s]
-        due_s += [result.wake_at_s() for result in self.results.values()]
-        due_s += [outlet.next_s for outlet in self._outlets.values() if not outlet.is_waiting]
-        due_s += [run.ready_again_s for run in runs if run.phase is PartPhase.READY]
-        return min(due_s)
+    def wake_at_s(self, attempts: Iterable[AttemptOnWorker]) -> float | None:
+        """Return when `tick` has something to send; None if nothing is scheduled."""
+        due_s = [self._output_at_s, self.results.wake_at_s()]
+        due_s += [channel.wake_at_s() for channel in self._channels.values()]
+        due_s += [
+            attempt.announce_ready_at_s
+            for attempt in attempts
+            if attempt.state is AttemptState.READY
+        ]
+        return min((at_s for at_s in due_s if at_s is not None), default=None)
 
-    def tick(self, runs: Sequence[Run], *, now_s: float) -> list[Effect]:
-        effects: list[Effect] = []
-        for run in runs:
-            if run.phase is PartPhase.READY and run.ready_again_s <= now_s:
-                effects += self.ready(run, now_s=now_s)
-        for group, outlet in list(self._outlets.items()):
-            if not outlet.is_waiting and outlet.next_s <= now_s:
-                effects += self._report(group, outlet, runs, now_s)
-        if self._output_again_s <= now_s:
-            self._output_again_s = float("inf")
-            for run in runs:
-                effects += self.output(run)
-        for result in self.results.values():
-            if result.wake_at_s() <= now_s:
-                effects += self._send(result, now_s)
-        return effects
+    def tick(self, attempts: Sequence[AttemptOnWorker], *, now_s: float) -> list[AgentEffect]:
+        """Send what is due."""
+        effects: list[AgentEffect] = []
+        for attempt in attempts:
+            if attempt.state is AttemptState.READY and attempt.announce_ready_at_s <= now_s:
+                effects += self.announce_ready(attempt, now_s=now_s)
+        for group, channel in list(self._channels.items()):
+            wake_at_s = channel.wake_at_s()
+            if wake_at_s is not None and wake_at_s <= now_s:
+                effects += self._report(group, channel, attempts, now_s)
+        if self._output_at_s is not None and self._output_at_s <= now_s:
+            self._output_at_s = None
+            for attempt in attempts:
+                effects += self.forward_output(attempt)
+        return effects + [self._send(result, now_s) for result in self.results.due(now_s=now_s)]
 
-    # --- leaders --------------------------------------------------------------------------
+    # --- job leaders ------------------------------------------------------------------------
 
-    def follow(self, group: int, leader: str, runs: Iterable[Run], *, now_s: float) -> None:
-        """From here on `leader` is told; everything that still waits for an ear at once."""
+    def follow(
+        self, group: int, leader: str, attempts: Iterable[AttemptOnWorker], *, now_s: float
+    ) -> None:
+        """Redirect everything of a group to a new job leader, at once."""
         if self._leaders.get(group) == leader:
             return
         self._leaders[group] = leader
-        self._outlets.pop(group, None)
-        for run in runs:
-            if run.group == group:
-                run.merge.untold()
-            if run.group == group and run.phase in _REPORTED:
-                self.watch(run, now_s=now_s)
-            elif run.group == group:
-                run.ready_again_s = now_s
-        self.offer_anew(group, now_s=now_s)
+        self._channels.pop(group, None)
+        for attempt in attempts:
+            if attempt.group != group:
+                continue
+            attempt.statistics.leader_changed()
+            if attempt.is_reported:
+                self.watch(group, now_s=now_s)
+            else:
+                attempt.announce_ready_at_s = now_s
+        self.results.restart(group, now_s=now_s)
 
-    def answered(self, event: Answered, runs: Iterable[Run], *, now_s: float) -> None:
-        outlet, taken = self._outlets.get(event.group), event.taken
-        if outlet is None or self._leaders.get(event.group) != event.to:
-            return  # of another leader's time
-        outlet.answered(None if taken is None else taken.backpressure, now_s=now_s)
-        if taken is not None and taken.leader:
-            self.follow(event.group, taken.leader, runs, now_s=now_s)
-        elif taken is not None:
-            for run in runs:
-                if run.group == event.group:
-                    run.merge.taken()
+    def answered(
+        self, event: ReportAnswered, attempts: Iterable[AttemptOnWorker], *, now_s: float
+    ) -> None:
+        """Take the reply to a report: backpressure, or the name of another job leader."""
+        channel, reply = self._channels.get(event.group), event.reply
+        if channel is None or self._leaders.get(event.group) != event.to:
+            return  # the report went to an earlier job leader
+        channel.answered(None if reply is None else reply.backpressure, now_s=now_s)
+        if reply is not None and reply.leader:
+            self.follow(event.group, reply.leader, attempts, now_s=now_s)
+        elif reply is not None:
+            for attempt in attempts:
+                if attempt.group == event.group:
+                    attempt.statistics.acknowledged()
 
-    # --- runs -----------------------------------------------------------------------------
+    # --- attempts ---------------------------------------------------------------------------
 
-    def ready(self, run: Run, *, now_s: float) -> list[Effect]:
-        run.ready_again_s = now_s + READY_S
+    def announce_ready(self, attempt: AttemptOnWorker, *, now_s: float) -> list[AgentEffect]:
+        """Tell the job leader that the attempt is ready to start."""
+        attempt.announce_ready_at_s = now_s + READY_EVERY_S
         message = AnnounceReady(
-            worker=self.worker, group=run.group, run=run.id, stamp_ms=self._clock.stamp_ms(now_s)
+            worker=self.worker,
+            group=attempt.group,
+            run=attempt.id,
+            stamp_ms=self._clock.stamp_ms(now_s),
         )
-        return [Send(self._leaders.get(run.group, run.command.leader), message)]
+        leader = self._leaders.get(attempt.group, attempt.command.leader)
+        return [SendMessage(leader, message)]
 
-    def watch(self, run: Run, *, now_s: float) -> None:
-        """Its reports are due from here on."""
-        self._outlets.setdefault(run.group, Outlet(next_s=now_s, ahead_s=self._ahead_s))
+    def watch(self, group: int, *, now_s: float) -> None:
+        """Report the attempts of a group from now on."""
+        self._channels.setdefault(group, ReportChannel(next_s=now_s, ahead_s=self._ahead_s))
+
+    def unwatch(self, group: int) -> None:
+        """Stop reporting a group that has no attempts on this worker."""
+        self._channels.pop(group, None)
 
     def printed(self, *, now_s: float) -> None:
-        self._output_again_s = min(self._output_again_s, now_s + OUTPUT_S)
+        """Schedule the forwarding of output."""
+        if self._output_at_s is None:
+            self._output_at_s = now_s + OUTPUT_EVERY_S
 
-    def output(self, run: Run) -> list[Effect]:
-        """What it printed since."""
-        leader = self._leaders.get(run.group)
-        if leader is None or not run.output:
+    def forward_output(self, attempt: AttemptOnWorker) -> list[AgentEffect]:
+        """Send what the attempt has printed since the last time."""
+        leader = self._leaders.get(attempt.group)
+        if leader is None or not attempt.output:
             return []
-        first = run.command.first_slot
-        slots = {place: first + index for index, place in enumerate(sorted(run.places))}
+        first = attempt.command.first_slot
+        slots = {place: first + index for index, place in enumerate(sorted(attempt.places))}
         return [
-            Send(
+            SendMessage(
                 leader,
                 ForwardOutput(
                     worker=self.worker,
-                    group=run.group,
-                    run=run.id,
+                    group=attempt.group,
+                    run=attempt.id,
                     slot=slots.get(place, first),
                     stream=stream,
                     text=text,
                     number=number,
                 ),
             )
-            for number, place, stream, text in run.output.take()
+            for number, place, stream, text in attempt.output.take()
         ]
 
-    def forget(self, run: Run, left: Iterable[Run]) -> None:
-        """The run is gone; `left` are the others."""
-        if not any(other.group == run.group for other in left):
-            self._outlets.pop(run.group, None)
+    def result_stored(self, attempt_id: AttemptId, *, now_s: float) -> list[AgentEffect]:
+        """Send a result for the first time."""
+        result = self.results.stored(attempt_id)
+        return [] if result is None else [self._send(result, now_s)]
+
+    def _send(self, result: PendingResult, now_s: float) -> AgentEffect:
+        leader = self._leaders.get(result.message.group)
+        result.sent(now_s=now_s, is_leader_known=leader is not None)
+        return SendMessage(leader, result.message)
 
     def _report(
-        self, group: int, outlet: Outlet, runs: Iterable[Run], now_s: float
-    ) -> list[Effect]:
-        here = [run for run in runs if run.group == group and run.phase in _REPORTED]
+        self,
+        group: int,
+        channel: ReportChannel,
+        attempts: Iterable[AttemptOnWorker],
+        now_s: float,
+    ) -> list[AgentEffect]:
+        reported = [each for each in attempts if each.group == group and each.is_reported]
         parts = [
             PartProgress(
-                run=run.id,
+                run=attempt.id,
                 report=report,
-                elapsed_s=run.elapsed_s(),
-                phase=run.phase,
-                extension=run.plea(now_s=now_s),
+                elapsed_s=attempt.statistics.elapsed_s,
+                phase=attempt.phase,
+                extension=(
+                    attempt.statistics.why_still(now_s=now_s)
+                    if attempt.state is AttemptState.RUNNING
+                    else ""
+                ),
             )
-            for run in here
-            if (report := run.merge.latest(now_s=now_s)) is not None
+            for attempt in reported
+            if (report := attempt.statistics.latest(now_s=now_s)) is not None
         ]
         leader = self._leaders.get(group)
         if leader is None or not parts:
-            outlet.next_s = now_s + _UNREPORTED_S
+            channel.next_s = now_s + NOTHING_TO_REPORT_S
             return []
-        outlet.sent(now_s=now_s)
+        channel.sent(now_s=now_s)
         progress = ReportProgress(
             worker=self.worker,
             group=group,
             parts=parts,
             cpu=self.usage.cpu,
             memory=self.usage.memory,
-            saturated=[run.id for run in here if run.saturation.is_saturated],
+            saturated=[attempt.id for attempt in reported if attempt.statistics.is_saturated],
         )
-        return [Report(leader, progress)]
-
-    # --- results --------------------------------------------------------------------------
-
-    def keep(
-        self, message: DeliverResult | AnnouncePrepareFailed, *, is_stored: bool, now_s: float
-    ) -> Result:
-        result = Result(message, is_stored, until_s=now_s + RESEND_FOR_S, again_s=now_s)
-        self.results[message.run] = result
-        return result
-
-    def stored(self, run: AttemptId, *, now_s: float) -> list[Effect]:
-        result = self.results.get(run)
-        if result is None:
-            return []
-        result.is_stored = True
-        return self._send(result, now_s)
-
-    def offer_anew(self, group: int, *, now_s: float) -> list[AttemptId]:
-        """Somebody listens who may not have heard of them."""
-        found = [result for result in self.results.values() if result.message.group == group]
-        for result in found:
-            result.offer_anew(now_s=now_s)
-        return [result.run for result in found]
-
-    def _send(self, result: Result, now_s: float) -> list[Effect]:
-        leader = self._leaders.get(result.message.group)
-        result.sent(now_s=now_s, is_leader_known=leader is not None)
-        return [Send(leader or "", result.message)]
-
-    # --- cores ----------------------------------------------------------------------------
-
-    def cores(
-        self, total: int, held: Sequence[HeldCores], *, is_draining: bool, now_s: float
-    ) -> list[Effect]:
-        """On change and each second: this is what the allocator goes by."""
-        told = (held, is_draining)
-        if told == self._cores_told and now_s < self._cores_again_s:
-            return []
-        self._cores_told = told
-        self._cores_again_s = now_s + CORES_S
-        self._cores_version += 1
-        message = AnnounceCores(
-            worker=self.worker,
-            incarnation=self._incarnation,
-            version=self._cores_version,
-            total=total,
-            held=list(held),
-            draining=is_draining,
-        )
-        return [Send("", message)]
+        return [SendReport(leader, progress)]

@@ -1,1 +1,1 @@
-"""The worker's agent on real processes, files and connections: `jobs.agent.core` decides."""
+"""The worker's agent on real processes, files and connections; `jobs.agent.core` decides."""

@@ -1,63 +1,67 @@
-"""A worker's executors as its agent sees them: places that hold runs.
+"""The executors of a worker, by place: performs what the agent wants of processes.
 
-Carries out what `jobs.agent.core` wants of processes and says what came of it. Places beyond the
-cores are made when they are first needed, and pinned to none.
+Places beyond the worker's cores get an executor when one is needed, pinned to no core, and
+lose it afterwards.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 from hyperscale.errors import HyperscaleError, InputError
 from hyperscale.execution import protocol
 from hyperscale.execution.supervisor import ExecutorLostError, ExecutorPool
 from hyperscale.jobs.agent.events import (
-    Ended,
-    Event,
-    LeaseRun,
-    Prepared,
-    PrepareFailed,
-    PrepareRun,
-    Printed,
-    Reported,
-    StartRun,
-    StopRun,
-    Vacated,
+    AgentEvent,
+    AttemptPrepared,
+    AttemptPrepareFailed,
+    LeaseAttempt,
+    PlaceEnded,
+    PlacePrinted,
+    PlaceReported,
+    PlaceVacated,
+    PrepareAttempt,
+    StartAttempt,
+    StopAttempt,
 )
 from hyperscale.jobs.messages import AttemptId, PreparePart
+from hyperscale.nodes.agent.bundle_fetcher import BundleError, SpawnTask
 from hyperscale.plan import share
 from hyperscale.plan.status import PartStatus
 
-FetchBundle = Callable[[PreparePart], Awaitable[Path]]
-Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
+FetchBundle = Callable[[str, str], Awaitable[Path]]
+"""Return the path of the bundle with this SHA-256; the second argument is the job leader."""
 
 _NS = 1_000_000_000
 
 
-class Executors:
+class WorkerExecutors:
+    """Executors by place, and the attempt that each belongs to."""
+
     def __init__(
         self,
         cores: int,
         *,
-        feed: Callable[[Event], None],
+        feed: Callable[[AgentEvent], None],
         fetch: FetchBundle,
-        spawn: Spawn,
+        spawn: SpawnTask,
     ) -> None:
         self._cores = cores
         self._feed = feed
         self._fetch = fetch
         self._spawn = spawn
         self._pool = ExecutorPool(cores, on_event=self._on_event)
-        self._indices = {place: place for place in range(cores)}  # place to number in the pool
-        self._places = dict(self._indices)
-        self._runs: dict[int, AttemptId] = {}  # by place
+        self._indices = {place: place for place in range(cores)}  # place -> index in the pool
+        self._places = dict(self._indices)  # index in the pool -> place
+        self._attempts: dict[int, AttemptId] = {}  # by place
         self._fetching: dict[AttemptId, asyncio.Task[None]] = {}
 
     async def open(self) -> None:
+        """Start one executor per core."""
         await self._pool.__aenter__()
 
     async def close(self) -> None:
+        """End every executor."""
         for task in self._fetching.values():
             task.cancel()
         await self._pool.close()
@@ -66,38 +70,46 @@ class Executors:
     def pids(self) -> list[int]:
         return self._pool.pids
 
-    # --- effects --------------------------------------------------------------------------
+    # --- effects ----------------------------------------------------------------------------
 
-    def prepare(self, effect: PrepareRun) -> None:
-        run = effect.command.run
+    def prepare(self, effect: PrepareAttempt) -> None:
+        """Fetch the bundle and prepare the executors at the places of a new attempt."""
+        attempt_id = effect.command.run
         for place in effect.places:
-            self._runs[place] = run
+            self._attempts[place] = attempt_id
+        name = f"prepare:{attempt_id.job}/{attempt_id.workflow}/{attempt_id.part}"
         work = self._prepare(effect.command, effect.places)
-        self._fetching[run] = self._spawn(work, f"prepare:{run.job}/{run.workflow}/{run.part}")
+        self._fetching[attempt_id] = self._spawn(work, name)
 
-    def start(self, effect: StartRun) -> None:
-        self._pool.start(self._of(effect.run, effect.places), effect.start_in_ms)
+    def start(self, effect: StartAttempt) -> None:
+        """Start prepared executors."""
+        indices = self._indices_of(effect.attempt_id, effect.places)
+        self._pool.start(indices, effect.start_in_ms)
 
-    def renew(self, effect: LeaseRun) -> None:
-        self._pool.renew_lease(self._of(effect.run, effect.places), round(effect.until_s * _NS))
+    def renew(self, effect: LeaseAttempt) -> None:
+        """Renew the leases of executors."""
+        indices = self._indices_of(effect.attempt_id, effect.places)
+        self._pool.renew_lease(indices, round(effect.until_s * _NS))
 
-    def stop(self, effect: StopRun) -> None:
-        # A task that is cancelled before its first step takes none, and nobody would say that
-        # the run is over: what is prepared has begun by then, also if told in the same breath.
+    def stop(self, effect: StopAttempt) -> None:
+        """Stop executors, or the fetching of their bundle."""
+        # A task that is cancelled before its first step never runs, and `AttemptPrepareFailed`
+        # would not follow. On the next iteration of the loop a task just started has begun.
         asyncio.get_running_loop().call_soon(self._stop, effect)
 
-    def _stop(self, effect: StopRun) -> None:
-        fetching = self._fetching.get(effect.run)
+    def _stop(self, effect: StopAttempt) -> None:
+        fetching = self._fetching.get(effect.attempt_id)
         if fetching is not None:
-            fetching.cancel()  # its code is not here yet; `_prepare` says what follows
-        self._pool.stop(self._of(effect.run, effect.places), effect.reason, effect.grace_s)
+            fetching.cancel()  # `_prepare` reports the failure
+        indices = self._indices_of(effect.attempt_id, effect.places)
+        self._pool.stop(indices, effect.reason, effect.grace_s)
 
-    def _of(self, run: AttemptId, places: tuple[int, ...]) -> list[int]:
-        """Where the run still is: what is meant for it is for nobody who came after it."""
+    def _indices_of(self, attempt_id: AttemptId, places: tuple[int, ...]) -> list[int]:
+        """Return the executors that still belong to the attempt."""
         return [
             self._indices[place]
             for place in places
-            if place in self._indices and self._runs.get(place) == run
+            if place in self._indices and self._attempts.get(place) == attempt_id
         ]
 
     def _grow(self, place: int) -> None:
@@ -105,60 +117,63 @@ class Executors:
             self._indices[place] = self._pool.grow()
             self._places[self._indices[place]] = place
 
-    # --- preparing ------------------------------------------------------------------------
+    # --- preparing --------------------------------------------------------------------------
 
     async def _prepare(self, command: PreparePart, places: tuple[int, ...]) -> None:
-        run = command.run
+        attempt_id = command.run
         try:
             try:
                 for place in places:
                     self._grow(place)
-                bundle = await self._fetch(command)
+                bundle = await self._fetch(command.bundle, command.leader)
             finally:
-                self._fetching.pop(run, None)
-            await self._pool.prepare(self._of(run, places), assignments(command, bundle))
+                self._fetching.pop(attempt_id, None)
+            indices = self._indices_of(attempt_id, places)
+            await self._pool.prepare(indices, slots_of(command, bundle))
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if task is None or not self._is_open(places, run):
+            if task is None or not self._has_all(places, attempt_id):
                 raise
-            # Told to stop while the bundle was on its way; the node itself goes on.
+            # The attempt was stopped while its bundle was fetched; the node goes on.
             task.uncancel()
-            failed = PrepareFailed(run, "stopped while preparing")
+            failed = AttemptPrepareFailed(attempt_id, "stopped while preparing")
         except InputError as error:
-            failed = PrepareFailed(run, error.message, error.hint, is_input=True)
-        except (HyperscaleError, OSError) as error:
-            is_ours = isinstance(error, ExecutorLostError | OSError | BundleError)
-            hint = error.hint if isinstance(error, HyperscaleError) else ""
-            text = error.message if isinstance(error, HyperscaleError) else str(error)
-            failed = PrepareFailed(run, text, hint, is_retryable=is_ours)
+            failed = AttemptPrepareFailed(attempt_id, error.message, error.hint, is_input=True)
+        except OSError as error:
+            failed = AttemptPrepareFailed(attempt_id, str(error), is_retryable=True)
+        except HyperscaleError as error:
+            is_retryable = isinstance(error, ExecutorLostError | BundleError)
+            failed = AttemptPrepareFailed(
+                attempt_id, error.message, error.hint, is_retryable=is_retryable
+            )
         else:
-            self._feed(Prepared(run))
+            self._feed(AttemptPrepared(attempt_id))
             return
-        for index in self._of(run, places):
+        for index in self._indices_of(attempt_id, places):
             await self._pool.wait_vacant(index)
         for place in places:
-            self._leave(run, place)
+            self._leave(attempt_id, place)
         self._feed(failed)
 
-    def _is_open(self, places: tuple[int, ...], run: AttemptId) -> bool:
-        return all(self._runs.get(place) == run for place in places)
+    def _has_all(self, places: tuple[int, ...], attempt_id: AttemptId) -> bool:
+        return all(self._attempts.get(place) == attempt_id for place in places)
 
-    # --- what executors say ---------------------------------------------------------------
+    # --- events of executors ----------------------------------------------------------------
 
     def _on_event(self, index: int, event: protocol.ExecutorEvent) -> None:
         place = self._places[index]
-        run = self._runs.get(place)
-        if run is None:
+        attempt_id = self._attempts.get(place)
+        if attempt_id is None:
             return
         match event:
             case protocol.SlotReport():
-                self._feed(Reported(run, place, event.report))
+                self._feed(PlaceReported(attempt_id, place, event.report))
             case protocol.ExecutorOutput():
-                self._feed(Printed(run, place, event.stream, event.text))
+                self._feed(PlacePrinted(attempt_id, place, event.stream, event.text))
             case protocol.SlotFinished():
                 self._end(
-                    Ended(
-                        run,
+                    PlaceEnded(
+                        attempt_id,
                         place,
                         event.status,
                         error=event.error,
@@ -168,34 +183,36 @@ class Executors:
                 )
             case protocol.ExecutorDied():
                 how = "had to be killed" if event.blames_code and event.signal else "died"
-                error = f"an executor of the part {how}: {event.reason}"
-                is_dead = not event.blames_code  # else it failed by itself, and would again
-                self._end(Ended(run, place, PartStatus.FAILED, error=error, is_dead=is_dead))
+                self._end(
+                    PlaceEnded(
+                        attempt_id,
+                        place,
+                        PartStatus.FAILED,
+                        error=f"an executor of the part {how}: {event.reason}",
+                        is_dead=not event.blames_code,  # else a retry would fail alike
+                    )
+                )
             case _:
                 pass
 
-    def _end(self, ended: Ended) -> None:
+    def _end(self, ended: PlaceEnded) -> None:
         self._feed(ended)
-        self._spawn(self._vacate(ended.run, ended.place), f"vacate:{ended.place}")
+        self._spawn(self._vacate(ended.attempt_id, ended.place), f"vacate:{ended.place}")
 
-    async def _vacate(self, run: AttemptId, place: int) -> None:
+    async def _vacate(self, attempt_id: AttemptId, place: int) -> None:
         await self._pool.wait_vacant(self._indices[place])
-        self._leave(run, place)
-        self._feed(Vacated(run, place))
+        self._leave(attempt_id, place)
+        self._feed(PlaceVacated(attempt_id, place))
 
-    def _leave(self, run: AttemptId, place: int) -> None:
-        if self._runs.get(place) == run:
-            del self._runs[place]
-            if place >= self._cores and place in self._indices:  # seldom needed, so not kept
+    def _leave(self, attempt_id: AttemptId, place: int) -> None:
+        if self._attempts.get(place) == attempt_id:
+            del self._attempts[place]
+            if place >= self._cores and place in self._indices:
                 self._pool.retire(self._indices[place])
 
 
-class BundleError(HyperscaleError):
-    """The code of a run could not be brought here: another worker may have better luck."""
-
-
-def assignments(command: PreparePart, bundle: Path) -> list[protocol.PrepareSlot]:
-    """What each executor of a part is told."""
+def slots_of(command: PreparePart, bundle: Path) -> list[protocol.PrepareSlot]:
+    """Return the command for each executor of a part."""
     return [
         protocol.PrepareSlot(
             bundle=str(bundle),
@@ -217,7 +234,8 @@ def assignments(command: PreparePart, bundle: Path) -> list[protocol.PrepareSlot
 
 
 def _iterations(command: PreparePart) -> list[int | None]:
-    """Of each slot: its share, or its part of what earlier attempts of the part have left."""
+    """Return the iterations of each slot: None for the slot's share of the plan, otherwise its
+    share of what earlier attempts have not done."""
     total = command.plan.iterations
     if total is None or not command.iterations_done:
         return [None] * command.cores

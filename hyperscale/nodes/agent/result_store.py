@@ -1,7 +1,7 @@
-"""Results of runs on a worker's disk, until they are acknowledged.
+"""Results of attempts on a worker's disk, until they are acknowledged.
 
-A file is complete or not there: written under another name, synced, then renamed. Everything
-here blocks; whoever calls it does so in a thread.
+A file is complete or absent: written under another name, synced, then renamed. Every function
+blocks; call it in a thread.
 """
 
 import hashlib
@@ -13,28 +13,29 @@ import msgspec
 from hyperscale.jobs.messages import AttemptId, DeliverResult
 from hyperscale.nodes.bundle_store import sync_directory
 
-_finished = msgspec.msgpack.Decoder(DeliverResult)
+_decoder = msgspec.msgpack.Decoder(DeliverResult)
 
 
 class ResultStore:
-    """Results of runs, one file each."""
+    """Results of attempts, one file each."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def open(self) -> tuple[list[DeliverResult], list[Path]]:
-        """What an earlier life left, and the files nobody can read."""
-        results, broken = [], []
+        """Return the stored results, and the files that are damaged."""
+        results, unreadable = [], []
         for path in sorted(self._directory.glob("*.result")):
             try:
-                results.append(_finished.decode(path.read_bytes()))
+                results.append(_decoder.decode(path.read_bytes()))
             except (OSError, ValueError):
-                broken.append(path)
+                unreadable.append(path)
         for leftover in self._directory.glob("*.part"):
             leftover.unlink(missing_ok=True)
-        return results, broken
+        return results, unreadable
 
     def store(self, result: DeliverResult) -> None:
+        """Write a result and sync it."""
         self._directory.mkdir(parents=True, exist_ok=True)
         path = self._path(result.run)
         temporary = path.with_suffix(".part")
@@ -45,9 +46,10 @@ class ResultStore:
         os.rename(temporary, path)
         sync_directory(self._directory)
 
-    def erase(self, run: AttemptId) -> None:
-        self._path(run).unlink(missing_ok=True)
+    def erase(self, attempt_id: AttemptId) -> None:
+        """Delete a result, if it is there."""
+        self._path(attempt_id).unlink(missing_ok=True)
 
-    def _path(self, run: AttemptId) -> Path:
-        name = hashlib.sha256(msgspec.msgpack.encode(run)).hexdigest()
+    def _path(self, attempt_id: AttemptId) -> Path:
+        name = hashlib.sha256(msgspec.msgpack.encode(attempt_id)).hexdigest()
         return self._directory / f"{name[:40]}.result"

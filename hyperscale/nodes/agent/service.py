@@ -1,4 +1,4 @@
-"""What makes a node a worker: the service that gives it an agent."""
+"""The service that makes a node a worker: its agent and the commands it handles."""
 
 import asyncio
 import contextlib
@@ -22,11 +22,11 @@ from hyperscale.nodes.metrics import Family
 from hyperscale.wire.handlers import Handlers
 
 _HAND_OVER_SHARE = 0.7
-"""Of the time a node has to stop: the rest is for its farewell."""
+"""Share of a node's time to stop in which results are handed over; then the node leaves."""
 
 
 class AgentService(Service):
-    """There is a driver from `attach` on; a node that fails before has none to stop."""
+    """The agent of one node. It has a driver from `attach` on."""
 
     def __init__(self, config: NodeConfig, cores: int) -> None:
         self._cores = cores
@@ -36,14 +36,14 @@ class AgentService(Service):
 
     def attach(self, member: MemberNode, handlers: Handlers) -> None:
         driver = AgentDriver(member, cores=self._cores, directory=self._directory)
-        commanded = member.vitals.timed(driver.commanded)
-        handlers.add(PreparePart, commanded)
-        handlers.add(StartPart, commanded)
-        handlers.add(StopPart, commanded)
-        handlers.add(RenewLeases, commanded)
-        handlers.add(ListAttempts, commanded)
-        handlers.add(AcknowledgeResult, commanded)
-        handlers.add(DrainWorker, driver.drain_asked)
+        command = member.vitals.timed(driver.command_received)
+        handlers.add(PreparePart, command)
+        handlers.add(StartPart, command)
+        handlers.add(StopPart, command)
+        handlers.add(RenewLeases, command)
+        handlers.add(ListAttempts, command)
+        handlers.add(AcknowledgeResult, command)
+        handlers.add(DrainWorker, driver.drain_requested)
         self.driver = driver
 
     async def start(self) -> None:
@@ -52,7 +52,7 @@ class AgentService(Service):
 
     async def leave(self) -> None:
         if self.driver is not None:
-            with contextlib.suppress(TimeoutError):  # what is left is on disk
+            with contextlib.suppress(TimeoutError):  # unacknowledged results are on disk
                 async with asyncio.timeout(self._hand_over_s):
                     await self.driver.hand_over()
 
@@ -62,10 +62,10 @@ class AgentService(Service):
 
     def changed(self, change: MemberChanged | MemberDied) -> None:
         if self.driver is not None:
-            self.driver.changed(change)
+            self.driver.member_changed(change)
 
     def why_not_ready(self) -> tuple[str, ...]:
-        return ("it is starting",) if self.driver is None else self.driver.why_not_ready()
+        return ("the worker is starting",) if self.driver is None else self.driver.why_not_ready()
 
     def metadata(self) -> dict[str, Any]:
         return {"free": self._cores} if self.driver is None else self.driver.metadata()

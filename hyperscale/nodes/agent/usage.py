@@ -1,59 +1,90 @@
-"""What a worker's executors use of its cores, as the kernel counts, and what they get done."""
+"""How busy a worker is: CPU time of its executors, and the actions they finish."""
 
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from hyperscale.health.progress import ProgressMeter
 from hyperscale.jobs.messages import AttemptId
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
+class WorkerUsage:
+    """CPU use and progress of all executors of a worker."""
+
+    def __init__(self, cores: int) -> None:
+        self._cpu = CpuMeter(cores)
+        self._actions = ActionCount()
+        self._progress = ProgressMeter()
+
+    def note_actions(self, attempt_id: AttemptId, place: int, count: int) -> None:
+        """Note how many actions an executor has finished."""
+        self._actions.note(attempt_id, place, count)
+
+    def measure(
+        self, pids: Iterable[int], attempts: Collection[AttemptId], *, now_s: float
+    ) -> float:
+        """Return the share of the cores used since the last call; `attempts` have not ended."""
+        self._actions.keep(attempts)
+        self._progress.report(
+            assigned=self._actions.executors, actions=self._actions.total, now_s=now_s
+        )
+        return self._cpu.share(pids, now_s=now_s)
+
+    def progress(self, *, now_s: float) -> str:
+        """Return the state of progress that members are told."""
+        return str(self._progress.state(now_s=now_s))
+
+
 class CpuMeter:
-    """CPU time between two looks, as a share of the cores."""
+    """CPU time between two measurements, as a share of the cores."""
 
     def __init__(self, cores: int) -> None:
         self._cores = cores
         self._used_s: dict[int, float] = {}
-        self._looked_s: float | None = None
+        self._measured_s: float | None = None
 
     def share(self, pids: Iterable[int], *, now_s: float) -> float:
+        """Return the share of the cores that the processes used since the last call."""
         used_s = {pid: cpu_s(pid) for pid in pids}
-        # A process that was not there before has used what it used since.
+        # A process that is new has used all its CPU time since the last call.
         spent_s = sum(used - self._used_s.get(pid, 0.0) for pid, used in used_s.items())
-        looked_s, self._looked_s, self._used_s = self._looked_s, now_s, used_s
-        if looked_s is None or now_s <= looked_s:
+        measured_s, self._measured_s, self._used_s = self._measured_s, now_s, used_s
+        if measured_s is None or now_s <= measured_s:
             return 0.0
-        return min(1.0, max(0.0, spent_s / ((now_s - looked_s) * self._cores)))
+        return min(1.0, max(0.0, spent_s / ((now_s - measured_s) * self._cores)))
 
 
 class ActionCount:
-    """Actions that were finished here, since the beginning, by whoever is still at it or was."""
+    """Actions finished on this worker since it was started."""
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[AttemptId, int], int] = {}
-        self._before = 0  # of runs that are gone
+        self._counts: dict[tuple[AttemptId, int], int] = {}  # (attempt, place) -> actions
+        self._ended = 0  # actions of attempts that have ended
 
     @property
     def executors(self) -> int:
-        """How many are at it."""
+        """Executors that have reported and whose attempt has not ended."""
         return len(self._counts)
 
     @property
     def total(self) -> int:
-        return self._before + sum(self._counts.values())
+        """Actions of all attempts, ended ones included."""
+        return self._ended + sum(self._counts.values())
 
-    def note(self, run: AttemptId, place: int, count: int) -> None:
-        self._counts[run, place] = count
+    def note(self, attempt_id: AttemptId, place: int, count: int) -> None:
+        """Note the actions that one executor has finished in an attempt."""
+        self._counts[attempt_id, place] = count
 
-    def forget_others(self, here: Collection[AttemptId]) -> None:
-        """Every run but these has ended, in whichever way."""
-        for key in [key for key in self._counts if key[0] not in here]:
-            self._before += self._counts.pop(key)
+    def keep(self, attempts: Collection[AttemptId]) -> None:
+        """Note that every attempt except these has ended."""
+        for key in [key for key in self._counts if key[0] not in attempts]:
+            self._ended += self._counts.pop(key)
 
 
 def cpu_s(pid: int) -> float:
-    """What a process has used, 0 if it is gone."""
+    """Return the CPU time of a process, 0 if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

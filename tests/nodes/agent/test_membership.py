@@ -11,7 +11,7 @@ import pytest
 from hyperscale._native import Target
 from hyperscale.config.loading import node_config
 from hyperscale.config.schema import NodeConfig, NodeRole
-from hyperscale.jobs.agent import reports as agent_telling
+from hyperscale.jobs.agent import announcements
 from hyperscale.jobs.messages import (
     AnnounceCores,
     DeliverResult,
@@ -124,7 +124,7 @@ def test_a_worker_dials_its_leader_and_members_see_its_cores(
 @pytest.fixture
 def tells_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of its cores: nobody hears of them because a second has passed."""
-    monkeypatch.setattr(agent_telling, "CORES_S", 3600.0)
+    monkeypatch.setattr(announcements, "ANNOUNCE_CORES_EVERY_S", 3600.0)
 
 
 @pytest.mark.usefixtures("tells_seldom")
@@ -147,7 +147,7 @@ def test_every_manager_that_becomes_known_is_told_the_cores_at_once(tmp_path: Pa
 def test_a_worker_is_ready_once_a_manager_that_grants_cores_knows_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_telling, "CORES_S", 0.1)
+    monkeypatch.setattr(announcements, "ANNOUNCE_CORES_EVERY_S", 0.1)
 
     async def work() -> None:
         async with managing(tmp_path) as (manager, service):
@@ -155,7 +155,7 @@ def test_a_worker_is_ready_once_a_manager_that_grants_cores_knows_its_own(
             settings = worker_config(tmp_path, manager.address, cores=1)
             async with open_member(settings, worker_duties(settings)) as worker:
                 await until_async(lambda: len(service.boss.said(AnnounceCores)) >= 2)
-                assert worker.why_not_ready() == ("no manager that grants cores knows its own",)
+                assert worker.why_not_ready() == ("no manager that grants cores knows this worker",)
                 service.boss.grants_cores = True
                 await worker.wait_ready(30)
                 service.boss.grants_cores = False  # whoever comes next waits for all of them

@@ -17,8 +17,7 @@ from hyperscale.jobs.messages import (
     PartPhase,
     PartView,
 )
-from hyperscale.membership.events import Member
-from hyperscale.nodes.agent.manager_links import Managers
+from hyperscale.nodes.agent.manager_links import ManagerLinks
 from hyperscale.nodes.agent.message_size import fit
 from hyperscale.plan.status import PartStatus
 from hyperscale.stats.report import PartReport, SeriesPoint, StepCounts, StepReport
@@ -116,15 +115,12 @@ class _Server:
     def send(self, message: Struct) -> None:
         self.sent.append(REGISTRY.encode(message))
 
-    def members(self) -> list[Member]:
-        return []
-
 
 def test_a_message_that_can_never_be_sent_is_told_in_the_log_and_does_not_end_the_worker(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     server: Any = _Server()
-    managers = Managers(server, server)
+    managers = ManagerLinks(server, list)
     finished = DeliverResult(worker="w1", group=1, run=RUN, status=PartStatus.FAILED, report=None)
     managers.send("m1", msgspec.structs.replace(finished, provided=[bytes(17_000_000)]))
     (record,) = caplog.records

@@ -6,9 +6,14 @@ from pathlib import Path
 import pytest
 
 from hyperscale._native import Target
-from hyperscale.jobs.agent.events import Event, PrepareFailed, PrepareRun, StopRun
+from hyperscale.jobs.agent.events import (
+    AgentEvent,
+    AttemptPrepareFailed,
+    PrepareAttempt,
+    StopAttempt,
+)
 from hyperscale.jobs.messages import PreparePart
-from hyperscale.nodes.agent.executors import Executors
+from hyperscale.nodes.agent.executors import WorkerExecutors
 from tests.lab.job_leader import load, run_id
 from tests.lab.loops import run
 from tests.lab.waiting import until_async
@@ -36,15 +41,15 @@ def test_what_is_stopped_in_the_same_breath_as_it_is_prepared_is_over(
         file=str(code.file),
         bundle=code.sha256,
     )
-    events: list[Event] = []
+    events: list[AgentEvent] = []
 
-    async def fetch(_command: PreparePart) -> Path:
+    async def fetch(_sha256: str, _leader: str) -> Path:
         if not is_here:
             await asyncio.sleep(60)
         return path
 
     async def work() -> None:
-        executors = Executors(
+        executors = WorkerExecutors(
             1,
             feed=events.append,
             fetch=fetch,
@@ -52,12 +57,12 @@ def test_what_is_stopped_in_the_same_breath_as_it_is_prepared_is_over(
         )
         await executors.open()
         try:
-            executors.prepare(PrepareRun(command, (0,)))
-            executors.stop(StopRun(command.run, (0,), "cancelled", 1.0))
+            executors.prepare(PrepareAttempt(command, (0,)))
+            executors.stop(StopAttempt(command.run, (0,), "cancelled", 1.0))
             await until_async(lambda: events)
         finally:
             await executors.close()
 
     run(work)
     (failed,) = events
-    assert isinstance(failed, PrepareFailed)
+    assert isinstance(failed, AttemptPrepareFailed)

@@ -20,7 +20,7 @@ from hyperscale.jobs.messages import (
     Refusal,
     ReportProgress,
 )
-from hyperscale.nodes.agent import agent_driver
+from hyperscale.nodes.agent import bundle_fetcher
 from hyperscale.plan.context import decode_provided
 from hyperscale.plan.status import PartStatus
 from tests.lab.job_leader import (
@@ -371,7 +371,7 @@ def test_a_bundle_is_brought_once_for_all_and_kept(tmp_path: Path, target: Targe
 def test_a_leader_that_gives_no_bundle_is_not_waited_for_if_another_has_it(
     tmp_path: Path, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_driver, "FIRST_S", 0.2)
+    monkeypatch.setattr(bundle_fetcher, "FIRST_CHUNK_S", 0.2)
     code = load(tmp_path, target, duration="200ms")
 
     async def work() -> None:

@@ -99,7 +99,7 @@ class JobMonitor(Monitor):
         for name in self.plan.workers:
             program = self.world.hosts[name].program
             if program is not None and not program.agent.is_idle:
-                return f"{name} is not idle: {program.agent.runs}"
+                return f"{name} is not idle: {program.agent.attempts}"
         for name in self.plan.managers:
             program = self.world.hosts[name].program
             if program.allocator.is_leading and program.allocator.waiting:

@@ -5,8 +5,9 @@ from typing import Any
 
 import msgspec
 
+from hyperscale.jobs.agent.attempts import StopCause
 from hyperscale.jobs.agent.core import Agent
-from hyperscale.jobs.agent.events import Commanded, Effect
+from hyperscale.jobs.agent.events import AgentEffect, CommandReceived
 from hyperscale.jobs.allocator.core import Allocator
 from hyperscale.jobs.leader.core import JobLeader
 from hyperscale.jobs.leader.effects import Effect as LeaderEffect
@@ -18,16 +19,14 @@ from tests.simulation.jobs.schedules import Cores
 class TermAsAttempt(Agent):
     """A new term names a new run: whatever was begun under the last one is superseded."""
 
-    def _commanded(self, event: Commanded, now_s: float) -> list[Effect]:
+    def _command_received(self, event: CommandReceived, now_s: float) -> list[AgentEffect]:
         command = event.command
         is_newer = command.term > self._fences.term(command.group) > 0
-        effects: list[Effect] = []
-        if is_newer:
-            for run in [run for run in self._runs.values() if run.group == command.group]:
-                effects += self._stop(
-                    run, "superseded by a newer term", 0.0, is_worth_retrying=True, now_s=now_s
-                )
-        return effects + super()._commanded(event, now_s)
+        effects: list[AgentEffect] = []
+        cause = StopCause("superseded by a newer term", is_retryable=True)
+        for attempt in self._table.of_group(command.group) if is_newer else ():
+            effects += self._table.stop(attempt, cause, 0.0, now_s=now_s)
+        return effects + super()._command_received(event, now_s)
 
 
 class GrantsAtOnce(Allocator):

@@ -8,7 +8,13 @@ executors for the same slot at the same time are a violation wherever they come 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hyperscale.jobs.agent.events import Ended, Prepared, PrepareFailed, Reported, Vacated
+from hyperscale.jobs.agent.events import (
+    AttemptPrepared,
+    AttemptPrepareFailed,
+    PlaceEnded,
+    PlaceReported,
+    PlaceVacated,
+)
 from hyperscale.jobs.messages import AttemptId, PreparePart
 from hyperscale.plan.status import PartStatus
 from hyperscale.stats.report import PartReport, StepCounts, StepReport
@@ -191,7 +197,7 @@ class Executor:
             return
         self.world.after(_REPORT_S, self._report)
         if self.frozen_s is None:
-            self.tell(Reported(self.run, self.place, self.report()))
+            self.tell(PlaceReported(self.run, self.place, self.report()))
 
     def finish(self, status: PartStatus, error: str | None) -> None:
         """Its load ends here; the process is gone a moment later."""
@@ -199,11 +205,11 @@ class Executor:
             return
         report = self.report()
         self.die(is_lost=False)
-        self.tell(Ended(self.run, self.place, status, error=error, report=report))
+        self.tell(PlaceEnded(self.run, self.place, status, error=error, report=report))
 
         def vacate() -> None:
             self.target.leave(self)
-            self.tell(Vacated(self.run, self.place))
+            self.tell(PlaceVacated(self.run, self.place))
 
         if self.is_here:
             self.world.after(0.01, vacate)
@@ -235,8 +241,8 @@ def prepare(executors: list[Executor]) -> None:
             for each in executors:
                 each.is_over = True
                 first.target.leave(each)
-            first.tell(PrepareFailed(first.run, "bundle missing", is_retryable=True))
+            first.tell(AttemptPrepareFailed(first.run, "bundle missing", is_retryable=True))
         else:
-            first.tell(Prepared(first.run))
+            first.tell(AttemptPrepared(first.run))
 
     world.after(0.05 + 0.6 * world.rng.random(), ready)

@@ -6,6 +6,7 @@ from hyperscale.jobs.agent import events as ev
 from hyperscale.jobs.agent.core import Agent
 from hyperscale.jobs.messages import AttemptId
 from hyperscale.plan.status import PartStatus
+from hyperscale.sansio.core import Tick
 from tests.simulation import network
 from tests.simulation.jobs.target import Executor, Target, prepare
 
@@ -36,7 +37,7 @@ class WorkerProgram:
         )
         kept = self.host.disk.read("results", {})
         if kept:
-            self._handle(ev.Restored(tuple(kept.values())), now_s)
+            self._handle(ev.ResultsRestored(tuple(kept.values())), now_s)
 
     def _clock(self, now_s: float) -> float:
         return now_s + self.offset_s
@@ -44,31 +45,33 @@ class WorkerProgram:
     # --- the world ------------------------------------------------------------------------
 
     def datagram(self, source: str, payload: Any, now_s: float) -> None:
-        self._handle(ev.Commanded(source, payload), now_s)
+        self._handle(ev.CommandReceived(source, payload), now_s)
 
     def stream(self, event: Any, now_s: float) -> None:
         match event:
             case network.Asked(source=source, message=command, handle=handle):
-                self._handle(ev.Commanded(source, command, handle), now_s)
+                self._handle(ev.CommandReceived(source, command, handle), now_s)
             case network.Answered(token=(group, to), message=taken):
-                self._handle(ev.Answered(group, to, taken), now_s)
+                self._handle(ev.ReportAnswered(group, to, taken), now_s)
             case network.Failed(token=(group, to)):
-                self._handle(ev.Answered(group, to, None), now_s)
+                self._handle(ev.ReportAnswered(group, to, None), now_s)
 
     def engine(self, event: Any, now_s: float) -> None:
         self._handle(event, now_s)
 
     def disk(self, token: Any, now_s: float) -> None:
-        self._handle(ev.Stored(token), now_s)
+        self._handle(ev.ResultStored(token), now_s)
 
     def wake(self, now_s: float) -> None:
-        self._handle(ev.Tick(), now_s)
+        self._handle(Tick(), now_s)
 
     def wake_at_s(self) -> float:
-        return self.agent.wake_at_s() - self.offset_s
+        wake_at_s = self.agent.wake_at_s()
+        assert wake_at_s is not None, "core announcements are always scheduled"
+        return wake_at_s - self.offset_s
 
     def drain(self) -> None:
-        self._handle(ev.Drain(hands_over=True), self.host.world.now_s)
+        self._handle(ev.DrainRequested(hands_over=True), self.host.world.now_s)
 
     # --- effects --------------------------------------------------------------------------
 
@@ -78,34 +81,34 @@ class WorkerProgram:
 
     def _perform(self, effect: Any) -> None:
         match effect:
-            case ev.Reply(token=handle, answer=answer):
+            case ev.ReplyToCommand(token=handle, reply=reply):
                 if handle is not None:
-                    self.host.answer(handle, answer)
-            case ev.Send(to=to, message=message):
+                    self.host.answer(handle, reply)
+            case ev.SendMessage(to=to, message=message):
                 for manager in [to] if to else self.setup.plan.managers:
                     self.host.send(manager, message)
-            case ev.Report(to=to, progress=progress):
+            case ev.SendReport(to=to, progress=progress):
                 self.host.ask(to, progress, (progress.group, to), within_s=2.0)
-            case ev.PrepareRun(command=command, places=places):
+            case ev.PrepareAttempt(command=command, places=places):
                 made = [
                     Executor(self.target, self.host, command, place, index)
                     for index, place in enumerate(places)
                 ]
                 self.executors[command.run] = made
                 prepare(made)
-            case ev.StartRun(run=run, start_in_ms=start_in_ms):
+            case ev.StartAttempt(attempt_id=run, start_in_ms=start_in_ms):
                 for executor in self.executors[run]:
                     executor.start(start_in_ms / 1000)
-            case ev.LeaseRun(run=run, until_s=until_s):
+            case ev.LeaseAttempt(attempt_id=run, until_s=until_s):
                 for executor in self.executors.get(run, []):
                     executor.lease(until_s - self.offset_s)
-            case ev.StopRun(run=run, places=places, reason=reason, grace_s=grace_s):
+            case ev.StopAttempt(attempt_id=run, places=places, reason=reason, grace_s=grace_s):
                 self._stop(run, places, reason, grace_s)
-            case ev.Store(result=result):
+            case ev.StoreResult(result=result):
                 kept = {**self.host.disk.read("results", {}), result.run: result}
                 self.host.disk.write("results", kept)
                 self.host.sync(result.run, within_s=0.002)
-            case ev.Erase(run=run):
+            case ev.EraseResult(attempt_id=run):
                 kept = dict(self.host.disk.read("results", {}))
                 kept.pop(run, None)
                 self.host.disk.write("results", kept)
@@ -123,8 +126,8 @@ class WorkerProgram:
 
             def gone() -> None:
                 for each in executors:
-                    each.tell(ev.Ended(run, each.place, PartStatus.STOPPED, error=reason))
-                    each.tell(ev.Vacated(run, each.place))
+                    each.tell(ev.PlaceEnded(run, each.place, PartStatus.STOPPED, error=reason))
+                    each.tell(ev.PlaceVacated(run, each.place))
 
             if first.is_here:
                 world.after(0.01, gone)

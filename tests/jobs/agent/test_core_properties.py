@@ -1,15 +1,24 @@
-"""The agent under any sequence of commands and ends: what `World` asserts holds throughout."""
+"""The agent under any sequence of commands and ends: what `AgentWorld` asserts holds throughout."""
 
 from dataclasses import dataclass
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyperscale.jobs.agent.events import Drain, Ended
+from hyperscale.jobs.agent.events import DrainRequested, PlaceEnded
 from hyperscale.jobs.agent.fences import REMEMBERED_S, Fences
 from hyperscale.jobs.messages import AttemptId, PartPhase
 from hyperscale.plan.status import PartStatus
-from tests.jobs.agent_world import World, ack, prepare, renew, run_id, start, stop, who_runs
+from tests.jobs.agent.world import (
+    AgentWorld,
+    ack,
+    attempt_id,
+    list_attempts,
+    prepare,
+    renew,
+    start,
+    stop,
+)
 
 CORES = 3
 
@@ -52,7 +61,7 @@ def _pick(choices: object, act: Act) -> AttemptId | None:
     return found[(act.run.attempt + act.cores) % len(found)] if found else None
 
 
-def _act(world: World, act: Act) -> None:
+def _act(world: AgentWorld, act: Act) -> None:
     sender = f"m{act.term}"
     match act.what:
         case "prepare":
@@ -65,7 +74,7 @@ def _act(world: World, act: Act) -> None:
         case "renew":
             world.command(renew(act.run, *world.held, term=act.term), sender=sender)
         case "who":
-            world.command(who_runs(term=act.term), sender=sender)
+            world.command(list_attempts(term=act.term), sender=sender)
         case "ack":
             world.command(ack(_pick(world.disk, act) or act.run, term=act.term), sender=sender)
         case "ready":
@@ -79,39 +88,39 @@ def _act(world: World, act: Act) -> None:
             held = {run for run, places in world.held.items() if places}
             if (run := _pick(held, act)) is not None and world.started[run]:
                 place = world.held[run][0]
-                world.feed(Ended(run, place, status, error="x", is_dead=act.what == "die"))
+                world.feed(PlaceEnded(run, place, status, error="x", is_dead=act.what == "die"))
                 world.vacate(run, place)
         case "obey":
             world.obey_stops()
         case "drain":
             if act.cores == CORES and act.term == 4:
-                world.feed(Drain())
+                world.feed(DrainRequested())
 
 
 @settings(max_examples=300)
 @given(st.lists(ACTS, max_size=60))
 def test_whatever_happens_no_place_and_no_attempt_is_doubled(acts: list[Act]) -> None:
-    world = World(CORES)
+    world = AgentWorld(CORES)
     seen_terms: list[int] = []
     for act in acts:
         world.wait(act.pause_s)
-        before = dict(world.agent.runs)
+        before = dict(world.agent.attempts)
         _act(world, act)
         answer = world.renewed(renew(term=0))
         seen_terms.append(answer.seen_term)
         if act.what in ("prepare", "start", "stop") and act.term < seen_terms[-1]:
-            assert world.agent.runs == before, "a deposed leader changed something"
+            assert world.agent.attempts == before, "a deposed leader changed something"
     assert seen_terms == sorted(seen_terms)
     # Whatever is left ends when it is told to, in exactly one result each.
     for job in ("dc.1-a", "dc.1-b"):
         for part in (0, 1):
-            world.part(stop(run_id(9, job=job, part=part), term=9), sender="m9")
+            world.part(stop(attempt_id(9, job=job, part=part), term=9), sender="m9")
     world.obey_stops()
-    assert set(world.agent.runs.values()) <= {PartPhase.FINISHED}
+    assert set(world.agent.attempts.values()) <= {PartPhase.FINISHED}
     assert world.agent.free_cores == CORES
     assert world.places == {}
     world.wait(1)
-    for run in list(world.agent.runs):
+    for run in list(world.agent.attempts):
         world.command(ack(run, term=9), sender="m9")
     assert world.agent.is_idle
     assert world.disk == {}
@@ -124,23 +133,23 @@ def test_the_highest_attempt_never_falls_and_a_tombstone_stays(
     fences, highest, buried = Fences(), 0, 0
     for attempt, is_over in notes:
         if is_over:
-            fences.bury(run_id(attempt), now_s=0.0)
+            fences.bury(attempt_id(attempt), now_s=0.0)
             buried = max(buried, attempt)
         else:
-            fences.begin(run_id(attempt), now_s=0.0)
+            fences.begin(attempt_id(attempt), now_s=0.0)
         highest = max(highest, attempt)
-        assert fences.attempt(run_id()) == highest
-        assert not fences.may_begin(run_id(highest))
-        assert fences.may_begin(run_id(highest + 1))
-        assert fences.is_over(run_id(buried)) or buried == 0
+        assert fences.attempt(attempt_id()) == highest
+        assert not fences.may_begin(attempt_id(highest))
+        assert fences.may_begin(attempt_id(highest + 1))
+        assert fences.is_over(attempt_id(buried)) or buried == 0
 
 
 def test_tombstones_are_forgotten_in_the_end_and_what_runs_is_not() -> None:
     fences = Fences()
-    fences.bury(run_id(job="old"), now_s=0.0)
-    fences.begin(run_id(job="running"), now_s=1.0)
-    fences.bury(run_id(job="young"), now_s=REMEMBERED_S)
+    fences.bury(attempt_id(job="old"), now_s=0.0)
+    fences.begin(attempt_id(job="running"), now_s=1.0)
+    fences.bury(attempt_id(job="young"), now_s=REMEMBERED_S)
     fences.forget_old(now_s=REMEMBERED_S + 10)
-    assert fences.may_begin(run_id(job="old"))
-    assert not fences.may_begin(run_id(job="running"))
-    assert not fences.may_begin(run_id(job="young"))
+    assert fences.may_begin(attempt_id(job="old"))
+    assert not fences.may_begin(attempt_id(job="running"))
+    assert not fences.may_begin(attempt_id(job="young"))

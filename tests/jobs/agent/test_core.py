@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from hyperscale.jobs.agent.events import Ended, Restored, Send
+from hyperscale.jobs.agent.events import PlaceEnded, ResultsRestored, SendMessage
 from hyperscale.jobs.agent.results import ERROR_CHARS_MAX
 from hyperscale.jobs.messages import (
     AnnouncePrepareFailed,
@@ -14,20 +14,30 @@ from hyperscale.jobs.messages import (
     ReportProgress,
 )
 from hyperscale.plan.status import PartStatus
-from tests.jobs.agent_world import World, ack, prepare, renew, report, run_id, start, stop, who_runs
+from tests.jobs.agent.world import (
+    AgentWorld,
+    ack,
+    attempt_id,
+    list_attempts,
+    prepare,
+    renew,
+    report,
+    start,
+    stop,
+)
 
 
 def test_a_run_goes_from_its_command_to_its_result() -> None:
-    world = World()
+    world = AgentWorld()
     answer = world.part(prepare(cores=2))
     assert (answer.accepted, answer.phase) == (True, PartPhase.PREPARING)
     assert world.agent.free_cores == 2
     world.get_ready()
-    assert [ready.run for ready in world.said(AnnounceReady)] == [run_id()]
+    assert [ready.run for ready in world.said(AnnounceReady)] == [attempt_id()]
     assert world.part(start()).phase is PartPhase.RUNNING
-    assert world.started[run_id()] == 1
-    world.report(run_id(), 0, 10)
-    world.report(run_id(), 1, 5)
+    assert world.started[attempt_id()] == 1
+    world.report(attempt_id(), 0, 10)
+    world.report(attempt_id(), 1, 5)
     world.wait(0.6)
     (progress,) = world.said(ReportProgress)[:1]
     assert progress.parts[0].report.steps[0].counts.total == 15
@@ -44,14 +54,14 @@ def test_a_run_goes_from_its_command_to_its_result() -> None:
 
 
 def test_a_result_is_stored_before_it_is_sent_and_sent_again_until_it_is_acknowledged() -> None:
-    world = World()
+    world = AgentWorld()
     world.runs()
     world.end()
     assert len(world.said(DeliverResult)) == 1
     world.wait(30)
     sent = len(world.said(DeliverResult))
     assert 4 <= sent <= 12
-    assert run_id() in world.disk
+    assert attempt_id() in world.disk
     world.command(ack())
     world.wait(60)
     assert len(world.said(DeliverResult)) == sent
@@ -59,38 +69,42 @@ def test_a_result_is_stored_before_it_is_sent_and_sent_again_until_it_is_acknowl
 
 
 def test_after_ten_minutes_a_result_waits_on_disk_until_a_leader_asks() -> None:
-    world = World()
+    world = AgentWorld()
     world.runs()
     world.end()
     world.wait(700)
     assert world.said(DeliverResult, world.wait(600)) == []
-    here = world.runs_here(who_runs(term=2), sender="m2")
-    assert [(view.run, view.phase) for view in here.parts] == [(run_id(), PartPhase.FINISHED)]
+    here = world.runs_here(list_attempts(term=2), sender="m2")
+    assert [(view.run, view.phase) for view in here.parts] == [(attempt_id(), PartPhase.FINISHED)]
     effects = world.wait(0.5)
-    assert [m.run for m in world.said(DeliverResult, effects)] == [run_id()]
-    assert {e.to for e in effects if isinstance(e, Send) and e.to} == {"m2"}
+    assert [m.run for m in world.said(DeliverResult, effects)] == [attempt_id()]
+    assert {e.to for e in effects if isinstance(e, SendMessage) and e.to} == {"m2"}
 
 
 def test_results_of_an_earlier_life_are_offered_to_every_manager_until_a_leader_shows() -> None:
-    first = World()
+    first = AgentWorld()
     first.runs()
     first.end()
-    world = World()
-    world.feed(Restored(tuple(first.disk.values())))
+    world = AgentWorld()
+    world.feed(ResultsRestored(tuple(first.disk.values())))
     effects = world.wait(1)
-    offers = [e for e in effects if isinstance(e, Send) and isinstance(e.message, DeliverResult)]
-    assert [offer.to for offer in offers] == [""]
+    offers = [
+        e for e in effects if isinstance(e, SendMessage) and isinstance(e.message, DeliverResult)
+    ]
+    assert [offer.to for offer in offers] == [None]
     answer = world.part(prepare())
     assert answer.phase is PartPhase.FINISHED, "the same attempt does not run again"
     world.command(renew(term=3), sender="m3")
     offers = [
-        e for e in world.wait(0.5) if isinstance(e, Send) and isinstance(e.message, DeliverResult)
+        e
+        for e in world.wait(0.5)
+        if isinstance(e, SendMessage) and isinstance(e.message, DeliverResult)
     ]
     assert [offer.to for offer in offers] == ["m3"]
 
 
 def test_a_failed_preparation_is_told_until_acknowledged_and_frees_its_cores() -> None:
-    world = World()
+    world = AgentWorld()
     world.part(prepare(cores=4))
     world.fail_to_prepare(error="no module named shop", is_input=True)
     assert world.agent.free_cores == 4
@@ -108,9 +122,9 @@ def test_a_failed_preparation_is_told_until_acknowledged_and_frees_its_cores() -
 def test_what_hooks_of_a_part_sent_that_could_not_be_prepared_is_in_its_result(
     is_retryable: bool,
 ) -> None:
-    world = World()
+    world = AgentWorld()
     world.part(prepare(cores=2))
-    world.report(run_id(), 0, 20, elapsed_s=0.0)
+    world.report(attempt_id(), 0, 20, elapsed_s=0.0)
     world.fail_to_prepare(
         error="Load.warm failed", hint="see its output", is_retryable=is_retryable
     )
@@ -128,17 +142,17 @@ def test_what_hooks_of_a_part_sent_that_could_not_be_prepared_is_in_its_result(
 
 
 def test_an_error_of_any_length_fits_into_a_message() -> None:
-    world = World()
+    world = AgentWorld()
     world.part(prepare())
     world.fail_to_prepare(error="x" * 10_000_000)
     assert len(world.said(AnnouncePrepareFailed)[0].error) == ERROR_CHARS_MAX
-    world.runs(run_id(2))
-    world.end(run_id(2), status=PartStatus.FAILED, error="y" * 10_000_000)
-    assert len(world.result(run_id(2)).error or "") == ERROR_CHARS_MAX
+    world.runs(attempt_id(2))
+    world.end(attempt_id(2), status=PartStatus.FAILED, error="y" * 10_000_000)
+    assert len(world.result(attempt_id(2)).error or "") == ERROR_CHARS_MAX
 
 
 def test_a_part_that_provides_too_much_has_failed_and_would_again() -> None:
-    world = World()
+    world = AgentWorld()
     world.runs(cores=2)
     world.end(provided=b"x" * 40_000, report=report(10))
     result = world.result()
@@ -147,14 +161,14 @@ def test_a_part_that_provides_too_much_has_failed_and_would_again() -> None:
     assert result.provided == []
     assert result.report is not None
     assert result.report.steps[0].counts.total == 20
-    assert world.disk[run_id()] == result
+    assert world.disk[attempt_id()] == result
 
 
 def test_a_part_that_is_stopped_provides_nothing_and_does_not_fail_for_it() -> None:
-    world = World()
+    world = AgentWorld()
     world.runs(cores=2)
-    world.feed(Ended(run_id(), 0, PartStatus.COMPLETED, provided=b"x" * 80_000))
-    world.vacate(run_id(), 0)
+    world.feed(PlaceEnded(attempt_id(), 0, PartStatus.COMPLETED, provided=b"x" * 80_000))
+    world.vacate(attempt_id(), 0)
     world.part(stop())
     world.obey_stops()
     result = world.result()
@@ -162,12 +176,12 @@ def test_a_part_that_is_stopped_provides_nothing_and_does_not_fail_for_it() -> N
 
 
 def test_a_result_of_an_earlier_life_that_is_too_large_is_told_as_a_failure() -> None:
-    first = World()
+    first = AgentWorld()
     first.runs()
     first.end()
     left = msgspec.structs.replace(first.result(), provided=[bytes(18_000_000)])
-    world = World()
-    world.feed(Restored((left,)))
+    world = AgentWorld()
+    world.feed(ResultsRestored((left,)))
     world.wait(1)
     told = world.result()
     assert (told.status, told.provided) == (PartStatus.FAILED, [])
@@ -176,10 +190,10 @@ def test_a_result_of_an_earlier_life_that_is_too_large_is_told_as_a_failure() ->
 
 
 def test_ready_is_repeated_until_the_start() -> None:
-    world = World()
+    world = AgentWorld()
     world.part(prepare())
     world.get_ready()
-    world.command(renew(run_id()))
+    world.command(renew(attempt_id()))
     world.wait(2.5)
     assert len(world.said(AnnounceReady)) == 3
     world.part(start())
@@ -187,11 +201,13 @@ def test_ready_is_repeated_until_the_start() -> None:
 
 
 def test_a_core_that_fails_ends_the_others_of_its_part() -> None:
-    world = World()
+    world = AgentWorld()
     world.runs(cores=3)
-    world.feed(Ended(run_id(), 1, PartStatus.FAILED, error="killed by SIGSEGV", is_dead=True))
-    assert world.stopping == {run_id(): "another core of the part failed: killed by SIGSEGV"}
-    world.vacate(run_id(), 1)
+    world.feed(
+        PlaceEnded(attempt_id(), 1, PartStatus.FAILED, error="killed by SIGSEGV", is_dead=True)
+    )
+    assert world.stopping == {attempt_id(): "another core of the part failed: killed by SIGSEGV"}
+    world.vacate(attempt_id(), 1)
     assert world.said(DeliverResult) == []
     world.obey_stops()
     result = world.result()
@@ -200,18 +216,20 @@ def test_a_core_that_fails_ends_the_others_of_its_part() -> None:
 
 
 def test_what_a_killed_executor_did_after_its_last_report_is_unheard_of() -> None:
-    world = World()
+    world = AgentWorld()
     world.runs()
     world.wait(1.05)
-    world.report(run_id(), 0, 10, elapsed_s=1.0)
+    world.report(attempt_id(), 0, 10, elapsed_s=1.0)
     world.wait(0.3)
-    world.feed(Ended(run_id(), 0, PartStatus.FAILED, error="killed by SIGKILL", is_dead=True))
-    world.vacate(run_id(), 0)
+    world.feed(
+        PlaceEnded(attempt_id(), 0, PartStatus.FAILED, error="killed by SIGKILL", is_dead=True)
+    )
+    world.vacate(attempt_id(), 0)
     assert world.result().unheard_s == pytest.approx(0.3, abs=0.01)
 
 
 def test_by_the_end_of_its_lease_a_killed_executor_sent_no_more() -> None:
-    world = World()
+    world = AgentWorld()
     world.runs(lease_ms=8_000)
     world.now_s += 30
     world.end(status=PartStatus.FAILED, error="killed by SIGKILL", is_dead=True)
@@ -219,7 +237,7 @@ def test_by_the_end_of_its_lease_a_killed_executor_sent_no_more() -> None:
 
 
 def test_an_executor_that_told_its_end_has_told_all() -> None:
-    world = World()
+    world = AgentWorld()
     world.runs()
     world.wait(3.0)
     world.end(status=PartStatus.FAILED, error="boom", report=report(10, elapsed_s=2.9))
@@ -227,7 +245,7 @@ def test_an_executor_that_told_its_end_has_told_all() -> None:
 
 
 def test_a_failure_of_user_code_is_not_worth_another_attempt() -> None:
-    world = World()
+    world = AgentWorld()
     world.runs()
     world.end(status=PartStatus.FAILED, error="Load.provide failed")
     assert not world.result().is_retryable
@@ -235,11 +253,11 @@ def test_a_failure_of_user_code_is_not_worth_another_attempt() -> None:
 
 
 def test_cores_are_free_only_when_the_executors_are_gone() -> None:
-    world = World(cores=1)
+    world = AgentWorld(cores=1)
     world.runs()
-    world.feed(Ended(run_id(), 0, PartStatus.COMPLETED))
-    other = run_id(job="dc.1-b")
+    world.feed(PlaceEnded(attempt_id(), 0, PartStatus.COMPLETED))
+    other = attempt_id(job="dc.1-b")
     assert world.part(prepare(other)).refusal is Refusal.NO_CORES
     assert world.said(DeliverResult) == []
-    world.vacate(run_id(), 0)
+    world.vacate(attempt_id(), 0)
     assert world.part(prepare(other)).accepted

@@ -7,27 +7,26 @@ import msgspec
 
 from hyperscale.jobs.agent.core import Agent
 from hyperscale.jobs.agent.events import (
-    Command,
-    Commanded,
-    Effect,
-    Ended,
-    Erase,
-    Event,
-    LeaseRun,
-    Message,
-    Prepared,
-    PrepareFailed,
-    PrepareRun,
-    Reply,
-    Report,
-    Reported,
-    Send,
-    StartRun,
-    StopRun,
-    Store,
-    Stored,
-    Tick,
-    Vacated,
+    AgentEffect,
+    AgentEvent,
+    AttemptPrepared,
+    AttemptPrepareFailed,
+    CommandReceived,
+    EraseResult,
+    LeaderCommand,
+    LeaseAttempt,
+    PlaceEnded,
+    PlaceReported,
+    PlaceVacated,
+    PrepareAttempt,
+    ReplyToCommand,
+    ResultStored,
+    SendMessage,
+    SendReport,
+    StartAttempt,
+    StopAttempt,
+    StoreResult,
+    WorkerMessage,
 )
 from hyperscale.jobs.messages import (
     AcknowledgeResult,
@@ -45,6 +44,7 @@ from hyperscale.jobs.messages import (
 )
 from hyperscale.plan import WorkflowPlan
 from hyperscale.plan.status import PartStatus
+from hyperscale.sansio.core import Tick
 from hyperscale.stats.report import PartReport, StepCounts, StepReport
 
 BUNDLE = "a" * 64
@@ -52,7 +52,7 @@ PLAN = WorkflowPlan(name="Load", vus=10, duration_s=60.0, timeout_s=30.0)
 _M = TypeVar("_M")
 
 
-def run_id(attempt: int = 1, *, job: str = "dc.1-a", part: int = 0) -> AttemptId:
+def attempt_id(attempt: int = 1, *, job: str = "dc.1-a", part: int = 0) -> AttemptId:
     return AttemptId(job, "Load", part, attempt)
 
 
@@ -60,7 +60,7 @@ def prepare(
     run: AttemptId | None = None, *, term: int = 1, cores: int = 1, **changes: Any
 ) -> PreparePart:
     command = PreparePart(
-        run=run or run_id(),
+        run=run or attempt_id(),
         group=1,
         term=term,
         leader="m1",
@@ -76,12 +76,12 @@ def prepare(
 
 
 def start(run: AttemptId | None = None, *, term: int = 1, **changes: Any) -> StartPart:
-    command = StartPart(run=run or run_id(), group=1, term=term, start_in_ms=50.0)
+    command = StartPart(run=run or attempt_id(), group=1, term=term, start_in_ms=50.0)
     return msgspec.structs.replace(command, **changes)
 
 
 def stop(run: AttemptId | None = None, *, term: int = 1, reason: str = "cancelled") -> StopPart:
-    return StopPart(run=run or run_id(), group=1, term=term, reason=reason)
+    return StopPart(run=run or attempt_id(), group=1, term=term, reason=reason)
 
 
 def renew(*runs: AttemptId, term: int = 1, lease_ms: int = 8_000, stamp_ms: int = 0) -> RenewLeases:
@@ -90,12 +90,12 @@ def renew(*runs: AttemptId, term: int = 1, lease_ms: int = 8_000, stamp_ms: int 
     )
 
 
-def who_runs(*, term: int = 1) -> ListAttempts:
+def list_attempts(*, term: int = 1) -> ListAttempts:
     return ListAttempts(group=1, term=term, leader="m1")
 
 
 def ack(run: AttemptId | None = None, *, term: int = 1) -> AcknowledgeResult:
-    return AcknowledgeResult(run=run or run_id(), group=1, term=term)
+    return AcknowledgeResult(run=run or attempt_id(), group=1, term=term)
 
 
 def report(total: int, *, slot: int = 0, sequence: int = 1, elapsed_s: float = 1.0) -> PartReport:
@@ -110,13 +110,13 @@ def report(total: int, *, slot: int = 0, sequence: int = 1, elapsed_s: float = 1
     )
 
 
-class World:
+class AgentWorld:
     """One agent, its imaginary executors, and everything it said."""
 
     def __init__(self, cores: int = 4, *, worker: str = "w1", incarnation: int = 7) -> None:
         self.now_s = 1000.0
         self.agent = Agent(worker, incarnation=incarnation, cores=cores, now_s=self.now_s)
-        self.effects: list[Effect] = []
+        self.effects: list[AgentEffect] = []
         self.places: dict[int, AttemptId] = {}  # who is on an executor
         self.preparing: dict[AttemptId, tuple[int, ...]] = {}
         self.held: dict[AttemptId, tuple[int, ...]] = {}  # prepared or running, not ended
@@ -129,11 +129,11 @@ class World:
 
     # --- acting on it ---------------------------------------------------------------------
 
-    def command(self, command: Command, *, sender: str = "m1") -> Any:
+    def command(self, command: LeaderCommand, *, sender: str = "m1") -> Any:
         """Its answer, if it has one."""
         token = object()
-        effects = self.feed(Commanded(sender, command, token))
-        answers = [e.answer for e in effects if isinstance(e, Reply) and e.token is token]
+        effects = self.feed(CommandReceived(sender, command, token))
+        answers = [e.reply for e in effects if isinstance(e, ReplyToCommand) and e.token is token]
         return answers[0] if answers else None
 
     def part(
@@ -153,46 +153,51 @@ class World:
         assert isinstance(answer, ListAttemptsReply)
         return answer
 
-    def feed(self, event: Event) -> list[Effect]:
+    def feed(self, event: AgentEvent) -> list[AgentEffect]:
         effects = self.agent.handle(event, now_s=self.now_s)
         self.effects += effects
         for effect in effects:
             self._perform(effect)
         return effects
 
-    def wait(self, seconds: float) -> list[Effect]:
+    def wait(self, seconds: float) -> list[AgentEffect]:
         """Lets time pass, waking the agent whenever it wants to be."""
         until_s = self.now_s + seconds
-        effects: list[Effect] = []
-        while (wake_s := self.agent.wake_at_s()) <= until_s:
-            self.now_s = max(self.now_s, wake_s)
+        effects: list[AgentEffect] = []
+        while (wake_at_s := self._wake_at_s()) <= until_s:
+            self.now_s = max(self.now_s, wake_at_s)
             effects += self.feed(Tick())
-            assert self.agent.wake_at_s() > self.now_s, "it would never sleep"
+            assert self._wake_at_s() > self.now_s, "the agent wakes again at once"
         self.now_s = until_s
         return effects
+
+    def _wake_at_s(self) -> float:
+        wake_at_s = self.agent.wake_at_s()
+        assert wake_at_s is not None, "core announcements are always scheduled"
+        return wake_at_s
 
     # --- what executors do ----------------------------------------------------------------
 
     def get_ready(self, run: AttemptId | None = None) -> None:
-        run = run or run_id()
+        run = run or attempt_id()
         self.held[run] = self.preparing.pop(run)
-        self.feed(Prepared(run))
+        self.feed(AttemptPrepared(run))
 
     def fail_to_prepare(self, run: AttemptId | None = None, **facts: Any) -> None:
-        run = run or run_id()
+        run = run or attempt_id()
         for place in self.preparing.pop(run):
             del self.places[place]
-        self.feed(PrepareFailed(run, facts.pop("error", "no module named shop"), **facts))
+        self.feed(AttemptPrepareFailed(run, facts.pop("error", "no module named shop"), **facts))
 
     def runs(self, run: AttemptId | None = None, *, cores: int = 1, **changes: Any) -> None:
         """Takes a run up to RUNNING."""
-        run = run or run_id()
+        run = run or attempt_id()
         assert self.part(prepare(run, cores=cores, **changes)).accepted
         self.get_ready(run)
         assert self.part(start(run)).accepted
 
     def report(self, run: AttemptId, place: int, total: int, **facts: Any) -> None:
-        self.feed(Reported(run, place, report(total, slot=place, **facts)))
+        self.feed(PlaceReported(run, place, report(total, slot=place, **facts)))
 
     def end(
         self,
@@ -203,17 +208,17 @@ class World:
         **facts: Any,
     ) -> None:
         """Its executors end and leave."""
-        run = run or run_id()
+        run = run or attempt_id()
         leaving = self.held[run] if places is None else places
         for place in leaving:
-            self.feed(Ended(run, place, status, **facts))
+            self.feed(PlaceEnded(run, place, status, **facts))
         for place in leaving:
             self.vacate(run, place)
 
     def vacate(self, run: AttemptId, place: int) -> None:
         del self.places[place]
         self.held[run] = tuple(each for each in self.held[run] if each != place)
-        self.feed(Vacated(run, place))
+        self.feed(PlaceVacated(run, place))
 
     def obey_stops(self) -> None:
         """Executors that were told to stop do so."""
@@ -226,26 +231,26 @@ class World:
 
     # --- what it said ---------------------------------------------------------------------
 
-    def said(self, kind: type[_M], effects: list[Effect] | None = None) -> list[_M]:
+    def said(self, kind: type[_M], effects: list[AgentEffect] | None = None) -> list[_M]:
         chosen = self.effects if effects is None else effects
-        messages: list[Message | ReportProgress] = [
-            effect.message if isinstance(effect, Send) else effect.progress
+        messages: list[WorkerMessage | ReportProgress] = [
+            effect.message if isinstance(effect, SendMessage) else effect.progress
             for effect in chosen
-            if isinstance(effect, Send | Report)
+            if isinstance(effect, SendMessage | SendReport)
         ]
         return [message for message in messages if isinstance(message, kind)]
 
     def result(self, run: AttemptId | None = None) -> DeliverResult:
-        return next(m for m in self.said(DeliverResult) if m.run == (run or run_id()))
+        return next(m for m in self.said(DeliverResult) if m.run == (run or attempt_id()))
 
     # --- performing, and what must hold ---------------------------------------------------
 
-    def _perform(self, effect: Effect) -> None:
-        if isinstance(effect, StartRun | LeaseRun | StopRun):
-            strangers = [p for p in effect.places if self.places.get(p) != effect.run]
+    def _perform(self, effect: AgentEffect) -> None:
+        if isinstance(effect, StartAttempt | LeaseAttempt | StopAttempt):
+            strangers = [p for p in effect.places if self.places.get(p) != effect.attempt_id]
             assert not strangers, f"{effect} is for somebody else"
         match effect:
-            case PrepareRun():
+            case PrepareAttempt():
                 run = effect.command.run
                 for place in effect.places:
                     assert place not in self.places, f"{place} is {self.places[place]}'s"
@@ -257,24 +262,24 @@ class World:
                 assert len(effect.places) == effect.command.cores
                 self.begun.append(run)
                 self.preparing[run] = effect.places
-            case StartRun():
-                assert effect.run in self.held
-                self.started[effect.run] += 1
-                assert self.started[effect.run] == 1, "started twice"
-            case LeaseRun():
-                if self.started[effect.run]:
-                    assert effect.until_s > self.leases[effect.run]
-                self.leases[effect.run] = effect.until_s
-            case StopRun():
-                self.stopping[effect.run] = effect.reason
-            case Store():
+            case StartAttempt():
+                assert effect.attempt_id in self.held
+                self.started[effect.attempt_id] += 1
+                assert self.started[effect.attempt_id] == 1, "started twice"
+            case LeaseAttempt():
+                if self.started[effect.attempt_id]:
+                    assert effect.until_s > self.leases[effect.attempt_id]
+                self.leases[effect.attempt_id] = effect.until_s
+            case StopAttempt():
+                self.stopping[effect.attempt_id] = effect.reason
+            case StoreResult():
                 self.finished[effect.result.run] += 1
                 assert self.finished[effect.result.run] == 1, "two results of one run"
                 assert effect.result.run not in self.places.values(), "a result before it left"
                 self.disk[effect.result.run] = effect.result
-                self.feed(Stored(effect.result.run))
-            case Erase():
-                self.disk.pop(effect.run, None)
+                self.feed(ResultStored(effect.result.run))
+            case EraseResult():
+                self.disk.pop(effect.attempt_id, None)
             case _:
                 pass
 

@@ -2,22 +2,22 @@
 
 import pytest
 
-from hyperscale.jobs.agent.events import Commanded, Ended, LeaseRun
+from hyperscale.jobs.agent.events import CommandReceived, LeaseAttempt, PlaceEnded
 from hyperscale.jobs.agent.results import LEASE_OVER
 from hyperscale.jobs.messages import AnnounceReady, Isolation, PartPhase, Refusal
 from hyperscale.plan.status import PartStatus
-from tests.jobs.agent_world import World, prepare, renew, run_id, start
+from tests.jobs.agent.world import AgentWorld, attempt_id, prepare, renew, start
 
 
 def test_a_lease_that_nobody_renews_ends_the_run() -> None:
-    world = World()
+    world = AgentWorld()
     world.runs(lease_ms=8_000)
     begun_s = world.now_s
-    assert world.leases[run_id()] == begun_s + 8.0
+    assert world.leases[attempt_id()] == begun_s + 8.0
     world.wait(7.9)
     assert world.stopping == {}
     world.wait(0.2)
-    assert world.stopping == {run_id(): LEASE_OVER}
+    assert world.stopping == {attempt_id(): LEASE_OVER}
     world.obey_stops()
     result = world.result()
     assert (result.status, result.error) == (PartStatus.STOPPED, LEASE_OVER)
@@ -25,63 +25,65 @@ def test_a_lease_that_nobody_renews_ends_the_run() -> None:
 
 
 def test_renewals_keep_a_run_going_and_only_the_listed_ones() -> None:
-    world = World()
-    other = run_id(job="dc.1-b")
+    world = AgentWorld()
+    other = attempt_id(job="dc.1-b")
     world.runs()
     world.runs(other)
     for _ in range(20):
         world.wait(1)
-        answer = world.renewed(renew(run_id(), run_id(job="gone")))
-    assert answer.unknown == [run_id(job="gone")]
+        answer = world.renewed(renew(attempt_id(), attempt_id(job="gone")))
+    assert answer.unknown == [attempt_id(job="gone")]
     assert world.stopping == {other: LEASE_OVER}
-    assert world.agent.runs[run_id()] is PartPhase.RUNNING
+    assert world.agent.attempts[attempt_id()] is PartPhase.RUNNING
     assert answer.unlisted == [other]
 
 
 def test_a_renewal_counts_from_the_stamp_it_carries() -> None:
-    world = World()
+    world = AgentWorld()
     world.runs()
-    stamp_ms = world.renewed(renew(run_id())).stamp_ms
+    stamp_ms = world.renewed(renew(attempt_id())).stamp_ms
     world.now_s += 5
-    world.command(renew(run_id(), stamp_ms=stamp_ms, lease_ms=9_000))
-    assert world.leases[run_id()] == pytest.approx(world.now_s - 5 + 9.0)
+    world.command(renew(attempt_id(), stamp_ms=stamp_ms, lease_ms=9_000))
+    assert world.leases[attempt_id()] == pytest.approx(world.now_s - 5 + 9.0)
     world.now_s += 3
-    world.command(renew(run_id(), stamp_ms=stamp_ms, lease_ms=9_000))  # had been under way for long
+    world.command(
+        renew(attempt_id(), stamp_ms=stamp_ms, lease_ms=9_000)
+    )  # had been under way for long
     world.wait(1.1)
-    assert world.stopping == {run_id(): LEASE_OVER}
+    assert world.stopping == {attempt_id(): LEASE_OVER}
 
 
 def test_a_start_that_is_older_than_its_lease_is_refused() -> None:
-    world = World()
+    world = AgentWorld()
     world.part(prepare(lease_ms=60_000))
     world.get_ready()
     stamp_ms = world.said(AnnounceReady)[0].stamp_ms
     world.now_s += 9
     answer = world.part(start(stamp_ms=stamp_ms))
     assert answer.refusal is Refusal.INVALID
-    assert world.started[run_id()] == 0
+    assert world.started[attempt_id()] == 0
     assert world.part(start(stamp_ms=answer.stamp_ms)).accepted
 
 
 def test_load_begins_under_the_lease_of_its_start_also_if_that_is_shorter() -> None:
-    world = World()
+    world = AgentWorld()
     world.part(prepare(lease_ms=60_000))
     world.get_ready()
-    assert world.leases[run_id()] == world.now_s + 60
+    assert world.leases[attempt_id()] == world.now_s + 60
     assert world.part(start(lease_ms=8_000)).accepted
-    assert world.leases[run_id()] == world.now_s + 8
+    assert world.leases[attempt_id()] == world.now_s + 8
 
 
 def test_what_was_never_started_is_given_up_without_a_leader() -> None:
-    world = World()
+    world = AgentWorld()
     world.part(prepare(on_isolation=Isolation.CONTINUE))
     world.get_ready()
     world.wait(9)
-    assert world.stopping == {run_id(): LEASE_OVER}
+    assert world.stopping == {attempt_id(): LEASE_OVER}
 
 
 def test_a_run_that_is_to_continue_in_isolation_has_no_lease() -> None:
-    world = World()
+    world = AgentWorld()
     world.runs(on_isolation=Isolation.CONTINUE)
     world.wait(600)
     assert world.stopping == {}
@@ -91,14 +93,14 @@ def test_a_run_that_is_to_continue_in_isolation_has_no_lease() -> None:
 
 
 def test_an_executor_that_ended_by_its_own_lease_is_worth_another_attempt() -> None:
-    world = World()
+    world = AgentWorld()
     world.runs()
     world.end(status=PartStatus.STOPPED, error=LEASE_OVER)
     assert (world.result().error, world.result().is_retryable) == (LEASE_OVER, True)
 
 
 def test_an_executor_that_was_killed_for_its_lease_is_told_as_that() -> None:
-    world = World()
+    world = AgentWorld()
     world.runs(lease_ms=8_000)
     world.now_s += 9
     world.end(status=PartStatus.FAILED, error="killed by SIGKILL", is_dead=True)
@@ -108,17 +110,17 @@ def test_an_executor_that_was_killed_for_its_lease_is_told_as_that() -> None:
 
 
 def test_a_lease_is_for_the_places_that_are_still_the_runs() -> None:
-    world = World(cores=2)
-    other = run_id(job="dc.1-b")
+    world = AgentWorld(cores=2)
+    other = attempt_id(job="dc.1-b")
     world.runs(cores=2)
     world.end(places=(0,))
     world.part(prepare(other))
     assert world.agent.places(other) == (0,)
     world.now_s += 1
     token = object()
-    effects = world.feed(Commanded("m1", renew(run_id()), token))
-    assert [e.places for e in effects if isinstance(e, LeaseRun)] == [(1,)]
-    world.feed(Ended(run_id(), 1, PartStatus.COMPLETED))
+    effects = world.feed(CommandReceived("m1", renew(attempt_id()), token))
+    assert [e.places for e in effects if isinstance(e, LeaseAttempt)] == [(1,)]
+    world.feed(PlaceEnded(attempt_id(), 1, PartStatus.COMPLETED))
     world.now_s += 1
-    effects = world.feed(Commanded("m1", renew(run_id()), token))
-    assert [e for e in effects if isinstance(e, LeaseRun)] == []
+    effects = world.feed(CommandReceived("m1", renew(attempt_id()), token))
+    assert [e for e in effects if isinstance(e, LeaseAttempt)] == []

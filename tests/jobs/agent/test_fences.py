@@ -4,40 +4,49 @@ import pytest
 
 from hyperscale.jobs.agent import fences as agent_fences
 from hyperscale.jobs.agent.core import LEAVING
-from hyperscale.jobs.agent.events import Drain, Report
+from hyperscale.jobs.agent.events import DrainRequested, SendReport
 from hyperscale.jobs.agent.fences import REMEMBERED_S, Fences
 from hyperscale.jobs.messages import AnnounceCores, DeliverResult, PartPhase, Refusal
 from hyperscale.plan.status import PartStatus
-from tests.jobs.agent_world import World, ack, prepare, renew, run_id, start, stop, who_runs
+from tests.jobs.agent.world import (
+    AgentWorld,
+    ack,
+    attempt_id,
+    list_attempts,
+    prepare,
+    renew,
+    start,
+    stop,
+)
 
 
 def test_the_same_command_again_gets_the_same_answer_and_changes_nothing() -> None:
-    world = World()
+    world = AgentWorld()
     first = world.part(prepare(cores=2))
     assert world.part(prepare(cores=2)) == first
     world.get_ready()
     first = world.part(start())
     assert world.part(start()) == first
-    assert world.started[run_id()] == 1
+    assert world.started[attempt_id()] == 1
     assert world.agent.free_cores == 2
 
 
 def test_a_higher_term_with_the_same_attempt_goes_on_and_reports_to_the_new_leader() -> None:
-    world = World()
+    world = AgentWorld()
     world.runs()
-    world.report(run_id(), 0, 1)
+    world.report(attempt_id(), 0, 1)
     answer = world.part(prepare(term=5), sender="m2")
     assert (answer.accepted, answer.phase, answer.seen_term) == (True, PartPhase.RUNNING, 5)
     assert world.stopping == {}
-    reports = [e for e in world.wait(1) if isinstance(e, Report)]
+    reports = [e for e in world.wait(1) if isinstance(e, SendReport)]
     assert {report.to for report in reports} == {"m2"}
 
 
 @pytest.mark.parametrize("command", [prepare(term=1), start(term=1), stop(term=1)])
 def test_a_lower_term_is_refused_with_what_was_seen(command: object) -> None:
-    world = World()
+    world = AgentWorld()
     world.runs()
-    world.command(renew(run_id(), term=4), sender="m2")
+    world.command(renew(attempt_id(), term=4), sender="m2")
     answer = world.part(command)  # type: ignore[arg-type]  # the three above
     assert (answer.accepted, answer.refusal) == (False, Refusal.STALE_TERM)
     assert (answer.seen_term, answer.seen_attempt) == (4, 1)
@@ -46,79 +55,79 @@ def test_a_lower_term_is_refused_with_what_was_seen(command: object) -> None:
 
 
 def test_a_deposed_leader_renews_nothing_and_is_told_nothing() -> None:
-    world = World()
+    world = AgentWorld()
     world.runs()
-    world.command(who_runs(term=4), sender="m2")
-    lease_s = world.leases[run_id()]
+    world.command(list_attempts(term=4), sender="m2")
+    lease_s = world.leases[attempt_id()]
     world.now_s += 1
-    renewed = world.renewed(renew(run_id(), term=3))
+    renewed = world.renewed(renew(attempt_id(), term=3))
     assert (renewed.accepted, renewed.seen_term) == (False, 4)
-    assert world.leases[run_id()] == lease_s
-    assert not world.runs_here(who_runs(term=3)).accepted
+    assert world.leases[attempt_id()] == lease_s
+    assert not world.runs_here(list_attempts(term=3)).accepted
 
 
 def test_a_higher_attempt_stops_the_old_one_and_begins_when_it_is_gone() -> None:
-    world = World(cores=2)
+    world = AgentWorld(cores=2)
     world.runs(cores=2)
-    newer = run_id(2)
+    newer = attempt_id(2)
     answer = world.part(prepare(newer, cores=2))
     assert (answer.accepted, answer.phase, answer.seen_attempt) == (True, PartPhase.PREPARING, 2)
-    assert world.stopping == {run_id(): "superseded by attempt 2"}
+    assert world.stopping == {attempt_id(): "superseded by attempt 2"}
     assert world.preparing == {}
     world.obey_stops()
     assert world.preparing == {newer: (0, 1)}
-    assert world.result(run_id()).status is PartStatus.STOPPED
-    assert not world.result(run_id()).is_retryable
-    late = world.part(prepare(run_id()))
+    assert world.result(attempt_id()).status is PartStatus.STOPPED
+    assert not world.result(attempt_id()).is_retryable
+    late = world.part(prepare(attempt_id()))
     assert late.phase is PartPhase.FINISHED, "its result still waits"
-    world.command(ack(run_id()))
-    late = world.part(prepare(run_id()))
+    world.command(ack(attempt_id()))
+    late = world.part(prepare(attempt_id()))
     assert (late.refusal, late.seen_attempt) == (Refusal.STALE_ATTEMPT, 2)
 
 
 def test_an_attempt_that_still_waits_is_superseded_without_having_begun() -> None:
-    world = World(cores=2)
+    world = AgentWorld(cores=2)
     world.runs(cores=2)
-    world.part(prepare(run_id(2), cores=2))
-    world.part(prepare(run_id(3), cores=1))
-    assert world.agent.runs[run_id(2)] is PartPhase.FINISHED
-    assert world.result(run_id(2)).report is None
+    world.part(prepare(attempt_id(2), cores=2))
+    world.part(prepare(attempt_id(3), cores=1))
+    assert world.agent.attempts[attempt_id(2)] is PartPhase.FINISHED
+    assert world.result(attempt_id(2)).report is None
     world.obey_stops()
-    assert list(world.preparing) == [run_id(3)]
+    assert list(world.preparing) == [attempt_id(3)]
     assert world.agent.free_cores == 1
 
 
 def test_what_does_not_fit_beside_the_old_attempt_is_refused_and_changes_nothing() -> None:
-    world = World(cores=2)
+    world = AgentWorld(cores=2)
     world.runs(cores=1)
-    other = run_id(job="dc.1-b")
+    other = attempt_id(job="dc.1-b")
     world.runs(other)
-    answer = world.part(prepare(run_id(2), cores=2))
+    answer = world.part(prepare(attempt_id(2), cores=2))
     assert (answer.refusal, answer.seen_attempt) == (Refusal.NO_CORES, 1)
     assert world.stopping == {}
-    assert world.part(prepare(run_id(2), cores=1)).accepted
+    assert world.part(prepare(attempt_id(2), cores=1)).accepted
 
 
 def test_a_stop_that_comes_first_leaves_a_tombstone() -> None:
-    world = World()
+    world = AgentWorld()
     answer = world.part(stop())
     assert (answer.accepted, answer.phase) == (True, PartPhase.UNKNOWN)
     late = world.part(prepare())
     assert (late.accepted, late.refusal) == (False, Refusal.STALE_ATTEMPT)
     assert world.part(start()).refusal is Refusal.STALE_ATTEMPT
     assert world.begun == []
-    assert world.part(prepare(run_id(2))).accepted
+    assert world.part(prepare(attempt_id(2))).accepted
 
 
 @pytest.mark.parametrize("phase", ["preparing", "ready", "running"])
 def test_a_stop_ends_a_run_whatever_it_is_doing(phase: str) -> None:
-    world = World()
+    world = AgentWorld()
     world.part(prepare())
     if phase != "preparing":
         world.get_ready()
     if phase == "running":
         world.part(start())
-        world.report(run_id(), 0, 7)
+        world.report(attempt_id(), 0, 7)
     answer = world.part(stop(reason="cancelled by alice"))
     assert (answer.accepted, answer.phase) == (True, PartPhase.STOPPING)
     world.obey_stops()
@@ -133,15 +142,15 @@ def test_a_stop_ends_a_run_whatever_it_is_doing(phase: str) -> None:
 
 
 def test_a_stop_of_an_old_attempt_does_not_touch_the_new_one() -> None:
-    world = World()
-    world.runs(run_id(2))
-    answer = world.part(stop(run_id(1)))
+    world = AgentWorld()
+    world.runs(attempt_id(2))
+    answer = world.part(stop(attempt_id(1)))
     assert (answer.refusal, answer.seen_attempt) == (Refusal.STALE_ATTEMPT, 2)
-    assert world.agent.runs == {run_id(2): PartPhase.RUNNING}
+    assert world.agent.attempts == {attempt_id(2): PartPhase.RUNNING}
 
 
 def test_a_start_of_what_is_not_here_or_not_ready_is_refused() -> None:
-    world = World()
+    world = AgentWorld()
     assert world.part(start()).refusal is Refusal.UNKNOWN_RUN
     world.part(prepare())
     assert world.part(start()).refusal is Refusal.INVALID
@@ -156,32 +165,32 @@ def test_a_start_of_what_is_not_here_or_not_ready_is_refused() -> None:
         {"first_slot": 1},
         {"bundle": "../../etc/passwd"},
         {"bundle": ""},
-        {"run": run_id(0)},
-        {"run": run_id().__class__("dc.1-a", "Other", 0, 1)},
+        {"run": attempt_id(0)},
+        {"run": attempt_id().__class__("dc.1-a", "Other", 0, 1)},
     ],
 )
 def test_a_command_that_contradicts_itself_is_refused(wrong: dict[str, object]) -> None:
-    answer = World().part(prepare(**wrong))  # type: ignore[arg-type]  # made wrong on purpose
+    answer = AgentWorld().part(prepare(**wrong))  # type: ignore[arg-type]  # made wrong on purpose
     assert answer.refusal is Refusal.INVALID
     assert answer.reason
 
 
 def test_more_than_there_is_room_for_is_refused() -> None:
-    world = World(cores=2)
+    world = AgentWorld(cores=2)
     answer = world.part(prepare(cores=3))
     assert (answer.refusal, answer.seen_attempt) == (Refusal.NO_CORES, 0)
-    assert answer.reason == "3 cores asked for, 2 free"
+    assert answer.reason == "3 cores requested, 2 free"
     assert world.part(prepare(cores=2)).accepted
 
 
 def test_shared_runs_go_beside_the_others_up_to_a_bound() -> None:
-    world = World(cores=1)
+    world = AgentWorld(cores=1)
     world.runs()
-    jobs = [run_id(job=f"dc.1-{n}") for n in range(3)]
+    jobs = [attempt_id(job=f"dc.1-{n}") for n in range(3)]
     for job in jobs:
         world.runs(job, shared=True)
     assert sorted(world.places) == [0, 1, 2, 3]
-    answer = world.part(prepare(run_id(job="dc.1-z"), shared=True))
+    answer = world.part(prepare(attempt_id(job="dc.1-z"), shared=True))
     assert answer.refusal is Refusal.NO_CORES
     told = world.said(AnnounceCores)[-1]
     assert sorted((held.cores, held.shared) for held in told.held) == [
@@ -193,20 +202,20 @@ def test_shared_runs_go_beside_the_others_up_to_a_bound() -> None:
 
 
 def test_a_shared_run_also_waits_for_the_attempt_it_supersedes() -> None:
-    world = World(cores=1)
+    world = AgentWorld(cores=1)
     world.runs()
-    world.part(prepare(run_id(2), shared=True))
+    world.part(prepare(attempt_id(2), shared=True))
     assert world.preparing == {}
     world.obey_stops()
-    assert list(world.preparing) == [run_id(2)]
+    assert list(world.preparing) == [attempt_id(2)]
 
 
 def test_cores_are_told_at_once_when_they_change_and_each_second() -> None:
-    world = World(cores=3)
+    world = AgentWorld(cores=3)
     world.part(prepare(cores=2))
     told = world.said(AnnounceCores)[-1]
     assert (told.worker, told.incarnation, told.total) == ("w1", 7, 3)
-    assert [(held.run, held.cores) for held in told.held] == [(run_id(), 2)]
+    assert [(held.run, held.cores) for held in told.held] == [(attempt_id(), 2)]
     later = world.said(AnnounceCores, world.wait(3))
     assert 3 <= len(later) <= 4
     versions = [message.version for message in world.said(AnnounceCores)]
@@ -214,23 +223,23 @@ def test_cores_are_told_at_once_when_they_change_and_each_second() -> None:
 
 
 def test_a_draining_worker_takes_nothing_new_and_finishes_what_it_has() -> None:
-    world = World()
+    world = AgentWorld()
     world.runs()
-    world.feed(Drain())
+    world.feed(DrainRequested())
     assert world.said(AnnounceCores)[-1].draining
-    answer = world.part(prepare(run_id(job="dc.1-b")))
+    answer = world.part(prepare(attempt_id(job="dc.1-b")))
     assert answer.refusal is Refusal.DRAINING
-    assert world.part(prepare(run_id(2))).refusal is Refusal.DRAINING
+    assert world.part(prepare(attempt_id(2))).refusal is Refusal.DRAINING
     assert world.stopping == {}
     world.end()
     assert world.result().status is PartStatus.COMPLETED
 
 
 def test_a_worker_that_leaves_hands_its_runs_over() -> None:
-    world = World()
+    world = AgentWorld()
     world.runs()
-    world.part(prepare(run_id(job="dc.1-b")))
-    world.feed(Drain(hands_over=True))
+    world.part(prepare(attempt_id(job="dc.1-b")))
+    world.feed(DrainRequested(hands_over=True))
     world.obey_stops()
     results = {result.run: result for result in world.said(DeliverResult)}
     assert len(results) == 2
@@ -241,7 +250,11 @@ def test_a_worker_that_leaves_hands_its_runs_over() -> None:
 
 def test_what_is_long_over_is_forgotten_though_something_older_still_runs() -> None:
     fences = Fences()
-    long, done, later = run_id(job="dc.1-long"), run_id(job="dc.1-done"), run_id(job="dc.1-later")
+    long, done, later = (
+        attempt_id(job="dc.1-long"),
+        attempt_id(job="dc.1-done"),
+        attempt_id(job="dc.1-later"),
+    )
     fences.begin(long, now_s=0.0)
     fences.bury(done, now_s=1.0)
     fences.bury(later, now_s=REMEMBERED_S)
@@ -254,7 +267,7 @@ def test_no_more_than_so_many_are_remembered_though_the_oldest_still_runs(
 ) -> None:
     monkeypatch.setattr(agent_fences, "REMEMBERED_MAX", 3)
     fences = Fences()
-    runs = [run_id(job=f"dc.1-{n}") for n in range(6)]
+    runs = [attempt_id(job=f"dc.1-{n}") for n in range(6)]
     fences.begin(runs[0], now_s=0.0)
     for run in runs[1:]:
         fences.bury(run, now_s=1.0)

@@ -1,0 +1,260 @@
+"""The attempts on a worker, from their first command to their end.
+
+Owns the attempts and their places; performs every move of an attempt's state. Which commands
+are obeyed is decided in `core`.
+"""
+
+from collections.abc import Iterable
+
+from hyperscale.errors import InvariantError
+from hyperscale.jobs.agent.attempts import AttemptOnWorker, AttemptState, StopCause
+from hyperscale.jobs.agent.events import (
+    AgentEffect,
+    AttemptPrepared,
+    AttemptPrepareFailed,
+    LeaseAttempt,
+    PlaceEnded,
+    PlaceVacated,
+    PrepareAttempt,
+    StartAttempt,
+    StopAttempt,
+    StoreResult,
+)
+from hyperscale.jobs.agent.fences import Fences, part_of
+from hyperscale.jobs.agent.output import OutputBuffer
+from hyperscale.jobs.agent.places import PlaceTable
+from hyperscale.jobs.agent.reports import ReportSchedule
+from hyperscale.jobs.agent.results import (
+    LEASE_OVER,
+    AttemptEnd,
+    prepare_failure_of,
+    result_of,
+)
+from hyperscale.jobs.agent.statistics import AttemptStatistics
+from hyperscale.jobs.messages import AttemptId, DeliverResult, HeldCores, PreparePart
+from hyperscale.plan.status import PartStatus
+
+STOP_GRACE_S = 1.0
+
+
+class AttemptTable:
+    """Attempts by id, and the places they hold."""
+
+    def __init__(self, cores: int, fences: Fences, reports: ReportSchedule) -> None:
+        self.places = PlaceTable(cores)
+        self._fences = fences
+        self._reports = reports
+        self._attempts: dict[AttemptId, AttemptOnWorker] = {}
+
+    # --- reads ------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._attempts)
+
+    def get(self, attempt_id: AttemptId) -> AttemptOnWorker | None:
+        """Return an attempt that has not ended."""
+        return self._attempts.get(attempt_id)
+
+    def all(self) -> list[AttemptOnWorker]:
+        """Return every attempt that has not ended."""
+        return list(self._attempts.values())
+
+    def of_group(self, group: int) -> list[AttemptOnWorker]:
+        """Return the attempts of one group."""
+        return [attempt for attempt in self._attempts.values() if attempt.group == group]
+
+    def of_part(self, attempt_id: AttemptId) -> list[AttemptOnWorker]:
+        """Return the attempts of the same part."""
+        part = part_of(attempt_id)
+        return [each for each in self._attempts.values() if part_of(each.id) == part]
+
+    def held(self) -> list[HeldCores]:
+        """Return what holds the places of this worker."""
+        return [
+            HeldCores(
+                run=attempt_id,
+                cores=cores,
+                shared=self._attempts[attempt_id].command.shared,
+                exclusive=self._attempts[attempt_id].command.exclusive,
+            )
+            for attempt_id, cores in self.places.held().items()
+        ]
+
+    def fits(self, command: PreparePart, older: Iterable[AttemptOnWorker]) -> bool:
+        """Return True if there are places for an attempt that supersedes the `older` ones."""
+        places = self.places.copy()
+        for other in older:
+            if other.state is AttemptState.WAITING:
+                places.drop(other.id)
+        superseded = _with_executors(older)
+        return places.take(command, superseded=superseded) is not None
+
+    # --- commands ---------------------------------------------------------------------------
+
+    def begin(
+        self,
+        command: PreparePart,
+        older: list[AttemptOnWorker],
+        *,
+        first_output: int,
+        now_s: float,
+    ) -> list[AgentEffect]:
+        """Prepare a new attempt, once the older attempts of its part have left their places."""
+        effects: list[AgentEffect] = []
+        cause = StopCause(f"superseded by attempt {command.run.attempt}")
+        superseded = _with_executors(older)
+        is_waiting = superseded is not None
+        for other in older:
+            effects += self.stop(other, cause, STOP_GRACE_S, now_s=now_s)
+        places = self.places.take(command, superseded=superseded)
+        if places is None:
+            raise InvariantError(f"{command.run} was accepted, but there are no places for it")
+        self._fences.begin(command.run, now_s=now_s)
+        self._attempts[command.run] = AttemptOnWorker(
+            command=command,
+            places=places,
+            state=AttemptState.WAITING if is_waiting else AttemptState.PREPARING,
+            lease_until_s=now_s + command.lease_ms / 1000,
+            statistics=AttemptStatistics(command),
+            output=OutputBuffer(first=first_output, now_s=now_s),
+        )
+        return effects if is_waiting else [*effects, PrepareAttempt(command, places)]
+
+    def start(
+        self, attempt: AttemptOnWorker, *, start_in_ms: float, lease_until_s: float, now_s: float
+    ) -> list[AgentEffect]:
+        """Start the load of a ready attempt."""
+        attempt.become(AttemptState.RUNNING)
+        attempt.started_s = now_s + start_in_ms / 1000
+        self._reports.watch(attempt.group, now_s=now_s)
+        # Load begins under the lease of the start, even if the lease it was prepared under
+        # lasts longer: the job leader may not know of the longer one.
+        attempt.lease_until_s = lease_until_s
+        remaining = attempt.remaining
+        started = StartAttempt(attempt.id, remaining, start_in_ms)
+        if not attempt.is_leased:
+            return [started]
+        return [LeaseAttempt(attempt.id, remaining, lease_until_s), started]
+
+    def extend_lease(self, attempt: AttemptOnWorker, until_s: float) -> list[AgentEffect]:
+        """Extend the lease of an attempt; a lease never gets shorter."""
+        if until_s <= attempt.lease_until_s:
+            return []
+        attempt.lease_until_s = until_s
+        has_executors = attempt.state in (AttemptState.READY, AttemptState.RUNNING)
+        if not attempt.is_leased or not has_executors or not attempt.remaining:
+            return []
+        return [LeaseAttempt(attempt.id, attempt.remaining, until_s)]
+
+    def stop(
+        self, attempt: AttemptOnWorker, cause: StopCause, grace_s: float, *, now_s: float
+    ) -> list[AgentEffect]:
+        """Stop an attempt in any state. A repeated stop keeps the first cause."""
+        if attempt.stop_cause is None:
+            attempt.stop_cause = cause
+        if attempt.state is AttemptState.WAITING:
+            return self._finish(attempt, now_s)
+        if attempt.state is not AttemptState.STOPPING:
+            attempt.become(AttemptState.STOPPING)
+        self._reports.watch(attempt.group, now_s=now_s)
+        if not attempt.remaining:
+            return []
+        return [StopAttempt(attempt.id, attempt.remaining, cause.reason, grace_s)]
+
+    def stop_expired(self, *, now_s: float) -> list[AgentEffect]:
+        """Stop the attempts whose lease is over."""
+        effects: list[AgentEffect] = []
+        for attempt in self.all():
+            if attempt.is_expired(now_s):
+                cause = StopCause(LEASE_OVER, is_retryable=True)
+                effects += self.stop(attempt, cause, 0.0, now_s=now_s)
+        return effects
+
+    # --- executors --------------------------------------------------------------------------
+
+    def prepared(self, event: AttemptPrepared, now_s: float) -> list[AgentEffect]:
+        """Make an attempt ready, unless it was told to stop meanwhile."""
+        attempt = self._attempts.get(event.attempt_id)
+        if attempt is None or attempt.state is not AttemptState.PREPARING:
+            return []
+        attempt.become(AttemptState.READY)
+        effects: list[AgentEffect] = []
+        if attempt.is_leased:
+            effects.append(LeaseAttempt(attempt.id, attempt.remaining, attempt.lease_until_s))
+        return effects + self._reports.announce_ready(attempt, now_s=now_s)
+
+    def prepare_failed(self, event: AttemptPrepareFailed, now_s: float) -> list[AgentEffect]:
+        """End an attempt that could not be prepared."""
+        attempt = self._attempts.get(event.attempt_id)
+        if attempt is None:
+            return []
+        if attempt.stop_cause is not None:
+            return self._finish(attempt, now_s)
+        return self._close(attempt, prepare_failure_of(attempt, event, self._reports.worker), now_s)
+
+    def place_ended(self, event: PlaceEnded, now_s: float) -> list[AgentEffect]:
+        """Note the end of one executor; stop the other executors if it failed."""
+        attempt = self._attempts.get(event.attempt_id)
+        if attempt is None or event.place in attempt.ends:
+            return []
+        attempt.ends[event.place] = event
+        if event.report is not None:
+            attempt.statistics.add(event.place, event.report, now_s=now_s)
+        else:
+            attempt.note_death(event.place, now_s=now_s)
+            if attempt.is_expired(now_s):
+                # The kernel kills executors that do not stop at the end of their lease.
+                attempt.stop_cause = StopCause(LEASE_OVER, is_retryable=True)
+        has_failed = event.is_dead or event.status is PartStatus.FAILED
+        if not has_failed or attempt.stop_cause is not None or not attempt.remaining:
+            return []
+        # A part must run on all of its cores or on none.
+        if attempt.state is not AttemptState.STOPPING:
+            attempt.become(AttemptState.STOPPING)
+        reason = f"another core of the part failed: {event.error}"
+        return [StopAttempt(attempt.id, attempt.remaining, reason, STOP_GRACE_S)]
+
+    def place_vacated(self, event: PlaceVacated, now_s: float) -> list[AgentEffect]:
+        """Free a place; end the attempt if it was the last one."""
+        attempt = self._attempts.get(event.attempt_id)
+        if attempt is None or event.place in attempt.vacated:
+            return []
+        attempt.vacated.add(event.place)
+        self.places.vacate(attempt.id, event.place)
+        is_last = len(attempt.vacated) == len(attempt.places)
+        return self._finish(attempt, now_s) if is_last else []
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def _finish(self, attempt: AttemptOnWorker, now_s: float) -> list[AgentEffect]:
+        return self._close(attempt, result_of(attempt, self._reports.worker), now_s)
+
+    def _close(
+        self, attempt: AttemptOnWorker, message: AttemptEnd, now_s: float
+    ) -> list[AgentEffect]:
+        """End an attempt and prepare the attempt that waited for its places."""
+        had_places = attempt.state is not AttemptState.WAITING
+        attempt.become(AttemptState.ENDED)
+        effects = self._reports.forward_output(attempt)
+        del self._attempts[attempt.id]
+        self.places.drop(attempt.id)
+        self._fences.bury(attempt.id, now_s=now_s)
+        if not self.of_group(attempt.group):
+            self._reports.unwatch(attempt.group)
+        needs_storing = isinstance(message, DeliverResult)
+        self._reports.results.add(message, is_stored=not needs_storing, now_s=now_s)
+        if isinstance(message, DeliverResult):
+            effects.append(StoreResult(message))
+        else:
+            effects += self._reports.result_stored(attempt.id, now_s=now_s)
+        for other in self.of_part(attempt.id) if had_places else ():
+            if other.state is AttemptState.WAITING:
+                other.become(AttemptState.PREPARING)
+                effects.append(PrepareAttempt(other.command, other.places))
+        return effects
+
+
+def _with_executors(attempts: Iterable[AttemptOnWorker]) -> AttemptId | None:
+    """Return the one attempt of a part that uses its places; the others wait for them."""
+    used = (each.id for each in attempts if each.state is not AttemptState.WAITING)
+    return next(used, None)
