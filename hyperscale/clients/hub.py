@@ -25,7 +25,8 @@ _NO_STEP = StepScope(step=2**32 - 1, sees_body=True)
 _Made = TypeVar("_Made")
 SendNative = Callable[[Template, int, int, bool], Response]
 
-ProgramLayer = Sequence[tuple[Template, int, Sequence[int], Sequence[int]]]
+CompiledStep = tuple[Template, int, Sequence[int], Sequence[int]]
+"""A request, its place in the recorder, the steps it follows, the statuses it accepts."""
 
 
 class Client:
@@ -131,7 +132,9 @@ class ClientHub:
         client = HTTPClient(self._book, lambda template, _vu: cast(Any, template), 0)
         return cast(Template, getattr(client, method)(*args, **kwargs))
 
-    def program(self, layers: Sequence[ProgramLayer], vus: int, iterations: int | None) -> Program:
+    def program(
+        self, layers: Sequence[Sequence[CompiledStep]], vus: int, iterations: int | None
+    ) -> Program:
         """The native loop over compiled steps, on the same addresses."""
         program = Program(
             self._recorder,

@@ -1,24 +1,20 @@
-"""Workflows that need no interpreter: their steps looped natively, in slices.
+"""Static workflows: the native engine loops their steps, in short slices.
 
-Which steps are static is the graph's judgement; here a workflow of only such steps becomes
-a native program, with the same records as the Python loop would make. In everything else
-`NativeCrew` stands in for `vu.Crew`.
+`graph.static_steps` decides which steps are static. This module compiles and runs a workflow of
+only static steps; the native program records the same as the Python loop would. `NativeCrew`
+has the interface of `virtual_users.UserCrew`.
 """
 
 import asyncio
-from collections.abc import Sequence
-from types import BuiltinMethodType
-from typing import Any, cast
 
 from hyperscale._native import Program as NativeProgram
 from hyperscale.clients import ClientHub
-from hyperscale.clients.hub import ProgramLayer
+from hyperscale.clients.hub import CompiledStep
 from hyperscale.errors import InputError
-from hyperscale.execution.hook_calls import is_once
 from hyperscale.execution.lease import boottime_ns
 from hyperscale.execution.tally import CheckTally, MetricTally
 from hyperscale.graph import Blueprint, Hook
-from hyperscale.graph.analysis import FromParameter
+from hyperscale.graph.static_steps import FromParameter, StaticCall
 
 # Between slices the loop turns: reports, stops and leases wait for one at most.
 _SLICE_S = 0.02
@@ -105,67 +101,28 @@ class NativeCrew:
 def compile_static(
     design: Blueprint, hub: ClientHub, *, vus: int, iterations: int | None, duration_s: float
 ) -> NativeCrew | None:
-    """The crew of a workflow of only static steps; None if it has to run in Python."""
-    if not _is_static(design):
+    """Compile a static workflow for the native engine; None if it has to run in Python."""
+    if design.why_not_static is not None:
         return None
-    index = {name: place for place, name in enumerate(design.recorded)}
     hooks = [hook for layer in design.layers for hook in layer]
     position = {hook.name: place for place, hook in enumerate(hooks)}
+    index = {name: place for place, name in enumerate(design.recorded)}
+
+    def compiled(hook: Hook) -> CompiledStep:
+        call = hook.static
+        assert isinstance(call, StaticCall)  # `why_not_static` has looked
+        args = [_value(hook, argument) for argument in call.args]
+        kwargs = {name: _value(hook, argument) for name, argument in call.kwargs.items()}
+        request = hub.compile(call.method, args, kwargs)
+        return request, index[hook.name], [position[name] for name in hook.after], call.accepted
+
     try:
-        requests = {hook.name: hub.compile(*_call(hook)) for hook in hooks}
+        layers = [[compiled(hook) for hook in layer] for layer in design.layers]
     except (InputError, AttributeError, TypeError, ValueError):
-        # A call that cannot be made. The Python loop makes it and fails where the user sees.
+        # The call cannot be made. The Python loop makes it and shows the user where it fails.
         return None
-    layers: list[ProgramLayer] = [
-        [
-            (
-                requests[hook.name],
-                index[hook.name],
-                [position[name] for name in hook.after],
-                _accepted(hook) or (),
-            )
-            for hook in layer
-        ]
-        for layer in design.layers
-    ]
-    program = hub.program(layers, vus, iterations)
-    return NativeCrew(program, vus=vus, duration_s=duration_s)
+    return NativeCrew(hub.program(layers, vus, iterations), vus=vus, duration_s=duration_s)
 
 
-def _is_static(design: Blueprint) -> bool:
-    hooks = [hook for layer in design.layers for hook in layer]
-    return (
-        bool(hooks)
-        and all(hook.static is not None and _accepted(hook) is not None for hook in hooks)
-        # Judged by the interpreter, every iteration.
-        and not design.checks
-        and not design.metrics
-        and design.plan.interval_s is None
-        and not is_once(design)
-        # What a setup hook does through its client (cookies, say) the first user keeps.
-        and not design.setups
-    )
-
-
-def _call(hook: Hook) -> tuple[str, list[Any], dict[str, Any]]:
-    call = hook.static
-    assert call is not None
-
-    def value(argument: object) -> object:
-        return hook.optimized[argument.name] if isinstance(argument, FromParameter) else argument
-
-    return (
-        call.method,
-        [value(argument) for argument in call.args],
-        {name: value(argument) for name, argument in call.kwargs.items()},
-    )
-
-
-def _accepted(hook: Hook) -> Sequence[int] | None:
-    """The statuses a step accepts; None if only a function of the user's can tell."""
-    if hook.accept is None:
-        return ()
-    owner = getattr(hook.accept, "__self__", None)
-    if isinstance(hook.accept, BuiltinMethodType) and isinstance(owner, frozenset):
-        return sorted(cast(frozenset[int], owner))
-    return None
+def _value(hook: Hook, argument: object) -> object:
+    return hook.optimized[argument.name] if isinstance(argument, FromParameter) else argument

@@ -1,15 +1,13 @@
-"""What a step's source says about it, so that the engine need not do what nobody can see.
+"""What the source of a class shows about its steps.
 
-Two questions, each answered carefully, "yes, it may" where the source leaves doubt:
+- Can any code read the body of a step's responses? If not, the engine drops bodies unread.
+- Does any code take a step's response? If not, the step may be static (`static_steps`).
+- Which URLs are written into calls, and can a method fill `self.context`?
 
-- can anything look at the body of the step's responses? If not, the engine drops it unread;
-- is the step one client call on fixed arguments, returned untouched? Then it is *static*
-  and can run without the interpreter.
-
-A response is out of sight when it is only ever returned, or asked for what is not its body,
-and when whoever receives it (a step or check that takes it by name) does no more than that.
-Any way around this, such as handing out `self` or its client, gives the careful answer for
-the whole class.
+Where the source leaves doubt the answer is the careful one: yes, it may. A body is unread if the
+response is only returned, or asked for attributes other than its body, by the step and by every
+step or check that takes the response by name. Code that hands out `self` or its client gets the
+careful answer for the whole class.
 """
 
 import ast
@@ -20,11 +18,10 @@ from types import FunctionType
 from typing import Any
 
 from hyperscale.graph.hooks import Declared
-from hyperscale.graph.reading import ReadHook, Reading
-from hyperscale.graph.source import FunctionNode, tree_of
+from hyperscale.graph.reading import Reading
+from hyperscale.graph.source import FunctionNode, client_call, self_name, tree_of
+from hyperscale.graph.static_steps import NotStatic, StaticCall, static_call
 from hyperscale.graph.workflow import Workflow
-from hyperscale.plan import StepKind
-from hyperscale.testing import HTTPResponse
 
 # What a response can be asked for without its body.
 _BODILESS = frozenset(
@@ -53,44 +50,27 @@ _REFLECTION = frozenset({"locals", "vars", "globals", "eval", "exec", "compile",
 
 
 @dataclass(frozen=True, slots=True)
-class FromParameter:
-    """An argument that is the step's own request part of this name."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class StaticCall:
-    """The one client call a step consists of. Arguments are literals or `FromParameter`."""
-
-    protocol: str
-    method: str
-    args: tuple[object, ...]
-    kwargs: Mapping[str, object]
-
-
-@dataclass(frozen=True, slots=True)
 class Insight:
-    """What the source of one hook shows; the defaults are the careful answers."""
+    """What the source shows about one hook; the defaults are the careful answers."""
 
     sees_body: bool = True
-    static: StaticCall | None = None
+    static: StaticCall | NotStatic = NotStatic.UNKNOWN_SOURCE
 
 
 @dataclass(slots=True)
 class _Method:
-    """One method of the class, as far as its source was found and tells."""
+    """The source of one method of the class, and what it shows."""
 
     node: FunctionNode
     parents: dict[ast.AST, ast.AST]
     self_name: str | None
-    leaks_self: bool = False  # `self` or a client goes where we do not follow
-    shows_body: bool = False  # a response of its own calls is looked at, or may be
+    leaks_self: bool = False  # `self` or a client is passed to code that is not analysed
+    shows_body: bool = False  # the body of a response of its own calls may be read
     attributes: set[str] = field(default_factory=set)  # `self.<name>` it reads
 
 
 def analyse(reading: Reading) -> dict[str, Insight]:
-    """What can be said of each hook, by name."""
+    """Analyse the hooks of a class; returns an `Insight` for each hook name."""
     methods = _methods(reading.cls)
     if methods is None or any(method.leaks_self for method in methods.values()):
         return {hook.name: Insight() for hook in reading.hooks}
@@ -104,27 +84,27 @@ def analyse(reading: Reading) -> dict[str, Insight]:
             or any(_is_code(reading.cls, name) for name in method.attributes)
             or any(
                 hook.name in reading.injected(other)
-                and _is_looked_at(methods[other.function], hook.name)
+                and _may_read_body(methods[other.function], hook.name)
                 for other in reading.hooks
             )
         )
         taken = hook.name in touched or any(
             hook.name in reading.injected(other) for other in reading.hooks
         )
-        static = None if taken else _static_call(hook, method)
+        static = NotStatic.RESPONSE_TAKEN if taken else static_call(hook, method.node)
         insights[hook.name] = Insight(sees_body=seen, static=static)
     return insights
 
 
 def literal_urls(reading: Reading) -> list[tuple[str, str]]:
-    """Addresses written into calls of the HTTP client: where, and what."""
+    """Return the URLs written into calls of the HTTP client, each with the place of its hook."""
     found = []
     for hook in reading.hooks:
         node = tree_of(hook.function)
         if node is None:
             continue
         for child in ast.walk(node):
-            named = _client_call(child, _self_name(node))
+            named = client_call(child, self_name(node))
             if named is None or named[0] != "http" or not isinstance(child, ast.Call):
                 continue
             at = 1 if named[1] == "request" else 0
@@ -136,7 +116,7 @@ def literal_urls(reading: Reading) -> list[tuple[str, str]]:
 
 
 def may_fill_context(reading: Reading) -> bool:
-    """Whether any method of the class may put a value into `self.context`."""
+    """Return True if a method of the class may put a value into `self.context`."""
     methods = _methods(reading.cls)
     if methods is None:
         return True
@@ -147,7 +127,7 @@ def may_fill_context(reading: Reading) -> bool:
 
 
 def _methods(cls: type[Workflow]) -> dict[Any, _Method] | None:
-    """Every method of the class by its function; None if one of them cannot be read."""
+    """Return every method of the class by its function; None if one cannot be read."""
     methods = {}
     for base in cls.__mro__:
         if base in (object, Workflow):
@@ -160,7 +140,7 @@ def _methods(cls: type[Workflow]) -> dict[Any, _Method] | None:
                 return None
             for function in functions:
                 node = tree_of(function)
-                # A wrapper around the method is somebody else's code, of another name.
+                # A wrapper around the method is other code, with another qualified name.
                 if node is None or function.__code__.co_qualname != f"{base.__qualname__}.{name}":
                     return None
                 methods[function] = _look(node, is_static=isinstance(value, staticmethod))
@@ -168,7 +148,7 @@ def _methods(cls: type[Workflow]) -> dict[Any, _Method] | None:
 
 
 def _functions_of(value: object) -> list[FunctionType] | None:
-    """The functions behind a class attribute; None if it runs code we cannot see."""
+    """Return the functions behind a class attribute; None if it may run other code."""
     inner: list[object]
     if isinstance(value, Declared):
         inner = [value.function]
@@ -186,7 +166,7 @@ def _functions_of(value: object) -> list[FunctionType] | None:
 
 def _look(node: FunctionNode, *, is_static: bool) -> _Method:
     parents = {child: parent for parent in ast.walk(node) for child in ast.iter_child_nodes(parent)}
-    method = _Method(node, parents, None if is_static else _self_name(node))
+    method = _Method(node, parents, None if is_static else self_name(node))
     responses: set[str] = set()  # local names that hold a response
     for child in _body(node):
         if isinstance(child, ast.Name) and child.id in _REFLECTION:
@@ -196,13 +176,13 @@ def _look(node: FunctionNode, *, is_static: bool) -> _Method:
         elif isinstance(child, ast.Name) and child.id == method.self_name:
             _follow_self(child, method, responses)
     for name in responses:
-        # Its own response it may return: what becomes of that is asked of those who take it.
-        method.shows_body |= _is_looked_at(method, name, may_return=True)
+        # A returned response is judged where other hooks take it.
+        method.shows_body |= _may_read_body(method, name, may_return=True)
     return method
 
 
 def _follow_self(name: ast.Name, method: _Method, responses: set[str]) -> None:
-    """Where one mention of `self` leads."""
+    """Note in `method` what one use of `self` does."""
     parents = method.parents
     attribute = parents[name]
     if not isinstance(attribute, ast.Attribute):
@@ -214,9 +194,9 @@ def _follow_self(name: ast.Name, method: _Method, responses: set[str]) -> None:
         return
     call = _ancestor(attribute, parents, 3)
     awaited = parents.get(call)
-    is_called_here = _client_call(call, method.self_name) is not None
-    # `http = self.client.http`, or a coroutine or function that makes the call later: it may
-    # be made, and its response looked at, from any step.
+    is_called_here = client_call(call, method.self_name) is not None
+    # `http = self.client.http`, or a coroutine or function that makes the call later: any step
+    # may make the call and read its response.
     if not is_called_here or not isinstance(awaited, ast.Await) or _is_deferred(call, method):
         method.leaks_self = True
         return
@@ -232,8 +212,8 @@ def _follow_self(name: ast.Name, method: _Method, responses: set[str]) -> None:
         method.shows_body = True
 
 
-def _is_looked_at(method: _Method, name: str, *, may_return: bool = False) -> bool:
-    """Whether the response in the local `name` may be asked for its body, or leaves our sight."""
+def _may_read_body(method: _Method, name: str, *, may_return: bool = False) -> bool:
+    """Return True if the body of the response in the local `name` may be read."""
     for child in _body(method.node):
         if isinstance(child, ast.Global | ast.Nonlocal) and name in child.names:
             return True
@@ -252,73 +232,18 @@ def _is_looked_at(method: _Method, name: str, *, may_return: bool = False) -> bo
 
 
 def _is_code(cls: type, name: str) -> bool:
-    """Whether reading `self.<name>` reaches code of the class, whose calls we do not follow."""
+    """Return True if reading `self.<name>` may run code of the class."""
     if name in ("client", "context"):
         return False
     value = inspect.getattr_static(cls, name, None)
     return hasattr(type(value), "__get__")
 
 
-# --- static calls ------------------------------------------------------------------------
-
-
-def _static_call(hook: ReadHook, method: _Method) -> StaticCall | None:
-    """The call if the step is nothing but it, on literals and its own request parts."""
-    node = method.node
-    is_http = hook.result is not None and issubclass(hook.result, HTTPResponse)
-    if hook.kind is not StepKind.TEST or not is_http or len(node.decorator_list) != 1:
-        return None
-    body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
-    if len(body) != 1 or not isinstance(body[0], ast.Return):
-        return None
-    awaited = body[0].value
-    call = awaited.value if isinstance(awaited, ast.Await) else None
-    named = _client_call(call, method.self_name)
-    if not isinstance(call, ast.Call) or named is None or named[0] != "http":
-        return None
-    parts = {parameter.name for parameter in hook.parameters if parameter.optimized}
-    try:
-        args = tuple(_argument(argument, parts) for argument in call.args)
-        kwargs = {str(k.arg): _argument(k.value, parts) for k in call.keywords if k.arg}
-    except (ValueError, TypeError):  # no literal, or one that no dict or set can hold
-        return None
-    if len(kwargs) != len(call.keywords):  # **options
-        return None
-    return StaticCall(protocol=named[0], method=named[1], args=args, kwargs=kwargs)
-
-
-def _argument(node: ast.expr, parts: set[str]) -> object:
-    if isinstance(node, ast.Name) and node.id in parts:
-        return FromParameter(node.id)
-    return ast.literal_eval(node)
-
-
 # --- syntax ------------------------------------------------------------------------------
 
 
-def _client_call(node: ast.AST | None, self_name: str | None) -> tuple[str, str] | None:
-    """Protocol and method of `self.client.<protocol>.<method>(…)`."""
-    match node:
-        case ast.Call(
-            func=ast.Attribute(
-                attr=method,
-                value=ast.Attribute(
-                    attr=protocol,
-                    value=ast.Attribute(attr="client", value=ast.Name(id=owner)),
-                ),
-            )
-        ) if owner == self_name:
-            return protocol, method
-    return None
-
-
-def _self_name(node: FunctionNode) -> str | None:
-    arguments = [*node.args.posonlyargs, *node.args.args]
-    return arguments[0].arg if arguments else None
-
-
 def _body(node: FunctionNode) -> Iterator[ast.AST]:
-    """Everything that runs when the function does; its decorators and defaults ran before."""
+    """Yield the nodes that run in a call; decorators and defaults ran before."""
     for statement in node.body:
         yield from ast.walk(statement)
 
@@ -330,7 +255,7 @@ def _ancestor(node: ast.AST, parents: Mapping[ast.AST, ast.AST], steps: int) -> 
 
 
 def _is_deferred(node: ast.AST, method: _Method) -> bool:
-    """Inside a function or class within the method, which may run at another time."""
+    """Return True if the node is in a nested function or class, which may run at another time."""
     parent = method.parents.get(node)
     while parent is not None and parent is not method.node:
         if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):

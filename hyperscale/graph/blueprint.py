@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from hyperscale.graph.analysis import StaticCall, analyse
+from hyperscale.graph.analysis import analyse
 from hyperscale.graph.planning import plan_workflow, state_plan, wrap_default
 from hyperscale.graph.reading import RECORDED, ReadHook, read
+from hyperscale.graph.static_steps import NotStatic, StaticCall, why_workflow_is_not_static
 from hyperscale.graph.workflow import Workflow
 from hyperscale.plan import MetricKind, StateKind, StatePlan, StepKind, WorkflowPlan
 from hyperscale.plan.dag import layers
@@ -32,7 +33,7 @@ class Hook:
     accept: Callable[[int], bool] | None
     sees_body: bool  # False: nothing can look at the response's body
     metric_kind: MetricKind | None
-    static: StaticCall | None
+    static: StaticCall | NotStatic
     protocol: str | None  # the client its results come from, by name; None if not a call
     owes: str | None = None  # of a test step: the type of result that each call must return
 
@@ -65,6 +66,16 @@ class Blueprint:
     def recorded(self) -> tuple[str, ...]:
         """The hooks with a place in the recorder, in the order of their index."""
         return tuple(step.name for step in self.plan.steps if step.kind in RECORDED)
+
+    @property
+    def why_not_static(self) -> NotStatic | None:
+        """Why the workflow has to run in Python; None if the native engine can run it."""
+        return why_workflow_is_not_static(
+            (hook.static for layer in self.layers for hook in layer),
+            is_judged=bool(self.checks or self.metrics),
+            is_paced=self.plan.interval_s is not None,
+            is_set_up=bool(self.setups),
+        )
 
 
 def blueprint(

@@ -1,6 +1,6 @@
-"""Finds the syntax tree of a function, and only where it is certainly the function's own.
+"""The syntax tree of a function, if it is certain that the function was compiled from it.
 
-A function matches its source when compiling that source again gives the same code object;
+A function matches its source if compiling that source again gives the same code object;
 a changed file, a patched method or a rewritten module does not match and has no tree.
 """
 
@@ -15,7 +15,7 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def tree_of(function: FunctionType) -> FunctionNode | None:
-    """The definition that `function` was compiled from, or None if that is not certain."""
+    """Return the definition that `function` was compiled from, or None if that is not certain."""
     text = _text(function)
     if not text:
         return None
@@ -26,9 +26,31 @@ def tree_of(function: FunctionType) -> FunctionNode | None:
     return found[0]
 
 
+def client_call(node: ast.AST | None, owner_name: str | None) -> tuple[str, str] | None:
+    """Return protocol and method of `self.client.<protocol>.<method>(…)`; None for other nodes."""
+    match node:
+        case ast.Call(
+            func=ast.Attribute(
+                attr=method,
+                value=ast.Attribute(
+                    attr=protocol,
+                    value=ast.Attribute(attr="client", value=ast.Name(id=owner)),
+                ),
+            )
+        ) if owner == owner_name:
+            return protocol, method
+    return None
+
+
+def self_name(node: FunctionNode) -> str | None:
+    """Return the name of the first parameter, usually `self`."""
+    arguments = [*node.args.posonlyargs, *node.args.args]
+    return arguments[0].arg if arguments else None
+
+
 def _text(function: FunctionType) -> str:
     module = sys.modules.get(function.__module__)
-    # The loader knows the source a module was made from, which the disk may not hold any more.
+    # The loader has the source a module was made from, which may have changed on disk.
     get_source = getattr(getattr(module, "__loader__", None), "get_source", None)
     if get_source is not None and function.__code__.co_filename == _file(module):
         try:
@@ -45,7 +67,7 @@ def _file(module: object) -> str | None:
 
 @lru_cache(maxsize=16)
 def _definitions(text: str, filename: str) -> dict[tuple[str, int], tuple[FunctionNode, CodeType]]:
-    """Every function of a source by qualified name and first line, with its code compiled."""
+    """Return every function of a source by qualified name and first line, with its code."""
     try:
         tree = ast.parse(text, filename)
         module = compile(text, filename, "exec", dont_inherit=True)

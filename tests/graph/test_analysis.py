@@ -1,11 +1,11 @@
-"""What the source of steps tells: bodies nobody sees, and steps that need no interpreter."""
+"""What the source of a step shows: whether any code reads the bodies of its responses."""
 
 from textwrap import dedent, indent
 
 import pytest
 
 from hyperscale.graph import blueprint
-from hyperscale.graph.analysis import FromParameter, StaticCall
+from hyperscale.graph.static_steps import NotStatic
 
 from .conftest import Files
 
@@ -151,7 +151,7 @@ def test_a_decorated_function_is_not_the_one_in_the_source(files: Files) -> None
     design = files.blueprint(workflow(PLAIN.replace("@step()", "@step()\n@peek"), before))
     hook = design.layers[0][0]
     assert hook.sees_body
-    assert hook.static is None
+    assert hook.static is NotStatic.UNKNOWN_SOURCE
 
 
 def test_a_file_changed_after_its_import_gives_the_careful_answer(files: Files) -> None:
@@ -159,73 +159,3 @@ def test_a_file_changed_after_its_import_gives_the_careful_answer(files: Files) 
     path = files.directory / "shop.py"
     path.write_text(path.read_text().replace(".get(url)", ".get(url + 'x')"))
     assert blueprint(cls).layers[0][0].sees_body
-
-
-def static(files: Files, text: str) -> StaticCall | None:
-    design = files.blueprint(workflow(text))
-    return next(hook for layer in design.layers for hook in layer if hook.name == "s").static
-
-
-@pytest.mark.parametrize(
-    ("call", "args", "kwargs"),
-    [
-        ("get(url)", (FromParameter("url"),), {}),
-        ("get('http://a.test/')", ("http://a.test/",), {}),
-        (
-            "post(url, json={'a': [1, -2.5, None]})",
-            (FromParameter("url"),),
-            {"json": {"a": [1, -2.5, None]}},
-        ),
-        ("post(url, data=body)", (FromParameter("url"),), {"data": FromParameter("body")}),
-    ],
-)
-def test_one_call_on_fixed_arguments_is_static(
-    files: Files, call: str, args: tuple[object, ...], kwargs: dict[str, object]
-) -> None:
-    step = f"""
-    @step()
-    async def s(self, url: URL = "http://a.test/", body: Data = {{"u": "x"}}) -> HTTPResponse:
-        "With a docstring."
-        return await self.client.http.{call}
-    """
-    found = static(files, step)
-    assert found == StaticCall("http", call.partition("(")[0], args, kwargs)
-
-
-@pytest.mark.parametrize(
-    "step",
-    [
-        PLAIN.replace("(url)", "(f'{url}/x')"),
-        PLAIN.replace("(url)", "(url + 'x')"),
-        PLAIN.replace("(url)", "(*url)"),
-        PLAIN.replace("(url)", "(url, **OPTIONS)"),
-        PLAIN.replace("(url)", "(URLS[0])"),
-        PLAIN.replace("url: URL", "url: str"),
-        PLAIN.replace("client.http", "client.grpc"),
-        PLAIN.replace("return await", "await"),
-        PLAIN.replace("    return", "    x = 1\n    return"),
-        PLAIN.replace("HTTPResponse", "dict"),
-        PLAIN + "@check()\ndef c(self, s): return s.ok",
-        PLAIN + "@metric()\ndef m(self, s): return 1",
-        PLAIN + "@state('X')\ndef p(self) -> Provide[str]: return self.s.response.url",
-        PLAIN + "@step('s')\nasync def t(self, s) -> HTTPResponse: ...",
-        PLAIN + "def leak(self): return vars(self)",
-    ],
-)
-def test_anything_else_is_not_static(files: Files, step: str) -> None:
-    assert static(files, step) is None
-
-
-def test_steps_ordered_without_taking_results_stay_static(files: Files) -> None:
-    after = PLAIN.replace("async def s", "async def t").replace("@step()", "@step('s')")
-    assert static(files, PLAIN + after) is not None
-
-
-def test_arguments_that_python_itself_will_refuse_are_left_to_it(files: Files) -> None:
-    made = files.blueprint("""
-        class Shop(Workflow):
-            @step()
-            async def a(self, url: URL = "http://localhost/") -> HTTPResponse:
-                return await self.client.http.get(url, params={[1]: 2})
-    """)
-    assert made.layers[0][0].static is None
