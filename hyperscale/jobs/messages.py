@@ -378,6 +378,7 @@ class WorkerShare(Struct, frozen=True):
 class RequestCoresReply(Struct, frozen=True, kw_only=True):
     ask: str
     state: AskState
+    group: int = 0  # of a grant: the group whose leader made the request
     shares: list[WorkerShare] = field(default_factory=list)  # in order of slots
     shared: bool = False  # as in PreparePart
     position: int = 0  # 1 is next

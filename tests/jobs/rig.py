@@ -19,17 +19,9 @@ from hyperscale.jobs.allocator.events import (
 from hyperscale.jobs.committed.events import Event, JobOptions, encode
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.jobs.committed.state import Job, decode_job
+from hyperscale.jobs.leader import events as ev
 from hyperscale.jobs.leader.core import JobLeader
-from hyperscale.jobs.leader.effects import (
-    Ask,
-    Confirm,
-    Effect,
-    Propose,
-    Release,
-    Send,
-    Trouble,
-)
-from hyperscale.jobs.leader.timeouts import Timing
+from hyperscale.jobs.leader.timeouts import LeaderTimeouts
 from hyperscale.jobs.messages import (
     AcknowledgeResult,
     AnnounceCores,
@@ -104,11 +96,17 @@ class Worker:
 
 class Rig:
     def __init__(
-        self, *, workers: int = 2, cores: int = 2, timing: Timing | None = None, leads: bool = True
+        self,
+        *,
+        workers: int = 2,
+        cores: int = 2,
+        timeouts: LeaderTimeouts | None = None,
+        leads: bool = True,
     ) -> None:
         self.now_s = 1000.0
         self.machine = JobMachine("dc1", 1)
-        self.leader = JobLeader(1, "m1", self.machine, timing=timing)
+        self.leader = JobLeader(1, "m1", self.machine, timeouts=timeouts)
+        self.timeouts = timeouts
         self.allocator = Allocator()
         self.workers = {f"w{i}": Worker(f"w{i}", cores) for i in range(workers)}
         self.term = 0
@@ -122,6 +120,7 @@ class Rig:
         self.question = 0  # the last one whether this leader leads
         self.expects_trouble = False
         self.troubled: list[str] = []  # jobs that make the leader fail, as it said
+        self.answered: ReportProgressReply | None = None
         self._work: deque[Any] = deque()
         self.allocate(BecameAllocator(tuple(self.workers)))
         for worker in self.workers.values():
@@ -136,8 +135,8 @@ class Rig:
         """A new leader with nothing but the machine's state."""
         self.term += 1
         alive = [name for name, worker in self.workers.items() if worker.is_up]
-        self.leader = JobLeader(1, f"m{self.term}", self.machine, timing=self.leader._timing)
-        self.do(self.leader.lead(self.term, alive, now_s=self.now_s, now_ms=self.now_ms))
+        self.leader = JobLeader(1, f"m{self.term}", self.machine, timeouts=self.timeouts)
+        self.feed(ev.BecameLeader(self.term, tuple(alive), self.now_ms))
 
     @property
     def now_ms(self) -> int:
@@ -151,7 +150,7 @@ class Rig:
         return job
 
     def commit(self, event: Event) -> str:
-        self._work.append(Propose(event))
+        self._work.append(ev.Propose(event))
         return self._drain()
 
     def run(self, seconds: float, *, reports: bool = False) -> None:
@@ -164,8 +163,9 @@ class Rig:
                 next_report_s = self.now_s + 0.5
                 for worker in self.workers.values():
                     self.report(worker.name)
-            if self.leader.wake_at_s() <= self.now_s:
-                self.do(self.leader.tick(now_s=self.now_s))
+            wake_at_s = self.leader.wake_at_s()
+            if wake_at_s is not None and wake_at_s <= self.now_s:
+                self.feed(Tick())
             wake_at_s = self.allocator.wake_at_s()
             if wake_at_s is not None and wake_at_s <= self.now_s:
                 self.allocate(Tick())
@@ -191,11 +191,9 @@ class Rig:
                 total=int(rate * elapsed_s),
             )
             parts.append(PartProgress(run=run, report=made, elapsed_s=elapsed_s))
-        taken, effects = self.leader.progress(
-            ReportProgress(worker=name, group=1, parts=parts), now_s=self.now_s
-        )
-        self.do(effects)
-        return taken
+        self.answered = None
+        self.feed(ev.ProgressReported(ReportProgress(worker=name, group=1, parts=parts)))
+        return self.answered
 
     def finish(
         self,
@@ -239,20 +237,20 @@ class Rig:
                 )
             )
         for message in told:
-            self.do(self.leader.received(message, now_s=self.now_s))
+            self.feed(ev.WorkerAnnounced(message))
         self.told(worker)
         return told
 
     def kill(self, name: str) -> None:
         self.workers[name].is_up = False
-        self.do(self.leader.worker_down(name, is_certain=True, now_s=self.now_s))
+        self.feed(ev.WorkerDown(name, is_certain=True))
         self.allocate(WorkerDown(name))
 
     def revive(self, name: str) -> None:
         self.workers[name].restart()
         self.allocate(WorkerUp(name))
         self.told(self.workers[name])
-        self.do(self.leader.worker_up(name, now_s=self.now_s))
+        self.feed(ev.WorkerUp(name))
 
     def told(self, worker: Worker) -> None:
         self.allocate(CoresAnnounced(worker.cores()))
@@ -273,7 +271,15 @@ class Rig:
         """What was committed, by its name."""
         return [type(event).__name__ for event in self.events]
 
-    def do(self, effects: list[Effect]) -> None:
+    def feed(self, event: ev.LeaderEvent) -> None:
+        """Hand an event to the leader and perform what follows."""
+        self.do(self.leader.handle(event, now_s=self.now_s))
+
+    def later(self, event: ev.LeaderEvent) -> None:
+        """Hand an event to the leader; what follows is performed after what waits already."""
+        self._work.extend(self.leader.handle(event, now_s=self.now_s))
+
+    def do(self, effects: list[ev.LeaderEffect]) -> None:
         self._work.extend(effects)
         self._drain()
 
@@ -283,7 +289,7 @@ class Rig:
 
     def _allocate(self, event: AllocatorEvent) -> None:
         for effect in self.allocator.handle(event, now_s=self.now_s):
-            self._work.extend(self.leader.cores(effect.reply, now_s=self.now_s))
+            self.later(ev.CoresAnswered(effect.reply))
 
     def _drain(self) -> str:
         last = ""
@@ -292,30 +298,32 @@ class Rig:
             if self.silences is not None and self.silences in map(type, _said(effect)):
                 continue
             match effect:
-                case Propose(event=event):
+                case ev.Propose(event=event):
                     last = self._propose(event) or last
-                case Send(worker=name, command=command):
+                case ev.SendCommand(worker=name, command=command):
                     self._send(name, command)
-                case Ask(wish=wish):
+                case ev.SendCoreRequest(request=wish):
                     self.now_s += self.ask_takes_s
                     if self.ask_takes_s:
                         self._allocate(Tick())
                     self._allocate(CoresRequested(wish))
-                case Release(release=release):
+                case ev.SendRelease(release=release):
                     self._allocate(CoresReleased(release))
-                case Trouble(job=job, error=error):
+                case ev.AnswerProgress(reply=reply):
+                    self.answered = reply
+                case ev.LogJobError(job=job, error=error):
                     if not self.expects_trouble:
                         raise error
                     self.troubled.append(job)
-                case Confirm(question=question):
+                case ev.ConfirmLeadership(question=question):
                     self.question = question
                     if self.confirms:
-                        self._work.extend(self.leader.confirmed(question, now_s=self.now_s))
+                        self.later(ev.LeadershipConfirmed(question))
         return last
 
     def _propose(self, event: Event) -> str:
         if not self.commits:
-            self._work.extend(self.leader.proposal_failed(event, now_s=self.now_s))
+            self.later(ev.ProposalFailed(event))
             return ""
         self.index += 1
         self.events.append(event)
@@ -324,25 +332,18 @@ class Rig:
             if kind == "finished":
                 self.records[job] = decode_job(data)
         reply = applied.reply
-        self._work.extend(self.leader.applied(event, reply, now_s=self.now_s))
+        self.later(ev.EventApplied(event, reply))
         return reply.job
 
     def _send(self, name: str, command: Any) -> None:
         worker = self.workers[name]
         if not worker.is_up or worker.is_silent:
-            failed = self.leader.answered(
-                name,
-                command,
-                None,
-                now_s=self.now_s,
-                refused_s=None if worker.is_up else self.now_s,
-            )
-            self._work.extend(failed)
+            refused_s = None if worker.is_up else self.now_s
+            self.later(ev.CommandAnswered(name, command, None, refused_s=refused_s))
             return
         answer = self._obey(worker, command)
         if answer is not None:
-            done = self.leader.answered(name, command, answer, now_s=self.now_s, rtt_s=0.002)
-            self._work.extend(done)
+            self.later(ev.CommandAnswered(name, command, answer, rtt_s=0.002))
             self.told(worker)
 
     def _obey(self, worker: Worker, command: Any) -> Any:
@@ -409,7 +410,7 @@ class Rig:
             report=report(run.workflow, slot=worker.runs[run].first_slot, sequence=10**9),
             error=reason,
         )
-        self._work.extend(self.leader.received(finished, now_s=self.now_s))
+        self.later(ev.WorkerAnnounced(finished))
 
     def ready(self, name: str) -> None:
         """The worker says that what it prepared is ready."""
@@ -418,7 +419,7 @@ class Rig:
             if phase is PartPhase.PREPARING:
                 worker.phases[run] = PartPhase.READY
                 message = AnnounceReady(worker=name, group=1, run=run, stamp_ms=self.now_ms)
-                self._work.extend(self.leader.received(message, now_s=self.now_s))
+                self.later(ev.WorkerAnnounced(message))
 
 
 def _said(effect: Any) -> tuple[Any, Any]:

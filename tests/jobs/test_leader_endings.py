@@ -4,7 +4,9 @@ import msgspec
 import pytest
 
 from hyperscale.jobs.committed.events import CancelRequested, JobOptions, JobStatus
-from hyperscale.jobs.leader.timeouts import Timing, extension_s
+from hyperscale.jobs.leader import events as ev
+from hyperscale.jobs.leader.attempts import extension_s
+from hyperscale.jobs.leader.timeouts import LeaderTimeouts
 from hyperscale.jobs.messages import (
     AnnouncePrepareFailed,
     Isolation,
@@ -25,7 +27,7 @@ def test_bad_input_found_while_preparing_ends_the_workflow() -> None:
     refused = AnnouncePrepareFailed(
         worker="w0", group=1, run=command.run, error="no module x", hint="add it", is_input=True
     )
-    rig.do(rig.leader.received(refused, now_s=rig.now_s))
+    rig.feed(ev.WorkerAnnounced(refused))
     assert rig.job(job).status is JobStatus.FAILED
     assert rig.job(job).workflows["Load"].error == "no module x (hint: add it)"
     assert rig.workers["w0"].acks == [command.run]
@@ -91,7 +93,7 @@ def test_the_jobs_timeout_ends_it_with_a_reason() -> None:
 
 
 def test_a_part_that_overruns_is_ended() -> None:
-    rig = Rig(workers=1, cores=1, timing=Timing(overrun_s=5.0))
+    rig = Rig(workers=1, cores=1, timeouts=LeaderTimeouts(overrun_s=5.0))
     load = msgspec.structs.replace(workflow("Load", vus=1, duration_s=5.0), timeout_s=1.0)
     job = rig.submit(load)
     rig.run(10.0, reports=True)
@@ -102,7 +104,7 @@ def test_a_part_that_overruns_is_ended() -> None:
 
 
 def test_a_part_that_gets_nowhere_is_stuck() -> None:
-    rig = Rig(workers=1, cores=1, timing=Timing(stuck_s=20.0))
+    rig = Rig(workers=1, cores=1, timeouts=LeaderTimeouts(stuck_s=20.0))
     load = msgspec.structs.replace(workflow("Load", vus=1, duration_s=600.0), timeout_s=1.0)
     job = rig.submit(load)
     rig.run(30.0, reports=True)
@@ -159,10 +161,9 @@ def test_a_part_that_moves_gets_more_time_and_one_that_does_not_gets_none() -> N
             elapsed_s=2.0,
             extension="a long step",
         )
-        taken, _ = rig.leader.progress(
-            ReportProgress(worker="w0", group=1, parts=[part]), now_s=rig.now_s
-        )
-        granted.append(taken.extended_s.get("Load/0", 0.0))
+        rig.feed(ev.ProgressReported(ReportProgress(worker="w0", group=1, parts=[part])))
+        assert rig.answered is not None
+        granted.append(rig.answered.extended_s.get("Load/0", 0.0))
     assert granted == [15.0, 0.0, 7.5, 3.75, 1.875, 1.0, 0.0]
 
 
@@ -180,7 +181,7 @@ def test_a_cancel_does_not_wait_for_what_went_on_in_isolation_on_a_worker_that_d
         rig.run(10.0, reports=True)
         rig.workers["w0"].is_up = False
         rig.take_over()
-        rig.do(rig.leader.worker_down("w0", is_certain=False, now_s=rig.now_s))
+        rig.feed(ev.WorkerDown("w0", is_certain=False))
     rig.commit(CancelRequested(job=job, reason="enough"))
     rig.run(5.0)
     assert rig.records[job].status is JobStatus.CANCELLED

@@ -4,7 +4,8 @@ import pytest
 
 from hyperscale.jobs.committed.events import JobOptions, JobStatus
 from hyperscale.jobs.committed.outcome import outcome_of
-from hyperscale.jobs.leader.attempts import RATE_PER_CORE_MAX
+from hyperscale.jobs.leader import events as ev
+from hyperscale.jobs.leader.gaps import RATE_PER_CORE_MAX
 from hyperscale.jobs.messages import (
     AttemptId,
     Isolation,
@@ -14,6 +15,7 @@ from hyperscale.jobs.messages import (
     ReportProgress,
 )
 from hyperscale.plan.status import PartStatus
+from hyperscale.sansio.core import Tick
 from hyperscale.stats.merge import PartKey
 from hyperscale.stats.report import SeriesPoint
 from tests.jobs.builders import report, workflow
@@ -78,7 +80,7 @@ def test_the_seconds_of_a_dead_worker_stay_in_the_series() -> None:
         made = report(sequence=second + 1, elapsed_s=second + 1.0, total=(second + 1) * 50)
         made.steps[0].series = [SeriesPoint(second=second, total=50, failed=0, latency=b"")]
         part = PartProgress(run=run, report=made, elapsed_s=second + 1.0)
-        rig.leader.progress(ReportProgress(worker="w0", group=1, parts=[part]), now_s=rig.now_s)
+        rig.feed(ev.ProgressReported(ReportProgress(worker="w0", group=1, parts=[part])))
         rig.run(1.0)
     rig.kill("w0")
     rig.run(1.0)
@@ -106,9 +108,9 @@ def test_a_silent_worker_is_given_up_after_its_lease_and_its_load_begins_after_a
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
     rig.run(5.0, reports=True)
-    heard_s = rig.leader._desk.links.get("w0", now_s=rig.now_s).heard_s
+    heard_s = rig.leader.tables.workers.get("w0", now_s=rig.now_s).heard_s
     rig.workers["w0"].is_silent = True
-    rig.do(rig.leader.worker_down("w0", is_certain=False, now_s=rig.now_s))
+    rig.feed(ev.WorkerDown("w0", is_certain=False))
     rig.run(heard_s + 7.9 - rig.now_s)
     assert rig.job(job).workflows["Load"].parts[0].attempt == 1
     rig.run(1.0)
@@ -125,10 +127,10 @@ def test_one_of_many_silent_workers_is_given_up_only_after_the_margin() -> None:
     rig = Rig(workers=3, cores=1)
     job = rig.submit(workflow("Load", vus=2))
     rig.run(5.0, reports=True)
-    heard_s = rig.leader._desk.links.get("w0", now_s=rig.now_s).heard_s
+    heard_s = rig.leader.tables.workers.get("w0", now_s=rig.now_s).heard_s
     for name in ("w0", "w1"):
         rig.workers[name].is_silent = True
-        rig.do(rig.leader.worker_down(name, is_certain=False, now_s=rig.now_s))
+        rig.feed(ev.WorkerDown(name, is_certain=False))
     rig.run(heard_s + 9.9 - rig.now_s)
     assert [part.attempt for part in rig.job(job).workflows["Load"].parts] == [1, 1]
     rig.run(1.0)
@@ -139,7 +141,7 @@ def test_a_silent_worker_that_membership_sees_is_given_up_only_after_the_margin(
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
     rig.run(5.0, reports=True)
-    heard_s = rig.leader._desk.links.get("w0", now_s=rig.now_s).heard_s
+    heard_s = rig.leader.tables.workers.get("w0", now_s=rig.now_s).heard_s
     rig.workers["w0"].is_silent = True
     rig.run(heard_s + 9.9 - rig.now_s)
     assert rig.job(job).workflows["Load"].parts[0].attempt == 1
@@ -167,7 +169,7 @@ def test_a_run_that_is_given_up_is_not_renewed_when_its_worker_is_heard_again() 
     worker = rig.workers["w0"]
     assert worker.renewed == [first]
     worker.is_silent = True
-    rig.do(rig.leader.worker_down("w0", is_certain=False, now_s=rig.now_s))
+    rig.feed(ev.WorkerDown("w0", is_certain=False))
     rig.commits = False
     rig.run(8.5)
     worker.is_silent = False
@@ -197,10 +199,10 @@ def test_many_silent_at_once_are_held_for_a_while() -> None:
     job = rig.submit(workflow("Load", vus=1))
     rig.run(2.0)
     rig.workers["w0"].is_silent = True
-    rig.leader.hold(frozenset({"w0"}))
+    rig.feed(ev.WorkersHeld(frozenset({"w0"})))
     rig.run(20.0)
     assert rig.job(job).workflows["Load"].parts[0].attempt == 1
-    rig.leader.hold(frozenset())
+    rig.feed(ev.WorkersHeld(frozenset()))
     rig.run(1.0)
     assert rig.job(job).workflows["Load"].parts[0].attempt == 2
 
@@ -374,7 +376,7 @@ def test_the_load_of_a_dead_worker_ended_when_nobody_listened_there_any_more() -
     refused_s = rig.now_s + 0.1
     rig.run(1.0)
     rig.workers["w0"].is_up = False
-    rig.do(rig.leader.worker_down("w0", is_certain=True, now_s=rig.now_s, ended_s=refused_s))
+    rig.feed(ev.WorkerDown("w0", is_certain=True, ended_s=refused_s))
     (gap,) = rig.job(job).workflows["Load"].gaps
     assert gap.seconds <= 0.65  # half a second since the last report, and what followed it
 
@@ -388,19 +390,18 @@ def test_a_run_that_was_given_up_is_not_started_though_its_worker_comes_back() -
     rig.run(2.0)
     cut_s = rig.now_s
     away.is_silent = True
-    rig.do(rig.leader.worker_down("w0", is_certain=False, now_s=rig.now_s))
+    rig.feed(ev.WorkerDown("w0", is_certain=False))
     rig.commits = False
     rig.run(8.3)  # its lease is over, the margin is not
     away.is_silent = False
-    rig.do(rig.leader.worker_up("w0", now_s=rig.now_s))
+    rig.feed(ev.WorkerUp("w0"))
     rig.ready("w0")
     rig.run(0.5)
     assert first not in away.starts
     late = PartProgress(run=first, report=report("Load", total=50), elapsed_s=1.0)
-    _, effects = rig.leader.progress(
-        ReportProgress(worker="w0", group=1, parts=[late]), now_s=rig.now_s
-    )
-    assert effects == []  # what it sends does not count, and it is stopped once that is committed
+    progress = ev.ProgressReported(ReportProgress(worker="w0", group=1, parts=[late]))
+    (answer,) = rig.leader.handle(progress, now_s=rig.now_s)
+    assert isinstance(answer, ev.AnswerProgress)  # no stop before the revocation is committed
     away.readies = rig.commits = True
     rig.run(4.0)
     assert first not in away.starts
@@ -442,7 +443,7 @@ def test_what_came_while_the_leader_stood_still_is_heard_before_anyone_is_given_
     rig.run(2.0, reports=True)
     rig.now_s += 12.0  # longer than leases and their margin
     if first == "a tick":
-        rig.do(rig.leader.tick(now_s=rig.now_s))
+        rig.feed(Tick())
     for name in list(rig.workers):
         rig.finish(name, total=300)
     rig.run(1.0)

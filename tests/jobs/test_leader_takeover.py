@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from hyperscale.jobs.committed.events import Dispatched, JobOptions, JobStatus, Reply
+from hyperscale.jobs.committed.events import JobOptions, JobStatus, Reply, WorkflowDispatched
+from hyperscale.jobs.leader import events as ev
 from hyperscale.jobs.messages import (
     AnnouncePrepareFailed,
     AttemptId,
@@ -12,6 +13,7 @@ from hyperscale.jobs.messages import (
     PreparePart,
 )
 from hyperscale.jobs.worker_events import WorkerDown
+from hyperscale.sansio.core import Tick
 from tests.jobs.builders import plan, submission, workflow
 from tests.jobs.rig import Rig
 
@@ -68,7 +70,7 @@ def test_a_new_leader_waits_as_if_it_had_heard_a_silent_worker_just_then() -> No
     rig.run(3.0, reports=True)
     rig.workers["w0"].is_silent = True
     rig.take_over()
-    rig.do(rig.leader.worker_down("w0", is_certain=False, now_s=rig.now_s))
+    rig.feed(ev.WorkerDown("w0", is_certain=False))
     took_over_s = rig.now_s
     rig.run(7.9)
     assert rig.job(job).workflows["Load"].parts[0].attempt == 1
@@ -82,7 +84,7 @@ def test_the_end_of_what_another_leader_has_given_up_is_waited_for() -> None:
     job = rig.submit(workflow("Load", vus=1))
     rig.run(3.0, reports=True)
     rig.workers["w0"].is_silent = True
-    rig.do(rig.leader.worker_down("w0", is_certain=False, now_s=rig.now_s))
+    rig.feed(ev.WorkerDown("w0", is_certain=False))
     second = AttemptId(job, "Load", 0, 2)
     while rig.workers["w1"].phases.get(second) is not PartPhase.READY:
         rig.run(0.1)
@@ -170,14 +172,14 @@ def test_a_new_leader_picks_up_a_job_at_any_point() -> None:
 def test_who_follows_does_nothing() -> None:
     rig = Rig()
     job = rig.submit(workflow("Load"))
-    rig.leader.follow()
-    assert rig.leader.tick(now_s=rig.now_s) == []
-    assert rig.leader.wake_at_s() == float("inf")
+    rig.feed(ev.LostLeadership())
+    assert rig.leader.handle(Tick(), now_s=rig.now_s) == []
+    assert rig.leader.wake_at_s() is None
     assert rig.leader.view(job, now_s=rig.now_s) is None
     for worker in rig.workers.values():
         for run in worker.runs:
             finished = AnnouncePrepareFailed(worker=worker.name, group=1, run=run, error="x")
-            assert rig.leader.received(finished, now_s=rig.now_s) == []
+            assert rig.leader.handle(ev.WorkerAnnounced(finished), now_s=rig.now_s) == []
 
 
 def test_an_entry_that_was_there_before_it_led_changes_nothing() -> None:
@@ -185,15 +187,15 @@ def test_an_entry_that_was_there_before_it_led_changes_nothing() -> None:
     rig.submit(workflow("Load", vus=1))
     rig.workers["w0"].is_silent = True
     rig.take_over()
-    (event,) = [each for each in rig.events if isinstance(each, Dispatched)]
-    effects = rig.leader.applied(event, Reply(ok=True), now_s=rig.now_s)
+    (event,) = [each for each in rig.events if isinstance(each, WorkflowDispatched)]
+    effects = rig.leader.handle(ev.EventApplied(event, Reply(ok=True)), now_s=rig.now_s)
     assert not any(isinstance(getattr(e, "command", None), PreparePart) for e in effects)
 
 
-@pytest.mark.parametrize("last", ["the plan", "the dispatch"])
+@pytest.mark.parametrize("last", ["the request", "the dispatch"])
 def test_what_an_earlier_leader_had_no_time_to_begin_has_cores_of_its_own(last: str) -> None:
     rig = Rig(workers=3, cores=1)
-    rig.silences = Dispatched if last == "the plan" else PreparePart
+    rig.silences = WorkflowDispatched if last == "the request" else PreparePart
     job = rig.commit(submission("k", plan(workflow("Load"))))
     rig.run(1.0)
     rig.silences = None

@@ -39,7 +39,7 @@ def test_when_nobody_is_left_to_try_the_last_failure_is_told() -> None:
     assert ended.status is JobStatus.FAILED
     assert ended.workflows["Load"].error == (
         "given up after 2 attempts: an executor of the part died: exited with code 7 on w1; "
-        "nobody can run it: no other worker can take a part of 1 core"
+        "no worker can run it: no other worker can take a part of 1 core"
     )
 
 

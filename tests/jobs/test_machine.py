@@ -10,16 +10,15 @@ from hyperscale.jobs.committed.events import (
     Checkpoint,
     Checkpointed,
     Code,
-    Dispatch,
-    Dispatched,
     Event,
     JobFinished,
     JobStatus,
+    PartDispatch,
     PartEnded,
-    PartPlan,
+    PartRedispatched,
     Reply,
+    WorkflowDispatched,
     WorkflowEnded,
-    WorkflowsPlanned,
     encode,
 )
 from hyperscale.jobs.committed.keys import slot_of
@@ -62,10 +61,8 @@ class Book:
 
     def dispatch(self, job: str, name: str = "Load", *cores: int) -> None:
         sizes = cores or (2,)
-        slots = [PartPlan(sum(sizes[:i]), size) for i, size in enumerate(sizes)]
-        assert self.put(WorkflowsPlanned(job=job, parts={name: slots})).ok
-        dispatches = [Dispatch(i, 1, f"w{i}") for i in range(len(sizes))]
-        assert self.put(Dispatched(job=job, workflow=name, dispatches=dispatches)).ok
+        parts = [PartDispatch(sum(sizes[:i]), size, f"w{i}") for i, size in enumerate(sizes)]
+        assert self.put(WorkflowDispatched(job=job, workflow=name, parts=parts)).ok
 
     def finish(
         self,
@@ -190,11 +187,11 @@ def test_an_attempt_follows_the_last_one() -> None:
     book = Book()
     job = book.submit()
     book.dispatch(job)
-    again = Dispatched(job=job, workflow="Load", dispatches=[Dispatch(0, 2, "w9")])
+    again = PartRedispatched(job=job, workflow="Load", part=0, attempt=2, worker="w9")
     assert book.put(again).code is Code.STALE_ATTEMPT  # the first is still open
     assert book.put(revoke(job)).ok
     for attempt in (1, 3):
-        other = Dispatched(job=job, workflow="Load", dispatches=[Dispatch(0, attempt, "w9")])
+        other = PartRedispatched(job=job, workflow="Load", part=0, attempt=attempt, worker="w9")
         assert book.put(other).code is Code.STALE_ATTEMPT
     assert book.put(again).ok
     assert book.job(job).workflows["Load"].parts[0].worker == "w9"
@@ -206,7 +203,7 @@ def test_the_result_of_a_revoked_attempt_decides_nothing() -> None:
     book.dispatch(job)
     book.put(revoke(job))
     assert book.finish(job).code is Code.STALE_ATTEMPT
-    book.put(Dispatched(job=job, workflow="Load", dispatches=[Dispatch(0, 2, "w1")]))
+    book.put(PartRedispatched(job=job, workflow="Load", part=0, attempt=2, worker="w1"))
     assert book.finish(job).code is Code.STALE_ATTEMPT
     assert book.finish(job, attempt=2, status=PartStatus.FAILED, error="boom").ok
     assert book.finish(job, attempt=1).code is Code.TERMINAL
@@ -292,10 +289,9 @@ def test_a_checkpoint_shows_that_the_job_runs() -> None:
 def test_a_dependent_is_not_dispatched_before_its_dependency_has_completed() -> None:
     book = Book()
     job = book.submit(workflow("A"), workflow("B", "A"))
-    book.put(WorkflowsPlanned(job=job, parts={"A": [PartPlan(0, 1)], "B": [PartPlan(0, 1)]}))
-    early = Dispatched(job=job, workflow="B", dispatches=[Dispatch(0, 1, "w0")])
+    early = WorkflowDispatched(job=job, workflow="B", parts=[PartDispatch(0, 1, "w0")])
     assert "waits for A" in book.put(early).error
-    book.put(Dispatched(job=job, workflow="A", dispatches=[Dispatch(0, 1, "w0")]))
+    book.dispatch(job, "A")
     assert not book.put(early).ok
     book.finish(job, "A")
     assert book.put(early).ok
@@ -364,9 +360,9 @@ def test_after_a_cancel_nothing_is_dispatched() -> None:
     job = book.submit(workflow("A"), workflow("B"))
     book.dispatch(job, "A")
     assert book.put(CancelRequested(job=job, reason="enough", by="me")).ok
-    planned = WorkflowsPlanned(job=job, parts={"B": [PartPlan(0, 1)]})
-    assert book.put(planned).code is Code.CANCELLING
-    late = Dispatched(job=job, workflow="A", dispatches=[Dispatch(0, 2, "w1")])
+    unstarted = WorkflowDispatched(job=job, workflow="B", parts=[PartDispatch(0, 1, "w0")])
+    assert not book.put(unstarted).ok
+    late = PartRedispatched(job=job, workflow="A", part=0, attempt=2, worker="w1")
     assert book.put(late).code is Code.CANCELLING
     states = book.job(job).workflows
     assert states["A"].status is WorkflowStatus.CANCELLING
@@ -397,7 +393,7 @@ def test_a_threshold_fails_the_workflow_that_has_it_and_cancels_the_others() -> 
             job=job,
             reason="stopped by the threshold of A",
             status=JobStatus.FAILED,
-            workflow="A",
+            aborted_by="A",
             workflow_reason="stopped by its threshold p99",
         )
     )
@@ -467,7 +463,7 @@ def test_an_ended_job_leaves_a_row_and_its_record_goes_to_the_history() -> None:
     book.finish(job)
     book.put(JobFinished(job=job, status=JobStatus.COMPLETED))
     kinds = [kind for _, kind, _ in book.rows]
-    assert kinds == ["submitted", "planned", "dispatched", "finished_part", "finished"]
+    assert kinds == ["submitted", "dispatched", "finished_part", "finished"]
     record = decode_job(book.rows[-1][2])
     assert record.workflows["Load"].parts[0].report == encoded(report())
     assert book.job(job).workflows["Load"].parts[0].report == b""

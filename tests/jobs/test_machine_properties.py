@@ -11,15 +11,14 @@ from hyperscale.jobs.committed.events import (
     CancelRequested,
     Checkpoint,
     Checkpointed,
-    Dispatch,
-    Dispatched,
     Event,
     JobFinished,
     JobStatus,
+    PartDispatch,
     PartEnded,
-    PartPlan,
+    PartRedispatched,
+    WorkflowDispatched,
     WorkflowEnded,
-    WorkflowsPlanned,
     encode,
 )
 from hyperscale.jobs.committed.keys import job_id
@@ -49,28 +48,25 @@ elapsed = st.floats(0, 60)
 EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(submission, st.sampled_from((*KEYS, "")), st.sampled_from(PLANS)),
     st.builds(
-        WorkflowsPlanned,
+        WorkflowDispatched,
         job=jobs,
-        parts=st.dictionaries(
-            names,
-            st.sampled_from(
-                [
-                    [PartPlan(0, 1)],
-                    [PartPlan(0, 2), PartPlan(2, 1)],
-                    [PartPlan(0, 1), PartPlan(0, 1)],
-                    [],
-                ]
-            ),
-            max_size=3,
+        workflow=names,
+        parts=st.sampled_from(
+            [
+                [PartDispatch(0, 1, "w0")],
+                [PartDispatch(0, 2, "w0"), PartDispatch(2, 1, "w1")],
+                [PartDispatch(0, 1, "w0"), PartDispatch(0, 1, "w1")],
+                [],
+            ]
         ),
     ),
     st.builds(
-        Dispatched,
+        PartRedispatched,
         job=jobs,
         workflow=names,
-        dispatches=st.lists(
-            st.builds(Dispatch, parts, attempts, st.sampled_from(["w0", "w1"])), max_size=2
-        ),
+        part=parts,
+        attempt=attempts,
+        worker=st.sampled_from(["w0", "w1"]),
     ),
     st.builds(
         AttemptRevoked,
@@ -107,7 +103,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
         job=jobs,
         reason=st.just("enough"),
         status=ends,
-        workflow=names,
+        aborted_by=names,
         workflow_reason=st.sampled_from(["", "p99"]),
     ),
     st.builds(JobFinished, job=jobs, status=ends),
@@ -121,9 +117,10 @@ def stories(draw: st.DrawFn) -> list[Event]:
     life: list[Event] = [submission(KEYS[0], draw(st.sampled_from(PLANS)))]
     for name in "ABC":
         life += [
-            WorkflowsPlanned(job=job, parts={name: [PartPlan(0, 2), PartPlan(2, 1)]}),
-            Dispatched(
-                job=job, workflow=name, dispatches=[Dispatch(0, 1, "w0"), Dispatch(1, 1, "w1")]
+            WorkflowDispatched(
+                job=job,
+                workflow=name,
+                parts=[PartDispatch(0, 2, "w0"), PartDispatch(2, 1, "w1")],
             ),
             *(
                 PartEnded(job=job, workflow=name, part=part, attempt=1, status=PartStatus.COMPLETED)

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from hyperscale._native import Histogram
 from hyperscale.jobs.agent.merge import MERGED_PER_S, RECENT_S, PartMerge
 from hyperscale.jobs.committed.state import Part
-from hyperscale.jobs.leader.attempts import LiveRun, LiveWorkflow
-from hyperscale.jobs.messages import AttemptId, DeliverResult
+from hyperscale.jobs.leader.statistics import WorkflowStatistics, final_report
+from hyperscale.jobs.messages import AttemptId
 from hyperscale.plan import StepKind, StepPlan, WorkflowPlan
-from hyperscale.plan.status import PartStatus
 from hyperscale.stats.merge import WorkflowStats
 from hyperscale.stats.report import PartReport, SeriesPoint, StepCounts, StepReport
 from hyperscale.stats.series import SeriesValue
@@ -77,25 +76,11 @@ def steady(seconds: int, steps: int, *, every_s: int = 5) -> list[PartReport]:
 
 def committed(report: PartReport, *, parts: int) -> bytes:
     """What the log has of a part that ended so, as one of so many."""
-    run = LiveRun(
-        id=RUN,
-        worker="w0",
-        parts=parts,
-        first_slot=0,
-        cores=1,
-        vus=1,
-        began_s=0.0,
-        iterations_done=0,
-        is_inherited=False,
-    )
-    result = DeliverResult(
-        worker="w0", group=1, run=RUN, status=PartStatus.COMPLETED, report=report
-    )
-    return run.ending(PartStatus.COMPLETED, None, result).report
+    return final_report(report, parts=parts)
 
 
 def result_of(report: PartReport, *, steps: int, parts: int = 1) -> WorkflowStats:
-    live = LiveWorkflow(load(steps))
+    live = WorkflowStatistics(load(steps))
     record = committed(report, parts=parts)
     live.remember([Part(first_slot=0, cores=1, attempt=1, elapsed_s=1.0, report=record)])
     return live.stats

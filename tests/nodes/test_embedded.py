@@ -18,7 +18,7 @@ from hyperscale.lab.cluster import why_not_ready
 from hyperscale.membership.events import DatagramReceived, DialAnswered, MemberState
 from hyperscale.membership.messages import Gossip, Sender
 from hyperscale.nodes.identity import remember_name
-from hyperscale.nodes.jobs.jobs_driver import JobsDriver
+from hyperscale.nodes.jobs.job_leaders import JobLeaders
 from hyperscale.nodes.jobs.service import JobsService
 from hyperscale.nodes.manager import manager_duties
 from hyperscale.nodes.member import open_member
@@ -37,10 +37,10 @@ def worker(*seeds: str, **tables: Any) -> WorkerServer:
     return WorkerServer({"listen": ANY_PORT, "discovery": {"seeds": list(seeds)}, **tables})
 
 
-def jobs_of(node: ManagerServer) -> JobsDriver:
+def jobs_of(node: ManagerServer) -> JobLeaders:
     (duty,) = (each for each in node._duties.services if isinstance(each, JobsService))
-    assert duty.driver is not None
-    return duty.driver
+    assert duty.leaders is not None
+    return duty.leaders
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
@@ -76,7 +76,9 @@ def test_a_manager_and_a_worker_meet_and_part() -> None:
             await second.wait_ready(timeout_s=0.01)
         third = worker(first.address, node={"cores": 1})
         await third.start(timeout_s=60)
-        assert jobs_of(first).allocator.free() == {third.node_id: 1}  # ready: a job can use it
+        assert jobs_of(first).allocator.allocator.free() == {
+            third.node_id: 1
+        }  # ready: a job can use it
         await until_async(lambda: len(first.members()) == 2)
         assert {member.node for member in third.members()} == {first.node_id, third.node_id}
         await third.graceful_shutdown()

@@ -1,7 +1,6 @@
 """What a manager keeps of jobs and workers, and for how long. A manager in this process."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -30,9 +29,10 @@ from hyperscale.membership.events import (
 )
 from hyperscale.membership.messages import ClaimedState, Gossip, Sender
 from hyperscale.nodes.jobs import output as outputs
-from hyperscale.nodes.jobs.jobs_driver import JobsDriver
+from hyperscale.nodes.jobs.job_leaders import JobLeaders
 from hyperscale.nodes.jobs.output import Outputs
 from hyperscale.nodes.jobs.service import JobsService
+from hyperscale.nodes.ledger.peers import MemberPeers
 from hyperscale.plan.status import PartStatus
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError
@@ -45,16 +45,17 @@ OLD = Limits(ended_jobs=0)
 
 
 @asynccontextmanager
-async def managing(directory: Path) -> AsyncIterator[tuple[ManagerServer, JobsDriver]]:
+async def managing(directory: Path) -> AsyncIterator[tuple[ManagerServer, JobLeaders]]:
     node = ManagerServer(
         {"node": {"data_dir": str(directory)}, "listen": {"port": 0, "http_port": 0}}
     )
     await node.start(timeout_s=60)
     try:
         (duty,) = (each for each in node._duties.services if isinstance(each, JobsService))
-        assert duty.driver is not None
-        await until_async(lambda: bool(duty.driver and duty.driver.allocator.is_leading))
-        yield node, duty.driver
+        leaders = duty.leaders
+        assert leaders is not None
+        await until_async(lambda: leaders.allocator.allocator.is_leading)
+        yield node, leaders
     finally:
         await node.graceful_shutdown()
 
@@ -81,16 +82,16 @@ async def test_silence_is_put_down_to_the_network_if_more_than_half_of_all_fall_
     tmp_path: Path,
 ) -> None:
     dead = ["w1", "w2"]
-    async with managing(tmp_path) as (node, driver):
+    async with managing(tmp_path) as (node, leaders):
         join(node, "w3")
         for name in dead:
             died = MemberDied(
                 member(name, MemberState.DEAD), ClaimedState.SILENT, is_from_gossip=False
             )
-            driver.member_changed(died)
-        two_of_three = driver._held(time.monotonic())
+            leaders.member_changed(died)
+        two_of_three = leaders.update_held()
         join(node, "w4")
-        two_of_four = driver._held(time.monotonic())
+        two_of_four = leaders.update_held()
     assert two_of_three == frozenset(dead)
     assert two_of_four == frozenset()
 
@@ -112,35 +113,32 @@ def printed(job: str, text: str = "hello\n", *, number: int = 0) -> ForwardOutpu
 
 @on_loop
 async def test_what_is_kept_of_a_job_goes_when_the_job_does(tmp_path: Path) -> None:
-    async with managing(tmp_path) as (_, driver):
+    async with managing(tmp_path) as (_, leaders):
 
         async def submit(key: str) -> tuple[str, int]:
-            done = await driver.ledger.submit(key, encode(submission(key)))
+            done = await leaders.ledger.submit(key, encode(submission(key)))
             return decode_reply(done.reply).job, done.group
 
         async def execute(group: int, event: Event) -> None:
-            assert decode_reply((await driver.ledger.execute(group, encode(event))).reply).ok
+            assert decode_reply((await leaders.ledger.execute(group, encode(event))).reply).ok
 
         job, group = await submit("k1")
-        await until_async(lambda: any(wish.job == job for wish in driver._asks.values()))
-        driver.output.add(printed(job))
-        driver.output.add(printed("default.1-nobody"))
-        driver._forget()
-        assert driver.output.get(job) is not None
-        assert driver.output.get("default.1-nobody") is None
-        assert driver._asks
-        machine = driver.ledger.machine(group)
+        leaders.output.add(printed(job))
+        leaders.output.add(printed("default.1-nobody"))
+        leaders.forget_ended()
+        assert leaders.output.get(job) is not None
+        assert leaders.output.get("default.1-nobody") is None
+        machine = leaders.ledger.machine(group)
         assert isinstance(machine, JobMachine)
         await execute(group, CancelRequested(job=job, reason="no more", by="test"))
         await until_async(lambda: not list(machine.jobs()))
-        driver._forget()
-        assert not driver._asks
-        assert driver.output.get(job) is not None  # whoever watches it late has it still
+        leaders.forget_ended()
+        assert leaders.output.get(job) is not None  # whoever watches it late has it still
         machine._limits = OLD
         await submit("k2")
         assert machine.job(job) is None
-        driver._forget()
-        assert driver.output.get(job) is None
+        leaders.forget_ended()
+        assert leaders.output.get(job) is None
 
 
 @on_loop
@@ -148,13 +146,13 @@ async def test_a_job_that_printed_more_than_a_message_holds_is_watched_to_its_en
     tmp_path: Path,
 ) -> None:
     text = "x" * 600_000
-    async with managing(tmp_path) as (node, driver):
-        done = await driver.ledger.submit("k1", encode(submission("k1")))
+    async with managing(tmp_path) as (node, leaders):
+        done = await leaders.ledger.submit("k1", encode(submission("k1")))
         job = decode_reply(done.reply).job
         for number in range(1, 41):
-            driver.output.add(printed(job, text, number=number))
-        await driver.ledger.execute(done.group, encode(CancelRequested(job=job, reason="enough")))
-        machine = driver.ledger.machine(done.group)
+            leaders.output.add(printed(job, text, number=number))
+        await leaders.ledger.execute(done.group, encode(CancelRequested(job=job, reason="enough")))
+        machine = leaders.ledger.machine(done.group)
         assert isinstance(machine, JobMachine)
         await until_async(lambda: not list(machine.jobs()))
         async with HyperscaleClient([node.address]) as client:
@@ -172,11 +170,13 @@ async def test_a_job_that_printed_more_than_a_message_holds_is_watched_to_its_en
 async def test_the_heir_of_a_group_that_is_gone_takes_what_its_workers_still_keep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with managing(tmp_path) as (_, driver):
-        await until_async(lambda: bool(driver.leaders))
+    async with managing(tmp_path) as (_, leaders):
+        await until_async(lambda: bool(leaders.led()))
         sent: list[object] = []
-        monkeypatch.setattr(driver, "_send", lambda _worker, message: sent.append(message))
-        groups = driver.ledger.topology.groups
+        monkeypatch.setattr(
+            MemberPeers, "send", lambda _peers, _node, message: sent.append(message)
+        )
+        groups = leaders.ledger.topology.groups
         groups[99] = GroupRecord(
             number=99,
             voters=[],
@@ -185,12 +185,12 @@ async def test_the_heir_of_a_group_that_is_gone_takes_what_its_workers_still_kee
             slots=[],
             leader=0,
             state=GroupState.DESTROYED,
-            heir=next(iter(driver.leaders)),
+            heir=leaders.led()[0],
         )
         run = AttemptId("default.99-old", "Load", 0, 1)
         status = PartStatus.COMPLETED
         done = DeliverResult(worker="w1", group=99, run=run, status=status, report=None)
-        driver.received(cast("InboundCall", None), done)
+        leaders.announced(cast("InboundCall", None), done)
         del groups[99]
     assert [each.run for each in sent if isinstance(each, AcknowledgeResult)] == [run]
 
@@ -227,14 +227,14 @@ def test_what_all_jobs_print_is_bounded_and_the_oldest_goes_first(
 async def test_whoever_takes_the_place_of_an_allocator_is_asked_before_a_job_is_let_in(
     tmp_path: Path,
 ) -> None:
-    async with managing(tmp_path) as (_, driver):
+    async with managing(tmp_path) as (_, leaders):
         now_s = asyncio.get_running_loop().time
-        driver.allocator.handle(LostAllocator(), now_s=time.monotonic())
+        leaders.allocator.feed(LostAllocator())
         with pytest.raises(RemoteError, match="does not grant cores"):
-            driver.told_room()
-        assert await driver.room(until_s=now_s()) == GetQueueRoomReply(room=1)
-        asking = asyncio.ensure_future(driver.room(until_s=now_s() + 60))
+            leaders.allocator.room_here()
+        assert await leaders.allocator.room(until_s=now_s()) == GetQueueRoomReply(room=1)
+        asking = asyncio.ensure_future(leaders.allocator.room(until_s=now_s() + 60))
         done, _ = await asyncio.wait([asking], timeout=0.01)
         assert not done
-        driver.allocator.handle(BecameAllocator(()), now_s=time.monotonic())
-        assert await asking == GetQueueRoomReply(room=driver.allocator.room)
+        leaders.allocator.feed(BecameAllocator(()))
+        assert await asking == GetQueueRoomReply(room=leaders.allocator.allocator.room)

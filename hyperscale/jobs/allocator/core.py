@@ -275,6 +275,7 @@ class Allocator:
         request.heard_s = now_s
         request.grant = RequestCoresReply(
             ask=request.id,
+            group=message.group,
             state=AskState.GRANTED,
             shares=decision.shares,
             shared=decision.shared,

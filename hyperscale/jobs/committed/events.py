@@ -51,32 +51,33 @@ class JobSubmitted(Struct, tag="submitted", frozen=True, kw_only=True):
     by: str = ""
 
 
-class PartPlan(Struct, frozen=True):
-    """One part of a workflow: the slots `first_slot` ... `first_slot + cores - 1`."""
+class PartDispatch(Struct, frozen=True):
+    """One part of a workflow, slots `first_slot` ... `first_slot + cores - 1`, and its worker."""
 
     first_slot: int
     cores: int
-
-
-class WorkflowsPlanned(Struct, tag="planned", frozen=True, kw_only=True):
-    """Into which parts workflows were split. Once for each workflow."""
-
-    job: str
-    parts: dict[str, list[PartPlan]]  # by workflow
-
-
-class Dispatch(Struct, frozen=True):
-    part: int
-    attempt: int  # the part's last one + 1
     worker: str
 
 
-class Dispatched(Struct, tag="dispatched", frozen=True, kw_only=True):
-    """Parts of a workflow are given to workers. Committed before any worker hears of it."""
+class WorkflowDispatched(Struct, tag="dispatched", frozen=True, kw_only=True):
+    """A workflow is split into parts, and the first attempt of each is given to a worker.
+
+    Committed once per workflow, before any worker hears of it.
+    """
 
     job: str
     workflow: str
-    dispatches: list[Dispatch]
+    parts: list[PartDispatch]
+
+
+class PartRedispatched(Struct, tag="redispatched", frozen=True, kw_only=True):
+    """The next attempt of a part is given to a worker. Committed before the worker hears of it."""
+
+    job: str
+    workflow: str
+    part: int
+    attempt: int  # the part's last attempt + 1
+    worker: str
 
 
 class AttemptRevoked(Struct, tag="revoked", frozen=True, kw_only=True):
@@ -146,9 +147,8 @@ class CancelRequested(Struct, tag="cancel", frozen=True, kw_only=True):
     reason: str
     by: str = ""
     status: JobStatus = JobStatus.CANCELLED  # what the job ends as: CANCELLED, TIMEOUT, FAILED
-    # The workflow that caused it (a threshold), and what is said of that one.
-    workflow: str = ""
-    workflow_reason: str = ""
+    aborted_by: str = ""  # the workflow whose threshold ended the job
+    workflow_reason: str = ""  # why that workflow ended; `reason` is about the job
 
 
 class JobFinished(Struct, tag="finished", frozen=True, kw_only=True):
@@ -160,8 +160,8 @@ class JobFinished(Struct, tag="finished", frozen=True, kw_only=True):
 
 
 JobEvent = (
-    WorkflowsPlanned
-    | Dispatched
+    WorkflowDispatched
+    | PartRedispatched
     | AttemptRevoked
     | Checkpointed
     | PartEnded

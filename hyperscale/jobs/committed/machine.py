@@ -28,16 +28,16 @@ from hyperscale.jobs.committed.events import (
     CancelRequested,
     Checkpointed,
     Code,
-    Dispatched,
     Event,
     JobEvent,
     JobFinished,
     JobStatus,
     JobSubmitted,
     PartEnded,
+    PartRedispatched,
     Reply,
+    WorkflowDispatched,
     WorkflowEnded,
-    WorkflowsPlanned,
     decode,
     encode,
     kind_of,
@@ -55,11 +55,11 @@ from hyperscale.jobs.committed.transitions import (
     Refuse,
     cancelled,
     checkpointed,
-    dispatched,
     job_finished,
-    planned,
+    part_redispatched,
     revoked,
     sub_finished,
+    workflow_dispatched,
     workflow_ended,
 )
 from hyperscale.plan.dag import find_cycle
@@ -167,10 +167,10 @@ class JobMachine:
             case Checkpointed():
                 checkpointed(job, event, now_ms)
                 return _OK  # too many, and too large, for the history
-            case WorkflowsPlanned():
-                is_new = planned(job, event, now_ms)
-            case Dispatched():
-                is_new = dispatched(job, event, now_ms)
+            case WorkflowDispatched():
+                is_new = workflow_dispatched(job, event, now_ms)
+            case PartRedispatched():
+                is_new = part_redispatched(job, event, now_ms)
             case AttemptRevoked():
                 is_new = revoked(job, event, now_ms)
             case PartEnded():

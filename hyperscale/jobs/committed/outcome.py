@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.state import Job, Part
-from hyperscale.jobs.leader.attempts import LiveWorkflow, decode_report
+from hyperscale.jobs.leader.statistics import WorkflowStatistics, decode_report
 from hyperscale.stats.attempt_results import GapResult, SegmentResult, UsageResult
 from hyperscale.stats.merge import WorkflowStats
 
@@ -59,7 +59,7 @@ def outcome_of(job: Job) -> JobEnd:
     """What a job came to. Needs the record of the history: a live row has no reports."""
     ends, segments, gaps, usage = [], [], [], []
     for name, workflow in job.workflows.items():
-        live = LiveWorkflow(job.plan_of(name))
+        live = WorkflowStatistics(job.plan_of(name))
         live.remember(workflow.parts)
         ends.append(
             WorkflowEnd(

@@ -114,11 +114,13 @@ class Part(Struct, kw_only=True, omit_defaults=True):
         return self.status is not None
 
 
-class Stop(Struct, frozen=True, kw_only=True):
+class Stop(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A workflow or job is to end early: as what, and why."""
 
     status: JobStatus
     reason: str
+    aborted_by: str = ""  # of a job: the workflow whose threshold ended it
+    failed_dependency: str = ""  # of a workflow: the one that failed, so that this cannot start
 
 
 class Workflow(Struct, kw_only=True, omit_defaults=True):
@@ -129,7 +131,6 @@ class Workflow(Struct, kw_only=True, omit_defaults=True):
     stop: Stop | None = None
     ended_as: JobStatus | None = None  # COMPLETED, FAILED, CANCELLED or TIMEOUT
     ended_ms: int = 0
-    planned_ms: int = 0
 
     @property
     def has_ended(self) -> bool:
@@ -186,7 +187,7 @@ class Job(Struct, kw_only=True, omit_defaults=True):
     def plan_of(self, workflow: str) -> WorkflowPlan:
         return next(plan for plan in self.plan.workflows if plan.name == workflow)
 
-    def runs(self) -> Iterator[tuple[AttemptId, Part]]:
+    def attempts(self) -> Iterator[tuple[AttemptId, Part]]:
         """The open ones."""
         for name, workflow in self.workflows.items():
             for index, part in enumerate(workflow.parts):
@@ -243,6 +244,7 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: JobStatus
     file: str
     reason: str = ""  # why it ended as it did; while it waits for cores, for what
+    aborted_by: str = ""  # the workflow whose threshold ended the job
     position: int = 0  # its place in the queue for cores; 0: not in it
     submitted_ms: int = 0
     started_ms: int = 0
@@ -256,6 +258,7 @@ def view_of(job: Job) -> JobView:
         status=job.status,
         file=job.plan.file,
         reason=job.reason or (job.stop.reason if job.stop else ""),
+        aborted_by=job.stop.aborted_by if job.stop else "",
         submitted_ms=job.submitted_ms,
         started_ms=job.started_ms,
         ended_ms=job.ended_ms,

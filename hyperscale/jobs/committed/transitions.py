@@ -14,14 +14,13 @@ from hyperscale.jobs.committed.events import (
     Checkpoint,
     Checkpointed,
     Code,
-    Dispatch,
-    Dispatched,
     JobFinished,
     JobStatus,
+    PartDispatch,
     PartEnded,
-    PartPlan,
+    PartRedispatched,
+    WorkflowDispatched,
     WorkflowEnded,
-    WorkflowsPlanned,
 )
 from hyperscale.jobs.committed.state import (
     JOB_ENDS,
@@ -48,72 +47,74 @@ class Refuse(Exception):  # noqa: N818 -- a refusal is an answer, not an error
         self.message = message
 
 
-def planned(job: Job, event: WorkflowsPlanned, now_ms: int) -> bool:
-    if job.stop is not None:
-        raise Refuse(Code.CANCELLING, f"job {job.id} is being stopped")
-    is_new = [_check_plan(_workflow(job, name), name, p) for name, p in event.parts.items()]
-    if not all(is_new):
-        return False
-    for name, parts in event.parts.items():
-        workflow = job.workflows[name]
-        workflow.parts = [Part(first_slot=part.first_slot, cores=part.cores) for part in parts]
-        workflow.planned_ms = now_ms
-    return True
-
-
-def _check_plan(workflow: Workflow, name: str, parts: Sequence[PartPlan]) -> bool:
-    """Whether the plan is new; False if it is the one that is there."""
-    if workflow.parts:
-        if [PartPlan(part.first_slot, part.cores) for part in workflow.parts] == list(parts):
-            return False
-        raise Refuse(Code.TERMINAL, f"{name} has been planned already")
-    if workflow.has_ended:
-        raise Refuse(Code.TERMINAL, f"{name} has ended")
-    if not 0 < len(parts) <= PARTS_MAX:
-        raise Refuse(Code.INVALID, f"{name}: {len(parts):,} parts; 1 to {PARTS_MAX:,} are possible")
-    is_row = all(b.first_slot == a.first_slot + a.cores for a, b in pairwise(parts))
-    if parts[0].first_slot != 0 or not is_row or any(part.cores < 1 for part in parts):
-        raise Refuse(Code.INVALID, f"{name}: its slots must follow each other from 0")
-    return True
-
-
-def dispatched(job: Job, event: Dispatched, now_ms: int) -> bool:
+def workflow_dispatched(job: Job, event: WorkflowDispatched, now_ms: int) -> bool:
     workflow = _workflow(job, event.workflow)
-    if workflow.has_ended:
-        raise Refuse(Code.TERMINAL, f"{event.workflow} has ended")
-    if job.stop is not None or workflow.stop is not None:
-        raise Refuse(Code.CANCELLING, f"{event.workflow} is being stopped")
-    for name in job.plan_of(event.workflow).depends:
-        if job.workflows[name].ended_as is not JobStatus.COMPLETED:
-            raise Refuse(Code.INVALID, f"{event.workflow} waits for {name}")
-    parts = {dispatch.part for dispatch in event.dispatches}
-    if not parts or len(parts) != len(event.dispatches):
-        raise Refuse(Code.INVALID, "each dispatch names another part, and there is at least one")
-    for dispatch in event.dispatches:
-        _check_dispatch(workflow, dispatch)
-    for dispatch in event.dispatches:
-        part = workflow.parts[dispatch.part]
-        part.attempt, part.worker, part.is_open = dispatch.attempt, dispatch.worker, True
-        part.seen_ms = now_ms
-    if workflow.status is WorkflowStatus.PENDING:
-        workflow.become(WorkflowStatus.DISPATCHED)
+    if workflow.parts and _has_same_parts(workflow, event.parts):
+        return False
+    _check_may_dispatch(job, event.workflow, workflow)
+    if workflow.parts:
+        raise Refuse(Code.TERMINAL, f"{event.workflow} has been dispatched already")
+    _check_slots(event.workflow, event.parts)
+    workflow.parts = [
+        Part(
+            first_slot=part.first_slot,
+            cores=part.cores,
+            attempt=1,
+            worker=part.worker,
+            is_open=True,
+            seen_ms=now_ms,
+        )
+        for part in event.parts
+    ]
+    workflow.become(WorkflowStatus.DISPATCHED)
     if job.status is JobStatus.SUBMITTED:
         job.become(JobStatus.DISPATCHING)
         job.started_ms = now_ms
     return True
 
 
-def _check_dispatch(workflow: Workflow, dispatch: Dispatch) -> None:
-    part = _part(workflow, dispatch.part)
+def _has_same_parts(workflow: Workflow, parts: Sequence[PartDispatch]) -> bool:
+    """Return True if this very dispatch was applied before and every attempt is still the first."""
+    known = [PartDispatch(part.first_slot, part.cores, part.worker) for part in workflow.parts]
+    return known == list(parts) and all(part.attempt == 1 for part in workflow.parts)
+
+
+def _check_slots(name: str, parts: Sequence[PartDispatch]) -> None:
+    if not 0 < len(parts) <= PARTS_MAX:
+        raise Refuse(Code.INVALID, f"{name}: {len(parts):,} parts; 1 to {PARTS_MAX:,} are possible")
+    is_row = all(b.first_slot == a.first_slot + a.cores for a, b in pairwise(parts))
+    if parts[0].first_slot != 0 or not is_row or any(part.cores < 1 for part in parts):
+        raise Refuse(Code.INVALID, f"{name}: its slots must follow each other from 0")
+
+
+def part_redispatched(job: Job, event: PartRedispatched, now_ms: int) -> bool:
+    workflow = _workflow(job, event.workflow)
+    _check_may_dispatch(job, event.workflow, workflow)
+    part = _part(workflow, event.part)
     if part.has_ended:
-        raise Refuse(Code.TERMINAL, f"part {dispatch.part} has ended")
-    if part.is_open or dispatch.attempt != part.attempt + 1:
+        raise Refuse(Code.TERMINAL, f"part {event.part} has ended")
+    if part.is_open or event.attempt != part.attempt + 1:
         state = "still open" if part.is_open else "revoked"
         raise Refuse(
             Code.STALE_ATTEMPT,
-            f"part {dispatch.part} is at attempt {part.attempt}, {state}; "
-            f"{dispatch.attempt} cannot follow",
+            f"part {event.part} is at attempt {part.attempt}, {state}; "
+            f"{event.attempt} cannot follow",
         )
+    part.attempt, part.worker, part.is_open = event.attempt, event.worker, True
+    part.seen_ms = now_ms
+    if workflow.status is WorkflowStatus.PENDING:
+        workflow.become(WorkflowStatus.DISPATCHED)
+    return True
+
+
+def _check_may_dispatch(job: Job, name: str, workflow: Workflow) -> None:
+    if workflow.has_ended:
+        raise Refuse(Code.TERMINAL, f"{name} has ended")
+    if job.stop is not None or workflow.stop is not None:
+        raise Refuse(Code.CANCELLING, f"{name} is being stopped")
+    for dependency in job.plan_of(name).depends:
+        if job.workflows[dependency].ended_as is not JobStatus.COMPLETED:
+            raise Refuse(Code.INVALID, f"{name} waits for {dependency}")
 
 
 def checkpointed(job: Job, event: Checkpointed, now_ms: int) -> bool:
@@ -263,13 +264,13 @@ def cancelled(job: Job, event: CancelRequested, now_ms: int) -> bool:
         raise Refuse(Code.INVALID, f"no job is stopped as {event.status.value}")
     if job.stop is not None or job.status is JobStatus.COMPLETING:
         return False
-    job.stop = Stop(status=event.status, reason=event.reason)
+    job.stop = Stop(status=event.status, reason=event.reason, aborted_by=event.aborted_by)
     job.become(JobStatus.CANCELLING)
     # Of a job that failed, the others are cancelled; only the cause has failed.
     status = JobStatus.CANCELLED if event.status is JobStatus.FAILED else event.status
     for name, workflow in job.workflows.items():
         if not workflow.has_ended and workflow.stop is None:
-            if name == event.workflow and event.workflow_reason:
+            if name == event.aborted_by and event.workflow_reason:
                 stop = Stop(status=event.status, reason=event.workflow_reason)
             elif not workflow.attempts:
                 reason = f"never started: {event.reason}"
@@ -366,19 +367,21 @@ def _cancel_dependents(job: Job, now_ms: int) -> None:
             workflow = job.workflows[plan.name]
             cause = None if workflow.has_ended else _cause(job, plan.depends)
             if cause is not None:
-                reason = f"dependency failed: {cause}"
-                workflow.stop = workflow.stop or Stop(status=JobStatus.CANCELLED, reason=reason)
+                workflow.stop = workflow.stop or Stop(
+                    status=JobStatus.CANCELLED,
+                    reason=f"dependency failed: {cause}",
+                    failed_dependency=cause,
+                )
                 _end_workflow(workflow, now_ms)
                 is_changed = True
 
 
 def _cause(job: Job, depends: Sequence[str]) -> str | None:
-    """Which workflow is to blame: the one that ended by itself, not those it took along."""
+    """Return the workflow to blame: the one that failed by itself, not one cancelled for it."""
     for name in depends:
         workflow = job.workflows[name]
         if workflow.has_ended and workflow.ended_as is not JobStatus.COMPLETED:
-            _, found, cause = (workflow.error or "").partition("dependency failed: ")
-            return cause if found else name
+            return (workflow.stop.failed_dependency if workflow.stop else "") or name
     return None
 
 

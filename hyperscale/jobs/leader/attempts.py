@@ -1,363 +1,250 @@
-"""What a leader knows of running parts beyond what is committed: phases, reports, rates.
+"""Open attempts as their leader knows them: a phase with one writer, and the table of them all.
 
-All of it can be had again from the workers, so none of it is replicated. The elapsed time and
-the seconds in a report are those of the workflow, whichever attempt it is of; the elapsed time
-beside a report is that of the attempt.
+All of it can be learned again from committed state and from workers, so none of it is replicated.
 """
 
-import math
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 
-import msgspec
-
-from hyperscale.jobs.committed.events import AttemptRevoked, Checkpoint, PartEnded
-from hyperscale.jobs.committed.state import Part
-from hyperscale.jobs.leader.timeouts import extension_s
+from hyperscale.errors import InvariantError
+from hyperscale.jobs.committed.events import AttemptRevoked
+from hyperscale.jobs.leader.gaps import CLOCK_SKEW_S, LoadTimeline, UnreportedLoad
 from hyperscale.jobs.messages import (
     AnnouncePrepareFailed,
     AttemptId,
     DeliverResult,
     PartPhase,
-    PartProgress,
 )
-from hyperscale.plan import WorkflowPlan
-from hyperscale.plan.status import PartStatus
-from hyperscale.plan.thresholds import thresholds_of
-from hyperscale.stats.merge import PartState, WorkflowStats
-from hyperscale.stats.report import MetricReport, PartReport, SeriesPoint, StepReport
-from hyperscale.stats.series import counted, thinned
-from hyperscale.stats.view import LiveMeter
 
-RATE_PER_CORE_MAX = 100_000
-"""Bound of what a core can send in a second, where nothing was measured."""
-SERIES_PARTS_MAX = 32
-"""The histograms of seconds of workflows with more parts are for the live view only: all of
-them would make a record too large for the log."""
-COUNTED_POINTS_MAX = 1_600
-"""Points without histograms of one such part, some 60 KB..."""
-COUNTED_POINTS_OF_ALL = 400_000
-"""... and of all of them together."""
-SEGMENT_POINTS_MAX = 1_000
-"""Points of all steps together that stay of an attempt that was given up, the newest."""
-_RATE_MARGIN = 1.25
-_OTHERS_MARGIN = 2.0  # for one of which only is known how fast others of its workflow were
-_MERGE_S = 0.15  # how much older one core's share of a report may be than another's
-_CLOCKS_S = 1.0  # how far the clocks of two managers may be apart
-_RATE_SPAN_S = 0.4  # rates over less are noise
-
-Seconds = dict[str, dict[int, SeriesPoint]]
-"""By step and second."""
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(PartReport)
+EXTENSION_BASE_S = 30.0
+EXTENSIONS_MAX = 5
 
 
-def encode_report(report: PartReport) -> bytes:
-    return _encoder.encode(report)
+class AttemptPhase(Enum):
+    """Where an attempt is, as far as its leader knows."""
+
+    DISPATCHED = "dispatched"  # committed; its worker has not confirmed it to this leader
+    PREPARING = "preparing"  # its executors import the test and run setup hooks
+    READY = "ready"
+    RUNNING = "running"  # also counting down to its start
+    STOPPING = "stopping"  # told to stop; its load may go on
+    ENDED = "ended"  # its load is over; its result is here or on its way
+    LOST = "lost"  # given up: it is revoked as soon as that is committed
 
 
-def decode_report(data: bytes) -> PartReport | None:
-    """None for no report, and for one that cannot be read: statistics end no job."""
-    try:
-        return _decoder.decode(data) if data else None
-    except (msgspec.MsgspecError, ValueError):
-        return None
+_A = AttemptPhase
+ATTEMPT_MOVES: dict[AttemptPhase, frozenset[AttemptPhase]] = {
+    # A new leader, or a reply that was overtaken, may find an attempt in any later phase.
+    _A.DISPATCHED: frozenset({_A.PREPARING, _A.READY, _A.RUNNING, _A.STOPPING, _A.ENDED, _A.LOST}),
+    _A.PREPARING: frozenset({_A.READY, _A.RUNNING, _A.STOPPING, _A.ENDED, _A.LOST}),
+    _A.READY: frozenset({_A.RUNNING, _A.STOPPING, _A.ENDED, _A.LOST}),
+    _A.RUNNING: frozenset({_A.STOPPING, _A.ENDED, _A.LOST}),
+    _A.STOPPING: frozenset({_A.ENDED, _A.LOST}),
+    # A result counts until the revocation of its attempt is committed.
+    _A.LOST: frozenset({_A.ENDED}),
+    _A.ENDED: frozenset(),
+}
+"""The attempt leaves the table when its end is committed. (A phase for setup that runs once per
+workflow will stand between PREPARING and READY.)"""
+
+BEGUN = frozenset({_A.RUNNING, _A.STOPPING, _A.ENDED})
+PHASE_ON_WORKER = {
+    PartPhase.PREPARING: _A.PREPARING,
+    PartPhase.READY: _A.READY,
+    PartPhase.RUNNING: _A.RUNNING,
+    PartPhase.STOPPING: _A.STOPPING,
+    PartPhase.FINISHED: _A.ENDED,
+}
 
 
-def work_of(report: PartReport) -> tuple[int, int]:
-    """Requests handed to the kernel (where a protocol does not count them, finished steps), and
-    all that was finished."""
-    sent, finished = 0, report.iterations
-    for step in report.steps:
-        counts = step.counts
-        sent += max(counts.sent, counts.total)
-        finished += counts.total
-    return sent, finished
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What an attempt runs and where: fixed with its dispatch."""
 
-
-def whole(state: PartState, *, seconds: Seconds | None = None) -> PartReport:
-    """The latest report with the latest histograms in it, as they came before or with it. Only
-    the last of an attempt has phases and seconds: of others they are told again if need be."""
-    report = state.report
-    is_last = seconds is not None
-    steps = [
-        StepReport(
-            name=step.name,
-            counts=step.counts,
-            latency=state.latency(step.name),
-            phases=(dict(state.phases(step.name)) or None) if is_last else None,
-            series=_in_order(seconds.get(step.name, {})) if seconds else [],
-        )
-        for step in report.steps
-    ]
-    metrics: list[MetricReport] = [
-        msgspec.structs.replace(metric, distribution=state.distribution(metric.name))
-        for metric in report.metrics
-    ]
-    return msgspec.structs.replace(report, steps=steps, metrics=metrics)
-
-
-def _in_order(points: dict[int, SeriesPoint]) -> list[SeriesPoint]:
-    return [points[second] for second in sorted(points)]
-
-
-@dataclass(slots=True)
-class LiveRun:
-    """One open run as its leader sees it."""
-
-    id: AttemptId
     worker: str
-    parts: int  # of its workflow
     first_slot: int
     cores: int
     vus: int
-    began_s: float  # of the part's duration, done by earlier attempts
-    iterations_done: int
-    is_inherited: bool  # dispatched under another leader
-    shared: bool = False
-    phase: PartPhase | None = None  # None: not heard of yet
-    sent_s: float = float("-inf")  # when the last command about its phase went out
-    opened_s: float = 0.0
-    started_s: float | None = None  # when its load began, as far as this leader knows
-    maybe_s: float | None = None  # from when on it may have begun, for all this leader knows
-    deadline_s: float = float("inf")
-    state: PartState | None = None
-    elapsed_s: float = 0.0
-    iterations: int = 0
-    report_s: float | None = None  # when the last report came
-    # No later than its load began: when it was told to, or as the fastest report has it.
-    origin_s: float = float("inf")
-    sent: int = 0  # requests, as the last report has them
-    rates: list[float] = field(default_factory=list)  # of requests, between reports, newest last
-    seconds: Seconds = field(default_factory=dict)
-    actions: int = -1
-    moved_s: float = 0.0  # when an action finished for the last time
-    missing: int = 0  # how often its worker said it has no such run
-    # Given up as its lease is over: until then a slow clock may think otherwise.
-    quiet_s: float = float("-inf")
-    is_saturated: bool = False  # its generators are at their limit
-    is_refused: bool = False  # its worker has said that it does not and will not have it
+    began_s: float = 0.0  # seconds of the part's duration done by earlier attempts
+    iterations_done: int = 0
+    shared: bool = False  # beside other executors: no core was free
+
+
+@dataclass(slots=True)
+class Activity:
+    """Whether an attempt gets anywhere, and until when it has to be over."""
+
+    finished: int | None = None  # actions, in its last report
+    moved_s: float = 0.0  # when `finished` last grew
+    deadline_s: float | None = None  # set when the attempt starts
     extensions: int = 0
-    extended_at: int = -1  # actions when time was granted last
+    extended_at: int | None = None  # `finished` when time was last granted
+
+    def report(self, finished: int, *, now_s: float) -> None:
+        if finished != self.finished:
+            self.finished, self.moved_s = finished, now_s
+
+    def extend(self, *, now_s: float) -> float:
+        """Grant more time to an attempt that asks for it and makes progress; return 0 if not."""
+        granted_s = extension_s(self.extensions)
+        has_moved = self.extensions == 0 or self.finished != self.extended_at
+        if not granted_s or not has_moved:
+            return 0.0
+        self.extensions += 1
+        self.extended_at = self.finished
+        if self.deadline_s is not None:
+            self.deadline_s += granted_s
+        self.moved_s = max(self.moved_s, now_s)
+        return granted_s
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One open attempt of a part."""
+
+    id: AttemptId
+    assignment: Assignment
+    is_inherited: bool  # dispatched under an earlier leader
+    accepted_s: float  # when its worker took it, or when it was dispatched
+    timeline: LoadTimeline = field(default_factory=LoadTimeline)
+    activity: Activity = field(default_factory=Activity)
+    command_sent_s: float | None = None  # when the last command about its phase went out
+    fenced_until_s: float | None = None  # lost by silence: until then it may have load
+    times_unknown: int = 0  # how often its worker said that it has no such attempt
+    is_saturated: bool = False  # its load generators are at their limit
+    is_absent: bool = False  # its worker does not have it: cores reserved for it are free
     result: DeliverResult | AnnouncePrepareFailed | None = None  # to be committed
+    revocation: AttemptRevoked | None = None  # to be committed, if lost
+    _phase: AttemptPhase = AttemptPhase.DISPATCHED
 
     @property
-    def is_given_up(self) -> bool:
-        """Whether it is to be revoked for its silence. Then its lease is renewed no more, also
-        if its worker is heard again: the next attempt begins when this one is over."""
-        return self.quiet_s > float("-inf")
+    def phase(self) -> AttemptPhase:
+        return self._phase
+
+    def become(self, phase: AttemptPhase) -> None:
+        """Move to `phase`. The only writer of it."""
+        if phase is self._phase:
+            return
+        if phase not in ATTEMPT_MOVES[self._phase]:
+            raise InvariantError(f"{self.id}: {self._phase.value} -> {phase.value}")
+        self._phase = phase
+
+    @property
+    def worker(self) -> str:
+        return self.assignment.worker
 
     @property
     def was_accepted(self) -> bool:
         """Whether a worker is known to have taken it."""
-        return self.phase is not None or self.state is not None
+        return self._phase is not AttemptPhase.DISPATCHED or self.timeline.reported_s is not None
 
-    @property
-    def accepted_s(self) -> float:
+    def accept(self, phase: AttemptPhase, *, now_s: float) -> None:
+        """Its worker has it, in this phase."""
+        self.become(phase)
+        if phase in (AttemptPhase.PREPARING, AttemptPhase.READY):
+            self.timeline.not_begun()
+        self.accepted_s = now_s
+        self.command_sent_s = None  # the next command is due at once
+
+    def taken_by_worker_s(self) -> float:
         """By when a worker had taken it, as far as is known."""
-        if self.report_s is None:
-            return self.opened_s
-        return min(self.opened_s, self.report_s - self.elapsed_s)
+        timeline = self.timeline
+        if timeline.reported_s is None:
+            return self.accepted_s
+        return min(self.accepted_s, timeline.reported_s - timeline.elapsed_s)
 
-    def may_be_older_than(self, alive_s: float, now_s: float) -> bool:
-        """Whether it may have been there before a process that has been alive so long."""
-        return self.maybe_s is None or now_s - self.maybe_s > alive_s - _CLOCKS_S
+    def may_predate(self, alive_s: float, *, now_s: float) -> bool:
+        """Whether the attempt may be older than a worker process that is `alive_s` old."""
+        since_s = self.timeline.may_run_since_s
+        return since_s is None or now_s - since_s > alive_s - CLOCK_SKEW_S
 
-    def take(self, progress: PartProgress, *, now_s: float) -> bool:
-        """One report. False if it is older than what is known."""
-        report = progress.report
-        if self.state is not None and report.sequence <= self.state.report.sequence:
-            return False
-        sent, actions = work_of(report)
-        self._rate(sent, progress.elapsed_s)
-        if self.state is None:
-            self.state = PartState(report)
-        else:
-            self.state.apply(report)
-        self._keep_seconds(report)
-        self.elapsed_s = max(self.elapsed_s, progress.elapsed_s)
-        self.iterations = report.iterations
-        self.report_s = now_s
-        self.origin_s = min(self.origin_s, now_s - progress.elapsed_s)
-        if actions != self.actions:
-            self.actions, self.moved_s = actions, now_s
-        if self.phase is not PartPhase.STOPPING:
-            self.phase = progress.phase
-        if self.started_s is None:
-            self.started_s = now_s - progress.elapsed_s
-        return True
+    def end(self, result: DeliverResult | AnnouncePrepareFailed) -> None:
+        """Keep how it ended; the first result counts."""
+        self.result = self.result or result
+        self.become(AttemptPhase.ENDED)
 
-    def remember(self, part: Part, *, age_s: float, now_s: float) -> None:
-        """What was committed of it, `age_s` ago, for a leader that has heard nothing yet."""
-        self.maybe_s = now_s - age_s
-        self.origin_s = self.maybe_s - _CLOCKS_S
-        report = decode_report(part.report)
-        if report is not None:
-            self.state = PartState(report)
-            self.elapsed_s, self.iterations = part.elapsed_s, part.iterations
-            self.sent, self.actions = work_of(report)
-            if part.elapsed_s > 0:
-                self.rates = [self.sent / part.elapsed_s]
-            self.moved_s = now_s
-            self.report_s = now_s - age_s
-            self.origin_s = self.report_s - part.elapsed_s - _CLOCKS_S
-
-    def _keep_seconds(self, report: PartReport) -> None:
-        """Each is told until it has been heard, and a worker that dies tells none again."""
-        if self.parts > SERIES_PARTS_MAX:
-            return
-        newest = SEGMENT_POINTS_MAX // max(1, len(report.steps))  # of each
-        for step in report.steps:
-            kept = self.seconds.setdefault(step.name, {})
-            if report.series_s > 1:  # it holds all of them, the old ones together
-                kept.clear()
-            kept.update((point.second, point) for point in step.series)
-            while len(kept) > newest:
-                del kept[min(kept)]
-
-    def _rate(self, sent: int, elapsed_s: float) -> None:
-        before, self.sent = self.sent, sent
-        span_s = elapsed_s - self.elapsed_s
-        if self.state is None:
-            if elapsed_s > _RATE_SPAN_S:
-                self.rates.append(self.sent / elapsed_s)
-        elif span_s >= _RATE_SPAN_S:
-            self.rates.append((self.sent - before) / span_s)
-            del self.rates[:-10]
-
-    def extend(self, *, now_s: float) -> float:
-        """More time for one that asks for it and gets somewhere. 0: no."""
-        granted_s = extension_s(self.extensions)
-        has_moved = self.extensions == 0 or self.actions != self.extended_at
-        if not granted_s or not has_moved:
-            return 0.0
-        self.extensions += 1
-        self.extended_at = self.actions
-        self.deadline_s += granted_s
-        self.moved_s = max(self.moved_s, now_s)
-        return granted_s
-
-    def checkpoint(self, *, now_s: float) -> Checkpoint:
-        return Checkpoint(
-            workflow=self.id.workflow,
-            part=self.id.part,
-            attempt=self.id.attempt,
-            elapsed_s=self.elapsed_s,
-            iterations=self.iterations,
-            report=b"" if self.state is None else encode_report(whole(self.state)),
-            age_s=max(0.0, now_s - self.heard_until_s()),
+    def lose(
+        self, reason: str, *, report: bytes, unreported: UnreportedLoad, costs_retry: bool
+    ) -> None:
+        """Give the attempt up: decide once and for all what its revocation says."""
+        self.become(AttemptPhase.LOST)
+        self.revocation = self.revoked(
+            reason, report=report, unreported=unreported, costs_retry=costs_retry
         )
 
-    def revocation(self, reason: str, *, unheard: "Unheard", costs_retry: bool) -> AttemptRevoked:
-        """The end of an attempt that reports no more: what it did, and what it may have done."""
+    def revoked(
+        self, reason: str, *, report: bytes, unreported: UnreportedLoad, costs_retry: bool
+    ) -> AttemptRevoked:
+        """The event that ends this attempt: what it did, and what it may have done."""
         return AttemptRevoked(
             job=self.id.job,
             workflow=self.id.workflow,
             part=self.id.part,
             attempt=self.id.attempt,
             reason=reason,
-            report=self._last_report(),
-            elapsed_s=self.elapsed_s,
-            iterations=self.iterations,
-            gap_s=unheard.seconds,
-            requests_max=unheard.requests_max,
+            report=report,
+            elapsed_s=self.timeline.elapsed_s,
+            iterations=self.timeline.iterations,
+            gap_s=unreported.seconds,
+            requests_max=unreported.requests_max,
             costs_retry=costs_retry,
         )
 
-    def _last_report(self) -> bytes:
-        state = self.state
-        return b"" if state is None else encode_report(whole(state, seconds=self.seconds))
 
-    def ending(
-        self, status: PartStatus, error: str | None, result: DeliverResult | None = None
-    ) -> PartEnded:
-        """The end of an attempt that is the last of its part."""
-        report = b""
-        if result is not None and result.report is not None:
-            kept = result.report
-            if self.parts > SERIES_PARTS_MAX:
-                points_max = min(COUNTED_POINTS_MAX, COUNTED_POINTS_OF_ALL // self.parts)
-                kept = thinned(counted(kept, timed_max=0), points_max=points_max)
-            report = encode_report(kept)
-        return PartEnded(
-            job=self.id.job,
-            workflow=self.id.workflow,
-            part=self.id.part,
-            attempt=self.id.attempt,
-            status=status,
-            error=error,
-            report=report,
-            provided=[] if result is None else result.provided,
-            elapsed_s=0.0 if result is None else result.elapsed_s,
-            was_saturated=result is not None and result.was_saturated,
-        )
+class AttemptTable:
+    """Every open attempt of a group, by id, by worker and by job."""
 
-    def unheard(self, until_s: float, *, others_rate: float) -> "Unheard":
-        """What it may have done until then, when its load was over. `others_rate`: what others
-        of its workflow have sent per core and second."""
-        since_s = self.heard_until_s()
-        if until_s <= since_s:
-            return NOTHING_UNHEARD
-        seconds = until_s - since_s
-        if self.rates:
-            rate = max(self.rates) * _RATE_MARGIN
-        else:
-            rate = self.cores * (others_rate * _OTHERS_MARGIN or RATE_PER_CORE_MAX)
-        # However low the rate was, each of its users may have sent one just then.
-        return Unheard(seconds, max(self.vus, math.ceil(rate * (seconds + _MERGE_S))))
+    def __init__(self) -> None:
+        self._by_id: dict[AttemptId, Attempt] = {}
+        self._by_worker: dict[str, dict[AttemptId, Attempt]] = {}
+        self._by_job: dict[str, dict[AttemptId, Attempt]] = {}
 
-    def heard_until_s(self) -> float:
-        """Up to when its load is known; infinite if it never began. A report may have been
-        under way for long."""
-        if self.report_s is not None:
-            return min(self.report_s, self.origin_s + self.elapsed_s)
-        begun_s = [each for each in (self.maybe_s, self.started_s) if each is not None]
-        return min(begun_s, default=float("inf"))
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Attempt]:
+        return iter(self._by_id.values())
+
+    def get(self, attempt: AttemptId) -> Attempt | None:
+        return self._by_id.get(attempt)
+
+    def on(self, worker: str, attempt: AttemptId) -> Attempt | None:
+        """The attempt, if it belongs on this worker."""
+        found = self._by_id.get(attempt)
+        return found if found is not None and found.worker == worker else None
+
+    def of_worker(self, worker: str) -> list[Attempt]:
+        return list(self._by_worker.get(worker, {}).values())
+
+    def of_job(self, job: str) -> list[Attempt]:
+        return list(self._by_job.get(job, {}).values())
+
+    def workers(self) -> Collection[str]:
+        """Workers with at least one open attempt."""
+        return self._by_worker.keys()
+
+    def add(self, attempt: Attempt) -> None:
+        self._by_id[attempt.id] = attempt
+        self._by_worker.setdefault(attempt.worker, {})[attempt.id] = attempt
+        self._by_job.setdefault(attempt.id.job, {})[attempt.id] = attempt
+
+    def remove(self, attempt_id: AttemptId) -> Attempt | None:
+        attempt = self._by_id.pop(attempt_id, None)
+        if attempt is not None:
+            _discard(self._by_worker, attempt.worker, attempt_id)
+            _discard(self._by_job, attempt_id.job, attempt_id)
+        return attempt
 
 
-@dataclass(frozen=True, slots=True)
-class Unheard:
-    """How long a run may have gone on unheard, and at most how many requests that makes."""
-
-    seconds: float
-    requests_max: int
+def _discard(index: dict[str, dict[AttemptId, Attempt]], key: str, attempt: AttemptId) -> None:
+    del index[key][attempt]
+    if not index[key]:
+        del index[key]
 
 
-NOTHING_UNHEARD = Unheard(0.0, 0)
-
-
-class LiveWorkflow:
-    """The merged statistics of a workflow while it runs."""
-
-    def __init__(self, plan: WorkflowPlan) -> None:
-        self.plan = plan
-        self.stats = WorkflowStats(plan)
-        self.meter = LiveMeter(self.stats)
-        self.thresholds = thresholds_of(plan)
-        self.has_abort = any(threshold.abort_on_fail for threshold in self.thresholds)
-        self.rate_per_core = 0.0  # of requests: the highest of any part, as measured
-        self._steps = {name for name, _ in self.stats.steps}
-
-    def take(
-        self,
-        report: PartReport,
-        *,
-        attempt: int,
-        rate_per_core: float,
-        state: PartState | None = None,
-    ) -> None:
-        """Reports of steps the plan does not know are left out: a worker is not trusted."""
-        if report.workflow == self.plan.name and all(s.name in self._steps for s in report.steps):
-            self.stats.apply(report, attempt=attempt, state=state)
-            self.rate_per_core = max(self.rate_per_core, rate_per_core)
-
-    def remember(self, parts: list[Part]) -> None:
-        """What is committed of its parts: segments, ends, checkpoints."""
-        for part in parts:
-            of_attempts = [(each.attempt, each.elapsed_s, each.report) for each in part.segments]
-            of_attempts.append((part.attempt, part.elapsed_s, part.report))
-            for attempt, elapsed_s, data in of_attempts:
-                report = decode_report(data)
-                if report is not None:
-                    rate = work_of(report)[0] / elapsed_s if elapsed_s > _RATE_SPAN_S else 0.0
-                    self.take(report, attempt=attempt, rate_per_core=rate / part.cores)
+def extension_s(granted: int) -> float:
+    """How much more time an attempt gets that was extended `granted` times; 0 for no more."""
+    if granted >= EXTENSIONS_MAX:
+        return 0.0
+    return float(max(1.0, EXTENSION_BASE_S / 2 ** (granted + 1)))

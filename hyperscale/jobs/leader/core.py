@@ -1,128 +1,132 @@
-"""The leader of a group's jobs: from committed state and what workers say to what is done next.
+"""The leader of a group's jobs: a core that decides, from committed state and what workers say.
 
-It decides, others act: every input returns effects. It reconciles rather than remembers: for
-each job it compares what is committed with what it knows of the workers and asks for what is
-missing, so that a lost message, a repeated one or a change of leader only costs time. Nothing
-is sent to a worker before the event that justifies it is committed, and no lease is given or
-renewed before most managers have confirmed that this one leads (see `links`).
-
-A leader that takes over knows the machine's state and nothing else. It asks every worker what
-it runs, renews the leases of what belongs there, has the rest stopped, and gives up open runs
-that their workers do not know.
-
-A run is *inherited* if it was dispatched under an earlier leader.
+Nothing is sent to a worker before the event that justifies it is committed, and no lease is granted
+or renewed before a majority has confirmed that this node leads (`leases`). A leader that takes over
+knows the machine's state and nothing else: it asks every worker what it runs, renews the leases of
+what belongs there, has the rest stopped, and gives up attempts that their workers do not know.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-
-from msgspec.structs import replace
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from hyperscale.jobs.committed.events import (
     AttemptRevoked,
     Checkpointed,
-    Dispatched,
-    Event,
+    JobFinished,
     JobStatus,
     JobSubmitted,
     PartEnded,
-    Reply,
+    PartRedispatched,
+    WorkflowDispatched,
 )
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.jobs.committed.state import Job, JobView, view_of
-from hyperscale.jobs.leader.effects import Command, Confirm, Effect, Send, Trouble
-from hyperscale.jobs.leader.reconcile import Steering
-from hyperscale.jobs.leader.timeouts import Timing
-from hyperscale.jobs.leader.worker_liveness import Stamps
-from hyperscale.jobs.leader.working_state import Desk, proposal_key
+from hyperscale.jobs.leader.attempts import AttemptPhase
+from hyperscale.jobs.leader.core_requests import (
+    request_for_attempt,
+    request_for_workflow,
+)
+from hyperscale.jobs.leader.events import (
+    AnswerProgress,
+    BecameLeader,
+    CommandAnswered,
+    CoresAnswered,
+    EventApplied,
+    LeaderEffect,
+    LeaderEvent,
+    LeadershipConfirmed,
+    LogJobError,
+    LostLeadership,
+    ProgressReported,
+    ProposalFailed,
+    WorkerAnnounced,
+    WorkersHeld,
+)
+from hyperscale.jobs.leader.leases import LeaseRenewal
+from hyperscale.jobs.leader.lifecycle import AttemptLifecycle
+from hyperscale.jobs.leader.reconcile import Reconciler
+from hyperscale.jobs.leader.replies import WorkerReplies
+from hyperscale.jobs.leader.tables import LeaderTables
+from hyperscale.jobs.leader.timeouts import LeaderTimeouts
+from hyperscale.jobs.leader.views import job_row, live_view
+from hyperscale.jobs.leader.worker_liveness import WorkerState
 from hyperscale.jobs.messages import (
-    AnnouncePrepareFailed,
     AnnounceReady,
     AskState,
     AttemptId,
-    Backpressure,
     DeliverResult,
-    ListAttempts,
-    ListAttemptsReply,
-    PartCommandReply,
-    PartPhase,
     PartProgress,
-    PreparePart,
-    Refusal,
-    RenewLeases,
-    RenewLeasesReply,
-    ReportProgress,
     ReportProgressReply,
-    RequestCoresReply,
-    StartPart,
-    StopPart,
 )
+from hyperscale.jobs.worker_events import WorkerDown, WorkerUp
+from hyperscale.sansio.core import Tick
 from hyperscale.stats.view import RunView
 
-Answer = PartCommandReply | RenewLeasesReply | ListAttemptsReply
-
-_RUNS_AT_ONCE = 64
-_RUNS_MANY = 1_000
-_RENEWALS_AT_ONCE = 64
+_ATTEMPTS_FEW = 64
+"""With more attempts, jobs are not reconciled for each message but a moment later, together."""
+_ATTEMPTS_MANY = 1_000
 _SOON_S = 0.02
-_QUESTIONS_MAX = 8
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """Whether this one leads, as the other managers were asked."""
-
-    asked_s: float
-    due: list[str]  # workers whose leases are renewed if so
-    stamps: Stamps  # sure if so
 
 
 class JobLeader:
     """All jobs of one group, while this node leads it."""
 
+    make_tables: ClassVar[type[LeaderTables]] = LeaderTables
+    make_leases: ClassVar[type[LeaseRenewal]] = LeaseRenewal
+
     def __init__(
-        self, group: int, node: str, machine: JobMachine, *, timing: Timing | None = None
+        self,
+        group: int,
+        node: str,
+        machine: JobMachine,
+        *,
+        timeouts: LeaderTimeouts | None = None,
     ) -> None:
+        self.tables = self.make_tables(group, node, timeouts or LeaderTimeouts())
         self._machine = machine
-        self._timing = timing or Timing()
-        self._desk = Desk(group, node, self._timing)
-        self._steering = Steering(self._desk)
+        self._lifecycle = AttemptLifecycle(self.tables)
+        self._leases = self.make_leases(self.tables)
+        self._replies = WorkerReplies(self.tables, machine, self._lifecycle, self._leases)
+        self._reconciler = Reconciler(self.tables, self._lifecycle)
         self._is_leading = False
-        self._tick_at_s = float("inf")
-        self._full_at_s = float("inf")  # when all jobs are looked at again
-        self._contact_at_s = float("inf")  # when leases are
-        self._dirty: set[str] = set()  # jobs to be looked at before that
-        self._troubled: set[str] = set()  # jobs that make this fail, as was told
-        self._questions: dict[int, _Question] = {}  # to the other managers, not answered yet
-        self._asked = 0  # so many so far
-        self._is_asked_again = False  # something came that was too late for the last one
-        self.backpressure = Backpressure.NONE  # what reports are answered with
+        self._reconcile_all_at_s: float | None = None
+        self._contact_at_s: float | None = None
+        self._soon_at_s: float | None = None  # when touched jobs are reconciled
+        self._failed_jobs: set[str] = set()  # jobs that ran into a bug, which was logged
+        self._handlers: dict[type, Callable[[Any, float], list[LeaderEffect]]] = {
+            EventApplied: self._event_applied,
+            ProposalFailed: self._proposal_failed,
+            WorkerUp: self._worker_up,
+            WorkerDown: self._worker_down,
+            WorkersHeld: self._workers_held,
+            CommandAnswered: self._command_answered,
+            WorkerAnnounced: self._worker_announced,
+            ProgressReported: self._progress_reported,
+            CoresAnswered: self._cores_answered,
+            LeadershipConfirmed: self._leadership_confirmed,
+            Tick: self._tick,
+        }
 
-    # --- who leads ------------------------------------------------------------------------
-
-    def lead(self, term: int, workers: Iterable[str], *, now_s: float, now_ms: int) -> list[Effect]:
-        """This node leads the group from here on. `workers` are those membership sees."""
-        desk = self._desk
-        self._is_leading = True
-        desk.lead(term, list(workers), now_s=now_s, now_ms=now_ms)
-        self._look_at(now_s)
-        self._dirty.clear()
-        self._troubled.clear()
-        self._questions.clear()
-        effects: list[Effect] = []
-        for job in list(self._machine.jobs()):
-            effects += self._adopt(job, now_s)
-        effects += self._contact(now_s)
-        for job in list(self._machine.jobs()):
-            effects += self._steer_now(job, now_s)
+    def handle(self, event: LeaderEvent, *, now_s: float) -> list[LeaderEffect]:
+        if isinstance(event, BecameLeader):
+            return self._begin(event, now_s)
+        if not self._is_leading:
+            return []
+        if isinstance(event, LostLeadership):
+            self._end()
+            return []
+        effects = self._handlers[type(event)](event, now_s)
+        if self.tables.touched:
+            effects += self._reconcile_touched(now_s)
+        if isinstance(event, LeadershipConfirmed):
+            effects += self._leases.ask_again(now_s=now_s)
         return effects
 
-    def follow(self) -> None:
-        """This node does not lead any more: it knows nothing and does nothing."""
-        self._is_leading = False
-        self._look_at(float("inf"))
-        self._dirty.clear()
-        self._desk.clear()
+    def wake_at_s(self) -> float | None:
+        due_s = (self._reconcile_all_at_s, self._contact_at_s, self._soon_at_s)
+        return min((at_s for at_s in due_s if at_s is not None), default=None)
+
+    # --- leadership -------------------------------------------------------------------------
 
     @property
     def is_leading(self) -> bool:
@@ -130,472 +134,281 @@ class JobLeader:
 
     @property
     def term(self) -> int:
-        return self._desk.term
+        return self.tables.term
 
-    # --- the ledger -----------------------------------------------------------------------
+    def _begin(self, event: BecameLeader, now_s: float) -> list[LeaderEffect]:
+        self._is_leading = True
+        self.tables.begin(event, now_s=now_s)
+        self._leases.clear()
+        self._failed_jobs.clear()
+        self._soon_at_s = None
+        self._look_now(now_s)
+        effects: list[LeaderEffect] = []
+        for job in list(self._machine.jobs()):
+            effects += self._adopt(job, now_s)
+        effects += self._leases.contact(now_s=now_s)
+        for job in list(self._machine.jobs()):
+            effects += self._reconcile(job, now_s)
+        return effects
 
-    def applied(self, event: Event, reply: Reply, *, now_s: float) -> list[Effect]:
-        """An entry of the group was applied to the machine, whoever proposed it."""
-        if not self._is_leading:
-            return []
-        desk = self._desk
-        desk.settled(event)
+    def _end(self) -> None:
+        self._is_leading = False
+        self._reconcile_all_at_s = self._contact_at_s = self._soon_at_s = None
+        self.tables.clear()
+        self._leases.clear()
+
+    # --- the ledger -------------------------------------------------------------------------
+
+    def _event_applied(self, applied: EventApplied, now_s: float) -> list[LeaderEffect]:
+        event, reply = applied.event, applied.reply
+        self.tables.proposals.applied(event)
         job = self._machine.job(reply.job if isinstance(event, JobSubmitted) else event.job)
         if job is None:
             return []
-        effects: list[Effect] = []
+        effects: list[LeaderEffect] = []
         match event:
-            case JobSubmitted():
-                if reply.ok and not reply.was_duplicate:
-                    desk.admit(job, now_s=now_s)
-            case Dispatched() if reply.ok:
-                for dispatch in event.dispatches:
-                    run = AttemptId(job.id, event.workflow, dispatch.part, dispatch.attempt)
-                    desk.open(run, job, now_s=now_s, is_inherited=False)
+            case JobSubmitted() if reply.ok and not reply.was_duplicate:
+                self.tables.job(job, now_s=now_s)
+            case WorkflowDispatched() if reply.ok:
+                for part in range(len(event.parts)):
+                    self._lifecycle.open(
+                        AttemptId(job.id, event.workflow, part, 1), job, now_s=now_s
+                    )
+                self.tables.requests.drop(request_for_workflow(job.id, event.workflow))
+            case PartRedispatched() if reply.ok:
+                attempt_id = AttemptId(job.id, event.workflow, event.part, event.attempt)
+                self._lifecycle.open(attempt_id, job, now_s=now_s)
             case AttemptRevoked() | PartEnded():
-                run = AttemptId(event.job, event.workflow, event.part, event.attempt)
-                effects += desk.close(run, job, event, now_s=now_s)
+                attempt_id = AttemptId(event.job, event.workflow, event.part, event.attempt)
+                effects += self._lifecycle.close(attempt_id, job, event, now_s=now_s)
             case Checkpointed() if reply.ok:
                 return []
-            case _:
-                pass
         if job.has_ended:
-            return effects + self._steer_now(job, now_s)
-        return effects + self._steer(job.id, now_s)
-
-    def proposal_failed(self, event: Event, *, now_s: float) -> list[Effect]:
-        """It was not committed, or nobody knows. It is proposed again if it is still wanted."""
-        self._desk.failed(proposal_key(event), now_s=now_s)
-        return []
-
-    # --- workers --------------------------------------------------------------------------
-
-    def worker_up(self, worker: str, *, now_s: float) -> list[Effect]:
-        """Membership sees a worker, for the first time or again."""
-        if not self._is_leading:
-            return []
-        desk = self._desk
-        link = desk.links.get(worker, now_s=now_s)
-        if link.is_gone:
-            desk.links.forget(worker)  # another process: nothing of the last one holds
-            link = desk.links.get(worker, now_s=now_s)
-        link.is_up, link.is_doubtful = True, False
-        desk.returned.add(worker)
-        return self._contact(now_s)
-
-    def worker_down(
-        self, worker: str, *, is_certain: bool, now_s: float, ended_s: float | None = None
-    ) -> list[Effect]:
-        """Membership gave a worker up. Certain: a process of it is gone, and what that ran;
-        from silence alone nothing follows before its leases have run out.
-
-        Call it with `is_certain` also before `worker_up` of a newer incarnation. `ended_s` is
-        since when nobody listens there, if that is known: it sent nothing after that.
-        """
-        if not self._is_leading:
-            return []
-        desk = self._desk
-        link = desk.links.get(worker, now_s=now_s)
-        link.is_up = False
-        desk.returned.discard(worker)
-        if not is_certain:
-            return []
-        runs = [run for run in desk.runs.values() if run.worker == worker]
-        # What was accepted just now may have been by its successor: that one is asked.
-        recent_s = now_s - self._timing.evidence_s
-        recent = [run for run in runs if not run.was_accepted or run.accepted_s > recent_s]
-        link.is_gone, link.is_doubtful = not recent, bool(recent)
-        known_s = [each for each in (link.ended_s, ended_s, now_s) if each is not None]
-        link.ended_s = min(known_s)
-        link.has_answered, link.renewed_s = False, float("-inf")
-        effects: list[Effect] = []
-        for run in runs:
-            if run in recent:
-                run.is_inherited = run.is_inherited or run.phase is not None
-            else:
-                reason = f"worker {worker} died"
-                effects += desk.lost(run, reason, now_s=now_s, until_s=link.ended_s)
-        return effects + self._contact(now_s)
-
-    def hold(self, workers: frozenset[str]) -> None:
-        """Workers whose silence is put down to the network for now, and no others."""
-        for worker, link in self._desk.links.all().items():
-            link.is_held = worker in workers
-
-    def answered(
-        self,
-        worker: str,
-        command: Command,
-        answer: Answer | None,
-        *,
-        now_s: float,
-        rtt_s: float | None = None,
-        refused_s: float | None = None,
-    ) -> list[Effect]:
-        """What became of a `Send`. None: no answer; it is repeated while it is wanted.
-        `refused_s`: since when nobody listens there, if that is so."""
-        if not self._is_leading:
-            return []
-        links = self._desk.links
-        if answer is None:
-            if links.unanswered(worker, refused_s=refused_s, now_s=now_s):
-                self._look_at(now_s)
-            return []
-        if rtt_s is not None:
-            links.measured(worker, rtt_s, now_s=now_s)
-        link = links.get(worker, now_s=now_s)
-        silent_s = now_s - link.heard_s
-        links.heard(worker, answer.stamp_ms, now_s=now_s)
-        if silent_s > 2 * self._timing.renew_s:
-            # What it was sent meanwhile has echoed an old stamp: its leases have not long to live.
-            link.renewed_s = float("-inf")
-            self._look_at(now_s)
-        if isinstance(answer, RenewLeasesReply):
-            return self._renewed(worker, answer, now_s)
-        if isinstance(answer, ListAttemptsReply):
-            return self._told(worker, answer, now_s)
-        effects: list[Effect] = []
-        match command:
-            case PreparePart(run=run):
-                effects = self._prepared(run, answer, now_s)
-            case StartPart(run=run):
-                effects = self._started(run, answer, now_s)
-            case StopPart(run=run):
-                effects = self._stopped(run, answer, now_s)
+            return effects + self._reconcile(job, now_s)
+        self.tables.touched.add(job.id)
         return effects
 
-    def received(
-        self, message: AnnounceReady | AnnouncePrepareFailed | DeliverResult, *, now_s: float
-    ) -> list[Effect]:
-        """What a worker sends by itself. What no longer matters is acknowledged, so it stops."""
-        if not self._is_leading:
-            return []
-        desk = self._desk
-        run = desk.runs.get(message.run)
-        if run is None or run.worker != message.worker:
-            if isinstance(message, AnnounceReady):
-                return [desk.stop(message.worker, message.run, "it is not wanted any more")]
-            return [desk.ack(message.worker, message.run)]
-        effects: list[Effect] = []
-        if isinstance(message, AnnounceReady):
-            desk.links.heard(message.worker, message.stamp_ms, now_s=now_s)
-            if run.phase in (None, PartPhase.PREPARING):
-                desk.accepted(run, PartPhase.READY, now_s=now_s)
-            if not desk.links.is_sure(message.worker, now_s=now_s):
-                effects = self._confirm([], now_s)
-        else:
-            run.result = run.result or message
-            if isinstance(message, DeliverResult) and message.report is not None:
-                final = PartProgress(run=run.id, report=message.report, elapsed_s=message.elapsed_s)
-                desk.take(run, final, now_s=now_s)
-            run.phase = PartPhase.FINISHED
-        return effects + self._steer(message.run.job, now_s)
+    def _proposal_failed(self, failed: ProposalFailed, now_s: float) -> list[LeaderEffect]:
+        self.tables.proposals.failed(failed.event, now_s=now_s)
+        return []
 
-    def progress(
-        self, progress: ReportProgress, *, now_s: float
-    ) -> tuple[ReportProgressReply, list[Effect]]:
-        """Reports of one worker."""
-        if not self._is_leading:
-            return ReportProgressReply(backpressure=self.backpressure), []
-        desk = self._desk
-        link = desk.links.get(progress.worker, now_s=now_s)
-        link.cpu, link.memory = progress.cpu, progress.memory
-        effects: list[Effect] = []
+    # --- workers ----------------------------------------------------------------------------
+
+    def _worker_up(self, up: WorkerUp, now_s: float) -> list[LeaderEffect]:
+        workers = self.tables.workers
+        if workers.get(up.worker, now_s=now_s).is_gone:
+            workers.replace(up.worker, WorkerState.UP, now_s=now_s)
+        else:
+            workers.get(up.worker, now_s=now_s).become(WorkerState.UP)
+        self.tables.returned.add(up.worker)
+        return self._leases.contact(now_s=now_s)
+
+    def _worker_down(self, down: WorkerDown, now_s: float) -> list[LeaderEffect]:
+        tables = self.tables
+        worker = tables.workers.get(down.worker, now_s=now_s)
+        tables.returned.discard(down.worker)
+        if not down.is_certain:
+            if worker.state is WorkerState.UP:
+                worker.become(WorkerState.SILENT)
+            return []
+        attempts = tables.attempts.of_worker(down.worker)
+        # An attempt that was accepted just now may run in the process that replaced this one: the
+        # worker is asked.
+        recent_s = now_s - tables.timeouts.evidence_s
+        recent = {
+            attempt.id
+            for attempt in attempts
+            if not attempt.was_accepted or attempt.taken_by_worker_s() > recent_s
+        }
+        if not worker.is_gone:
+            worker.failed(is_doubtful=bool(recent), ended_s=down.ended_s, now_s=now_s)
+        effects: list[LeaderEffect] = []
+        for attempt in attempts:
+            if attempt.id in recent:
+                is_known = attempt.phase is not AttemptPhase.DISPATCHED
+                attempt.is_inherited = attempt.is_inherited or is_known
+                continue
+            effects += self._lifecycle.lose(
+                attempt,
+                f"worker {down.worker} died",
+                costs_retry=attempt.was_accepted,
+                over_s=worker.ended_s,
+                now_s=now_s,
+            )
+        return effects + self._leases.contact(now_s=now_s)
+
+    def _workers_held(self, held: WorkersHeld, _now_s: float) -> list[LeaderEffect]:
+        for name, worker in self.tables.workers.all().items():
+            worker.is_held = name in held.workers
+        return []
+
+    def _command_answered(self, event: CommandAnswered, now_s: float) -> list[LeaderEffect]:
+        workers = self.tables.workers
+        if event.reply is None:
+            if workers.unanswered(event.worker, refused_s=event.refused_s, now_s=now_s):
+                self._look_now(now_s)
+            return []
+        if event.rtt_s is not None:
+            workers.measured(event.worker, event.rtt_s, now_s=now_s)
+        worker = workers.get(event.worker, now_s=now_s)
+        silent_s = now_s - worker.heard_s
+        workers.heard(event.worker, event.reply.stamp_ms, now_s=now_s)
+        if silent_s > 2 * self.tables.timeouts.renew_s:
+            # What it was sent meanwhile has echoed an old stamp: its leases are short.
+            worker.renewed_s = None
+            self._look_now(now_s)
+        return self._replies.take(event, now_s=now_s)
+
+    def _worker_announced(self, event: WorkerAnnounced, now_s: float) -> list[LeaderEffect]:
+        """Take news that a worker sent by itself. It stops repeating what is acknowledged."""
+        tables, message = self.tables, event.message
+        attempt = tables.attempts.on(message.worker, message.run)
+        if attempt is None:
+            if isinstance(message, AnnounceReady):
+                return [tables.stop(message.worker, message.run)]
+            return [tables.acknowledge(message.worker, message.run)]
+        tables.touched.add(message.run.job)
+        if isinstance(message, AnnounceReady):
+            tables.workers.heard(message.worker, message.stamp_ms, now_s=now_s)
+            if attempt.phase in (AttemptPhase.DISPATCHED, AttemptPhase.PREPARING):
+                self._lifecycle.accept(attempt, AttemptPhase.READY, now_s=now_s)
+            if tables.workers.has_lease_time(message.worker, now_s=now_s):
+                return []
+            return self._leases.confirm([], now_s=now_s)
+        job = self._machine.job(message.run.job)
+        if isinstance(message, DeliverResult) and message.report is not None and job is not None:
+            final = PartProgress(run=attempt.id, report=message.report, elapsed_s=message.elapsed_s)
+            self._lifecycle.report(attempt, job, final, now_s=now_s)
+        attempt.end(message)
+        return []
+
+    def _progress_reported(self, event: ProgressReported, now_s: float) -> list[LeaderEffect]:
+        tables, progress = self.tables, event.progress
+        worker = tables.workers.get(progress.worker, now_s=now_s)
+        worker.cpu, worker.memory = progress.cpu, progress.memory
+        effects: list[LeaderEffect] = []
         extended_s: dict[str, float] = {}
         for part in progress.parts:
-            run = desk.runs.get(part.run)
-            if run is None or run.worker != progress.worker:
-                effects.append(desk.stop(progress.worker, part.run, "it is not wanted any more"))
+            attempt = tables.attempts.on(progress.worker, part.run)
+            job = self._machine.job(part.run.job)
+            if attempt is None or job is None:
+                effects.append(tables.stop(progress.worker, part.run))
                 continue
-            if run.is_given_up:
-                continue  # it is stopped once that is committed
-            desk.take(run, part, now_s=now_s)
-            run.is_saturated = part.run in progress.saturated
+            if attempt.phase is AttemptPhase.LOST:
+                continue  # it is stopped once its revocation is committed
+            self._lifecycle.report(attempt, job, part, now_s=now_s)
+            attempt.is_saturated = part.run in progress.saturated
             if part.extension:
-                granted_s = run.extend(now_s=now_s)
+                granted_s = attempt.activity.extend(now_s=now_s)
                 if granted_s:
                     extended_s[f"{part.run.workflow}/{part.run.part}"] = granted_s
-        taken = ReportProgressReply(backpressure=self.backpressure, extended_s=extended_s)
-        return taken, effects
+        reply = ReportProgressReply(backpressure=event.backpressure, extended_s=extended_s)
+        return [*effects, AnswerProgress(event.token, reply)]
 
-    # --- the allocator --------------------------------------------------------------------
+    # --- the allocator ----------------------------------------------------------------------
 
-    def cores(self, answer: RequestCoresReply, *, now_s: float) -> list[Effect]:
-        """The allocator's word on an ask, in reply or later."""
-        if not self._is_leading:
-            return []
-        desk = self._desk
-        job = desk.take_answer(answer, now_s=now_s)
-        if job is not None:
-            return self._steer(job, now_s)
-        if answer.state is AskState.GRANTED and not desk.uses(answer.ask):
-            return [desk.release(answer.ask)]
+    def _cores_answered(self, event: CoresAnswered, now_s: float) -> list[LeaderEffect]:
+        reply = event.reply
+        request = self.tables.requests.get(reply.ask)
+        if request is not None:
+            request.take(reply, now_s=now_s)
+            self.tables.touched.add(request.job)
+        elif reply.state is AskState.GRANTED and not self._is_used(reply.ask):
+            return [self.tables.release(reply.ask)]
         return []
 
-    # --- time -----------------------------------------------------------------------------
-
-    def tick(self, *, now_s: float) -> list[Effect]:
-        """Whatever is due."""
-        if not self._is_leading:
-            return []
-        self._desk.links.awake(now_s=now_s)
-        effects: list[Effect] = []
-        jobs = list(self._machine.jobs())
-        often_s = self._timing.renew_s / 4
-        if now_s >= self._contact_at_s:
-            self._contact_at_s = now_s + often_s
-            effects += self._contact(now_s)
-        if now_s >= self._full_at_s:
-            is_large = len(self._desk.runs) > _RUNS_MANY
-            self._full_at_s = now_s + often_s * (2 if is_large else 1)
-        else:
-            jobs = [job for job in jobs if job.id in self._dirty]
-        self._dirty.clear()
-        self._tick_at_s = min(self._full_at_s, self._contact_at_s)
-        for job in jobs:
-            effects += self._steer_now(job, now_s)
-        return effects
-
-    def wake_at_s(self) -> float:
-        return self._tick_at_s
-
-    def _look_at(self, at_s: float) -> None:
-        self._tick_at_s = self._full_at_s = self._contact_at_s = at_s
-
-    def _steer(self, job_id: str, now_s: float) -> list[Effect]:
-        if len(self._desk.runs) > _RUNS_AT_ONCE:
-            # Looking at thousands of runs for each word of one of them would take too long.
-            self._dirty.add(job_id)
-            self._tick_at_s = min(self._tick_at_s, now_s + _SOON_S)
-            return []
-        self._desk.links.awake(now_s=now_s)
-        job = self._machine.job(job_id)
-        return [] if job is None else self._steer_now(job, now_s)
-
-    # A job that makes this fail, which is a fault of ours, must not take the others with it.
-    def _adopt(self, job: Job, now_s: float) -> list[Effect]:
-        try:
-            self._desk.adopt(job, now_s=now_s)
-            return self._desk.return_grants(job)
-        except Exception as error:  # noqa: BLE001  other jobs have no part in it
-            return self._trouble(job, error)
-
-    def _steer_now(self, job: Job, now_s: float) -> list[Effect]:
-        try:
-            return self._steering.steer(job, now_s=now_s)
-        except Exception as error:  # noqa: BLE001  other jobs have no part in it
-            return self._trouble(job, error)
-
-    def _trouble(self, job: Job, error: Exception) -> list[Effect]:
-        if job.id in self._troubled:
-            return []
-        self._troubled.add(job.id)
-        return [Trouble(job.id, error)]
-
-    def _contact(self, now_s: float) -> list[Effect]:
-        """Has leases renewed that are due; asks those that have not said what they run."""
-        desk = self._desk
-        busy = {run.worker for run in desk.runs.values()}
-        for worker in busy:
-            desk.links.get(worker, now_s=now_s)
-        effects: list[Effect] = []
-        due: list[tuple[float, str]] = []  # with when they were last renewed
-        for worker, link in desk.links.all().items():
-            if link.is_gone or not desk.links.is_due(link, now_s=now_s):
-                continue
-            if link.has_answered and link.stamp_ms:
-                if worker in busy:
-                    due.append((link.renewed_s, worker))
-            elif link.is_up or worker in busy:
-                link.renewed_s = now_s
-                question = ListAttempts(group=desk.group, term=desk.term, leader=desk.node)
-                effects.append(Send(worker, question))
-        # Hundreds of leases that were given together should not be renewed together for ever.
-        at_once = max(_RENEWALS_AT_ONCE, len(busy) // 3)
-        first = [
-            worker
-            for place, (renewed_s, worker) in enumerate(sorted(due))
-            if place < at_once or renewed_s == float("-inf")
-        ]
-        return effects + self._confirm(first, now_s) if first else effects
-
-    # --- confirmation ---------------------------------------------------------------------
-
-    def _confirm(self, due: list[str], now_s: float) -> list[Effect]:
-        """Makes the latest stamps sure, and then renews the leases that are due. One question
-        at a time; while one takes long, others are asked, and any answer is good."""
-        last = self._questions.get(self._asked)
-        if last is not None and now_s < last.asked_s + self._timing.lease_s / 4:
-            self._is_asked_again = True
-            return []
-        self._is_asked_again = False
-        self._asked += 1
-        self._questions[self._asked] = _Question(now_s, due, self._desk.links.stamps())
-        self._questions.pop(self._asked - _QUESTIONS_MAX, None)
-        return [Confirm(self._asked)]
-
-    def confirmed(self, question: int, *, now_s: float) -> list[Effect]:
-        """Since the question was asked, most managers have taken this one for the leader."""
-        answered = self._questions.get(question)
-        if not self._is_leading or answered is None:
-            return []
-        for earlier in [number for number in self._questions if number <= question]:
-            del self._questions[earlier]
-        self._desk.links.confirmed(answered.stamps)
-        effects = self._renew(answered.due, now_s)
-        waiting = {r.id.job for r in self._desk.runs.values() if r.phase is PartPhase.READY}
-        for job_id in waiting:
-            effects += self._steer(job_id, now_s)
-        if self._is_asked_again:
-            effects += self._contact(now_s)
-        if self._is_asked_again:
-            effects += self._confirm([], now_s)
-        return effects
-
-    def _renew(self, workers: list[str], now_s: float) -> list[Effect]:
-        desk = self._desk
-        runs: dict[str, list[AttemptId]] = {worker: [] for worker in workers}
-        for run in desk.runs.values():
-            if run.worker in runs and not run.is_given_up:
-                runs[run.worker].append(run.id)
-        effects: list[Effect] = []
-        for worker, listed in runs.items():
-            link = desk.links.get(worker, now_s=now_s)
-            if link.is_gone or not link.sure_ms:
-                continue
-            link.renewed_s = now_s
-            command = RenewLeases(
-                group=desk.group,
-                term=desk.term,
-                leader=desk.node,
-                lease_ms=round(self._timing.lease_s * 1000),
-                runs=listed,
-                stamp_ms=link.sure_ms,
+    def _is_used(self, request: str) -> bool:
+        """Whether an open attempt runs on the cores of this request's grant."""
+        return any(
+            request
+            in (
+                request_for_attempt(attempt.id),
+                request_for_workflow(attempt.id.job, attempt.id.workflow),
             )
-            effects.append(Send(worker, command))
+            for attempt in self.tables.attempts
+        )
+
+    # --- time -------------------------------------------------------------------------------
+
+    def _leadership_confirmed(self, event: LeadershipConfirmed, now_s: float) -> list[LeaderEffect]:
+        return self._leases.confirmed(event.question, now_s=now_s)
+
+    def _tick(self, _tick: Tick, now_s: float) -> list[LeaderEffect]:
+        self.tables.workers.awake(now_s=now_s)
+        effects: list[LeaderEffect] = []
+        often_s = self.tables.timeouts.renew_s / 4
+        if self._contact_at_s is not None and now_s >= self._contact_at_s:
+            self._contact_at_s = now_s + often_s
+            effects += self._leases.contact(now_s=now_s)
+        if self._reconcile_all_at_s is not None and now_s >= self._reconcile_all_at_s:
+            is_large = len(self.tables.attempts) > _ATTEMPTS_MANY
+            self._reconcile_all_at_s = now_s + often_s * (2 if is_large else 1)
+            self._soon_at_s = None
+            self.tables.touched.clear()
+            for job in list(self._machine.jobs()):
+                effects += self._reconcile(job, now_s)
+        elif self._soon_at_s is not None and now_s >= self._soon_at_s:
+            effects += self._reconcile_all_touched(now_s)
         return effects
 
-    # --- answers --------------------------------------------------------------------------
+    def _look_now(self, now_s: float) -> None:
+        """Have every job reconciled and every worker contacted at the next tick, which is due."""
+        self._reconcile_all_at_s = self._contact_at_s = now_s
 
-    def _prepared(self, run_id: AttemptId, answer: PartCommandReply, now_s: float) -> list[Effect]:
-        run = self._desk.runs.get(run_id)
-        if run is None or run.phase is not None:
+    def _reconcile_touched(self, now_s: float) -> list[LeaderEffect]:
+        """Reconcile jobs that something happened to: now, or soon where that would take long."""
+        if len(self.tables.attempts) > _ATTEMPTS_FEW:
+            if self._soon_at_s is None:
+                self._soon_at_s = now_s + _SOON_S
             return []
-        if answer.accepted:
-            # The answer may have been overtaken by the run itself.
-            is_ready = answer.phase is PartPhase.READY
-            phase = PartPhase.READY if is_ready else PartPhase.PREPARING
-            self._desk.accepted(run, phase, now_s=now_s)
-            # By the time it is ready, a lease may count from what has just been heard.
-            return self._confirm([], now_s) + self._steer(run_id.job, now_s)
-        if answer.refusal is Refusal.STALE_TERM:
-            return []  # deposed: the ledger will say so
-        run.is_refused = True
-        match answer.refusal:
-            case Refusal.NO_CORES | Refusal.DRAINING | Refusal.STALE_ATTEMPT:
-                reason = f"worker {run.worker} refused it: {answer.reason}"
-                return self._desk.give_up(run, reason, costs_retry=False, now_s=now_s)
-            case _:
-                reason = f"worker {run.worker} cannot run it: {answer.reason}"
-                return self._desk.give_up(run, reason, costs_retry=True, now_s=now_s)
+        self.tables.workers.awake(now_s=now_s)
+        return self._reconcile_all_touched(now_s)
 
-    def _started(self, run_id: AttemptId, answer: PartCommandReply, now_s: float) -> list[Effect]:
-        run = self._desk.runs.get(run_id)
-        if run is None or run.phase is not PartPhase.READY:
-            return []
-        if answer.accepted:
-            self._desk.started(run, now_s=now_s)
-            return self._steer(run_id.job, now_s)
-        if answer.refusal in (Refusal.STALE_TERM, Refusal.INVALID):
-            return []  # deposed; or it was too long under way, and is sent again
-        reason = f"worker {run.worker} could not start it: {answer.reason}"
-        costs_retry = answer.refusal is Refusal.UNKNOWN_RUN
-        return self._desk.give_up(run, reason, costs_retry=costs_retry, now_s=now_s)
+    def _reconcile_all_touched(self, now_s: float) -> list[LeaderEffect]:
+        self._soon_at_s = None
+        touched, self.tables.touched = self.tables.touched, set()
+        effects: list[LeaderEffect] = []
+        for job_id in sorted(touched):
+            job = self._machine.job(job_id)
+            if job is not None:
+                effects += self._reconcile(job, now_s)
+        return effects
 
-    def _stopped(self, run_id: AttemptId, answer: PartCommandReply, now_s: float) -> list[Effect]:
-        run = self._desk.runs.get(run_id)
-        if run is None or not answer.accepted or run.result is not None:
-            return []
-        if answer.phase is PartPhase.UNKNOWN:
-            # Its worker has nothing of it and never will: there is nothing to wait for.
-            return self._desk.give_up(run, "stopped", costs_retry=False, now_s=now_s)
+    # A job that runs into a bug of ours ends; the other jobs have no part in it.
+
+    def _adopt(self, job: Job, now_s: float) -> list[LeaderEffect]:
+        try:
+            self._lifecycle.adopt(job, now_s=now_s)
+        except Exception as error:  # noqa: BLE001  see above
+            return self._end_failed_job(job, error, now_s)
         return []
 
-    def _renewed(self, worker: str, answer: RenewLeasesReply, now_s: float) -> list[Effect]:
-        desk = self._desk
-        if not answer.accepted:
-            return []
-        effects: list[Effect] = []
-        for run_id in answer.unknown:
-            run = desk.runs.get(run_id)
-            if run is None or run.worker != worker or run.result is not None:
-                continue
-            if run.phase is None and not run.is_inherited:
-                continue  # it is being told of it
-            run.missing += 1
-            if run.missing >= 2:  # once may be a message overtaken by another
-                effects += desk.lost(run, f"worker {worker} has lost it", now_s=now_s)
-        for run_id in answer.unlisted:
-            run = desk.runs.get(run_id)
-            if run is None or run.worker != worker:
-                effects.append(desk.stop(worker, run_id, "it is not wanted any more"))
+    def _reconcile(self, job: Job, now_s: float) -> list[LeaderEffect]:
+        try:
+            return self._reconciler.reconcile(job, now_s=now_s)
+        except Exception as error:  # noqa: BLE001  see above
+            return self._end_failed_job(job, error, now_s)
+
+    def _end_failed_job(self, job: Job, error: Exception, now_s: float) -> list[LeaderEffect]:
+        effects: list[LeaderEffect] = []
+        if job.id not in self._failed_jobs:
+            self._failed_jobs.add(job.id)
+            effects.append(LogJobError(job.id, error))
+        if not job.has_ended:
+            reason = f"internal error: {type(error).__name__}: {error}"
+            end = JobFinished(job=job.id, status=JobStatus.FAILED, reason=reason)
+            effects += self.tables.proposals.propose(end, now_s=now_s)
         return effects
 
-    def _told(self, worker: str, answer: ListAttemptsReply, now_s: float) -> list[Effect]:
-        """What a worker runs: adopted if it belongs there, stopped if not, given up if missing."""
-        desk = self._desk
-        if not answer.accepted:
-            return []
-        link = desk.links.get(worker, now_s=now_s)
-        is_first = not link.has_answered
-        link.has_answered = True
-        if is_first:
-            link.renewed_s = float("-inf")  # its leases have not long to live
-        effects: list[Effect] = []
-        here = set()
-        for view in answer.parts:
-            here.add(view.run)
-            run = desk.runs.get(view.run)
-            if run is None or run.worker != worker:
-                if view.phase is not PartPhase.FINISHED:
-                    effects.append(desk.stop(worker, view.run, "it is not wanted any more"))
-                continue
-            if run.phase is None or run.phase is PartPhase.PREPARING:
-                desk.accepted(run, view.phase, now_s=now_s)
-            if view.report is not None:
-                seen = PartProgress(
-                    run=view.run, report=view.report, elapsed_s=view.elapsed_s, phase=view.phase
-                )
-                desk.take(run, seen, now_s=now_s)
-        for run in [run for run in desk.runs.values() if run.worker == worker]:
-            if not (is_first and run.is_inherited and run.id not in here):
-                continue
-            if run.was_accepted or run.may_be_older_than(answer.alive_ms / 1000, now_s):
-                effects += desk.lost(run, f"worker {worker} has lost it", now_s=now_s)
-            else:
-                run.is_refused = True
-                reason = f"worker {worker} was never told of it"
-                effects += desk.give_up(
-                    run, reason, costs_retry=False, now_s=now_s, until_s=float("-inf")
-                )
-        for job_id in {run.job for run in here}:
-            effects += self._steer(job_id, now_s)
-        return effects + self._contact(now_s)
-
-    # --- reads ----------------------------------------------------------------------------
+    # --- reads ------------------------------------------------------------------------------
 
     def row(self, job: Job) -> JobView:
-        """A job for people: also whether it waits for cores, where in the queue, and why."""
-        row = view_of(job)
-        position, why = self._desk.waits(job.id) if self._is_leading else (0, "")
-        if not position or row.ended_ms:
-            return row
-        status = JobStatus.QUEUED if job.status is JobStatus.SUBMITTED else job.status
-        return replace(row, status=status, position=position, reason=row.reason or why)
+        """A job in a list, also whether it waits for cores."""
+        return job_row(self.tables, job) if self._is_leading else view_of(job)
 
     def view(self, job_id: str, *, now_s: float) -> RunView | None:
         """The live statistics of a job; None if it is not led here, or over."""
         job = self._machine.job(job_id)
         if job is None or job.has_ended or not self._is_leading:
             return None
-        return self._desk.view(job, now_s=now_s)
+        return live_view(self.tables, job, now_s=now_s)

@@ -1,139 +1,197 @@
-"""What a leader knows of the workers themselves: contact, leases, distance.
+"""Whether workers are alive, as a job leader knows it, and how long their leases last.
 
-A lease counts from a stamp of the worker's own clock that the leader has echoed. So once the
-leader has heard no new stamp for as long as a lease lasts, the worker has stopped by itself,
-whatever became of renewals on the way.
+A lease counts from a stamp of the worker's own clock that the leader echoes. Once the leader has
+heard no new stamp for as long as a lease lasts, the worker has stopped by itself, whatever became
+of renewals on their way.
 
-A stamp is echoed only when it is *sure*: it had been heard when most managers confirmed this
-leader for the last time. A successor cannot have been elected before that, so whatever leases
-its predecessors have given, though they be frozen, cut off or slow to notice, count from before
-its own beginning: it waits as long as if it had heard every worker just then, and no longer.
+A stamp is echoed only when it is *confirmed*: it had been heard when a majority of managers last
+confirmed this leader. A successor cannot have been elected before that, so every lease that its
+predecessors granted (frozen, cut off or slow to notice) counts from before its own election. The
+successor waits as long as if it had heard every worker just then, and no longer.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import Enum
 
-from hyperscale.jobs.leader.timeouts import Timing
+from hyperscale.errors import InvariantError
+from hyperscale.jobs.leader.timeouts import LeaderTimeouts
 
-STILL_S = 1.0
-"""A leader has something to do four times a second. If it did nothing for so long, it could not."""
+STALLED_S = 1.0
+"""A leader has work four times a second. If it did nothing for this long, it was stopped."""
 
 Stamps = dict[str, tuple[int, float]]
-"""By worker: a stamp, and when it came."""
+"""By worker: the latest stamp, and when it arrived."""
+
+
+class WorkerState(Enum):
+    UP = "up"  # membership sees it
+    SILENT = "silent"  # membership does not; it may still run what it was given
+    DOUBTFUL = "doubtful"  # a process of it has ended, perhaps not the one that runs attempts
+    GONE = "gone"  # its process has ended, and with it all it ran
+
+
+_W = WorkerState
+WORKER_MOVES: dict[WorkerState, frozenset[WorkerState]] = {
+    _W.UP: frozenset({_W.SILENT, _W.DOUBTFUL, _W.GONE}),
+    _W.SILENT: frozenset({_W.UP, _W.DOUBTFUL, _W.GONE}),
+    _W.DOUBTFUL: frozenset({_W.UP, _W.GONE}),
+    _W.GONE: frozenset(),
+}
+"""A worker that comes back after it was GONE is another process and gets a record of its own."""
 
 
 @dataclass(slots=True)
-class Link:
-    """One worker."""
+class WorkerLiveness:
+    """One worker process."""
 
-    stamp_ms: int = 0  # the latest of its clock
-    heard_s: float = float("-inf")  # when that came, on ours
-    sure_ms: int = 0  # the latest when managers were last asked and confirmed: may be echoed
-    sure_s: float = float("-inf")
-    renewed_s: float = float("-inf")  # when the last renewal or question went out
+    heard_s: float  # when its latest stamp arrived
+    stamp_ms: int = 0  # the latest stamp of its clock
+    confirmed_ms: int = 0  # the latest stamp that may be echoed
+    confirmed_s: float | None = None  # when that stamp arrived
+    renewed_s: float | None = None  # when the last renewal or question went out; None: due now
     rtt_s: float = 0.0
-    cpu: float = 0.0  # shares in use, as it says
+    ended_s: float | None = None  # since when connections to it are refused
+    has_listed_attempts: bool = False  # it told this leader what it runs
+    is_held: bool = False  # its silence is attributed to the network
+    cpu: float = 0.0  # shares in use, as it reports them
     memory: float = 0.0
-    has_answered: bool = False  # said what it runs, to this leader
-    is_up: bool = False  # membership sees it
-    is_gone: bool = False  # its process has certainly ended
-    ended_s: float | None = None  # by when it had ended, as far as is known
-    is_doubtful: bool = False  # a process of it has; perhaps not the one that runs things now
-    is_held: bool = False  # many fell silent at once: it is the network's fault
+    _state: WorkerState = WorkerState.SILENT
+
+    @property
+    def state(self) -> WorkerState:
+        return self._state
+
+    @property
+    def is_gone(self) -> bool:
+        return self._state is WorkerState.GONE
+
+    def become(self, state: WorkerState) -> None:
+        """Move to `state`. The only writer of it."""
+        if state is self._state:
+            return
+        if state not in WORKER_MOVES[self._state]:
+            raise InvariantError(f"worker {self._state.value} -> {state.value}")
+        self._state = state
+
+    def failed(self, *, is_doubtful: bool, ended_s: float | None, now_s: float) -> None:
+        """A process of this worker has certainly ended."""
+        self.become(WorkerState.DOUBTFUL if is_doubtful else WorkerState.GONE)
+        known_s = [each for each in (self.ended_s, ended_s, now_s) if each is not None]
+        self.ended_s = min(known_s)
+        self.has_listed_attempts = False
+        self.renewed_s = None
 
 
-@dataclass(slots=True)
-class Links:
-    timing: Timing
-    took_over_s: float = 0.0
-    _awake_s: float = 0.0
-    _links: dict[str, Link] = field(default_factory=dict)
+class WorkerTable:
+    """Every worker this leader knows of."""
 
-    def lead(self, workers: list[str], *, now_s: float) -> None:
-        """A new leader: whatever its predecessors have echoed was said before."""
-        self.took_over_s = self._awake_s = now_s
-        self._links = {worker: Link(heard_s=now_s, is_up=True) for worker in workers}
+    def __init__(self, timeouts: LeaderTimeouts) -> None:
+        self._timeouts = timeouts
+        self._took_over_s = 0.0
+        self._awake_s = 0.0
+        self._workers: dict[str, WorkerLiveness] = {}
 
-    def get(self, worker: str, *, now_s: float) -> Link:
-        link = self._links.get(worker)
-        if link is None:
-            link = self._links[worker] = Link(heard_s=now_s)
-        return link
-
-    def all(self) -> dict[str, Link]:
-        return self._links
-
-    def forget(self, worker: str) -> None:
-        self._links.pop(worker, None)
-
-    def awake(self, *, now_s: float) -> None:
-        """Call it before anything is concluded from silence: what came while this node stood
-        still has not been read yet."""
-        still_s = now_s - self._awake_s
-        self._awake_s = now_s
-        if still_s > STILL_S:
-            for link in self._links.values():
-                link.heard_s = min(now_s, link.heard_s + still_s)
-
-    def heard(self, worker: str, stamp_ms: int, *, now_s: float) -> None:
-        """A stamp came. Older ones, overtaken on the way, say nothing."""
-        link = self.get(worker, now_s=now_s)
-        if stamp_ms > link.stamp_ms:
-            link.stamp_ms = stamp_ms
-            link.ended_s = None
-            link.heard_s = now_s
-
-    def stamps(self) -> Stamps:
-        """The latest of all: sure, if managers are asked now and confirm this leader."""
-        return {
-            worker: (link.stamp_ms, link.heard_s)
-            for worker, link in self._links.items()
-            if link.stamp_ms
+    def begin(self, workers: tuple[str, ...], *, now_s: float) -> None:
+        """A new leader: whatever its predecessors echoed had been heard before now."""
+        self._took_over_s = self._awake_s = now_s
+        self._workers = {
+            worker: WorkerLiveness(heard_s=now_s, _state=WorkerState.UP) for worker in workers
         }
 
-    def confirmed(self, stamps: Stamps) -> None:
-        """Most of them did."""
-        for worker, (stamp_ms, heard_s) in stamps.items():
-            link = self._links.get(worker)
-            if link is not None and link.sure_ms < stamp_ms <= link.stamp_ms:
-                link.sure_ms, link.sure_s = stamp_ms, heard_s
+    def get(self, worker: str, *, now_s: float) -> WorkerLiveness:
+        known = self._workers.get(worker)
+        if known is None:
+            known = self._workers[worker] = WorkerLiveness(heard_s=now_s)
+        return known
 
-    def is_sure(self, worker: str, *, now_s: float) -> bool:
-        """Whether a lease that counts from the sure stamp has at least half its time left."""
-        return now_s <= self.get(worker, now_s=now_s).sure_s + self.timing.lease_s / 2
+    def all(self) -> dict[str, WorkerLiveness]:
+        return self._workers
+
+    def replace(self, worker: str, state: WorkerState, *, now_s: float) -> WorkerLiveness:
+        """Begin a record for another process of this worker: nothing of the last one holds."""
+        fresh = self._workers[worker] = WorkerLiveness(heard_s=now_s, _state=state)
+        return fresh
+
+    def awake(self, *, now_s: float) -> None:
+        """Forgive silence while this node itself stood still: what arrived has not been read yet.
+
+        Call it before anything is concluded from silence.
+        """
+        stalled_s = now_s - self._awake_s
+        self._awake_s = now_s
+        if stalled_s > STALLED_S:
+            for worker in self._workers.values():
+                worker.heard_s = min(now_s, worker.heard_s + stalled_s)
+
+    def heard(self, worker: str, stamp_ms: int, *, now_s: float) -> None:
+        """Take a stamp. An older one was overtaken on its way and says nothing."""
+        known = self.get(worker, now_s=now_s)
+        if stamp_ms > known.stamp_ms:
+            known.stamp_ms = stamp_ms
+            known.ended_s = None
+            known.heard_s = now_s
+
+    def stamps(self) -> Stamps:
+        """The latest stamps: confirmed, if managers are asked now and confirm this leader."""
+        return {
+            name: (worker.stamp_ms, worker.heard_s)
+            for name, worker in self._workers.items()
+            if worker.stamp_ms
+        }
+
+    def confirm(self, stamps: Stamps) -> None:
+        """A majority confirmed this leader after `stamps` had arrived."""
+        for name, (stamp_ms, heard_s) in stamps.items():
+            worker = self._workers.get(name)
+            if worker is not None and worker.confirmed_ms < stamp_ms <= worker.stamp_ms:
+                worker.confirmed_ms, worker.confirmed_s = stamp_ms, heard_s
+
+    def has_lease_time(self, worker: str, *, now_s: float) -> bool:
+        """Whether a lease that counts from the confirmed stamp has half its time left."""
+        confirmed_s = self.get(worker, now_s=now_s).confirmed_s
+        return confirmed_s is not None and now_s <= confirmed_s + self._timeouts.lease_s / 2
 
     def unanswered(self, worker: str, *, refused_s: float | None, now_s: float) -> bool:
-        """No answer. That nobody listens proves that a process has ended; if membership sees
-        no other, and has had the time to hear of one, it was the one in question. True if
-        that is news."""
+        """Take note of a missing reply; return True if it proves that the worker is gone.
+
+        A refused connection proves that a process has ended. If membership sees no other, and has
+        had the time to hear of one, it was the process in question.
+        """
         if refused_s is None:
             return False
-        link = self.get(worker, now_s=now_s)
-        was_gone = link.is_gone
-        link.ended_s = refused_s if link.ended_s is None else link.ended_s
-        if link.is_doubtful or (not link.is_up and now_s >= self._settled_s):
-            link.is_gone = True
-        return link.is_gone and not was_gone
+        known = self.get(worker, now_s=now_s)
+        if known.ended_s is None:
+            known.ended_s = refused_s
+        is_settled = now_s >= self._settled_s
+        is_proof = known.state is WorkerState.DOUBTFUL or (
+            known.state is WorkerState.SILENT and is_settled
+        )
+        if is_proof:
+            known.become(WorkerState.GONE)
+        return is_proof
 
     @property
     def _settled_s(self) -> float:
         """From when on membership has heard what the last leader knew."""
-        return self.took_over_s + self.timing.settle_s
+        return self._took_over_s + self._timeouts.settle_s
 
-    def is_due(self, link: Link, *, now_s: float) -> bool:
-        """Whether a worker is to be renewed or asked: each second, and where nobody listened
-        also as soon as that is proof."""
-        if link.ended_s is not None and link.renewed_s < self._settled_s <= now_s:
+    def is_due(self, worker: WorkerLiveness, *, now_s: float) -> bool:
+        """Whether to renew its leases or to ask what it runs: each second, and where connections
+        are refused also as soon as that is proof."""
+        renewed_s = worker.renewed_s
+        if renewed_s is None:
             return True
-        # Half a tick early rather than a whole one late.
-        return now_s >= link.renewed_s + self.timing.renew_s * 7 / 8
+        if worker.ended_s is not None and renewed_s < self._settled_s <= now_s:
+            return True
+        # Half a tick early rather than a whole tick late.
+        return now_s >= renewed_s + self._timeouts.renew_s * 7 / 8
 
     def measured(self, worker: str, rtt_s: float, *, now_s: float) -> None:
-        """A round trip. The lowest of late counts: queues on the way are no distance."""
-        link = self.get(worker, now_s=now_s)
-        link.rtt_s = rtt_s if not link.rtt_s else min(rtt_s, link.rtt_s * 1.1)
+        """Take a round trip. The lowest of late counts: queues on the way are no distance."""
+        known = self.get(worker, now_s=now_s)
+        known.rtt_s = rtt_s if not known.rtt_s else min(rtt_s, known.rtt_s * 1.1)
 
     def stopped_at_s(self, worker: str, *, since_s: float, now_s: float) -> float:
-        """From when on the worker has certainly stopped what it was given at `since_s`, if it
-        stays silent."""
+        """When a worker that stays silent has certainly stopped what it was given at `since_s`."""
         heard_s = max(self.get(worker, now_s=now_s).heard_s, since_s)
-        return heard_s + self.timing.lease_s + self.timing.silence_margin_s
+        return heard_s + self._timeouts.lease_s + self._timeouts.silence_margin_s

@@ -1,46 +1,25 @@
-"""Jobs as a part of a manager: there once the node has a ledger."""
+"""What makes a manager of a member: job leaders, the allocator and the answers to clients.
 
-import asyncio
+All of it begins once the node has joined its ledger; until then clients are told to try again.
+"""
+
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from hyperscale.client.messages import (
-    CancelJob,
-    DrainNode,
-    GetJob,
-    GetJobOfKey,
-    GetJobRecord,
-    GetQueueRoom,
-    KeepBlob,
-    ListJobs,
-    ListWorkers,
-    PutBlob,
-    SubmitJob,
-    WatchJob,
-)
-from hyperscale.errors import RunError
+from hyperscale.client import messages as client_messages
+from hyperscale.jobs import messages
 from hyperscale.jobs.allocator.core import Allocator
-from hyperscale.jobs.messages import (
-    AnnounceCores,
-    AnnounceCoresReply,
-    AnnouncePrepareFailed,
-    AnnounceReady,
-    DeliverResult,
-    FetchBlob,
-    ForwardOutput,
-    ReleaseCores,
-    ReportProgress,
-    ReportProgressReply,
-    RequestCores,
-    RequestCoresReply,
-)
 from hyperscale.membership.events import MemberChanged, MemberDied
+from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
 from hyperscale.nodes.jobs.bundles import Bundles
-from hyperscale.nodes.jobs.client_requests import ClientRequests
-from hyperscale.nodes.jobs.jobs_driver import JobsDriver
+from hyperscale.nodes.jobs.job_leaders import JobLeaders
+from hyperscale.nodes.jobs.job_queries import JobQueries
+from hyperscale.nodes.jobs.job_routing import JobRouting
+from hyperscale.nodes.jobs.node_requests import NodeRequests
+from hyperscale.nodes.jobs.submissions import Submissions
 from hyperscale.nodes.ledger.errors import OutcomeUnknownError, UnavailableError
 from hyperscale.nodes.ledger.ledger_service import LedgerService
 from hyperscale.nodes.ledger.routing import Ledger
@@ -50,137 +29,143 @@ from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError, RemoteErrorCode
 from hyperscale.wire.handlers import Handlers
 
-_Tell = Callable[[JobsDriver, InboundCall, Any], None]
-_Ask = Callable[[ClientRequests, InboundCall, Any], Any]
+
+class _Parts(NamedTuple):
+    """What exists once the node has a ledger."""
+
+    leaders: JobLeaders
+    allocator: AllocatorDriver
+    queries: JobQueries
+    submissions: Submissions
+    nodes: NodeRequests
+
+
+_Handle = Callable[[_Parts, InboundCall, Any], Any]
 
 
 class JobsService(Service):
-    """Job leaders, the allocator and the answers to clients."""
-
     def __init__(self, directory: Path, ledger: LedgerService, allocator: Allocator) -> None:
         self._directory = directory
         self._allocator = allocator
-        self._ledger_duty = ledger
-        self.driver: JobsDriver | None = None
-        self.desk: ClientRequests | None = None
+        self._ledger_service = ledger
+        self._parts: _Parts | None = None
         ledger.on_ledger.append(self._begin)
 
     def attach(self, member: MemberNode, handlers: Handlers) -> None:
         self._member = member
-        self._bundles = Bundles(self._directory, self._ledger_duty.peers, self._bundles_in_use)
-        handlers.add(PutBlob, self._bundles.put)
-        handlers.add(KeepBlob, self._bundles.keep)
-        handlers.add(FetchBlob, self._bundles.fetch)
-        for message, handle in _TO_CORES.items():
-            handlers.add(message, self._to_core(handle))
-        handlers.add(AnnounceCores, self._worker_told)
-        handlers.add(RequestCores, self._asked_cores)
-        handlers.add(ReportProgress, self._progress)
-        handlers.add(GetQueueRoom, lambda _call, _asked: self._driver().told_room())
-        for message, answer in _TO_DESK.items():
-            handlers.add(message, self._to_desk(answer))
-        handlers.add(WatchJob, self._watch)
-        handlers.add(GetJobRecord, self._record)
+        self._bundles = Bundles(self._directory, self._ledger_service.peers, self._bundles_in_use)
+        handlers.add(client_messages.PutBlob, self._bundles.put)
+        handlers.add(client_messages.KeepBlob, self._bundles.keep)
+        handlers.add(messages.FetchBlob, self._bundles.fetch)
+        for message, handle in _OF_NODES.items():
+            handlers.add(message, self._at_once(handle))
+        for message, handle in _OF_CLIENTS.items():
+            handlers.add(message, self._request(handle))
+        handlers.add(client_messages.WatchJob, self._watch)
+        handlers.add(client_messages.GetJobRecord, self._record)
 
     def _begin(self, ledger: Ledger) -> None:
-        self.driver = JobsDriver(self._member, ledger, self._ledger_duty.peers, self._allocator)
-        self.desk = ClientRequests(
-            self._member, ledger, self.driver, self._bundles, self._ledger_duty.peers
-        )
+        member, peers = self._member, self._ledger_service.peers
+        leaders = JobLeaders(member, ledger, peers, self._allocator)
+        routing = JobRouting(member.node_id, ledger, peers)
+        queries = JobQueries(routing, leaders)
+        submissions = Submissions(routing, queries, leaders.allocator, self._bundles)
+        nodes = NodeRequests(member, routing, self._allocator)
+        self._parts = _Parts(leaders, leaders.allocator, queries, submissions, nodes)
+
+    @property
+    def leaders(self) -> JobLeaders | None:
+        """The job leaders of this node, once it has a ledger."""
+        return None if self._parts is None else self._parts.leaders
 
     def _bundles_in_use(self) -> set[str]:
-        return set() if self.driver is None else self.driver.bundles()
+        return set() if self._parts is None else self._parts.leaders.bundles()
 
     async def stop(self) -> None:
-        if self.driver is not None:
-            await self.driver.close()
+        if self._parts is not None:
+            self._parts.leaders.stop()
         await self._bundles.close()
 
     def changed(self, change: MemberChanged | MemberDied) -> None:
-        if self.driver is not None:
-            self.driver.member_changed(change)
+        if self._parts is not None:
+            self._parts.leaders.member_changed(change)
 
     def collect(self) -> list[Family]:
-        if self.driver is None:
+        if self._parts is None:
             return []
-        driver = self.driver
+        led, allocator = self._parts.leaders.led(), self._allocator
         return [
-            gauge("hyperscale_jobs_led", "Groups of jobs led here", ({}, len(driver.leaders))),
-            gauge("hyperscale_cores_pool", "Cores of all workers", ({}, driver.allocator.pool)),
+            gauge("hyperscale_jobs_led", "Groups of jobs led by this node", ({}, len(led))),
+            gauge("hyperscale_cores_pool", "Cores of all workers", ({}, allocator.pool)),
             gauge(
-                "hyperscale_cores_waiting", "Workflows that wait", ({}, driver.allocator.waiting)
+                "hyperscale_cores_waiting", "Workflows that wait for cores", ({}, allocator.waiting)
             ),
         ]
 
     # -- handlers -------------------------------------------------------------------------
 
-    def _to_core(self, tell: _Tell) -> Callable[[InboundCall, Any], None]:
-        """What workers say by themselves is repeated: before there is a core it is let go."""
+    def _at_once(self, handle: _Handle) -> Callable[[InboundCall, Any], Any]:
+        """A handler for messages of nodes. One-way messages are repeated by their senders, so they
+        may be dropped until there is a ledger."""
 
-        def handle(call: InboundCall, message: Any) -> None:
-            if self.driver is not None:
-                tell(self.driver, call, message)
+        def handler(call: InboundCall, message: Any) -> Any:
+            if self._parts is None and not call.wants_answer:
+                return None
+            return handle(self._ready(), call, message)
 
-        return handle
+        return handler
 
-    def _worker_told(self, call: InboundCall, cores: AnnounceCores) -> AnnounceCoresReply | None:
-        if self.driver is None:
-            return AnnounceCoresReply(is_known=False)
-        return self.driver.worker_told(call, cores)
+    def _request(self, handle: _Handle) -> Callable[[InboundCall, Any], Any]:
+        """A handler for requests of clients and operators."""
 
-    def _asked_cores(self, call: InboundCall, wish: RequestCores) -> RequestCoresReply:
-        return self._driver().asked_cores(call, wish)
-
-    def _progress(self, call: InboundCall, progress: ReportProgress) -> ReportProgressReply:
-        return self._driver().progress(call, progress)
-
-    def _to_desk(self, ask: _Ask) -> Callable[[InboundCall, Any], Any]:
-        async def handle(call: InboundCall, message: Any) -> Any:
+        async def handler(call: InboundCall, message: Any) -> Any:
             try:
-                answer = ask(self._desk(), call, message)
-                return await answer if asyncio.iscoroutine(answer) else answer
+                return await handle(self._ready(), call, message)
             except (UnavailableError, OutcomeUnknownError) as error:
                 raise RemoteError(
                     error.message, code=RemoteErrorCode.UNAVAILABLE, hint=error.hint
                 ) from error
 
-        return handle
+        return handler
 
-    async def _watch(self, call: InboundCall, asked: WatchJob) -> AsyncGenerator[Struct, None]:
-        async for news in self._desk().watch(call, asked):
-            yield news
+    async def _watch(
+        self, call: InboundCall, request: client_messages.WatchJob
+    ) -> AsyncGenerator[Struct, None]:
+        async for update in self._ready().queries.watch(call, request):
+            yield update
 
-    async def _record(self, call: InboundCall, asked: GetJobRecord) -> AsyncGenerator[Struct, None]:
-        async for chunk in self._desk().record(call, asked):
+    async def _record(
+        self, call: InboundCall, request: client_messages.GetJobRecord
+    ) -> AsyncGenerator[Struct, None]:
+        async for chunk in self._ready().queries.record(call, request):
             yield chunk
 
-    def _driver(self) -> JobsDriver:
-        if self.driver is None:
-            raise RunError("this manager has not joined its ledger yet")
-        return self.driver
-
-    def _desk(self) -> ClientRequests:
-        if self.desk is None:
+    def _ready(self) -> _Parts:
+        if self._parts is None:
             raise RemoteError(
                 "this manager has not joined its ledger yet", code=RemoteErrorCode.UNAVAILABLE
             )
-        return self.desk
+        return self._parts
 
 
-_TO_CORES: dict[type[Struct], _Tell] = {
-    AnnounceReady: JobsDriver.received,
-    AnnouncePrepareFailed: JobsDriver.received,
-    DeliverResult: JobsDriver.received,
-    ForwardOutput: JobsDriver.printed,
-    ReleaseCores: JobsDriver.released_cores,
-    RequestCoresReply: JobsDriver.told_cores,
+_OF_NODES: dict[type[Struct], _Handle] = {
+    messages.AnnounceReady: lambda parts, *message: parts.leaders.announced(*message),
+    messages.AnnouncePrepareFailed: lambda parts, *message: parts.leaders.announced(*message),
+    messages.DeliverResult: lambda parts, *message: parts.leaders.announced(*message),
+    messages.ForwardOutput: lambda parts, *message: parts.leaders.printed(*message),
+    messages.ReportProgress: lambda parts, *message: parts.leaders.progress(*message),
+    messages.AnnounceCores: lambda parts, *message: parts.allocator.cores_announced(*message),
+    messages.RequestCores: lambda parts, *message: parts.allocator.cores_requested(*message),
+    messages.ReleaseCores: lambda parts, *message: parts.allocator.cores_released(*message),
+    messages.RequestCoresReply: lambda parts, *message: parts.allocator.grant_received(*message),
+    client_messages.GetQueueRoom: lambda parts, *_message: parts.allocator.room_here(),
 }
-_TO_DESK: dict[type[Struct], _Ask] = {
-    SubmitJob: ClientRequests.submit,
-    CancelJob: ClientRequests.cancel,
-    GetJob: ClientRequests.told,
-    ListJobs: ClientRequests.jobs,
-    ListWorkers: ClientRequests.workers,
-    GetJobOfKey: ClientRequests.key,
-    DrainNode: ClientRequests.drain,
+_OF_CLIENTS: dict[type[Struct], _Handle] = {
+    client_messages.SubmitJob: lambda parts, *message: parts.submissions.submit(*message),
+    client_messages.CancelJob: lambda parts, *message: parts.submissions.cancel(*message),
+    client_messages.GetJobOfKey: lambda parts, *message: parts.submissions.job_of_key(*message),
+    client_messages.GetJob: lambda parts, *message: parts.queries.get_job(*message),
+    client_messages.ListJobs: lambda parts, *message: parts.queries.list_jobs(*message),
+    client_messages.ListWorkers: lambda parts, *message: parts.nodes.list_workers(*message),
+    client_messages.DrainNode: lambda parts, *message: parts.nodes.drain(*message),
 }

@@ -1,15 +1,21 @@
 """Links to other members by name, at the addresses membership knows."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from typing import Protocol
+
+from msgspec import Struct
 
 from hyperscale.config.addresses import split_address
 from hyperscale.membership.events import LIVING, Member, MemberState
 from hyperscale.wire.connection import Connection
+from hyperscale.wire.errors import CallError
 from hyperscale.wire.link import PeerLink
 from hyperscale.wire.roles import Role
 from hyperscale.wire.server import PeerServer
+
+_log = logging.getLogger("hyperscale.ledger")
 
 
 class Peers(Protocol):
@@ -20,6 +26,9 @@ class Peers(Protocol):
 
     def connection(self, node: str) -> Connection | None:
         """The usable connection to a node, if there is one now."""
+
+    def send(self, node: str, message: Struct) -> None:
+        """Send a one-way message, if there is a connection; it may get lost."""
 
     def living(self) -> list[str]:
         """Nodes of the tier that are not known to be dead, this one included, in order."""
@@ -78,6 +87,16 @@ class MemberPeers:
         if found is None:
             self.link(node)  # dials, from now on
         return found
+
+    def send(self, node: str, message: Struct) -> None:
+        link = self.link(node)
+        connection = None if link is None else link.connection
+        if connection is None:
+            return
+        try:
+            connection.send(message)
+        except CallError as error:
+            _log.debug("message.dropped: %s", error, extra={"to": node})
 
     def living(self) -> list[str]:
         own = self._server.local.node_id

@@ -13,16 +13,8 @@ from hyperscale.jobs.allocator.events import (
     LostAllocator,
     SendGrant,
 )
+from hyperscale.jobs.leader import events as ev
 from hyperscale.jobs.leader.core import JobLeader
-from hyperscale.jobs.leader.effects import (
-    Ask,
-    Confirm,
-    Effect,
-    Propose,
-    Release,
-    Send,
-    Trouble,
-)
 from hyperscale.jobs.messages import (
     AcknowledgeResult,
     AnnounceCores,
@@ -92,8 +84,7 @@ class ManagerProgram:
             entry = log[self.applied[group]]
             self.applied[group] += 1
             applied = self.machines[group].apply(self.applied[group], entry.stamp_ms, entry.body)
-            reply = applied.reply
-            self._do(group, self.leaders[group].applied(entry.event, reply, now_s=now_s))
+            self._lead(group, ev.EventApplied(entry.event, applied.reply), now_s)
 
     def lead(self, payload: tuple[int, int], now_s: float) -> None:
         group, term = payload
@@ -106,8 +97,7 @@ class ManagerProgram:
             return
         self.entry(group, now_s)
         now_ms = int(now_s * 1000) + 1_000_000
-        effects = self.leaders[group].lead(term, workers, now_s=now_s, now_ms=now_ms)
-        self._do(group, effects)
+        self._lead(group, ev.BecameLeader(term, tuple(workers), now_ms), now_s)
 
     def follow(self, payload: tuple[int, int], now_s: float) -> None:
         group, term = payload
@@ -120,56 +110,50 @@ class ManagerProgram:
         if group == ALLOCATION:
             self._allocate(LostAllocator(), now_s)
         else:
-            self.leaders[group].follow()
+            self._lead(group, ev.LostLeadership(), now_s)
 
     def confirmed(self, payload: tuple[int, int, int], now_s: float) -> None:
         group, term, question = payload
         if self.terms.get(group, 0) == term:
-            self._do(group, self.leaders[group].confirmed(question, now_s=now_s))
+            self._lead(group, ev.LeadershipConfirmed(question), now_s)
 
     # --- the world ------------------------------------------------------------------------
 
     def datagram(self, source: str, payload: Any, now_s: float) -> None:
         match payload:
             case AnnounceReady() | AnnouncePrepareFailed() | DeliverResult():
-                group = payload.group
-                self._do(group, self.leaders[group].received(payload, now_s=now_s))
+                self._lead(payload.group, ev.WorkerAnnounced(payload), now_s)
             case AnnounceCores():
                 self._allocate(CoresAnnounced(payload), now_s)
             case ReleaseCores():
                 self._allocate(CoresReleased(payload), now_s)
             case (int() as group, RequestCoresReply() as answer):
-                self._do(group, self.leaders[group].cores(answer, now_s=now_s))
+                self._lead(group, ev.CoresAnswered(answer), now_s)
 
     def stream(self, event: Any, now_s: float) -> None:
         match event:
             case network.Asked(message=RequestCores() as wish, handle=handle):
                 self._allocate(CoresRequested(wish, handle), now_s)
             case network.Asked(message=ReportProgress() as progress, handle=handle):
-                self.host.answer(handle, self._progress(progress, now_s))
+                self._progress(progress, handle, now_s)
             case network.Answered(token=("ask", group), message=answer):
-                self._do(group, self.leaders[group].cores(answer, now_s=now_s))
+                self._lead(group, ev.CoresAnswered(answer), now_s)
             case network.Answered(token=("send", group, term, command, at_s), source=worker):
                 if term == self.terms[group]:
-                    effects = self.leaders[group].answered(
-                        worker, command, event.message, now_s=now_s, rtt_s=now_s - at_s
-                    )
-                    self._do(group, effects)
+                    answered = ev.CommandAnswered(worker, command, event.message, now_s - at_s)
+                    self._lead(group, answered, now_s)
             case network.Failed(token=("send", group, term, command, _), source=worker):
                 if term == self.terms[group]:
                     refused_s = now_s if event.refused else None
-                    effects = self.leaders[group].answered(
-                        worker, command, None, now_s=now_s, refused_s=refused_s
-                    )
-                    self._do(group, effects)
+                    answered = ev.CommandAnswered(worker, command, None, refused_s=refused_s)
+                    self._lead(group, answered, now_s)
 
-    def _progress(self, progress: ReportProgress, now_s: float) -> ReportProgressReply:
-        leader = self.leaders[progress.group]
-        if not leader.is_leading:
-            return ReportProgressReply(leader=self.ledger.groups[progress.group].leader or "")
-        taken, effects = leader.progress(progress, now_s=now_s)
-        self._do(progress.group, effects)
-        return taken
+    def _progress(self, progress: ReportProgress, handle: Any, now_s: float) -> None:
+        if self.leaders[progress.group].is_leading:
+            self._lead(progress.group, ev.ProgressReported(progress, handle), now_s)
+        else:
+            leader = self.ledger.groups[progress.group].leader or ""
+            self.host.answer(handle, ReportProgressReply(leader=leader))
 
     def disk(self, token: Any, now_s: float) -> None: ...
 
@@ -179,17 +163,16 @@ class ManagerProgram:
             for worker, seen in self.seen.items():
                 self._look(worker, seen, now_s)
         for group, leader in self.leaders.items():
-            if leader.wake_at_s() <= now_s:
-                self._do(group, leader.tick(now_s=now_s))
+            leader_at_s = leader.wake_at_s()
+            if leader_at_s is not None and leader_at_s <= now_s:
+                self._lead(group, Tick(), now_s)
         wake_at_s = self.allocator.wake_at_s()
         if wake_at_s is not None and wake_at_s <= now_s:
             self._allocate(Tick(), now_s)
 
     def wake_at_s(self) -> float:
-        due_s = [leader.wake_at_s() for leader in self.leaders.values()]
-        if (allocator_at_s := self.allocator.wake_at_s()) is not None:
-            due_s.append(allocator_at_s)
-        return min([self._look_at_s, *due_s])
+        due_s = [core.wake_at_s() for core in (self.allocator, *self.leaders.values())]
+        return min([self._look_at_s, *(at_s for at_s in due_s if at_s is not None)])
 
     # --- membership, as an oracle with delays ---------------------------------------------
 
@@ -235,46 +218,47 @@ class ManagerProgram:
     ) -> None:
         seen.is_up = False
         self.host.note("worker down", (name, "certain" if is_certain else "silent"))
-        for group, leader in self.leaders.items():
-            effects = leader.worker_down(name, is_certain=is_certain, now_s=now_s, ended_s=ended_s)
-            self._do(group, effects)
-        self._allocate(WorkerDown(name), now_s)
+        down = WorkerDown(name, is_certain, ended_s)
+        for group in self.leaders:
+            self._lead(group, down, now_s)
+        self._allocate(down, now_s)
 
     def _up(self, name: str, seen: _Seen, now_s: float) -> None:
         seen.is_up = True
         self._allocate(WorkerUp(name), now_s)
-        for group, leader in self.leaders.items():
-            self._do(group, leader.worker_up(name, now_s=now_s))
+        for group in self.leaders:
+            self._lead(group, WorkerUp(name), now_s)
 
     # --- effects --------------------------------------------------------------------------
 
-    def _do(self, group: int, effects: list[Effect]) -> None:
-        for effect in effects:
+    def _lead(self, group: int, event: ev.LeaderEvent, now_s: float) -> None:
+        for effect in self.leaders[group].handle(event, now_s=now_s):
             match effect:
-                case Propose(event=event):
+                case ev.Propose(event=event):
                     self._propose(group, event)
-                case Send(worker=worker, command=AcknowledgeResult() as command):
+                case ev.SendCommand(worker=worker, command=AcknowledgeResult() as command):
                     self.host.send(worker, command)
-                case Send(worker=worker, command=command):
+                case ev.SendCommand(worker=worker, command=command):
                     token = ("send", group, self.terms[group], command, self.host.world.now_s)
                     self.host.ask(worker, command, token, within_s=5.0)
-                case Ask(wish=wish):
+                case ev.SendCoreRequest(request=wish):
                     allocator = self.ledger.groups[ALLOCATION].leader
                     if allocator is not None:
                         self.host.ask(allocator, wish, ("ask", group), within_s=1.0)
-                case Release(release=release):
+                case ev.SendRelease(release=release):
                     allocator = self.ledger.groups[ALLOCATION].leader
                     if allocator is not None:
                         self.host.send(allocator, release)
-                case Trouble(job=job, error=error):
+                case ev.AnswerProgress(token=handle, reply=reply):
+                    self.host.answer(handle, reply)
+                case ev.LogJobError(job=job, error=error):
                     self.host.world.fail(f"{job} cannot be looked at: {error!r}")
-                case Confirm(question=question):
+                case ev.ConfirmLeadership(question=question):
                     self.ledger.confirm(self.host, group, self.terms[group], question)
 
     def _propose(self, group: int, event: Any) -> None:
         def failed() -> None:
-            now_s = self.host.world.now_s
-            self._do(group, self.leaders[group].proposal_failed(event, now_s=now_s))
+            self._lead(group, ev.ProposalFailed(event), self.host.world.now_s)
 
         self.ledger.propose(self.host, group, self.terms[group], event, failed)
 

@@ -15,10 +15,17 @@ Bounds, in the schedules they are meant for:
 
 from typing import TYPE_CHECKING
 
-from hyperscale.jobs.committed.events import AttemptRevoked, Dispatched, Event, JobStatus, Reply
+from hyperscale.jobs.committed.events import (
+    AttemptRevoked,
+    Event,
+    JobStatus,
+    PartRedispatched,
+    Reply,
+    WorkflowDispatched,
+)
 from hyperscale.jobs.committed.outcome import outcome_of
 from hyperscale.jobs.committed.state import Job
-from hyperscale.jobs.leader.attempts import decode_report
+from hyperscale.jobs.leader.statistics import decode_report
 from tests.simulation.kernel import Host, Monitor, World
 
 if TYPE_CHECKING:
@@ -76,7 +83,7 @@ class JobMonitor(Monitor):
     def _committed(self, group: int, event: Event, reply: Reply) -> None:
         if not reply.ok:
             return
-        if isinstance(event, Dispatched):
+        if isinstance(event, WorkflowDispatched | PartRedispatched):
             job = self.ledger.truth[group].job(event.job)
             assert job is not None
             for name in job.plan_of(event.workflow).depends:
@@ -105,7 +112,7 @@ class JobMonitor(Monitor):
             if program.allocator.is_leading and program.allocator.waiting:
                 return f"asks wait at {name}"
             for group, leader in program.leaders.items():
-                if leader.is_leading and leader._desk.runs:
+                if leader.is_leading and len(leader.tables.attempts):
                     return f"{name} still leads runs of group {group}"
         return ""
 

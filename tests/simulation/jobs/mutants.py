@@ -1,7 +1,6 @@
 """The parts with one rule broken each: the invariants and bounds must notice every one."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -10,8 +9,10 @@ from hyperscale.jobs.agent.core import Agent
 from hyperscale.jobs.agent.events import AgentEffect, CommandReceived
 from hyperscale.jobs.allocator.core import Allocator
 from hyperscale.jobs.leader.core import JobLeader
-from hyperscale.jobs.leader.effects import Effect as LeaderEffect
-from hyperscale.jobs.leader.worker_liveness import Links
+from hyperscale.jobs.leader.events import LeaderEffect, LeaderEvent, WorkerAnnounced
+from hyperscale.jobs.leader.leases import LeaseRenewal
+from hyperscale.jobs.leader.tables import LeaderTables
+from hyperscale.jobs.leader.worker_liveness import WorkerTable
 from hyperscale.jobs.messages import AttemptId, DeliverResult
 from tests.simulation.jobs.schedules import Cores
 
@@ -43,34 +44,45 @@ class GrantsAtOnce(Allocator):
 class AnyResultDecides(JobLeader):
     """The result of a part counts, whichever attempt it is of."""
 
-    def received(self, message: Any, *, now_s: float) -> list[LeaderEffect]:
-        if isinstance(message, DeliverResult) and message.run not in self._desk.runs:
-            for run in list(self._desk.runs.values()):
-                if _is_same_part(run.id, message.run):
-                    message = msgspec.structs.replace(message, run=run.id, worker=run.worker)
-                    break
-        return super().received(message, now_s=now_s)
+    def handle(self, event: LeaderEvent, *, now_s: float) -> list[LeaderEffect]:
+        if isinstance(event, WorkerAnnounced) and isinstance(event.message, DeliverResult):
+            message = event.message
+            if self.tables.attempts.get(message.run) is None:
+                for attempt in self.tables.attempts:
+                    if _is_same_part(attempt.id, message.run):
+                        message = msgspec.structs.replace(
+                            message, run=attempt.id, worker=attempt.worker
+                        )
+                        break
+                event = WorkerAnnounced(message)
+        return super().handle(event, now_s=now_s)
 
 
-class _Hasty(Links):
+class _Hasty(WorkerTable):
     def stopped_at_s(self, worker: str, *, since_s: float, now_s: float) -> float:
         return max(self.get(worker, now_s=now_s).heard_s, since_s) + 3.0
 
 
-class Impatient(JobLeader):
-    """Silence is death: nobody waits for leases to run out."""
+class _HastyTables(LeaderTables):
+    make_workers = _Hasty
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._desk.links = _Hasty(self._timing)
+
+class Impatient(JobLeader):
+    """Silence is death: no attempt waits until the lease of the one before it has expired."""
+
+    make_tables = _HastyTables
+
+
+class _Unconfirmed(LeaseRenewal):
+    def confirm(self, due: list[str], *, now_s: float) -> list[LeaderEffect]:
+        self._tables.workers.confirm(self._tables.workers.stamps())
+        return self._renew(due, now_s)
 
 
 class Unconfirmed(JobLeader):
-    """Leases count from what was heard last, whoever may have been elected meanwhile."""
+    """Leases count from the last stamp, whoever may have been elected meanwhile."""
 
-    def _confirm(self, due: list[str], now_s: float) -> list[LeaderEffect]:
-        self._desk.links.confirmed(self._desk.links.stamps())
-        return self._renew(due, now_s)
+    make_leases = _Unconfirmed
 
 
 def _is_same_part(a: AttemptId, b: AttemptId) -> bool:

@@ -14,16 +14,15 @@ from hyperscale.jobs.committed.events import (
     AttemptRevoked,
     CancelRequested,
     Code,
-    Dispatch,
-    Dispatched,
     Event,
     JobFinished,
     JobStatus,
     JobSubmitted,
+    PartDispatch,
     PartEnded,
-    PartPlan,
+    PartRedispatched,
     Reply,
-    WorkflowsPlanned,
+    WorkflowDispatched,
     encode,
 )
 from hyperscale.jobs.committed.keys import parse_job_id
@@ -205,12 +204,16 @@ class ClientProgram:
         dice = rng.random()
         event: Event
         if last < 0:
-            event = WorkflowsPlanned(job=job, parts={"Load": [PartPlan(0, 1), PartPlan(1, 1)]})
-            last = 0
-        elif last == 0 or dice < 0.4:
+            workers = [f"worker-{rng.randrange(3)}" for _ in range(2)]
+            parts = [PartDispatch(slot, 1, worker) for slot, worker in enumerate(workers)]
+            event = WorkflowDispatched(job=job, workflow="Load", parts=parts)
+            last = 1
+        elif dice < 0.4:
             last += 1
-            dispatch = [Dispatch(part, last, f"worker-{rng.randrange(3)}")]
-            event = Dispatched(job=job, workflow="Load", dispatches=dispatch)
+            worker = f"worker-{rng.randrange(3)}"
+            event = PartRedispatched(
+                job=job, workflow="Load", part=part, attempt=last, worker=worker
+            )
         elif dice < 0.8:
             event = AttemptRevoked(
                 job=job, workflow="Load", part=part, attempt=last, reason="silent"

@@ -18,10 +18,11 @@ from typing import Any
 from hyperscale.jobs.committed.events import (
     AttemptRevoked,
     Code,
-    Dispatched,
     JobSubmitted,
     PartEnded,
+    PartRedispatched,
     Reply,
+    WorkflowDispatched,
     decode,
 )
 from hyperscale.jobs.committed.machine import JobMachine
@@ -204,12 +205,11 @@ class LedgerMonitor(Monitor, Observer):
             first = self.jobs.setdefault(event.key, reply.job)
             if first != reply.job:
                 self.world.fail(f"the key {event.key} made two jobs: {first} and {reply.job}")
-        elif isinstance(event, Dispatched):
-            for dispatch in event.dispatches:
-                part = self._part(event.job, event.workflow, dispatch.part)
-                if part.is_open or part.has_ended or dispatch.attempt != part.attempt + 1:
-                    self.world.fail(f"{event.job}: attempt {dispatch.attempt} after {part}")
-                part.attempt, part.is_open = dispatch.attempt, True
+        elif isinstance(event, WorkflowDispatched):
+            for index in range(len(event.parts)):
+                self._open(event.job, event.workflow, index, 1)
+        elif isinstance(event, PartRedispatched):
+            self._open(event.job, event.workflow, event.part, event.attempt)
         elif isinstance(event, AttemptRevoked):
             part = self._part(event.job, event.workflow, event.part)
             if not part.is_open or part.attempt != event.attempt:
@@ -220,6 +220,12 @@ class LedgerMonitor(Monitor, Observer):
             if not part.is_open or part.attempt != event.attempt:
                 self.world.fail(f"{event.job}: attempt {event.attempt} counted, but {part}")
             part.is_open, part.has_ended = False, True
+
+    def _open(self, job: str, workflow: str, index: int, attempt: int) -> None:
+        part = self._part(job, workflow, index)
+        if part.is_open or part.has_ended or attempt != part.attempt + 1:
+            self.world.fail(f"{job}: attempt {attempt} after {part}")
+        part.attempt, part.is_open = attempt, True
 
     def _part(self, job: str, workflow: str, part: int) -> _Part:
         return self._parts.setdefault((job, workflow, part), _Part())

@@ -1,0 +1,120 @@
+"""When an attempt's load ran, as far as its leader knows, and the bound of an unreported gap.
+
+A worker that dies has sent requests that it did not report. The leader bounds them: the seconds
+between the last instant that reports cover and the instant the load was certainly over, times
+the highest rate that was measured. Pure arithmetic on instants of the leader's clock.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+RATE_PER_CORE_MAX = 100_000
+"""Requests a core can send in a second, where no rate was measured."""
+CLOCK_SKEW_S = 1.0
+"""How far the clocks of two managers may be apart."""
+_RATE_MARGIN = 1.25
+_OTHERS_MARGIN = 2.0  # if only the rate of other parts of the workflow is known
+_MERGE_S = 0.15  # how much older one core's share of a report may be than another's
+RATE_SPAN_S = 0.4  # rates over shorter spans are noise
+_RATES_KEPT = 10
+
+
+@dataclass(frozen=True, slots=True)
+class UnreportedLoad:
+    """How long an attempt may have sent load without reporting it, and at most how much."""
+
+    seconds: float
+    requests_max: int
+
+
+NOTHING_UNREPORTED = UnreportedLoad(0.0, 0)
+
+
+@dataclass(slots=True)
+class LoadTimeline:
+    """The load of one attempt. Every instant is None until it is known."""
+
+    started_s: float | None = None  # when the load began
+    may_run_since_s: float | None = None  # earliest instant at which it may have begun
+    # Not later than the load began: the start command, or as the fastest report has it.
+    origin_s: float | None = None
+    reported_s: float | None = None  # when the last report arrived
+    elapsed_s: float = 0.0  # of the attempt, in its last report
+    iterations: int = 0
+    sent: int = 0
+    rates: list[float] = field(default_factory=list)  # requests/s between reports, newest last
+
+    def report(self, *, sent: int, iterations: int, elapsed_s: float, now_s: float) -> None:
+        """Take the figures of a new report."""
+        span_s = elapsed_s - self.elapsed_s
+        if self.reported_s is None:
+            if elapsed_s > RATE_SPAN_S:
+                self.rates.append(sent / elapsed_s)
+        elif span_s >= RATE_SPAN_S:
+            self.rates.append((sent - self.sent) / span_s)
+            del self.rates[:-_RATES_KEPT]
+        self.sent = sent
+        self.iterations = iterations
+        self.elapsed_s = max(self.elapsed_s, elapsed_s)
+        self.reported_s = now_s
+        began_s = now_s - elapsed_s
+        self.origin_s = began_s if self.origin_s is None else min(self.origin_s, began_s)
+        if self.started_s is None:
+            self.started_s = began_s
+
+    def inherit(self, *, since_s: float) -> None:
+        """Take over an attempt of which only its dispatch or checkpoint at `since_s` is known."""
+        self.may_run_since_s = since_s
+        self.origin_s = since_s - CLOCK_SKEW_S
+
+    def inherit_report(
+        self, *, sent: int, iterations: int, elapsed_s: float, reported_s: float
+    ) -> None:
+        """Take over the figures of a committed report."""
+        self.sent, self.iterations, self.elapsed_s = sent, iterations, elapsed_s
+        if elapsed_s > 0:
+            self.rates = [sent / elapsed_s]
+        self.reported_s = reported_s
+        self.origin_s = reported_s - elapsed_s - CLOCK_SKEW_S
+
+    def not_begun(self) -> None:
+        """Its worker says that the load has not begun; no earlier leader can start it now."""
+        self.may_run_since_s = self.origin_s = None
+
+    def start_sent(self, at_s: float) -> None:
+        """A start command went out: the load may begin at `at_s`."""
+        if self.may_run_since_s is None:
+            self.may_run_since_s = self.origin_s = at_s
+
+    @property
+    def rate(self) -> float:
+        """Requests per second, newest measurement."""
+        return self.rates[-1] if self.rates else 0.0
+
+    def known_until_s(self) -> float | None:
+        """Up to when the load is known; None if it never began.
+
+        A report may have been on its way for long, so its arrival alone proves nothing.
+        """
+        if self.reported_s is not None:
+            if self.origin_s is None:
+                return self.reported_s
+            return min(self.reported_s, self.origin_s + self.elapsed_s)
+        begun_s = [each for each in (self.may_run_since_s, self.started_s) if each is not None]
+        return min(begun_s, default=None)
+
+    def unreported(
+        self, until_s: float | None, *, cores: int, vus: int, others_rate: float
+    ) -> UnreportedLoad:
+        """Bound what was sent after the last report and before `until_s`, when the load was over
+        (None: it never began). `others_rate`: requests per core and second of the other parts."""
+        since_s = self.known_until_s()
+        if since_s is None or until_s is None or until_s <= since_s:
+            return NOTHING_UNREPORTED
+        seconds = until_s - since_s
+        if self.rates:
+            rate = max(self.rates) * _RATE_MARGIN
+        else:
+            rate = cores * (others_rate * _OTHERS_MARGIN or RATE_PER_CORE_MAX)
+        # However low the rate was, each virtual user may have sent one request just then.
+        return UnreportedLoad(seconds, max(vus, math.ceil(rate * (seconds + _MERGE_S))))

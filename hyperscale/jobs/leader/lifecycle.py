@@ -1,0 +1,307 @@
+"""The life of attempts under one leader: opened, accepted, started, reported, lost, closed.
+
+Every change of an attempt's phase is made here or in `Attempt`; what should happen to it is decided
+in `attempt_rules` and `reconcile`.
+"""
+
+from hyperscale.jobs.committed.events import AttemptRevoked, PartEnded
+from hyperscale.jobs.committed.state import Job, Part, WorkflowStatus
+from hyperscale.jobs.leader.attempts import Assignment, Attempt, AttemptPhase
+from hyperscale.jobs.leader.core_requests import request_for_attempt, request_for_workflow
+from hyperscale.jobs.leader.events import LeaderEffect
+from hyperscale.jobs.leader.gaps import UnreportedLoad
+from hyperscale.jobs.leader.statistics import SERIES_PARTS_MAX, WorkflowStatistics
+from hyperscale.jobs.leader.tables import LeaderTables
+from hyperscale.jobs.leader.worker_liveness import WorkerState
+from hyperscale.jobs.messages import AttemptId, PartPhase, PartProgress
+from hyperscale.plan.share import share
+
+NEWS_S = 0.1
+"""How soon it is committed that parts have begun, for all that begin together."""
+_REPORTING = frozenset(
+    {
+        AttemptPhase.DISPATCHED,
+        AttemptPhase.PREPARING,
+        AttemptPhase.READY,
+        AttemptPhase.RUNNING,
+    }
+)
+
+
+class AttemptLifecycle:
+    def __init__(self, tables: LeaderTables) -> None:
+        self._tables = tables
+
+    # --- beginning --------------------------------------------------------------------------
+
+    def adopt(self, job: Job, *, now_s: float) -> None:
+        """Take over a job of an earlier leader: what is committed is all that is known."""
+        tables = self._tables
+        progress = tables.job(job, now_s=now_s)
+        if progress.deadline_s is not None:
+            progress.deadline_s -= max(0, tables.took_over_ms - job.submitted_ms) / 1000
+        for name, workflow in job.workflows.items():
+            if workflow.parts:
+                progress.statistics_of(job, name).remember(workflow.parts)
+            for index, part in enumerate(workflow.parts):
+                if part.segments:
+                    # Lost under an earlier leader, perhaps only a moment ago.
+                    margin_s = tables.timeouts.silence_margin_s
+                    progress.fenced_until_s[name, index] = now_s + margin_s
+        for attempt_id, _ in job.attempts():
+            self.open(attempt_id, job, now_s=now_s, is_inherited=True)
+
+    def open(
+        self, attempt_id: AttemptId, job: Job, *, now_s: float, is_inherited: bool = False
+    ) -> None:
+        """An attempt was dispatched. A known one stays as it is: entries may be applied that were
+        in the state this leader began with."""
+        tables = self._tables
+        if tables.attempts.get(attempt_id) is not None:
+            return
+        workflow = job.workflows[attempt_id.workflow]
+        part = workflow.parts[attempt_id.part]
+        vus, slots = job.plan_of(attempt_id.workflow).vus, workflow.slots
+        own_slots = range(part.first_slot, part.first_slot + part.cores)
+        attempt = Attempt(
+            id=attempt_id,
+            assignment=Assignment(
+                worker=part.worker,
+                first_slot=part.first_slot,
+                cores=part.cores,
+                vus=sum(share(vus, slots, slot) for slot in own_slots),
+                began_s=part.began_s,
+                iterations_done=part.iterations_done,
+                shared=tables.requests.use(attempt_id),
+            ),
+            is_inherited=is_inherited,
+            accepted_s=now_s,
+        )
+        if is_inherited:
+            self._inherit(attempt, job, part, now_s)
+        tables.attempts.add(attempt)
+        if not is_inherited and tables.workers.get(part.worker, now_s=now_s).is_gone:
+            # The allocator has heard of another process there before this leader has.
+            tables.workers.replace(part.worker, WorkerState.DOUBTFUL, now_s=now_s)
+
+    def _inherit(self, attempt: Attempt, job: Job, part: Part, now_s: float) -> None:
+        since_s = now_s - max(0, self._tables.took_over_ms - part.seen_ms) / 1000
+        attempt.timeline.inherit(since_s=since_s)
+        statistics = self._tables.job(job, now_s=now_s).statistics_of(job, attempt.id.workflow)
+        figures = statistics.figures(part.first_slot, part.attempt)
+        if figures is not None:
+            attempt.timeline.inherit_report(
+                sent=figures.sent,
+                iterations=part.iterations,
+                elapsed_s=part.elapsed_s,
+                reported_s=since_s,
+            )
+            attempt.activity.report(figures.finished, now_s=now_s)
+
+    def attempt_of(self, job: Job, workflow: str, part: int, *, now_s: float) -> Attempt:
+        """The open attempt of a part. A committed one that is not in the table was dispatched by
+        this leader, which has not heard of it yet: those of earlier leaders were adopted."""
+        number = job.workflows[workflow].parts[part].attempt
+        attempt_id = AttemptId(job.id, workflow, part, number)
+        attempt = self._tables.attempts.get(attempt_id)
+        if attempt is None:
+            self.open(attempt_id, job, now_s=now_s)
+            attempt = self._tables.attempts.get(attempt_id)
+            assert attempt is not None
+        return attempt
+
+    def accept(self, attempt: Attempt, phase: AttemptPhase, *, now_s: float) -> None:
+        """The worker has the attempt, in this phase."""
+        attempt.accept(phase, now_s=now_s)
+        progress = self._tables.jobs.get(attempt.id.job)
+        if progress is not None:
+            progress.waiting_since_s.pop((attempt.id.workflow, -1), None)
+            progress.waiting_since_s.pop((attempt.id.workflow, attempt.id.part), None)
+            progress.refusals.pop((attempt.id.workflow, attempt.id.part), None)
+
+    def start(self, attempt: Attempt, job: Job, *, now_s: float) -> None:
+        """The worker counts down to the start, or has begun."""
+        progress = self._tables.job(job, now_s=now_s)
+        attempt.become(AttemptPhase.RUNNING)
+        started_s = max(now_s, progress.start_at_s.get(attempt.id.workflow, now_s))
+        attempt.timeline.started_s = attempt.activity.moved_s = started_s
+        self._set_deadline(attempt, progress.statistics_of(job, attempt.id.workflow))
+        progress.checkpoint_at_s = min(progress.checkpoint_at_s, now_s + NEWS_S)
+
+    def _set_deadline(self, attempt: Attempt, statistics: WorkflowStatistics) -> None:
+        plan = statistics.plan
+        remaining_s = plan.duration_s - plan.offset_s(attempt.assignment.began_s)
+        grace_s = plan.timeout_s + self._tables.timeouts.overrun_s
+        started_s = attempt.timeline.started_s or 0.0
+        attempt.activity.deadline_s = started_s + remaining_s + grace_s
+
+    # --- reports ----------------------------------------------------------------------------
+
+    def report(self, attempt: Attempt, job: Job, reported: PartProgress, *, now_s: float) -> None:
+        """Take a report into the attempt and into the statistics of its workflow."""
+        progress = self._tables.job(job, now_s=now_s)
+        statistics = progress.statistics_of(job, attempt.id.workflow)
+        parts = len(job.workflows[attempt.id.workflow].parts)
+        figures = statistics.take(
+            reported.report, attempt=attempt.id.attempt, keeps_seconds=parts <= SERIES_PARTS_MAX
+        )
+        if figures is None:
+            return
+        is_first = attempt.timeline.reported_s is None
+        attempt.timeline.report(
+            sent=figures.sent,
+            iterations=figures.iterations,
+            elapsed_s=reported.elapsed_s,
+            now_s=now_s,
+        )
+        attempt.activity.report(figures.finished, now_s=now_s)
+        statistics.measured(attempt.timeline.rate / attempt.assignment.cores)
+        if attempt.phase in _REPORTING:
+            is_stopping = reported.phase is PartPhase.STOPPING
+            attempt.become(AttemptPhase.STOPPING if is_stopping else AttemptPhase.RUNNING)
+        if attempt.activity.deadline_s is None:
+            self._set_deadline(attempt, statistics)
+        if is_first:
+            # The next leader should know how far the attempt was, should this one end soon.
+            progress.checkpoint_at_s = min(progress.checkpoint_at_s, now_s + NEWS_S)
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def lose(
+        self,
+        attempt: Attempt,
+        reason: str,
+        *,
+        costs_retry: bool,
+        over_s: float | None,
+        now_s: float,
+    ) -> list[LeaderEffect]:
+        """Give an attempt up and have it revoked. `over_s`: when its load was over at the latest;
+        None: it never began. An attempt that has a result is not lost."""
+        if attempt.result is not None:
+            return []
+        if attempt.revocation is None or attempt.phase is not AttemptPhase.LOST:
+            attempt.lose(
+                reason,
+                report=self._last_report(attempt),
+                unreported=self.unreported(attempt, over_s),
+                costs_retry=costs_retry,
+            )
+        return self.propose_revocation(attempt, now_s=now_s)
+
+    def propose_revocation(self, attempt: Attempt, *, now_s: float) -> list[LeaderEffect]:
+        assert attempt.revocation is not None
+        return [*self._tables.proposals.propose(attempt.revocation, now_s=now_s)]
+
+    def retry_ended(
+        self,
+        attempt: Attempt,
+        reason: str,
+        *,
+        costs_retry: bool,
+        over_s: float | None,
+        now_s: float,
+    ) -> list[LeaderEffect]:
+        """Revoke an attempt whose result says that another attempt is worth it."""
+        event = attempt.revoked(
+            reason,
+            report=self._last_report(attempt),
+            unreported=self.unreported(attempt, over_s),
+            costs_retry=costs_retry,
+        )
+        return [*self._tables.proposals.propose(event, now_s=now_s)]
+
+    def unreported(self, attempt: Attempt, over_s: float | None) -> UnreportedLoad:
+        statistics = self._statistics(attempt)
+        return attempt.timeline.unreported(
+            over_s,
+            cores=attempt.assignment.cores,
+            vus=attempt.assignment.vus,
+            others_rate=0.0 if statistics is None else statistics.rate_per_core,
+        )
+
+    def _last_report(self, attempt: Attempt) -> bytes:
+        statistics = self._statistics(attempt)
+        if statistics is None:
+            return b""
+        return statistics.last_report(attempt.assignment.first_slot, attempt.id.attempt)
+
+    def _statistics(self, attempt: Attempt) -> WorkflowStatistics | None:
+        progress = self._tables.jobs.get(attempt.id.job)
+        return None if progress is None else progress.statistics.get(attempt.id.workflow)
+
+    def close(
+        self, attempt_id: AttemptId, job: Job, event: AttemptRevoked | PartEnded, *, now_s: float
+    ) -> list[LeaderEffect]:
+        """The end of an attempt was applied, or was refused because it came too late."""
+        tables = self._tables
+        part = _part(job, attempt_id)
+        if part is not None and part.is_open and part.attempt == attempt_id.attempt:
+            return []  # refused, and the attempt is still open: it is decided anew
+        attempt = tables.attempts.remove(attempt_id)
+        if attempt is None:
+            return []
+        if isinstance(event, AttemptRevoked):
+            self._after_revocation(attempt, job, event, now_s)
+        if attempt.result is not None:
+            return [tables.acknowledge(attempt.worker, attempt_id)]
+        if not isinstance(event, AttemptRevoked):
+            return []
+        # Best effort: the worker may be back, and a lease with `on_isolation=continue` is long.
+        effects: list[LeaderEffect] = [tables.stop(attempt.worker, attempt_id, event.reason)]
+        if attempt.is_absent:
+            effects += [
+                tables.release(request, part=attempt_id.part)
+                for request in (
+                    request_for_attempt(attempt_id),
+                    request_for_workflow(attempt_id.job, attempt_id.workflow),
+                )
+            ]
+        return effects
+
+    def _after_revocation(
+        self, attempt: Attempt, job: Job, event: AttemptRevoked, now_s: float
+    ) -> None:
+        """Note until when the part is fenced, and back off if workers refuse it in a row."""
+        progress = self._tables.jobs.get(attempt.id.job)
+        if progress is None:
+            return
+        workflow, key = attempt.id.workflow, (attempt.id.workflow, attempt.id.part)
+        if job.workflows[workflow].status is not WorkflowStatus.RUNNING:
+            progress.start_at_s.pop(workflow, None)  # all parts start together once more
+        if attempt.fenced_until_s is not None:
+            known_s = progress.fenced_until_s.get(key, attempt.fenced_until_s)
+            progress.fenced_until_s[key] = max(known_s, attempt.fenced_until_s)
+        refusals = 0 if event.costs_retry else progress.refusals.get(key, 0) + 1
+        progress.refusals[key] = refusals
+        if refusals:
+            next_id = AttemptId(attempt.id.job, workflow, attempt.id.part, attempt.id.attempt + 1)
+            self._tables.requests.back_off(next_id, refusals, now_s=now_s)
+
+    def forget(self, job: Job) -> list[LeaderEffect]:
+        """The job has ended: acknowledge or stop what is left of it, withdraw its requests."""
+        tables = self._tables
+        effects: list[LeaderEffect] = []
+        for attempt in tables.attempts.of_job(job.id):
+            tables.attempts.remove(attempt.id)
+            if attempt.result is not None:
+                effects.append(tables.acknowledge(attempt.worker, attempt.id))
+            else:
+                reason = job.reason or "the job is over"
+                effects.append(tables.stop(attempt.worker, attempt.id, reason))
+        effects += self.withdraw(tables.requests.of_job(job.id))
+        tables.jobs.pop(job.id, None)
+        return effects
+
+    def withdraw(self, requests: list[str]) -> list[LeaderEffect]:
+        """Requests, or the grants they got, are not needed any more."""
+        for request in requests:
+            self._tables.requests.drop(request)
+        return [self._tables.release(request) for request in requests]
+
+
+def _part(job: Job, attempt: AttemptId) -> Part | None:
+    workflow = job.workflows.get(attempt.workflow)
+    if workflow is None or not 0 <= attempt.part < len(workflow.parts):
+        return None
+    return workflow.parts[attempt.part]

@@ -1,0 +1,85 @@
+"""Jobs as people see them: rows of `hyperscale jobs`, and the live view of one job."""
+
+from msgspec.structs import replace
+
+from hyperscale.jobs.committed.events import JobStatus
+from hyperscale.jobs.committed.state import Job, JobView, view_of
+from hyperscale.jobs.leader.tables import LeaderTables
+from hyperscale.stats.view import RunView, WorkerUsage
+
+_USAGE_SHOWN_MAX = 20
+"""Workers in a view: each view goes to everyone who watches, and no screen has room for more."""
+
+
+def job_row(tables: LeaderTables, job: Job) -> JobView:
+    """A job in a list: also whether it waits for cores, where in the queue, and why."""
+    row = view_of(job)
+    position, why = tables.requests.position(job.id)
+    if not position or row.ended_ms:
+        return row
+    status = JobStatus.QUEUED if job.status is JobStatus.SUBMITTED else job.status
+    return replace(row, status=status, position=position, reason=row.reason or why)
+
+
+def live_view(tables: LeaderTables, job: Job, *, now_s: float) -> RunView:
+    """A job as the terminal shows it."""
+    progress = tables.job(job, now_s=now_s)
+    attempts = tables.attempts.of_job(job.id)
+    begun_s = [each.timeline.started_s for each in attempts if each.timeline.started_s is not None]
+    workflows = [
+        progress.statistics_of(job, name).meter.view(
+            now_s=now_s,
+            status=workflow.status.value,
+            cores=workflow.slots,
+            error=workflow.error or (workflow.stop.reason if workflow.stop else None),
+            is_final=workflow.has_ended,
+        )
+        for name, workflow in job.workflows.items()
+    ]
+    elapsed_s = max([each.elapsed_s for each in workflows] or [0.0])
+    if begun_s:
+        elapsed_s = max(elapsed_s, now_s - min(begun_s))
+    usage = _usage(tables, job, now_s)
+    return RunView(
+        file=job.plan.file,
+        elapsed_s=elapsed_s,
+        workflows=tuple(workflows),
+        saturated=any(each.is_saturated for each in usage),
+        warnings=(*job.plan.warnings, *_losses(job), *_saturation(usage)),
+        usage=tuple(usage[:_USAGE_SHOWN_MAX]),
+    )
+
+
+def _usage(tables: LeaderTables, job: Job, now_s: float) -> list[WorkerUsage]:
+    """The load of the workers that run parts of a job, the busiest first."""
+    saturated: dict[str, bool] = {}
+    for attempt in tables.attempts.of_job(job.id):
+        saturated[attempt.worker] = saturated.get(attempt.worker, False) or attempt.is_saturated
+    found = []
+    for name, is_saturated in saturated.items():
+        worker = tables.workers.get(name, now_s=now_s)
+        found.append(WorkerUsage(name, worker.cpu, worker.memory, is_saturated))
+    return sorted(found, key=lambda each: (not each.is_saturated, -each.cpu, each.worker))
+
+
+def _losses(job: Job) -> list[str]:
+    """Attempts that were lost, in words."""
+    return [
+        f"{name}: {segment.reason}; its load went on elsewhere"
+        for name, workflow in job.workflows.items()
+        for part in workflow.parts
+        for segment in part.segments
+        if segment.elapsed_s > 0
+    ]
+
+
+def _saturation(usage: list[WorkerUsage]) -> list[str]:
+    full = [each for each in usage if each.is_saturated]
+    if not full:
+        return []
+    worst = full[0]
+    others = f" and {len(full) - 1} more are" if len(full) > 1 else " is"
+    return [
+        f"{worst.worker}{others} saturated (CPU {worst.cpu:.0%}, memory {worst.memory:.0%}), so "
+        "latencies measured there are suspect: they contain its own delay"
+    ]

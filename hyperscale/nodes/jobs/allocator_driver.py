@@ -1,0 +1,158 @@
+"""Runs the allocator on the leader of the management group; reaches it from every other manager."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from hyperscale.client.messages import GetQueueRoom, GetQueueRoomReply
+from hyperscale.jobs.allocator.core import Allocator
+from hyperscale.jobs.allocator.events import (
+    AllocatorEffect,
+    AllocatorEvent,
+    AnswerRequest,
+    CoresAnnounced,
+    CoresReleased,
+    CoresRequested,
+    SendGrant,
+)
+from hyperscale.jobs.messages import (
+    AnnounceCores,
+    AnnounceCoresReply,
+    ReleaseCores,
+    RequestCores,
+    RequestCoresReply,
+)
+from hyperscale.ledger.core import MANAGEMENT
+from hyperscale.nodes.ledger.peers import Peers
+from hyperscale.nodes.ledger.routing import Ledger
+from hyperscale.sansio.driver import CoreDriver
+from hyperscale.sansio.tasks import TaskSupervisor
+from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.errors import CallError, RemoteError, RemoteErrorCode
+
+CALL_S = 2.0
+_ROOM_AGAIN_S = 0.25
+
+_Answer = Callable[[RequestCoresReply], None]
+
+_log = logging.getLogger("hyperscale.jobs")
+
+
+class AllocatorDriver:
+    def __init__(
+        self,
+        allocator: Allocator,
+        *,
+        node: str,
+        ledger: Ledger,
+        peers: Peers,
+        tasks: TaskSupervisor,
+        on_grant: _Answer,
+    ) -> None:
+        """`on_grant` gets grants for leaders on this node that were not in an immediate reply."""
+        self.allocator = allocator
+        self._node = node
+        self._ledger = ledger
+        self._peers = peers
+        self._tasks = tasks
+        self._on_grant = on_grant
+        self._driver: CoreDriver[AllocatorEvent, AllocatorEffect] = CoreDriver(
+            allocator, self._perform, clock=time.monotonic, on_failure=tasks.fail
+        )
+
+    def feed(self, event: AllocatorEvent) -> None:
+        self._driver.feed(event)
+
+    def stop(self) -> None:
+        self._driver.stop()
+
+    def _perform(self, effect: AllocatorEffect) -> None:
+        match effect:
+            case AnswerRequest(token=answer, reply=reply):
+                answer(reply)
+            case SendGrant(leader=leader, reply=reply) if leader == self._node:
+                self._on_grant(reply)
+            case SendGrant(leader=leader, reply=reply):
+                self._peers.send(leader, reply)
+
+    # -- leaders on this node ---------------------------------------------------------------
+
+    def request(self, request: RequestCores, answer: _Answer) -> None:
+        """Bring a request to the allocator, on this node or another. It may get lost."""
+        if self.allocator.is_leading:
+            self.feed(CoresRequested(request, answer))
+        else:
+            self._tasks.spawn_request(self._forward(request, answer), "request-cores")
+
+    async def _forward(self, request: RequestCores, answer: _Answer) -> None:
+        link = self._peers.link(self._ledger.leader_of(MANAGEMENT))
+        if link is None:
+            return
+        deadline_s = asyncio.get_running_loop().time() + CALL_S
+        try:
+            reply = await link.call(request, RequestCoresReply, deadline_s=deadline_s, retries=0)
+        except CallError as error:
+            _log.info("allocator.unanswered: %s", error)
+            return
+        answer(reply)
+
+    def release(self, release: ReleaseCores) -> None:
+        if self.allocator.is_leading:
+            self.feed(CoresReleased(release))
+        else:
+            self._peers.send(self._ledger.leader_of(MANAGEMENT), release)
+
+    async def room(self, *, until_s: float) -> GetQueueRoomReply:
+        """Return how many more workflows may wait for cores.
+
+        If no allocator can be reached until `until_s`, nobody is refused: a job the allocator does
+        not take waits with its leader.
+        """
+        loop = asyncio.get_running_loop()
+        while not self.allocator.is_leading:
+            reply = await self._room_elsewhere()
+            if reply is not None:
+                return reply
+            if loop.time() + _ROOM_AGAIN_S >= until_s:
+                return GetQueueRoomReply(room=1)
+            await asyncio.sleep(_ROOM_AGAIN_S)
+        return self.room_here()
+
+    async def _room_elsewhere(self) -> GetQueueRoomReply | None:
+        leader = self._ledger.leader_of(MANAGEMENT)
+        link = None if leader == self._node else self._peers.link(leader)
+        if link is None:
+            return None
+        deadline_s = asyncio.get_running_loop().time() + CALL_S
+        try:
+            return await link.call(
+                GetQueueRoom(), GetQueueRoomReply, deadline_s=deadline_s, retries=0
+            )
+        except CallError as error:
+            _log.info("allocator.unanswered: %s", error)
+            return None
+
+    # -- messages of other nodes ------------------------------------------------------------
+
+    def room_here(self) -> GetQueueRoomReply:
+        if not self.allocator.is_leading:
+            raise RemoteError("this manager does not grant cores", code=RemoteErrorCode.MOVED)
+        return GetQueueRoomReply(room=self.allocator.room, waiting=self.allocator.waiting)
+
+    def cores_requested(self, call: InboundCall, request: RequestCores) -> None:
+        self.feed(CoresRequested(request, call.reply))
+
+    def cores_released(self, _call: InboundCall, release: ReleaseCores) -> None:
+        self.feed(CoresReleased(release))
+
+    def cores_announced(self, call: InboundCall, cores: AnnounceCores) -> AnnounceCoresReply | None:
+        self.feed(CoresAnnounced(cores))
+        if not call.wants_answer:
+            return None
+        return AnnounceCoresReply(is_known=cores.worker in self.allocator.holds())
+
+    def grant_received(self, call: InboundCall, reply: RequestCoresReply) -> None:
+        # A manager that stood still for a while may not know yet that another grants cores now.
+        if call.peer.node_id == self._ledger.leader_of(MANAGEMENT):
+            self._on_grant(reply)

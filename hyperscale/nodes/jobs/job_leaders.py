@@ -1,0 +1,236 @@
+"""The job leaders of one manager: begun and ended with its leaderships, fed what concerns them."""
+
+import asyncio
+import time
+
+from hyperscale.health.correlation import CorrelationGuard
+from hyperscale.health.overload import OverloadLevel
+from hyperscale.jobs.allocator.core import Allocator
+from hyperscale.jobs.allocator.events import BecameAllocator, LostAllocator
+from hyperscale.jobs.committed.events import Event, Reply
+from hyperscale.jobs.committed.machine import JobMachine
+from hyperscale.jobs.leader.core import JobLeader
+from hyperscale.jobs.leader.events import (
+    BecameLeader,
+    EventApplied,
+    LeaderEvent,
+    ProgressReported,
+    WorkerAnnounced,
+    WorkersHeld,
+)
+from hyperscale.jobs.messages import (
+    AnnouncePrepareFailed,
+    AnnounceReady,
+    Backpressure,
+    DeliverResult,
+    ForwardOutput,
+    ReportProgress,
+    ReportProgressReply,
+    RequestCoresReply,
+)
+from hyperscale.jobs.worker_events import WorkerDown, WorkerUp
+from hyperscale.ledger.core import MANAGEMENT, AppliedEntry
+from hyperscale.membership.events import LIVING, MemberChanged, MemberDied, MemberState
+from hyperscale.membership.messages import ClaimedState
+from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
+from hyperscale.nodes.jobs.leader_driver import LeaderDriver
+from hyperscale.nodes.jobs.output import Outputs
+from hyperscale.nodes.ledger.local_ledger import now_ms
+from hyperscale.nodes.ledger.peers import Peers
+from hyperscale.nodes.ledger.routing import Ledger
+from hyperscale.nodes.member import MemberNode
+from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.roles import Role
+
+_HELD_S = 0.25
+_FORGET_S = 5.0
+
+_BACKPRESSURE = {
+    OverloadLevel.HEALTHY: Backpressure.NONE,
+    OverloadLevel.BUSY: Backpressure.THROTTLE,
+    OverloadLevel.STRESSED: Backpressure.BATCH,
+    OverloadLevel.OVERLOADED: Backpressure.REJECT,
+}
+
+
+class JobLeaders:
+    """Exists once the node has a ledger."""
+
+    def __init__(
+        self, member: MemberNode, ledger: Ledger, peers: Peers, allocator: Allocator
+    ) -> None:
+        self.ledger = ledger
+        self.output = Outputs()
+        self._member = member
+        self._peers = peers
+        self._drivers: dict[int, LeaderDriver] = {}
+        self._guard = CorrelationGuard()
+        self._held: frozenset[str] = frozenset()
+        self.allocator = AllocatorDriver(
+            allocator,
+            node=member.node_id,
+            ledger=ledger,
+            peers=peers,
+            tasks=member.tasks,
+            on_grant=self._granted,
+        )
+        ledger.hooks.leading.append(self._became_leader)
+        ledger.hooks.following.append(self._lost_leadership)
+        ledger.hooks.applied.append(self._applied)
+        member.tasks.spawn(self._watch_silence(), "jobs:silence")
+        member.tasks.spawn(self._forget_often(), "jobs:forget")
+
+    def stop(self) -> None:
+        self.allocator.stop()
+        for driver in self._drivers.values():
+            driver.stop()
+
+    def leader(self, group: int) -> JobLeader | None:
+        """The leader of a group, if this node leads it."""
+        driver = self._drivers.get(group)
+        return None if driver is None else driver.leader
+
+    def led(self) -> list[int]:
+        """Groups of jobs that this node leads."""
+        return list(self._drivers)
+
+    def bundles(self) -> set[str]:
+        """Bundles of the jobs this node has a replica of."""
+        return {job.bundle for machine in self._machines() for job in machine.jobs()}
+
+    def _machines(self) -> list[JobMachine]:
+        found = [self.ledger.machine(group) for group in self.ledger.topology.groups]
+        return [machine for machine in found if isinstance(machine, JobMachine)]
+
+    # -- leadership -------------------------------------------------------------------------
+
+    def _workers(self) -> tuple[str, ...]:
+        return tuple(
+            member.node
+            for member in self._member.members()
+            if member.role is Role.WORKER and member.state in LIVING
+        )
+
+    def _became_leader(self, group: int, term: int) -> None:
+        if group == MANAGEMENT:
+            self.allocator.feed(BecameAllocator(self._workers()))
+            return
+        machine = self.ledger.machine(group)
+        assert isinstance(machine, JobMachine)
+        self._lost_leadership(group)  # of an earlier term
+        driver = self._drivers[group] = LeaderDriver(
+            group,
+            JobLeader(group, self._member.node_id, machine),
+            ledger=self.ledger,
+            peers=self._peers,
+            allocator=self.allocator,
+            tasks=self._member.tasks,
+        )
+        driver.feed(BecameLeader(term, self._workers(), now_ms()))
+        driver.feed(WorkersHeld(self._held))
+
+    def _lost_leadership(self, group: int) -> None:
+        if group == MANAGEMENT:
+            self.allocator.feed(LostAllocator())
+        elif (driver := self._drivers.pop(group, None)) is not None:
+            driver.stop()
+
+    def _applied(self, entry: AppliedEntry) -> None:
+        driver = self._drivers.get(entry.group)
+        event, reply = entry.event, entry.reply
+        if driver is not None and isinstance(event, Event) and isinstance(reply, Reply):
+            driver.feed(EventApplied(event, reply))
+
+    def _granted(self, reply: RequestCoresReply) -> None:
+        driver = self._drivers.get(reply.group)
+        if driver is not None:
+            driver.cores_answered(reply)
+
+    # -- messages of workers ----------------------------------------------------------------
+
+    def announced(
+        self, _call: InboundCall, message: AnnounceReady | AnnouncePrepareFailed | DeliverResult
+    ) -> None:
+        driver = self._drivers.get(self._answering_group(message.group))
+        if driver is not None:
+            driver.feed(WorkerAnnounced(message))
+
+    def progress(self, call: InboundCall, progress: ReportProgress) -> ReportProgressReply | None:
+        group = self._answering_group(progress.group)
+        driver = self._drivers.get(group)
+        if driver is None:
+            return ReportProgressReply(leader=self.ledger.leader_of(group))
+        # A busy CPU that keeps up with its messages is no reason to get fewer of them.
+        backpressure = _BACKPRESSURE[self._member.vitals.detector.backlog]
+        driver.feed(ProgressReported(progress, call, backpressure))
+        return None
+
+    def _answering_group(self, group: int) -> int:
+        """The group, or the heir of one that was destroyed after its jobs had ended."""
+        return group if group in self._drivers else self.ledger.topology.heir_of(group)
+
+    def printed(self, _call: InboundCall, output: ForwardOutput) -> None:
+        self.output.add(output)
+
+    # -- membership -------------------------------------------------------------------------
+
+    def member_changed(self, change: MemberChanged | MemberDied) -> None:
+        member = change.member
+        if member.role is not Role.WORKER:
+            return
+        worker = member.node
+        if isinstance(change, MemberDied):
+            is_certain = change.evidence is ClaimedState.REFUSED
+            self._guard.failed(worker, is_certain=is_certain, now_s=time.monotonic())
+            self._feed_all(self._down(worker, is_certain=is_certain))
+        elif member.state is MemberState.LEFT:
+            self._guard.recovered(worker)  # leaving is no failure
+            self._feed_all(self._down(worker, is_certain=True))
+        elif member.state is MemberState.ALIVE and change.before not in LIVING:
+            self._guard.recovered(worker)
+            if (link := self._peers.link(worker)) is not None:
+                link.hope()
+            self._feed_all(WorkerUp(worker))
+        self.update_held()
+
+    def _down(self, worker: str, *, is_certain: bool) -> WorkerDown:
+        link = self._peers.link(worker)
+        return WorkerDown(worker, is_certain, None if link is None else link.refused_s)
+
+    def _feed_all(self, event: WorkerUp | WorkerDown) -> None:
+        self.allocator.feed(event)
+        self._feed_leaders(event)
+
+    def _feed_leaders(self, event: LeaderEvent) -> None:
+        for driver in list(self._drivers.values()):
+            driver.feed(event)
+
+    # -- time -------------------------------------------------------------------------------
+
+    async def _watch_silence(self) -> None:
+        while True:
+            await asyncio.sleep(_HELD_S)
+            self.update_held()
+
+    def update_held(self) -> frozenset[str]:
+        """Tell the leaders which workers' silence is attributed to the network for now."""
+        now_s = time.monotonic()
+        suspects = self._guard.suspects(now_s=now_s)
+        nodes = len({*self._workers(), *suspects}) if suspects else 0  # the dead were there too
+        held = frozenset(
+            worker for worker in suspects if self._guard.is_held(worker, nodes=nodes, now_s=now_s)
+        )
+        if held != self._held:
+            self._held = held
+            self._feed_leaders(WorkersHeld(held))
+        return held
+
+    async def _forget_often(self) -> None:
+        while True:
+            await asyncio.sleep(_FORGET_S)
+            self.forget_ended()
+
+    def forget_ended(self) -> None:
+        """Drop what user code printed once its job is gone."""
+        machines = self._machines()
+        self.output.keep(lambda job: any(machine.job(job) is not None for machine in machines))

@@ -1,0 +1,237 @@
+"""Questions of clients about jobs: one job, all jobs, a live view, a final record."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+
+from msgspec.structs import replace
+
+from hyperscale.client.messages import (
+    BLOB_CHUNK_BYTES,
+    GetJob,
+    GetJobRecord,
+    GetJobReply,
+    ListJobs,
+    ListJobsReply,
+    OutputLine,
+    WatchJob,
+    WatchJobUpdate,
+)
+from hyperscale.jobs.committed.events import JobStatus
+from hyperscale.jobs.committed.machine import Limits
+from hyperscale.jobs.committed.state import Job, JobView, decode_job, view_of
+from hyperscale.ledger.topology import GroupState
+from hyperscale.nodes.jobs.job_leaders import JobLeaders
+from hyperscale.nodes.jobs.job_routing import ANSWER_S, JobRouting, no_such_job
+from hyperscale.nodes.ledger.local_ledger import Read
+from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.errors import CallError, RemoteError, RemoteErrorCode
+from hyperscale.wire.messages import Chunk
+from hyperscale.wire.roles import Role
+
+_UPDATE_S = 0.5
+_UPDATE_CHARACTERS = 1024 * 1024  # of what a job printed, in one message
+_FINAL_KIND = "finished"
+_INHERITED_MAX = 2_000  # rows of a group; some are large
+
+
+class JobQueries:
+    def __init__(self, routing: JobRouting, leaders: JobLeaders) -> None:
+        self._routing = routing
+        self._ledger = routing.ledger
+        self._peers = routing.peers
+        self._leaders = leaders
+
+    async def get_job(self, call: InboundCall, asked: GetJob) -> GetJobReply:
+        group = self._routing.group_of(asked.job)
+
+        async def here() -> GetJobReply:
+            await self._ledger.fresh(group, Read(asked.read))
+            view = self._view(group, asked.job)
+            if view is None:
+                record = await self._record(asked.job)
+                return GetJobReply(job=None if record is None else view_of(record))
+            leader = self._leaders.leader(group)
+            live = None
+            if leader is not None:
+                live = leader.view(asked.job, now_s=time.monotonic())
+            return GetJobReply(job=view, live=live)
+
+        return await self._routing.answer(call, group, asked, GetJobReply, here)
+
+    async def watch(
+        self, call: InboundCall, asked: WatchJob
+    ) -> AsyncGenerator[WatchJobUpdate, None]:
+        group = self._routing.group_of(asked.job)
+        leader = self._ledger.leader_of(group)
+        if self._leaders.leader(group) is None and call.peer.role is not Role.MANAGER and leader:
+            link = self._peers.link(leader)
+            if link is None:
+                raise RemoteError(
+                    f"{leader} is not reachable from here", code=RemoteErrorCode.MOVED
+                )
+            stream = await link.stream(asked, WatchJobUpdate, deadline_s=call.deadline_s)
+            async with stream as news:
+                async for each in news:
+                    yield each
+            return
+        sent = 0
+        while True:
+            view = self._view(group, asked.job)
+            if view is None:
+                record = await self._record(asked.job)
+                if record is None:
+                    raise no_such_job(asked.job)
+                yield WatchJobUpdate(job=view_of(record))
+                return
+            core = self._leaders.leader(group)
+            lines, sent, has_more = self._lines(asked.job, sent)
+            if has_more:  # the update with the last line says that the job has ended
+                yield WatchJobUpdate(job=_unended(view), output=lines)
+                continue
+            if core is None and view.ended_ms == 0:
+                if lines:  # no other manager has them, and an error would overtake them
+                    yield WatchJobUpdate(job=view, output=lines)
+                    return
+                raise RemoteError(
+                    "this manager does not lead the job any more", code=RemoteErrorCode.MOVED
+                )
+            live = None if core is None else core.view(asked.job, now_s=time.monotonic())
+            yield WatchJobUpdate(job=view, live=live, output=lines)
+            if view.ended_ms:
+                return
+            await asyncio.sleep(_UPDATE_S)
+
+    def _lines(self, job: str, sent: int) -> tuple[list[OutputLine], int, bool]:
+        """Return the lines after the first `sent`, as many as one message carries; how many were
+        sent then; and whether there are more. A late watcher gets what is still kept."""
+        output = self._leaders.output.get(job)
+        if output is None:
+            return [], sent, False
+        lines: list[OutputLine] = []
+        characters = 0
+        fresh, sent = output.since(sent)
+        for line in fresh:
+            if lines and characters + len(line.text) > _UPDATE_CHARACTERS:
+                return lines, sent, True
+            characters += len(line.text)
+            sent += 1
+            lines.append(
+                OutputLine(
+                    worker=line.worker,
+                    workflow=line.run.workflow,
+                    slot=line.slot,
+                    stream=line.stream,
+                    text=line.text,
+                    part=line.run.part,
+                    attempt=line.run.attempt,
+                    number=line.number,
+                )
+            )
+        return lines, sent, False
+
+    async def list_jobs(self, _call: InboundCall, asked: ListJobs) -> ListJobsReply:
+        found: dict[str, JobView] = {}
+        missing: list[str] = []
+        for group in self._leaders.led():
+            leader = self._leaders.leader(group)
+            machine = self._routing.machine(group)
+            if machine is not None and leader is not None:
+                found.update((view.job, view) for view in machine.views())
+                found.update((job.id, leader.row(job)) for job in machine.jobs())
+        if not asked.live_only:
+            found.update((view.job, view) for view in await self._inherited())
+        if not asked.is_relayed:
+            others = [name for name in self._peers.living() if name != self._routing.node]
+            told = await asyncio.gather(*(self._jobs_of(name, asked) for name in others))
+            for name, answer in zip(others, told, strict=True):
+                if answer is None:
+                    missing.append(name)
+                else:
+                    found.update((view.job, view) for view in answer.jobs)
+        views = [view for view in found.values() if not (asked.live_only and view.ended_ms)]
+        views.sort(key=lambda view: -view.submitted_ms)
+        return ListJobsReply(jobs=views[: asked.limit], missing=missing)
+
+    async def _inherited(self) -> list[JobView]:
+        """Return jobs that ended lately in groups that were destroyed. Only history has them; the
+        leader of a group's heir lists them."""
+        topology = self._ledger.topology
+        gone = [
+            number
+            for number, group in topology.groups.items()
+            if group.state is GroupState.DESTROYED
+            and topology.heir_of(number) in self._leaders.led()
+        ]
+        since_ms = int(time.time() * 1000) - Limits().ended_ms
+        views: list[JobView] = []
+        for group in gone:
+            rows = await asyncio.to_thread(
+                self._ledger.store.history, group=group, since_ms=since_ms, limit=_INHERITED_MAX
+            )
+            views += [view_of(decode_job(data)) for *_, kind, data in rows if kind == _FINAL_KIND]
+        return views
+
+    async def _jobs_of(self, name: str, asked: ListJobs) -> ListJobsReply | None:
+        link = self._peers.link(name)
+        if link is None:
+            return None
+        relayed = ListJobs(limit=asked.limit, live_only=asked.live_only, is_relayed=True)
+        deadline_s = asyncio.get_running_loop().time() + 2.0
+        try:
+            return await link.call(relayed, ListJobsReply, deadline_s=deadline_s, retries=0)
+        except CallError:
+            return None
+
+    async def record(self, call: InboundCall, asked: GetJobRecord) -> AsyncGenerator[Chunk, None]:
+        found = await self._record_bytes(asked.job)
+        if found is None:
+            group = self._routing.group_of(asked.job)
+            view = self._view(group, asked.job)
+            if view is not None and not view.ended_ms:
+                raise RemoteError(f"job {asked.job} has not ended", code=RemoteErrorCode.NOT_ENDED)
+            if call.peer.role is Role.MANAGER:
+                raise no_such_job(asked.job)
+            found = await self._record_elsewhere(group, asked)
+        for start in range(0, len(found), BLOB_CHUNK_BYTES):
+            yield Chunk(found[start : start + BLOB_CHUNK_BYTES])
+
+    async def _record_elsewhere(self, group: int, asked: GetJobRecord) -> bytes:
+        last: CallError | None = None
+        for name in self._ledger.voters_of(group):
+            link = None if name == self._routing.node else self._peers.link(name)
+            if link is None:
+                continue
+            try:
+                deadline_s = asyncio.get_running_loop().time() + ANSWER_S
+                data = bytearray()
+                async with await link.stream(asked, Chunk, deadline_s=deadline_s) as chunks:
+                    async for chunk in chunks:
+                        data += chunk.data
+                return bytes(data)
+            except CallError as error:
+                last = error
+        if isinstance(last, RemoteError):
+            raise last
+        raise no_such_job(asked.job)
+
+    def _view(self, group: int, job: str) -> JobView | None:
+        machine = self._routing.machine(group)
+        if machine is None:
+            return None
+        leader, found = self._leaders.leader(group), machine.job(job)
+        return machine.view(job) if leader is None or found is None else leader.row(found)
+
+    async def _record_bytes(self, job: str) -> bytes | None:
+        rows = await asyncio.to_thread(self._ledger.store.history, job_id=job, limit=100_000)
+        final = [data for _, _, _, _, kind, data in rows if kind == _FINAL_KIND]
+        return final[-1] if final else None
+
+    async def _record(self, job: str) -> Job | None:
+        data = await self._record_bytes(job)
+        return None if data is None else decode_job(data)
+
+
+def _unended(view: JobView) -> JobView:
+    """The view of a job whose last lines are still to be sent."""
+    return replace(view, status=JobStatus.COMPLETING, ended_ms=0) if view.ended_ms else view

@@ -1,0 +1,142 @@
+"""Submissions and cancels of clients: each is committed before it is acknowledged."""
+
+import asyncio
+
+from msgspec.structs import replace
+
+from hyperscale.client.messages import (
+    NEEDS_BUNDLE,
+    CancelJob,
+    CancelJobReply,
+    GetJob,
+    GetJobOfKey,
+    GetJobOfKeyReply,
+    SubmitJob,
+    SubmitJobReply,
+)
+from hyperscale.jobs.allocator.queue import capacity_exceeded
+from hyperscale.jobs.committed.events import (
+    CancelRequested,
+    Code,
+    JobSubmitted,
+    decode_reply,
+    encode,
+    payload_digest,
+)
+from hyperscale.jobs.committed.keys import key_problem
+from hyperscale.jobs.committed.state import JOB_ENDS
+from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
+from hyperscale.nodes.jobs.bundles import Bundles
+from hyperscale.nodes.jobs.job_queries import JobQueries
+from hyperscale.nodes.jobs.job_routing import JobRouting
+from hyperscale.nodes.ledger.local_ledger import STRONG
+from hyperscale.plan.problems import plan_problem
+from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.errors import RemoteError, RemoteErrorCode
+
+_RETRY_S = 5.0
+_COMMIT_S = 2.0  # kept back for the commit, of the time to answer a submission
+
+
+class Submissions:
+    def __init__(
+        self,
+        routing: JobRouting,
+        queries: JobQueries,
+        allocator: AllocatorDriver,
+        bundles: Bundles,
+    ) -> None:
+        self._routing = routing
+        self._ledger = routing.ledger
+        self._queries = queries
+        self._allocator = allocator
+        self._bundles = bundles
+
+    async def submit(self, call: InboundCall, job: SubmitJob) -> SubmitJobReply:
+        refusal = await self._refusal(call, job)
+        if refusal is not None:
+            return refusal
+        event = JobSubmitted(
+            key=job.key,
+            digest=payload_digest(job.plan, job.bundle, job.options),
+            plan=job.plan,
+            bundle=job.bundle,
+            options=job.options,
+            by=job.by,
+        )
+        done = await self._ledger.submit(job.key, encode(event), timeout_s=_left_s(call))
+        reply = decode_reply(done.reply)
+        return SubmitJobReply(
+            accepted=reply.ok,
+            job=reply.job,
+            key=job.key,
+            was_duplicate=reply.was_duplicate,
+            original_job_id=reply.job if reply.was_duplicate else "",
+            code="" if reply.ok else reply.code.value,
+            error=reply.error,
+            retry_after_s=0.0 if reply.ok or reply.is_permanent else 1.0,
+            group=done.group,
+            index=done.index,
+        )
+
+    async def _refusal(self, call: InboundCall, job: SubmitJob) -> SubmitJobReply | None:
+        """Check a submission before it is proposed; return the refusal if it has a problem."""
+        refused = SubmitJobReply(accepted=False, key=job.key)
+        if (problem := key_problem(job.key)) is not None:
+            return replace(refused, code=Code.INVALID_KEY.value, error=problem)
+        if (problem := plan_problem(job.plan)) is not None:
+            return replace(refused, code=Code.INVALID.value, error=problem)
+        room = await self._allocator.room(until_s=call.deadline_s - _COMMIT_S)
+        if room.room <= 0 and not await self._is_repeated(call, job.key):
+            error = capacity_exceeded(room.waiting)
+            return replace(refused, code=Code.CAPACITY.value, error=error, retry_after_s=_RETRY_S)
+        if not job.bundle:
+            return None
+        node = self._routing.node
+        if not await self._bundles.find(job.bundle, node):
+            return replace(refused, code=NEEDS_BUNDLE)
+        voters = self._ledger.voters_of(self._routing.group_of_key(job.key))
+        if not await self._bundles.spread(job.bundle, voters, node):
+            raise RemoteError(
+                "too few managers are up to keep the bundle safe",
+                code=RemoteErrorCode.UNAVAILABLE,
+            )
+        return None
+
+    async def _is_repeated(self, call: InboundCall, key: str) -> bool:
+        """Return True if the key has made a job already: a repeated submission takes no room."""
+        return bool((await self.job_of_key(call, GetJobOfKey(key=key))).job)
+
+    async def job_of_key(self, call: InboundCall, request: GetJobOfKey) -> GetJobOfKeyReply:
+        group = self._routing.group_of_key(request.key)
+
+        async def here() -> GetJobOfKeyReply:
+            await self._ledger.fresh(group, STRONG)
+            machine = self._routing.machine(group)
+            known = None if machine is None else machine.key(request.key)
+            return GetJobOfKeyReply(job="" if known is None else known.job)
+
+        return await self._routing.answer(call, group, request, GetJobOfKeyReply, here)
+
+    async def cancel(self, call: InboundCall, cancel: CancelJob) -> CancelJobReply:
+        group = self._routing.group_of(cancel.job)
+        event = CancelRequested(job=cancel.job, reason=cancel.reason, by=cancel.by)
+        done = await self._ledger.execute(group, encode(event), timeout_s=_left_s(call))
+        reply = decode_reply(done.reply)
+        if reply.code in {Code.TERMINAL, Code.UNKNOWN_JOB}:
+            # Another manager may keep the job's record.
+            known = (await self._queries.get_job(call, GetJob(job=cancel.job))).job
+            if known is not None and known.status in JOB_ENDS:
+                return CancelJobReply(
+                    accepted=False, status=known.status.value, code=Code.TERMINAL.value
+                )
+        return CancelJobReply(
+            accepted=reply.ok or reply.code in {Code.CANCELLING, Code.DUPLICATE},
+            code="" if reply.ok else reply.code.value,
+            error=reply.error,
+        )
+
+
+def _left_s(call: InboundCall) -> float:
+    """How long a commit may take, so that its outcome reaches the caller in time."""
+    return max(0.1, call.deadline_s - asyncio.get_running_loop().time() - 0.1)
