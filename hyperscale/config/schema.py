@@ -55,60 +55,67 @@ class NodeSection(_Section, frozen=True, kw_only=True):
     id: Annotated[
         str,
         _NAME_OR_NONE,
-        _about("name of this node, the same after a restart; made at start if empty"),
+        _about("name of this node, stable across restarts; if empty, generated"),
     ] = ""
     cluster: Annotated[
-        str, _NAME, _about("cluster this node belongs to; others are refused", flag="--cluster")
+        str,
+        _NAME,
+        _about("name of the cluster; nodes of other clusters are refused", flag="--cluster"),
     ] = "hyperscale"
     environment: Annotated[
         str,
         _NAME,
-        _about("environment within the cluster; others are refused", flag="--environment"),
+        _about(
+            "environment of the cluster; nodes of other environments are refused",
+            flag="--environment",
+        ),
     ] = "default"
-    datacenter: Annotated[
-        str, _NAME, _about("datacenter this node stands in", flag="--datacenter")
-    ] = "default"
+    datacenter: Annotated[str, _NAME, _about("datacenter of this node", flag="--datacenter")] = (
+        "default"
+    )
     cores: Annotated[
         int,
         Meta(ge=0, le=4096),
-        _about("cores a worker offers; 0 for all it may use", flag="--cores"),
+        _about("cores that a worker offers; 0 for all available cores", flag="--cores"),
     ] = 0
     failure_domain: Annotated[
         str,
         _NAME_OR_NONE,
         _about(
-            "what fails together with this node (a rack, a zone); the node itself if empty",
+            "rack or zone that fails together with this node; if empty, the node itself",
             flag="--failure-domain",
         ),
     ] = ""
     data_dir: Annotated[
         str,
         _about(
-            "directory of what must survive a restart: a manager's ledger, a worker's results; "
-            "hyperscale-data/NAME if empty",
+            "directory for data that survives a restart: the ledger of a manager, the results of a "
+            "worker; if empty, hyperscale-data/NAME",
             flag="--data-dir",
         ),
     ] = ""
     stop_s: Annotated[
-        float, _SECONDS, _about("how long a graceful stop may take", flag="--stop-s")
+        float, _SECONDS, _about("longest time for a graceful shutdown", flag="--stop-s")
     ] = 10.0
 
 
 class ListenSection(_Section, frozen=True, kw_only=True):
     host: Annotated[str, _about("address to listen on, TCP and UDP", flag="--host")] = "127.0.0.1"
     port: Annotated[
-        int, _PORT, _about("port to listen on, TCP and UDP; 0 for any free one", flag="--port")
+        int, _PORT, _about("port to listen on, TCP and UDP; 0 for any free port", flag="--port")
     ] = DEFAULT_PORT
     advertise: Annotated[
         str,
         _about(
-            "HOST or HOST:PORT at which others reach this node; found out if empty",
+            "HOST or HOST:PORT where other nodes reach this node; if empty, detected",
             flag="--advertise",
         ),
     ] = ""
     http_host: Annotated[
         str,
-        _about("address of /metrics, /healthz and /readyz; as host if empty", flag="--http-host"),
+        _about(
+            "address of /metrics, /healthz and /readyz; if empty, listen.host", flag="--http-host"
+        ),
     ] = ""
     http_port: Annotated[
         int, _PORT, _about("port of /metrics, /healthz and /readyz", flag="--http-port")
@@ -122,25 +129,32 @@ class ListenSection(_Section, frozen=True, kw_only=True):
 class DiscoverySection(_Section, frozen=True, kw_only=True):
     seeds: Annotated[
         tuple[str, ...],
-        _about("HOST[:PORT] of nodes to join; any that is up will do", flag="--seed"),
+        _about("HOST[:PORT] of a node to join; one reachable seed is enough", flag="--seed"),
     ] = ()
     dns: Annotated[
         tuple[str, ...],
-        _about("DNS names of nodes to join: A, AAAA, or SRV if it begins with _", flag="--dns"),
+        _about(
+            "DNS name of nodes to join: A and AAAA records, or SRV if it starts with _",
+            flag="--dns",
+        ),
     ] = ()
-    default_port: Annotated[int, Meta(ge=1, le=65535), _about("port of seeds without one")] = (
+    default_port: Annotated[int, Meta(ge=1, le=65535), _about("port of seeds that name none")] = (
         DEFAULT_PORT
     )
     name_servers: Annotated[
         tuple[str, ...],
-        _about("HOST[:PORT] of name servers to ask, all on one port; the system's if empty"),
+        _about("HOST[:PORT] of name servers, all on one port; if empty, those of the system"),
     ] = ()
-    dns_timeout_s: Annotated[float, _SECONDS, _about("how long a DNS lookup may take")] = 2.0
-    probe_timeout_s: Annotated[float, _SECONDS, _about("how long one seed may take to answer")] = (
-        0.5
-    )
-    retry_first_s: Annotated[float, _SECONDS, _about("wait before seeds are tried again")] = 0.5
-    retry_most_s: Annotated[float, _SECONDS, _about("the same wait, after it has doubled")] = 15.0
+    dns_timeout_s: Annotated[float, _SECONDS, _about("timeout of a DNS lookup")] = 2.0
+    probe_timeout_s: Annotated[float, _SECONDS, _about("timeout of one seed")] = 0.5
+    retry_first_s: Annotated[
+        float,
+        _SECONDS,
+        _about("first delay before seeds are tried again; it doubles with each failure"),
+    ] = 0.5
+    retry_most_s: Annotated[
+        float, _SECONDS, _about("longest delay before seeds are tried again")
+    ] = 15.0
 
     def __post_init__(self) -> None:
         for seed in self.seeds:
@@ -171,21 +185,21 @@ class SecuritySection(_Section, frozen=True, kw_only=True):
     previous_secret_file: Annotated[
         str,
         _about(
-            f"file with a second secret to accept while one is replaced (or "
+            f"file with a second secret to accept during a rotation (or "
             f"{PREVIOUS_SECRET_FILE_VARIABLE}, or {PREVIOUS_SECRET_VARIABLE})",
             flag="--previous-secret-file",
             variable=PREVIOUS_SECRET_FILE_VARIABLE,
         ),
     ] = ""
-    certificate: Annotated[
-        str, _about("this node's certificate and its chain, PEM", flag="--certificate")
-    ] = ""
+    certificate: Annotated[str, _about("certificate with its chain, PEM", flag="--certificate")] = (
+        ""
+    )
     key: Annotated[str, _about("private key of the certificate, PEM", flag="--key")] = ""
-    authority: Annotated[
-        str, _about("authority whose certificates are trusted, PEM", flag="--authority")
-    ] = ""
+    authority: Annotated[str, _about("certificate authority to trust, PEM", flag="--authority")] = (
+        ""
+    )
     verify_hostname: Annotated[
-        bool, _about("whether certificates must name the host", flag="--verify-hostname")
+        bool, _about("verify that certificates name the host", flag="--verify-hostname")
     ] = True
 
     def __post_init__(self) -> None:
@@ -194,22 +208,28 @@ class SecuritySection(_Section, frozen=True, kw_only=True):
         if 0 < len(missing) < len(files):
             raise InputError(
                 f"security: {' and '.join(missing)} missing: certificate, key and authority "
-                f"belong together",
-                hint="'hyperscale certs' makes all three",
+                f"must be given together",
+                hint="'hyperscale certs' creates all three",
             )
 
 
 class MembershipSection(_Section, frozen=True, kw_only=True):
-    probe_interval_s: Annotated[float, _SECONDS, _about("how often members are probed")] = 1.0
-    probe_timeout_s: Annotated[float, _SECONDS, _about("how long a probe waits")] = 0.5
+    probe_interval_s: Annotated[float, _SECONDS, _about("interval between probes")] = 1.0
+    probe_timeout_s: Annotated[float, _SECONDS, _about("timeout of a probe")] = 0.5
     suspicion_min_s: Annotated[
-        float, _SECONDS, _about("a suspicion with enough witnesses lasts this long")
+        float, _SECONDS, _about("time until a suspect that enough members suspect is declared dead")
     ] = 6.0
     suspicion_max_s: Annotated[
-        float, _SECONDS, _about("a suspicion without witnesses lasts this long")
+        float,
+        _SECONDS,
+        _about("time until a suspect that no other member suspects is declared dead"),
     ] = 12.0
-    push_pull_s: Annotated[float, _SECONDS, _about("between exchanges of whole views")] = 30.0
-    leave_s: Annotated[float, _SECONDS, _about("how long a farewell is told")] = 1.0
+    push_pull_s: Annotated[
+        float, _SECONDS, _about("interval between exchanges of the full member list")
+    ] = 30.0
+    leave_s: Annotated[
+        float, _SECONDS, _about("how long a leaving node announces that it leaves")
+    ] = 1.0
 
     def __post_init__(self) -> None:
         if self.probe_timeout_s >= self.probe_interval_s:
@@ -230,19 +250,21 @@ class LedgerSection(_Section, frozen=True, kw_only=True):
         int,
         Meta(ge=0, le=99),
         _about(
-            "how many managers begin a new tier together; 0: one alone if it has no seeds, "
-            "and otherwise none: it joins a tier that exists",
+            "number of managers that found a new ledger together; 0: a manager without seeds "
+            "founds one alone, a manager with seeds joins an existing one",
             flag="--founders",
         ),
     ] = 0
     snapshot_entries: Annotated[
-        int, Meta(ge=100, le=10_000_000), _about("entries after which a snapshot is taken")
+        int, Meta(ge=100, le=10_000_000), _about("log entries between snapshots")
     ] = 10_000
     trailing_entries: Annotated[
-        int, Meta(ge=10, le=1_000_000), _about("entries kept behind it for nodes a little late")
+        int,
+        Meta(ge=10, le=1_000_000),
+        _about("log entries kept before a snapshot, for followers that lag"),
     ] = 1_000
     history_days: Annotated[
-        float, Meta(gt=0, le=3650), _about("how long the history of jobs is kept")
+        float, Meta(gt=0, le=3650), _about("days to keep the history of jobs")
     ] = 30.0
 
 
@@ -250,14 +272,14 @@ class QueueSection(_Section, frozen=True, kw_only=True):
     max: Annotated[
         int,
         Meta(ge=1, le=100_000),
-        _about("workflows that may wait for cores; jobs beyond are refused (managers)"),
+        _about("most workflows that may wait for cores; further jobs are refused (managers)"),
     ] = 1_000
     age_s: Annotated[
         float,
         _SECONDS,
         _about(
-            "waiting so long lifts a workflow by one priority, and from then on nothing that "
-            "came later takes cores it waits for (managers)"
+            "wait after which a workflow rises by one priority; from then on no later workflow "
+            "takes the cores it waits for (managers)"
         ),
     ] = 30.0
 
@@ -265,7 +287,7 @@ class QueueSection(_Section, frozen=True, kw_only=True):
 class LogSection(_Section, frozen=True, kw_only=True):
     level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        _about("least severe event that is logged", flag="--log-level"),
+        _about("lowest level to log", flag="--log-level"),
     ] = "info"
 
 
