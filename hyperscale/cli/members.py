@@ -70,4 +70,4 @@ def _cells(row: Any) -> tuple[str, ...]:
         ready = "yes" if metadata.is_ready else "no"
         reported = (metadata.datacenter, str(metadata.cores or "-"), ready, metadata.overload)
     since = format_duration(row.since_s)
-    return (row.node, row.role, row.state, row.address, rtt, since, *reported, row.routing)
+    return (row.node, row.role, row.state, row.address, rtt, since, *reported, row.routing or "")

@@ -42,13 +42,13 @@ def add_node_parser(
 
 def run_node(args: argparse.Namespace, role: NodeRole) -> int:
     """Run a node of this role until it is stopped."""
-    from hyperscale.nodes.manager import manager_duties
-    from hyperscale.nodes.server import as_config, run_process
-    from hyperscale.nodes.worker import worker_duties
+    from hyperscale.nodes.manager import manager_role
+    from hyperscale.nodes.server import complete_config, run_process
+    from hyperscale.nodes.worker import worker_role
 
-    config = as_config(role, load_node(args, role).require())
-    duties = manager_duties if role == "manager" else worker_duties
-    run_process(config, duties(config), _announce)
+    config = complete_config(role, load_node(args, role).require())
+    spec = manager_role(config) if role == "manager" else worker_role(config)
+    run_process(config, spec, _announce)
     return 0
 
 

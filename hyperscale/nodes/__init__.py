@@ -1,18 +1,17 @@
-"""Nodes: composition roots that wire the parts together, and the sockets the cores do not own.
+"""Nodes: composition roots that wire cores, sockets and disks together.
 
-`manager`, `worker`   what a program starts, embedded or from the command line
-`running`             starting and stopping it
-`member`              one node as a member: sockets, cores, endpoint, in their order of life
-`driver`              the membership and discovery cores on real sockets
-`turns`               events one after the other
-`datagrams`           the UDP socket        `http`       /metrics, /healthz, /readyz
-`vitals`              measuring this node   `metrics`    numbers for graphs   `logs`  events
-`identity`            who this node is      `messages`   what operators ask   `ask`   asking it
-`settings`            the parts' settings   `observing`  what a member shows in graphs
-`workers`             what a manager makes of its workers
-`shelf`               bundles on disk       `job_messages`, `client_messages`  jobs on the wire
-`ledger/`, `jobs/`    what a manager adds   `agent/`     what a worker adds
-`client`, `client_*`  `HyperscaleClient`    `local/`     a whole cluster on one machine
+manager, worker    what a program starts, embedded or from the command line
+server             start and stop a node, in a task or as a whole process
+member             one node as a member of its cluster: what it opens and closes, in which order
+membership         the membership and discovery cores on real sockets
+datagrams, http    the UDP socket; the endpoint of /metrics, /healthz and /readyz
+load_monitor       measures the load of this node
+worker_health      what a manager knows about the health of its workers
+metrics            the Prometheus text format       member_metrics  the metrics of a member
+identity           a node's name and addresses      settings        the settings of its parts
+messages           what operators ask a node        logs            events as JSON lines
+bundle_store       bundles on disk
+ledger/, jobs/     what a manager adds              agent/          what a worker adds
 
-Decisions are the cores'; here is order, lifetime and I/O.
+The cores decide; nodes own order, lifetime and I/O.
 """

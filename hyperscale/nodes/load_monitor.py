@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hyperscale.health.overload import LoadSample, OverloadDetector, OverloadLevel
-from hyperscale.nodes.metrics import Family, Histogram, counter, gauge
+from hyperscale.nodes.metrics import DurationHistogram, Family, counter, gauge
 
 SAMPLE_S = 0.25
 _CPU_SAMPLES = 40
@@ -45,7 +45,7 @@ class LoadMonitor:
         self._in_flight_share = in_flight_share
         self._queue_share = queue_share
         self._on_level = on_level
-        self._lag = Histogram(
+        self._lag = DurationHistogram(
             "hyperscale_loop_lag_seconds", "How late the event loop woke up", _LAG_BOUNDS_S
         )
 

@@ -1,4 +1,4 @@
-"""A manager: a member that keeps the datacenter's ledger and an eye on its workers."""
+"""A manager: a member that keeps the datacenter's ledger, leads jobs and watches workers."""
 
 from pathlib import Path
 
@@ -12,27 +12,28 @@ from hyperscale.ledger.core import Limits
 from hyperscale.ledger.machine import Machine
 from hyperscale.nodes.jobs.service import JobsService
 from hyperscale.nodes.ledger.ledger_service import LedgerService
-from hyperscale.nodes.member import Duties, Standing
-from hyperscale.nodes.server import NodeServer, as_config
-from hyperscale.nodes.worker_health import Workers
+from hyperscale.nodes.member import ReadinessInputs, RoleSpec
+from hyperscale.nodes.server import NodeServer, complete_config
+from hyperscale.nodes.worker_health import WorkerHealth
 from hyperscale.wire.roles import Role
 
 
-def manager_duties(config: NodeConfig) -> Duties:
-    ledger = ledger_duty(config)
+def manager_role(config: NodeConfig) -> RoleSpec:
+    """Return what a manager adds to a member."""
+    ledger = ledger_service(config)
     allocator = Allocator(queue_max=config.queue.max, age_s=config.queue.age_s)
     jobs = JobsService(Path(config.node.data_dir) / "blobs", ledger, allocator)
-    return Duties(
+    return RoleSpec(
         role=Role.MANAGER,
         counts_cpu=True,
         why_not_ready=_why_not_ready,
-        workers=Workers(),
+        workers=WorkerHealth(),
         services=(ledger, jobs),
     )
 
 
-def ledger_duty(config: NodeConfig) -> LedgerService:
-    """The ledger of a manager: groups of jobs."""
+def ledger_service(config: NodeConfig) -> LedgerService:
+    """Return the ledger of a manager, whose groups hold jobs."""
     section = config.ledger
     seeds = config.discovery.seeds or config.discovery.dns
     return LedgerService(
@@ -53,10 +54,8 @@ def _live_jobs(machine: Machine) -> int:
     return sum(not job.has_ended for job in machine.jobs())
 
 
-def _why_not_ready(standing: Standing) -> tuple[str, ...]:
-    return ManagerReadiness(
-        accepts_jobs=not standing.is_leaving, overload=standing.overload
-    ).why_not()
+def _why_not_ready(inputs: ReadinessInputs) -> tuple[str, ...]:
+    return ManagerReadiness(accepts_jobs=not inputs.is_leaving, overload=inputs.overload).why_not()
 
 
 class ManagerServer(NodeServer):
@@ -69,6 +68,6 @@ class ManagerServer(NodeServer):
     """
 
     def __init__(self, settings: NodeSettings = None) -> None:
-        """`settings`: a `NodeConfig`, or the tables a configuration file would hold."""
-        config = as_config("manager", settings)
-        super().__init__(config, manager_duties(config))
+        """`settings`: a `NodeConfig`, or the tables of a configuration file."""
+        config = complete_config("manager", settings)
+        super().__init__(config, manager_role(config))

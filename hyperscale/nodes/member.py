@@ -1,13 +1,13 @@
-"""One node as a member of its cluster: sockets, cores and endpoint, in their order of life.
+"""One node as a member of its cluster: sockets, cores and HTTP endpoint.
 
-    async with open_member(config, duties) as member:
+    async with open_member(config, spec) as member:
         await member.wait_ready()
         ...
         await member.leave()
 
-Listens before it looks for others, looks for others in the background (any start order works),
-and closes in the opposite order. Nothing of it is left afterwards. What a manager or a worker
-adds comes through `Duties`; nothing here knows which role it serves.
+A member listens before it looks for other members, which it does in the background: nodes may be
+started in any order. It closes everything in the opposite order. What a manager or a worker adds
+comes through `RoleSpec`; this module does not know which role it serves.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.health.overload import OverloadDetector, OverloadLevel
 from hyperscale.health.progress import WorkProgress
+from hyperscale.health.routing import RoutingDecision
 from hyperscale.membership.core import LocalIdentity, Membership
 from hyperscale.membership.discovery import Discovery
 from hyperscale.membership.events import (
@@ -56,6 +57,7 @@ from hyperscale.nodes.load_monitor import LoadMonitor
 from hyperscale.nodes.member_metrics import MemberMetrics
 from hyperscale.nodes.membership import MembershipDriver, Resolver
 from hyperscale.nodes.messages import (
+    AnnouncedLoad,
     ListMembers,
     ListMembersReply,
     MemberRow,
@@ -64,7 +66,7 @@ from hyperscale.nodes.messages import (
 )
 from hyperscale.nodes.metrics import CONTENT_TYPE, Collector, Family, render
 from hyperscale.nodes.settings import discovery_config, membership_config
-from hyperscale.nodes.worker_health import Workers
+from hyperscale.nodes.worker_health import WorkerHealth
 from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.wire.admission import WATERMARKS, Admission, Load
 from hyperscale.wire.calls import InboundCall
@@ -77,78 +79,80 @@ from hyperscale.wire.sealing import DatagramSealer
 from hyperscale.wire.server import PeerServer
 
 _BIND_TRIES = 20
-_LOOK_AGAIN_S = 5.0
+_ADDRESS_CHECK_S = 5.0
 _DNS_PORT = 53
 
 
-class Standing(Struct, frozen=True, kw_only=True):
-    """How a member stands, for its role to say whether it should get work."""
+class ReadinessInputs(Struct, frozen=True, kw_only=True):
+    """What a role needs to know to say whether its node is ready."""
 
     has_joined: bool
     is_leaving: bool
     overload: OverloadLevel
 
 
-class Service:
-    """A part of a role that lives as long as its node. Override what it needs.
+class NodeService:
+    """A part of a role that lives as long as its node. Override the methods it needs.
 
-    In this order: `attach` (handlers are added, nothing has been awaited yet), `start` (the node
-    is a member and answers), `leave` (before the farewell, within `node.stop_s`), `stop`
-    (always, also after a failure; no task or file of it may be left), `ended` (always, at last).
+    They are called in this order: `attach` (nothing has been awaited yet), `start` (the node is
+    a member and answers), `leave` (before the node leaves, within `node.stop_s`), `stop` (always,
+    also after a failure) and `ended` (always, when the node is closed).
     """
 
     def attach(self, member: "MemberNode", handlers: Handlers) -> None:
-        """Takes note of its node and adds the messages it answers."""
+        """Remember the node and add the handlers of this service."""
 
     async def start(self) -> None:
-        """Begins; tasks are started with `member.tasks`."""
+        """Start to work; start tasks with `member.tasks`."""
 
     async def leave(self) -> None:
-        """Hands over what others can go on with."""
+        """Hand work over to other nodes."""
 
     async def stop(self) -> None:
-        """Leaves nothing behind."""
+        """End every task and close every file of this service."""
 
     def ended(self) -> None:
-        """The node is closed: nobody asks it anything any more."""
+        """Release what handlers used: the node is closed and answers no more."""
 
     def changed(self, change: MemberChanged | MemberDied) -> None:
-        """A member came, changed or went."""
+        """Take note that a member joined, changed, left or died."""
 
     def why_not_ready(self) -> tuple[str, ...]:
-        """Why the node should get no work because of this part of it."""
+        """Return why this service keeps the node from being ready; empty if it does not."""
         return ()
 
     def collect(self) -> list[Family]:
-        """Its numbers, for /metrics."""
+        """Return the metrics of this service."""
         return []
 
     def metadata(self) -> dict[str, Any]:
-        """Fields of `NodeMetadata` it answers for; `member.describe` when they change."""
+        """Return the fields of `NodeMetadata` that this service sets.
+
+        Call `member.announce` when they change."""
         return {}
 
 
-class Duties(Struct, frozen=True, kw_only=True):
+class RoleSpec(Struct, frozen=True, kw_only=True):
     """What a role adds to a member."""
 
     role: Role
     counts_cpu: bool
-    why_not_ready: Callable[[Standing], tuple[str, ...]]
+    why_not_ready: Callable[[ReadinessInputs], tuple[str, ...]]
     needs: frozenset[Role] = frozenset()
-    """It has joined when a living member of one of these roles is known; empty: at once."""
+    """The node has joined when it knows a live member of one of these roles; empty: at once."""
     cores: int = 0
-    workers: Workers | None = None
-    """Where a role keeps an eye on workers."""
-    services: tuple[Service, ...] = ()
+    workers: WorkerHealth | None = None
+    """The health of workers, if this role watches them."""
+    services: tuple[NodeService, ...] = ()
 
 
 class MemberNode:
-    """A running member. Made by `open_member`, complete and with its sockets bound."""
+    """A running member, made by `open_member`."""
 
     def __init__(
         self,
         config: NodeConfig,
-        duties: Duties,
+        spec: RoleSpec,
         *,
         server: PeerServer,
         datagrams: Datagrams,
@@ -188,111 +192,113 @@ class MemberNode:
             resolver=_resolver(config),
             on_change=self._member_changed,
         )
-        self.vitals = LoadMonitor(
-            OverloadDetector(counts_cpu=duties.counts_cpu),
+        self.load_monitor = LoadMonitor(
+            OverloadDetector(counts_cpu=spec.counts_cpu),
             in_flight_share=lambda: _in_flight_share(server),
             queue_share=lambda: _queue_share(server),
             on_level=self._overload_changed,
         )
         self._metrics = MemberMetrics(self.driver, server, datagrams)
-        self._duties = duties
+        self._spec = spec
         self._started_s = now_s
         self._is_leaving = False
-        self._changed = asyncio.Event()
+        self._readiness_changed = asyncio.Event()
 
     @property
     def node_id(self) -> str:
         return self.driver.core.node
 
     def members(self) -> list[Member]:
-        """Every member this node knows, itself first."""
+        """Return every member this node knows, itself first."""
         return self.driver.core.members()
 
     def known(self, node: str) -> Member | None:
-        """One of them."""
+        """Return one member, or None if this node does not know it."""
         return self.driver.core.member(node)
 
     def why_not_ready(self) -> tuple[str, ...]:
-        """Why this node should get no work now; empty if it should."""
-        needs = self._duties.needs
-        standing = Standing(
+        """Return why this node is not ready; empty if it is."""
+        needs = self._spec.needs
+        inputs = ReadinessInputs(
             has_joined=not needs
             or any(
                 peer.role in needs and peer.state is MemberState.ALIVE
                 for peer in self.driver.core.roster.living
             ),
             is_leaving=self._is_leaving,
-            overload=self.vitals.level,
+            overload=self.load_monitor.level,
         )
-        own = self._duties.why_not_ready(standing)
-        return own + tuple(why for each in self._duties.services for why in each.why_not_ready())
+        reasons = list(self._spec.why_not_ready(inputs))
+        for service in self._spec.services:
+            reasons += service.why_not_ready()
+        return tuple(reasons)
 
     async def follow_address(self, bound_host: str, bound_port: int) -> None:
-        """Looks again and again which address of this machine faces outwards; tells the others."""
+        """Announce another address when the outward address of this machine changes."""
         http_port = split_address(self.http_address)[1]
         while True:
-            await asyncio.sleep(_LOOK_AGAIN_S)
+            await asyncio.sleep(_ADDRESS_CHECK_S)
             try:
                 address = advertised_address(self.config, bound_host, bound_port)
             except InputError:
-                continue  # no network just now
+                continue  # there is no network at the moment
             if address != self.address:
                 self.address = address
                 self.http_address = http_address_of(self._http_host, http_port, address)
                 self.driver.move(address)
-                self.describe()
+                self.announce()
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:
-        """Returns when the node is ready; raises `RunError` if it is not in time."""
+        """Wait until the node is ready; raise `RunError` after `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self.why_not_ready():
-                    self._changed.clear()
-                    await self._changed.wait()
+                    self._readiness_changed.clear()
+                    await self._readiness_changed.wait()
         except TimeoutError:
             why = ", ".join(self.why_not_ready())
             raise RunError(
                 f"{self.node_id} is not ready after {timeout_s:g} s: {why}",
-                hint="its log says what was refused, or which seeds do not answer",
+                hint="the node's log says which peers it refused and which seeds do not answer",
             ) from None
 
     async def leave(self) -> None:
-        """Tells the others that this node goes, and waits until it is told."""
+        """Leave the cluster: let services hand over, then announce that this node leaves."""
         if self._is_leaving:
             return
         self._is_leaving = True
-        self.describe()
-        for service in self._duties.services:
+        self.announce()
+        for service in self._spec.services:
             await service.leave()
         self.driver.leave()
         await asyncio.wait(
             [self.driver.gone, self.tasks.failed], return_when=asyncio.FIRST_COMPLETED
         )
 
-    def describe(self) -> None:
-        """Lets the others know how this node does now."""
+    def announce(self) -> None:
+        """Announce readiness, load and the services' metadata to the other members."""
         metadata = NodeMetadata(
             version=VERSION,
             datacenter=self.config.node.datacenter,
-            cores=self._duties.cores,
+            cores=self._spec.cores,
             is_ready=not self.why_not_ready(),
-            overload=self.vitals.level.name.lower(),
-            progress=str(WorkProgress.IDLE),
+            overload=AnnouncedLoad[self.load_monitor.level.name],
+            progress=WorkProgress.IDLE,
             http=self.http_address,
         )
-        for service in self._duties.services:
+        for service in self._spec.services:
             metadata = msgspec.structs.replace(metadata, **service.metadata())
         self.driver.feed(MetadataChanged(msgspec.msgpack.encode(metadata)))
-        self._changed.set()
+        self._readiness_changed.set()
 
-    def members_told(self, _call: InboundCall, _asked: ListMembers) -> ListMembersReply:
-        """Answers an operator."""
+    def list_members(self, _call: InboundCall, _asked: ListMembers) -> ListMembersReply:
+        """Answer an operator: every member this node knows."""
         own, *others = self.members()
         now_s = time.monotonic()
         rows = [_row(msgspec.structs.replace(own, since_s=self._started_s), now_s, is_self=True)]
-        workers = self._duties.workers
+        workers = self._spec.workers
         for member in others:
-            routing = "" if workers is None else workers.decision(member.node)
+            routing = None if workers is None else workers.decision(member.node)
             rows.append(_row(member, now_s, routing=routing))
         node = self.config.node
         return ListMembersReply(
@@ -301,38 +307,40 @@ class MemberNode:
 
     def _overload_changed(self, level: OverloadLevel) -> None:
         self.server.admission.load = Load(level)
-        self.describe()
+        self.announce()
 
     def _member_changed(self, changed: MemberChanged | MemberDied) -> None:
-        if self._duties.workers is not None:
-            self._duties.workers.changed(changed)
-        for service in self._duties.services:
+        if self._spec.workers is not None:
+            self._spec.workers.changed(changed)
+        for service in self._spec.services:
             service.changed(changed)
-        if changed.member.role in self._duties.needs:
-            self.describe()  # whether this node is ready may depend on it
-        self._changed.set()
+        if changed.member.role in self._spec.needs:
+            self.announce()  # the node may have joined, or lost the last such member
+        self._readiness_changed.set()
 
     def metrics(self) -> bytes:
-        """All numbers, as Prometheus reads them."""
-        collectors: list[Collector] = [self._metrics.collect, self.vitals.collect]
-        if self._duties.workers is not None:
-            collectors.append(self._duties.workers.collect)
-        collectors.extend(service.collect for service in self._duties.services)
+        """Return all metrics in the text format of Prometheus."""
+        collectors: list[Collector] = [self._metrics.collect, self.load_monitor.collect]
+        if self._spec.workers is not None:
+            collectors.append(self._spec.workers.collect)
+        collectors.extend(service.collect for service in self._spec.services)
         return render(collectors)
 
     def healthz(self) -> Response:
-        status = {"status": "ok", "node": self.node_id, "role": str(self._duties.role)}
+        """Answer /healthz: the process is alive."""
+        status = {"status": "ok", "node": self.node_id, "role": str(self._spec.role)}
         return json_response(HTTPStatus.OK, msgspec.json.encode(status))
 
     def readyz(self) -> Response:
+        """Answer /readyz: whether the node should get work, and why not."""
         why_not = self.why_not_ready()
         body = msgspec.json.encode(ReadinessReport(ready=not why_not, why_not=why_not))
         return json_response(HTTPStatus.SERVICE_UNAVAILABLE if why_not else HTTPStatus.OK, body)
 
 
 @asynccontextmanager
-async def open_member(config: NodeConfig, duties: Duties) -> AsyncIterator[MemberNode]:
-    """A member, until the context ends."""
+async def open_member(config: NodeConfig, spec: RoleSpec) -> AsyncIterator[MemberNode]:
+    """Run a member for as long as the context lasts."""
     security = security_of(config)
     security.check_bind(config.listen.host)
     security.check_datagrams(config.listen.host)
@@ -341,20 +349,20 @@ async def open_member(config: NodeConfig, duties: Duties) -> AsyncIterator[Membe
     local = Introduction(
         cluster=config.node.cluster,
         environment=config.node.environment,
-        role=duties.role,
+        role=spec.role,
         node_id=node_id_of(config),
         incarnation=incarnation_now(),
         version=VERSION,
         datacenter=config.node.datacenter,
     )
-    admission = Admission(WATERMARKS[duties.role], rng)
+    admission = Admission(WATERMARKS[spec.role], rng)
     server = PeerServer(local, security, handlers, admission=admission, rng=rng)
     async with AsyncExitStack() as stack:
-        for service in duties.services:
+        for service in spec.services:
             stack.callback(service.ended)
         await stack.enter_async_context(server)
         bound, address = await _bind(config, server)
-        # Nothing is awaited from here until the handlers are complete: nobody is answered before.
+        # Nothing is awaited until every handler is added, so no request finds one missing.
         sealer = DatagramSealer(
             security.secrets,
             local.node_id,
@@ -369,16 +377,16 @@ async def open_member(config: NodeConfig, duties: Duties) -> AsyncIterator[Membe
         )
         member = MemberNode(
             config,
-            duties,
+            spec,
             server=server,
             datagrams=datagrams,
             address=address,
             http=http_socket.getsockname()[:2],
             rng=rng,
         )
-        handlers.add(View, member.vitals.timed(member.driver.asked))
-        handlers.add(ListMembers, member.vitals.timed(member.members_told))
-        for service in duties.services:
+        handlers.add(View, member.load_monitor.timed(member.driver.asked))
+        handlers.add(ListMembers, member.load_monitor.timed(member.list_members))
+        for service in spec.services:
             service.attach(member, handlers)
             stack.push_async_callback(service.stop)
         routes: Routes = {
@@ -390,18 +398,18 @@ async def open_member(config: NodeConfig, duties: Duties) -> AsyncIterator[Membe
         stack.push_async_callback(member.tasks.close)
         stack.callback(member.driver.stop)
         member.driver.start()
-        member.tasks.spawn(member.vitals.run(), "vitals")
+        member.tasks.spawn(member.load_monitor.run(), "load-monitor")
         if may_move(config, bound.getsockname()[0]):
-            place = bound.getsockname()[:2]
-            member.tasks.spawn(member.follow_address(*place), "follow-address")
-        for service in duties.services:
+            host, port = bound.getsockname()[:2]
+            member.tasks.spawn(member.follow_address(host, port), "follow-address")
+        for service in spec.services:
             await service.start()
-        member.describe()
+        member.announce()
         yield member
 
 
 async def _bind(config: NodeConfig, server: PeerServer) -> tuple[socket.socket, str]:
-    """The UDP socket, with the TCP listener on the same port, and the address others use."""
+    """Bind UDP and TCP to one port; return the UDP socket and the address to announce."""
     host, port = config.listen.host, config.listen.port
     for tries_left in reversed(range(_BIND_TRIES if port == 0 else 1)):
         bound = bind_datagrams(host, port)
@@ -410,7 +418,7 @@ async def _bind(config: NodeConfig, server: PeerServer) -> tuple[socket.socket, 
             await server.listen(host, bound.getsockname()[1])
         except BaseException as error:
             bound.close()
-            # A port that is free for UDP may be taken for TCP: then another is chosen.
+            # A port that is free for UDP may be taken for TCP: try another one.
             if not isinstance(error, InputError) or not tries_left:
                 raise
         else:
@@ -419,7 +427,10 @@ async def _bind(config: NodeConfig, server: PeerServer) -> tuple[socket.socket, 
 
 
 def _resolver(config: NodeConfig) -> Resolver | None:
-    """Only where names are to be looked up: it costs a tenth of a second and wants resolv.conf."""
+    """Return a DNS resolver if the configuration names DNS names to look up.
+
+    Loading it takes a tenth of a second, and it needs resolv.conf.
+    """
     if not config.discovery.dns:
         return None
     from hyperscale.membership.dns_resolver import DnsResolver  # noqa: PLC0415  see above
@@ -436,21 +447,23 @@ def _resolver(config: NodeConfig) -> Resolver | None:
 
 
 def _in_flight_share(server: PeerServer) -> float:
-    """Requests below CRITICAL being carried out, of the most this role takes on."""
+    """Return the share of the role's request limit that is in use, CRITICAL requests excluded."""
     return sum(server.admission.in_flight[1:]) / WATERMARKS[server.local.role].total
 
 
 def _queue_share(server: PeerServer) -> float:
-    """The longest queue to a peer, of what a queue may hold."""
+    """Return how full the fullest outgoing queue is, 0 to 1."""
     held = (each.session.outbox.held_bytes for each in server.connections)
     return max(held, default=0) / OUTBOX_BYTES_MAX
 
 
-def _row(member: Member, now_s: float, *, is_self: bool = False, routing: str = "") -> MemberRow:
+def _row(
+    member: Member, now_s: float, *, is_self: bool = False, routing: RoutingDecision | None = None
+) -> MemberRow:
     return MemberRow(
         node=member.node,
-        role=str(member.role),
-        state=str(member.state),
+        role=member.role,
+        state=member.state,
         address=member.address,
         incarnation=member.incarnation,
         since_s=max(0.0, now_s - member.since_s),

@@ -63,7 +63,7 @@ from hyperscale.membership.events import (
 )
 from hyperscale.membership.messages import Datagram, View
 from hyperscale.nodes.datagrams import Datagrams
-from hyperscale.nodes.metrics import Histogram
+from hyperscale.nodes.metrics import DurationHistogram
 from hyperscale.nodes.turns import Turns
 from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.wire.calls import InboundCall
@@ -104,7 +104,7 @@ class MembershipDriver:
         self.counts: Counter[str] = Counter()
         self.deaths: Counter[str] = Counter()
         self.dns_lookups: Counter[str] = Counter()
-        self.dns_duration = Histogram(
+        self.dns_duration = DurationHistogram(
             "hyperscale_discovery_dns_resolution_duration_seconds",
             "How long DNS lookups took",
             _DNS_BOUNDS_S,

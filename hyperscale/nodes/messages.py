@@ -1,22 +1,36 @@
-"""What operators ask of a node, and what nodes tell each other about themselves."""
+"""What operators ask a node, and what nodes announce about themselves."""
+
+from enum import StrEnum
 
 import msgspec
 from msgspec import Struct
 
+from hyperscale.health.progress import WorkProgress
+from hyperscale.health.routing import RoutingDecision
+from hyperscale.membership.events import MemberState
 from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
-from hyperscale.wire.roles import EVERYONE
+from hyperscale.wire.roles import EVERYONE, Role
+
+
+class AnnouncedLoad(StrEnum):
+    """The overload level of a node, as it announces it to other members."""
+
+    HEALTHY = "healthy"
+    BUSY = "busy"
+    STRESSED = "stressed"
+    OVERLOADED = "overloaded"
 
 
 @nested
 class NodeMetadata(Struct, frozen=True, omit_defaults=True):
-    """What rides on acks: others see it within a probe or two. Small, and never a secret."""
+    """What a node announces on its acks; others have it within a probe or two. No secrets."""
 
     version: str = ""
     datacenter: str = ""
     cores: int = 0
     is_ready: bool = False
-    overload: str = "healthy"
-    progress: str = "idle"
+    overload: AnnouncedLoad = AnnouncedLoad.HEALTHY
+    progress: WorkProgress = WorkProgress.IDLE
     http: str = ""
     free: int = 0  # of `cores`
     is_draining: bool = False
@@ -26,7 +40,7 @@ _metadata = msgspec.msgpack.Decoder(NodeMetadata)
 
 
 def metadata_of(encoded: bytes) -> NodeMetadata | None:
-    """None for what a node of another version says in a way this one does not understand."""
+    """Decode metadata; return None for that of another version, which cannot be decoded."""
     try:
         return _metadata.decode(encoded) if encoded else None
     except (ValueError, RecursionError):
@@ -35,27 +49,30 @@ def metadata_of(encoded: bytes) -> NodeMetadata | None:
 
 @nested
 class MemberRow(Struct, frozen=True):
-    """One member as the node that was asked sees it."""
+    """One member as the node that was asked knows it."""
 
     node: str
-    role: str
-    state: str
+    role: Role
+    state: MemberState
     address: str
     incarnation: int
     since_s: float
     rtt_s: float | None = None
     metadata: NodeMetadata | None = None
     is_self: bool = False
-    routing: str = ""  # of workers, if a manager was asked: what it does with them
+    routing: RoutingDecision | None = None
+    """Whether a worker gets work; set if a manager was asked and the member is a worker."""
 
 
 @message(kind=200, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=EVERYONE)
 class ListMembers(Struct, frozen=True):
-    """Who is there?"""
+    """-> ListMembersReply"""
 
 
 @message(kind=201, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=EVERYONE)
 class ListMembersReply(Struct, frozen=True):
+    """Every member that the node knows, itself first."""
+
     cluster: str
     environment: str
     members: tuple[MemberRow, ...]

@@ -42,7 +42,7 @@ def gauge(name: str, about: str, *samples: tuple[Labels, float]) -> Family:
     return Family(name, "gauge", about, samples)
 
 
-class Histogram:
+class DurationHistogram:
     """Durations counted by fixed bounds."""
 
     def __init__(self, name: str, about: str, bounds: tuple[float, ...]) -> None:

@@ -1,7 +1,7 @@
-"""Starting and stopping a node: in a task of its own for programs, or as a whole process.
+"""Start and stop a node: in a task of a program, or as a process of its own.
 
-The same life in both: open, run until told to stop (or until something that must not happen),
-say farewell within `node.stop_s`, close.
+Both run it the same way: open it, wait for a stop or a failure, leave the cluster within
+`node.stop_s`, close it.
 """
 
 import asyncio
@@ -20,15 +20,15 @@ from hyperscale.errors import InputError, InvariantError
 from hyperscale.membership.events import Member
 from hyperscale.nodes.identity import data_directory, node_id_of
 from hyperscale.nodes.logs import Logging
-from hyperscale.nodes.member import Duties, MemberNode, open_member
+from hyperscale.nodes.member import MemberNode, RoleSpec, open_member
 
 _GC_THRESHOLDS = (20_000, 20, 20)
 
 _log = logging.getLogger("hyperscale.nodes")
 
 
-def as_config(role: NodeRole, given: NodeSettings) -> NodeConfig:
-    """A complete configuration; the node has its name and its directory from here on."""
+def complete_config(role: NodeRole, given: NodeSettings) -> NodeConfig:
+    """Return the configuration with the node's name and data directory filled in."""
     if given is not None and not isinstance(given, NodeConfig | Mapping):
         raise InputError(
             f"settings: {given!r} is no configuration", hint='as {"listen": {"port": 9000}}'
@@ -40,20 +40,20 @@ def as_config(role: NodeRole, given: NodeSettings) -> NodeConfig:
     return msgspec.structs.replace(config, node=named)
 
 
-async def live(
+async def run_node(
     config: NodeConfig,
-    duties: Duties,
+    spec: RoleSpec,
     stop: asyncio.Event,
     on_open: Callable[[MemberNode], None],
 ) -> None:
-    """One node from its first socket to its last."""
-    async with open_member(config, duties) as member:
+    """Run one node until `stop` is set; raise the error that made it fail, if one did."""
+    async with open_member(config, spec) as member:
         _log.info(
             "node.started",
             extra={"address": member.address, "http": member.http_address},
         )
         on_open(member)
-        await _until(stop, member)
+        await _wait_for_stop(stop, member)
         _log.info("node.leaving")
         try:
             async with asyncio.timeout(config.node.stop_s):
@@ -63,8 +63,8 @@ async def live(
     _log.info("node.stopped")
 
 
-async def _until(stop: asyncio.Event, member: MemberNode) -> None:
-    """Waits for the stop; raises what made the node fail."""
+async def _wait_for_stop(stop: asyncio.Event, member: MemberNode) -> None:
+    """Wait until `stop` is set; raise the error that made the node fail."""
     stopping: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
     either: list[asyncio.Future[Any]] = [stopping, member.tasks.failed]
     try:
@@ -76,12 +76,11 @@ async def _until(stop: asyncio.Event, member: MemberNode) -> None:
 
 
 class NodeServer:
-    """A node inside another program's event loop. `ManagerServer` and `WorkerServer` are these,
-    each with its own duties and nothing else of its own."""
+    """A node inside a program's event loop. `ManagerServer` and `WorkerServer` give it a role."""
 
-    def __init__(self, config: NodeConfig, duties: Duties) -> None:
+    def __init__(self, config: NodeConfig, spec: RoleSpec) -> None:
         self.config = config
-        self._duties = duties
+        self.spec = spec
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._member: MemberNode | None = None
@@ -92,7 +91,7 @@ class NodeServer:
 
     @property
     def member(self) -> MemberNode:
-        """The running node."""
+        """Return the running node; raise `InvariantError` before `start`."""
         if self._member is None:
             raise InvariantError("the node is not started", hint="await start() first")
         return self._member
@@ -107,24 +106,29 @@ class NodeServer:
         """`host:port` of `/metrics`, `/healthz` and `/readyz`."""
         return self.member.http_address
 
+    @property
+    def has_ended(self) -> bool:
+        """Return True if the node was started and runs no more."""
+        return self._task is not None and self._task.done()
+
     def members(self) -> list[Member]:
-        """Every member this node knows, itself first."""
+        """Return every member this node knows, itself first."""
         return self.member.members()
 
     async def start(self, timeout_s: float | None = None) -> None:
-        """Returns when the node listens; with a timeout, when it is ready, or raises."""
+        """Wait until the node listens or, with a timeout, until it is ready; raise if it fails."""
         if self._task is not None:
-            raise InvariantError("a node is started once", hint="make another for another life")
+            raise InvariantError("a node can be started only once", hint="make another one")
         opened: asyncio.Future[MemberNode] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(
-            live(self.config, self._duties, self._stop, opened.set_result),
+            run_node(self.config, self.spec, self._stop, opened.set_result),
             name=f"node:{self.config.node.id}",
         )
         either: list[asyncio.Future[Any]] = [self._task, opened]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not opened.done():
             opened.cancel()
-            await self._task  # raises why it did not open
+            await self._task  # raises the reason why the node could not be opened
             return
         self._member = opened.result()
         if timeout_s is not None:
@@ -135,22 +139,22 @@ class NodeServer:
                 raise
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:
-        """Returns when the node should get work; raises `RunError` if it is not so in time."""
+        """Wait until the node is ready; raise `RunError` after `timeout_s`."""
         await self.member.wait_ready(timeout_s)
 
     async def graceful_shutdown(self) -> None:
-        """Says farewell and leaves nothing behind; raises what made the node fail, if it did."""
+        """Leave the cluster and close everything; raise the error that made the node fail."""
         self._stop.set()
         if self._task is not None:
             await self._task
 
 
-def run_process(config: NodeConfig, duties: Duties, announce: Callable[[MemberNode], None]) -> None:
-    """A node as this process's only purpose, until SIGTERM or SIGINT; a second one hurries it."""
-    import uvloop  # noqa: PLC0415  only whoever runs a node needs it
+def run_process(config: NodeConfig, spec: RoleSpec, announce: Callable[[MemberNode], None]) -> None:
+    """Run a node in this process until SIGTERM or SIGINT; a second signal skips the farewell."""
+    import uvloop  # noqa: PLC0415  only needed to run a node
 
-    # A manager of a thousand workers makes much and keeps much, hardly any of it in cycles: to
-    # look at all of it as often as Python does by default takes a tenth of its time.
+    # A manager of a thousand workers keeps many objects and makes hardly any cycles. Collections
+    # at Python's default thresholds would take a tenth of its time.
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     bound = {"node": config.node.id, "role": config.role, "cluster": config.node.cluster}
@@ -158,14 +162,14 @@ def run_process(config: NodeConfig, duties: Duties, announce: Callable[[MemberNo
         Logging(sys.stderr, config.log.level, bound),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        runner.run(_run_until_signal(config, duties, announce))
+        runner.run(_run_until_signal(config, spec, announce))
 
 
 async def _run_until_signal(
-    config: NodeConfig, duties: Duties, announce: Callable[[MemberNode], None]
+    config: NodeConfig, spec: RoleSpec, announce: Callable[[MemberNode], None]
 ) -> None:
     stop = asyncio.Event()
-    node = asyncio.create_task(live(config, duties, stop, announce), name="node")
+    node = asyncio.create_task(run_node(config, spec, stop, announce), name="node")
 
     def on_signal(name: str) -> None:
         if stop.is_set():

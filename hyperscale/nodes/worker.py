@@ -5,23 +5,24 @@ from hyperscale.config.schema import NodeConfig
 from hyperscale.execution.cores import default_executors
 from hyperscale.health.readiness import WorkerReadiness
 from hyperscale.nodes.agent.service import AgentService
-from hyperscale.nodes.member import Duties, Standing
-from hyperscale.nodes.server import NodeServer, as_config
+from hyperscale.nodes.member import ReadinessInputs, RoleSpec
+from hyperscale.nodes.server import NodeServer, complete_config
 from hyperscale.wire.roles import Role
 
 
-def worker_duties(config: NodeConfig) -> Duties:
+def worker_role(config: NodeConfig) -> RoleSpec:
+    """Return what a worker adds to a member."""
     cores = config.node.cores or default_executors()
 
-    def why_not_ready(standing: Standing) -> tuple[str, ...]:
+    def why_not_ready(inputs: ReadinessInputs) -> tuple[str, ...]:
         return WorkerReadiness(
-            has_joined=standing.has_joined,
-            accepts_work=not standing.is_leaving,
+            has_joined=inputs.has_joined,
+            accepts_work=not inputs.is_leaving,
             capacity=cores,
-            overload=standing.overload,
+            overload=inputs.overload,
         ).why_not()
 
-    return Duties(
+    return RoleSpec(
         role=Role.WORKER,
         counts_cpu=False,  # a load generator is meant to be busy
         why_not_ready=why_not_ready,
@@ -39,11 +40,10 @@ class WorkerServer(NodeServer):
     ...
     await worker.graceful_shutdown()
 
-    Its executors are started from the thread its loop runs in, and die with it: run it in the
-    main thread.
+    Run it in the main thread: executors are killed when the thread that started them ends.
     """
 
     def __init__(self, settings: NodeSettings = None) -> None:
-        """`settings`: a `NodeConfig`, or the tables a configuration file would hold."""
-        config = as_config("worker", settings)
-        super().__init__(config, worker_duties(config))
+        """`settings`: a `NodeConfig`, or the tables of a configuration file."""
+        config = complete_config("worker", settings)
+        super().__init__(config, worker_role(config))

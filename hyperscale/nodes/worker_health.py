@@ -1,7 +1,7 @@
-"""What a manager makes of its workers: three signals each, and where work may go.
+"""What a manager knows about the health of its workers, and which of them may get work.
 
-Live is what membership says, ready and progress what the worker says of itself. The decisions
-are `health`'s; here they are only fed, shown and asked for.
+Membership says whether a worker is live; the worker announces readiness and progress itself. The
+decisions are made in `health`; this module keeps their inputs and exposes their results.
 """
 
 from collections import Counter
@@ -13,44 +13,45 @@ from hyperscale.nodes.messages import metadata_of
 from hyperscale.nodes.metrics import Family, gauge
 from hyperscale.wire.roles import Role
 
-_PROGRESS = {str(each): each for each in WorkProgress}
 
-
-class Workers:
-    """The workers one manager knows."""
+class WorkerHealth:
+    """The health signals of the workers that one manager knows."""
 
     def __init__(self) -> None:
         self._signals: dict[str, HealthSignals] = {}
 
     def changed(self, change: MemberChanged | MemberDied) -> None:
-        """Something became known about a member."""
+        """Take a change of a member into account."""
         member = change.member
         if member.role is not Role.WORKER or isinstance(change, MemberDied):
-            return  # what follows from a death comes as a change
+            return  # a death is followed by a change of the member's state
         if member.state is MemberState.UNCONFIRMED:
             return
         if member.state is MemberState.LEFT:
             self._signals.pop(member.node, None)
             return
-        said = metadata_of(member.metadata)
+        metadata = metadata_of(member.metadata)
         self._signals[member.node] = HealthSignals(
             is_live=member.state in LIVING,
-            # A suspect may be dead: it keeps what it has and gets nothing new.
-            is_ready=member.state is MemberState.ALIVE and said is not None and said.is_ready,
-            progress=_PROGRESS.get(said.progress, WorkProgress.IDLE) if said else WorkProgress.IDLE,
+            # A suspect may be dead: it keeps its parts and gets no new ones.
+            is_ready=member.state is MemberState.ALIVE
+            and metadata is not None
+            and metadata.is_ready,
+            progress=WorkProgress.IDLE if metadata is None else metadata.progress,
         )
 
-    def decision(self, node: str) -> str:
-        """What to do with a worker; empty for a node that is none."""
+    def decision(self, node: str) -> RoutingDecision | None:
+        """Return whether a worker gets work; None if the node is not a worker."""
         signals = self._signals.get(node)
-        return "" if signals is None else str(signals.decision())
+        return None if signals is None else signals.decision()
 
     def collect(self) -> list[Family]:
+        """Return the metrics of this module."""
         counts = Counter(signals.decision() for signals in self._signals.values())
         return [
             gauge(
                 "hyperscale_workers",
-                "Workers by what is done with them",
+                "Workers by routing decision",
                 *(({"decision": str(each)}, counts[each]) for each in RoutingDecision),
             )
         ]

@@ -4,9 +4,9 @@ import asyncio
 import re
 from pathlib import Path
 
-from hyperscale.nodes.manager import manager_duties
+from hyperscale.nodes.manager import manager_role
 from hyperscale.nodes.member import open_member
-from hyperscale.nodes.server import as_config
+from hyperscale.nodes.server import complete_config
 from tests.config.reference import DOCUMENT, in_document, table
 
 PAGES = (DOCUMENT, DOCUMENT.with_name("ledger.md"))
@@ -19,8 +19,8 @@ def test_the_table_of_settings_is_that_of_the_schema() -> None:
 
 def test_every_metric_is_listed_and_no_other() -> None:
     async def scrape() -> bytes:
-        config = as_config("manager", {"listen": {"port": 0, "http_port": 0}})
-        async with open_member(config, manager_duties(config)) as member:
+        config = complete_config("manager", {"listen": {"port": 0, "http_port": 0}})
+        async with open_member(config, manager_role(config)) as member:
             await member.wait_ready(30)  # with its ledger
             return member.metrics()
 

@@ -134,17 +134,17 @@ def test_a_node_that_is_asked_to_stop_says_farewell_and_leaves_nothing(
 def test_a_manager_gives_work_only_to_workers_that_can_do_it(cluster: NodeCluster) -> None:
     manager, worker, other = cluster.form(1, 2)
 
-    def routing() -> dict[str, str]:
+    def routing() -> dict[str, str | None]:
         return {row.node: row.routing for row in members_of(manager).members}
 
-    until(lambda: routing() == {"m0": "", "w0": "route", "w1": "route"}, what="both get work")
+    until(lambda: routing() == {"m0": None, "w0": "route", "w1": "route"}, what="both get work")
     other.kill()
     wait_for_death("w1", [manager])
     assert routing()["w1"] == "evict"
     assert manager.metric("hyperscale_workers", decision="route") == 1
     assert worker.stop() == 0
     until(lambda: manager.states()["w0"] == "left", what="the worker has left")
-    assert routing() == {"m0": "", "w0": "", "w1": "evict"}
+    assert routing() == {"m0": None, "w0": None, "w1": "evict"}
 
 
 def test_a_second_signal_hurries_a_node(cluster: NodeCluster) -> None:

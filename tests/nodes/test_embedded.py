@@ -20,9 +20,9 @@ from hyperscale.membership.messages import Gossip, Sender
 from hyperscale.nodes.identity import remember_name
 from hyperscale.nodes.jobs.job_leaders import JobLeaders
 from hyperscale.nodes.jobs.service import JobsService
-from hyperscale.nodes.manager import manager_duties
+from hyperscale.nodes.manager import manager_role
 from hyperscale.nodes.member import open_member
-from hyperscale.nodes.server import as_config
+from hyperscale.nodes.server import complete_config
 from hyperscale.wire.roles import Role
 from tests.lab.waiting import until_async
 
@@ -38,9 +38,9 @@ def worker(*seeds: str, **tables: Any) -> WorkerServer:
 
 
 def jobs_of(node: ManagerServer) -> JobLeaders:
-    (duty,) = (each for each in node._duties.services if isinstance(each, JobsService))
-    assert duty.leaders is not None
-    return duty.leaders
+    (service,) = (each for each in node.spec.services if isinstance(each, JobsService))
+    assert service.leaders is not None
+    return service.leaders
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
@@ -200,7 +200,7 @@ def test_a_bug_in_a_core_stops_the_node_with_its_error() -> None:
             raise InvariantError("this cannot be")
 
         core.handle = broken  # type: ignore[method-assign]  # the bug
-        await until_async(lambda: node._task is not None and node._task.done())
+        await until_async(lambda: node.has_ended)
         with pytest.raises(InvariantError, match="this cannot be"):
             await node.graceful_shutdown()
 
@@ -211,10 +211,10 @@ def test_a_bug_in_a_core_stops_the_node_with_its_error() -> None:
 
 def test_a_node_that_is_cancelled_leaves_nothing() -> None:
     async def work() -> None:
-        config = as_config("manager", {"listen": ANY_PORT})
+        config = complete_config("manager", {"listen": ANY_PORT})
 
         async def live() -> None:
-            async with open_member(config, manager_duties(config)):
+            async with open_member(config, manager_role(config)):
                 await asyncio.Event().wait()
 
         task = asyncio.create_task(live())

@@ -51,8 +51,8 @@ async def managing(directory: Path) -> AsyncIterator[tuple[ManagerServer, JobLea
     )
     await node.start(timeout_s=60)
     try:
-        (duty,) = (each for each in node._duties.services if isinstance(each, JobsService))
-        leaders = duty.leaders
+        (service,) = (each for each in node.spec.services if isinstance(each, JobsService))
+        leaders = service.leaders
         assert leaders is not None
         await until_async(lambda: leaders.allocator.allocator.is_leading)
         yield node, leaders

@@ -33,7 +33,7 @@ from hyperscale.nodes.http import (
 from hyperscale.nodes.identity import advertised_address, http_address_of, node_id_of
 from hyperscale.nodes.load_monitor import LoadMonitor, memory_share, resident_bytes
 from hyperscale.nodes.logs import LINES_WAITING_MAX, JsonLines, LineWriter, Logging
-from hyperscale.nodes.metrics import Family, Histogram, counter, gauge, render
+from hyperscale.nodes.metrics import DurationHistogram, Family, counter, gauge, render
 from hyperscale.wire.cluster_secret import Secrets, make_secret
 from hyperscale.wire.sealing import DatagramSealer
 
@@ -120,7 +120,7 @@ def test_counters_and_gauges_are_rendered_with_help_and_type() -> None:
 
 
 def test_histograms_count_upwards() -> None:
-    histogram = Histogram("lag_seconds", "Lag", (0.1, 1.0))
+    histogram = DurationHistogram("lag_seconds", "Lag", (0.1, 1.0))
     for value in (0.05, 0.1, 0.5, 7.0):
         histogram.observe(value)
     lines = text_of(histogram.family()).splitlines()

@@ -82,7 +82,7 @@ class AgentDriver:
         self._storage = WorkerStorage(directory)
         self._managers = ManagerLinks(member.server, member.members)
         self._announcer = CoreAnnouncer(
-            self._managers, self._spawn, on_confirmed=self._member.describe
+            self._managers, self._spawn, on_confirmed=self._member.announce
         )
         fetcher = BundleFetcher(self._storage, self._managers, self._spawn)
         self._executors = WorkerExecutors(
@@ -207,7 +207,7 @@ class AgentDriver:
         described = self.metadata()
         if described != self._described:
             self._described = described
-            self._member.describe()
+            self._member.announce()
 
     def command_received(self, call: InboundCall, command: LeaderCommand) -> None:
         """Take a command of a job leader; `ReplyToCommand` answers the call."""
@@ -226,7 +226,7 @@ class AgentDriver:
             phases = self.agent.attempts
             live = {each for each, phase in phases.items() if phase is not PartPhase.FINISHED}
             cpu = self._usage.measure(self._executors.pids, live, now_s=now_s())
-            self.feed(UsageMeasured(cpu=cpu, memory=self._member.vitals.memory))
+            self.feed(UsageMeasured(cpu=cpu, memory=self._member.load_monitor.memory))
 
     # --- effects ----------------------------------------------------------------------------
 

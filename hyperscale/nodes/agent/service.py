@@ -17,7 +17,7 @@ from hyperscale.jobs.messages import (
 )
 from hyperscale.membership.events import MemberChanged, MemberDied
 from hyperscale.nodes.agent.agent_driver import AgentDriver
-from hyperscale.nodes.member import MemberNode, Service
+from hyperscale.nodes.member import MemberNode, NodeService
 from hyperscale.nodes.metrics import Family
 from hyperscale.wire.handlers import Handlers
 
@@ -25,7 +25,7 @@ _HAND_OVER_SHARE = 0.7
 """Share of a node's time to stop in which results are handed over; then the node leaves."""
 
 
-class AgentService(Service):
+class AgentService(NodeService):
     """The agent of one node. It has a driver from `attach` on."""
 
     def __init__(self, config: NodeConfig, cores: int) -> None:
@@ -36,7 +36,7 @@ class AgentService(Service):
 
     def attach(self, member: MemberNode, handlers: Handlers) -> None:
         driver = AgentDriver(member, cores=self._cores, directory=self._directory)
-        command = member.vitals.timed(driver.command_received)
+        command = member.load_monitor.timed(driver.command_received)
         handlers.add(PreparePart, command)
         handlers.add(StartPart, command)
         handlers.add(StopPart, command)

@@ -161,7 +161,7 @@ class JobLeaders:
         if driver is None:
             return ReportProgressReply(leader=self.ledger.leader_of(group))
         # A busy CPU that keeps up with its messages is no reason to get fewer of them.
-        backpressure = _BACKPRESSURE[self._member.vitals.detector.backlog]
+        backpressure = _BACKPRESSURE[self._member.load_monitor.detector.backlog]
         driver.feed(ProgressReported(progress, call, backpressure))
         return None
 

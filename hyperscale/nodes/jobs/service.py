@@ -23,7 +23,7 @@ from hyperscale.nodes.jobs.submissions import Submissions
 from hyperscale.nodes.ledger.errors import OutcomeUnknownError, UnavailableError
 from hyperscale.nodes.ledger.ledger_service import LedgerService
 from hyperscale.nodes.ledger.routing import Ledger
-from hyperscale.nodes.member import MemberNode, Service
+from hyperscale.nodes.member import MemberNode, NodeService
 from hyperscale.nodes.metrics import Family, gauge
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError, RemoteErrorCode
@@ -43,7 +43,7 @@ class _Parts(NamedTuple):
 _Handle = Callable[[_Parts, InboundCall, Any], Any]
 
 
-class JobsService(Service):
+class JobsService(NodeService):
     def __init__(self, directory: Path, ledger: LedgerService, allocator: Allocator) -> None:
         self._directory = directory
         self._allocator = allocator

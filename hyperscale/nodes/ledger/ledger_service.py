@@ -21,8 +21,8 @@ from hyperscale.nodes.ledger.local_ledger import now_ms
 from hyperscale.nodes.ledger.operator import Operator
 from hyperscale.nodes.ledger.peers import MemberPeers
 from hyperscale.nodes.ledger.routing import Ledger, answer_ledger
-from hyperscale.nodes.member import MemberNode, Service
-from hyperscale.nodes.messages import metadata_of
+from hyperscale.nodes.member import MemberNode, NodeService
+from hyperscale.nodes.messages import AnnouncedLoad, metadata_of
 from hyperscale.nodes.metrics import Family
 from hyperscale.wire.handlers import Handlers
 
@@ -34,7 +34,7 @@ _GONE = "it takes no part any more; with an empty data directory it joins as a n
 _log = logging.getLogger("hyperscale.ledger")
 
 
-class LedgerService(Service):
+class LedgerService(NodeService):
     """Holds the node's `Ledger`, once there is one."""
 
     def __init__(
@@ -70,7 +70,7 @@ class LedgerService(Service):
             )
         return self.ledger
 
-    # -- Service --------------------------------------------------------------------------
+    # -- NodeService ----------------------------------------------------------------------
 
     def attach(self, member: MemberNode, handlers: Handlers) -> None:
         remember_name(self._directory.parent, member.node_id)
@@ -114,7 +114,7 @@ class LedgerService(Service):
         elif not ledger.core.replicas:
             ledger.core.join(0)
         ledger.wake()
-        self._member.describe()
+        self._member.announce()
 
     def _open(self) -> Ledger:
         assert self._store is not None
@@ -130,7 +130,7 @@ class LedgerService(Service):
         )
         ledger = Ledger(self._belonging.ledger, core, self._store, self.peers)
         self.ledger = ledger
-        ledger.hooks.topology.append(self._member.describe)
+        ledger.hooks.topology.append(self._member.announce)
         ledger.hooks.topology.append(self._tell_if_gone)
         self._tell_if_gone()
         for told in self.on_ledger:
@@ -199,7 +199,12 @@ class LedgerService(Service):
         return [] if self.ledger is None else collect(self.ledger)
 
 
+_MAY_LEAD = frozenset({AnnouncedLoad.HEALTHY, AnnouncedLoad.BUSY})
+
+
 def _is_fit(member: Member) -> bool:
     """A node that is overloaded or leaving should not lead."""
     metadata = metadata_of(member.metadata)
-    return metadata is None or (metadata.is_ready and metadata.overload in {"healthy", "busy"})
+    return metadata is None or (
+        metadata.is_ready and metadata.overload in {AnnouncedLoad.HEALTHY, AnnouncedLoad.BUSY}
+    )

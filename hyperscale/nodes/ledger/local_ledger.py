@@ -36,7 +36,7 @@ from hyperscale.nodes.ledger.errors import (
 )
 from hyperscale.nodes.ledger.peers import Peers
 from hyperscale.nodes.ledger.transfer import Transfer
-from hyperscale.nodes.metrics import Histogram
+from hyperscale.nodes.metrics import DurationHistogram
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import OverloadedError, QueueFullError
 
@@ -90,7 +90,7 @@ class LocalLedger:
         self.hooks = Hooks()
         self.commands: dict[int, int] = {}
         """Committed by this node as leader, by group."""
-        self.commit_seconds = Histogram(
+        self.commit_seconds = DurationHistogram(
             "ledger_commit_seconds", "From proposal to commit, on the leader", _COMMIT_BOUNDS_S
         )
         self._loop = asyncio.get_running_loop()

@@ -19,10 +19,10 @@ from hyperscale.jobs.messages import (
     DrainWorkerReply,
 )
 from hyperscale.membership.events import MemberChanged, MemberDied
-from hyperscale.nodes.member import Duties, MemberNode, Service, open_member
+from hyperscale.nodes.member import MemberNode, NodeService, RoleSpec, open_member
 from hyperscale.nodes.messages import NodeMetadata, metadata_of
-from hyperscale.nodes.server import as_config
-from hyperscale.nodes.worker import worker_duties
+from hyperscale.nodes.server import complete_config
+from hyperscale.nodes.worker import worker_role
 from hyperscale.plan.status import PartStatus
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.roles import Role
@@ -32,7 +32,7 @@ from tests.lab.ports import free_port
 from tests.lab.waiting import until_async
 
 
-class BossService(Service):
+class BossService(NodeService):
     """A manager that leads, as far as a worker can tell, and is a member."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class BossService(Service):
 
 def config(role: NodeRole, **tables: Any) -> NodeConfig:
     tables.setdefault("listen", {"port": 0, "http_port": 0})
-    return as_config(role, node_config(role, tables))
+    return complete_config(role, node_config(role, tables))
 
 
 def worker_config(directory: Path, seed: str, *, cores: int) -> NodeConfig:
@@ -65,14 +65,14 @@ async def managing(
     directory: Path, name: str = "m1", *, port: int = 0, seed: str | None = None
 ) -> AsyncIterator[tuple[MemberNode, BossService]]:
     service = BossService()
-    duties = Duties(
+    spec = RoleSpec(
         role=Role.MANAGER, counts_cpu=False, why_not_ready=lambda _: (), services=(service,)
     )
     tables: dict[str, Any] = {"listen": {"port": port, "http_port": 0}}
     if seed is not None:
         tables["discovery"] = {"seeds": [seed]}
     node = {"id": name, "data_dir": str(directory / name)}
-    async with open_member(config("manager", node=node, **tables), duties) as manager:
+    async with open_member(config("manager", node=node, **tables), spec) as manager:
         yield manager, service
 
 
@@ -84,7 +84,7 @@ def test_a_worker_dials_its_leader_and_members_see_its_cores(
     async def work() -> None:
         async with managing(tmp_path) as (manager, service):
             settings = worker_config(tmp_path, manager.address, cores=2)
-            async with open_member(settings, worker_duties(settings)) as worker:
+            async with open_member(settings, worker_role(settings)) as worker:
                 leader = service.boss
                 await worker.wait_ready(30)
                 await leader.meet(worker.address)
@@ -131,7 +131,7 @@ def tells_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_manager_that_becomes_known_is_told_the_cores_at_once(tmp_path: Path) -> None:
     async def work() -> None:
         settings = worker_config(tmp_path, f"127.0.0.1:{(port := free_port())}", cores=1)
-        async with open_member(settings, worker_duties(settings)) as worker:
+        async with open_member(settings, worker_role(settings)) as worker:
             assert worker.why_not_ready()
             async with (
                 managing(tmp_path, port=port) as (first, one),
@@ -153,7 +153,7 @@ def test_a_worker_is_ready_once_a_manager_that_grants_cores_knows_its_own(
         async with managing(tmp_path) as (manager, service):
             service.boss.grants_cores = False
             settings = worker_config(tmp_path, manager.address, cores=1)
-            async with open_member(settings, worker_duties(settings)) as worker:
+            async with open_member(settings, worker_role(settings)) as worker:
                 await until_async(lambda: len(service.boss.said(AnnounceCores)) >= 2)
                 assert worker.why_not_ready() == ("no manager that grants cores knows this worker",)
                 service.boss.grants_cores = True
