@@ -1,6 +1,6 @@
-"""Which workflows may start: each as soon as its own dependencies have finished.
+"""Which workflows may start: each one as soon as its own dependencies have completed.
 
-Not layer by layer, as the steps of an iteration: nothing waits for a stranger.
+Workflows do not start in layers: a workflow never waits for one that it does not depend on.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -12,7 +12,7 @@ from hyperscale.plan.dag import ancestors
 def ready(
     plans: Iterable[WorkflowPlan], finished: Collection[str], running: Collection[str]
 ) -> list[WorkflowPlan]:
-    """Those not begun whose dependencies have all finished well, in the order written."""
+    """Return the workflows that have not begun and whose dependencies have completed, in order."""
     return [
         plan
         for plan in plans
@@ -23,7 +23,7 @@ def ready(
 
 
 def blocked_by(plans: Iterable[WorkflowPlan], failed: Collection[str]) -> dict[str, str]:
-    """Workflows that can never start, each with the failed one it waits for."""
+    """Return the workflows that can never start, each with a failed one that it depends on."""
     order: Mapping[str, tuple[str, ...]] = {plan.name: plan.depends for plan in plans}
     blocked = {}
     for name in order:

@@ -1,9 +1,9 @@
-"""How many cores each workflow gets: by its priority, of the whole pool.
+"""How many cores each workflow gets: by its priority, from the whole pool.
 
-Ranges come from the *total* pool, never from what happens to be free, so a workflow's share
-does not depend on its neighbours. A test workflow gets cores within the range of its
-priority, never more than it has VUs; a non-test workflow always gets exactly one. Pure: the
-same input gives the same answer, and order of writing breaks every tie.
+The range of a priority follows from the *total* pool, never from the cores that are free, so
+that a workflow's cores do not depend on the workflows beside it. A test workflow gets cores
+within the range of its priority, and no more than it has virtual users; a workflow that is not
+a test gets exactly one. The same input gives the same answer; ties keep the order of the input.
 """
 
 import math
@@ -13,40 +13,43 @@ from typing import Any, NamedTuple
 
 from hyperscale.plan import Priority, WorkflowPlan
 
-# Who is served first. AUTO takes what is left, but before LOW, which is capped at a quarter.
 RANK = {
     Priority.EXCLUSIVE: 4,
     Priority.HIGH: 3,
     Priority.NORMAL: 2,
-    Priority.AUTO: 1,
+    Priority.AUTO: 1,  # above LOW, which gets a quarter of the pool at most
     Priority.LOW: 0,
 }
+"""Higher ranks are served first."""
 
 
 class Claim(NamedTuple):
-    """What allocation needs to know of a workflow."""
+    """What a workflow asks of the pool."""
 
     name: str
     priority: Priority = Priority.AUTO
     is_test: bool = True
-    vus: int | None = None  # None: enough for any number of cores
+    vus: int | None = None  # None: more than there are cores
 
 
 class Grant(NamedTuple):
+    """The cores of one workflow."""
+
     name: str
     priority: Priority
-    threads: int  # cores; the two words mean the same unit
+    threads: int  # cores; the published API calls them threads
 
 
 Batch = list[Grant]
 
 
 def claim_of(plan: WorkflowPlan) -> Claim:
+    """Return the claim of a planned workflow."""
     return Claim(plan.name, plan.priority, plan.is_test, plan.vus)
 
 
 def priority_range(priority: Priority, pool: int) -> tuple[int, int]:
-    """Fewest and most cores of a pool that a priority stands for."""
+    """Return the minimum and the maximum of cores that a priority gets from a pool."""
     quarter, three_quarters = math.ceil(pool / 4), math.ceil(pool * 3 / 4)
     return {
         Priority.LOW: (1, quarter),
@@ -58,8 +61,8 @@ def priority_range(priority: Priority, pool: int) -> tuple[int, int]:
 
 
 @dataclass(slots=True)
-class _Seat:
-    """A workflow in a batch being filled."""
+class _Chosen:
+    """A workflow of the batch that is being filled."""
 
     claim: Claim
     threads: int
@@ -67,50 +70,44 @@ class _Seat:
 
 
 class Provisioner:
-    """Allocation on one pool of cores."""
+    """Divides one pool of cores between workflows."""
 
     def __init__(self, pool: int) -> None:
         if pool < 1:
-            raise ValueError(f"a pool of {pool} cores can run nothing")
+            raise ValueError(f"a pool needs at least one core, this one has {pool} cores")
         self.pool = pool
 
     def partition_by_priority(
         self, configs: Iterable[Claim | WorkflowPlan | Mapping[str, Any]]
     ) -> list[Batch]:
-        """Every workflow in a batch, each batch fitting the pool as a whole.
+        """Divide workflows into batches that each fit the pool.
 
-        Batches run one after the other; within one, all at once. A config is a plan, a
-        `Claim`, or a mapping of `workflow_name`, `priority`, `is_test` and optionally `vus`.
+        Batches run one after the other, the workflows of a batch together. A config is a plan,
+        a `Claim`, or a mapping of `workflow_name`, `priority`, `is_test` and optionally `vus`.
         """
         waiting = self._in_order(configs)
         batches = []
         while waiting:
-            seats, waiting = self._seat(waiting, self.pool)
-            batches.append(self._fill(seats, self.pool))
+            chosen, waiting = self._choose(waiting, self.pool)
+            batches.append(self._fill(chosen, self.pool))
         return batches
 
-    # The name the original API published, kept so that code written for it runs.
+    # The published API spells the name this way.
     partion_by_priority = partition_by_priority
 
     def grant(
         self, ready: Iterable[Claim | WorkflowPlan | Mapping[str, Any]], *, busy: int = 0
     ) -> Batch:
-        """Which of the ready workflows start now, and on how many cores, with `busy` taken.
+        """Return the ready workflows that start now, with their cores; `busy` cores are taken.
 
-        With nothing busy at least one starts. What does not fit stays ready: ask again when
-        cores come free.
+        At least one workflow starts if no core is busy. The others stay ready.
         """
         free = self.pool - busy
-        seats, _ = self._seat(self._in_order(ready), free)
-        return self._fill(seats, free)
-
-    def _in_order(self, configs: Iterable[Claim | WorkflowPlan | Mapping[str, Any]]) -> list[Claim]:
-        """Non-test workflows first: they are short and others wait for them. Then by rank."""
-        claims = [_as_claim(config) for config in configs]
-        return sorted(claims, key=lambda claim: (claim.is_test, -RANK[claim.priority]))
+        chosen, _ = self._choose(self._in_order(ready), free)
+        return self._fill(chosen, free)
 
     def range_of(self, claim: Claim) -> tuple[int, int]:
-        """Fewest and most cores a workflow gets of this pool."""
+        """Return the minimum and the maximum of cores that a workflow gets from this pool."""
         if not claim.is_test:
             return 1, 1
         least, most = priority_range(claim.priority, self.pool)
@@ -118,38 +115,43 @@ class Provisioner:
             least, most = min(least, claim.vus), min(most, claim.vus)
         return least, most
 
-    def _seat(self, claims: Sequence[Claim], free: int) -> tuple[list[_Seat], list[Claim]]:
-        """First fit: who finds its least number of cores, in order, and who has to wait."""
-        seats: list[_Seat] = []
+    def _in_order(self, configs: Iterable[Claim | WorkflowPlan | Mapping[str, Any]]) -> list[Claim]:
+        """Sort by rank, after workflows that are not tests: they are short and others need them."""
+        claims = [_as_claim(config) for config in configs]
+        return sorted(claims, key=lambda claim: (claim.is_test, -RANK[claim.priority]))
+
+    def _choose(self, claims: Sequence[Claim], free: int) -> tuple[list[_Chosen], list[Claim]]:
+        """Return the workflows whose minimum fits, first come first served, and the others."""
+        chosen: list[_Chosen] = []
         waiting = []
         for claim in claims:
             least, most = self.range_of(claim)
-            # An exclusive workflow with few VUs would leave cores, yet is to have none beside it.
+            # An exclusive workflow with few virtual users leaves cores free, but no other
+            # workflow may use them.
             if _is_exclusive(claim):
-                fits = not seats and free == self.pool
+                fits = not chosen and free == self.pool
             else:
-                fits = least <= free and not any(_is_exclusive(seat.claim) for seat in seats)
+                fits = least <= free and not any(_is_exclusive(each.claim) for each in chosen)
             if fits:
-                seats.append(_Seat(claim, least, most))
+                chosen.append(_Chosen(claim, least, most))
                 free -= least
             else:
                 waiting.append(claim)
-        return seats, waiting
+        return chosen, waiting
 
-    def _fill(self, seats: Sequence[_Seat], free: int) -> Batch:
-        """Spare cores: the lowest rank up to its most, then the next; equals share evenly."""
-        spare = free - sum(seat.threads for seat in seats)
-        for rank in sorted({RANK[seat.claim.priority] for seat in seats}):
-            equals = [seat for seat in seats if RANK[seat.claim.priority] == rank]
+    def _fill(self, chosen: Sequence[_Chosen], free: int) -> Batch:
+        """Divide the spare cores: the lowest rank first, evenly between workflows of one rank."""
+        spare = free - sum(each.threads for each in chosen)
+        for rank in sorted({RANK[each.claim.priority] for each in chosen}):
+            equals = [each for each in chosen if RANK[each.claim.priority] == rank]
             while spare:
-                hungry = [seat for seat in equals if seat.threads < seat.most]
-                if not hungry:
+                below_most = [each for each in equals if each.threads < each.most]
+                if not below_most:
                     break
-                # One at a time to whoever has fewest: even, and capped seats pass theirs on.
-                seat = min(hungry, key=lambda seat: seat.threads)
-                seat.threads += 1
+                fewest = min(below_most, key=lambda each: each.threads)
+                fewest.threads += 1
                 spare -= 1
-        return [Grant(s.claim.name, s.claim.priority, s.threads) for s in seats]
+        return [Grant(each.claim.name, each.claim.priority, each.threads) for each in chosen]
 
 
 def _is_exclusive(claim: Claim) -> bool:

@@ -1,4 +1,4 @@
-"""Cores by priority, of the whole pool."""
+"""Cores by priority, from the whole pool."""
 
 import pytest
 from hypothesis import given
@@ -43,7 +43,7 @@ def test_a_priority_is_a_range_of_the_whole_pool(
     assert {priority: priority_range(priority, pool) for priority in Priority} == ranges
 
 
-def test_ranges_do_not_depend_on_what_is_busy() -> None:
+def test_ranges_do_not_depend_on_busy_cores() -> None:
     half_busy = Provisioner(24).grant([Claim("a", LOW)], busy=12)
     assert half_busy == Provisioner(24).grant([Claim("a", LOW)]) == [("a", LOW, 6)]
     assert Provisioner(24).grant([Claim("a", HIGH)], busy=12) == []  # 18, not 9: it waits
@@ -54,35 +54,35 @@ def test_high_and_low_share_one_batch_by_their_ranges() -> None:
     assert batches == [[("high", HIGH, 18), ("low", LOW, 6)]]
 
 
-def test_two_high_ones_run_one_after_the_other() -> None:
+def test_two_high_workflows_run_one_after_the_other() -> None:
     batches = Provisioner(24).partition_by_priority([Claim("a", HIGH), Claim("b", HIGH)])
     assert batches == [[("a", HIGH, 24)], [("b", HIGH, 24)]]
 
 
-def test_an_exclusive_one_runs_alone_even_with_few_vus() -> None:
+def test_an_exclusive_workflow_runs_alone_even_with_few_virtual_users() -> None:
     batches = Provisioner(24).partition_by_priority(
         [Claim("low", LOW), Claim("all", EXCLUSIVE, vus=2), Claim("seed", is_test=False)]
     )
     assert batches == [[("seed", AUTO, 1), ("low", LOW, 6)], [("all", EXCLUSIVE, 2)]]
 
 
-def test_a_single_auto_one_gets_all_cores() -> None:
+def test_a_single_auto_workflow_gets_all_cores() -> None:
     assert Provisioner(24).partition_by_priority([Claim("a")]) == [[("a", AUTO, 24)]]
 
 
-def test_several_auto_ones_get_equal_shares() -> None:
+def test_several_auto_workflows_get_equal_shares() -> None:
     (batch,) = Provisioner(8).partition_by_priority([Claim("a"), Claim("b"), Claim("c")])
     assert batch == [("a", AUTO, 3), ("b", AUTO, 3), ("c", AUTO, 2)]
 
 
 @pytest.mark.parametrize("vus", [1, 1000, 10000])
 @pytest.mark.parametrize("priority", Priority)
-def test_a_non_test_one_gets_one_real_core_whatever_it_asks(vus: int, priority: Priority) -> None:
+def test_a_workflow_that_is_no_test_gets_one_core(vus: int, priority: Priority) -> None:
     batches = Provisioner(8).partition_by_priority([Claim("seed", priority, False, vus)])
     assert batches == [[("seed", priority, 1)]]
 
 
-def test_a_non_test_one_is_counted_in_the_pool_and_tests_shrink_within_their_range() -> None:
+def test_a_workflow_that_is_no_test_takes_a_core_from_the_tests_within_their_ranges() -> None:
     configs = [
         {"workflow_name": "LoadTest", "priority": "HIGH", "is_test": True},
         {"workflow_name": "DataLoad", "priority": Priority.AUTO, "is_test": False},
@@ -92,12 +92,12 @@ def test_a_non_test_one_is_counted_in_the_pool_and_tests_shrink_within_their_ran
     assert batches == [[("DataLoad", AUTO, 1), ("LoadTest", HIGH, 18), ("Metrics", LOW, 5)]]
 
 
-def test_cores_are_capped_at_vus_and_the_rest_passed_on() -> None:
+def test_cores_beyond_the_virtual_users_go_to_other_workflows() -> None:
     (batch,) = Provisioner(8).partition_by_priority([Claim("few", vus=2), Claim("many")])
     assert batch == [("few", AUTO, 2), ("many", AUTO, 6)]
 
 
-def test_what_does_not_fit_stays_ready() -> None:
+def test_a_workflow_that_does_not_fit_stays_ready() -> None:
     provisioner = Provisioner(8)
     ready = [Claim("a", HIGH), Claim("b", NORMAL)]
     assert provisioner.grant(ready, busy=4) == [("b", NORMAL, 4)]
@@ -105,7 +105,7 @@ def test_what_does_not_fit_stays_ready() -> None:
 
 
 @given(pools, claims)
-def test_every_batch_fits_and_everyone_is_served_once_within_its_range(
+def test_every_batch_fits_and_every_workflow_is_served_once_within_its_range(
     pool: int, wanted: list[Claim]
 ) -> None:
     provisioner = Provisioner(pool)
@@ -124,7 +124,7 @@ def test_every_batch_fits_and_everyone_is_served_once_within_its_range(
 
 
 @given(pools, claims)
-def test_no_core_idles_that_somebody_in_the_batch_could_use(pool: int, wanted: list[Claim]) -> None:
+def test_no_core_is_idle_that_the_batch_could_use(pool: int, wanted: list[Claim]) -> None:
     by_name = {claim.name: claim for claim in wanted}
     for batch in Provisioner(pool).partition_by_priority(wanted):
         if sum(grant.threads for grant in batch) < pool:
@@ -135,7 +135,7 @@ def test_no_core_idles_that_somebody_in_the_batch_could_use(pool: int, wanted: l
 
 
 @given(pools, claims, st.integers(0, 130))
-def test_a_grant_never_exceeds_what_is_free(pool: int, wanted: list[Claim], busy: int) -> None:
+def test_grants_never_exceed_the_free_cores(pool: int, wanted: list[Claim], busy: int) -> None:
     busy = min(busy, pool)
     granted = Provisioner(pool).grant(wanted, busy=busy)
     assert sum(grant.threads for grant in granted) <= pool - busy

@@ -1,4 +1,4 @@
-"""A worker's agent: the way of a run from its command to its acknowledged result."""
+"""The agent: an attempt from its first command to its acknowledged result."""
 
 import msgspec
 import pytest
@@ -27,19 +27,19 @@ from tests.jobs.agent.world import (
 )
 
 
-def test_a_run_goes_from_its_command_to_its_result() -> None:
+def test_an_attempt_goes_from_its_command_to_its_result() -> None:
     world = AgentWorld()
-    answer = world.part(prepare(cores=2))
-    assert (answer.accepted, answer.phase) == (True, PartPhase.PREPARING)
+    reply = world.part(prepare(cores=2))
+    assert (reply.accepted, reply.phase) == (True, PartPhase.PREPARING)
     assert world.agent.free_cores == 2
     world.get_ready()
-    assert [ready.run for ready in world.said(AnnounceReady)] == [attempt_id()]
+    assert [ready.run for ready in world.sent(AnnounceReady)] == [attempt_id()]
     assert world.part(start()).phase is PartPhase.RUNNING
     assert world.started[attempt_id()] == 1
     world.report(attempt_id(), 0, 10)
     world.report(attempt_id(), 1, 5)
     world.wait(0.6)
-    (progress,) = world.said(ReportProgress)[:1]
+    (progress,) = world.sent(ReportProgress)[:1]
     assert progress.parts[0].report.steps[0].counts.total == 15
     world.end(provided=b"p")
     result = world.result()
@@ -57,31 +57,31 @@ def test_a_result_is_stored_before_it_is_sent_and_sent_again_until_it_is_acknowl
     world = AgentWorld()
     world.runs()
     world.end()
-    assert len(world.said(DeliverResult)) == 1
+    assert len(world.sent(DeliverResult)) == 1
     world.wait(30)
-    sent = len(world.said(DeliverResult))
+    sent = len(world.sent(DeliverResult))
     assert 4 <= sent <= 12
     assert attempt_id() in world.disk
     world.command(ack())
     world.wait(60)
-    assert len(world.said(DeliverResult)) == sent
+    assert len(world.sent(DeliverResult)) == sent
     assert world.disk == {}
 
 
-def test_after_ten_minutes_a_result_waits_on_disk_until_a_leader_asks() -> None:
+def test_after_ten_minutes_a_result_waits_on_disk_until_a_leader_lists_the_attempts() -> None:
     world = AgentWorld()
     world.runs()
     world.end()
     world.wait(700)
-    assert world.said(DeliverResult, world.wait(600)) == []
-    here = world.runs_here(list_attempts(term=2), sender="m2")
+    assert world.sent(DeliverResult, world.wait(600)) == []
+    here = world.listed(list_attempts(term=2), sender="m2")
     assert [(view.run, view.phase) for view in here.parts] == [(attempt_id(), PartPhase.FINISHED)]
     effects = world.wait(0.5)
-    assert [m.run for m in world.said(DeliverResult, effects)] == [attempt_id()]
+    assert [m.run for m in world.sent(DeliverResult, effects)] == [attempt_id()]
     assert {e.to for e in effects if isinstance(e, SendMessage) and e.to} == {"m2"}
 
 
-def test_results_of_an_earlier_life_are_offered_to_every_manager_until_a_leader_shows() -> None:
+def test_restored_results_are_sent_to_every_manager_until_a_leader_commands() -> None:
     first = AgentWorld()
     first.runs()
     first.end()
@@ -92,8 +92,8 @@ def test_results_of_an_earlier_life_are_offered_to_every_manager_until_a_leader_
         e for e in effects if isinstance(e, SendMessage) and isinstance(e.message, DeliverResult)
     ]
     assert [offer.to for offer in offers] == [None]
-    answer = world.part(prepare())
-    assert answer.phase is PartPhase.FINISHED, "the same attempt does not run again"
+    reply = world.part(prepare())
+    assert reply.phase is PartPhase.FINISHED, "the same attempt does not begin again"
     world.command(renew(term=3), sender="m3")
     offers = [
         e
@@ -103,23 +103,23 @@ def test_results_of_an_earlier_life_are_offered_to_every_manager_until_a_leader_
     assert [offer.to for offer in offers] == ["m3"]
 
 
-def test_a_failed_preparation_is_told_until_acknowledged_and_frees_its_cores() -> None:
+def test_a_failed_preparation_is_announced_until_acknowledged_and_frees_its_cores() -> None:
     world = AgentWorld()
     world.part(prepare(cores=4))
     world.fail_to_prepare(error="no module named shop", is_input=True)
     assert world.agent.free_cores == 4
     world.wait(3)
-    refusals = world.said(AnnouncePrepareFailed)
+    refusals = world.sent(AnnouncePrepareFailed)
     assert len(refusals) >= 2
     assert refusals[0].is_input
     assert refusals[0].error == "no module named shop"
     world.command(ack())
-    assert world.said(AnnouncePrepareFailed, world.wait(30)) == []
+    assert world.sent(AnnouncePrepareFailed, world.wait(30)) == []
     assert world.agent.is_idle
 
 
 @pytest.mark.parametrize("is_retryable", [False, True])
-def test_what_hooks_of_a_part_sent_that_could_not_be_prepared_is_in_its_result(
+def test_requests_of_setup_hooks_are_in_the_result_of_a_failed_preparation(
     is_retryable: bool,
 ) -> None:
     world = AgentWorld()
@@ -128,7 +128,7 @@ def test_what_hooks_of_a_part_sent_that_could_not_be_prepared_is_in_its_result(
     world.fail_to_prepare(
         error="Load.warm failed", hint="see its output", is_retryable=is_retryable
     )
-    assert world.said(AnnouncePrepareFailed) == []
+    assert world.sent(AnnouncePrepareFailed) == []
     result = world.result()
     assert (result.status, result.is_retryable) == (PartStatus.FAILED, is_retryable)
     assert result.error == "Load.warm failed (hint: see its output)"
@@ -141,17 +141,17 @@ def test_what_hooks_of_a_part_sent_that_could_not_be_prepared_is_in_its_result(
     assert world.disk == {}
 
 
-def test_an_error_of_any_length_fits_into_a_message() -> None:
+def test_a_long_error_is_cut_to_fit_into_a_message() -> None:
     world = AgentWorld()
     world.part(prepare())
     world.fail_to_prepare(error="x" * 10_000_000)
-    assert len(world.said(AnnouncePrepareFailed)[0].error) == ERROR_CHARS_MAX
+    assert len(world.sent(AnnouncePrepareFailed)[0].error) == ERROR_CHARS_MAX
     world.runs(attempt_id(2))
     world.end(attempt_id(2), status=PartStatus.FAILED, error="y" * 10_000_000)
     assert len(world.result(attempt_id(2)).error or "") == ERROR_CHARS_MAX
 
 
-def test_a_part_that_provides_too_much_has_failed_and_would_again() -> None:
+def test_a_part_that_provides_too_much_context_fails_without_a_retry() -> None:
     world = AgentWorld()
     world.runs(cores=2)
     world.end(provided=b"x" * 40_000, report=report(10))
@@ -164,7 +164,7 @@ def test_a_part_that_provides_too_much_has_failed_and_would_again() -> None:
     assert world.disk[attempt_id()] == result
 
 
-def test_a_part_that_is_stopped_provides_nothing_and_does_not_fail_for_it() -> None:
+def test_a_stopped_part_provides_no_context() -> None:
     world = AgentWorld()
     world.runs(cores=2)
     world.feed(PlaceEnded(attempt_id(), 0, PartStatus.COMPLETED, provided=b"x" * 80_000))
@@ -175,7 +175,7 @@ def test_a_part_that_is_stopped_provides_nothing_and_does_not_fail_for_it() -> N
     assert (result.status, result.error, result.provided) == (PartStatus.STOPPED, "cancelled", [])
 
 
-def test_a_result_of_an_earlier_life_that_is_too_large_is_told_as_a_failure() -> None:
+def test_a_restored_result_that_is_too_large_is_sent_as_a_failure() -> None:
     first = AgentWorld()
     first.runs()
     first.end()
@@ -189,18 +189,18 @@ def test_a_result_of_an_earlier_life_that_is_too_large_is_told_as_a_failure() ->
     assert world.agent.is_idle
 
 
-def test_ready_is_repeated_until_the_start() -> None:
+def test_ready_is_announced_until_the_start() -> None:
     world = AgentWorld()
     world.part(prepare())
     world.get_ready()
     world.command(renew(attempt_id()))
     world.wait(2.5)
-    assert len(world.said(AnnounceReady)) == 3
+    assert len(world.sent(AnnounceReady)) == 3
     world.part(start())
-    assert world.said(AnnounceReady, world.wait(2)) == []
+    assert world.sent(AnnounceReady, world.wait(2)) == []
 
 
-def test_a_core_that_fails_ends_the_others_of_its_part() -> None:
+def test_a_failed_executor_stops_the_others_of_its_part() -> None:
     world = AgentWorld()
     world.runs(cores=3)
     world.feed(
@@ -208,14 +208,14 @@ def test_a_core_that_fails_ends_the_others_of_its_part() -> None:
     )
     assert world.stopping == {attempt_id(): "another core of the part failed: killed by SIGSEGV"}
     world.vacate(attempt_id(), 1)
-    assert world.said(DeliverResult) == []
+    assert world.sent(DeliverResult) == []
     world.obey_stops()
     result = world.result()
     assert (result.status, result.error) == (PartStatus.FAILED, "killed by SIGSEGV")
     assert result.is_retryable
 
 
-def test_what_a_killed_executor_did_after_its_last_report_is_unheard_of() -> None:
+def test_the_time_after_the_last_report_of_a_killed_executor_is_a_gap() -> None:
     world = AgentWorld()
     world.runs()
     world.wait(1.05)
@@ -228,7 +228,7 @@ def test_what_a_killed_executor_did_after_its_last_report_is_unheard_of() -> Non
     assert world.result().unheard_s == pytest.approx(0.3, abs=0.01)
 
 
-def test_by_the_end_of_its_lease_a_killed_executor_sent_no_more() -> None:
+def test_a_gap_ends_with_the_lease() -> None:
     world = AgentWorld()
     world.runs(lease_ms=8_000)
     world.now_s += 30
@@ -236,7 +236,7 @@ def test_by_the_end_of_its_lease_a_killed_executor_sent_no_more() -> None:
     assert world.result().unheard_s <= 8.0
 
 
-def test_an_executor_that_told_its_end_has_told_all() -> None:
+def test_an_executor_with_a_last_report_leaves_no_gap() -> None:
     world = AgentWorld()
     world.runs()
     world.wait(3.0)
@@ -244,7 +244,7 @@ def test_an_executor_that_told_its_end_has_told_all() -> None:
     assert world.result().unheard_s == 0.0
 
 
-def test_a_failure_of_user_code_is_not_worth_another_attempt() -> None:
+def test_a_failure_of_user_code_is_not_retried() -> None:
     world = AgentWorld()
     world.runs()
     world.end(status=PartStatus.FAILED, error="Load.provide failed")
@@ -252,12 +252,12 @@ def test_a_failure_of_user_code_is_not_worth_another_attempt() -> None:
     assert world.result().status is PartStatus.FAILED
 
 
-def test_cores_are_free_only_when_the_executors_are_gone() -> None:
+def test_cores_are_free_only_when_their_places_are_vacant() -> None:
     world = AgentWorld(cores=1)
     world.runs()
     world.feed(PlaceEnded(attempt_id(), 0, PartStatus.COMPLETED))
     other = attempt_id(job="dc.1-b")
     assert world.part(prepare(other)).refusal is Refusal.NO_CORES
-    assert world.said(DeliverResult) == []
+    assert world.sent(DeliverResult) == []
     world.vacate(attempt_id(), 0)
     assert world.part(prepare(other)).accepted

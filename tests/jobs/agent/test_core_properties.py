@@ -1,4 +1,4 @@
-"""The agent under any sequence of commands and ends: what `AgentWorld` asserts holds throughout."""
+"""Properties of the agent under any sequence of commands; `AgentWorld` checks invariants."""
 
 from dataclasses import dataclass
 
@@ -99,19 +99,19 @@ def _act(world: AgentWorld, act: Act) -> None:
 
 @settings(max_examples=300)
 @given(st.lists(ACTS, max_size=60))
-def test_whatever_happens_no_place_and_no_attempt_is_doubled(acts: list[Act]) -> None:
+def test_no_place_and_no_attempt_is_used_twice(acts: list[Act]) -> None:
     world = AgentWorld(CORES)
     seen_terms: list[int] = []
     for act in acts:
         world.wait(act.pause_s)
         before = dict(world.agent.attempts)
         _act(world, act)
-        answer = world.renewed(renew(term=0))
-        seen_terms.append(answer.seen_term)
+        reply = world.renewed(renew(term=0))
+        seen_terms.append(reply.seen_term)
         if act.what in ("prepare", "start", "stop") and act.term < seen_terms[-1]:
-            assert world.agent.attempts == before, "a deposed leader changed something"
+            assert world.agent.attempts == before, "a deposed leader changed the attempts"
     assert seen_terms == sorted(seen_terms)
-    # Whatever is left ends when it is told to, in exactly one result each.
+    # Every attempt that remains ends on command, with exactly one result.
     for job in ("dc.1-a", "dc.1-b"):
         for part in (0, 1):
             world.part(stop(attempt_id(9, job=job, part=part), term=9), sender="m9")
@@ -144,7 +144,7 @@ def test_the_highest_attempt_never_falls_and_a_tombstone_stays(
         assert fences.is_over(attempt_id(buried)) or buried == 0
 
 
-def test_tombstones_are_forgotten_in_the_end_and_what_runs_is_not() -> None:
+def test_old_tombstones_are_forgotten_and_running_attempts_are_not() -> None:
     fences = Fences()
     fences.bury(attempt_id(job="old"), now_s=0.0)
     fences.begin(attempt_id(job="running"), now_s=1.0)

@@ -1,4 +1,4 @@
-"""Which commands a worker's agent obeys: terms, attempts, tombstones, and its cores."""
+"""Which commands the agent obeys: terms, attempts, tombstones and free cores."""
 
 import pytest
 
@@ -20,7 +20,7 @@ from tests.jobs.agent.world import (
 )
 
 
-def test_the_same_command_again_gets_the_same_answer_and_changes_nothing() -> None:
+def test_a_repeated_command_gets_the_same_reply_and_changes_nothing() -> None:
     world = AgentWorld()
     first = world.part(prepare(cores=2))
     assert world.part(prepare(cores=2)) == first
@@ -31,30 +31,30 @@ def test_the_same_command_again_gets_the_same_answer_and_changes_nothing() -> No
     assert world.agent.free_cores == 2
 
 
-def test_a_higher_term_with_the_same_attempt_goes_on_and_reports_to_the_new_leader() -> None:
+def test_an_attempt_continues_under_a_higher_term_and_reports_to_the_new_leader() -> None:
     world = AgentWorld()
     world.runs()
     world.report(attempt_id(), 0, 1)
-    answer = world.part(prepare(term=5), sender="m2")
-    assert (answer.accepted, answer.phase, answer.seen_term) == (True, PartPhase.RUNNING, 5)
+    reply = world.part(prepare(term=5), sender="m2")
+    assert (reply.accepted, reply.phase, reply.seen_term) == (True, PartPhase.RUNNING, 5)
     assert world.stopping == {}
     reports = [e for e in world.wait(1) if isinstance(e, SendReport)]
     assert {report.to for report in reports} == {"m2"}
 
 
 @pytest.mark.parametrize("command", [prepare(term=1), start(term=1), stop(term=1)])
-def test_a_lower_term_is_refused_with_what_was_seen(command: object) -> None:
+def test_a_lower_term_is_refused_with_the_term_and_attempt_seen(command: object) -> None:
     world = AgentWorld()
     world.runs()
     world.command(renew(attempt_id(), term=4), sender="m2")
-    answer = world.part(command)  # type: ignore[arg-type]  # the three above
-    assert (answer.accepted, answer.refusal) == (False, Refusal.STALE_TERM)
-    assert (answer.seen_term, answer.seen_attempt) == (4, 1)
-    assert answer.phase is PartPhase.RUNNING
+    reply = world.part(command)  # type: ignore[arg-type]  # the three above
+    assert (reply.accepted, reply.refusal) == (False, Refusal.STALE_TERM)
+    assert (reply.seen_term, reply.seen_attempt) == (4, 1)
+    assert reply.phase is PartPhase.RUNNING
     assert world.stopping == {}
 
 
-def test_a_deposed_leader_renews_nothing_and_is_told_nothing() -> None:
+def test_a_deposed_leader_renews_no_lease_and_lists_no_attempt() -> None:
     world = AgentWorld()
     world.runs()
     world.command(list_attempts(term=4), sender="m2")
@@ -63,15 +63,15 @@ def test_a_deposed_leader_renews_nothing_and_is_told_nothing() -> None:
     renewed = world.renewed(renew(attempt_id(), term=3))
     assert (renewed.accepted, renewed.seen_term) == (False, 4)
     assert world.leases[attempt_id()] == lease_s
-    assert not world.runs_here(list_attempts(term=3)).accepted
+    assert not world.listed(list_attempts(term=3)).accepted
 
 
-def test_a_higher_attempt_stops_the_old_one_and_begins_when_it_is_gone() -> None:
+def test_a_higher_attempt_begins_when_the_older_one_has_left() -> None:
     world = AgentWorld(cores=2)
     world.runs(cores=2)
     newer = attempt_id(2)
-    answer = world.part(prepare(newer, cores=2))
-    assert (answer.accepted, answer.phase, answer.seen_attempt) == (True, PartPhase.PREPARING, 2)
+    reply = world.part(prepare(newer, cores=2))
+    assert (reply.accepted, reply.phase, reply.seen_attempt) == (True, PartPhase.PREPARING, 2)
     assert world.stopping == {attempt_id(): "superseded by attempt 2"}
     assert world.preparing == {}
     world.obey_stops()
@@ -79,13 +79,13 @@ def test_a_higher_attempt_stops_the_old_one_and_begins_when_it_is_gone() -> None
     assert world.result(attempt_id()).status is PartStatus.STOPPED
     assert not world.result(attempt_id()).is_retryable
     late = world.part(prepare(attempt_id()))
-    assert late.phase is PartPhase.FINISHED, "its result still waits"
+    assert late.phase is PartPhase.FINISHED, "its result is not acknowledged"
     world.command(ack(attempt_id()))
     late = world.part(prepare(attempt_id()))
     assert (late.refusal, late.seen_attempt) == (Refusal.STALE_ATTEMPT, 2)
 
 
-def test_an_attempt_that_still_waits_is_superseded_without_having_begun() -> None:
+def test_a_waiting_attempt_is_superseded_before_it_begins() -> None:
     world = AgentWorld(cores=2)
     world.runs(cores=2)
     world.part(prepare(attempt_id(2), cores=2))
@@ -97,21 +97,21 @@ def test_an_attempt_that_still_waits_is_superseded_without_having_begun() -> Non
     assert world.agent.free_cores == 1
 
 
-def test_what_does_not_fit_beside_the_old_attempt_is_refused_and_changes_nothing() -> None:
+def test_a_higher_attempt_that_does_not_fit_is_refused_and_changes_nothing() -> None:
     world = AgentWorld(cores=2)
     world.runs(cores=1)
     other = attempt_id(job="dc.1-b")
     world.runs(other)
-    answer = world.part(prepare(attempt_id(2), cores=2))
-    assert (answer.refusal, answer.seen_attempt) == (Refusal.NO_CORES, 1)
+    reply = world.part(prepare(attempt_id(2), cores=2))
+    assert (reply.refusal, reply.seen_attempt) == (Refusal.NO_CORES, 1)
     assert world.stopping == {}
     assert world.part(prepare(attempt_id(2), cores=1)).accepted
 
 
-def test_a_stop_that_comes_first_leaves_a_tombstone() -> None:
+def test_a_stop_before_the_prepare_command_leaves_a_tombstone() -> None:
     world = AgentWorld()
-    answer = world.part(stop())
-    assert (answer.accepted, answer.phase) == (True, PartPhase.UNKNOWN)
+    reply = world.part(stop())
+    assert (reply.accepted, reply.phase) == (True, PartPhase.UNKNOWN)
     late = world.part(prepare())
     assert (late.accepted, late.refusal) == (False, Refusal.STALE_ATTEMPT)
     assert world.part(start()).refusal is Refusal.STALE_ATTEMPT
@@ -120,7 +120,7 @@ def test_a_stop_that_comes_first_leaves_a_tombstone() -> None:
 
 
 @pytest.mark.parametrize("phase", ["preparing", "ready", "running"])
-def test_a_stop_ends_a_run_whatever_it_is_doing(phase: str) -> None:
+def test_a_stop_ends_an_attempt_in_every_phase(phase: str) -> None:
     world = AgentWorld()
     world.part(prepare())
     if phase != "preparing":
@@ -128,8 +128,8 @@ def test_a_stop_ends_a_run_whatever_it_is_doing(phase: str) -> None:
     if phase == "running":
         world.part(start())
         world.report(attempt_id(), 0, 7)
-    answer = world.part(stop(reason="cancelled by alice"))
-    assert (answer.accepted, answer.phase) == (True, PartPhase.STOPPING)
+    reply = world.part(stop(reason="cancelled by alice"))
+    assert (reply.accepted, reply.phase) == (True, PartPhase.STOPPING)
     world.obey_stops()
     assert world.part(stop()).phase is PartPhase.FINISHED
     result = world.result()
@@ -141,15 +141,15 @@ def test_a_stop_ends_a_run_whatever_it_is_doing(phase: str) -> None:
     assert world.part(prepare()).refusal is Refusal.STALE_ATTEMPT
 
 
-def test_a_stop_of_an_old_attempt_does_not_touch_the_new_one() -> None:
+def test_a_stop_of_an_older_attempt_does_not_stop_the_newer_one() -> None:
     world = AgentWorld()
     world.runs(attempt_id(2))
-    answer = world.part(stop(attempt_id(1)))
-    assert (answer.refusal, answer.seen_attempt) == (Refusal.STALE_ATTEMPT, 2)
+    reply = world.part(stop(attempt_id(1)))
+    assert (reply.refusal, reply.seen_attempt) == (Refusal.STALE_ATTEMPT, 2)
     assert world.agent.attempts == {attempt_id(2): PartPhase.RUNNING}
 
 
-def test_a_start_of_what_is_not_here_or_not_ready_is_refused() -> None:
+def test_a_start_of_an_unknown_or_unprepared_attempt_is_refused() -> None:
     world = AgentWorld()
     assert world.part(start()).refusal is Refusal.UNKNOWN_RUN
     world.part(prepare())
@@ -169,30 +169,30 @@ def test_a_start_of_what_is_not_here_or_not_ready_is_refused() -> None:
         {"run": attempt_id().__class__("dc.1-a", "Other", 0, 1)},
     ],
 )
-def test_a_command_that_contradicts_itself_is_refused(wrong: dict[str, object]) -> None:
-    answer = AgentWorld().part(prepare(**wrong))  # type: ignore[arg-type]  # made wrong on purpose
-    assert answer.refusal is Refusal.INVALID
-    assert answer.reason
+def test_an_invalid_command_is_refused(wrong: dict[str, object]) -> None:
+    reply = AgentWorld().part(prepare(**wrong))  # type: ignore[arg-type]  # invalid on purpose
+    assert reply.refusal is Refusal.INVALID
+    assert reply.reason
 
 
-def test_more_than_there_is_room_for_is_refused() -> None:
+def test_more_cores_than_are_free_are_refused() -> None:
     world = AgentWorld(cores=2)
-    answer = world.part(prepare(cores=3))
-    assert (answer.refusal, answer.seen_attempt) == (Refusal.NO_CORES, 0)
-    assert answer.reason == "3 cores requested, 2 free"
+    reply = world.part(prepare(cores=3))
+    assert (reply.refusal, reply.seen_attempt) == (Refusal.NO_CORES, 0)
+    assert reply.reason == "3 cores requested, 2 free"
     assert world.part(prepare(cores=2)).accepted
 
 
-def test_shared_runs_go_beside_the_others_up_to_a_bound() -> None:
+def test_shared_attempts_run_beside_others_up_to_a_limit() -> None:
     world = AgentWorld(cores=1)
     world.runs()
     jobs = [attempt_id(job=f"dc.1-{n}") for n in range(3)]
     for job in jobs:
         world.runs(job, shared=True)
     assert sorted(world.places) == [0, 1, 2, 3]
-    answer = world.part(prepare(attempt_id(job="dc.1-z"), shared=True))
-    assert answer.refusal is Refusal.NO_CORES
-    told = world.said(AnnounceCores)[-1]
+    reply = world.part(prepare(attempt_id(job="dc.1-z"), shared=True))
+    assert reply.refusal is Refusal.NO_CORES
+    told = world.sent(AnnounceCores)[-1]
     assert sorted((held.cores, held.shared) for held in told.held) == [
         (1, False),
         (1, True),
@@ -201,7 +201,7 @@ def test_shared_runs_go_beside_the_others_up_to_a_bound() -> None:
     ]
 
 
-def test_a_shared_run_also_waits_for_the_attempt_it_supersedes() -> None:
+def test_a_shared_attempt_waits_for_the_attempt_it_supersedes() -> None:
     world = AgentWorld(cores=1)
     world.runs()
     world.part(prepare(attempt_id(2), shared=True))
@@ -210,45 +210,45 @@ def test_a_shared_run_also_waits_for_the_attempt_it_supersedes() -> None:
     assert list(world.preparing) == [attempt_id(2)]
 
 
-def test_cores_are_told_at_once_when_they_change_and_each_second() -> None:
+def test_cores_are_announced_on_change_and_each_second() -> None:
     world = AgentWorld(cores=3)
     world.part(prepare(cores=2))
-    told = world.said(AnnounceCores)[-1]
+    told = world.sent(AnnounceCores)[-1]
     assert (told.worker, told.incarnation, told.total) == ("w1", 7, 3)
     assert [(held.run, held.cores) for held in told.held] == [(attempt_id(), 2)]
-    later = world.said(AnnounceCores, world.wait(3))
+    later = world.sent(AnnounceCores, world.wait(3))
     assert 3 <= len(later) <= 4
-    versions = [message.version for message in world.said(AnnounceCores)]
+    versions = [message.version for message in world.sent(AnnounceCores)]
     assert versions == sorted(set(versions))
 
 
-def test_a_draining_worker_takes_nothing_new_and_finishes_what_it_has() -> None:
+def test_a_draining_worker_accepts_no_attempt_and_finishes_the_running_ones() -> None:
     world = AgentWorld()
     world.runs()
     world.feed(DrainRequested())
-    assert world.said(AnnounceCores)[-1].draining
-    answer = world.part(prepare(attempt_id(job="dc.1-b")))
-    assert answer.refusal is Refusal.DRAINING
+    assert world.sent(AnnounceCores)[-1].draining
+    reply = world.part(prepare(attempt_id(job="dc.1-b")))
+    assert reply.refusal is Refusal.DRAINING
     assert world.part(prepare(attempt_id(2))).refusal is Refusal.DRAINING
     assert world.stopping == {}
     world.end()
     assert world.result().status is PartStatus.COMPLETED
 
 
-def test_a_worker_that_leaves_hands_its_runs_over() -> None:
+def test_a_leaving_worker_stops_its_attempts_for_a_retry() -> None:
     world = AgentWorld()
     world.runs()
     world.part(prepare(attempt_id(job="dc.1-b")))
     world.feed(DrainRequested(hands_over=True))
     world.obey_stops()
-    results = {result.run: result for result in world.said(DeliverResult)}
+    results = {result.run: result for result in world.sent(DeliverResult)}
     assert len(results) == 2
     for result in results.values():
         assert (result.status, result.error) == (PartStatus.STOPPED, LEAVING)
         assert result.is_retryable
 
 
-def test_what_is_long_over_is_forgotten_though_something_older_still_runs() -> None:
+def test_old_tombstones_are_forgotten_while_an_older_attempt_runs() -> None:
     fences = Fences()
     long, done, later = (
         attempt_id(job="dc.1-long"),
@@ -262,7 +262,7 @@ def test_what_is_long_over_is_forgotten_though_something_older_still_runs() -> N
     assert [fences.attempt(each) for each in (long, done, later)] == [1, 0, 1]
 
 
-def test_no_more_than_so_many_are_remembered_though_the_oldest_still_runs(
+def test_the_number_of_tombstones_is_limited_while_the_oldest_attempt_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(agent_fences, "REMEMBERED_MAX", 3)

@@ -1,4 +1,4 @@
-"""How long a worker's agent lets load run that nobody renews."""
+"""Leases: how long an attempt runs if no job leader renews it."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from hyperscale.plan.status import PartStatus
 from tests.jobs.agent.world import AgentWorld, attempt_id, prepare, renew, start
 
 
-def test_a_lease_that_nobody_renews_ends_the_run() -> None:
+def test_an_attempt_stops_when_its_lease_is_not_renewed() -> None:
     world = AgentWorld()
     world.runs(lease_ms=8_000)
     begun_s = world.now_s
@@ -24,18 +24,18 @@ def test_a_lease_that_nobody_renews_ends_the_run() -> None:
     assert result.is_retryable
 
 
-def test_renewals_keep_a_run_going_and_only_the_listed_ones() -> None:
+def test_renewals_extend_only_the_listed_attempts() -> None:
     world = AgentWorld()
     other = attempt_id(job="dc.1-b")
     world.runs()
     world.runs(other)
     for _ in range(20):
         world.wait(1)
-        answer = world.renewed(renew(attempt_id(), attempt_id(job="gone")))
-    assert answer.unknown == [attempt_id(job="gone")]
+        reply = world.renewed(renew(attempt_id(), attempt_id(job="gone")))
+    assert reply.unknown == [attempt_id(job="gone")]
     assert world.stopping == {other: LEASE_OVER}
     assert world.agent.attempts[attempt_id()] is PartPhase.RUNNING
-    assert answer.unlisted == [other]
+    assert reply.unlisted == [other]
 
 
 def test_a_renewal_counts_from_the_stamp_it_carries() -> None:
@@ -46,26 +46,24 @@ def test_a_renewal_counts_from_the_stamp_it_carries() -> None:
     world.command(renew(attempt_id(), stamp_ms=stamp_ms, lease_ms=9_000))
     assert world.leases[attempt_id()] == pytest.approx(world.now_s - 5 + 9.0)
     world.now_s += 3
-    world.command(
-        renew(attempt_id(), stamp_ms=stamp_ms, lease_ms=9_000)
-    )  # had been under way for long
+    world.command(renew(attempt_id(), stamp_ms=stamp_ms, lease_ms=9_000))  # delayed on its way
     world.wait(1.1)
     assert world.stopping == {attempt_id(): LEASE_OVER}
 
 
-def test_a_start_that_is_older_than_its_lease_is_refused() -> None:
+def test_a_start_command_older_than_its_lease_is_refused() -> None:
     world = AgentWorld()
     world.part(prepare(lease_ms=60_000))
     world.get_ready()
-    stamp_ms = world.said(AnnounceReady)[0].stamp_ms
+    stamp_ms = world.sent(AnnounceReady)[0].stamp_ms
     world.now_s += 9
-    answer = world.part(start(stamp_ms=stamp_ms))
-    assert answer.refusal is Refusal.INVALID
+    reply = world.part(start(stamp_ms=stamp_ms))
+    assert reply.refusal is Refusal.INVALID
     assert world.started[attempt_id()] == 0
-    assert world.part(start(stamp_ms=answer.stamp_ms)).accepted
+    assert world.part(start(stamp_ms=reply.stamp_ms)).accepted
 
 
-def test_load_begins_under_the_lease_of_its_start_also_if_that_is_shorter() -> None:
+def test_load_begins_under_the_lease_of_the_start_command_even_if_it_is_shorter() -> None:
     world = AgentWorld()
     world.part(prepare(lease_ms=60_000))
     world.get_ready()
@@ -74,7 +72,7 @@ def test_load_begins_under_the_lease_of_its_start_also_if_that_is_shorter() -> N
     assert world.leases[attempt_id()] == world.now_s + 8
 
 
-def test_what_was_never_started_is_given_up_without_a_leader() -> None:
+def test_an_attempt_that_was_never_started_stops_without_a_leader() -> None:
     world = AgentWorld()
     world.part(prepare(on_isolation=Isolation.CONTINUE))
     world.get_ready()
@@ -82,7 +80,7 @@ def test_what_was_never_started_is_given_up_without_a_leader() -> None:
     assert world.stopping == {attempt_id(): LEASE_OVER}
 
 
-def test_a_run_that_is_to_continue_in_isolation_has_no_lease() -> None:
+def test_an_attempt_that_continues_in_isolation_has_no_lease() -> None:
     world = AgentWorld()
     world.runs(on_isolation=Isolation.CONTINUE)
     world.wait(600)
@@ -92,14 +90,14 @@ def test_a_run_that_is_to_continue_in_isolation_has_no_lease() -> None:
     assert world.result().status is PartStatus.COMPLETED
 
 
-def test_an_executor_that_ended_by_its_own_lease_is_worth_another_attempt() -> None:
+def test_an_attempt_whose_executor_stopped_by_its_lease_is_retried() -> None:
     world = AgentWorld()
     world.runs()
     world.end(status=PartStatus.STOPPED, error=LEASE_OVER)
     assert (world.result().error, world.result().is_retryable) == (LEASE_OVER, True)
 
 
-def test_an_executor_that_was_killed_for_its_lease_is_told_as_that() -> None:
+def test_an_executor_killed_after_its_lease_ends_as_lease_expired() -> None:
     world = AgentWorld()
     world.runs(lease_ms=8_000)
     world.now_s += 9
@@ -109,7 +107,7 @@ def test_an_executor_that_was_killed_for_its_lease_is_told_as_that() -> None:
     assert result.is_retryable
 
 
-def test_a_lease_is_for_the_places_that_are_still_the_runs() -> None:
+def test_a_lease_covers_only_places_that_still_belong_to_the_attempt() -> None:
     world = AgentWorld(cores=2)
     other = attempt_id(job="dc.1-b")
     world.runs(cores=2)

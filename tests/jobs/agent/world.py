@@ -1,4 +1,4 @@
-"""A worker without processes: carries out what its agent wants, and watches what must hold."""
+"""A worker without processes: performs the effects of its agent and checks its invariants."""
 
 from collections import Counter
 from typing import Any, TypeVar
@@ -57,10 +57,10 @@ def attempt_id(attempt: int = 1, *, job: str = "dc.1-a", part: int = 0) -> Attem
 
 
 def prepare(
-    run: AttemptId | None = None, *, term: int = 1, cores: int = 1, **changes: Any
+    attempt: AttemptId | None = None, *, term: int = 1, cores: int = 1, **changes: Any
 ) -> PreparePart:
     command = PreparePart(
-        run=run or attempt_id(),
+        run=attempt or attempt_id(),
         group=1,
         term=term,
         leader="m1",
@@ -75,13 +75,13 @@ def prepare(
     return msgspec.structs.replace(command, **changes)
 
 
-def start(run: AttemptId | None = None, *, term: int = 1, **changes: Any) -> StartPart:
-    command = StartPart(run=run or attempt_id(), group=1, term=term, start_in_ms=50.0)
+def start(attempt: AttemptId | None = None, *, term: int = 1, **changes: Any) -> StartPart:
+    command = StartPart(run=attempt or attempt_id(), group=1, term=term, start_in_ms=50.0)
     return msgspec.structs.replace(command, **changes)
 
 
-def stop(run: AttemptId | None = None, *, term: int = 1, reason: str = "cancelled") -> StopPart:
-    return StopPart(run=run or attempt_id(), group=1, term=term, reason=reason)
+def stop(attempt: AttemptId | None = None, *, term: int = 1, reason: str = "cancelled") -> StopPart:
+    return StopPart(run=attempt or attempt_id(), group=1, term=term, reason=reason)
 
 
 def renew(*runs: AttemptId, term: int = 1, lease_ms: int = 8_000, stamp_ms: int = 0) -> RenewLeases:
@@ -94,8 +94,8 @@ def list_attempts(*, term: int = 1) -> ListAttempts:
     return ListAttempts(group=1, term=term, leader="m1")
 
 
-def ack(run: AttemptId | None = None, *, term: int = 1) -> AcknowledgeResult:
-    return AcknowledgeResult(run=run or attempt_id(), group=1, term=term)
+def ack(attempt: AttemptId | None = None, *, term: int = 1) -> AcknowledgeResult:
+    return AcknowledgeResult(run=attempt or attempt_id(), group=1, term=term)
 
 
 def report(total: int, *, slot: int = 0, sequence: int = 1, elapsed_s: float = 1.0) -> PartReport:
@@ -111,15 +111,15 @@ def report(total: int, *, slot: int = 0, sequence: int = 1, elapsed_s: float = 1
 
 
 class AgentWorld:
-    """One agent, its imaginary executors, and everything it said."""
+    """One agent, its simulated executors, and every effect it returned."""
 
     def __init__(self, cores: int = 4, *, worker: str = "w1", incarnation: int = 7) -> None:
         self.now_s = 1000.0
         self.agent = Agent(worker, incarnation=incarnation, cores=cores, now_s=self.now_s)
         self.effects: list[AgentEffect] = []
-        self.places: dict[int, AttemptId] = {}  # who is on an executor
+        self.places: dict[int, AttemptId] = {}  # place -> attempt of its executor
         self.preparing: dict[AttemptId, tuple[int, ...]] = {}
-        self.held: dict[AttemptId, tuple[int, ...]] = {}  # prepared or running, not ended
+        self.held: dict[AttemptId, tuple[int, ...]] = {}  # places of prepared or running executors
         self.started: Counter[AttemptId] = Counter()
         self.begun: list[AttemptId] = []
         self.leases: dict[AttemptId, float] = {}
@@ -127,10 +127,10 @@ class AgentWorld:
         self.disk: dict[AttemptId, DeliverResult] = {}
         self.finished: Counter[AttemptId] = Counter()
 
-    # --- acting on it ---------------------------------------------------------------------
+    # --- commands and time ---------------------------------------------------------------------
 
     def command(self, command: LeaderCommand, *, sender: str = "m1") -> Any:
-        """Its answer, if it has one."""
+        """Hand a command to the agent and return its reply, if it has one."""
         token = object()
         effects = self.feed(CommandReceived(sender, command, token))
         answers = [e.reply for e in effects if isinstance(e, ReplyToCommand) and e.token is token]
@@ -148,7 +148,7 @@ class AgentWorld:
         assert isinstance(answer, RenewLeasesReply)
         return answer
 
-    def runs_here(self, command: ListAttempts, *, sender: str = "m1") -> ListAttemptsReply:
+    def listed(self, command: ListAttempts, *, sender: str = "m1") -> ListAttemptsReply:
         answer = self.command(command, sender=sender)
         assert isinstance(answer, ListAttemptsReply)
         return answer
@@ -161,7 +161,7 @@ class AgentWorld:
         return effects
 
     def wait(self, seconds: float) -> list[AgentEffect]:
-        """Lets time pass, waking the agent whenever it wants to be."""
+        """Let time pass; wake the agent at each `wake_at_s`."""
         until_s = self.now_s + seconds
         effects: list[AgentEffect] = []
         while (wake_at_s := self._wake_at_s()) <= until_s:
@@ -176,62 +176,64 @@ class AgentWorld:
         assert wake_at_s is not None, "core announcements are always scheduled"
         return wake_at_s
 
-    # --- what executors do ----------------------------------------------------------------
+    # --- executors ----------------------------------------------------------------
 
-    def get_ready(self, run: AttemptId | None = None) -> None:
-        run = run or attempt_id()
-        self.held[run] = self.preparing.pop(run)
-        self.feed(AttemptPrepared(run))
+    def get_ready(self, attempt: AttemptId | None = None) -> None:
+        attempt = attempt or attempt_id()
+        self.held[attempt] = self.preparing.pop(attempt)
+        self.feed(AttemptPrepared(attempt))
 
-    def fail_to_prepare(self, run: AttemptId | None = None, **facts: Any) -> None:
-        run = run or attempt_id()
-        for place in self.preparing.pop(run):
+    def fail_to_prepare(self, attempt: AttemptId | None = None, **facts: Any) -> None:
+        attempt = attempt or attempt_id()
+        for place in self.preparing.pop(attempt):
             del self.places[place]
-        self.feed(AttemptPrepareFailed(run, facts.pop("error", "no module named shop"), **facts))
+        self.feed(
+            AttemptPrepareFailed(attempt, facts.pop("error", "no module named shop"), **facts)
+        )
 
-    def runs(self, run: AttemptId | None = None, *, cores: int = 1, **changes: Any) -> None:
-        """Takes a run up to RUNNING."""
-        run = run or attempt_id()
-        assert self.part(prepare(run, cores=cores, **changes)).accepted
-        self.get_ready(run)
-        assert self.part(start(run)).accepted
+    def runs(self, attempt: AttemptId | None = None, *, cores: int = 1, **changes: Any) -> None:
+        """Bring an attempt to RUNNING."""
+        attempt = attempt or attempt_id()
+        assert self.part(prepare(attempt, cores=cores, **changes)).accepted
+        self.get_ready(attempt)
+        assert self.part(start(attempt)).accepted
 
-    def report(self, run: AttemptId, place: int, total: int, **facts: Any) -> None:
-        self.feed(PlaceReported(run, place, report(total, slot=place, **facts)))
+    def report(self, attempt: AttemptId, place: int, total: int, **facts: Any) -> None:
+        self.feed(PlaceReported(attempt, place, report(total, slot=place, **facts)))
 
     def end(
         self,
-        run: AttemptId | None = None,
+        attempt: AttemptId | None = None,
         *,
         status: PartStatus = PartStatus.COMPLETED,
         places: tuple[int, ...] | None = None,
         **facts: Any,
     ) -> None:
-        """Its executors end and leave."""
-        run = run or attempt_id()
-        leaving = self.held[run] if places is None else places
+        """End the executors of an attempt and vacate their places."""
+        attempt = attempt or attempt_id()
+        leaving = self.held[attempt] if places is None else places
         for place in leaving:
-            self.feed(PlaceEnded(run, place, status, **facts))
+            self.feed(PlaceEnded(attempt, place, status, **facts))
         for place in leaving:
-            self.vacate(run, place)
+            self.vacate(attempt, place)
 
-    def vacate(self, run: AttemptId, place: int) -> None:
+    def vacate(self, attempt: AttemptId, place: int) -> None:
         del self.places[place]
-        self.held[run] = tuple(each for each in self.held[run] if each != place)
-        self.feed(PlaceVacated(run, place))
+        self.held[attempt] = tuple(each for each in self.held[attempt] if each != place)
+        self.feed(PlaceVacated(attempt, place))
 
     def obey_stops(self) -> None:
-        """Executors that were told to stop do so."""
+        """Let the executors stop that were told to."""
         while self.stopping:
-            run, reason = self.stopping.popitem()
-            if run in self.preparing:
-                self.fail_to_prepare(run, error=reason)
-            elif run in self.held:
-                self.end(run, status=PartStatus.STOPPED, error=reason)
+            attempt, reason = self.stopping.popitem()
+            if attempt in self.preparing:
+                self.fail_to_prepare(attempt, error=reason)
+            elif attempt in self.held:
+                self.end(attempt, status=PartStatus.STOPPED, error=reason)
 
-    # --- what it said ---------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------
 
-    def said(self, kind: type[_M], effects: list[AgentEffect] | None = None) -> list[_M]:
+    def sent(self, kind: type[_M], effects: list[AgentEffect] | None = None) -> list[_M]:
         chosen = self.effects if effects is None else effects
         messages: list[WorkerMessage | ReportProgress] = [
             effect.message if isinstance(effect, SendMessage) else effect.progress
@@ -240,28 +242,32 @@ class AgentWorld:
         ]
         return [message for message in messages if isinstance(message, kind)]
 
-    def result(self, run: AttemptId | None = None) -> DeliverResult:
-        return next(m for m in self.said(DeliverResult) if m.run == (run or attempt_id()))
+    def result(self, attempt: AttemptId | None = None) -> DeliverResult:
+        return next(m for m in self.sent(DeliverResult) if m.run == (attempt or attempt_id()))
 
-    # --- performing, and what must hold ---------------------------------------------------
+    # --- effects and invariants ---------------------------------------------------
 
     def _perform(self, effect: AgentEffect) -> None:
         if isinstance(effect, StartAttempt | LeaseAttempt | StopAttempt):
             strangers = [p for p in effect.places if self.places.get(p) != effect.attempt_id]
-            assert not strangers, f"{effect} is for somebody else"
+            assert not strangers, f"{effect} names places of other attempts"
         match effect:
             case PrepareAttempt():
-                run = effect.command.run
+                attempt = effect.command.run
                 for place in effect.places:
-                    assert place not in self.places, f"{place} is {self.places[place]}'s"
-                    self.places[place] = run
-                others = [each for each in self.places.values() if each.part == run.part]
-                assert {each for each in others if each.job == run.job} == {run}
-                newest = [each.attempt for each in self.begun if _part(each) == _part(run)]
-                assert run.attempt > max(newest, default=0), "an old attempt begins"
+                    assert place not in self.places, (
+                        f"place {place} is taken by {self.places[place]}"
+                    )
+                    self.places[place] = attempt
+                others = [each for each in self.places.values() if each.part == attempt.part]
+                assert {each for each in others if each.job == attempt.job} == {attempt}
+                newest = [each.attempt for each in self.begun if _part(each) == _part(attempt)]
+                assert attempt.attempt > max(newest, default=0), (
+                    "an attempt begins that is not the newest of its part"
+                )
                 assert len(effect.places) == effect.command.cores
-                self.begun.append(run)
-                self.preparing[run] = effect.places
+                self.begun.append(attempt)
+                self.preparing[attempt] = effect.places
             case StartAttempt():
                 assert effect.attempt_id in self.held
                 self.started[effect.attempt_id] += 1
@@ -274,8 +280,10 @@ class AgentWorld:
                 self.stopping[effect.attempt_id] = effect.reason
             case StoreResult():
                 self.finished[effect.result.run] += 1
-                assert self.finished[effect.result.run] == 1, "two results of one run"
-                assert effect.result.run not in self.places.values(), "a result before it left"
+                assert self.finished[effect.result.run] == 1, "two results of one attempt"
+                assert effect.result.run not in self.places.values(), (
+                    "a result before the places are vacant"
+                )
                 self.disk[effect.result.run] = effect.result
                 self.feed(ResultStored(effect.result.run))
             case EraseResult():
@@ -284,5 +292,5 @@ class AgentWorld:
                 pass
 
 
-def _part(run: AttemptId) -> tuple[str, str, int]:
-    return run.job, run.workflow, run.part
+def _part(attempt: AttemptId) -> tuple[str, str, int]:
+    return attempt.job, attempt.workflow, attempt.part

@@ -1,4 +1,4 @@
-"""Which workflow may start when."""
+"""Workflows start as soon as their own dependencies have completed."""
 
 from hyperscale.jobs.dependencies import blocked_by, ready
 from hyperscale.plan import WorkflowPlan
@@ -22,12 +22,12 @@ def test_each_workflow_waits_for_its_own_dependencies_only() -> None:
 
     assert names(set(), set()) == ["Setup", "LoadTest"]
     assert names(set(), {"Setup", "LoadTest"}) == []
-    assert names({"LoadTest"}, {"Setup"}) == ["Validate"]  # not held up by Setup
+    assert names({"LoadTest"}, {"Setup"}) == ["Validate"]  # Setup still runs
     assert names({"LoadTest", "Validate"}, {"Setup"}) == ["Report"]
     assert names({"LoadTest", "Validate", "Report", "Setup"}, set()) == []
 
 
-def test_a_failure_blocks_everything_that_waits_for_it() -> None:
+def test_a_failed_workflow_blocks_its_dependents() -> None:
     assert blocked_by(PLANS, {"LoadTest"}) == {"Report": "LoadTest", "Validate": "LoadTest"}
     assert blocked_by(PLANS, {"Validate"}) == {"Report": "Validate"}
     assert blocked_by(PLANS, {"Setup"}) == {}

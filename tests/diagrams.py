@@ -1,0 +1,66 @@
+"""State diagrams of the documentation, drawn from the transition tables of the code.
+
+A document marks the place of a diagram with `<!-- diagram: NAME -->` and `<!-- /diagram -->`.
+`python -m tests.diagrams` draws every diagram again; a test compares them.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from hyperscale.jobs.agent.attempts import ATTEMPT_MOVES, AttemptState
+
+DOCUMENTS = Path(__file__).parents[1] / "docs"
+_BLOCK = re.compile(
+    r"(?P<start><!-- diagram: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(?P<end><!-- /diagram -->)",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class StateDiagram:
+    """A transition table and the states in which its machine may begin."""
+
+    moves: Mapping[Enum, Collection[Enum]]
+    initial: tuple[Enum, ...]
+
+    def mermaid(self) -> str:
+        """Return the diagram in the language of Mermaid."""
+        lines = [f"[*] --> {state.value}" for state in self.initial]
+        for state, following in self.moves.items():
+            causes = following if isinstance(following, Mapping) else {}
+            for other in sorted(following, key=list(self.moves).index):
+                cause = f": {causes[other]}" if other in causes else ""
+                lines.append(f"{state.value} --> {other.value}{cause}")
+            if not following:
+                lines.append(f"{state.value} --> [*]")
+        return "\n".join(["stateDiagram-v2", *(f"    {line}" for line in lines)])
+
+
+DIAGRAMS = {
+    "attempt-on-worker": StateDiagram(
+        ATTEMPT_MOVES, initial=(AttemptState.WAITING, AttemptState.PREPARING)
+    ),
+}
+
+
+def redraw(text: str) -> str:
+    """Return a document with every diagram drawn from its table."""
+
+    def block(match: re.Match[str]) -> str:
+        drawn = DIAGRAMS[match["name"]].mermaid()
+        return f"{match['start']}```mermaid\n{drawn}\n```\n{match['end']}"
+
+    return _BLOCK.sub(block, text)
+
+
+def names_in(text: str) -> list[str]:
+    """Return the names of the diagrams in a document."""
+    return [match["name"] for match in _BLOCK.finditer(text)]
+
+
+if __name__ == "__main__":
+    for document in sorted(DOCUMENTS.glob("*.md")):
+        document.write_text(redraw(document.read_text()))

@@ -1,0 +1,47 @@
+"""The transition table of an attempt on its worker."""
+
+from itertools import product
+
+import pytest
+
+from hyperscale.errors import InvariantError
+from hyperscale.jobs.agent.attempts import ATTEMPT_MOVES, AttemptOnWorker, AttemptState
+from hyperscale.jobs.agent.output import OutputBuffer
+from hyperscale.jobs.agent.statistics import AttemptStatistics
+from hyperscale.jobs.messages import PartPhase
+from tests.jobs.agent.world import prepare
+
+MOVES = list(product(AttemptState, AttemptState))
+LEGAL = [(state, other) for state, other in MOVES if other in ATTEMPT_MOVES[state]]
+
+
+def attempt_in(state: AttemptState) -> AttemptOnWorker:
+    command = prepare()
+    return AttemptOnWorker(
+        command=command,
+        places=(0,),
+        state=state,
+        lease_until_s=8.0,
+        statistics=AttemptStatistics(command),
+        output=OutputBuffer(first=1, now_s=0.0),
+    )
+
+
+@pytest.mark.parametrize(("state", "other"), LEGAL)
+def test_a_legal_move_changes_the_state(state: AttemptState, other: AttemptState) -> None:
+    attempt = attempt_in(state)
+    attempt.become(other)
+    assert attempt.state is other
+
+
+@pytest.mark.parametrize(("state", "other"), [move for move in MOVES if move not in LEGAL])
+def test_an_illegal_move_is_refused(state: AttemptState, other: AttemptState) -> None:
+    attempt = attempt_in(state)
+    with pytest.raises(InvariantError, match=f"{state.name} -> {other.name}"):
+        attempt.become(other)
+    assert attempt.state is state
+
+
+@pytest.mark.parametrize("state", AttemptState)
+def test_job_leaders_see_a_phase_for_every_state(state: AttemptState) -> None:
+    assert attempt_in(state).phase is not PartPhase.UNKNOWN
