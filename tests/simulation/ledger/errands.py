@@ -26,8 +26,8 @@ class Errands:
         while self._timers and self._timers[0][0] <= now_s:
             heappop(self._timers)[2]()
 
-    def wake_at_s(self) -> float:
-        return self._timers[0][0] if self._timers else float("inf")
+    def wake_at_s(self) -> float | None:
+        return self._timers[0][0] if self._timers else None
 
     def ask(self, address: str, message: Any, told: Callable[[Any], None], within_s: float) -> None:
         self._count += 1

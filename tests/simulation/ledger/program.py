@@ -177,7 +177,8 @@ class LedgerProgram:
         self._turn(now_s)
 
     def wake_at_s(self) -> float:
-        return min(self._tick_at_s, self._errands.wake_at_s())
+        errand_at_s = self._errands.wake_at_s()
+        return self._tick_at_s if errand_at_s is None else min(self._tick_at_s, errand_at_s)
 
     # -- the loop -------------------------------------------------------------------------
 
