@@ -1,8 +1,8 @@
-"""When an executor that should have ended has to be killed, and what it is blamed for.
+"""When an executor whose slot should have ended has to be killed, and whether its code is to blame.
 
 Silence alone proves nothing: an executor that gets no CPU on a busy machine, waits for a disk
-or was stopped by somebody cannot answer. One that could have and said nothing is busy with code
-that does not let go. Pure: what the kernel says of the process comes in as numbers.
+or was stopped by a signal cannot answer. An executor that could have answered and did not runs
+code that holds the interpreter. Pure: what the kernel says about the process comes in as numbers.
 """
 
 from typing import NamedTuple
@@ -10,8 +10,8 @@ from typing import NamedTuple
 from hyperscale.execution.limits import SILENT_S, TEARDOWN_S
 
 ANSWER_CPU_S = 0.05
-"""Plenty for a report. Less than this between two looks at a process that others hold up means
-that it was given no chance to send one."""
+"""More than enough for a report. A process that is held up and used less CPU than this between two
+checks had no chance to send one."""
 
 _HELD_UP = "it was stopped, blocked or given no CPU"
 
@@ -24,24 +24,24 @@ class KillReason(NamedTuple):
 
 
 class LeaseLapse:
-    """Judges one executor that its own lease has ended: the kernel kills it then without
-    asking anybody. Looked at whenever its lease is renewed."""
+    """Finds out whether an executor was killed because its lease expired: the kernel does that
+    without notice. Updated whenever the lease is renewed."""
 
     def __init__(self) -> None:
-        self._deadline_ns: int | None = None  # the last that it can have heard of
-        self._cpu_s = 0.0  # when it was last known to have spoken
-        self._next_ns = 0
-        self._sent_s = float("-inf")
+        self._deadline_ns: int | None = None  # the last that it has certainly received
+        self._next_ns: int | None = None  # the last that was sent
+        self._sent_s: float | None = None  # when that was
+        self._cpu_s = 0.0  # used when it last sent a message
 
     def renewed(self, deadline_ns: int, *, now_s: float, heard_s: float, cpu_s: float) -> None:
-        """It was told of a later deadline, and has last been heard then."""
-        if heard_s >= self._sent_s:
-            self._deadline_ns = self._next_ns or deadline_ns
+        """Note that a later deadline is sent; its last message came at `heard_s`."""
+        if self._sent_s is None or heard_s >= self._sent_s:
+            self._deadline_ns = deadline_ns if self._next_ns is None else self._next_ns
             self._next_ns, self._sent_s = deadline_ns, now_s
             self._cpu_s = cpu_s
 
     def verdict(self, *, now_ns: int, silent_s: float, cpu_s: float) -> KillReason | None:
-        """Why it was killed; None: not by the end of its lease."""
+        """Return why it was killed; None if that was not the end of its lease."""
         if self._deadline_ns is None or now_ns < self._deadline_ns:
             return None
         silence = f"no answer for {silent_s:.0f} s, until its lease was over"
@@ -51,12 +51,12 @@ class LeaseLapse:
 
 
 class OverdueWatch:
-    """Judges one executor, from the moment its part was due to end."""
+    """Decides about one executor, from the moment its slot was due to end."""
 
     def __init__(self, *, due_s: float) -> None:
         self._due_s = due_s
-        self._heard_s = -1.0
-        self._cpu_s = 0.0  # when it was last heard, or the first time it was looked at
+        self._heard_s: float | None = None
+        self._cpu_s = 0.0  # used when it last sent a message, or at the first check
 
     def verdict(
         self,
@@ -67,13 +67,13 @@ class OverdueWatch:
         is_held_up: bool,
         is_tearing_down: bool,
     ) -> KillReason | None:
-        """Why to kill it now; None: look again soon."""
+        """Return why to kill it now; None to check again soon."""
         if heard_s != self._heard_s:
             self._heard_s, self._cpu_s = heard_s, cpu_s
-        # From when it was due: before that, an executor with nothing to do may be silent.
+        # Silence counts from when it was due: before, it may have had nothing to say.
         silent_s = now_s - max(heard_s, self._due_s)
         overdue_s = now_s - self._due_s
-        # Hooks that tear down may block on purpose; looping users may not.
+        # Teardown hooks may block on purpose; virtual users may not.
         patience_s = SILENT_S + (TEARDOWN_S if is_tearing_down else 0.0)
         is_innocent = is_held_up and cpu_s - self._cpu_s < ANSWER_CPU_S
         if silent_s >= patience_s and not is_innocent:

@@ -18,8 +18,9 @@ from types import FrameType
 from typing import TextIO
 
 from hyperscale.errors import InputError, RunError
+from hyperscale.execution.cores import default_executors
+from hyperscale.execution.pool import ExecutorPool
 from hyperscale.execution.protocol import ExecutorEvent, ExecutorOutput, PrepareSlot
-from hyperscale.execution.supervisor import ExecutorPool, default_executors
 from hyperscale.plan import Plan
 from hyperscale.reporting.build import build_result
 from hyperscale.reporting.exit_codes import ExitCode, exit_code_of

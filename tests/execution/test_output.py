@@ -119,7 +119,7 @@ def test_a_log_that_cannot_be_written_does_not_stop_the_run(lab: Lab, tmp_path: 
         (outcome,) = await bench.run("Loud")
         assert outcome.step("speak").counts.ok == 1
         assert "hello" in outcome.output
-        assert "not written any more" in outcome.output
+        assert "output is no longer saved" in outcome.output
 
     lab.work(work, log_dir=tmp_path / "logs")
 

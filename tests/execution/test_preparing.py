@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from hyperscale.errors import InputError, RunError
-from hyperscale.execution.supervisor import ExecutorLostError
+from hyperscale.execution.pooled_executor import ExecutorPhase
+from hyperscale.execution.process import ExecutorLostError
 from tests.lab.executors import SLEEPER, Bench, Lab
 
 
@@ -146,7 +147,7 @@ async def one_ready(bench: Bench) -> int:
     (line,) = (line for line in bench.lab.log() if line.startswith("ready"))
     ready = bench.pool.pids.index(int(line.split()[1]))
     async with asyncio.timeout(30):
-        while bench.pool._executors[ready].phase.name != "PREPARED":
+        while bench.pool.phase_of(ready) is not ExecutorPhase.PREPARED:
             await asyncio.sleep(0.01)
     return ready
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 
 from hyperscale.errors import RunError
-from hyperscale.execution import overdue, supervisor
-from hyperscale.execution.supervisor import ExecutorLostError
+from hyperscale.execution import overdue, pooled_executor
+from hyperscale.execution.process import ExecutorLostError
 from hyperscale.plan.status import PartStatus
 from tests.lab.executors import SLEEPER, Bench, Lab
 
@@ -171,8 +171,8 @@ def test_an_executor_that_never_comes_up_is_replaced(
     async def work(bench: Bench) -> None:
         freeze(bench)
         with monkeypatch.context() as patched:
-            patched.setattr(supervisor, "START_S", 0.1)
-            with pytest.raises(ExecutorLostError, match=r"did not say within 0\.1 s"):
+            patched.setattr(pooled_executor, "START_S", 0.1)
+            with pytest.raises(ExecutorLostError, match=r"did not start within 0\.1 s"):
                 await bench.prepare("Sleeper")
         await bench.prepare("Sleeper")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import uvloop
 
+from hyperscale.execution.pool import ExecutorPool
 from hyperscale.execution.protocol import (
     ExecutorDied,
     ExecutorEvent,
@@ -16,7 +17,6 @@ from hyperscale.execution.protocol import (
     SlotFinished,
     SlotReport,
 )
-from hyperscale.execution.supervisor import ExecutorPool
 from hyperscale.graph import build_plan, collect, load_module
 from hyperscale.plan import WorkflowPlan
 from hyperscale.stats.report import CheckReport, MetricReport, PartReport, StepReport

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from hyperscale.errors import HyperscaleError, InputError
 from hyperscale.execution import protocol
-from hyperscale.execution.supervisor import ExecutorLostError, ExecutorPool
+from hyperscale.execution.pool import ExecutorPool
+from hyperscale.execution.process import ExecutorLostError
 from hyperscale.jobs.agent.events import (
     AgentEvent,
     AttemptPrepared,

@@ -1,0 +1,182 @@
+"""A pool of executors: starts them, gives them slots, and ends them.
+
+What the outcome of a slot means for the run is for the caller, who gets every event through
+`on_event`. Runs on any asyncio loop. The pool never imports user code and never decodes the
+context it passes on.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from hyperscale.config import GRACE_S
+from hyperscale.errors import HyperscaleError, InputError, InvariantError, RunError
+from hyperscale.execution.cores import pinned_cores
+from hyperscale.execution.limits import CLOSE_GRACE_S
+from hyperscale.execution.pooled_executor import ExecutorPhase, PooledExecutor
+from hyperscale.execution.protocol import (
+    ExecutorEvent,
+    PrepareSlot,
+    RefusalKind,
+    SlotPrepared,
+    SlotRefused,
+)
+
+
+class ExecutorPool:
+    """`size` executors, started before they are needed. An async context manager.
+
+    `on_event(executor_id, event)` is called on the loop with every `SlotReport`,
+    `SlotTearingDown`, `SlotFinished`, `ExecutorOutput` and `ExecutorDied` (only of an executor
+    that held a slot). With `log_dir`, the output of executor N is also appended to
+    `executor-N.log` there.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        on_event: Callable[[int, ExecutorEvent], None],
+        log_dir: Path | None = None,
+    ) -> None:
+        if size < 1:
+            raise InvariantError(f"a pool of {size} executors")
+        self._size = size
+        self._on_event = on_event
+        self._log_dir = log_dir
+        self._executors: list[PooledExecutor] = []
+
+    async def __aenter__(self) -> Self:
+        try:
+            for index, core in enumerate(pinned_cores(self._size)):
+                self._executors.append(self._executor(index, core))
+        except BaseException:
+            await self.close(grace_s=0.0)
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _executor(self, index: int, core: int | None) -> PooledExecutor:
+        return PooledExecutor(
+            core=core,
+            on_event=lambda event: self._on_event(index, event),
+            log_file=None if self._log_dir is None else self._log_dir / f"executor-{index}.log",
+        )
+
+    @property
+    def size(self) -> int:
+        """The number of executors, with those that were added."""
+        return len(self._executors) or self._size
+
+    def grow(self) -> int:
+        """Add an executor that is not pinned to a core; returns its number.
+
+        Raises `ExecutorLostError`.
+        """
+        self._executors.append(self._executor(len(self._executors), None))
+        return len(self._executors) - 1
+
+    def retire(self, index: int) -> None:
+        """End an idle executor; it is started again when it is next given a slot."""
+        self._executors[index].leave()
+
+    async def wait_vacant(self, index: int) -> None:
+        """Return when no user code runs on this executor: its core is free."""
+        await self._executors[index].wait_vacant()
+
+    @property
+    def pids(self) -> list[int]:
+        return [executor.process.pid for executor in self._executors]
+
+    async def prepare(self, ids: Sequence[int], assignments: Sequence[PrepareSlot]) -> None:
+        """Give each executor a slot and wait until all are ready to start.
+
+        Otherwise none of them holds a slot any more, and this raises InputError if the user's
+        file is wrong and nothing ran, RunError if user code failed or an executor died.
+        """
+        executors = [self._executors[index] for index in ids]
+        tasks = [
+            executor.prepare(assignment)
+            for executor, assignment in zip(executors, assignments, strict=True)
+        ]
+        ends = [executor.early_end for executor in executors]
+        try:
+            # After the first failure nothing starts, whatever the others answer.
+            while not all(task.done() for task in tasks):
+                open_tasks: list[asyncio.Future[Any]] = [t for t in tasks if not t.done()]
+                await asyncio.wait([*open_tasks, *ends], return_when=asyncio.FIRST_COMPLETED)
+                for task in tasks:
+                    if task.done():
+                        _raise_refusal(task.result())
+                for end in ends:
+                    if end.done():
+                        raise end.result()
+        except BaseException:
+            for executor, task in zip(executors, tasks, strict=True):
+                task.cancel()
+                executor.stop("another slot of the workflow could not be prepared", 0.0)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*(executor.wait_idle() for executor in executors))
+            raise
+        for executor in executors:
+            executor.announce()
+
+    def phase_of(self, index: int) -> ExecutorPhase:
+        return self._executors[index].phase
+
+    def start(self, ids: Iterable[int], start_in_ms: float = 0.0) -> None:
+        for index in ids:
+            self._executors[index].start(start_in_ms)
+
+    def renew_lease(self, ids: Iterable[int], deadline_boottime_ns: int) -> None:
+        for index in ids:
+            self._executors[index].renew_lease(deadline_boottime_ns)
+
+    def stop(self, ids: Iterable[int], reason: str, grace_s: float = GRACE_S) -> None:
+        """Stop slots gracefully: each ends with `SlotFinished`, or with `ExecutorDied` if its
+        code does not return in time."""
+        for index in ids:
+            self._executors[index].stop(reason, grace_s)
+
+    def kill(self, ids: Iterable[int], reason: str) -> None:
+        for index in ids:
+            self._executors[index].kill(reason)
+
+    def kill_all(self, reason: str) -> None:
+        for executor in self._executors:
+            executor.kill(reason)
+
+    async def close(self, *, grace_s: float = CLOSE_GRACE_S) -> None:
+        """End every executor and every process it started, and wait until all are gone."""
+        executors = self._executors
+        try:
+            for executor in executors:
+                executor.leave()
+            if grace_s > 0:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(grace_s):
+                        await asyncio.gather(*(e.process.wait_gone() for e in executors))
+        finally:
+            for executor in executors:
+                executor.kill("it did not exit when told to")
+            # Only the kernel can delay this now.
+            await asyncio.gather(*(e.process.wait_gone() for e in executors))
+            for executor in executors:
+                executor.close_log()
+
+
+def _raise_refusal(answer: SlotPrepared | SlotRefused) -> None:
+    if isinstance(answer, SlotPrepared):
+        return
+    error: type[HyperscaleError] = InputError if answer.kind is RefusalKind.INPUT else RunError
+    raise error(answer.error, hint=answer.hint)

@@ -1,0 +1,446 @@
+"""One executor of a pool: its process, its phase and the slot it holds.
+
+Decides when the executor has to be killed. A process that ended is replaced when the executor
+is next given a slot.
+"""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable
+from enum import Enum, auto
+from pathlib import Path
+from typing import TextIO
+
+from hyperscale.config import GRACE_S
+from hyperscale.errors import InvariantError, RunError
+from hyperscale.execution.lease import boottime_ns
+from hyperscale.execution.limits import START_S
+from hyperscale.execution.overdue import KillReason, LeaseLapse, OverdueWatch
+from hyperscale.execution.process import ExecutorLostError, ExecutorProcess, ExitInfo
+from hyperscale.execution.protocol import (
+    ExecutorDied,
+    ExecutorEvent,
+    ExecutorHello,
+    ExecutorOutput,
+    FromExecutor,
+    PrepareSlot,
+    RefusalKind,
+    RenewLease,
+    SlotFinished,
+    SlotPrepared,
+    SlotRefused,
+    SlotReport,
+    SlotTearingDown,
+    StartSlot,
+    StopSlot,
+)
+
+_CHECK_OVERDUE_EVERY_S = 0.25
+
+
+class ExecutorPhase(Enum):
+    GONE = auto()  # the process has exited, or there is none yet
+    STARTING = auto()
+    IDLE = auto()
+    PREPARING = auto()
+    PREPARED = auto()
+    RUNNING = auto()
+    TEARING_DOWN = auto()
+
+
+EXECUTOR_MOVES = {
+    ExecutorPhase.GONE: {ExecutorPhase.STARTING},
+    ExecutorPhase.STARTING: {ExecutorPhase.IDLE, ExecutorPhase.GONE},
+    ExecutorPhase.IDLE: {ExecutorPhase.PREPARING, ExecutorPhase.GONE},
+    ExecutorPhase.PREPARING: {
+        ExecutorPhase.PREPARED,
+        ExecutorPhase.TEARING_DOWN,  # a setup hook failed
+        ExecutorPhase.IDLE,
+        ExecutorPhase.GONE,
+    },
+    ExecutorPhase.PREPARED: {
+        ExecutorPhase.RUNNING,
+        ExecutorPhase.TEARING_DOWN,  # stopped before it started
+        ExecutorPhase.GONE,
+    },
+    ExecutorPhase.RUNNING: {ExecutorPhase.TEARING_DOWN, ExecutorPhase.GONE},
+    ExecutorPhase.TEARING_DOWN: {ExecutorPhase.IDLE, ExecutorPhase.GONE},
+}
+
+_HOLDS_SLOT = frozenset(
+    {
+        ExecutorPhase.PREPARING,
+        ExecutorPhase.PREPARED,
+        ExecutorPhase.RUNNING,
+        ExecutorPhase.TEARING_DOWN,
+    }
+)
+_MOVE_BY_MESSAGE = {
+    ExecutorHello: ExecutorPhase.IDLE,
+    SlotPrepared: ExecutorPhase.PREPARED,
+    SlotRefused: ExecutorPhase.IDLE,
+    SlotTearingDown: ExecutorPhase.TEARING_DOWN,
+    SlotFinished: ExecutorPhase.IDLE,
+}
+
+
+class _HeldSlot:
+    """A slot from its assignment on: how preparing it ended, and whether it is announced."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, run_s: float) -> None:
+        self.run_s = run_s
+        # Done if the slot is stopped before its assignment was sent.
+        self.called_off: asyncio.Future[None] = loop.create_future()
+        self.answer: asyncio.Future[SlotPrepared | SlotRefused] = loop.create_future()
+        # Done with the reason if the slot was prepared and ended before it was announced.
+        self.early_end: asyncio.Future[RunError] = loop.create_future()
+        # Every slot of the workflow is ready: from now on the end of this one is an event.
+        self.is_announced = False
+
+    def answer_with(self, answer: SlotPrepared | SlotRefused | RunError) -> None:
+        if self.answer.done():
+            return
+        if isinstance(answer, RunError):
+            self.answer.set_exception(answer)
+            self.answer.exception()  # retrieved here: `prepare` may have been cancelled
+        else:
+            self.answer.set_result(answer)
+
+    def end_early(self, reason: RunError) -> None:
+        if not self.early_end.done():
+            self.early_end.set_result(reason)
+
+
+class _EndWatch:
+    """Watches one process: calls `kill` if its slot does not end in time."""
+
+    def __init__(self, process: ExecutorProcess, kill: Callable[[KillReason], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._process = process
+        self._kill = kill
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_s = 0.0  # when the slot has to be over, while there is a timer
+        self._lapse = LeaseLapse()
+        self._heard_s = self._loop.time()
+        self.is_tearing_down = False
+
+    def note_message(self) -> None:
+        self._heard_s = self._loop.time()
+
+    def note_lease(self, deadline_boottime_ns: int) -> None:
+        cpu_s, _ = self._process.usage()
+        self._lapse.renewed(
+            deadline_boottime_ns, now_s=self._loop.time(), heard_s=self._heard_s, cpu_s=cpu_s
+        )
+
+    def expect_end(self, *, in_s: float) -> None:
+        """Kill the executor if its slot has not ended some time after `in_s`."""
+        due_s = self._loop.time() + in_s
+        if self._timer is not None and self._due_s <= due_s:
+            return  # a repeated stop does not postpone the end
+        self._disarm()
+        self._due_s = due_s
+        self._timer = self._loop.call_later(in_s, self._check, OverdueWatch(due_s=due_s))
+
+    def reset(self) -> None:
+        """The slot has ended, or another one begins."""
+        self._disarm()
+        self._lapse = LeaseLapse()
+        self.is_tearing_down = False
+
+    def reason_of_lapse(self, cpu_s: float) -> KillReason | None:
+        """Return why the kernel killed the executor, if its lease had expired."""
+        silent_s = self._loop.time() - self._heard_s
+        return self._lapse.verdict(now_ns=boottime_ns(), silent_s=silent_s, cpu_s=cpu_s)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check(self, overdue: OverdueWatch) -> None:
+        # If this process was suspended, messages that arrived meanwhile are still unread.
+        self._process.drain()
+        if self._timer is None:  # the end was among them
+            return
+        cpu_s, is_held_up = self._process.usage()
+        reason = overdue.verdict(
+            now_s=self._loop.time(),
+            heard_s=self._heard_s,
+            cpu_s=cpu_s,
+            is_held_up=is_held_up,
+            is_tearing_down=self.is_tearing_down,
+        )
+        if reason is not None:
+            self._kill(reason)
+        else:
+            self._timer = self._loop.call_later(_CHECK_OVERDUE_EVERY_S, self._check, overdue)
+
+
+class _OutputFile:
+    """The file that gets everything one executor printed. Created with the first line."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._file: TextIO | None = None
+
+    def write(self, text: str) -> str:
+        """Append `text`; returns a message if the file cannot be written any more, else ""."""
+        if self._path is None:
+            return ""
+        try:
+            if self._file is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self._path.open("a", encoding="utf-8")
+            self._file.write(text)
+            self._file.flush()
+        except OSError as error:  # the run continues without the file
+            message = f"{self._path}: output is no longer saved: {error.strerror}\n"
+            self._path = None
+            return message
+        return ""
+
+    def close(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # `write` has reported the problem
+                self._file.close()
+
+
+class PooledExecutor:
+    """One executor of a pool. `on_event` gets what it says about its slot, and its death."""
+
+    def __init__(
+        self, *, core: int | None, on_event: Callable[[ExecutorEvent], None], log_file: Path | None
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._core = core
+        self._on_event = on_event
+        self._output = _OutputFile(log_file)
+        self._phase = ExecutorPhase.GONE
+        self._slot: _HeldSlot | None = None  # the last one it was given
+        self._is_idle = asyncio.Event()
+        self._spawn()
+
+    def _spawn(self) -> None:
+        self._become(ExecutorPhase.STARTING)
+        self._is_leaving = False  # told to exit: its end is not an event
+        self._kill_reason: KillReason | None = None
+        self._greeted: asyncio.Future[None] = self._loop.create_future()
+        try:
+            self.process = ExecutorProcess.spawn(
+                core=self._core,
+                on_message=self._on_message,
+                on_garbage=self._on_garbage,
+                on_output=self._on_output,
+                on_exit=self._on_exit,
+            )
+        except ExecutorLostError:
+            self._become(ExecutorPhase.GONE)  # started again when it is next given a slot
+            raise
+        self._watch = _EndWatch(self.process, self._kill_for)
+
+    def _become(self, phase: ExecutorPhase) -> None:
+        """The only writer of the phase."""
+        if phase not in EXECUTOR_MOVES[self._phase]:
+            raise InvariantError(f"executor: {self._phase.name} -> {phase.name}")
+        self._phase = phase
+
+    # --- called by the pool ---------------------------------------------------------------
+
+    @property
+    def phase(self) -> ExecutorPhase:
+        return self._phase
+
+    @property
+    def early_end(self) -> "asyncio.Future[RunError]":
+        """Done if the slot that is being prepared ended before it was announced."""
+        if self._slot is None:
+            raise InvariantError("an executor without a slot has no early end")
+        return self._slot.early_end
+
+    def prepare(self, assignment: PrepareSlot) -> "asyncio.Future[SlotPrepared | SlotRefused]":
+        """Give it a slot and return its answer; RunError if it dies instead of answering."""
+        # Here, not in the task: a stop may come before the task begins.
+        self._slot = _HeldSlot(self._loop, assignment.run_s)
+        return asyncio.ensure_future(self._prepare(assignment, self._slot))
+
+    async def _prepare(
+        self, assignment: PrepareSlot, slot: _HeldSlot
+    ) -> SlotPrepared | SlotRefused:
+        if self._is_leaving or self._phase is ExecutorPhase.GONE:
+            self.process.kill()
+            await self.process.wait_gone()
+            self._spawn()
+        await self._wait_started(slot)
+        if slot.called_off.done():
+            return SlotRefused(error="stopped while preparing", kind=RefusalKind.STOPPED)
+        if self._phase is not ExecutorPhase.IDLE:
+            raise InvariantError(f"an executor in phase {self._phase.name} was given a slot")
+        self.process.send(assignment)  # first: a message that is too large changes nothing
+        self.process.forget_last_words()
+        self.process.runs_code = True
+        self._watch.reset()
+        self._is_idle.clear()
+        self._become(ExecutorPhase.PREPARING)
+        return await slot.answer
+
+    async def _wait_started(self, slot: _HeldSlot) -> None:
+        """Wait until the process has said hello, or the slot is called off."""
+        either = [self._greeted, slot.called_off]
+        await asyncio.wait(either, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
+        # If this process was suspended, the hello may have arrived and be unread.
+        self.process.drain()
+        if not any(each.done() for each in either):
+            self.kill(f"it did not start within {START_S:g} s")
+            await asyncio.wait([self._greeted])
+        if self._greeted.done():
+            self._greeted.result()
+
+    def start(self, start_in_ms: float) -> None:
+        if self._phase is ExecutorPhase.PREPARED and self._slot is not None:
+            self._become(ExecutorPhase.RUNNING)
+            self.process.send(StartSlot(start_in_ms=start_in_ms))
+            self._watch.expect_end(in_s=start_in_ms / 1000 + self._slot.run_s + GRACE_S)
+
+    def renew_lease(self, deadline_boottime_ns: int) -> None:
+        if self._phase in _HOLDS_SLOT:
+            self._watch.note_lease(deadline_boottime_ns)
+            self.process.send(RenewLease(deadline_boottime_ns=deadline_boottime_ns))
+
+    def stop(self, reason: str, grace_s: float) -> None:
+        if self._phase in _HOLDS_SLOT:
+            self.process.send(StopSlot(reason=reason, grace_s=grace_s))
+            self._watch.expect_end(in_s=grace_s)
+        elif self._slot is not None and not self._slot.called_off.done():
+            self._slot.called_off.set_result(None)
+
+    def announce(self) -> None:
+        """Report the end of its slot as an event from now on: every slot is ready."""
+        if self._slot is not None:
+            self._slot.is_announced = True
+
+    def kill(self, reason: str) -> None:
+        self._kill_for(KillReason(reason, blames_code=False))
+
+    def _kill_for(self, reason: KillReason) -> None:
+        if not self.process.has_exited:
+            self._kill_reason = self._kill_reason or reason
+            self.process.kill()
+
+    def leave(self) -> None:
+        """Ask the process to exit: its teardown hooks run."""
+        if not self.process.has_exited:
+            self._is_leaving = True
+            self.process.terminate()
+
+    async def wait_idle(self) -> None:
+        """Return when it holds no slot."""
+        if self._phase in _HOLDS_SLOT:
+            await self._is_idle.wait()
+
+    async def wait_vacant(self) -> None:
+        """Return when no user code can be running: it is idle, or the process has exited."""
+        await self.wait_idle()
+        if self._is_leaving or self._phase is ExecutorPhase.GONE:
+            await self.process.wait_gone()
+
+    def close_log(self) -> None:
+        self._output.close()
+
+    # --- called by the process ------------------------------------------------------------
+
+    def _on_message(self, message: FromExecutor) -> None:
+        self._watch.note_message()
+        phase = _MOVE_BY_MESSAGE.get(type(message))
+        if phase is not None and phase not in EXECUTOR_MOVES[self._phase]:
+            self._on_garbage(f"{type(message).__name__} while {self._phase.name.lower()}")
+            return
+        slot = self._slot
+        match message:
+            case ExecutorHello():
+                self._become(ExecutorPhase.IDLE)
+                if not self._greeted.done():
+                    self._greeted.set_result(None)
+            case SlotReport():
+                self._on_event(message)
+            case _ if slot is None:
+                self._on_garbage(f"{type(message).__name__} without a slot")
+            case SlotPrepared():
+                self._become(ExecutorPhase.PREPARED)
+                slot.answer_with(message)
+            case SlotRefused():
+                self._become_idle(is_leaving=message.tainted)
+                slot.answer_with(message)
+            case SlotTearingDown():
+                if slot.is_announced:  # else hooks of a failed setup run
+                    self._on_event(message)
+                self._become(ExecutorPhase.TEARING_DOWN)
+                self._watch.is_tearing_down = True
+            case SlotFinished():
+                self.process.flush_output()  # the output of a slot comes before its end
+                self._become_idle(is_leaving=message.tainted)
+                if slot.is_announced:
+                    self._on_event(message)
+                else:  # requests of its setup hooks count all the same
+                    self._on_event(SlotReport(report=message.report))
+                    slot.end_early(RunError("stopped while preparing"))
+
+    def _become_idle(self, *, is_leaving: bool) -> None:
+        self._become(ExecutorPhase.IDLE)
+        self._is_leaving = self._is_leaving or is_leaving
+        self._watch.reset()
+        self._is_idle.set()
+        if is_leaving:
+            # Code of the slot is still running there, and must not outlive the slot.
+            self.process.kill()
+        else:
+            self.process.runs_code = False
+
+    def _on_garbage(self, reason: str) -> None:
+        self.kill(f"it broke the executor protocol: {reason}")
+
+    def _on_output(self, output: ExecutorOutput) -> None:
+        self._on_event(output)
+        if message := self._output.write(output.text):
+            self._on_event(ExecutorOutput(stream="stderr", text=message))
+
+    def _on_exit(self, info: ExitInfo) -> None:
+        phase, slot = self._phase, self._slot
+        self._become(ExecutorPhase.GONE)
+        why = self._kill_reason or self._reason_of_exit(phase, info)
+        self._watch.reset()
+        if not self._greeted.done():
+            self._greeted.set_exception(
+                ExecutorLostError(f"an executor ended while starting: {why.reason}")
+            )
+            self._greeted.exception()  # retrieved here: it is no error if nothing waits for it
+        if slot is not None and phase in _HOLDS_SLOT:
+            lost = ExecutorLostError(f"the executor ended while preparing: {why.reason}")
+            slot.answer_with(lost)
+            if not slot.is_announced:
+                slot.end_early(lost)
+            elif not self._is_leaving:
+                self._on_event(
+                    ExecutorDied(
+                        pid=self.process.pid,
+                        reason=why.reason,
+                        exit_code=info.exit_code,
+                        signal=info.signal,
+                        blames_code=why.blames_code,
+                    )
+                )
+        self._is_idle.set()
+
+    def _reason_of_exit(self, phase: ExecutorPhase, info: ExitInfo) -> KillReason:
+        """Return why the process ended, if this process did not kill it."""
+        if phase is ExecutorPhase.RUNNING and info.signal == signal.SIGKILL:
+            lapsed = self._watch.reason_of_lapse(info.cpu_s)
+            if lapsed is not None:
+                return lapsed
+        is_late = phase is ExecutorPhase.TEARING_DOWN
+        return KillReason(
+            info.describe() + (" while it tore down" if is_late else ""),
+            # Teardown hooks would end another executor too, and the load has had its time.
+            blames_code=is_late and info.signal != signal.SIGKILL,
+        )
