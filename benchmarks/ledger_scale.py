@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.lab import save
-from hyperscale.ledger.core import Limits
-from hyperscale.ledger.placement import VOTERS
+from hyperscale.ledger.core import LedgerLimits
+from hyperscale.ledger.topology_policy import VOTERS
 from tests.simulation.kernel import Monitor, World
 from tests.simulation.ledger.client import encoded_submission
 from tests.simulation.ledger.observed import ObservedCore, Observer
@@ -60,7 +60,7 @@ def measure(nodes: int, groups: int, voters: int) -> Cost:
     counting = Counting()
     tier = Tier(
         stores=founded(addresses, groups, seats=voters),
-        limits=Limits(),
+        limits=LedgerLimits(),
         core=ObservedCore,
         observer=counting,
         manages=False,

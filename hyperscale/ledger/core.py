@@ -1,12 +1,11 @@
-"""One node's part in all its groups: proposals in, messages and writes out, entries applied.
+"""The groups of one node: proposals and messages in, messages, writes and applied entries out.
 
-A host feeds ticks, messages, proposals and the store's progress, then calls `turn` and does
-what the returned `Effects` say. Consensus runs in native code, batched over all groups;
-this module applies what was committed, answers who proposed it, takes snapshots, and opens and
-closes groups as group 0 says. No socket, clock or task: the simulator runs it as it is.
+Proposals, reads and messages only queue. `BatchEnded` runs one pass over all groups: consensus in
+native code, then the entries it committed are applied, proposers and readers answered, snapshots
+taken, and groups opened or left as the topology of group 0 says. The core has no socket, clock
+or task: the simulator runs it unchanged.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -16,28 +15,59 @@ from msgspec.structs import replace
 
 from hyperscale._native import GroupImage, LedgerError, MultiRaft, Turn
 from hyperscale.errors import InvariantError
-from hyperscale.ledger.machine import Machine
-from hyperscale.ledger.records import (
-    Checked,
-    Command,
-    Record,
-    decode_record,
-    encode_record,
+from hyperscale.ledger.core_events import (
+    AnnounceEntries,
+    AnnounceFollowing,
+    AnnounceLeading,
+    AnnounceRestore,
+    AnnounceRole,
+    AnnounceTopology,
+    AnswerProposals,
+    AnswerReads,
+    AppliedEntry,
+    BatchEnded,
+    CommandProposed,
+    DropMessages,
+    GroupRole,
+    LeadershipTransferRequested,
+    LedgerEffect,
+    LedgerEvent,
+    LedgerFounded,
+    LedgerJoined,
+    MessagesReceived,
+    PeerUnreachable,
+    ProposalFailure,
+    ProposalResult,
+    RaftRole,
+    ReadRequested,
+    RecordProposed,
+    ReportMismatch,
+    SendMessages,
+    SendSnapshotOffer,
+    SnapshotDelivered,
+    SnapshotReceived,
+    SnapshotRequested,
+    VoterChangeRequested,
 )
+from hyperscale.ledger.disk_writes import DiskWrites
+from hyperscale.ledger.entry_clock import EntryClock
+from hyperscale.ledger.machine import Machine
+from hyperscale.ledger.proposals import ProposalQueue
+from hyperscale.ledger.records import Checked, Command, Record, encode_record
 from hyperscale.ledger.replica import DIGEST_EVERY, EntryResult, Replica
-from hyperscale.ledger.stamps import StampError, Stamps
-from hyperscale.ledger.store import Store
+from hyperscale.ledger.store import LedgerDisk
 from hyperscale.ledger.topology import GroupRecord, GroupState, Topology
+from hyperscale.sansio.core import Tick
 
 MANAGEMENT: Final = 0
 """The group whose state is the topology."""
 FOLLOWED: Final = "followed"
-"""What the store is asked to remember for the next life: see `follow_topology`."""
-_TOKEN_BITS = 48
+"""Key in the store's meta: the index of group 0 up to which groups were opened and left."""
+TICK_S: Final = 0.05
 
 
-class Limits(Struct, frozen=True, kw_only=True):
-    """When snapshots are taken, and how much may wait."""
+class LedgerLimits(Struct, frozen=True, kw_only=True):
+    """When elections start and snapshots are taken, and how much may wait."""
 
     election_ticks: int = 20
     heartbeat_ticks: int = 5
@@ -48,127 +78,101 @@ class Limits(Struct, frozen=True, kw_only=True):
     pending_proposals: int = 10_000
 
 
-class Standing(Struct, frozen=True):
-    """Where this node stands in a group."""
-
-    group: int
-    term: int
-    role: str
-    leader: int
-    """Its number; 0: nobody known."""
-
-    @property
-    def is_leader(self) -> bool:
-        return self.role == "leader"
-
-
-class Superseded(Struct, frozen=True):
-    """A proposal that will never be committed: another leader's log took its place."""
-
-
-class Unknown(Struct, frozen=True):
-    """A proposal that may have been committed: what followed it here was a snapshot."""
-
-
-class SnapshotOffer(Struct, frozen=True):
-    """A snapshot a peer needs; it gets the message and pulls the data."""
-
-    peer: int
-    group: int
-    index: int
-    message: bytes
-
-
 class _Entry(NamedTuple):
-    place: int
+    position: int
     term: int
     token: int
     data: bytes
 
 
-class AppliedEntry(Struct, frozen=True):
-    """A committed command that was applied to a group's state machine."""
+class PassOutput(Struct):
+    """The effects of one pass, collected by kind."""
 
-    group: int
-    index: int
-    term: int
-    event: object
-    """The decoded command; None if it could not be decoded."""
-    reply: object
-
-
-class Effects(Struct):
-    """What the host has to do after a turn."""
-
-    outbox: list[tuple[int, bytes]] = field(default_factory=list)
-    offers: list[SnapshotOffer] = field(default_factory=list)
-    answers: list[tuple[int, EntryResult | Superseded | Unknown]] = field(default_factory=list)
+    sends: list[LedgerEffect] = field(default_factory=list)
+    answers: list[tuple[int, ProposalResult]] = field(default_factory=list)
     reads: list[int] = field(default_factory=list)
-    """Reads whose replica is fresh enough now."""
-    standings: list[Standing] = field(default_factory=list)
-    applied: list[AppliedEntry] = field(default_factory=list)
-    restored: list[int] = field(default_factory=list)
-    """Groups whose state was replaced by a snapshot: rows of their history may be missing."""
+    roles: list[GroupRole] = field(default_factory=list)
+    led_no_more: list[int] = field(default_factory=list)
+    led_now: dict[int, int] = field(default_factory=dict)
+    entries: list[AppliedEntry] = field(default_factory=list)
     mismatches: list[int] = field(default_factory=list)
-    """Groups found to differ from their leader; a snapshot is on its way."""
-    topology_changed: bool = False
+    restored: list[int] = field(default_factory=list)
+    is_topology_new: bool = False
+
+    def fail(self, tokens: Iterable[int], failure: ProposalFailure) -> None:
+        self.answers.extend((token, failure) for token in tokens)
+
+    def effects(self) -> list[LedgerEffect]:
+        effects = self.sends
+        if self.answers:
+            effects.append(AnswerProposals(self.answers))
+        if self.reads:
+            effects.append(AnswerReads(self.reads))
+        effects.extend(AnnounceRole(role) for role in self.roles)
+        effects.extend(AnnounceFollowing(group) for group in self.led_no_more)
+        if self.entries:
+            effects.append(AnnounceEntries(self.entries))
+        effects.extend(ReportMismatch(group) for group in self.mismatches)
+        effects.extend(AnnounceRestore(group) for group in self.restored)
+        if self.is_topology_new:
+            effects.append(AnnounceTopology())
+        effects.extend(AnnounceLeading(group, term) for group, term in self.led_now.items())
+        return effects
 
 
 class LedgerCore:
-    """All groups this node takes part in."""
+    """All groups of one node."""
 
     def __init__(
         self,
         number: int,
-        store: Store,
+        store: LedgerDisk,
         *,
         make_machine: Callable[[int], Machine],
-        slot_of: Callable[[str], int],
+        key_slot_of: Callable[[str], int],
         seed: int,
-        limits: Limits | None = None,
+        limits: LedgerLimits | None = None,
         images: Iterable[GroupImage] = (),
         followed: int = 0,
+        first_tick_at_s: float = 0.0,
     ) -> None:
-        self.number = number
-        self.limits = limits or Limits()
-        self.stamps = Stamps()
+        self.limits = limits or LedgerLimits()
+        self.clock = EntryClock()
         self.replicas: dict[int, Replica] = {}
-        self.standings: dict[int, Standing] = {}
-        self.mismatches_total = 0
-        self.ignored_stamps_total = 0
-        self.durable = 0
-        """The highest ticket no crash can undo, as of the last turn."""
-        self.history_ticket = 0
-        """Of the last rows given to the store."""
+        self.roles: dict[int, GroupRole] = {}
+        self.leading: dict[int, int] = {}
+        """Groups this node leads, with their terms, once it has applied an entry of its term and
+        with it everything that was committed before."""
         self.raft = MultiRaft(number, seed, self.limits.election_ticks, self.limits.heartbeat_ticks)
-        self._store = store
+        """For reads only, outside of this class."""
+        self.proposals = ProposalQueue(number, seed)
+        self.disk = DiskWrites(store)
+        self.key_slot_of = key_slot_of
         self._make_machine = make_machine
-        self.slot_of = slot_of
-        self._now_ms = 0
-        # Answers to a former life may still be under way: its tokens must be others.
-        self._next_token = (number << _TOKEN_BITS) + (seed & ((1 << (_TOKEN_BITS - 1)) - 1))
-        self._queued: dict[int, list[tuple[int, bytes]]] = {}
-        self._waiting: dict[int, dict[int, int]] = {}  # group -> token -> term of the proposal
-        self._writes: deque[tuple[int, int]] = deque()  # (ticket, batch number)
-        self._reads: dict[int, list[tuple[int, int]]] = {}  # group -> (index, token)
-        self._since_snapshot: dict[int, list[int]] = {}  # group -> [entries, bytes]
-        self._astray: set[int] = set()  # groups whose replica must be replaced by the leader's
+        self._reads: dict[int, list[tuple[int, int]]] = {}  # group -> (read index, token)
+        self._differing: set[int] = set()  # groups whose replica must be replaced by the leader's
         self._followed = followed
-        self._is_new = True
-        self._refused: list[tuple[int, EntryResult | Superseded | Unknown]] = []
+        # A crash may have come between a topology and the groups it asks for: look at it again.
+        self._is_topology_new = True
+        self._tick_at_s = first_tick_at_s
         for image in images:
             self._open(image)
 
     def end(self) -> None:
-        """The last call. The native part must go on the thread that made it; left to the
-        garbage collector, it would go on whichever happens to collect."""
+        """Free the native core. Call it last, on the thread that made the core: the garbage
+        collector might free it on another."""
         del self.raft
 
-    # -- groups ---------------------------------------------------------------------------
+    # -- reads ----------------------------------------------------------------------------
+
+    @property
+    def number(self) -> int:
+        """The number of this node in its ledger."""
+        return self.raft.node
 
     @property
     def topology(self) -> Topology:
-        """Group 0's state as far as it has come here; empty before that."""
+        """The state of group 0 as far as this node has applied it; empty before that."""
         replica = self.replicas.get(MANAGEMENT)
         if replica is None:
             return Topology()
@@ -176,282 +180,279 @@ class LedgerCore:
         assert isinstance(machine, Topology)
         return machine
 
-    def found(self, machine: Topology) -> None:
-        """Begins a tier: this node is the only voter of group 0."""
-        replica = Replica(MANAGEMENT, machine, self.slot_of)
-        self._create(GroupImage.first(MANAGEMENT, [self.number], replica.snapshot()))
+    def may_act(self, group: int) -> bool:
+        """Return True if this node leads a group and has applied everything before its term."""
+        return group in self.leading
 
-    def join(self, group: int) -> None:
-        """Takes part in a group from nothing: its leader will send a snapshot."""
-        self._create(GroupImage.empty(group))
+    def is_leader(self, group: int) -> bool:
+        role = self.roles.get(group)
+        return role is not None and role.is_leader
+
+    def leader_of(self, group: int) -> int | None:
+        """Return the number of the leader as this node knows it."""
+        role = self.roles.get(group)
+        return None if role is None else role.leader
+
+    @property
+    def is_full(self) -> bool:
+        """Whether too much waits for disk or quorum to accept more proposals."""
+        return (
+            len(self.proposals) >= self.limits.pending_proposals
+            or self.disk.store.pending_bytes >= self.limits.pending_bytes
+        )
+
+    def wake_at_s(self) -> float | None:
+        return self._tick_at_s
+
+    # -- events ---------------------------------------------------------------------------
+
+    def handle(self, event: LedgerEvent | Tick, *, now_s: float) -> list[LedgerEffect]:
+        match event:
+            case BatchEnded():
+                return self._run_pass(event.wall_ms)
+            case MessagesReceived():
+                return self._receive(event)
+            case CommandProposed():
+                record = Command(self.clock.next(), event.key, event.body)
+                self.proposals.add(event.token, event.group, encode_record(record))
+            case ReadRequested() if event.group in self.replicas:
+                self.raft.read_index(event.group, event.token)
+            case Tick():
+                self.raft.tick()
+                # After a stall one tick counts, not all that were missed: messages that would
+                # have kept the leader in office still wait to be read.
+                self._tick_at_s = max(self._tick_at_s + TICK_S, now_s + TICK_S / 2)
+            case RecordProposed():
+                self._propose(event.group, event.record, event.token)
+            case LedgerFounded():
+                replica = Replica(MANAGEMENT, event.topology, self.key_slot_of)
+                self._create(GroupImage.first(MANAGEMENT, [self.number], replica.snapshot()))
+            case LedgerJoined() if MANAGEMENT not in self.replicas:
+                self._create(GroupImage.empty(MANAGEMENT))
+            case PeerUnreachable():
+                self.raft.report_unreachable(event.peer)
+            case _:
+                return self._handle_group_event(event)
+        return []
+
+    def _handle_group_event(self, event: LedgerEvent) -> list[LedgerEffect]:
+        group = getattr(event, "group", MANAGEMENT)
+        if group not in self.replicas:
+            return []  # the group was left since
+        match event:
+            case SnapshotReceived():
+                try:
+                    self.raft.step_snapshot(group, event.message, event.data)
+                except LedgerError as error:
+                    return [DropMessages(None, str(error))]
+            case SnapshotDelivered():
+                self.raft.report_snapshot(group, event.peer, event.arrived)
+            case LeadershipTransferRequested():
+                self.raft.transfer_leadership(group, event.target)
+            case VoterChangeRequested():
+                self.raft.configure(
+                    group, voters=event.voters, learners=event.learners, removed=event.removed
+                )
+            case SnapshotRequested():
+                self._take_snapshot(group)
+        return []
+
+    def _receive(self, event: MessagesReceived) -> list[LedgerEffect]:
+        try:
+            self.raft.step(event.sender, event.packed)  # skips groups that are not here
+        except LedgerError as error:
+            return [DropMessages(event.sender, str(error))]
+        return []
+
+    def _propose(self, group: int, record: Record, token: int) -> None:
+        stamped = replace(record, stamp=self.clock.next())
+        self.proposals.add(token, group, encode_record(stamped))
+
+    # -- groups ---------------------------------------------------------------------------
 
     def _create(self, image: GroupImage) -> None:
-        self._store.create(image)
+        self.disk.store.create(image)
         self._open(image)
 
     def _open(self, image: GroupImage) -> None:
         group = image.group
         machine = Topology() if group == MANAGEMENT else self._make_machine(group)
-        replica = Replica(group, machine, self.slot_of)
+        replica = Replica(group, machine, self.key_slot_of)
         index, _, _, data = image.snapshot
         if data:
             replica.restore(index, data)
         self.replicas[group] = replica
-        self._since_snapshot[group] = [0, 0]
         self.raft.open(image)
 
-    def leave(self, group: int) -> None:
-        """Takes part no longer, and forgets the group's log (its history stays)."""
+    def _leave(self, group: int, out: PassOutput) -> None:
+        """Close a group and destroy its log; its history stays."""
         self.raft.close(group)
-        self._astray.discard(group)
+        self._differing.discard(group)
         del self.replicas[group]
-        self.standings.pop(group, None)
-        self._queued.pop(group, None)
-        self._since_snapshot.pop(group)
+        self.roles.pop(group, None)
+        self._stop_leading(group, out)
         self._reads.pop(group, None)
-        for token in self._waiting.pop(group, {}):
-            self._refused.append((token, Unknown()))
-        self._store.destroy(group)
+        out.fail(self.proposals.take_waiting(group), ProposalFailure.UNKNOWN)
+        self.disk.store.destroy(group)
 
-    def follow_topology(self) -> None:
-        """Opens the groups this node should vote in, leaves those it is out of.
+    def _follow_topology(self, out: PassOutput) -> bool:
+        """Open the groups this node should vote in and leave the others. Return True if any
+        was opened or left.
 
-        A node that restarts comes upon the topology of some time ago first. It must not act on
-        that: it would leave groups it has come to vote in since, or begin groups anew that it
-        has left, and forget what it promised in them. So it remembers how far it has followed.
+        A node that restarts applies an old topology first. Acting on it, the node would leave
+        groups it has joined since, or create groups anew that it has left, and forget its votes
+        there. So the index up to which the topology was followed is kept on disk.
         """
+        if not self._is_topology_new:
+            return False
+        self._is_topology_new = False
+        out.is_topology_new = True
         replica = self.replicas.get(MANAGEMENT)
         if replica is None or replica.applied < self._followed:
-            return
+            return False
         changed = [
             record
             for record in self.topology.groups.values()
-            if self._is_wanted(record) != (record.number in self.replicas)
+            if self._is_voter(record) != (record.number in self.replicas)
         ]
         if changed:
             self._followed = replica.applied
-            self._store.put_meta(FOLLOWED, str(self._followed).encode())
+            self.disk.store.put_meta(FOLLOWED, str(self._followed).encode())
         for record in changed:
             group = record.number
             if group in self.replicas:
-                self.leave(group)
+                self._leave(group, out)
             elif self.number in record.founders:
-                born = Replica(group, self._make_machine(group), self.slot_of, record.slots)
-                self._create(GroupImage.first(group, record.founders, born.snapshot()))
+                first = Replica(group, self._make_machine(group), self.key_slot_of, record.slots)
+                self._create(GroupImage.first(group, record.founders, first.snapshot()))
             else:
-                self.join(group)
+                self._create(GroupImage.empty(group))
+        return bool(changed)
 
-    def _is_wanted(self, record: GroupRecord) -> bool:
-        is_seated = self.number in record.voters or self.number in record.settled
-        return is_seated and record.state is not GroupState.DESTROYED
+    def _is_voter(self, record: GroupRecord) -> bool:
+        is_voter = self.number in record.voters or self.number in record.settled
+        return is_voter and record.state is not GroupState.DESTROYED
 
-    def may_act(self, group: int) -> bool:
-        """Whether this node leads a group and has applied all that was committed before it did."""
-        standing = self.standings.get(group)
-        return (
-            standing is not None
-            and standing.is_leader
-            and self.replicas[group].term == standing.term
-        )
+    # -- one pass -------------------------------------------------------------------------
 
-    def is_leader(self, group: int) -> bool:
-        standing = self.standings.get(group)
-        return standing is not None and standing.is_leader
-
-    def leader_of(self, group: int) -> int:
-        """The number of the leader as this node knows it; 0: none, or no part in the group."""
-        standing = self.standings.get(group)
-        return 0 if standing is None else standing.leader
-
-    # -- input ----------------------------------------------------------------------------
-
-    @property
-    def is_full(self) -> bool:
-        """Whether more waits for disk or quorum than should: refuse, and say when to retry."""
-        waiting = sum(map(len, self._waiting.values())) + sum(map(len, self._queued.values()))
-        return (
-            waiting >= self.limits.pending_proposals
-            or self._store.pending_bytes >= self.limits.pending_bytes
-        )
-
-    def token(self) -> int:
-        self._next_token += 1
-        return self._next_token
-
-    def stamp(self) -> int:
-        """For a record that is about to be proposed."""
-        return self.stamps.next(self._now_ms)
-
-    def propose(self, group: int, record: Record) -> int:
-        """Queues a record for the next turn; its token comes back with the answer."""
-        token = self.token()
-        self._queued.setdefault(group, []).append((token, encode_record(record)))
-        return token
-
-    def propose_encoded(self, group: int, record: bytes) -> int:
-        """The same for a record another node has encoded. Its stamp counts for nothing: time in a
-        group is its leader's."""
-        return self.propose(group, replace(decode_record(record), stamp=self.stamp()))
-
-    def propose_command(self, group: int, key: str, body: bytes) -> int:
-        return self.propose(group, Command(self.stamp(), key, body))
-
-    def read(self, group: int) -> int:
-        """Asks consensus from where on a read is linearizable; the token comes back when this
-        node's replica is that far. Not answered while there is no leader: ask again."""
-        token = self.token()
-        self.raft.read_index(group, token)
-        return token
-
-    def received(self, sender: int, packed: bytes) -> None:
-        """Messages of a peer; `LedgerError` if they are none."""
-        self.raft.step(sender, packed)  # of groups that are not here it says so; nobody minds
-
-    def received_snapshot(self, group: int, message: bytes, data: bytes) -> None:
-        if group in self.replicas:
-            self.raft.step_snapshot(group, message, data)
-
-    def tick(self, now_ms: int) -> None:
-        self._now_ms = now_ms
-        self.raft.tick()
-
-    # -- output ---------------------------------------------------------------------------
-
-    def turn(self, now_ms: int) -> Effects:
-        """Does all that can be done now."""
-        self._now_ms = now_ms
-        effects = Effects(answers=self._refused, topology_changed=self._is_new)
-        self._refused = []
-        self._is_new = False  # from the first turn on: a crash may have come between a topology
-        # and the groups it asks for
-        self.durable = self._store.durable()
-        while self._writes and self._writes[0][0] <= self.durable:
-            self.raft.persisted(self._writes.popleft()[1])
-        self._flush_queued(effects)
-        while True:
+    def _run_pass(self, wall_ms: int) -> list[LedgerEffect]:
+        """Do everything that can be done now, for all groups."""
+        self.clock.now_ms = wall_ms
+        self.disk.confirm(self.raft)
+        out = PassOutput()
+        has_more = True
+        while has_more:
+            self._propose_queued(out)
             turn = self.raft.turn()
-            self._take(turn, effects)
-            if not turn.more and not self._queued:
-                return effects
-            self._flush_queued(effects)
+            self._take(turn, out)
+            has_more = turn.more or bool(self.proposals.queued) or self._follow_topology(out)
+        return out.effects()
 
-    def _flush_queued(self, effects: Effects) -> None:
-        queued, self._queued = self._queued, {}
-        for group, entries in queued.items():
-            if group not in self.replicas or not self.raft.propose(group, entries):
-                effects.answers.extend((token, Superseded()) for token, _ in entries)
-                continue
-            waiting = self._waiting.setdefault(group, {})
-            term = self.raft.standing(group)[1]
-            for token, _ in entries:
-                waiting[token] = term
+    def _propose_queued(self, out: PassOutput) -> None:
+        for group, entries in self.proposals.take_queued().items():
+            if group in self.replicas and self.raft.propose(group, entries):
+                self.proposals.proposed(group, entries, self.raft.standing(group)[1])
+            else:
+                out.fail((token for token, _ in entries), ProposalFailure.SUPERSEDED)
 
-    def _take(self, turn: Turn, effects: Effects) -> None:
-        effects.outbox.extend(turn.outbox)
-        effects.offers.extend(SnapshotOffer(*offer) for offer in turn.snapshots)
+    def _take(self, turn: Turn, out: PassOutput) -> None:
+        """Take over what one turn of the native core decided."""
+        out.sends.extend(SendMessages(peer, packed) for peer, packed in turn.outbox)
+        out.sends.extend(SendSnapshotOffer(*offer) for offer in turn.snapshots)
         if (write := turn.write) is not None:
-            self._writes.append((self._store.write(write), write.number))
+            self.disk.write(write)
         for group, term, role, leader, _, _ in turn.standings:
-            standing = Standing(group, term, role, leader)
-            self.standings[group] = standing
-            effects.standings.append(standing)
+            self.roles[group] = GroupRole(group, term, RaftRole(role), leader or None)
+            out.roles.append(self.roles[group])
+            if role != RaftRole.LEADER or self.leading.get(group) != term:
+                self._stop_leading(group, out)
         for group, index, data in turn.restored:
-            replica = self.replicas[group]
-            replica.restore(index, data)
-            self._since_snapshot[group] = [0, 0]
-            self._astray.discard(group)
-            effects.answers.extend((token, Unknown()) for token in self._waiting.pop(group, {}))
-            effects.restored.append(group)
-            effects.topology_changed |= group == MANAGEMENT
+            self.replicas[group].restore(index, data)
+            self._differing.discard(group)
+            out.fail(self.proposals.take_waiting(group), ProposalFailure.UNKNOWN)
+            out.restored.append(group)
+            self._is_topology_new |= group == MANAGEMENT
         if committed := turn.committed:
             for group, index, term, token, data, _ in committed:
-                entry = _Entry(index, term, token, data)
-                self._apply(self.replicas[group], entry, effects)
-            self._keep_history()
+                self._apply(self.replicas[group], _Entry(index, term, token, data), out)
+            self.disk.add_history(self.replicas.values())
         for group, token, index in turn.reads:
             self._reads.setdefault(group, []).append((index, token))
-        self._answer_reads(effects)
-        for group in self._astray:
-            self._seek_repair(group)
+        self._answer_reads(out)
+        for group in self._differing:
+            self._repair(group)
         for group in turn.snapshots_wanted:
-            self.take_snapshot(group)
+            self._take_snapshot(group)
         for group in {each[0] for each in committed}:
-            entries, size = self._since_snapshot[group]
+            entries, size = self.replicas[group].log_since_snapshot
             if entries >= self.limits.snapshot_entries or size >= self.limits.snapshot_bytes:
-                self.take_snapshot(group)
+                self._take_snapshot(group)
 
-    def _apply(self, replica: Replica, entry: _Entry, effects: Effects) -> None:
+    def _apply(self, replica: Replica, entry: _Entry, out: PassOutput) -> None:
         index, term, token, data = entry
         group = replica.group
-        waiting = self._waiting.get(group)
-        if waiting and term > replica.term:
-            # A leader of a later term has spoken: what was proposed before and is not in its
-            # log by now never will be.
-            lost = [own for own, proposed in waiting.items() if proposed < term]
-            for own in lost:
-                del waiting[own]
-                effects.answers.append((own, Superseded()))
-        outcome = replica.apply(index, term, data)
-        since = self._since_snapshot[group]
-        since[0] += 1
-        since[1] += len(data)
+        if term > replica.term:
+            lost = self.proposals.take_superseded(group, term)
+            out.fail(lost, ProposalFailure.SUPERSEDED)
+            role = self.roles.get(group)
+            if role is not None and role.is_leader and role.term == term:
+                self.leading[group] = out.led_now[group] = term
+        result = replica.apply(index, term, data)
         if data:
-            self._note(replica, outcome, effects)
-        if waiting and waiting.get(token) == term:
-            del waiting[token]
-            effects.answers.append((token, outcome))
+            self._note(replica, result, out)
+        if self.proposals.take_committed(group, token, term):
+            out.answers.append((token, result))
         if index % DIGEST_EVERY == 0 and self.is_leader(group):
-            self.propose(group, Checked(self.stamp(), index, replica.digests[index]))
+            checked = Checked(0, index, replica.digests[index])
+            self._propose(group, checked, self.proposals.new_token())
 
-    def _note(self, replica: Replica, outcome: EntryResult, effects: Effects) -> None:
+    def _note(self, replica: Replica, result: EntryResult, out: PassOutput) -> None:
         group = replica.group
-        try:
-            self.stamps.observe(replica.last_ms << 16, self._now_ms)
-        except StampError:
-            self.ignored_stamps_total += 1
+        self.clock.observe_ms(replica.last_ms)
         if group == MANAGEMENT:
-            effects.topology_changed = True
-        if outcome.reply is not None:
-            effects.applied.append(
-                AppliedEntry(group, outcome.index, replica.term, outcome.event, outcome.reply)
+            self._is_topology_new = True
+        if result.reply is not None:
+            out.entries.append(
+                AppliedEntry(group, result.index, replica.term, result.event, result.reply)
             )
-        if outcome.is_digest_different:
-            self.mismatches_total += 1
-            effects.mismatches.append(group)
-            self._astray.add(group)
+        if result.is_digest_different:
+            out.mismatches.append(group)
+            self._differing.add(group)
 
-    def _seek_repair(self, group: int) -> None:
-        """A replica that went astray must not lead, and needs the leader's state for its own."""
+    def _stop_leading(self, group: int, out: PassOutput) -> None:
+        is_announced = group in self.leading and out.led_now.pop(group, None) is None
+        self.leading.pop(group, None)
+        if is_announced:
+            out.led_no_more.append(group)
+
+    def _repair(self, group: int) -> None:
+        """Have a replica that differs from the others replaced: it must not lead, and needs a
+        snapshot of the leader."""
         if not self.is_leader(group):
             with suppress(LedgerError):  # no leader is known, or it was asked: tried again
                 self.raft.request_snapshot(group)
             return
         voters = self.raft.seats(group)[0]
-        others = [n for n, _, is_heard in self.raft.progress(group) if is_heard and n in voters]
         if voters == [self.number]:
-            raise InvariantError(f"group {group}: its only voter is not what its log says")
-        for number in others:
-            if number != self.number:
+            raise InvariantError(
+                f"group {group}: the state of its only voter is not what its log says"
+            )
+        for number, _, is_heard in self.raft.progress(group):
+            if is_heard and number in voters and number != self.number:
                 self.raft.transfer_leadership(group, number)
                 return
 
-    def _answer_reads(self, effects: Effects) -> None:
+    def _answer_reads(self, out: PassOutput) -> None:
         for group, reads in self._reads.items():
             applied = self.replicas[group].applied
-            effects.reads.extend(token for index, token in reads if index <= applied)
+            out.reads.extend(token for index, token in reads if index <= applied)
             reads[:] = [read for read in reads if read[0] > applied]
 
-    def _keep_history(self) -> None:
-        for replica in self.replicas.values():
-            if replica.history:
-                self.history_ticket = self._store.add_history(replica.history)
-                replica.history = []
-
-    def take_snapshot(self, group: int) -> None:
-        """Keeps the state of now and lets the log before it go."""
+    def _take_snapshot(self, group: int) -> None:
+        """Write a snapshot of a group and drop the log before it."""
         replica = self.replicas[group]
         image, keep_from = self.raft.compact(
             group, replica.applied, replica.snapshot(), self.limits.trailing_entries
         )
-        self._store.save_snapshot(group, image, keep_from)
-        self._since_snapshot[group] = [0, 0]
+        self.disk.store.save_snapshot(group, image, keep_from)
+        replica.log_since_snapshot = (0, 0)

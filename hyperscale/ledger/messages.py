@@ -1,6 +1,7 @@
 """What the nodes of a tier say to each other about the ledger."""
 
 from collections.abc import Iterator
+from enum import StrEnum
 from struct import Struct as Layout
 
 from msgspec import Struct
@@ -61,6 +62,14 @@ class FetchSnapshot(Struct, frozen=True):
     receiver: int
 
 
+class CommandRefusal(StrEnum):
+    """Why a command was certainly not committed."""
+
+    NOT_LEADER = "not_leader"
+    WRONG_GROUP = "wrong_group"
+    UNKNOWN_GROUP = "unknown_group"
+
+
 @message(kind=304, priority=MessagePriority.HIGH, size=SizeClass.LARGE, senders=_MEMBERS)
 class ForwardCommand(Struct, frozen=True):
     """A command for a group's leader, from a node that does not lead it. -> ForwardCommandReply"""
@@ -81,16 +90,10 @@ class ForwardCommandReply(Struct, frozen=True):
     group: int = 0
     index: int = 0
     reply: bytes = b""
-    refused: str = ""
-    """Empty, or one of `NOT_LEADER`, `WRONG_GROUP`, `UNKNOWN_GROUP`."""
+    refused: CommandRefusal | None = None
     leader: str = ""
+    """The node id of the leader, if it is known."""
     term: int = 0
-    moved_to: int = 0
-
-
-NOT_LEADER = "not_leader"
-WRONG_GROUP = "wrong_group"
-UNKNOWN_GROUP = "unknown_group"
 
 
 @message(kind=306, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
@@ -142,7 +145,7 @@ class FetchHistory(Struct, frozen=True):
 @nested
 class HistoryPage(Struct, frozen=True):
     rows: list[tuple[str, int, int, int, str, bytes]]
-    is_whole: bool
+    is_complete: bool
     """The teller votes in the group, and lacks nothing itself."""
     has_more: bool
 
@@ -169,4 +172,4 @@ class GetHistoryState(Struct, frozen=True):
 
 @message(kind=343, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
 class GetHistoryStateReply(Struct, frozen=True):
-    is_whole: bool
+    is_complete: bool

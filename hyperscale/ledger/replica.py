@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from hyperscale.errors import InvariantError
+from hyperscale.ledger.entry_clock import stamp_ms
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.records import (
     Adopted,
@@ -22,7 +23,6 @@ from hyperscale.ledger.records import (
     Surveyed,
     decode_record,
 )
-from hyperscale.ledger.stamps import stamp_ms
 
 SLOTS: Final = 1_024
 DIGEST_EVERY: Final = 1_000
@@ -76,7 +76,7 @@ class Replica:
         self,
         group: int,
         machine: Machine,
-        slot_of: Callable[[str], int],
+        key_slot_of: Callable[[str], int],
         slots: Iterable[int] = (),
     ) -> None:
         self.group = group
@@ -91,11 +91,13 @@ class Replica:
         self.digests: dict[int, bytes] = {}
         self.surveys: dict[int, bytes] = {}
         """Digests that were asked for, by index; those of a former state go with a snapshot."""
+        self.log_since_snapshot = (0, 0)
+        """Entries and bytes applied since the last snapshot."""
         self.last_ms = 0
         self._released: set[int] = set()  # moves; a repeat changes nothing, also if slots came back
         self._adopted: dict[int, int] = {}  # move -> how many slots; a repeat changes nothing
         self._heirs: dict[int, int] = {}  # slot given away -> where it went
-        self._slot_of = slot_of
+        self._key_slot_of = key_slot_of
 
     # -- applying -------------------------------------------------------------------------
 
@@ -107,6 +109,8 @@ class Replica:
             )
         self.applied = index
         self.term = term
+        entries, size = self.log_since_snapshot
+        self.log_since_snapshot = (entries + 1, size + len(data))
         result = EntryResult(index) if not data else self._applied(index, decode_record(data))
         if index % DIGEST_EVERY == 0:
             self.digests[index] = self.digest()
@@ -119,7 +123,7 @@ class Replica:
         self.last_ms = max(self.last_ms, stamp_ms(record.stamp))
         match record:
             case Command(key=key, body=body):
-                if key and (slot := self._slot_of(key)) not in self.slots:
+                if key and (slot := self._key_slot_of(key)) not in self.slots:
                     return EntryResult(index, moved_to=self._heirs.get(slot, 0))
                 applied = self.machine.apply(index, self.last_ms, body)
                 for job, kind, row in applied.history:
@@ -192,5 +196,6 @@ class Replica:
         self._heirs = image.heirs
         self.last_ms = image.last_ms
         self.applied = index
+        self.log_since_snapshot = (0, 0)
         self.digests.clear()
         self.surveys.clear()

@@ -11,7 +11,7 @@ HistoryRow = tuple[str, int, int, int, str, bytes]
 """Job, group, index, stamp in ms, kind, data."""
 
 
-class Store(Protocol):
+class LedgerDisk(Protocol):
     """Takes writes in order and makes them durable in order.
 
     Every write returns a ticket; `durable` tells the highest ticket that a crash can no longer

@@ -142,7 +142,7 @@ Decision = (
 )
 
 
-class Verdict(Struct, frozen=True):
+class DecisionReply(Struct, frozen=True):
     """What became of a decision: a number (of a node, group or move), or why not."""
 
     number: int = 0
@@ -151,15 +151,15 @@ class Verdict(Struct, frozen=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Decision).decode
-_decode_verdict = msgspec.msgpack.Decoder(Verdict).decode
+_decode_decision_reply = msgspec.msgpack.Decoder(DecisionReply).decode
 
 
 def encode_decision(decision: Decision) -> bytes:
     return _encode(decision)
 
 
-def decode_verdict(reply: bytes) -> Verdict:
-    return _decode_verdict(reply)
+def decode_decision_reply(reply: bytes) -> DecisionReply:
+    return _decode_decision_reply(reply)
 
 
 class _State(Struct):
@@ -175,7 +175,7 @@ class _State(Struct):
 
 class _DecisionApplied(Struct, frozen=True):
     event: Decision
-    reply: Verdict
+    reply: DecisionReply
     history: Sequence[tuple[str, str, bytes]] = ()
 
 
@@ -256,30 +256,30 @@ class Topology:
 
     # -- rules ----------------------------------------------------------------------------
 
-    def decide(self, decision: Decision) -> Verdict:
+    def decide(self, decision: Decision) -> DecisionReply:
         """Applies a decision, or says why it cannot be."""
         match decision:
             case Founded(awaited=awaited):
                 self._state.awaited = awaited
-                verdict = Verdict()
+                reply = DecisionReply()
             case NodeJoined():
-                verdict = self._joined(decision)
+                reply = self._joined(decision)
             case NodeMarked(number=number, state=state):
-                verdict = self._marked(number, state)
+                reply = self._marked(number, state)
             case GroupCreated():
-                verdict = self._created(decision)
+                reply = self._created(decision)
             case MoveBegun():
-                verdict = self._move_begun(decision)
+                reply = self._move_begun(decision)
             case MoveEnded(number=number):
-                verdict = self._move_ended(number)
+                reply = self._move_ended(number)
             case _:
-                verdict = self._about_group(decision)
-        return verdict
+                reply = self._about_group(decision)
+        return reply
 
-    def _joined(self, joined: NodeJoined) -> Verdict:
+    def _joined(self, joined: NodeJoined) -> DecisionReply:
         state = self._state
         if joined.nonce and joined.nonce in state.nonces:
-            return Verdict(state.nonces[joined.nonce])  # the same request again
+            return DecisionReply(state.nonces[joined.nonce])  # the same request again
         if (former := self.number_of(joined.name)) is not None:
             state.nodes[former].state = NodeState.GONE
         number = state.next_node
@@ -287,25 +287,25 @@ class Topology:
         state.nodes[number] = NodeRecord(number=number, name=joined.name, domain=joined.domain)
         if joined.nonce:
             state.nonces[joined.nonce] = number
-        return Verdict(number)
+        return DecisionReply(number)
 
-    def _marked(self, number: int, mark: NodeState) -> Verdict:
+    def _marked(self, number: int, mark: NodeState) -> DecisionReply:
         node = self._state.nodes.get(number)
         if node is None:
-            return Verdict(refused=f"there is no node {number}")
+            return DecisionReply(refused=f"there is no node {number}")
         if node.state is NodeState.GONE and mark is not NodeState.GONE:
-            return Verdict(refused=f"node {node.name} is gone; it can only join as a new one")
+            return DecisionReply(refused=f"node {node.name} is gone; it can only join as a new one")
         node.state = mark
-        return Verdict(number)
+        return DecisionReply(number)
 
-    def _created(self, created: GroupCreated) -> Verdict:
+    def _created(self, created: GroupCreated) -> DecisionReply:
         state = self._state
         if created.number in state.groups:
-            return Verdict(refused=f"group {created.number} exists, or did")
+            return DecisionReply(refused=f"group {created.number} exists, or did")
         if not created.voters or any(voter not in state.nodes for voter in created.voters):
-            return Verdict(refused=f"group {created.number} needs voters that are nodes")
+            return DecisionReply(refused=f"group {created.number} needs voters that are nodes")
         if taken := [slot for slot in created.slots if state.owners[slot] != NO_GROUP]:
-            return Verdict(refused=f"{len(taken)} of these slots have an owner")
+            return DecisionReply(refused=f"{len(taken)} of these slots have an owner")
         voters = sorted(created.voters)
         state.groups[created.number] = GroupRecord(
             number=created.number,
@@ -317,42 +317,42 @@ class Topology:
         )
         for slot in created.slots:
             state.owners[slot] = created.number
-        return Verdict(created.number)
+        return DecisionReply(created.number)
 
-    def _move_begun(self, move: MoveBegun) -> Verdict:
+    def _move_begun(self, move: MoveBegun) -> DecisionReply:
         state = self._state
         target = state.groups.get(move.target)
         if target is None or target.state is not GroupState.ACTIVE:
-            return Verdict(refused=f"group {move.target} takes no slots")
+            return DecisionReply(refused=f"group {move.target} takes no slots")
         if not move.slots or move.source == move.target:
-            return Verdict(refused="there is nothing to move")
+            return DecisionReply(refused="there is nothing to move")
         moving = {slot for other in state.moves.values() for slot in other.slots}
         is_theirs = all(
             state.owners[slot] == move.source and slot not in moving for slot in move.slots
         )
         if not is_theirs or len(set(move.slots)) < len(move.slots):
-            return Verdict(refused=f"these slots are not group {move.source}'s to give")
+            return DecisionReply(refused=f"these slots are not group {move.source}'s to give")
         number = state.next_move
         state.next_move += 1
         state.moves[number] = MoveRecord(
             number=number, slots=tuple(move.slots), source=move.source, target=move.target
         )
-        return Verdict(number)
+        return DecisionReply(number)
 
-    def _move_ended(self, number: int) -> Verdict:
+    def _move_ended(self, number: int) -> DecisionReply:
         move = self._state.moves.pop(number, None)
         if move is not None:
             for slot in move.slots:
                 self._state.owners[slot] = move.target
-        return Verdict(number)
+        return DecisionReply(number)
 
     def _about_group(
         self,
         decision: SeatsWanted | SeatsSettled | LeaderWanted | GroupDraining | GroupDestroyed,
-    ) -> Verdict:
+    ) -> DecisionReply:
         record = self._state.groups.get(decision.group)
         if record is None or record.state is GroupState.DESTROYED:
-            return Verdict(refused=f"there is no group {decision.group}")
+            return DecisionReply(refused=f"there is no group {decision.group}")
         match decision:
             case SeatsWanted(voters=voters):
                 return self._seats_wanted(record, voters)
@@ -360,7 +360,9 @@ class Topology:
                 return _seats_settled(record, decision)
             case LeaderWanted(leader=leader):
                 if leader not in record.voters:
-                    return Verdict(refused=f"node {leader} does not vote in group {record.number}")
+                    return DecisionReply(
+                        refused=f"node {leader} does not vote in group {record.number}"
+                    )
                 record.leader = leader
             case GroupDraining(heir=heir):
                 record.state = GroupState.DRAINING
@@ -368,13 +370,13 @@ class Topology:
             case GroupDestroyed():
                 is_owner = record.number in self._state.owners or self._moves_of(record.number)
                 if is_owner or record.state is not GroupState.DRAINING:
-                    return Verdict(refused=f"group {record.number} is in use")
+                    return DecisionReply(refused=f"group {record.number} is in use")
                 record.state = GroupState.DESTROYED
-        return Verdict(record.number)
+        return DecisionReply(record.number)
 
-    def _seats_wanted(self, record: GroupRecord, voters: Sequence[int]) -> Verdict:
+    def _seats_wanted(self, record: GroupRecord, voters: Sequence[int]) -> DecisionReply:
         if not voters or any(voter not in self._state.nodes for voter in voters):
-            return Verdict(refused=f"group {record.number} needs voters that are nodes")
+            return DecisionReply(refused=f"group {record.number} needs voters that are nodes")
         if record.voters != record.settled:
             # A change that did not end may have seated some of them.
             record.settled = sorted({*record.settled, *record.voters})
@@ -382,18 +384,18 @@ class Topology:
         record.change += 1
         if record.leader not in record.voters:
             record.leader = record.voters[record.number % len(record.voters)]
-        return Verdict(record.number)
+        return DecisionReply(record.number)
 
     def _moves_of(self, group: int) -> list[MoveRecord]:
         moves = self._state.moves.values()
         return [move for move in moves if group in (move.source, move.target)]
 
 
-def _seats_settled(record: GroupRecord, settled: SeatsSettled) -> Verdict:
+def _seats_settled(record: GroupRecord, settled: SeatsSettled) -> DecisionReply:
     voters = sorted(settled.voters)
     if settled.change != record.change or voters != record.voters:
         # Others may vote by now, and whoever is in neither list destroys its replica.
-        return Verdict(refused=f"group {record.number} has moved on")
+        return DecisionReply(refused=f"group {record.number} has moved on")
     record.settled = voters
     record.founders = [node for node in record.founders if node in voters]
-    return Verdict(record.number)
+    return DecisionReply(record.number)

@@ -8,10 +8,10 @@ from hyperscale.health.readiness import ManagerReadiness
 from hyperscale.jobs.allocator.core import Allocator
 from hyperscale.jobs.committed.keys import slot_of
 from hyperscale.jobs.committed.machine import JobMachine
-from hyperscale.ledger.core import Limits
+from hyperscale.ledger.core import LedgerLimits
 from hyperscale.ledger.machine import Machine
 from hyperscale.nodes.jobs.service import JobsService
-from hyperscale.nodes.ledger.ledger_service import LedgerService
+from hyperscale.nodes.ledger.ledger_service import LedgerService, LedgerSettings
 from hyperscale.nodes.member import ReadinessInputs, RoleSpec
 from hyperscale.nodes.server import NodeServer, complete_config
 from hyperscale.nodes.worker_health import WorkerHealth
@@ -38,13 +38,16 @@ def ledger_service(config: NodeConfig) -> LedgerService:
     seeds = config.discovery.seeds or config.discovery.dns
     return LedgerService(
         Path(config.node.data_dir) / "ledger",
-        founders=section.founders or (0 if seeds else 1),
-        make_machine=lambda group: JobMachine(config.node.datacenter, group),
-        slot_of=slot_of,
-        live_jobs=_live_jobs,
-        history_days=section.history_days,
-        limits=Limits(
-            snapshot_entries=section.snapshot_entries, trailing_entries=section.trailing_entries
+        LedgerSettings(
+            founders=section.founders or (0 if seeds else 1),
+            make_machine=lambda group: JobMachine(config.node.datacenter, group),
+            key_slot_of=slot_of,
+            live_jobs=_live_jobs,
+            history_days=section.history_days,
+            limits=LedgerLimits(
+                snapshot_entries=section.snapshot_entries,
+                trailing_entries=section.trailing_entries,
+            ),
         ),
     )
 

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 
 from hyperscale.membership.events import MemberState
-from hyperscale.nodes.datagrams import DatagramSocket
+from hyperscale.nodes.datagrams import Datagrams
 from hyperscale.nodes.membership import MembershipDriver
 from hyperscale.nodes.metrics import Family, counter, gauge
 from hyperscale.wire.errors import RefusalReason
@@ -22,9 +22,7 @@ MEMBERS_TOLD_MAX = 1_000
 class MemberMetrics:
     """Collects from the parts of one member when somebody asks."""
 
-    def __init__(
-        self, driver: MembershipDriver, server: PeerServer, datagrams: DatagramSocket
-    ) -> None:
+    def __init__(self, driver: MembershipDriver, server: PeerServer, datagrams: Datagrams) -> None:
         self._driver = driver
         self._server = server
         self._datagrams = datagrams
@@ -70,7 +68,7 @@ class MemberMetrics:
             unconfirmed += member.state is MemberState.UNCONFIRMED
             if member.rtt_s is not None and len(rtts) < MEMBERS_TOLD_MAX:
                 rtts.append(({"peer_id": member.node}, member.rtt_s))
-        audit = core.audit_log.counts
+        audit = core.audit.counts
         return [
             gauge(
                 "hyperscale_members",
@@ -109,23 +107,23 @@ class MemberMetrics:
             ),
             gauge(
                 "hyperscale_local_health_score",
-                "Local health score: 0 (healthy) to 8",
+                "0 well to 8: how far this node mistrusts itself",
                 ({}, core.awareness.score),
             ),
-            gauge(
-                "hyperscale_gossip_waiting", "Updates still to be gossiped", ({}, len(core.gossip))
+            gauge("hyperscale_gossip_waiting", "News still to be told", ({}, len(core.gossip))),
+            counter(
+                "hyperscale_stalls_total", "Times this node stood still", ({}, counts["stalls"])
             ),
-            counter("hyperscale_stalls_total", "Stalls of this node", ({}, counts["stalls"])),
             counter(
                 "hyperscale_view_exchanges_total",
-                "Push-pulls of whole member tables",
+                "Whole views exchanged over streams",
                 ({"result": "success"}, counts["syncs"]),
                 ({"result": "error"}, counts["syncs_failed"]),
             ),
         ]
 
     def _discovery(self) -> list[Family]:
-        driver = self._driver.discovery
+        driver = self._driver
         lookups = driver.dns_lookups
         return [
             counter(
@@ -137,7 +135,7 @@ class MemberMetrics:
             gauge(
                 "hyperscale_discovery_candidate_set_size",
                 "Addresses from seeds and DNS",
-                ({}, len(driver.core.candidates)),
+                ({}, len(driver.discovery.candidates)),
             ),
         ]
 
@@ -189,7 +187,7 @@ class MemberMetrics:
         return [
             counter(
                 "hyperscale_datagrams_total",
-                "DatagramSocket",
+                "Datagrams",
                 *(({"direction": way}, counts[way]) for way in ("received", "sent")),
             ),
             counter(

@@ -9,6 +9,8 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from hyperscale.errors import RunError
+
 _log = logging.getLogger("hyperscale.tasks")
 
 
@@ -32,7 +34,9 @@ class TaskSupervisor:
     def fail(self, error: BaseException) -> None:
         """End the node because of `error`."""
         if not self.failed.done():
-            _log.error("node.failed: %s", error, exc_info=error)
+            # A `RunError` names its cause (a full disk, a peer); anything else is a bug.
+            trace = None if isinstance(error, RunError) else error
+            _log.error("node.failed: %s", error, exc_info=trace)
             self.failed.set_exception(error)
 
     def cancel(self) -> None:

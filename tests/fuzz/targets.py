@@ -18,13 +18,11 @@ from typing import Any, Union, get_args, get_origin
 import msgspec
 
 import hyperscale
-from hyperscale.membership.core import Membership
-from hyperscale.membership.events import DatagramReceived, PushPullRequested
-from hyperscale.membership.local_node import LocalIdentity
-from hyperscale.membership.messages import PushPull
+from hyperscale.membership.core import LocalIdentity, Membership
+from hyperscale.membership.events import DatagramReceived, PushPullRequested, Tick
+from hyperscale.membership.messages import View
 from hyperscale.membership.settings import MembershipConfig
 from hyperscale.nodes.http import HttpEndpoint, Response, plain
-from hyperscale.sansio.core import Tick
 from hyperscale.wire.admission import Admission, AdmissionWatermarks
 from hyperscale.wire.calls import InboundCall, StreamBuffer
 from hyperscale.wire.certificate_identity import identity_from_uris
@@ -338,11 +336,11 @@ def membership(data: bytes) -> None:
         except PeerProtocolError:
             core.handle(Tick(), now_s=now_s)
             continue
-        if isinstance(message, PushPull):
+        if isinstance(message, View):
             core.handle(PushPullRequested(sender, incarnation, message, 0), now_s=now_s)
         else:
             core.handle(DatagramReceived("127.0.0.1:2", sender, incarnation, message), now_s=now_s)
-    check((core.wake_at_s() or -1.0) >= 0, "no time to wake at")
+    check(core.wake_at_s() >= 0, "no time to wake at")
 
 
 def _nothing() -> Response:

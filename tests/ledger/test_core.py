@@ -5,10 +5,11 @@ import pytest
 from hyperscale.jobs.committed.events import CancelRequested, Code, JobFinished, JobStatus, encode
 from hyperscale.jobs.committed.keys import slot_of
 from hyperscale.jobs.committed.machine import JobMachine
-from hyperscale.ledger.core import Limits, Superseded, Unknown
-from hyperscale.ledger.records import Adopted, Command, Released, Surveyed, encode_record
+from hyperscale.ledger.core import LedgerLimits
+from hyperscale.ledger.core_events import AnnounceRole, ProposalFailure
+from hyperscale.ledger.entry_clock import stamp_ms
+from hyperscale.ledger.records import Adopted, Released, Surveyed
 from hyperscale.ledger.replica import DIGEST_EVERY, EntryResult
-from hyperscale.ledger.stamps import stamp_ms
 from hyperscale.ledger.topology import GroupState, SeatsSettled, SeatsWanted, encode_decision
 from tests.ledger.tier import LIMITS, SmallTier, reply_of, submit
 
@@ -53,7 +54,7 @@ def test_a_deposed_leader_commits_nothing_and_says_so() -> None:
     tier = SmallTier()
     tier.elect(1, 1)
     tier.cut.add(1)
-    token = tier.cores[1].propose_command(1, "key", submit("key"))
+    token = tier.propose(1, 1, submit("key"), "key")
     tier.settle()
     assert token not in tier.answers
     tier.elect(1, 2)
@@ -61,7 +62,7 @@ def test_a_deposed_leader_commits_nothing_and_says_so() -> None:
     assert reply.ok
     tier.cut.clear()
     tier.tick(10)
-    assert tier.answers[token] == Superseded()
+    assert tier.answers[token] == ProposalFailure.SUPERSEDED
     assert len(tier.digests(1)) == 1
 
 
@@ -70,10 +71,9 @@ def test_there_is_one_leader_in_a_term() -> None:
     for number in (1, 2, 3, 1, 3, 2):
         tier.elect(1, number)
     leaders: dict[int, set[int]] = {}
-    for number, effects in tier.effects:
-        for standing in effects.standings:
-            if standing.group == 1 and standing.is_leader:
-                leaders.setdefault(standing.term, set()).add(number)
+    for number, effect in tier.effects:
+        if isinstance(effect, AnnounceRole) and effect.role.group == 1 and effect.role.is_leader:
+            leaders.setdefault(effect.role.term, set()).add(number)
     assert len(leaders) >= 5
     assert all(len(found) == 1 for found in leaders.values())
 
@@ -102,7 +102,9 @@ def test_the_first_end_of_a_job_wins_on_every_replica(nodes: int) -> None:
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_after_all_nodes_lost_power_everything_acknowledged_is_there(nodes: int) -> None:
-    tier = SmallTier(nodes, limits=Limits(election_ticks=6, heartbeat_ticks=2, snapshot_entries=7))
+    tier = SmallTier(
+        nodes, limits=LedgerLimits(election_ticks=6, heartbeat_ticks=2, snapshot_entries=7)
+    )
     tier.elect(1, 1)
     jobs = [reply_of(tier.commit(1, 1, submit(f"k{n}"), f"k{n}")).job for n in range(20)]
     for number in tuple(tier.cores):
@@ -125,13 +127,13 @@ def test_a_session_sees_its_write_and_a_strong_read_never_goes_back() -> None:
     assert isinstance(outcome, EntryResult)
     behind = tier.cores[3].replicas[1]
     assert behind.applied < outcome.index
-    token = tier.cores[3].read(1)
+    token = tier.read(3, 1)
     tier.settle()
     assert token not in tier.reads, "it cannot know, so it does not answer"
     tier.cut.clear()
     for _ in range(5):
         tier.tick(2)
-        token = tier.cores[3].read(1)
+        token = tier.read(3, 1)
         tier.settle()
         if token in tier.reads:
             break
@@ -143,28 +145,30 @@ def test_a_session_sees_its_write_and_a_strong_read_never_goes_back() -> None:
 def test_an_answer_to_a_former_life_is_not_taken_for_one_to_this() -> None:
     tier = SmallTier()
     tier.tick(20)
-    before = {tier.cores[1].token() for _ in range(1_000)}
+    before = {tier.cores[1].proposals.new_token() for _ in range(1_000)}
     tier.crash(1)
     reborn = tier.start(1)
-    after = {reborn.token() for _ in range(1_000)}
+    after = {reborn.proposals.new_token() for _ in range(1_000)}
     assert not before & after
 
 
 def test_what_a_snapshot_skips_is_of_unknown_outcome() -> None:
     tier = SmallTier(
-        limits=Limits(election_ticks=6, heartbeat_ticks=2, snapshot_entries=4, trailing_entries=0)
+        limits=LedgerLimits(
+            election_ticks=6, heartbeat_ticks=2, snapshot_entries=4, trailing_entries=0
+        )
     )
     tier.elect(1, 1)
     tier.cut.add(1)
-    token = tier.cores[1].propose_command(1, "mine", submit("mine"))
+    token = tier.propose(1, 1, submit("mine"), "mine")
     tier.settle()
     tier.elect(1, 2)
     for number in range(12):
         tier.commit(2, 1, submit(f"k{number}"), f"k{number}")
     tier.cut.clear()
     tier.tick(12)
-    assert any(1 in effects.restored for number, effects in tier.effects if number == 1)
-    assert tier.answers[token] in (Unknown(), Superseded())
+    assert tier.was_restored(1, 1)
+    assert isinstance(tier.answers[token], ProposalFailure)
     assert len(tier.digests(1)) == 1
 
 
@@ -173,14 +177,14 @@ def test_a_record_of_another_node_gets_the_stamp_of_the_leader() -> None:
     leader = tier.elect(1, 1)
     year_ms = 365 * 24 * 3_600 * 1_000
     wild = Surveyed((tier.now_ms + year_ms) << 16)
-    leader.propose_encoded(1, encode_record(wild))
+    tier.propose_record(1, 1, wild)
     tier.settle()
     assert leader.replicas[1].last_ms < tier.now_ms + 60_000
-    assert stamp_ms(leader.stamps.last) < tier.now_ms + 60_000
+    assert stamp_ms(leader.clock.last) < tier.now_ms + 60_000
 
 
 def test_a_follower_whose_memory_was_damaged_is_noticed_and_repaired() -> None:
-    tier = SmallTier(limits=Limits(election_ticks=6, heartbeat_ticks=2, trailing_entries=10))
+    tier = SmallTier(limits=LedgerLimits(election_ticks=6, heartbeat_ticks=2, trailing_entries=10))
     leader = tier.elect(1, 1)
     job = reply_of(tier.commit(1, 1, submit("key"), "key")).job
     tier.tick(4)
@@ -191,10 +195,10 @@ def test_a_follower_whose_memory_was_damaged_is_noticed_and_repaired() -> None:
     damaged.reason = "a flipped bit"
     body = encode(CancelRequested(job="dc.1-none", reason="r"))
     begun = leader.replicas[1].applied
-    while tier.cores[3].mismatches_total == 0:
+    while not tier.mismatches[3]:
         assert leader.replicas[1].applied < begun + DIGEST_EVERY + 200
         for _ in range(100):
-            leader.propose_command(1, "", body)
+            tier.propose(1, 1, body)
         tier.tick()
     tier.tick(12)
     repaired = tier.cores[3].replicas[1].machine
@@ -203,22 +207,22 @@ def test_a_follower_whose_memory_was_damaged_is_noticed_and_repaired() -> None:
     assert found is not None
     assert found.reason != "a flipped bit"
     assert len(tier.digests(1)) == 1
-    assert tier.cores[3].mismatches_total == 1
-    assert [core.mismatches_total for core in tier.cores.values()] == [0, 0, 1]
+    assert tier.mismatches == {3: 1}
 
 
 def test_slots_and_their_keys_go_to_another_group() -> None:
     tier = SmallTier(groups=2)
-    one, two = tier.elect(1, 1), tier.elect(2, 2)
+    one = tier.elect(1, 1)
+    tier.elect(2, 2)
     key = next(f"key-{n}" for n in range(99) if slot_of(f"key-{n}") in one.replicas[1].slots)
     job = reply_of(tier.commit(1, 1, submit(key), key)).job
     foreign = tier.commit(2, 2, submit(key), key)
     assert isinstance(foreign, EntryResult)
-    assert foreign.moved_to >= 0
-    one.propose(1, Released(one.stamp(), 1, (slot_of(key),), 1, 2))
+    assert foreign.moved_to is not None
+    tier.propose_record(1, 1, Released(0, 1, (slot_of(key),), 1, 2))
     tier.settle()
     move = one.replicas[1].outgoing[1]
-    two.propose(2, Adopted(two.stamp(), 1, move.slots, 1, move.keys))
+    tier.propose_record(2, 2, Adopted(0, 1, move.slots, 1, move.keys))
     tier.settle()
     again = reply_of(tier.commit(2, 2, submit(key), key))
     assert (again.job, again.was_duplicate) == (job, True)
@@ -298,7 +302,9 @@ def test_a_node_that_left_a_group_does_not_begin_it_anew() -> None:
 
 def test_a_follower_that_was_away_gets_a_snapshot() -> None:
     tier = SmallTier(
-        limits=Limits(election_ticks=6, heartbeat_ticks=2, snapshot_entries=10, trailing_entries=2)
+        limits=LedgerLimits(
+            election_ticks=6, heartbeat_ticks=2, snapshot_entries=10, trailing_entries=2
+        )
     )
     tier.elect(1, 1)
     tier.cut.add(3)
@@ -307,21 +313,21 @@ def test_a_follower_that_was_away_gets_a_snapshot() -> None:
     assert tier.cores[1].raft.log_size(1)[0] < 15
     tier.cut.clear()
     tier.tick(10)
-    assert any(1 in effects.restored for number, effects in tier.effects if number == 3)
+    assert tier.was_restored(3, 1)
     assert len(tier.digests(1)) == 1
 
 
 def test_a_full_node_says_so() -> None:
-    tier = SmallTier(limits=Limits(election_ticks=6, heartbeat_ticks=2, pending_proposals=10))
+    tier = SmallTier(limits=LedgerLimits(election_ticks=6, heartbeat_ticks=2, pending_proposals=10))
     leader = tier.elect(1, 1)
     assert not leader.is_full
     for number in range(10):
-        leader.propose(1, Command(leader.stamp(), "", str(number).encode()))
+        tier.propose(1, 1, str(number).encode())
     assert leader.is_full
     tier.settle()
     assert not leader.is_full
 
 
 def test_the_limits_of_these_tests_are_those_of_the_ledger_but_faster() -> None:
-    assert LIMITS.snapshot_entries == Limits().snapshot_entries
-    assert LIMITS.election_ticks < Limits().election_ticks
+    assert LIMITS.snapshot_entries == LedgerLimits().snapshot_entries
+    assert LIMITS.election_ticks < LedgerLimits().election_ticks

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from hyperscale.ledger.replica import SLOTS
 from hyperscale.ledger.topology import (
+    DecisionReply,
     Founded,
     GroupCreated,
     GroupDestroyed,
@@ -20,8 +21,7 @@ from hyperscale.ledger.topology import (
     SeatsSettled,
     SeatsWanted,
     Topology,
-    Verdict,
-    decode_verdict,
+    decode_decision_reply,
     encode_decision,
 )
 
@@ -62,7 +62,7 @@ def test_slots_have_one_owner() -> None:
     assert made.owners[0] == 1
     made.decide(MoveEnded(move))
     assert made.owners[0] == made.owners[2] == 2
-    assert made.decide(MoveEnded(move)) == Verdict(move)
+    assert made.decide(MoveEnded(move)) == DecisionReply(move)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_the_same_decisions_give_the_same_state_also_from_a_snapshot(
         body = encode_decision(decision)  # type: ignore[arg-type]  # drawn from the union
         replies = [made.apply(index, 0, body).reply for made in (one, two)]
         assert replies[0] == replies[1]
-        assert decode_verdict(one.encode_reply(replies[0])) == replies[0]
+        assert decode_decision_reply(one.encode_reply(replies[0])) == replies[0]
     assert one.digest() == two.digest()
     moving = [slot for move in one.moves.values() for slot in move.slots]
     assert len(moving) == len(set(moving))

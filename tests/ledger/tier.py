@@ -1,5 +1,6 @@
 """A small tier without faults or time: every message arrives at once, every write is synced."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
@@ -7,15 +8,37 @@ from typing import Any
 from hyperscale.jobs.committed.events import Reply, encode
 from hyperscale.jobs.committed.keys import slot_of
 from hyperscale.jobs.committed.machine import JobMachine
-from hyperscale.ledger.core import FOLLOWED, Effects, LedgerCore, Limits, Superseded, Unknown
+from hyperscale.ledger.core import FOLLOWED, LedgerCore, LedgerLimits
+from hyperscale.ledger.core_events import (
+    AnnounceRestore,
+    AnswerProposals,
+    AnswerReads,
+    BatchEnded,
+    CommandProposed,
+    LeadershipTransferRequested,
+    LedgerEffect,
+    LedgerEvent,
+    LedgerJoined,
+    MessagesReceived,
+    ProposalResult,
+    ReadRequested,
+    RecordProposed,
+    ReportMismatch,
+    SendMessages,
+    SendSnapshotOffer,
+    SnapshotDelivered,
+    SnapshotReceived,
+)
 from hyperscale.ledger.machine import Machine
+from hyperscale.ledger.records import Record
 from hyperscale.ledger.replica import EntryResult
+from hyperscale.sansio.core import Tick
 from tests.jobs.builders import plan, submission, workflow
 from tests.simulation.ledger.schedules import founded
 from tests.simulation.ledger.store import CrashableStore
 
 NOW_MS = 1_700_000_000_000
-LIMITS = Limits(election_ticks=6, heartbeat_ticks=2)
+LIMITS = LedgerLimits(election_ticks=6, heartbeat_ticks=2)
 
 
 class SmallTier:
@@ -26,7 +49,7 @@ class SmallTier:
         nodes: int = 3,
         groups: int = 1,
         *,
-        limits: Limits = LIMITS,
+        limits: LedgerLimits = LIMITS,
         machine: Callable[[str, int], Machine] = JobMachine,
     ) -> None:
         self.limits = limits
@@ -35,9 +58,10 @@ class SmallTier:
         self.cut: set[int] = set()
         self.stores: dict[int, CrashableStore] = {}
         self.cores: dict[int, LedgerCore] = {}
-        self.answers: dict[int, EntryResult | Superseded | Unknown] = {}
+        self.answers: dict[int, ProposalResult] = {}
         self.reads: set[int] = set()
-        self.effects: list[tuple[int, Effects]] = []
+        self.effects: list[tuple[int, LedgerEffect]] = []
+        self.mismatches: Counter[int] = Counter()
         for number, store in enumerate(
             founded([f"n{n}" for n in range(nodes)], groups).values(), 1
         ):
@@ -51,15 +75,14 @@ class SmallTier:
             number,
             store,
             make_machine=lambda group: self.machine("dc", group),
-            slot_of=slot_of,
+            key_slot_of=slot_of,
             seed=Random(number * 1_000 + store.syncs).getrandbits(63),
             limits=self.limits,
             images=store.images(),
             followed=int(store.meta.get(FOLLOWED, b"0")),
         )
-        if 0 not in core.replicas:
-            core.join(0)
         self.cores[number] = core
+        self.feed(number, LedgerJoined())
         return core
 
     def crash(self, number: int) -> None:
@@ -75,33 +98,48 @@ class SmallTier:
 
     def _turn(self, number: int) -> bool:
         core, store = self.cores[number], self.stores[number]
-        effects = core.turn(self.now_ms)
-        if effects.topology_changed:
-            core.follow_topology()
-        self.effects.append((number, effects))
-        self.answers.update(effects.answers)
-        self.reads.update(effects.reads)
-        is_busy = bool(effects.outbox or effects.offers or effects.topology_changed)
-        for peer, packed in effects.outbox:
-            if peer in self.cores and not {peer, number} & self.cut:
-                self.cores[peer].received(number, packed)
-        for offer in effects.offers:
-            data = core.raft.snapshot_data(offer.group, offer.index)
-            arrives = peer_is_there(self, offer.peer, number) and data is not None
-            if arrives and data is not None:
-                self.cores[offer.peer].received_snapshot(offer.group, offer.message, data)
-            core.raft.report_snapshot(offer.group, offer.peer, arrives)
+        is_busy = False
+        for effect in core.handle(BatchEnded(self.now_ms), now_s=self.now_s):
+            self.effects.append((number, effect))
+            match effect:
+                case AnswerProposals(answers=answers):
+                    self.answers.update(answers)
+                case AnswerReads(tokens=tokens):
+                    self.reads.update(tokens)
+                case ReportMismatch():
+                    self.mismatches[number] += 1
+                case SendMessages(peer=peer, packed=packed):
+                    is_busy = True
+                    if peer_is_there(self, peer, number):
+                        self.feed(peer, MessagesReceived(number, packed))
+                case SendSnapshotOffer():
+                    is_busy = True
+                    self._carry_snapshot(number, effect)
         if store.wants_sync:
             store.begin_sync()
             store.end_sync()
             is_busy = True
         return is_busy
 
+    def _carry_snapshot(self, number: int, offer: SendSnapshotOffer) -> None:
+        data = self.cores[number].raft.snapshot_data(offer.group, offer.index)
+        arrives = peer_is_there(self, offer.peer, number) and data is not None
+        if arrives and data is not None:
+            self.feed(offer.peer, SnapshotReceived(offer.group, offer.message, data))
+        self.feed(number, SnapshotDelivered(offer.group, offer.peer, arrives))
+
+    @property
+    def now_s(self) -> float:
+        return self.now_ms / 1_000
+
+    def feed(self, number: int, event: LedgerEvent | Tick) -> None:
+        self.cores[number].handle(event, now_s=self.now_s)
+
     def tick(self, count: int = 1) -> None:
         for _ in range(count):
             self.now_ms += 50
-            for core in self.cores.values():
-                core.tick(self.now_ms)
+            for number in self.cores:
+                self.feed(number, Tick())
             self.settle()
 
     def elect(self, group: int, number: int) -> LedgerCore:
@@ -112,7 +150,7 @@ class SmallTier:
                 return core
             leader = next((c for c in self.cores.values() if c.is_leader(group)), None)
             if leader is not None and leader.number not in self.cut:
-                leader.raft.transfer_leadership(group, number)
+                self.feed(leader.number, LeadershipTransferRequested(group, number))
             else:
                 core.raft.campaign(group)
             self.settle()
@@ -121,9 +159,27 @@ class SmallTier:
 
     def commit(self, number: int, group: int, body: bytes, key: str = "") -> Any:
         """Has something committed by a leader, and returns what became of it."""
-        token = self.cores[number].propose_command(group, key, body)
+        token = self.propose(number, group, body, key)
         self.settle()
         return self.answers.get(token)
+
+    def propose(self, number: int, group: int, body: bytes, key: str = "") -> int:
+        token = self.cores[number].proposals.new_token()
+        self.feed(number, CommandProposed(token, group, key, body))
+        return token
+
+    def propose_record(self, number: int, group: int, record: Record) -> int:
+        token = self.cores[number].proposals.new_token()
+        self.feed(number, RecordProposed(token, group, record))
+        return token
+
+    def read(self, number: int, group: int) -> int:
+        token = self.cores[number].proposals.new_token()
+        self.feed(number, ReadRequested(token, group))
+        return token
+
+    def was_restored(self, number: int, group: int) -> bool:
+        return (number, AnnounceRestore(group)) in self.effects
 
     def digests(self, group: int, numbers: Iterable[int] | None = None) -> set[bytes]:
         chosen = self.cores if numbers is None else numbers

@@ -19,6 +19,7 @@ from hyperscale.membership.events import (
     PushPullFailed,
     PushPullRequested,
     SendDatagram,
+    Tick,
 )
 from hyperscale.membership.messages import (
     Ack,
@@ -30,11 +31,9 @@ from hyperscale.membership.messages import (
     Nack,
     Ping,
     PingRequest,
-    PushPull,
-    PushPullReply,
     Sender,
+    View,
 )
-from hyperscale.sansio.core import Tick
 from hyperscale.wire.registry import REGISTRY
 from hyperscale.wire.roles import NODES
 from tests.membership.bench import Bench
@@ -55,16 +54,16 @@ news = st.builds(
     role=roles,
     address=addresses,
 )
-updates = st.lists(news, max_size=4).map(tuple)
+rumours = st.lists(news, max_size=4).map(tuple)
 datagrams = st.one_of(
-    st.builds(Ping, sender=senders, sequence=sequences, target=names, updates=updates),
+    st.builds(Ping, sender=senders, sequence=sequences, target=names, news=rumours),
     st.builds(
         Ack,
         sender=senders,
         sequence=sequences,
         metadata_version=numbers,
         metadata=st.binary(max_size=20),
-        updates=updates,
+        news=rumours,
     ),
     st.builds(
         PingRequest,
@@ -72,7 +71,7 @@ datagrams = st.one_of(
         sequence=sequences,
         target=names,
         target_address=addresses,
-        updates=updates,
+        news=rumours,
     ),
     st.builds(
         IndirectAck,
@@ -81,26 +80,26 @@ datagrams = st.one_of(
         target=names,
         incarnation=numbers,
         refutation=numbers,
-        updates=updates,
+        news=rumours,
     ),
-    st.builds(Nack, sender=senders, sequence=sequences, updates=updates),
-    st.builds(Gossip, sender=senders, updates=updates),
+    st.builds(Nack, sender=senders, sequence=sequences, news=rumours),
+    st.builds(Gossip, sender=senders, news=rumours),
 )
-snapshots = st.lists(
-    st.builds(MemberSnapshot, update=news, metadata_version=numbers), max_size=4
-).map(tuple)
-requests = st.builds(PushPull, sender=senders, members=snapshots)
-replies = st.builds(PushPullReply, sender=senders, members=snapshots)
+views = st.builds(
+    View,
+    sender=senders,
+    records=st.lists(
+        st.builds(MemberSnapshot, news=news, metadata_version=numbers), max_size=4
+    ).map(tuple),
+)
 events = st.one_of(
     st.builds(
         DatagramReceived, source=addresses, node=names, incarnation=numbers, datagram=datagrams
     ),
     st.just(Tick()),
     st.builds(MemberDiscovered, address=addresses),
-    st.builds(PushPullCompleted, node=names, incarnation=numbers, reply=replies),
-    st.builds(
-        PushPullRequested, node=names, incarnation=numbers, request=requests, token=st.none()
-    ),
+    st.builds(PushPullCompleted, node=names, incarnation=numbers, view=views),
+    st.builds(PushPullRequested, node=names, incarnation=numbers, view=views, token=st.none()),
     st.builds(PushPullFailed, node=names),
     st.builds(DialRefused, node=names, incarnation=numbers, address=addresses),
     st.builds(
@@ -141,14 +140,14 @@ def _follow(bench: Bench, living: set[str]) -> None:
 
 
 def _check_table(bench: Bench, living: set[str]) -> None:
-    table, lifecycle = bench.core.table, bench.core.lifecycle
-    assert {peer.node for peer in table.living} == living
-    assert {node for _, node in table._ring} == living
-    assert "self" not in table.peers
-    for peer in table.peers.values():
+    roster, judge = bench.core.roster, bench.core.judge
+    assert {peer.node for peer in roster.living} == living
+    assert {node for _, node in roster._ring} == living
+    assert "self" not in roster.peers
+    for peer in roster.peers.values():
         assert (peer.suspicion is not None) == (peer.state is MemberState.SUSPECT)
-        assert (peer.node in lifecycle.suspects) == (peer.state is MemberState.SUSPECT)
-        assert (peer.node in table.silent or peer.node in table.refused) == (
+        assert (peer.node in judge.suspects) == (peer.state is MemberState.SUSPECT)
+        assert (peer.node in roster.silent or peer.node in roster.gone) == (
             peer.state is MemberState.DEAD
         )
     assert bench.core.wake_at_s() > 0

@@ -32,7 +32,7 @@ from hyperscale.nodes.jobs import output as outputs
 from hyperscale.nodes.jobs.job_leaders import JobLeaders
 from hyperscale.nodes.jobs.output import Outputs
 from hyperscale.nodes.jobs.service import JobsService
-from hyperscale.nodes.ledger.peers import MemberPeers
+from hyperscale.nodes.ledger.tier_peers import MemberPeers
 from hyperscale.plan.status import PartStatus
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError

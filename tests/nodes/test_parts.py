@@ -22,7 +22,7 @@ from hyperscale.errors import InputError, InvariantError
 from hyperscale.health.overload import OverloadDetector, OverloadLevel
 from hyperscale.membership.messages import Gossip, Sender
 from hyperscale.nodes import load_monitor as vitals_module
-from hyperscale.nodes.datagrams import DatagramSocket, bind_datagrams
+from hyperscale.nodes.datagrams import Datagrams, bind_datagrams
 from hyperscale.nodes.http import (
     CONNECTIONS_MAX,
     HEAD_BYTES_MAX,
@@ -233,7 +233,7 @@ class Post:
         self.sockets = [bind_datagrams("127.0.0.1", 0) for _ in range(2)]
         given = (secrets, other or secrets)
         self.ends = [
-            DatagramSocket(bound, DatagramSealer(each, name, 7))
+            Datagrams(bound, DatagramSealer(each, name, 7))
             for bound, each, name in zip(self.sockets, given, "ab", strict=True)
         ]
         self.address = f"127.0.0.1:{self.sockets[1].getsockname()[1]}"
@@ -326,8 +326,8 @@ def test_a_socket_of_both_families_hears_and_reaches_the_old_one() -> None:
         both, old = bind_datagrams("::", 0), bind_datagrams("127.0.0.1", 0)
         heard: list[tuple[str, str, int, Any]] = []
         with (
-            DatagramSocket(both, DatagramSealer(None, "both", 1)) as here,
-            DatagramSocket(old, DatagramSealer(None, "old", 1)) as there,
+            Datagrams(both, DatagramSealer(None, "both", 1)) as here,
+            Datagrams(old, DatagramSealer(None, "old", 1)) as there,
         ):
             here.listen(lambda *item: heard.append(item))
             there.listen(lambda *item: heard.append(item))

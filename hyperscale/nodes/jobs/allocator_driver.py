@@ -24,8 +24,8 @@ from hyperscale.jobs.messages import (
     RequestCoresReply,
 )
 from hyperscale.ledger.core import MANAGEMENT
-from hyperscale.nodes.ledger.peers import Peers
-from hyperscale.nodes.ledger.routing import Ledger
+from hyperscale.nodes.ledger.ledger import Ledger
+from hyperscale.nodes.ledger.tier_peers import TierPeers
 from hyperscale.sansio.driver import CoreDriver
 from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.wire.calls import InboundCall
@@ -46,7 +46,7 @@ class AllocatorDriver:
         *,
         node: str,
         ledger: Ledger,
-        peers: Peers,
+        peers: TierPeers,
         tasks: TaskSupervisor,
         on_grant: _Answer,
     ) -> None:

@@ -21,7 +21,7 @@ from hyperscale.client.messages import (
 from hyperscale.errors import RunError
 from hyperscale.jobs.messages import FetchBlob
 from hyperscale.nodes.bundle_store import BundleStore, Receiving
-from hyperscale.nodes.ledger.peers import Peers
+from hyperscale.nodes.ledger.tier_peers import TierPeers
 from hyperscale.plan.limits import BUNDLE_BYTES_MAX
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError, RemoteError, RemoteErrorCode, UnreachableError
@@ -72,7 +72,9 @@ class _Upload:
 class Bundles:
     """The bundles of one manager."""
 
-    def __init__(self, directory: Path, peers: Peers, in_use: Callable[[], Iterable[str]]) -> None:
+    def __init__(
+        self, directory: Path, peers: TierPeers, in_use: Callable[[], Iterable[str]]
+    ) -> None:
         self._shelf = BundleStore(directory)
         self._peers = peers
         self._in_use = in_use  # by jobs; others are forgotten when there are too many

@@ -29,15 +29,16 @@ from hyperscale.jobs.messages import (
     RequestCoresReply,
 )
 from hyperscale.jobs.worker_events import WorkerDown, WorkerUp
-from hyperscale.ledger.core import MANAGEMENT, AppliedEntry
+from hyperscale.ledger.core import MANAGEMENT
+from hyperscale.ledger.core_events import AppliedEntry
 from hyperscale.membership.events import LIVING, MemberChanged, MemberDied, MemberState
 from hyperscale.membership.messages import ClaimedState
 from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
 from hyperscale.nodes.jobs.leader_driver import LeaderDriver
 from hyperscale.nodes.jobs.output import Outputs
-from hyperscale.nodes.ledger.local_ledger import now_ms
-from hyperscale.nodes.ledger.peers import Peers
-from hyperscale.nodes.ledger.routing import Ledger
+from hyperscale.nodes.ledger.ledger import Ledger
+from hyperscale.nodes.ledger.ledger_driver import wall_ms
+from hyperscale.nodes.ledger.tier_peers import TierPeers
 from hyperscale.nodes.member import MemberNode
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.roles import Role
@@ -57,7 +58,7 @@ class JobLeaders:
     """Exists once the node has a ledger."""
 
     def __init__(
-        self, member: MemberNode, ledger: Ledger, peers: Peers, allocator: Allocator
+        self, member: MemberNode, ledger: Ledger, peers: TierPeers, allocator: Allocator
     ) -> None:
         self.ledger = ledger
         self.output = Outputs()
@@ -126,7 +127,7 @@ class JobLeaders:
             allocator=self.allocator,
             tasks=self._member.tasks,
         )
-        driver.feed(BecameLeader(term, self._workers(), now_ms()))
+        driver.feed(BecameLeader(term, self._workers(), wall_ms()))
         driver.feed(WorkersHeld(self._held))
 
     def _lost_leadership(self, group: int) -> None:

@@ -23,7 +23,7 @@ from hyperscale.jobs.committed.state import Job, JobView, decode_job, view_of
 from hyperscale.ledger.topology import GroupState
 from hyperscale.nodes.jobs.job_leaders import JobLeaders
 from hyperscale.nodes.jobs.job_routing import ANSWER_S, JobRouting, no_such_job
-from hyperscale.nodes.ledger.local_ledger import Read
+from hyperscale.nodes.ledger.ledger import Freshness, ReadLevel
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError, RemoteError, RemoteErrorCode
 from hyperscale.wire.messages import Chunk
@@ -46,7 +46,7 @@ class JobQueries:
         group = self._routing.group_of(asked.job)
 
         async def here() -> GetJobReply:
-            await self._ledger.fresh(group, Read(asked.read))
+            await self._ledger.fresh(group, Freshness(ReadLevel(asked.read)))
             view = self._view(group, asked.job)
             if view is None:
                 record = await self._record(asked.job)

@@ -9,8 +9,8 @@ from msgspec import Struct
 from hyperscale.errors import InputError
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.jobs.committed.machine import JobMachine
-from hyperscale.nodes.ledger.peers import Peers
-from hyperscale.nodes.ledger.routing import Ledger
+from hyperscale.nodes.ledger.ledger import Ledger
+from hyperscale.nodes.ledger.tier_peers import TierPeers
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError, RemoteError, RemoteErrorCode
 from hyperscale.wire.roles import Role
@@ -21,7 +21,7 @@ _R = TypeVar("_R", bound=Struct)
 
 
 class JobRouting:
-    def __init__(self, node: str, ledger: Ledger, peers: Peers) -> None:
+    def __init__(self, node: str, ledger: Ledger, peers: TierPeers) -> None:
         self.node = node
         self.ledger = ledger
         self.peers = peers
@@ -39,7 +39,7 @@ class JobRouting:
 
     def group_of_key(self, key: str) -> int:
         """The group that owns a submission key."""
-        return self.ledger.topology.owners[self.ledger.core.slot_of(key)]
+        return self.ledger.owner_of(key)
 
     def machine(self, group: int) -> JobMachine | None:
         machine = self.ledger.machine(group)

@@ -22,9 +22,8 @@ from hyperscale.jobs.messages import (
     RequestCoresReply,
 )
 from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
-from hyperscale.nodes.ledger.local_ledger import STRONG
-from hyperscale.nodes.ledger.peers import Peers
-from hyperscale.nodes.ledger.routing import Ledger
+from hyperscale.nodes.ledger.ledger import STRONG, Ledger
+from hyperscale.nodes.ledger.tier_peers import TierPeers
 from hyperscale.sansio.driver import CoreDriver
 from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.wire.errors import CallError
@@ -45,7 +44,7 @@ class LeaderDriver:
         leader: JobLeader,
         *,
         ledger: Ledger,
-        peers: Peers,
+        peers: TierPeers,
         allocator: AllocatorDriver,
         tasks: TaskSupervisor,
     ) -> None:

@@ -17,8 +17,8 @@ from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.topology import NodeState
 from hyperscale.membership.events import LIVING, Member
 from hyperscale.nodes.jobs.job_routing import ANSWER_S, JobRouting
-from hyperscale.nodes.ledger.operator import drain
 from hyperscale.nodes.ledger.operator_messages import ChangeMemberReply
+from hyperscale.nodes.ledger.operator_requests import drain
 from hyperscale.nodes.member import MemberNode
 from hyperscale.nodes.messages import metadata_of
 from hyperscale.wire.calls import InboundCall

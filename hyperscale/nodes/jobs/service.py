@@ -21,8 +21,8 @@ from hyperscale.nodes.jobs.job_routing import JobRouting
 from hyperscale.nodes.jobs.node_requests import NodeRequests
 from hyperscale.nodes.jobs.submissions import Submissions
 from hyperscale.nodes.ledger.errors import OutcomeUnknownError, UnavailableError
+from hyperscale.nodes.ledger.ledger import Ledger
 from hyperscale.nodes.ledger.ledger_service import LedgerService
-from hyperscale.nodes.ledger.routing import Ledger
 from hyperscale.nodes.member import MemberNode, NodeService
 from hyperscale.nodes.metrics import Family, gauge
 from hyperscale.wire.calls import InboundCall

@@ -29,7 +29,7 @@ from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
 from hyperscale.nodes.jobs.bundles import Bundles
 from hyperscale.nodes.jobs.job_queries import JobQueries
 from hyperscale.nodes.jobs.job_routing import JobRouting
-from hyperscale.nodes.ledger.local_ledger import STRONG
+from hyperscale.nodes.ledger.ledger import STRONG
 from hyperscale.plan.problems import plan_problem
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError, RemoteErrorCode

@@ -1,14 +1,12 @@
-"""The ledger's numbers, as Prometheus reads them."""
+"""The ledger's metrics for Prometheus."""
 
-from typing import TYPE_CHECKING
-
+from hyperscale.ledger.core_events import RaftRole
+from hyperscale.nodes.ledger.ledger import Ledger
 from hyperscale.nodes.metrics import Family, counter, gauge
 
-if TYPE_CHECKING:
-    from hyperscale.nodes.ledger.local_ledger import LocalLedger
 
-
-def collect(ledger: "LocalLedger") -> list[Family]:
+def collect(ledger: Ledger) -> list[Family]:
+    """Return the metrics of a node's ledger."""
     core = ledger.core
     groups = [(str(group), core.raft.standing(group)) for group in core.replicas]
     transactions, rows, written, sync = ledger.store.figures()
@@ -18,7 +16,7 @@ def collect(ledger: "LocalLedger") -> list[Family]:
         gauge(
             "ledger_is_leader",
             "Whether this node leads a group",
-            *((_of(g), float(s[2] == "leader")) for g, s in groups),
+            *((_of(g), float(s[2] == RaftRole.LEADER)) for g, s in groups),
         ),
         gauge(
             "ledger_apply_lag",
@@ -33,17 +31,17 @@ def collect(ledger: "LocalLedger") -> list[Family]:
         counter(
             "ledger_commits_total",
             "Commands committed by this node as leader",
-            *((_of(str(group)), count) for group, count in ledger.commands.items()),
+            *((_of(str(group)), count) for group, count in ledger.commits.items()),
         ),
         counter(
             "ledger_hash_mismatch_total",
             "States unlike the leader's",
-            ({}, core.mismatches_total),
+            ({}, ledger.driver.mismatches_total),
         ),
         counter(
             "ledger_stamps_ignored_total",
             "Entries stamped over a minute ahead",
-            ({}, core.ignored_stamps_total),
+            ({}, core.clock.ignored_total),
         ),
         counter("ledger_transactions_total", "Transactions written", ({}, transactions)),
         counter("ledger_rows_total", "Rows written", ({}, rows)),

@@ -1,4 +1,4 @@
-"""The ledger as a part of a node: its directory, its way to a tier, its end."""
+"""The ledger service of a node: its data directory, joining a tier, running, leaving."""
 
 import asyncio
 import logging
@@ -6,180 +6,187 @@ import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
 
 from hyperscale._native import LedgerError, LedgerStore
 from hyperscale.errors import InputError, RunError
-from hyperscale.ledger.core import FOLLOWED, LedgerCore, Limits
+from hyperscale.ledger.core import FOLLOWED, LedgerCore, LedgerLimits
+from hyperscale.ledger.core_events import LeadershipTransferRequested, LedgerFounded, LedgerJoined
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.topology import NodeState
 from hyperscale.membership.events import Member
 from hyperscale.nodes.identity import remember_name
-from hyperscale.nodes.ledger.group_maintenance import Managing
-from hyperscale.nodes.ledger.join import Belonging, Joining
+from hyperscale.nodes.ledger.ledger import Ledger
+from hyperscale.nodes.ledger.ledger_driver import LedgerDriver, wall_ms
+from hyperscale.nodes.ledger.ledger_join import LedgerIdentity, LedgerJoin
 from hyperscale.nodes.ledger.ledger_metrics import collect
-from hyperscale.nodes.ledger.local_ledger import now_ms
-from hyperscale.nodes.ledger.operator import Operator
-from hyperscale.nodes.ledger.peers import MemberPeers
-from hyperscale.nodes.ledger.routing import Ledger, answer_ledger
+from hyperscale.nodes.ledger.maintenance_driver import MaintenanceDriver
+from hyperscale.nodes.ledger.operator_requests import OperatorRequests
+from hyperscale.nodes.ledger.peer_requests import OpenLedger, answer_peers
+from hyperscale.nodes.ledger.tier_peers import MemberPeers
 from hyperscale.nodes.member import MemberNode, NodeService
 from hyperscale.nodes.messages import AnnouncedLoad, metadata_of
 from hyperscale.nodes.metrics import Family
 from hyperscale.wire.handlers import Handlers
 
-_HAND_OVER_S = 1.0
-_FORGET_FIRST_S = 5.0
-_FORGET_S = 3600.0
-_GONE = "it takes no part any more; with an empty data directory it joins as a new manager"
+LAYOUT_VERSION: Final = 2
+"""Of what a data directory holds: records, snapshots and history rows. Raise it by one whenever
+this version could misread what an earlier one wrote."""
+_LAYOUT = "layout"
+_LEAVE_S = 1.0
+_PRUNE_FIRST_S = 5.0
+_PRUNE_S = 3600.0
+_GONE = "this node takes no part any more; with an empty data directory it joins as a new one"
 
 _log = logging.getLogger("hyperscale.ledger")
 
 
+class LedgerSettings(Struct, frozen=True, kw_only=True):
+    """How a node runs its ledger."""
+
+    founders: int
+    make_machine: Callable[[int], Machine]
+    key_slot_of: Callable[[str], int]
+    live_jobs: Callable[[Machine], int]
+    """Returns how many jobs of a group have not ended."""
+    limits: LedgerLimits | None = None
+    history_days: float = 30.0
+
+
 class LedgerService(NodeService):
-    """Holds the node's `Ledger`, once there is one."""
+    """Opens the store of a node, joins a ledger and runs it."""
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        founders: int,
-        make_machine: Callable[[int], Machine],
-        slot_of: Callable[[str], int],
-        live_jobs: Callable[[Machine], int],
-        limits: Limits | None = None,
-        history_days: float = 30.0,
-    ) -> None:
-        self.ledger: Ledger | None = None
+    def __init__(self, directory: Path, settings: LedgerSettings) -> None:
         self.on_ledger: list[Callable[[Ledger], None]] = []
-        """Told once there is one, before it does anything."""
+        """Called once the node has a ledger, before the ledger does anything."""
         self._directory = directory
-        self._founders = founders
-        self._make_machine = make_machine
-        self._slot_of = slot_of
-        self._count_live = live_jobs
-        self._limits = limits
-        self._history_ms = int(history_days * 24 * 3600 * 1000)
+        self._settings = settings
         self._store: LedgerStore | None = None
-        self._is_gone = False
+        self._open_ledger: OpenLedger | None = None
+        self._maintenance: MaintenanceDriver | None = None
+        self._is_gone_logged = False
 
-    def require(self) -> Ledger:
-        """The ledger; `RunError` while this node has none."""
-        if self.ledger is None:
+    @property
+    def ledger(self) -> Ledger | None:
+        """The ledger; None while this node has not joined one."""
+        return None if self._open_ledger is None else self._open_ledger.ledger
+
+    def require(self) -> OpenLedger:
+        """Return the open ledger; raise `RunError` while this node has none."""
+        if self._open_ledger is None:
             raise RunError(
                 "this node has not joined its ledger yet",
-                hint="a new tier waits for all the managers it is to begin with",
+                hint="a new tier starts when as many managers are up as it is founded with",
             )
-        return self.ledger
+        return self._open_ledger
 
-    # -- NodeService ----------------------------------------------------------------------
+    # -- NodeService --------------------------------------------------------------------------
 
     def attach(self, member: MemberNode, handlers: Handlers) -> None:
         remember_name(self._directory.parent, member.node_id)
-        try:
-            self._store = LedgerStore(self._directory)
-        except LedgerError as error:
-            raise InputError(
-                str(error),
-                hint="a full disk needs room. One directory serves one node: stop the other "
-                "process, or give another --data-dir. A damaged one can be moved away: the node "
-                "then joins as a new one",
-            ) from error
-        except OSError as error:
-            raise InputError(f"{self._directory}: {error.strerror or error}") from error
+        self._store = _open_store(self._directory)
         self._member = member
         self.peers = MemberPeers(member.server, member, member.server.local.role, _is_fit)
-        self._belonging = Belonging(self._store)
-        self._joining = Joining(
-            self._belonging,
+        self._identity = LedgerIdentity(self._store)
+        self._join = LedgerJoin(
+            self._identity,
             self.peers,
             name=member.node_id,
             domain=member.config.node.failure_domain or member.node_id,
-            founders=self._founders,
+            founders=self._settings.founders,
             ledger=lambda: self.ledger,
         )
-        self._joining.answer(handlers)
-        answer_ledger(handlers, lambda: self.ledger)
-        Operator(self.require).answer(handlers)
+        self._join.answer(handlers)
+        answer_peers(handlers, lambda: self._open_ledger)
+        OperatorRequests(self.require).answer(handlers)
 
     async def start(self) -> None:
-        if self._belonging.ledger:
+        if self._identity.ledger:
             self._open()
         else:
-            self._member.tasks.spawn(self._join(), "ledger-join")
+            self._member.tasks.spawn(self._join_ledger(), "ledger-join")
 
-    async def _join(self) -> None:
-        topology = await self._joining.found_or_join()
-        ledger = self._open()
-        if topology is not None:
-            ledger.core.found(topology)
-        elif not ledger.core.replicas:
-            ledger.core.join(0)
-        ledger.wake()
+    async def _join_ledger(self) -> None:
+        topology = await self._join.found_or_join()
+        driver = self._open().driver
+        driver.feed(LedgerJoined() if topology is None else LedgerFounded(topology))
         self._member.announce()
 
     def _open(self) -> Ledger:
         assert self._store is not None
+        settings, tasks = self._settings, self._member.tasks
         core = LedgerCore(
-            self._belonging.number,
+            self._identity.number,
             self._store,
-            make_machine=self._make_machine,
-            slot_of=self._slot_of,
+            make_machine=settings.make_machine,
+            key_slot_of=settings.key_slot_of,
             seed=secrets.randbits(63),
-            limits=self._limits,
+            limits=settings.limits,
             images=self._store.load(),
             followed=int(dict(self._store.meta()).get(FOLLOWED, b"0")),
+            first_tick_at_s=asyncio.get_running_loop().time(),
         )
-        ledger = Ledger(self._belonging.ledger, core, self._store, self.peers)
-        self.ledger = ledger
+        driver = LedgerDriver(self._identity.ledger, core, self._store, self.peers, tasks)
+        ledger = Ledger(driver)
+        found = OpenLedger(ledger)
+        self._open_ledger = found
         ledger.hooks.topology.append(self._member.announce)
-        ledger.hooks.topology.append(self._tell_if_gone)
-        self._tell_if_gone()
-        for told in self.on_ledger:
-            told(ledger)
-        managing = Managing(ledger, self._count_live)
-        self._member.tasks.spawn(ledger.run(), "ledger")
-        self._member.tasks.spawn(managing.run(), "ledger-managing")
-        self._member.tasks.spawn(self._forget(ledger), "ledger-forget")
+        ledger.hooks.topology.append(self._warn_if_gone)
+        self._warn_if_gone()
+        for hook in self.on_ledger:
+            hook(ledger)
+        self._maintenance = MaintenanceDriver(found, settings.live_jobs)
+        driver.start()
+        found.history.start()
+        self._maintenance.start()
+        tasks.spawn(self._prune_history(self._store), "ledger-prune")
         return ledger
 
-    def _tell_if_gone(self) -> None:
-        """Once in each life, also to whoever starts it again and wonders."""
+    def _warn_if_gone(self) -> None:
+        """Warn, once per process, that this node was removed from its ledger."""
         assert self.ledger is not None
-        own = self.ledger.topology.nodes.get(self._belonging.number)
-        if own is not None and own.state is NodeState.GONE and not self._is_gone:
-            self._is_gone = True
+        own = self.ledger.topology.nodes.get(self._identity.number)
+        if own is not None and own.state is NodeState.GONE and not self._is_gone_logged:
+            self._is_gone_logged = True
             _log.warning("ledger.gone", extra={"number": own.number, "detail": _GONE})
 
-    async def _forget(self, ledger: Ledger) -> None:
-        """Lets history go that is older than it is to be kept."""
-        await asyncio.sleep(_FORGET_FIRST_S)  # entries that are applied again bring rows again
+    async def _prune_history(self, store: LedgerStore) -> None:
+        """Delete history rows that are older than they are to be kept."""
+        kept_ms = int(self._settings.history_days * 24 * 3600 * 1000)
+        await asyncio.sleep(_PRUNE_FIRST_S)  # entries applied again after a start bring rows again
         while True:
-            ledger.store.prune_history(now_ms() - self._history_ms)
-            await asyncio.sleep(_FORGET_S)
+            store.prune_history(wall_ms() - kept_ms)
+            await asyncio.sleep(_PRUNE_S)
 
     async def leave(self) -> None:
-        """Others lead on at once, instead of after an election."""
+        """Transfer the leaderships of this node, so that no group has to wait for an election."""
         ledger = self.ledger
         if ledger is None:
             return
-        handed_over = asyncio.Event()
-        ledger.hooks.following.append(lambda _group: handed_over.set())
-        for group in tuple(ledger.leading()):
-            with suppress(LedgerError):  # it is gone since
-                voters = ledger.core.raft.seats(group)[0]
-                fit = [n for n in voters if self.peers.is_fit(ledger.name_of(n))]
-                others = [number for number in fit if number != ledger.core.number]
-                if others:
-                    ledger.core.raft.transfer_leadership(group, others[0])
-        ledger.wake()
+        core = ledger.core
+        is_following = asyncio.Event()
+        ledger.hooks.following.append(lambda _group: is_following.set())
+        for group in tuple(core.leading):
+            others = [
+                number
+                for number in core.raft.seats(group)[0]
+                if number != core.number and self.peers.is_fit(ledger.driver.name_of(number))
+            ]
+            if others:
+                ledger.driver.feed(LeadershipTransferRequested(group, others[0]))
         with suppress(TimeoutError):
-            async with asyncio.timeout(_HAND_OVER_S):
-                while ledger.leading() and len(ledger.topology.nodes) > 1:
-                    handed_over.clear()
-                    await handed_over.wait()
+            async with asyncio.timeout(_LEAVE_S):
+                while core.leading and len(ledger.topology.nodes) > 1:
+                    is_following.clear()
+                    await is_following.wait()
 
     async def stop(self) -> None:
-        if self.ledger is not None:
-            await self.ledger.close()
+        if self._maintenance is not None:
+            self._maintenance.stop()
+        if self._open_ledger is not None:
+            await self._open_ledger.driver.close()
         elif self._store is not None:
             self._store.close()
 
@@ -190,8 +197,7 @@ class LedgerService(NodeService):
     def why_not_ready(self) -> tuple[str, ...]:
         if self.ledger is None:
             return ("has not joined its ledger",)
-        topology = self.ledger.topology
-        if not any(topology.owners):
+        if not any(self.ledger.topology.owners):
             return ("its ledger has no groups yet",)
         return ()
 
@@ -199,12 +205,36 @@ class LedgerService(NodeService):
         return [] if self.ledger is None else collect(self.ledger)
 
 
+def _open_store(directory: Path) -> LedgerStore:
+    """Open the store of a data directory; refuse one that another version wrote."""
+    try:
+        store = LedgerStore(directory)
+    except LedgerError as error:
+        raise InputError(
+            str(error),
+            hint="a full disk needs room; a directory serves one process: stop the other, or give "
+            "another --data-dir; a damaged directory can be moved away: the node then joins as a "
+            "new one",
+        ) from error
+    except OSError as error:
+        raise InputError(f"{directory}: {error.strerror or error}") from error
+    meta = dict(store.meta())
+    if not meta and not store.load():
+        store.put_meta(_LAYOUT, str(LAYOUT_VERSION).encode())
+    elif (layout := meta.get(_LAYOUT, b"1").decode()) != str(LAYOUT_VERSION):
+        store.close()
+        raise InputError(
+            f"{directory} has layout {layout} of another version of Hyperscale; this version "
+            f"reads layout {LAYOUT_VERSION}",
+            hint="run the version that wrote it, or give an empty --data-dir",
+        )
+    return store
+
+
 _MAY_LEAD = frozenset({AnnouncedLoad.HEALTHY, AnnouncedLoad.BUSY})
 
 
 def _is_fit(member: Member) -> bool:
-    """A node that is overloaded or leaving should not lead."""
+    """Return True if a node may lead: it is neither overloaded nor leaving."""
     metadata = metadata_of(member.metadata)
-    return metadata is None or (
-        metadata.is_ready and metadata.overload in {AnnouncedLoad.HEALTHY, AnnouncedLoad.BUSY}
-    )
+    return metadata is None or (metadata.is_ready and metadata.overload in _MAY_LEAD)

@@ -67,7 +67,7 @@ def test_a_failing_disk_stops_its_node_and_the_group_goes_on(
         until(lambda: load.commits > before + 30, what="the others go on")
         load.check()
         said = tier.nodes[victim].output()
-        assert said.count('"ledger.failed"') == 1, said
+        assert said.count('"node.failed"') == 1, said
         assert re.search(
             r"hyperscale: the ledger could not be written or read: .*(disk|full)", said
         )

@@ -73,6 +73,6 @@ def test_who_was_away_gets_a_history_larger_than_a_message(cluster: NodeCluster)
         if name != away:
             asked(tier.addresses, Compact(), CompactReply, tier.names.index(name))
     tier.start(away)
-    until(lambda: "history.pulled" in tier.nodes[away].output(), what="the rows are here")
+    until(lambda: "history.fetched" in tier.nodes[away].output(), what="the rows are here")
     for node in tier.nodes.values():
         assert "over its class" not in node.output()

@@ -80,8 +80,7 @@ class ClientProgram:
         self.is_active = True
         self.probes: list[tuple[str, str]] = []
         """(key, node) still to be submitted, one after another, until answered."""
-        first_s = desk.every_s * host.world.rng.random()
-        self._next_s: float | None = host.world.now_s + first_s
+        self._next_s = host.world.now_s + desk.every_s * host.world.rng.random()
         self._calls: dict[int, Callable[[Any], None]] = {}
         self._count = 0
         self._is_busy = False
@@ -106,22 +105,21 @@ class ClientProgram:
 
     def wake(self, now_s: float) -> None:
         if self._is_busy:
-            self._next_s = None
+            self._next_s = float("inf")
         elif self.probes:
             self._probe()
         elif self.is_active:
             self._act(now_s)
         else:
-            self._next_s = None
+            self._next_s = float("inf")
 
-    def wake_at_s(self) -> float | None:
-        return None if self._is_busy else self._next_s
+    def wake_at_s(self) -> float:
+        return float("inf") if self._is_busy else self._next_s
 
     def probe(self, probes: list[tuple[str, str]]) -> None:
         self.is_active = False
         self.probes = probes
-        soon_s = self.host.world.now_s + 0.05
-        self._next_s = soon_s if self._next_s is None else min(self._next_s, soon_s)
+        self._next_s = min(self._next_s, self.host.world.now_s + 0.05)
         self.host.settle()
 
     # -- operations -----------------------------------------------------------------------

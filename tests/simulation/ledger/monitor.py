@@ -103,12 +103,12 @@ class LedgerMonitor(Monitor, Observer):
 
     def after(self, host: Host) -> None:
         program = host.program
-        if not isinstance(program, LedgerProgram) or not program.standings:
+        if not isinstance(program, LedgerProgram) or not program.roles:
             return
-        standings, program.standings = program.standings, []
-        for standing in standings:
-            if standing.is_leader:
-                self._leads(program.core_number, standing.group, standing.term)
+        roles, program.roles = program.roles, []
+        for role in roles:
+            if role.is_leader:
+                self._leads(program.core_number, role.group, role.term)
 
     def _leads(self, number: int, group: int, term: int) -> None:
         leaders = self._group(group).leaders

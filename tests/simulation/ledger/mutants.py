@@ -13,7 +13,7 @@ import msgspec
 from hyperscale._native import GroupImage, WriteBatch
 from hyperscale.jobs.committed.events import PartEnded, decode, encode
 from hyperscale.jobs.committed.machine import Applied, JobMachine
-from hyperscale.ledger.core import Effects
+from hyperscale.ledger.core import PassOutput
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.records import Command, Record
 from hyperscale.ledger.replica import EntryResult, Replica
@@ -40,10 +40,10 @@ REAL = Mutant(name="none")
 class Hasty(ObservedCore):
     """Messages leave before what they promise is on disk."""
 
-    def _take(self, turn: Any, effects: Effects) -> None:
-        super()._take(turn, effects)
-        while self._writes:
-            self.raft.persisted(self._writes.popleft()[1])
+    def _take(self, turn: Any, out: PassOutput) -> None:
+        super()._take(turn, out)
+        while self.disk.unconfirmed:
+            self.raft.persisted(self.disk.unconfirmed.popleft()[1])
 
 
 class Forgetful(CrashableStore):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hyperscale.ledger.core import Effects, LedgerCore
+from hyperscale.ledger.core import LedgerCore, PassOutput
 from hyperscale.ledger.replica import EntryResult
 
 
@@ -50,17 +50,17 @@ class ObservedCore(LedgerCore):
         if image.snapshot[0] == 1:
             self.observer.born(self, image.group)
 
-    def _apply(self, replica: Any, entry: Any, effects: Effects) -> None:
+    def _apply(self, replica: Any, entry: Any, out: PassOutput) -> None:
         self.last_reply = None
-        super()._apply(replica, entry, effects)
+        super()._apply(replica, entry, out)
         index, term, _, data = entry
         self.observer.applied(self, replica.group, index, term, data)
 
-    def _note(self, replica: Any, outcome: EntryResult, effects: Effects) -> None:
+    def _note(self, replica: Any, outcome: EntryResult, out: PassOutput) -> None:
         self.last_reply = outcome.reply
-        super()._note(replica, outcome, effects)
+        super()._note(replica, outcome, out)
 
-    def _take(self, turn: Any, effects: Effects) -> None:
+    def _take(self, turn: Any, out: PassOutput) -> None:
         if (write := turn.write) is not None:
             for group, _, entries, _ in write.groups:
                 self.observer.wrote(group, entries)
@@ -69,7 +69,7 @@ class ObservedCore(LedgerCore):
                 self.seats[group].append((index, seats[0], seats[1]))
         for group, index, _ in turn.restored:
             self._seated(group, index)
-        known = len(effects.restored)
-        super()._take(turn, effects)
-        for group in effects.restored[known:]:
+        known = len(out.restored)
+        super()._take(turn, out)
+        for group in out.restored[known:]:
             self.observer.restored(self, group)

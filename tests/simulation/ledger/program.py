@@ -12,7 +12,25 @@ from typing import Any
 from hyperscale._native import LedgerError
 from hyperscale.errors import HyperscaleError
 from hyperscale.jobs.committed.keys import slot_of
-from hyperscale.ledger.core import FOLLOWED, MANAGEMENT, Effects
+from hyperscale.ledger.core import FOLLOWED, MANAGEMENT, TICK_S
+from hyperscale.ledger.core_events import (
+    AnnounceRole,
+    AnswerProposals,
+    AnswerReads,
+    BatchEnded,
+    DropMessages,
+    GroupRole,
+    LeadershipTransferRequested,
+    LedgerEffect,
+    LedgerEvent,
+    LedgerJoined,
+    MessagesReceived,
+    ReportMismatch,
+    SendMessages,
+    SendSnapshotOffer,
+    SnapshotDelivered,
+    SnapshotReceived,
+)
 from hyperscale.ledger.topology import (
     GroupDraining,
     GroupState,
@@ -22,15 +40,15 @@ from hyperscale.ledger.topology import (
     NodeState,
     encode_decision,
 )
+from hyperscale.sansio.core import Tick
 from tests.simulation import network
 from tests.simulation.kernel import Host
-from tests.simulation.ledger.duties import Duties
 from tests.simulation.ledger.errands import Errands
+from tests.simulation.ledger.maintenance import Maintenance
 from tests.simulation.ledger.observed import ObservedCore
 from tests.simulation.ledger.routing import CALL_S, UNKNOWN, Answer, Command, Router
 from tests.simulation.ledger.tier import Tier
 
-TICK_S = 0.05
 SNAPSHOT_S = 1.0
 
 VOTE = b"\x08\x06\x10"
@@ -58,11 +76,11 @@ class LedgerProgram:
         host.disk.sync()
         self.core: ObservedCore | None = None
         self.router: Router | None = None
-        self.standings: list[Any] = []
+        self.roles: list[GroupRole] = []
         """Since the monitor last took them."""
         self._errands = Errands(host, self.store)
         self._pulling: set[int] = set()
-        self._tick_at_s = host.world.now_s + TICK_S * host.world.rng.random()
+        self._first_tick_at_s = host.world.now_s + TICK_S * host.world.rng.random()
         self._old_snapshots: dict[int, bytes] = {}
         self._has_exited = False
 
@@ -81,11 +99,12 @@ class LedgerProgram:
             number,
             self.store,
             make_machine=lambda group: self.tier.machine("sim", group),
-            slot_of=slot_of,
+            key_slot_of=slot_of,
             seed=self.host.world.rng.getrandbits(63),
             limits=self.tier.limits,
             images=self.store.images(),
             followed=int(self.store.meta.get(FOLLOWED, b"0")),
+            first_tick_at_s=max(self._first_tick_at_s, now_s),
             observer=self.tier.observer,
         )
         self.core = core
@@ -96,12 +115,13 @@ class LedgerProgram:
             self.tier.observer,
             acks_early=self.tier.acks_early,
         )
-        duties = Duties(self.host, self.tier, self.store, core, self._errands, self.router)
-        if MANAGEMENT not in core.replicas:
-            core.join(MANAGEMENT)
+        maintenance = Maintenance(
+            self.host, self.tier, self.store, core, self._errands, self.router
+        )
+        self._feed(LedgerJoined())
         self._turn(now_s)
         if self.tier.manages:
-            duties.begin()
+            maintenance.begin()
 
     def _join(self, now_s: float) -> None:
         """Asks anyone for a number until there is one, under a name that outlives this process."""
@@ -141,12 +161,7 @@ class LedgerProgram:
             return
         router.heard_from[number] = source
         if kind == "raft":
-            try:
-                core.received(number, rest[0])
-            except LedgerError as error:
-                if not str(error).startswith("malformed"):
-                    self.host.world.fail(f"{self.host.address}: {error}")
-                return  # for a node that lived here before
+            self._feed(MessagesReceived(number, rest[0]))
             self._turn(now_s)
         else:
             self._pull(source, *rest)
@@ -170,15 +185,20 @@ class LedgerProgram:
 
     def wake(self, now_s: float) -> None:
         self._errands.wake(now_s)
-        if self._tick_at_s <= now_s:
-            self._tick_at_s = max(self._tick_at_s + TICK_S, now_s + TICK_S / 2)
-            if self.core is not None:
-                self.core.tick(self.host.wall_ms())
+        tick_at_s = None if self.core is None else self.core.wake_at_s()
+        if tick_at_s is not None and tick_at_s <= now_s:
+            self._feed(Tick())
         self._turn(now_s)
 
     def wake_at_s(self) -> float:
-        errand_at_s = self._errands.wake_at_s()
-        return self._tick_at_s if errand_at_s is None else min(self._tick_at_s, errand_at_s)
+        tick_at_s = None if self.core is None else self.core.wake_at_s()
+        wakes_s = (tick_at_s, self._errands.wake_at_s())
+        return min((at_s for at_s in wakes_s if at_s is not None), default=float("inf"))
+
+    def _feed(self, event: LedgerEvent | Tick) -> None:
+        assert self.core is not None
+        for effect in self.core.handle(event, now_s=self.host.world.now_s):
+            self._perform(effect)
 
     # -- the loop -------------------------------------------------------------------------
 
@@ -188,13 +208,9 @@ class LedgerProgram:
             self._sync()
             return
         try:
-            for _ in range(10):
-                effects = core.turn(self.host.wall_ms())
-                if effects.topology_changed:
-                    core.follow_topology()
-                self._perform(effects)
-                if not effects.topology_changed:
-                    break
+            self._feed(BatchEnded(self.host.wall_ms()))
+            if self.router is not None:
+                self.router.answer_sessions()
         except LedgerError as error:
             if not self.store.has_failed:
                 self.host.world.fail(f"{self.host.address}: {error}")
@@ -225,23 +241,28 @@ class LedgerProgram:
 
         world.after(delay_s, synced)
 
-    def _perform(self, effects: Effects) -> None:
-        for peer, packed in effects.outbox:
-            if VOTE in packed and self.core is not None:
-                self.tier.observer.voted(self.core, packed)
-                self._maybe_crash()
-            self._send(peer, ("raft", self.core_number, packed))
-        for offer in effects.offers:
-            self._offer(offer)
-        self.standings.extend(effects.standings)
-        for standing in effects.standings:
-            self.host.note("STANDS", standing)
-        if self.router is not None:
-            self.router.take(effects)
-        if effects.mismatches:
-            self.host.world.fail(
-                f"{self.host.address}: replicas of {effects.mismatches} differ from their leaders"
-            )
+    def _perform(self, effect: LedgerEffect) -> None:
+        assert self.core is not None
+        assert self.router is not None
+        match effect:
+            case SendMessages(peer=peer, packed=packed):
+                if VOTE in packed:
+                    self.tier.observer.voted(self.core, packed)
+                    self._maybe_crash()
+                self._send(peer, ("raft", self.core_number, packed))
+            case SendSnapshotOffer():
+                self._offer(effect)
+            case AnnounceRole(role=role):
+                self.roles.append(role)
+                self.host.note("ROLE", role)
+            case AnswerProposals() | AnswerReads():
+                self.router.answer(effect)
+            case ReportMismatch(group=group):
+                self.host.world.fail(
+                    f"{self.host.address}: the replica of group {group} differs from its leader's"
+                )
+            case DropMessages(reason=reason):
+                self.host.note("DROP", reason)  # for a node that lived here before
 
     def _maybe_crash(self) -> None:
         world, host, life = self.host.world, self.host, self.host.life
@@ -261,10 +282,9 @@ class LedgerProgram:
 
     def _offer(self, offer: Any) -> None:
         assert self.core is not None
-        raft = self.core.raft
         self._send(offer.peer, ("offer", self.core_number, offer.group, offer.index, offer.message))
         self._errands.after(
-            SNAPSHOT_S, lambda: raft.report_snapshot(offer.group, offer.peer, False)
+            SNAPSHOT_S, lambda: self._feed(SnapshotDelivered(offer.group, offer.peer, False))
         )
 
     def _pull(self, source: str, group: int, index: int, message: bytes) -> None:
@@ -275,7 +295,7 @@ class LedgerProgram:
         def pulled(data: Any) -> None:
             self._pulling.discard(group)
             if isinstance(data, bytes) and self.core is not None:
-                self.core.received_snapshot(group, message, data)
+                self._feed(SnapshotReceived(group, message, data))
 
         self._errands.ask(source, ("snapshot", group, index, self.core_number), pulled, SNAPSHOT_S)
 
@@ -304,7 +324,7 @@ class LedgerProgram:
     def _snapshot(self, group: int, index: int, receiver: int) -> bytes | None:
         assert self.core is not None
         data = self.core.raft.snapshot_data(group, index)
-        self.core.raft.report_snapshot(group, receiver, data is not None)
+        self._feed(SnapshotDelivered(group, receiver, data is not None))
         if self.tier.stale_snapshots and data is not None:
             return self._old_snapshots.setdefault(group, data)
         return data
@@ -357,7 +377,7 @@ class LedgerProgram:
         core = self.core
         if core is not None and core.is_leader(group):
             voters = core.raft.seats(group)[0]
-            core.raft.transfer_leadership(group, voters[position % len(voters)])
+            self._feed(LeadershipTransferRequested(group, voters[position % len(voters)]))
             self._turn(self.host.world.now_s)
             self.host.settle()
 

@@ -1,6 +1,6 @@
 """How commands and reads find their way in a simulated tier.
 
-On virtual time what `hyperscale.nodes.ledger.routing` does with sockets: a command is committed
+On virtual time what `hyperscale.nodes.ledger.ledger` does with sockets: a command is committed
 by whoever leads its group, and passed on there from anywhere; a strong read waits for the leader
 to vouch for it, a session read for what its caller has seen.
 """
@@ -11,7 +11,17 @@ from typing import Any
 
 from hyperscale.jobs.committed.keys import slot_of
 from hyperscale.jobs.committed.machine import JobMachine
-from hyperscale.ledger.core import MANAGEMENT, Effects, LedgerCore, Superseded, Unknown
+from hyperscale.ledger.core import MANAGEMENT, LedgerCore
+from hyperscale.ledger.core_events import (
+    AnswerProposals,
+    AnswerReads,
+    CommandProposed,
+    LedgerEvent,
+    ProposalFailure,
+    ProposalResult,
+    ReadRequested,
+    RecordProposed,
+)
 from hyperscale.ledger.records import Record, decode_record, encode_record
 from hyperscale.ledger.replica import EntryResult
 from hyperscale.ledger.topology import NO_GROUP
@@ -64,20 +74,23 @@ class Router:
         self._acks_early = acks_early
         self.heard_from: dict[int, str] = {}
         """Addresses of nodes whose number the topology may not name yet."""
-        self._answers: dict[int, Callable[[EntryResult | Superseded | Unknown], None]] = {}
+        self._answers: dict[int, Callable[[ProposalResult], None]] = {}
         self._reads: dict[int, Callable[[], None]] = {}
         self._sessions: list[tuple[int, int, Callable[[], None]]] = []
 
-    def take(self, effects: Effects) -> None:
-        """Tells whoever waited for what a turn of the core has decided."""
-        for token, outcome in effects.answers:
-            if (told := self._answers.pop(token, None)) is not None:
-                told(outcome)
-        for token in effects.reads:
-            if (read := self._reads.pop(token, None)) is not None:
-                read()
-        if self._sessions:
-            self._tell_sessions()
+    def answer(self, effect: AnswerProposals | AnswerReads) -> None:
+        """Tell the callers what became of their proposals, or that they may read."""
+        if isinstance(effect, AnswerProposals):
+            for token, result in effect.answers:
+                if (told := self._answers.pop(token, None)) is not None:
+                    told(result)
+        else:
+            for token in effect.tokens:
+                if (read := self._reads.pop(token, None)) is not None:
+                    read()
+
+    def _feed(self, event: LedgerEvent) -> None:
+        self._core.handle(event, now_s=self._host.world.now_s)
 
     def address_of(self, number: int) -> str:
         return self._core.topology.name_of(number) or self.heard_from.get(number, "")
@@ -97,11 +110,12 @@ class Router:
             leader = self.address_of(core.leader_of(group))
             told(("refused", "not leader", leader if leader != self._host.address else ""))
             return
+        token = core.proposals.new_token()
         if command.is_record:
-            token = core.propose_encoded(group, command.body)
+            self._feed(RecordProposed(token, group, decode_record(command.body)))
         else:
-            token = core.propose_command(group, command.key, command.body)
-        data = core._queued[group][-1][1]
+            self._feed(CommandProposed(token, group, command.key, command.body))
+        data = core.proposals.queued[group][-1][1]
         if self._acks_early:
             reply = _early_reply(core, group, data)
             outcome = EntryResult(core.raft.standing(group)[4] + 1, reply=reply)
@@ -113,12 +127,12 @@ class Router:
         self,
         group: int,
         data: bytes,
-        outcome: EntryResult | Superseded | Unknown,
+        outcome: ProposalResult,
         told: Told,
     ) -> None:
-        if isinstance(outcome, Superseded):
+        if outcome is ProposalFailure.SUPERSEDED:
             told(("refused", "not leader", ""))
-        elif isinstance(outcome, Unknown):
+        elif isinstance(outcome, ProposalFailure):
             told(UNKNOWN)
         else:
             self._observer.acknowledged(self._core, group, outcome, data)
@@ -195,7 +209,9 @@ class Router:
             if group not in core.replicas:
                 told(("refused", "no replica", ""))
                 return
-            self._reads[core.read(group)] = fresh
+            token = core.proposals.new_token()
+            self._reads[token] = fresh
+            self._feed(ReadRequested(token, group))
             self._errands.after(READ_AGAIN_S, ask)
 
         def fresh() -> None:
@@ -212,7 +228,8 @@ class Router:
             return
         self._sessions.append((group, index, lambda: self._tell_status(group, job, told)))
 
-    def _tell_sessions(self) -> None:
+    def answer_sessions(self) -> None:
+        """Answer the session reads whose entry has been applied."""
         replicas = self._core.replicas
         left = []
         for group, index, then in self._sessions:
@@ -237,6 +254,6 @@ def _early_reply(core: LedgerCore, group: int, data: bytes) -> object:
     """What the machine would say now."""
     replica, record = core.replicas[group], decode_record(data)
     before = replica.machine.snapshot()
-    reply = replica.machine.apply(0, core._now_ms, getattr(record, "body", b"")).reply
+    reply = replica.machine.apply(0, core.clock.now_ms, getattr(record, "body", b"")).reply
     replica.machine.restore(before)
     return reply

@@ -13,10 +13,10 @@ from typing import Any
 
 from hyperscale._native import GroupImage
 from hyperscale.jobs.committed.keys import slot_of
-from hyperscale.ledger.core import Limits
-from hyperscale.ledger.placement import MANAGEMENT_VOTERS_MAX, VOTERS
+from hyperscale.ledger.core import LedgerLimits
 from hyperscale.ledger.replica import SLOTS, Replica
 from hyperscale.ledger.topology import Founded, GroupCreated, NodeJoined, Topology
+from hyperscale.ledger.topology_policy import MANAGEMENT_VOTERS_MAX, VOTERS
 from tests.ledger.linearizability import check
 from tests.simulation import faults
 from tests.simulation.kernel import World
@@ -266,7 +266,7 @@ def tier_of(plan: Plan, monitor: LedgerMonitor, mutant: Mutant) -> Tier:
             stores[address].groups, stores[address].meta = store.groups, store.meta
     return Tier(
         stores=stores,
-        limits=Limits(**plan.limits),
+        limits=LedgerLimits(**plan.limits),
         core=mutant.core,
         observer=monitor,
         machine=mutant.machine,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hyperscale.jobs.committed.machine import JobMachine
-from hyperscale.ledger.core import Limits
+from hyperscale.ledger.core import LedgerLimits
 from hyperscale.ledger.machine import Machine
 from tests.simulation.ledger.observed import ObservedCore, Observer
 from tests.simulation.ledger.store import CrashableStore
@@ -13,7 +13,7 @@ from tests.simulation.ledger.store import CrashableStore
 @dataclass
 class Tier:
     stores: dict[str, CrashableStore]
-    limits: Limits
+    limits: LedgerLimits
     core: Callable[..., ObservedCore]
     observer: Observer
     machine: Callable[[str, int], Machine] = JobMachine

@@ -1,13 +1,25 @@
-"""What leaders do for their groups, step by step, on a tier without faults."""
+"""Leaders maintain their groups, on a tier without faults."""
 
 from typing import Any
 
 from hyperscale.jobs.committed.events import JobFinished, JobStatus, encode
 from hyperscale.jobs.committed.keys import slot_of
 from hyperscale.jobs.committed.machine import JobMachine
+from hyperscale.ledger.group_maintenance import (
+    ChangeGroup,
+    CommitDecision,
+    CommitRecord,
+    GroupMaintenance,
+    HandOverHistory,
+    HistoryStateReceived,
+    MaintenanceEvent,
+    MaintenanceTiming,
+    RequestHistoryState,
+    Step,
+    StepFailed,
+    StepSucceeded,
+)
 from hyperscale.ledger.machine import Machine
-from hyperscale.ledger.maintenance import Bequeath, Commit, Decide, Request, Steward
-from hyperscale.ledger.placement import Sight
 from hyperscale.ledger.replica import SLOTS, EntryResult
 from hyperscale.ledger.topology import (
     Decision,
@@ -18,6 +30,8 @@ from hyperscale.ledger.topology import (
     NodeState,
     encode_decision,
 )
+from hyperscale.ledger.topology_policy import TierHealth
+from hyperscale.sansio.core import Tick
 from tests.ledger.tier import SmallTier, reply_of, submit
 
 
@@ -26,54 +40,57 @@ def live_jobs(machine: Machine) -> int:
     return sum(1 for _ in machine.jobs())
 
 
-class Managed(SmallTier):
-    """A tier whose leaders do their duties, one pass after another."""
+class MaintainedTier(SmallTier):
+    """A tier whose leaders maintain their groups, one pass after another."""
 
     def __init__(self, nodes: int = 3, groups: int = 3) -> None:
         super().__init__(nodes, groups)
-        self.sight = Sight(dead_s={})
-        self.requests: list[Request] = []
-        self.heirs_have: set[int] = set()
+        self.health = TierHealth(dead_s={})
+        self.handed_over: set[int] = set()
+        self.maintenance: dict[int, GroupMaintenance] = {}
         self.tick(30)
 
     def passes(self, count: int = 1) -> None:
         for _ in range(count):
-            for core in tuple(self.cores.values()):
-                steward = Steward(
-                    core,
-                    sight=lambda: self.sight,
-                    is_fit=lambda number: number not in self.sight.unfit,
-                    live_jobs=live_jobs,
-                )
-                for steps in steward.duties().values():
-                    self._drive(steps)
+            for number in tuple(self.cores):
+                self._notify(number, Tick())
+                while (self._maintenance_of(number).wake_at_s() or 0.0) <= self.now_s:
+                    self._notify(number, Tick())
             self.tick(3)
 
-    def _drive(self, steps: Any) -> None:
-        request = next(steps, None)
-        while request is not None:
-            self.requests.append(request)
-            answer = self._carry_out(request)
-            if answer is None:
-                steps.close()
-                return
-            try:
-                request = steps.send(answer)
-            except StopIteration:
-                request = None
+    def _maintenance_of(self, number: int) -> GroupMaintenance:
+        if number not in self.maintenance:
+            self.maintenance[number] = GroupMaintenance(
+                self.cores[number],
+                health=lambda: self.health,
+                live_jobs=live_jobs,
+                timing=MaintenanceTiming(unfit_s=0.0),
+            )
+        return self.maintenance[number]
 
-    def _carry_out(self, request: Request) -> Any:
-        match request:
-            case Decide(decision=decision):
-                return self.decide(decision)
-            case Bequeath(group=group):
-                self.heirs_have.add(group)
+    def _notify(self, number: int, event: MaintenanceEvent | Tick) -> None:
+        for effect in self._maintenance_of(number).handle(event, now_s=self.now_s):
+            match effect:
+                case ChangeGroup():
+                    self.feed(number, effect.event)
+                case RequestHistoryState(group=group, node=node):
+                    self._notify(number, HistoryStateReceived(group, node, is_complete=True))
+                case _:
+                    is_done = self._take_step(effect)
+                    group = effect.group
+                    self._notify(number, StepSucceeded(group) if is_done else StepFailed(group))
+
+    def _take_step(self, step: Step) -> bool:
+        match step:
+            case CommitDecision(decision=decision):
+                return self.decide(decision) is not None
+            case HandOverHistory(group=group):
+                self.handed_over.add(group)
                 return True
-            case Commit(group=group, record=record):
-                leader = self.leader(group)
-                token = leader.propose(group, record)
+            case CommitRecord(target=target, record=record):
+                token = self.propose_record(self.leader(target).number, target, record)
                 self.settle()
-                return self.answers.get(token)
+                return isinstance(self.answers.get(token), EntryResult)
 
     def leader(self, group: int) -> Any:
         for _ in range(40):
@@ -89,7 +106,7 @@ class Managed(SmallTier):
 
 
 def test_leaderships_go_where_group_0_wants_them() -> None:
-    tier = Managed()
+    tier = MaintainedTier()
     tier.passes(4)
     for record in tier.leader(0).topology.groups.values():
         assert tier.leader(record.number).number == record.leader
@@ -98,7 +115,7 @@ def test_leaderships_go_where_group_0_wants_them() -> None:
 
 
 def test_a_move_is_released_adopted_ended_and_forgotten() -> None:
-    tier = Managed()
+    tier = MaintainedTier()
     slots = tuple(slot for slot, owner in enumerate(tier.leader(0).topology.owners) if owner == 1)
     tier.decide(MoveBegun(slots[:100], 1, 2))
     tier.passes(3)
@@ -112,7 +129,7 @@ def test_a_move_is_released_adopted_ended_and_forgotten() -> None:
 
 
 def test_a_group_that_still_has_a_job_does_not_end() -> None:
-    tier = Managed()
+    tier = MaintainedTier()
     key = "key"
     group = next(g for g in (1, 2, 3) if tier.leader(g).replicas[g].slots & {slot_of(key)})
     leader = tier.leader(group).number
@@ -121,13 +138,13 @@ def test_a_group_that_still_has_a_job_does_not_end() -> None:
     tier.decide(GroupDraining(group, heir))
     tier.passes(5)
     assert tier.leader(0).topology.groups[group].state is GroupState.DRAINING
-    assert group not in tier.heirs_have
+    assert group not in tier.handed_over
     finish = encode(JobFinished(job=job, status=JobStatus.COMPLETED))
     tier.commit(tier.leader(group).number, group, finish)
     tier.passes(5)
     topology = tier.leader(0).topology
     assert topology.groups[group].state is GroupState.DESTROYED
-    assert group in tier.heirs_have
+    assert group in tier.handed_over
     assert all(group not in core.replicas for core in tier.cores.values())
     owner = topology.owners[slot_of(key)]
     again = tier.commit(tier.leader(owner).number, owner, submit(key), key)
@@ -136,7 +153,7 @@ def test_a_group_that_still_has_a_job_does_not_end() -> None:
 
 
 def test_a_drained_node_ends_up_without_a_seat_and_nothing_is_lost() -> None:
-    tier = Managed(nodes=4, groups=4)
+    tier = MaintainedTier(nodes=4, groups=4)
     jobs = {}
     for number in range(12):
         key = f"key-{number}"
@@ -156,12 +173,12 @@ def test_a_drained_node_ends_up_without_a_seat_and_nothing_is_lost() -> None:
 
 
 def test_a_voter_long_dead_is_replaced_by_one_that_caught_up() -> None:
-    tier = Managed(nodes=4, groups=4)
+    tier = MaintainedTier(nodes=4, groups=4)
     tier.passes(3)
     dead = next(n for n in (2, 3, 4) if not tier.cores[n].may_act(0))
     tier.crash(dead)
     tier.tick(30)
-    tier.sight = Sight(dead_s={dead: 400.0}, unfit=frozenset({dead}))
+    tier.health = TierHealth(dead_s={dead: 400.0}, unfit=frozenset({dead}))
     tier.passes(25)
     topology = tier.leader(0).topology
     for record in topology.groups.values():

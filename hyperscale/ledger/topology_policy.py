@@ -33,7 +33,7 @@ DEAD_VOTER_S = 300.0
 _IMBALANCE = 1.25  # slots move when a group has this much more than its share, by weight
 
 
-class Sight(Struct, frozen=True, kw_only=True):
+class TierHealth(Struct, frozen=True, kw_only=True):
     """What the management leader sees beside the topology."""
 
     dead_s: Mapping[int, float]
@@ -42,11 +42,11 @@ class Sight(Struct, frozen=True, kw_only=True):
     """Nodes that should not lead: overloaded, or leaving."""
     load: Mapping[int, float] = {}
     """Entries per second of the groups this node has a replica of."""
-    leading: Mapping[int, int] = {}
+    leaders: Mapping[int, int] = {}
     """The node that leads each group now, where that is known."""
 
 
-def decide(topology: Topology, sight: Sight) -> list[Decision]:
+def decide(topology: Topology, health: TierHealth) -> list[Decision]:
     """The next steps, none of which depends on another."""
     members = sorted(
         number for number, node in topology.nodes.items() if node.state is not NodeState.GONE
@@ -54,32 +54,32 @@ def decide(topology: Topology, sight: Sight) -> list[Decision]:
     if len(members) < topology.awaited and not topology.groups:
         return []  # made once, well spread, instead of moved about while nodes arrive
     for step in (_seats, _drain_groups, _create_groups, _balance, _leaders):
-        if decisions := step(topology, sight):
+        if decisions := step(topology, health):
             return decisions
     return _leave(topology)
 
 
-def management_voters(topology: Topology, sight: Sight, present: Sequence[int]) -> list[int]:
+def management_voters(topology: Topology, health: TierHealth, present: Sequence[int]) -> list[int]:
     """Who should vote in group 0: an odd number of nodes, those that do already first."""
-    able = [n for n in usable(topology, sight) if topology.nodes[n].state is NodeState.ACTIVE]
+    able = [n for n in usable(topology, health) if topology.nodes[n].state is NodeState.ACTIVE]
     count = _seat_count(len(able), MANAGEMENT_VOTERS_MAX)
     ranked = sorted(able, key=lambda number: (number not in present, number))
     return sorted(_spread(topology, ranked, count)) or sorted(present)
 
 
-def usable(topology: Topology, sight: Sight) -> list[int]:
+def usable(topology: Topology, health: TierHealth) -> list[int]:
     """Nodes that are neither gone nor dead for long."""
     return [
         number
         for number, node in sorted(topology.nodes.items())
-        if node.state is not NodeState.GONE and sight.dead_s.get(number, 0.0) < DEAD_VOTER_S
+        if node.state is not NodeState.GONE and health.dead_s.get(number, 0.0) < DEAD_VOTER_S
     ]
 
 
-def _active_nodes(topology: Topology, sight: Sight) -> list[int]:
+def _active_nodes(topology: Topology, health: TierHealth) -> list[int]:
     return [
         number
-        for number in usable(topology, sight)
+        for number in usable(topology, health)
         if topology.nodes[number].state is NodeState.ACTIVE
     ]
 
@@ -110,9 +110,9 @@ def _spread(topology: Topology, ranked: Sequence[int], count: int) -> list[int]:
     return chosen
 
 
-def _seats(topology: Topology, sight: Sight) -> list[Decision]:
+def _seats(topology: Topology, health: TierHealth) -> list[Decision]:
     """Replaces voters that are gone, draining or dead for long; fills groups up as nodes come."""
-    active = _active_nodes(topology, sight)
+    active = _active_nodes(topology, health)
     if not active:
         return []
     seats = Counter(voter for group in topology.groups.values() for voter in group.voters)
@@ -144,9 +144,9 @@ def _keep_first(
     return [*kept, *_spread(topology, others, count - len(kept))]
 
 
-def _create_groups(topology: Topology, sight: Sight) -> list[Decision]:
+def _create_groups(topology: Topology, health: TierHealth) -> list[Decision]:
     """As many groups as nodes, each born with its share of the slots nobody owns."""
-    active = _active_nodes(topology, sight)
+    active = _active_nodes(topology, health)
     missing = len(active) - len(_active_groups(topology))
     if missing <= 0 or topology.moves:
         return []
@@ -164,12 +164,12 @@ def _create_groups(topology: Topology, sight: Sight) -> list[Decision]:
     return decisions
 
 
-def _drain_groups(topology: Topology, sight: Sight) -> list[Decision]:
+def _drain_groups(topology: Topology, health: TierHealth) -> list[Decision]:
     """Groups beyond the number of nodes end: slots to an heir. When there is nothing left to keep
     only a group's own leader can tell."""
     decisions: list[Decision] = []
     groups = _active_groups(topology)
-    surplus = len(groups) - max(1, len(_active_nodes(topology, sight)))
+    surplus = len(groups) - max(1, len(_active_nodes(topology, health)))
     if surplus > 0 and not topology.moves:
         owned = Counter(topology.owners)
         order = sorted(groups, key=lambda group: (owned[group.number], -group.number))
@@ -187,13 +187,13 @@ def _drain_groups(topology: Topology, sight: Sight) -> list[Decision]:
     return decisions
 
 
-def _balance(topology: Topology, sight: Sight) -> list[Decision]:
+def _balance(topology: Topology, health: TierHealth) -> list[Decision]:
     """Moves slots from the group with most to the one with least, by number or by load."""
     groups = _active_groups(topology)
     if len(groups) < 2 or topology.moves:
         return []
     owned = Counter(topology.owners)
-    weight = {g.number: _weight(g.number, owned, sight, len(groups)) for g in groups}
+    weight = {g.number: _weight(g.number, owned, health, len(groups)) for g in groups}
     least, most = (
         min(weight, key=lambda g: (weight[g], g)),
         max(weight, key=lambda g: (weight[g], -g)),
@@ -211,24 +211,24 @@ def _balance(topology: Topology, sight: Sight) -> list[Decision]:
     return [MoveBegun(tuple(slots[-count:]), most, least)]
 
 
-def _weight(group: int, owned: Mapping[int, int], sight: Sight, groups: int) -> float:
+def _weight(group: int, owned: Mapping[int, int], health: TierHealth, groups: int) -> float:
     """A group's part of all slots and of all entries; both matter, entries only when many.
     A group of which nothing is known counts as one like the others."""
     by_slots = owned.get(group, 0) / SLOTS * groups
-    total = sum(sight.load.values())
+    total = sum(health.load.values())
     if total < _LOAD_WORTH_MOVING:
         return by_slots
-    mean = total / len(sight.load)
-    return (by_slots + sight.load.get(group, mean) / mean) / 2
+    mean = total / len(health.load)
+    return (by_slots + health.load.get(group, mean) / mean) / 2
 
 
 _LOAD_WORTH_MOVING = 100.0
 
 
-def _leaders(topology: Topology, sight: Sight) -> list[Decision]:
+def _leaders(topology: Topology, health: TierHealth) -> list[Decision]:
     """Spreads leaderships over the nodes fit to lead."""
     groups = _active_groups(topology)
-    fit = set(_active_nodes(topology, sight)) - sight.unfit - set(sight.dead_s)
+    fit = set(_active_nodes(topology, health)) - health.unfit - set(health.dead_s)
     leads = Counter(group.leader for group in groups)
     for group in sorted(groups, key=lambda g: (g.leader in fit, -leads[g.leader], g.number)):
         able = [voter for voter in group.voters if voter in fit]
@@ -236,7 +236,7 @@ def _leaders(topology: Topology, sight: Sight) -> list[Decision]:
             continue
         # Whoever leads already is as good as another: its successor would have to learn again
         # which workers are silent.
-        now = sight.leading.get(group.number)
+        now = health.leaders.get(group.number)
         best = min(able, key=lambda number: (leads[number], number != now, number))
         if group.leader not in fit or leads[group.leader] > leads[best] + 1:
             return [LeaderWanted(group.number, best)]

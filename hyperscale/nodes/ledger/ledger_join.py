@@ -22,8 +22,8 @@ from hyperscale.ledger.messages import (
     RequestPledgeReply,
 )
 from hyperscale.ledger.topology import Founded, NodeJoined, Topology
-from hyperscale.nodes.ledger.peers import Peers
-from hyperscale.nodes.ledger.routing import Ledger
+from hyperscale.nodes.ledger.ledger import Ledger
+from hyperscale.nodes.ledger.tier_peers import TierPeers
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.handlers import Handlers
 
@@ -33,8 +33,8 @@ _ASK_S = 2.0
 _log = logging.getLogger("hyperscale.ledger")
 
 
-class Belonging:
-    """Which ledger this node belongs to, as its disk has it."""
+class LedgerIdentity:
+    """The ledger this node belongs to and its number there, as its disk has them."""
 
     def __init__(self, store: LedgerStore) -> None:
         self._store = store
@@ -72,20 +72,20 @@ class Belonging:
         self._meta.update(values)
 
 
-class Joining:
-    """The search for a ledger, and the answers to others who search."""
+class LedgerJoin:
+    """Joins or founds a ledger, and answers other nodes that want to."""
 
     def __init__(
         self,
-        belonging: Belonging,
-        peers: Peers,
+        identity: LedgerIdentity,
+        peers: TierPeers,
         *,
         name: str,
         domain: str,
         founders: int,
         ledger: Callable[[], Ledger | None],
     ) -> None:
-        self._belonging = belonging
+        self._identity = identity
         self._peers = peers
         self._name = name
         self._domain = domain
@@ -101,11 +101,11 @@ class Joining:
     # -- answering ------------------------------------------------------------------------
 
     def _where(self, _call: InboundCall, _asked: GetLedgerOfNode) -> GetLedgerOfNodeReply:
-        return GetLedgerOfNodeReply(self._belonging.ledger, self._belonging.pledged)
+        return GetLedgerOfNodeReply(self._identity.ledger, self._identity.pledged)
 
     async def _pledge(self, call: InboundCall, _asked: RequestPledge) -> RequestPledgeReply:
         asker = call.peer.node_id
-        own = self._belonging
+        own = self._identity
         if own.ledger or own.pledged not in {"", asker} or self._is_founding:
             return RequestPledgeReply(given=False)
         if not own.pledged:
@@ -117,8 +117,8 @@ class Joining:
         if ledger is None:
             return RequestJoinReply("", 0)
         joined = NodeJoined(call.peer.node_id, asked.domain, asked.nonce)
-        verdict = await ledger.decide(joined)
-        return RequestJoinReply(ledger.id, verdict.number)
+        reply = await ledger.decide(joined)
+        return RequestJoinReply(ledger.driver.id, reply.number)
 
     # -- searching ------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class Joining:
         link = self._peers.link(name)
         if link is None:
             return False
-        nonce = await self._belonging.nonce()
+        nonce = await self._identity.nonce()
         deadline_s = asyncio.get_running_loop().time() + 3 * _ASK_S
         try:
             told = await link.call(
@@ -162,12 +162,12 @@ class Joining:
             return False
         if not told.number:
             return False
-        await self._belonging.belong(told.ledger, told.number)
+        await self._identity.belong(told.ledger, told.number)
         _log.info("ledger.joined", extra={"ledger": told.ledger, "number": told.number})
         return True
 
     async def _try_found(self, blank: list[str]) -> bool:
-        own = self._belonging
+        own = self._identity
         others = self._founders - 1
         # Those who pledged to this node in an earlier try are no longer blank, so all living
         # ones are asked: whoever pledged to another says no.

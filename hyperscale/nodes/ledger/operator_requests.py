@@ -11,10 +11,10 @@ from typing import Final
 
 import msgspec
 
-from hyperscale._native import LedgerError
 from hyperscale.errors import HyperscaleError, InputError, RunError
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.ledger.core import MANAGEMENT
+from hyperscale.ledger.core_events import LeadershipTransferRequested, SnapshotRequested
 from hyperscale.ledger.records import Surveyed, encode_record
 from hyperscale.ledger.store import HistoryRow
 from hyperscale.ledger.topology import (
@@ -24,7 +24,7 @@ from hyperscale.ledger.topology import (
     NodeMarked,
     NodeState,
 )
-from hyperscale.nodes.ledger.local_ledger import STRONG, Read
+from hyperscale.nodes.ledger.ledger import STRONG, Freshness, Ledger, ReadLevel
 from hyperscale.nodes.ledger.operator_messages import (
     ChangeMember,
     ChangeMemberReply,
@@ -44,7 +44,7 @@ from hyperscale.nodes.ledger.operator_messages import (
     Verify,
     VerifyReply,
 )
-from hyperscale.nodes.ledger.routing import Ledger
+from hyperscale.nodes.ledger.peer_requests import OpenLedger
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.handlers import Handlers
 
@@ -53,12 +53,15 @@ _ANSWER_BYTES = 12 * 1024 * 1024
 _ASK_S = 5.0
 
 
-class Operator:
-    """One node's answers about its ledger."""
+class OperatorRequests:
+    """Answers operators about the ledger, and changes it for them."""
 
-    def __init__(self, ledger: Callable[[], Ledger]) -> None:
-        """`ledger` raises while there is none."""
-        self._ledger = ledger
+    def __init__(self, open_ledger: Callable[[], OpenLedger]) -> None:
+        """`open_ledger` raises while the node has no ledger."""
+        self._open_ledger = open_ledger
+
+    def _ledger(self) -> Ledger:
+        return self._open_ledger().ledger
 
     def answer(self, handlers: Handlers) -> None:
         handlers.add(GetLedgerStatus, self._told)
@@ -76,11 +79,11 @@ class Operator:
         owned = Counter(topology.owners)
 
         def names(numbers: Iterable[int]) -> list[str]:
-            return [ledger.name_of(number) or str(number) for number in numbers]
+            return [ledger.driver.name_of(number) or str(number) for number in numbers]
 
         return GetLedgerStatusReply(
-            ledger=ledger.id,
-            node=ledger.own_name,
+            ledger=ledger.driver.id,
+            node=ledger.driver.own_name,
             number=ledger.core.number,
             replicas=[self._replica(ledger, group) for group in sorted(ledger.core.replicas)],
             nodes=[
@@ -93,7 +96,7 @@ class Operator:
                     state=str(group.state),
                     voters=names(group.voters),
                     settled=names(group.settled),
-                    leader=ledger.name_of(group.leader),
+                    leader=ledger.driver.name_of(group.leader),
                     slots=owned[group.number],
                     heir=group.heir,
                 )
@@ -105,7 +108,7 @@ class Operator:
             ],
             awaited=topology.awaited,
             pending_bytes=ledger.store.pending_bytes,
-            mismatches=ledger.core.mismatches_total,
+            mismatches=ledger.driver.mismatches_total,
         )
 
     @staticmethod
@@ -118,13 +121,13 @@ class Operator:
             group=group,
             role=role,
             term=term,
-            leader=ledger.name_of(leader),
+            leader=ledger.driver.name_of(leader),
             commit=commit,
             applied=ledger.core.replicas[group].applied,
             entries=entries,
             log_bytes=log_bytes,
-            voters=[ledger.name_of(number) or str(number) for number in voters],
-            learners=[ledger.name_of(number) or str(number) for number in learners],
+            voters=[ledger.driver.name_of(number) or str(number) for number in voters],
+            learners=[ledger.driver.name_of(number) or str(number) for number in learners],
         )
 
     # -- what it holds --------------------------------------------------------------------
@@ -132,7 +135,7 @@ class Operator:
     async def _events(self, call: InboundCall, asked: ListEvents) -> ListEventsReply:
         ledger = self._ledger()
         if asked.of_groups:
-            is_here = all(_has_all(ledger, group) for group in asked.of_groups)
+            is_here = all(self._has_all(group) for group in asked.of_groups)
             if not is_here or not await _are_fresh(ledger, asked.of_groups):
                 raise RunError("this node has not all of that history")
             return await self._own_events(ledger, asked)
@@ -147,7 +150,7 @@ class Operator:
         else:
             groups_of = ledger.topology.groups.values()
             wanted = {g.number for g in groups_of if g.state is not GroupState.DESTROYED}
-        mine = {group for group in wanted if _has_all(ledger, group)}
+        mine = {group for group in wanted if self._has_all(group)}
         if not await _are_fresh(ledger, mine):
             return await self._events(call, asked)  # another group answers for one of them now
         told = [await self._own_events(ledger, asked)] if mine or not wanted else []
@@ -159,7 +162,7 @@ class Operator:
 
     async def _own_events(self, ledger: Ledger, asked: ListEvents) -> ListEventsReply:
         """What this node has."""
-        await ledger.until_durable(ledger.core.history_ticket)
+        await ledger.driver.until_durable(ledger.core.disk.history_ticket)
         limit = max(1, min(asked.limit, EVENTS_MAX))
         rows = await asyncio.to_thread(
             ledger.store.history,
@@ -178,7 +181,7 @@ class Operator:
             passed_on = msgspec.structs.replace(asked, of_groups=(group,))
             why = "nobody votes in it"
             for name in ledger.voters_of(group):
-                link = None if name == ledger.own_name else ledger.peers.link(name)
+                link = None if name == ledger.driver.own_name else ledger.peers.link(name)
                 if link is None or ledger.peers.dead_for_s(name) is not None:
                     continue
                 try:
@@ -189,6 +192,14 @@ class Operator:
             else:
                 raise RunError(f"group {group} cannot be asked for its history: {why}")
         return told
+
+    def _has_all(self, group: int) -> bool:
+        """Return True if this node may answer for a group's history by itself."""
+        found = self._open_ledger()
+        core = found.ledger.core
+        if group not in core.replicas or not found.history.is_complete(group):
+            return False
+        return core.number in core.raft.seats(group)[0]
 
     # -- what it should do ----------------------------------------------------------------
 
@@ -246,11 +257,10 @@ class Operator:
                 return ChangeMemberReply(
                     refused=f"{asked.node} does not vote in group {MANAGEMENT}"
                 )
-            raft.transfer_leadership(MANAGEMENT, number)
-            ledger.wake()
+            ledger.driver.feed(LeadershipTransferRequested(MANAGEMENT, number))
             return ChangeMemberReply(done=f"{asked.node} is asked to lead group {MANAGEMENT}")
         leader = ledger.leader_of(MANAGEMENT)
-        link = ledger.peers.link(leader) if leader not in ("", ledger.own_name) else None
+        link = ledger.peers.link(leader) if leader not in ("", ledger.driver.own_name) else None
         if link is None or call.peer.role in ("manager", "gate"):
             return ChangeMemberReply(
                 refused="nobody leads group 0 now", hint="try again in a moment"
@@ -261,7 +271,7 @@ class Operator:
         ledger = self._ledger()
         taken = []
         for group in sorted(ledger.core.replicas):
-            ledger.core.take_snapshot(group)
+            ledger.driver.feed(SnapshotRequested(group))
             taken.append((group, ledger.core.replicas[group].applied))
         return CompactReply(taken)
 
@@ -281,7 +291,7 @@ class Operator:
 
     async def _verify_group(self, ledger: Ledger, group: int, deadline_s: float) -> list[DigestRow]:
         left_s = max(deadline_s - asyncio.get_running_loop().time(), 0.1)
-        survey = encode_record(Surveyed(ledger.core.stamp()))
+        survey = encode_record(Surveyed(0))
         try:
             done = await ledger.execute_record(group, survey, timeout_s=min(left_s / 2, _ASK_S))
         except HyperscaleError as error:
@@ -300,9 +310,9 @@ class Operator:
         self, ledger: Ledger, name: str, group: int, index: int, timeout_s: float
     ) -> DigestRow:
         asked = GetDigest(group, index)
-        link = None if name == ledger.own_name else ledger.peers.link(name)
+        link = None if name == ledger.driver.own_name else ledger.peers.link(name)
         told = GetDigestReply(why_not="no way to it is known")
-        if name == ledger.own_name:
+        if name == ledger.driver.own_name:
             told = await self._own_digest(ledger, asked, timeout_s)
         elif ledger.peers.dead_for_s(name) is not None:
             told = GetDigestReply(why_not="it is dead")
@@ -326,7 +336,9 @@ class Operator:
         if replica is None:
             return GetDigestReply(why_not="it has no replica")
         try:
-            await ledger.fresh(asked.group, Read("session", asked.index), timeout_s=timeout_s)
+            await ledger.fresh(
+                asked.group, Freshness(ReadLevel.SESSION, asked.index), timeout_s=timeout_s
+            )
         except HyperscaleError:
             return GetDigestReply(why_not=f"it has applied only {replica.applied}")
         digest = replica.surveys.get(asked.index)
@@ -335,19 +347,12 @@ class Operator:
         return GetDigestReply(digest)
 
 
-def _has_all(ledger: Ledger, group: int) -> bool:
-    """Whether this node may answer for a group's history by itself."""
-    if group not in ledger.core.replicas or not ledger.transfer.is_whole(group):
-        return False
-    return ledger.core.number in ledger.core.raft.seats(group)[0]
-
-
 async def _are_fresh(ledger: Ledger, groups: Iterable[int]) -> bool:
     """Waits for all that is committed by now. False if one of the groups is not here any more:
     destroyed, or given to others."""
     try:
         await asyncio.gather(*(ledger.fresh(group, STRONG) for group in groups))
-    except (HyperscaleError, LedgerError):
+    except HyperscaleError:
         if all(group in ledger.core.replicas for group in groups):
             raise
         return False
@@ -366,12 +371,10 @@ async def drain(ledger: Ledger, number: int, name: str) -> ChangeMemberReply:
 
 
 async def _decided(ledger: Ledger, decision: Decision, done: str) -> ChangeMemberReply:
-    verdict = await ledger.decide(decision)
-    return (
-        ChangeMemberReply(refused=verdict.refused)
-        if verdict.refused
-        else ChangeMemberReply(done=done)
-    )
+    reply = await ledger.decide(decision)
+    if reply.refused:
+        return ChangeMemberReply(refused=reply.refused)
+    return ChangeMemberReply(done=done)
 
 
 def _bounded(rows: list[HistoryRow], limit: int) -> tuple[list[HistoryRow], bool]:

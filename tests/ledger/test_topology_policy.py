@@ -7,12 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale.ledger.placement import (
-    DEAD_VOTER_S,
-    Sight,
-    decide,
-    management_voters,
-)
 from hyperscale.ledger.replica import SLOTS
 from hyperscale.ledger.topology import (
     Decision,
@@ -30,8 +24,14 @@ from hyperscale.ledger.topology import (
     SeatsWanted,
     Topology,
 )
+from hyperscale.ledger.topology_policy import (
+    DEAD_VOTER_S,
+    TierHealth,
+    decide,
+    management_voters,
+)
 
-CALM = Sight(dead_s={})
+CALM = TierHealth(dead_s={})
 
 
 def nodes(*domains: str, awaited: int | None = None) -> Topology:
@@ -42,11 +42,11 @@ def nodes(*domains: str, awaited: int | None = None) -> Topology:
     return made
 
 
-def settle(topology: Topology, sight: Sight = CALM, rounds: int = 200) -> list[Decision]:
+def settle(topology: Topology, health: TierHealth = CALM, rounds: int = 200) -> list[Decision]:
     """Decides until nothing is left, while leaders do at once what is wanted of them."""
     made: list[Decision] = []
     for _ in range(rounds):
-        decisions = decide(topology, sight)
+        decisions = decide(topology, health)
         for decision in decisions:
             assert not topology.decide(decision).refused, decision
         made += decisions
@@ -70,11 +70,11 @@ def active(topology: Topology) -> list[int]:
     return [g.number for g in topology.groups.values() if g.state is GroupState.ACTIVE]
 
 
-def check_placed(topology: Topology, sight: Sight = CALM) -> None:
+def check_placed(topology: Topology, health: TierHealth = CALM) -> None:
     able = [
         number
         for number, node in topology.nodes.items()
-        if node.state is NodeState.ACTIVE and sight.dead_s.get(number, 0.0) < DEAD_VOTER_S
+        if node.state is NodeState.ACTIVE and health.dead_s.get(number, 0.0) < DEAD_VOTER_S
     ]
     groups = active(topology)
     assert len(groups) == len(able)
@@ -129,9 +129,9 @@ def test_a_node_that_joins_gets_seats_slots_and_leaderships() -> None:
 def test_a_voter_is_replaced_once_it_was_dead_for_long_and_not_before() -> None:
     made = nodes("a", "b", "c", "d")
     settle(made)
-    just_dead = Sight(dead_s={2: DEAD_VOTER_S - 1})
+    just_dead = TierHealth(dead_s={2: DEAD_VOTER_S - 1})
     assert not [d for d in decide(made, just_dead) if isinstance(d, SeatsWanted)]
-    long_dead = Sight(dead_s={2: DEAD_VOTER_S + 1})
+    long_dead = TierHealth(dead_s={2: DEAD_VOTER_S + 1})
     wanted = [d for d in decide(made, long_dead) if isinstance(d, SeatsWanted)]
     assert wanted
     for decision in wanted:
@@ -143,9 +143,9 @@ def test_a_voter_is_replaced_once_it_was_dead_for_long_and_not_before() -> None:
 def test_one_change_of_seats_at_a_time() -> None:
     made = nodes("a", "b", "c", "d", "e")
     settle(made)
-    for decision in decide(made, Sight(dead_s={2: 400.0})):
+    for decision in decide(made, TierHealth(dead_s={2: 400.0})):
         made.decide(decision)
-    again = decide(made, Sight(dead_s={2: 400.0}))
+    again = decide(made, TierHealth(dead_s={2: 400.0}))
     assert not [d for d in again if isinstance(d, SeatsWanted)]
 
 
@@ -153,10 +153,10 @@ def test_a_change_that_waits_for_a_dead_node_is_made_anew() -> None:
     made = nodes("a", "b", "c", "d", "e")
     settle(made)
     group = next(g for g in made.groups.values() if 2 in g.voters)
-    for decision in decide(made, Sight(dead_s={2: 400.0})):
+    for decision in decide(made, TierHealth(dead_s={2: 400.0})):
         made.decide(decision)
     newcomer = next(iter(set(group.voters) - set(group.settled)))
-    both = Sight(dead_s={2: 900.0, newcomer: 400.0})
+    both = TierHealth(dead_s={2: 900.0, newcomer: 400.0})
     again = [d for d in decide(made, both) if isinstance(d, SeatsWanted)]
     wanted = next(d for d in again if d.group == group.number)
     assert not {2, newcomer} & set(wanted.voters)
@@ -186,8 +186,8 @@ def test_groups_beyond_the_number_of_nodes_end_and_leave_an_heir() -> None:
 def test_a_node_unfit_to_lead_leads_nothing() -> None:
     made = nodes("a", "b", "c")
     settle(made)
-    sight = Sight(dead_s={}, unfit=frozenset({1}))
-    decided = settle(made, sight)
+    health = TierHealth(dead_s={}, unfit=frozenset({1}))
+    decided = settle(made, health)
     assert all(isinstance(decision, LeaderWanted) for decision in decided)
     assert 1 not in {record.leader for record in made.groups.values()}
 
@@ -197,24 +197,24 @@ def test_whoever_took_over_from_a_dead_leader_stays(elected: int) -> None:
     made = nodes("a", "b", "c")
     settle(made)
     orphan = next(group for group in made.groups.values() if group.leader == 3)
-    sight = Sight(dead_s={3: 9.0}, leading={orphan.number: elected})
-    assert decide(made, sight) == [LeaderWanted(orphan.number, elected)]
+    health = TierHealth(dead_s={3: 9.0}, leaders={orphan.number: elected})
+    assert decide(made, health) == [LeaderWanted(orphan.number, elected)]
 
 
 def test_slots_go_where_there_is_less_load() -> None:
     made = nodes("a", "b", "c")
     settle(made)
-    busy = Sight(dead_s={}, load={1: 5_000.0, 2: 10.0, 3: 10.0})
+    busy = TierHealth(dead_s={}, load={1: 5_000.0, 2: 10.0, 3: 10.0})
     moves = [d for d in decide(made, busy) if isinstance(d, MoveBegun)]
     assert [move.source for move in moves] == [1]
-    few = Sight(dead_s={}, load={1: 20.0, 2: 0.0, 3: 0.0})
+    few = TierHealth(dead_s={}, load={1: 20.0, 2: 0.0, 3: 0.0})
     assert decide(made, few) == []
 
 
 def test_a_group_whose_load_stays_keeps_half_of_its_share() -> None:
     made = nodes("a", "b", "c")
     settle(made)
-    busy = Sight(dead_s={}, load={1: 5_000.0, 2: 10.0, 3: 10.0})
+    busy = TierHealth(dead_s={}, load={1: 5_000.0, 2: 10.0, 3: 10.0})
     settle(made, busy)
     owned = Counter(made.owners)
     assert owned[1] == math.ceil(SLOTS / 3 / 2)
@@ -224,8 +224,8 @@ def test_a_group_whose_load_stays_keeps_half_of_its_share() -> None:
 def test_a_group_of_which_nothing_is_known_is_taken_for_one_like_the_others() -> None:
     made = nodes("a", "b", "c")
     settle(made)
-    assert decide(made, Sight(dead_s={}, load={1: 500.0, 2: 500.0})) == []
-    moves = decide(made, Sight(dead_s={}, load={1: 900.0, 2: 100.0}))
+    assert decide(made, TierHealth(dead_s={}, load={1: 500.0, 2: 500.0})) == []
+    moves = decide(made, TierHealth(dead_s={}, load={1: 900.0, 2: 100.0}))
     assert [(m.source, m.target) for m in moves if isinstance(m, MoveBegun)] == [(1, 2)]
 
 
@@ -237,7 +237,13 @@ def test_an_odd_number_votes_in_group_0_and_those_who_do_stay() -> None:
     assert sizes == {1: 1, 2: 2, 3: 3, 4: 3, 5: 5, 6: 5, 7: 5}
     made = nodes(*"abcdefg")
     assert management_voters(made, CALM, [3, 4, 5, 6, 7]) == [3, 4, 5, 6, 7]
-    assert management_voters(made, Sight(dead_s={4: 400.0}), [3, 4, 5, 6, 7]) == [1, 3, 5, 6, 7]
+    assert management_voters(made, TierHealth(dead_s={4: 400.0}), [3, 4, 5, 6, 7]) == [
+        1,
+        3,
+        5,
+        6,
+        7,
+    ]
 
 
 events = st.lists(
@@ -270,6 +276,6 @@ def test_whatever_happens_it_comes_to_rest_well_placed(script: list[tuple[str, o
                 made.decide(NodeJoined(made.nodes[number].name, "a", f"again-{at}"))
             else:
                 dead[number] = 1_000.0
-        sight = Sight(dead_s=dead)
-        settle(made, sight)
-        check_placed(made, sight)
+        health = TierHealth(dead_s=dead)
+        settle(made, health)
+        check_placed(made, health)

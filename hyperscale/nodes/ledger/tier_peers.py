@@ -1,4 +1,4 @@
-"""Links to other members by name, at the addresses membership knows."""
+"""Links to the other nodes of a tier, at the addresses that membership knows."""
 
 import asyncio
 import logging
@@ -18,30 +18,30 @@ from hyperscale.wire.server import PeerServer
 _log = logging.getLogger("hyperscale.ledger")
 
 
-class Peers(Protocol):
-    """Who else there is, and how to reach them."""
+class TierPeers(Protocol):
+    """The nodes of this node's tier, and connections to them."""
 
     def link(self, node: str) -> PeerLink | None:
-        """A lasting link; None if nobody of that name was ever seen."""
+        """Return a lasting link to a node; None if the node was never seen."""
 
     def connection(self, node: str) -> Connection | None:
-        """The usable connection to a node, if there is one now."""
+        """Return the open connection to a node, if there is one."""
 
     def send(self, node: str, message: Struct) -> None:
         """Send a one-way message, if there is a connection; it may get lost."""
 
     def living(self) -> list[str]:
-        """Nodes of the tier that are not known to be dead, this one included, in order."""
+        """Return the sorted nodes of the tier that are not known to be dead, with this one."""
 
     def dead_for_s(self, node: str) -> float | None:
-        """For how long a node has been dead; None if it lives or was never seen."""
+        """Return for how long a node has been dead; None while it lives."""
 
     def is_fit(self, node: str) -> bool:
-        """Whether a node should lead: alive, not overloaded, not leaving."""
+        """Return True if a node may lead: alive, not overloaded, not leaving."""
 
 
-class Roster(Protocol):
-    """What is needed of a `MemberNode`."""
+class MembershipView(Protocol):
+    """The members that a `MemberNode` knows."""
 
     def members(self) -> list[Member]: ...
 
@@ -54,22 +54,22 @@ class MemberPeers:
     def __init__(
         self,
         server: PeerServer,
-        roster: Roster,
+        membership: MembershipView,
         role: Role,
         is_fit: Callable[[Member], bool],
     ) -> None:
         self._server = server
-        self._roster = roster
+        self._membership = membership
         self._role = role
         self._is_fit = is_fit
         self._links: dict[str, PeerLink] = {}
         self._seen_dead_s: dict[str, float] = {}
 
     def _tier(self) -> Iterator[Member]:
-        return (member for member in self._roster.members() if member.role is self._role)
+        return (member for member in self._membership.members() if member.role is self._role)
 
     def link(self, node: str) -> PeerLink | None:
-        member = self._roster.known(node)
+        member = self._membership.known(node)
         known = self._links.get(node)
         if member is None:
             return known
@@ -110,7 +110,7 @@ class MemberPeers:
         return now_s - self._seen_dead_s.setdefault(node, now_s)
 
     def is_fit(self, node: str) -> bool:
-        found = self._roster.known(node)
+        found = self._membership.known(node)
         if found is None or found.role is not self._role:
             return False
         return found.state is MemberState.ALIVE and self._is_fit(found)

@@ -1,0 +1,265 @@
+"""Events and effects of the ledger core."""
+
+from enum import Enum, StrEnum, auto
+
+from msgspec import Struct
+
+from hyperscale.ledger.records import Record
+from hyperscale.ledger.replica import EntryResult
+from hyperscale.ledger.topology import Topology
+
+
+class RaftRole(StrEnum):
+    """What a node is in a group."""
+
+    FOLLOWER = "follower"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+class GroupRole(Struct, frozen=True):
+    """The role of this node in one group, and the leader it knows there."""
+
+    group: int
+    term: int
+    role: RaftRole
+    leader: int | None
+    """The number of the leader; None: no leader is known."""
+
+    @property
+    def is_leader(self) -> bool:
+        return self.role is RaftRole.LEADER
+
+
+class AppliedEntry(Struct, frozen=True):
+    """A committed command that was applied to a group's state machine."""
+
+    group: int
+    index: int
+    term: int
+    event: object
+    """The decoded command; None if it could not be decoded."""
+    reply: object
+
+
+class ProposalFailure(Enum):
+    """Why a proposal has no result."""
+
+    SUPERSEDED = auto()
+    """It will never be committed: another leader's log took its place."""
+    UNKNOWN = auto()
+    """It may have been committed: a snapshot replaced the replica, or the group was left."""
+
+
+ProposalResult = EntryResult | ProposalFailure
+
+
+# -- events -------------------------------------------------------------------------------
+
+
+class CommandProposed(Struct, frozen=True):
+    """A command for a state machine waits to be committed. Answered by token."""
+
+    token: int
+    group: int
+    key: str
+    body: bytes
+
+
+class RecordProposed(Struct, frozen=True):
+    """A record of the ledger itself waits to be committed. Answered by token.
+
+    The stamp of the record does not count: the leader of the group stamps it.
+    """
+
+    token: int
+    group: int
+    record: Record
+
+
+class ReadRequested(Struct, frozen=True):
+    """A linearizable read waits for its read index. Answered by token once this node's replica
+    has applied that index; never answered while the group has no leader."""
+
+    token: int
+    group: int
+
+
+class MessagesReceived(Struct, frozen=True):
+    """A peer sent consensus messages of any number of groups."""
+
+    sender: int
+    packed: bytes
+
+
+class SnapshotReceived(Struct, frozen=True):
+    """The data of an offered snapshot arrived."""
+
+    group: int
+    message: bytes
+    data: bytes
+
+
+class PeerUnreachable(Struct, frozen=True):
+    """Messages for a peer could not be sent."""
+
+    peer: int
+
+
+class SnapshotDelivered(Struct, frozen=True):
+    """A peer fetched the snapshot it was offered, or failed to (`arrived` False)."""
+
+    group: int
+    peer: int
+    arrived: bool
+
+
+class LeadershipTransferRequested(Struct, frozen=True):
+    """Another voter of a group led by this node should lead it."""
+
+    group: int
+    target: int
+
+
+class VoterChangeRequested(Struct, frozen=True):
+    """The leader of a group wants voters and learners added, demoted or removed."""
+
+    group: int
+    voters: tuple[int, ...] = ()
+    learners: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
+
+
+class SnapshotRequested(Struct, frozen=True):
+    """An operator wants a snapshot of a group, and the log before it dropped."""
+
+    group: int
+
+
+class LedgerFounded(Struct, frozen=True):
+    """This node founds the ledger, as the only voter of group 0."""
+
+    topology: Topology
+
+
+class LedgerJoined(Struct, frozen=True):
+    """This node joined a ledger: the leader of group 0 will send it a snapshot."""
+
+
+class BatchEnded(Struct, frozen=True):
+    """No more input is at hand: process everything queued in one pass over all groups."""
+
+    wall_ms: int
+    """The wall clock, for the stamps of entries."""
+
+
+LedgerEvent = (
+    CommandProposed
+    | RecordProposed
+    | ReadRequested
+    | MessagesReceived
+    | SnapshotReceived
+    | PeerUnreachable
+    | SnapshotDelivered
+    | LeadershipTransferRequested
+    | VoterChangeRequested
+    | SnapshotRequested
+    | LedgerFounded
+    | LedgerJoined
+    | BatchEnded
+)
+
+
+# -- effects ------------------------------------------------------------------------------
+
+
+class SendMessages(Struct, frozen=True):
+    """Send consensus messages of any number of groups to a peer."""
+
+    peer: int
+    packed: bytes
+
+
+class SendSnapshotOffer(Struct, frozen=True):
+    """Offer a peer a snapshot; the peer fetches the data."""
+
+    peer: int
+    group: int
+    index: int
+    message: bytes
+
+
+class DropMessages(Struct, frozen=True):
+    """Log that messages of a peer were malformed and dropped."""
+
+    sender: int | None
+    reason: str
+
+
+class AnswerProposals(Struct, frozen=True):
+    """Tell the proposers what became of their proposals, by token."""
+
+    answers: list[tuple[int, ProposalResult]]
+
+
+class AnswerReads(Struct, frozen=True):
+    """Tell the readers of these tokens that the replica is fresh enough now."""
+
+    tokens: list[int]
+
+
+class AnnounceRole(Struct, frozen=True):
+    """Announce a change of this node's role, of the term or of the leader of a group."""
+
+    role: GroupRole
+
+
+class AnnounceFollowing(Struct, frozen=True):
+    """Announce that this node no longer acts as the leader of a group."""
+
+    group: int
+
+
+class AnnounceLeading(Struct, frozen=True):
+    """Announce that this node leads a group and has applied everything before its term."""
+
+    group: int
+    term: int
+
+
+class AnnounceEntries(Struct, frozen=True):
+    """Announce commands that were applied, in the order of their groups' logs."""
+
+    entries: list[AppliedEntry]
+
+
+class AnnounceRestore(Struct, frozen=True):
+    """Announce that a snapshot replaced a replica: rows of its history may be missing."""
+
+    group: int
+
+
+class ReportMismatch(Struct, frozen=True):
+    """Report that a replica differs from its leader's; a snapshot will replace it."""
+
+    group: int
+
+
+class AnnounceTopology(Struct, frozen=True):
+    """Announce that the topology may have changed."""
+
+
+LedgerEffect = (
+    SendMessages
+    | SendSnapshotOffer
+    | DropMessages
+    | AnswerProposals
+    | AnswerReads
+    | AnnounceRole
+    | AnnounceFollowing
+    | AnnounceLeading
+    | AnnounceEntries
+    | AnnounceRestore
+    | ReportMismatch
+    | AnnounceTopology
+)

@@ -1,0 +1,515 @@
+"""What the leader of a group does for it: voters, key slots, leadership, and its end.
+
+The leader of group 0 proposes the decisions of `topology_policy`. The leader of any other group
+brings the group closer to what the topology says: its voters and learners, the key slots it has
+to hand over, its preferred leader, and its end once it is drained and empty.
+
+Every step is right by itself and may be repeated. When a leader is lost between two steps, the
+next leader finds the remaining ones by looking at the state.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum, auto
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hyperscale.errors import InvariantError
+from hyperscale.ledger.core import MANAGEMENT, LedgerCore
+from hyperscale.ledger.core_events import LeadershipTransferRequested, VoterChangeRequested
+from hyperscale.ledger.machine import Machine
+from hyperscale.ledger.records import Adopted, Handed, Record, Released, Surveyed
+from hyperscale.ledger.topology import (
+    Decision,
+    GroupDestroyed,
+    GroupRecord,
+    GroupState,
+    MoveEnded,
+    NodeState,
+    SeatsSettled,
+)
+from hyperscale.ledger.topology_policy import TierHealth, decide, management_voters
+from hyperscale.sansio.core import Tick
+
+CAUGHT_UP_ENTRIES: Final = 256
+"""A learner at most this far behind may become a voter, and a voter may become leader."""
+
+
+class MaintenanceTiming(Struct, frozen=True, kw_only=True):
+    """How often groups are looked at, and how long observations count."""
+
+    pass_s: float = 1.0
+    founding_pass_s: float = 0.1
+    """While the tier has no groups yet: everything waits for them."""
+    unfit_s: float = 10.0
+    """A node loses leaderships only after it was unfit for this long."""
+    load_s: float = 10.0
+    """The load of a group is measured over at least this long."""
+    history_state_s: float = 10.0
+    """A node's answer that its history is complete counts for this long."""
+
+
+# -- events -------------------------------------------------------------------------------
+
+
+class GroupsChanged(Struct, frozen=True):
+    """The topology changed, or this node became the leader of a group."""
+
+
+class StepSucceeded(Struct, frozen=True):
+    """The step that was under way for a group is done."""
+
+    group: int
+
+
+class StepFailed(Struct, frozen=True):
+    """The step that was under way for a group failed, or may have failed."""
+
+    group: int
+
+
+class HistoryStateReceived(Struct, frozen=True):
+    """A node said whether it has all history rows of a group, or did not answer (False)."""
+
+    group: int
+    node: int
+    is_complete: bool
+
+
+MaintenanceEvent = GroupsChanged | StepSucceeded | StepFailed | HistoryStateReceived
+
+
+# -- effects ------------------------------------------------------------------------------
+
+
+class CommitDecision(Struct, frozen=True):
+    """Commit a decision in group 0, as a step of the maintenance of `group`."""
+
+    group: int
+    decision: Decision
+
+
+class CommitRecord(Struct, frozen=True):
+    """Commit a record in the group `target`, as a step of the maintenance of `group`."""
+
+    group: int
+    target: int
+    record: Record
+
+
+class HandOverHistory(Struct, frozen=True):
+    """Have the voters of a group's heir take over the history of the group."""
+
+    group: int
+
+
+class ChangeGroup(Struct, frozen=True):
+    """Give an event to the ledger core of this node."""
+
+    event: LeadershipTransferRequested | VoterChangeRequested
+
+
+class RequestHistoryState(Struct, frozen=True):
+    """Ask a node whether it has all history rows of a group."""
+
+    group: int
+    node: int
+
+
+Step = CommitDecision | CommitRecord | HandOverHistory
+MaintenanceEffect = Step | ChangeGroup | RequestHistoryState
+
+
+# -- state --------------------------------------------------------------------------------
+
+
+class UpkeepState(Enum):
+    """What is under way for one group."""
+
+    IDLE = auto()
+    DECIDING = auto()
+    """Group 0: decisions about the topology."""
+    REPORTING_VOTERS = auto()
+    RELEASING = auto()
+    """Key slots are taken from this group."""
+    HANDING_OVER = auto()
+    """Key slots and their keys are given to the group they move to."""
+    ENDING = auto()
+    """A drained group without jobs gives its history away and is destroyed."""
+
+
+TRANSITIONS: Final[Mapping[UpkeepState, frozenset[UpkeepState]]] = {
+    UpkeepState.IDLE: frozenset(UpkeepState) - {UpkeepState.IDLE},
+    UpkeepState.DECIDING: frozenset({UpkeepState.DECIDING, UpkeepState.IDLE}),
+    UpkeepState.REPORTING_VOTERS: frozenset(UpkeepState) - {UpkeepState.DECIDING},
+    UpkeepState.RELEASING: frozenset(
+        {
+            UpkeepState.RELEASING,
+            UpkeepState.HANDING_OVER,
+            UpkeepState.ENDING,
+            UpkeepState.IDLE,
+        }
+    ),
+    UpkeepState.HANDING_OVER: frozenset(
+        {UpkeepState.HANDING_OVER, UpkeepState.ENDING, UpkeepState.IDLE}
+    ),
+    UpkeepState.ENDING: frozenset({UpkeepState.ENDING, UpkeepState.IDLE}),
+}
+
+
+class GroupUpkeep:
+    """The steps under way for one group: one at a time, each after the one before is done."""
+
+    def __init__(self, group: int) -> None:
+        self.state = UpkeepState.IDLE
+        self._group = group
+        self._steps: deque[tuple[UpkeepState, Step]] = deque()
+
+    def plan(self, steps: Iterator[tuple[UpkeepState, Step]]) -> None:
+        self._steps.extend(steps)
+
+    def next_step(self) -> Step | None:
+        """Enter the state of the next step and return it; None if there is no more."""
+        if not self._steps:
+            self.stop()
+            return None
+        state, step = self._steps.popleft()
+        self._enter(state)
+        return step
+
+    def stop(self) -> None:
+        """Drop the remaining steps."""
+        self._steps.clear()
+        if self.state is not UpkeepState.IDLE:
+            self._enter(UpkeepState.IDLE)
+
+    def _enter(self, state: UpkeepState) -> None:
+        """The only writer of `state`."""
+        if state not in TRANSITIONS[self.state]:
+            raise InvariantError(
+                f"maintenance of group {self._group}: {self.state.name} -> {state.name}"
+            )
+        self.state = state
+
+
+class LoadMeter:
+    """Entries per second of each group, over long enough to be no accident."""
+
+    def __init__(self, span_s: float) -> None:
+        self._span_s = span_s
+        self._measured_s: float | None = None
+        self._applied: dict[int, int] = {}
+        self._load: dict[int, float] = {}
+
+    def measure(self, applied: Mapping[int, int], now_s: float) -> Mapping[int, float]:
+        """Take the applied index of each group; return the load last measured."""
+        if self._measured_s is None:
+            self._applied, self._measured_s = dict(applied), now_s
+        elif (span_s := now_s - self._measured_s) >= self._span_s:
+            before, self._applied, self._measured_s = self._applied, dict(applied), now_s
+            self._load = {
+                group: (index - before[group]) / span_s
+                for group, index in applied.items()
+                if group in before
+            }
+        return self._load
+
+
+class HistoryStates:
+    """Which nodes said a moment ago that they have all history rows of a group."""
+
+    def __init__(self, valid_s: float) -> None:
+        self._valid_s = valid_s
+        self._complete_until_s: dict[tuple[int, int], float] = {}
+        self._requested: set[tuple[int, int]] = set()
+
+    def is_complete(self, group: int, node: int, now_s: float) -> bool:
+        until_s = self._complete_until_s.get((group, node))
+        return until_s is not None and now_s <= until_s
+
+    def request(self, group: int, node: int) -> bool:
+        """Return True if the node has to be asked; False if it was asked already."""
+        if (group, node) in self._requested:
+            return False
+        self._requested.add((group, node))
+        return True
+
+    def receive(self, event: HistoryStateReceived, now_s: float) -> None:
+        place = (event.group, event.node)
+        self._requested.discard(place)
+        if event.is_complete:
+            self._complete_until_s[place] = now_s + self._valid_s
+        else:
+            self._complete_until_s.pop(place, None)
+
+
+class GroupMaintenance:
+    """The maintenance of all groups that this node leads."""
+
+    def __init__(
+        self,
+        core: LedgerCore,
+        *,
+        health: Callable[[], TierHealth],
+        live_jobs: Callable[[Machine], int],
+        timing: MaintenanceTiming | None = None,
+    ) -> None:
+        """`health` returns which nodes are dead or unfit to lead at this moment."""
+        self._core = core
+        self._read_health = health
+        self._live_jobs = live_jobs
+        self._timing = timing or MaintenanceTiming()
+        self._upkeeps: dict[int, GroupUpkeep] = {}
+        self._history = HistoryStates(self._timing.history_state_s)
+        self._load = LoadMeter(self._timing.load_s)
+        self._unfit_since_s: dict[int, float] = {}
+        self._pass_at_s = 0.0
+
+    def wake_at_s(self) -> float | None:
+        return self._pass_at_s
+
+    def state_of(self, group: int) -> UpkeepState:
+        upkeep = self._upkeeps.get(group)
+        return UpkeepState.IDLE if upkeep is None else upkeep.state
+
+    def handle(self, event: MaintenanceEvent | Tick, *, now_s: float) -> list[MaintenanceEffect]:
+        match event:
+            case Tick():
+                return self._run_pass(now_s)
+            case GroupsChanged():
+                self._pass_at_s = now_s
+            case HistoryStateReceived():
+                self._history.receive(event, now_s)
+                if event.is_complete:
+                    self._pass_at_s = now_s
+            case StepSucceeded():
+                return self._advance(event.group, now_s)
+            case StepFailed():
+                # No quorum, or another leader: whichever node leads then does it again.
+                self._upkeeps[event.group].stop()
+        return []
+
+    def _run_pass(self, now_s: float) -> list[MaintenanceEffect]:
+        """Begin what there is to do for each group that has nothing under way."""
+        core = self._core
+        timing = self._timing
+        has_groups = bool(core.topology.groups)
+        self._pass_at_s = now_s + (timing.pass_s if has_groups else timing.founding_pass_s)
+        health = self._read_health()
+        effects: list[MaintenanceEffect] = []
+        for group in tuple(core.leading):
+            upkeep = self._upkeeps.setdefault(group, GroupUpkeep(group))
+            if upkeep.state is not UpkeepState.IDLE:
+                continue
+            if not self._has_vote(group):
+                effects += self._give_up_leadership(group)
+            elif group == MANAGEMENT:
+                effects += self._manage_tier(upkeep, health, now_s)
+            else:
+                effects += self._maintain(group, upkeep, health, now_s)
+        return effects
+
+    def _advance(self, group: int, now_s: float) -> list[MaintenanceEffect]:
+        """Begin the next step of a group."""
+        upkeep = self._upkeeps[group]
+        ended = upkeep.state
+        if not self._core.may_act(group):
+            upkeep.stop()
+            return []
+        if (step := upkeep.next_step()) is not None:
+            return [step]
+        if ended in (UpkeepState.RELEASING, UpkeepState.HANDING_OVER):
+            self._pass_at_s = now_s  # what was released can be handed over, or the group can end
+        return []
+
+    # -- leadership without a vote --------------------------------------------------------
+
+    def _has_vote(self, group: int) -> bool:
+        voters, outgoing, _ = self._core.raft.seats(group)
+        return self._core.number in (*voters, *outgoing)
+
+    def _give_up_leadership(self, group: int) -> list[MaintenanceEffect]:
+        """Hand over the leadership of a group in which this node has no vote.
+
+        A node that was elected before it knew of its removal stays leader, because all voters
+        hear it, and can commit nothing.
+        """
+        raft = self._core.raft
+        voters = raft.seats(group)[0]
+        matched = {number: index for number, index, is_heard in raft.progress(group) if is_heard}
+        able = [number for number in voters if number in matched]
+        if not able:
+            return []
+        return _transfer(group, max(able, key=lambda number: matched[number]))
+
+    # -- group 0 --------------------------------------------------------------------------
+
+    def _manage_tier(
+        self, upkeep: GroupUpkeep, health: TierHealth, now_s: float
+    ) -> list[MaintenanceEffect]:
+        core = self._core
+        topology = core.topology
+        observed = self._observe(health, now_s)
+        voters = management_voters(topology, observed, core.raft.seats(MANAGEMENT)[0])
+        learners = [
+            number
+            for number, node in topology.nodes.items()
+            if node.state is not NodeState.GONE and number not in voters
+        ]
+        changes = self._change_voters(MANAGEMENT, voters, learners, now_s)
+        if changes is not None and not topology.groups:
+            return changes  # a new tier serves nobody before it can survive the loss of a node
+        upkeep.plan(
+            (UpkeepState.DECIDING, CommitDecision(MANAGEMENT, decision))
+            for decision in decide(topology, observed)
+        )
+        step = upkeep.next_step()
+        return [*(changes or ()), *(() if step is None else (step,))]
+
+    def _observe(self, health: TierHealth, now_s: float) -> TierHealth:
+        """Add load and leaders; keep of the unfit nodes those that were unfit for long."""
+        core = self._core
+        self._unfit_since_s = {
+            number: self._unfit_since_s.get(number, now_s) for number in health.unfit
+        }
+        long_unfit = {
+            number
+            for number, since_s in self._unfit_since_s.items()
+            if now_s - since_s >= self._timing.unfit_s
+        }
+        applied = {
+            group: replica.applied
+            for group, replica in core.replicas.items()
+            if group != MANAGEMENT
+        }
+        leaders = {
+            group: leader
+            for group in core.topology.groups
+            if (leader := core.leader_of(group)) is not None
+        }
+        return replace(
+            health,
+            unfit=frozenset(long_unfit),
+            load=self._load.measure(applied, now_s),
+            leaders=leaders,
+        )
+
+    # -- other groups ---------------------------------------------------------------------
+
+    def _maintain(
+        self, group: int, upkeep: GroupUpkeep, health: TierHealth, now_s: float
+    ) -> list[MaintenanceEffect]:
+        record = self._core.topology.groups.get(group)
+        if record is None or record.state is GroupState.DESTROYED:
+            return []
+        changes = self._change_voters(group, record.voters, [], now_s)
+        upkeep.plan(self._steps(record, are_voters_right=changes is None))
+        if (step := upkeep.next_step()) is not None:
+            return [*(changes or ()), step]
+        if changes:
+            return changes
+        wanted = record.leader
+        is_able = wanted not in health.unfit and self.is_caught_up(group, wanted)
+        return _transfer(group, wanted) if wanted != self._core.number and is_able else []
+
+    def _steps(
+        self, record: GroupRecord, *, are_voters_right: bool
+    ) -> Iterator[tuple[UpkeepState, Step]]:
+        group = record.number
+        replica = self._core.replicas[group]
+        if are_voters_right and record.settled != record.voters:
+            # Once the report is committed, former voters destroy their replicas. By then the disk
+            # of every voter must know the voters, also after a restart: an entry after the change
+            # makes sure of that.
+            yield UpkeepState.REPORTING_VOTERS, CommitRecord(group, group, Surveyed(0))
+            settled = SeatsSettled(group, tuple(record.voters), record.change)
+            yield UpkeepState.REPORTING_VOTERS, CommitDecision(group, settled)
+        for move in self._core.topology.moves.values():
+            if move.source == group and not replica.has_released(move.number):
+                released = Released(0, move.number, move.slots, group, move.target)
+                yield UpkeepState.RELEASING, CommitRecord(group, group, released)
+        for number, outgoing in replica.outgoing.items():
+            adopted = Adopted(0, number, outgoing.slots, group, outgoing.keys)
+            yield UpkeepState.HANDING_OVER, CommitRecord(group, outgoing.target, adopted)
+            yield UpkeepState.HANDING_OVER, CommitDecision(group, MoveEnded(number))
+            yield UpkeepState.HANDING_OVER, CommitRecord(group, group, Handed(0, number))
+        # Only the leader knows that a group is empty: it has applied everything, and a group
+        # without key slots gets no new jobs. Another replica may merely lag behind.
+        is_empty = not (replica.slots or replica.outgoing or self._live_jobs(replica.machine))
+        if record.state is GroupState.DRAINING and is_empty:
+            yield UpkeepState.ENDING, HandOverHistory(group)
+            yield UpkeepState.ENDING, CommitDecision(group, GroupDestroyed(group))
+
+    def _change_voters(
+        self, group: int, voters: Sequence[int], learners: Sequence[int], now_s: float
+    ) -> list[MaintenanceEffect] | None:
+        """Return the next change towards these voters and learners; None if they are in force.
+
+        An empty list: the change has to wait.
+        """
+        present, outgoing, present_learners = self._core.raft.seats(group)
+        if outgoing:
+            return []  # a joint configuration is in force; consensus leaves it by itself
+        own = self._core.number
+        missing = [number for number in voters if number not in present]
+        seated = (*present, *present_learners)
+        newcomers = [number for number in (*missing, *learners) if number not in seated]
+        demoted = [number for number in learners if number in present]
+        surplus = [number for number in seated if number not in (*voters, *learners)]
+        changes: list[MaintenanceEffect] | None = None
+        if newcomers:
+            changes = [_change(group, learners=newcomers)]
+        elif missing:
+            changes = self._wait_for_history(group, missing, now_s)
+            if changes is None:
+                # The leader stays a voter until it has handed over the leadership.
+                removed = [number for number in surplus if number != own]
+                kept = [number for number in demoted if number != own]
+                changes = [_change(group, missing, kept, removed)]
+        elif own in surplus or own in demoted:
+            able = [n for n in voters if n != own and self.is_caught_up(group, n)]
+            changes = _transfer(group, able[0]) if able else []
+        elif surplus or demoted:
+            changes = [_change(group, learners=demoted, removed=surplus)]
+        return changes
+
+    def _wait_for_history(
+        self, group: int, newcomers: Sequence[int], now_s: float
+    ) -> list[MaintenanceEffect] | None:
+        """Return None if these nodes may vote from now on, and others no longer."""
+        if not all(self.is_caught_up(group, number) for number in newcomers):
+            return []
+        if group == MANAGEMENT:
+            return None
+        lacking = [n for n in newcomers if not self._history.is_complete(group, n, now_s)]
+        if not lacking:
+            return None
+        return [
+            RequestHistoryState(group, number)
+            for number in lacking
+            if self._history.request(group, number)
+        ]
+
+    def is_caught_up(self, group: int, number: int) -> bool:
+        """Return True if a node is heard and has nearly all of a group's log."""
+        raft = self._core.raft
+        committed = raft.standing(group)[4]
+        return any(
+            node == number and is_heard and matched > 0 and committed <= matched + CAUGHT_UP_ENTRIES
+            for node, matched, is_heard in raft.progress(group)
+        )
+
+
+def _change(
+    group: int,
+    voters: Sequence[int] = (),
+    learners: Sequence[int] = (),
+    removed: Sequence[int] = (),
+) -> ChangeGroup:
+    return ChangeGroup(VoterChangeRequested(group, tuple(voters), tuple(learners), tuple(removed)))
+
+
+def _transfer(group: int, target: int) -> list[MaintenanceEffect]:
+    return [ChangeGroup(LeadershipTransferRequested(group, target))]

@@ -1,0 +1,163 @@
+"""History rows between nodes.
+
+Entries that a snapshot skipped leave no history rows on the node it was installed on: that node
+fetches them from the other voters. The voters of an heir fetch the rows of a group before it is
+destroyed.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from typing import Final
+
+import msgspec
+
+from hyperscale.errors import HyperscaleError, RunError
+from hyperscale.ledger.messages import FetchHistory, HistoryPage, TakeHistoryReply
+from hyperscale.nodes.ledger.ledger import Ledger
+from hyperscale.nodes.ledger.snapshot_transfer import CHUNK_BYTES, FETCH_S
+from hyperscale.wire.link import PeerLink
+from hyperscale.wire.messages import Chunk
+
+_PAGE_ROWS = 100  # some rows are large
+_GAP = "gap:"  # keys in the store's meta: groups of which this node may lack history rows
+_RETRY_S = 1.0
+BEFORE_FIRST: Final = (-(2**63), 0, 0)
+"""The position before the first row of a history."""
+
+_log = logging.getLogger("hyperscale.ledger")
+_page_decoder = msgspec.msgpack.Decoder(HistoryPage)
+
+
+class HistoryTransfer:
+    """Serves history rows of one node's groups and fetches those it lacks."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._driver = ledger.driver
+        self._loop = asyncio.get_running_loop()
+        self._filling: set[int] = set()
+        self._gaps = {
+            int(key.removeprefix(_GAP))
+            for key, value in ledger.store.meta()
+            if key.startswith(_GAP) and value
+        }
+        """Groups of which this node may lack rows."""
+        self._skipped: set[int] = set()
+        """Those of them where another snapshot was installed since their rows were requested."""
+        ledger.hooks.restored.append(self._restored)
+
+    def is_complete(self, group: int) -> bool:
+        """Return True if this node has all rows of a group, and of the groups it is heir of."""
+        replica = self._ledger.core.replicas.get(group)
+        return replica is not None and replica.applied > 0 and group not in self._gaps
+
+    def start(self) -> None:
+        """Go on fetching what an earlier process of this node did not get."""
+        for group in self._gaps:
+            self._fill(group)
+
+    def _restored(self, group: int) -> None:
+        self._gaps.add(group)
+        self._skipped.add(group)
+        self._ledger.store.put_meta(f"{_GAP}{group}", b"1")
+        self._fill(group)
+
+    def _fill(self, group: int) -> None:
+        if group not in self._filling:
+            self._filling.add(group)
+            self._driver.tasks.spawn(self._fill_gap(group), f"ledger-history-{group}")
+
+    async def _fill_gap(self, group: int) -> None:
+        store = self._ledger.store
+        try:
+            while group in self._gaps and group in self._ledger.core.replicas:
+                self._skipped.discard(group)
+                if not await self._fetch_from_voters(group):
+                    await asyncio.sleep(_RETRY_S)
+                elif group not in self._skipped:
+                    self._gaps.discard(group)
+                    store.put_meta(f"{_GAP}{group}", b"")
+        finally:
+            self._filling.discard(group)
+
+    async def _fetch_from_voters(self, group: int) -> bool:
+        """Ask the other voters until one is complete or all have given what they have."""
+        ledger = self._ledger
+        record = ledger.topology.groups.get(group)
+        if record is None:
+            return False  # this node has not applied the topology yet
+        others = [number for number in record.settled if number != ledger.core.number]
+        answered = 0
+        for number in others:
+            name = self._driver.name_of(number)
+            try:
+                if await self._fetch_from(name, ledger.answers_for(group)):
+                    return True
+                answered += 1
+            except HyperscaleError as error:
+                _log.info("history.not_fetched: %s", error, extra={"peer": name})
+        return answered == len(others)
+
+    async def _fetch_from(self, name: str, groups: list[int]) -> bool:
+        """Write all rows that one node has; return True if that node has all there are."""
+        peers = self._ledger.peers
+        link = peers.link(name) if name else None
+        if link is None or peers.connection(name) is None:
+            raise RunError(f"{name} is not connected")
+        is_complete = True
+        ticket = count = 0
+        for group in groups:
+            after = BEFORE_FIRST
+            while True:
+                page = await self._fetch_page(link, FetchHistory(group, after))
+                is_complete = is_complete and page.is_complete
+                if page.rows:
+                    ticket = self._ledger.store.add_history(page.rows)
+                    count += len(page.rows)
+                if not page.has_more:
+                    # Rows added since come from entries of this node's own log. Waiting for an
+                    # empty page would never end while jobs end.
+                    break
+                last = page.rows[-1]
+                after = (last[3], last[1], last[2])
+        await self._driver.until_durable(ticket)
+        _log.info(
+            "history.fetched",
+            extra={"peer": name, "groups": groups, "rows": count, "is_complete": is_complete},
+        )
+        return is_complete
+
+    async def _fetch_page(self, link: PeerLink, request: FetchHistory) -> HistoryPage:
+        data = bytearray()
+        deadline_s = self._loop.time() + FETCH_S
+        async with await link.stream(request, Chunk, deadline_s=deadline_s) as chunks:
+            async for chunk in chunks:
+                data += chunk.data
+        try:
+            return _page_decoder.decode(data)
+        except msgspec.MsgspecError as error:
+            raise RunError(f"a page of history cannot be decoded: {error}") from error
+
+    async def serve(self, request: FetchHistory) -> AsyncGenerator[Chunk, None]:
+        """Stream one page of the rows this node has."""
+        ledger = self._ledger
+        heir = ledger.topology.heir_of(request.group)
+        if heir in ledger.core.replicas:
+            # The requester's snapshot may be ahead of what this node has applied.
+            await ledger.fresh(heir)
+        is_complete = self.is_complete(heir)
+        # Rows under way to the disk cannot be read yet.
+        await self._driver.until_durable(ledger.core.disk.history_ticket)
+        rows = await asyncio.to_thread(
+            ledger.store.history, group=request.group, after=request.after, limit=_PAGE_ROWS
+        )
+        data = msgspec.msgpack.encode(HistoryPage(rows, is_complete, len(rows) == _PAGE_ROWS))
+        for start in range(0, len(data), CHUNK_BYTES):
+            yield Chunk(data[start : start + CHUNK_BYTES])
+
+    async def take(self, name: str, group: int) -> TakeHistoryReply:
+        """Fetch the rows of a group that is about to be destroyed from its leader."""
+        if not await self._fetch_from(name, [group]):
+            raise RunError(f"{name} lacks rows of the history of group {group} itself")
+        return TakeHistoryReply()

@@ -1,0 +1,278 @@
+"""Runs the ledger core of a node: its timer, its store, its messages to and from peers.
+
+Everything that arrives between two turns of the event loop goes into one pass of the core, so
+that messages, proposals and disk writes travel in batches. The loop never waits for the disk:
+the store's writer thread signals on a descriptor. A store, core or hook that fails ends the node.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Final
+
+from msgspec import Struct
+
+from hyperscale._native import LedgerError, LedgerStore
+from hyperscale.errors import InvariantError, RunError
+from hyperscale.ledger.core import MANAGEMENT, LedgerCore
+from hyperscale.ledger.core_events import (
+    AnnounceEntries,
+    AnnounceFollowing,
+    AnnounceLeading,
+    AnnounceRestore,
+    AnnounceRole,
+    AnnounceTopology,
+    AnswerProposals,
+    AnswerReads,
+    AppliedEntry,
+    BatchEnded,
+    CommandProposed,
+    DropMessages,
+    GroupRole,
+    LedgerEffect,
+    LedgerEvent,
+    MessagesReceived,
+    PeerUnreachable,
+    ProposalResult,
+    RecordProposed,
+    ReportMismatch,
+    SendMessages,
+    SendSnapshotOffer,
+)
+from hyperscale.ledger.messages import RaftMessages, pieces
+from hyperscale.nodes.ledger.pending_requests import PendingRequests
+from hyperscale.nodes.ledger.tier_peers import TierPeers
+from hyperscale.sansio.driver import CoreDriver
+from hyperscale.sansio.tasks import TaskSupervisor
+from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.errors import QueueFullError
+
+_UNSENT_MAX = 64
+"""As many proposals do not wait for the end of the event loop's turn."""
+_MESSAGE_BYTES: Final = 8 * 1024 * 1024
+
+_log = logging.getLogger("hyperscale.ledger")
+
+
+class LedgerHooks(Struct, kw_only=True):
+    """Callbacks for what happens in the ledger. None may wait; one that raises ends the node."""
+
+    leading: list[Callable[[int, int], None]] = []
+    """This node leads this group in this term, and has applied everything before it."""
+    following: list[Callable[[int], None]] = []
+    applied: list[Callable[[AppliedEntry], None]] = []
+    topology: list[Callable[[], None]] = []
+    snapshot_offered: list[Callable[[SendSnapshotOffer], None]] = []
+    restored: list[Callable[[int], None]] = []
+    """A snapshot replaced the replica of this group."""
+
+
+class DriverState(Enum):
+    RUNNING = auto()
+    FAILED = auto()
+    """The core, a hook or the disk failed; the node ends."""
+    CLOSED = auto()
+
+
+class LedgerDriver:
+    """A running ledger core. Made when the node knows its ledger and its number in it."""
+
+    def __init__(
+        self,
+        ledger_id: str,
+        core: LedgerCore,
+        store: LedgerStore,
+        peers: TierPeers,
+        tasks: TaskSupervisor,
+    ) -> None:
+        self.id = ledger_id
+        self.core = core
+        self.store = store
+        self.peers = peers
+        self.tasks = tasks
+        self.hooks = LedgerHooks()
+        self.requests = PendingRequests()
+        self.mismatches_total = 0
+        self._names: dict[int, str] = {}  # of nodes the topology does not name yet
+        self._state = DriverState.RUNNING
+        self._loop = asyncio.get_running_loop()
+        self._batch: asyncio.Handle | None = None
+        self._unsent = 0
+        self._passed = asyncio.Event()
+        self._driver: CoreDriver[LedgerEvent, LedgerEffect] = CoreDriver(
+            core,
+            self._perform,
+            clock=self._loop.time,
+            on_failure=self._fail,
+            before_tick=self.end_batch_soon,
+        )
+
+    @property
+    def is_open(self) -> bool:
+        return self._state is not DriverState.CLOSED
+
+    def start(self) -> None:
+        self._loop.add_reader(self.store.fileno(), self._end_batch)
+        self._driver.arm()
+        self.end_batch_soon()
+
+    async def close(self) -> None:
+        """Stop, write what is queued, and release the data directory."""
+        if self._state is DriverState.CLOSED:
+            return
+        has_failed = self._state is DriverState.FAILED
+        self._state = DriverState.CLOSED
+        self._loop.remove_reader(self.store.fileno())
+        self._driver.stop()
+        if self._batch is not None:
+            self._batch.cancel()
+        self.requests.cancel()
+        if not has_failed:  # a failed disk can write nothing more
+            await asyncio.to_thread(self.store.close)
+
+    def _fail(self, error: BaseException) -> None:
+        self._state = DriverState.FAILED
+        if isinstance(error, LedgerError):
+            error = RunError(str(error), hint="the node stops; its groups go on without it")
+        self.tasks.fail(error)
+
+    # -- events ---------------------------------------------------------------------------
+
+    def feed(self, event: LedgerEvent) -> None:
+        """Queue one event for the core's next pass, at the end of the event loop's turn."""
+        self._driver.feed(event)
+        self.end_batch_soon()
+
+    def propose(self, event: CommandProposed | RecordProposed) -> "asyncio.Future[ProposalResult]":
+        """Queue a proposal; the future is resolved when it is committed or lost."""
+        future = self.requests.add_proposal(event.token)
+        self._unsent += 1
+        self.feed(event)
+        if self._unsent >= _UNSENT_MAX:
+            self._end_batch()  # followers write these while this node reads what else arrived
+        return future
+
+    def end_batch_soon(self) -> None:
+        """Run a pass of the core at the end of the event loop's turn."""
+        if self._batch is None:
+            self._batch = self._loop.call_soon(self._end_batch)
+
+    def _end_batch(self) -> None:
+        if self._batch is not None:
+            self._batch.cancel()
+            self._batch = None
+        self._unsent = 0
+        self._driver.feed(BatchEnded(wall_ms()))
+        self._passed.set()
+        self.requests.wake_applied(self.core.replicas)
+
+    async def until_durable(self, ticket: int) -> None:
+        """Return when a crash can no longer undo this write."""
+        # The core asks the store in each pass: asking it here as well would take away the signal.
+        while self.core.disk.durable_ticket < ticket:
+            self._passed.clear()
+            await self._passed.wait()
+
+    def receive(self, call: InboundCall, message: RaftMessages) -> None:
+        if message.ledger != self.id:
+            _log.warning("ledger.foreign", extra={"peer": call.peer.node_id})
+            return
+        self.learn_name(message.sender, call.peer.node_id)
+        self.feed(MessagesReceived(message.sender, message.packed))
+
+    # -- effects --------------------------------------------------------------------------
+
+    def _perform(self, effect: LedgerEffect) -> None:
+        match effect:
+            case SendMessages():
+                for piece in pieces(effect.packed, _MESSAGE_BYTES):
+                    self._send(effect.peer, RaftMessages(self.id, self.core.number, piece))
+            case AnswerProposals():
+                self.requests.answer_proposals(effect.answers)
+            case AnnounceEntries():
+                for entry in effect.entries:
+                    _call(self.hooks.applied, entry)
+            case AnswerReads():
+                self.requests.answer_reads(effect.tokens)
+            case SendSnapshotOffer():
+                _call(self.hooks.snapshot_offered, effect)
+            case ReportMismatch():
+                self.mismatches_total += 1
+                _log.error("ledger.mismatch", extra={"group": effect.group})
+            case DropMessages():
+                peer = "" if effect.sender is None else self.name_of(effect.sender)
+                _log.warning("ledger.malformed: %s", effect.reason, extra={"peer": peer})
+            case _:
+                self._announce(effect)
+
+    def _announce(
+        self,
+        effect: AnnounceRole
+        | AnnounceFollowing
+        | AnnounceLeading
+        | AnnounceTopology
+        | AnnounceRestore,
+    ) -> None:
+        match effect:
+            case AnnounceRole():
+                self._log_role(effect.role)
+            case AnnounceFollowing():
+                _call(self.hooks.following, effect.group)
+            case AnnounceLeading():
+                _call(self.hooks.leading, effect.group, effect.term)
+            case AnnounceTopology():
+                _call(self.hooks.topology)
+            case AnnounceRestore() if effect.group != MANAGEMENT:
+                _call(self.hooks.restored, effect.group)
+
+    def _send(self, peer: int, message: Struct) -> None:
+        name = self.name_of(peer)
+        connection = self.peers.connection(name) if name else None
+        if connection is not None:
+            try:
+                connection.send(message, at_once=True)
+                return
+            except QueueFullError:
+                pass
+            except InvariantError:  # larger than any message may be: other peers must not suffer
+                _log.exception("ledger.unsendable", extra={"peer": name})
+        # Not kept for later: consensus repeats what still matters.
+        self._driver.feed(PeerUnreachable(peer))
+
+    def _log_role(self, role: GroupRole) -> None:
+        leader = "" if role.leader is None else self.name_of(role.leader)
+        _log.info(
+            "ledger.role",
+            extra={
+                "group": role.group,
+                "term": role.term,
+                "raft_role": role.role.value,
+                "leader": leader,
+            },
+        )
+
+    # -- names ----------------------------------------------------------------------------
+
+    @property
+    def own_name(self) -> str:
+        return self.name_of(self.core.number)
+
+    def name_of(self, number: int) -> str:
+        """Return the node id of a number; empty if it is unknown."""
+        return self.core.topology.name_of(number) or self._names.get(number, "")
+
+    def learn_name(self, number: int, name: str) -> None:
+        """Remember the node id of a number that the topology may not have yet."""
+        self._names[number] = name
+
+
+def _call(hooks: list[Callable[..., None]], *arguments: object) -> None:
+    for hook in hooks:
+        hook(*arguments)
+
+
+def wall_ms() -> int:
+    """Return the wall clock, for stamps and for display; never use it to measure a duration."""
+    return time.time_ns() // 1_000_000

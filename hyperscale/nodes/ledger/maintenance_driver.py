@@ -1,0 +1,152 @@
+"""Carries out the maintenance of the groups this node leads."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from hyperscale.errors import HyperscaleError
+from hyperscale.ledger.group_maintenance import (
+    ChangeGroup,
+    CommitDecision,
+    CommitRecord,
+    GroupMaintenance,
+    GroupsChanged,
+    HandOverHistory,
+    HistoryStateReceived,
+    MaintenanceEffect,
+    MaintenanceEvent,
+    RequestHistoryState,
+    Step,
+    StepFailed,
+    StepSucceeded,
+)
+from hyperscale.ledger.machine import Machine
+from hyperscale.ledger.messages import (
+    GetHistoryState,
+    GetHistoryStateReply,
+    TakeHistory,
+    TakeHistoryReply,
+)
+from hyperscale.ledger.records import encode_record
+from hyperscale.ledger.topology import Decision
+from hyperscale.ledger.topology_policy import TierHealth
+from hyperscale.nodes.ledger.peer_requests import OpenLedger
+from hyperscale.sansio.driver import CoreDriver
+
+_HISTORY_S = 60.0
+_CALL_S = 2.0
+
+_log = logging.getLogger("hyperscale.ledger")
+
+
+class MaintenanceDriver:
+    """Feeds the maintenance core of a node and performs its effects."""
+
+    def __init__(self, open_ledger: OpenLedger, live_jobs: Callable[[Machine], int]) -> None:
+        self._ledger = open_ledger.ledger
+        self._ledger_driver = open_ledger.driver
+        self._history = open_ledger.history
+        self._tasks = open_ledger.driver.tasks
+        self._loop = asyncio.get_running_loop()
+        core = GroupMaintenance(self._ledger.core, health=self._health, live_jobs=live_jobs)
+        self._driver: CoreDriver[MaintenanceEvent, MaintenanceEffect] = CoreDriver(
+            core, self._perform, clock=self._loop.time, on_failure=self._tasks.fail
+        )
+        self._ledger.hooks.topology.append(self._groups_changed)
+        self._ledger.hooks.leading.append(lambda _group, _term: self._groups_changed())
+
+    def start(self) -> None:
+        self._driver.arm()
+
+    def stop(self) -> None:
+        self._driver.stop()
+
+    def _groups_changed(self) -> None:
+        self._driver.feed(GroupsChanged())
+
+    def _health(self) -> TierHealth:
+        peers = self._ledger.peers
+        nodes = self._ledger.topology.nodes
+        dead = {
+            number: dead_s
+            for number, node in nodes.items()
+            if (dead_s := peers.dead_for_s(node.name)) is not None
+        }
+        own = self._ledger.core.number
+        unfit = {
+            number
+            for number, node in nodes.items()
+            if number != own and not peers.is_fit(node.name)
+        }
+        return TierHealth(dead_s=dead, unfit=frozenset(unfit))
+
+    def _perform(self, effect: MaintenanceEffect) -> None:
+        match effect:
+            case ChangeGroup():
+                self._ledger_driver.feed(effect.event)
+            case RequestHistoryState():
+                self._tasks.spawn(self._request_history_state(effect), "ledger-history-state")
+            case CommitDecision() | CommitRecord() | HandOverHistory():
+                self._tasks.spawn(self._take_step(effect), f"ledger-group-{effect.group}")
+
+    async def _take_step(self, step: Step) -> None:
+        group = step.group
+        is_done = True
+        try:
+            match step:
+                case CommitDecision():
+                    await self._commit_decision(step.decision)
+                case CommitRecord():
+                    await self._ledger.execute_record(step.target, encode_record(step.record))
+                case HandOverHistory():
+                    is_done = await self._hand_over_history(group)
+        except HyperscaleError as error:
+            _log.info("ledger.maintenance_failed: %s", error, extra={"group": group})
+            is_done = False
+        self._driver.feed(StepSucceeded(group) if is_done else StepFailed(group))
+
+    async def _commit_decision(self, decision: Decision) -> None:
+        reply = await self._ledger.decide(decision)
+        if reply.refused:
+            _log.warning("ledger.refused: %s", reply.refused)
+        else:
+            _log.info("ledger.decided", extra={"decision": repr(decision)[:300]})
+
+    async def _request_history_state(self, request: RequestHistoryState) -> None:
+        name = self._ledger_driver.name_of(request.node)
+        link = self._ledger.peers.link(name) if name else None
+        is_complete = False
+        if link is not None:
+            deadline_s = self._loop.time() + _CALL_S
+            try:
+                reply = await link.call(
+                    GetHistoryState(request.group), GetHistoryStateReply, deadline_s=deadline_s
+                )
+                is_complete = reply.is_complete
+            except HyperscaleError as error:
+                _log.info("ledger.maintenance_failed: %s", error, extra={"group": request.group})
+        self._driver.feed(HistoryStateReceived(request.group, request.node, is_complete))
+
+    async def _hand_over_history(self, group: int) -> bool:
+        """Have the heir's voters take over the history of a group, and of the groups it is the
+        heir of itself. Return False if it has to be tried again."""
+        topology = self._ledger.topology
+        name_of = self._ledger_driver.name_of
+        heir = topology.groups[topology.heir_of(topology.groups[group].heir)]
+        if heir.voters != heir.settled or not self._history.is_complete(group):
+            return False  # the heir's voters are changing, or rows are missing on this node
+        names = [name_of(number) for number in heir.settled]
+        for name in names:
+            if name != self._ledger_driver.own_name and not await self._give_history(group, name):
+                return False
+        heir = self._ledger.topology.groups[heir.number]
+        return names == [name_of(number) for number in heir.voters]
+
+    async def _give_history(self, group: int, name: str) -> bool:
+        link = self._ledger.peers.link(name)
+        if link is None:
+            return False
+        deadline_s = self._loop.time() + _HISTORY_S
+        for each in self._ledger.answers_for(group):
+            await link.call(TakeHistory(each), TakeHistoryReply, deadline_s=deadline_s)
+        return True
