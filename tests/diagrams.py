@@ -11,6 +11,10 @@ from enum import Enum
 from pathlib import Path
 
 from hyperscale.jobs.agent.attempts import ATTEMPT_MOVES, AttemptState
+from hyperscale.jobs.committed.events import JobStatus
+from hyperscale.jobs.committed.state import JOB_MOVES, WORKFLOW_MOVES, WorkflowStatus
+from hyperscale.jobs.leader import attempts as leader_attempts
+from hyperscale.jobs.leader.worker_liveness import WORKER_MOVES, WorkerState
 
 DOCUMENTS = Path(__file__).parents[1] / "docs"
 _BLOCK = re.compile(
@@ -40,6 +44,14 @@ class StateDiagram:
 
 
 DIAGRAMS = {
+    "job": StateDiagram(JOB_MOVES, initial=(JobStatus.SUBMITTED,)),
+    "workflow": StateDiagram(WORKFLOW_MOVES, initial=(WorkflowStatus.PENDING,)),
+    "attempt-of-leader": StateDiagram(
+        leader_attempts.ATTEMPT_MOVES, initial=(leader_attempts.AttemptPhase.DISPATCHED,)
+    ),
+    "worker-liveness": StateDiagram(
+        WORKER_MOVES, initial=(WorkerState.UP, WorkerState.SILENT, WorkerState.DOUBTFUL)
+    ),
     "attempt-on-worker": StateDiagram(
         ATTEMPT_MOVES, initial=(AttemptState.WAITING, AttemptState.PREPARING)
     ),

@@ -1,7 +1,7 @@
-"""What a workflow starts with: a pure function of committed results.
+"""The context a workflow starts with: a pure function of committed results.
 
-Dependencies finish before a dependent is dispatched, so every leader, at any time, derives
-the same bytes. Nothing is stored twice and nothing can be stale.
+Dependencies finish before a dependent is dispatched, so every leader derives the same bytes at any
+time. Nothing is stored twice, and nothing can be stale.
 """
 
 import msgspec
@@ -22,10 +22,10 @@ JOB_BYTES_MAX = 1024 * 1024
 
 
 def context_for(job: Job, workflow: str) -> bytes:
-    """The encoded context of a workflow whose dependencies have all completed.
+    """Return the encoded context of a workflow whose dependencies have all completed.
 
-    Raises `RunError` if it needs what nobody provided, or if what was provided is not a
-    context.
+    Raise `RunError` if the workflow needs a value that no dependency provided, or if what was
+    provided cannot be read.
     """
     plan = job.plan_of(workflow)
     finished: dict[str, Namespace] = {}
@@ -42,7 +42,7 @@ def context_for(job: Job, workflow: str) -> bytes:
 
 
 def size_problem(workflow: str, provided: list[bytes], job_bytes: int) -> str | None:
-    """What is wrong with the size of what a part provides, None if nothing is."""
+    """Return why the context that a part provides is too large; None if it is not."""
     size = sum(map(len, provided))
     if size > UPDATE_BYTES_MAX:
         return (

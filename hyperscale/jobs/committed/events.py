@@ -1,8 +1,7 @@
-"""What is committed about jobs, as it stands in the log, and how the machine answers.
+"""Events of a group's log about jobs, and the machine's reply to each.
 
-Every event may arrive twice, late, or from a leader that has been deposed since: whether it
-changes anything is decided when it is applied (`machine`). Reports and context are bytes
-here: the log does not open what it only carries.
+An event may be applied twice, late, or after its proposer was deposed: whether it changes anything
+is decided when it is applied (`machine`). Reports and context are opaque bytes here.
 """
 
 import hashlib
@@ -18,7 +17,7 @@ from hyperscale.plan.status import PartStatus
 
 class JobStatus(Enum):
     SUBMITTED = "submitted"
-    QUEUED = "queued"  # waits for cores; seen by its leader, never committed
+    QUEUED = "queued"  # waits for cores; known to its leader, never committed
     DISPATCHING = "dispatching"
     RUNNING = "running"
     COMPLETING = "completing"  # every workflow has ended
@@ -31,7 +30,7 @@ class JobStatus(Enum):
 
 
 class JobOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a submitter may choose about the job as a whole."""
+    """What the submitter chooses for the job as a whole."""
 
     timeout_s: float | None = None  # of the job, from submission to end
     dispatch_timeout_s: float = 300.0  # how long a workflow may wait for cores
@@ -41,7 +40,7 @@ class JobOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class JobSubmitted(Struct, tag="submitted", frozen=True, kw_only=True):
-    """A job is wanted. Its id follows from the key."""
+    """A client submitted a job. The job's id follows from the key."""
 
     key: str
     digest: str  # of plan, bundle and options: see `payload_digest`
@@ -81,7 +80,7 @@ class PartRedispatched(Struct, tag="redispatched", frozen=True, kw_only=True):
 
 
 class AttemptRevoked(Struct, tag="revoked", frozen=True, kw_only=True):
-    """An attempt counts no more; what it has done stays in the totals as a segment."""
+    """An attempt is given up; what it had reported stays in the totals as a segment."""
 
     job: str
     workflow: str
@@ -93,7 +92,7 @@ class AttemptRevoked(Struct, tag="revoked", frozen=True, kw_only=True):
     iterations: int = 0
     gap_s: float = 0.0  # how long it may have sent load without reporting it
     requests_max: int = 0  # upper bound of what it sent in that time
-    costs_retry: bool = True  # False: it never ran, and nobody is to blame
+    costs_retry: bool = True  # False: it never ran, and no worker is to blame
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -103,18 +102,18 @@ class Checkpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     elapsed_s: float
     iterations: int = 0
     report: bytes = b""
-    age_s: float = 0.0  # since then nothing is known of its load
+    age_s: float = 0.0  # how long before the checkpoint its load was last known
 
 
 class Checkpointed(Struct, tag="checkpointed", frozen=True, kw_only=True):
-    """How far the running parts of a job are, every 5 s."""
+    """Progress of a job's running attempts, every 5 s."""
 
     job: str
     parts: list[Checkpoint]
 
 
 class PartEnded(Struct, tag="finished_part", frozen=True, kw_only=True, omit_defaults=True):
-    """A run ended. Counts only for the current attempt of an unfinished part."""
+    """An attempt ended with a result. It counts only if the attempt is still open."""
 
     job: str
     workflow: str
@@ -131,8 +130,8 @@ class PartEnded(Struct, tag="finished_part", frozen=True, kw_only=True, omit_def
 
 
 class WorkflowEnded(Struct, tag="ended", frozen=True, kw_only=True):
-    """A workflow ends without a result of its parts deciding it: it could not start, its
-    retries are used up, it took too long. Parts that still run are stopped."""
+    """A workflow ends for a reason that no part reported: it could not start, used up its
+    retries, or took too long. Parts that still run are stopped."""
 
     job: str
     workflow: str
@@ -141,7 +140,7 @@ class WorkflowEnded(Struct, tag="ended", frozen=True, kw_only=True):
 
 
 class CancelRequested(Struct, tag="cancel", frozen=True, kw_only=True):
-    """The job is to end early. The first one decides how; nothing starts after it."""
+    """The job is to end early. The first cancel decides how; nothing starts after it."""
 
     job: str
     reason: str
@@ -152,7 +151,7 @@ class CancelRequested(Struct, tag="cancel", frozen=True, kw_only=True):
 
 
 class JobFinished(Struct, tag="finished", frozen=True, kw_only=True):
-    """The job is over. The first one in log order wins."""
+    """The job has ended. The first such event in log order wins."""
 
     job: str
     status: JobStatus
@@ -173,7 +172,7 @@ Event = JobSubmitted | JobEvent
 
 
 class Code(Enum):
-    """Why an event changed nothing, or what is special about the answer."""
+    """Why an event changed nothing, or what is special about the reply."""
 
     OK = "ok"
     DUPLICATE = "duplicate"  # it was so already; not an error
@@ -190,7 +189,7 @@ class Code(Enum):
 
 
 class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The machine's answer to one event. `ok` False: nothing has changed."""
+    """The machine's reply to one event. `ok` False: nothing has changed."""
 
     ok: bool
     code: Code = Code.OK
@@ -200,7 +199,7 @@ class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_permanent(self) -> bool:
-        """Whether asking again would be refused again."""
+        """Whether the same event would be refused again."""
         return not self.ok and self.code is not Code.CAPACITY
 
 
@@ -211,7 +210,7 @@ _reply_decoder = msgspec.msgpack.Decoder(Reply)
 
 
 def kind_of(event: Event) -> str:
-    """What the event is called in the log and in the history."""
+    """Return the name of the event in the log and in history."""
     return str(event.__struct_config__.tag)
 
 
@@ -220,7 +219,7 @@ def encode(event: Event) -> bytes:
 
 
 def decode(body: bytes) -> Event:
-    """Raises `msgspec.MsgspecError` for what is no event."""
+    """Decode an event; raise `msgspec.MsgspecError` if the bytes are none."""
     return _decoder.decode(body)
 
 
@@ -229,6 +228,6 @@ def decode_reply(body: bytes) -> Reply:
 
 
 def payload_digest(plan: Plan, bundle: str, options: JobOptions) -> str:
-    """The same for the same submission: what a repeated key is checked against."""
+    """Return a digest that a repeated key is checked against: equal for equal submissions."""
     encoded = _sorted.encode((plan, bundle, options))
     return hashlib.sha256(encoded).hexdigest()[:32]

@@ -1,8 +1,8 @@
-"""Keys of submissions: which slot they fall in, which job they make.
+"""Keys of submissions: which key slot each belongs to, and which job it makes.
 
-A key is an opaque text of the submitter's; the same key again is the same submission again.
-The id of a job follows from its key, so a retry cannot make a second job, whoever receives
-it. Hashes here are the same in every process and version.
+A key is an opaque text that the submitter chooses; a submission with the same key is the same
+submission. A job's id follows from its key, so a retry cannot make a second job, whichever manager
+receives it. Hashes here are the same in every process and version.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ _ID_CHARS = 20  # 100 bits
 
 
 class JobName(NamedTuple):
-    """A job id taken apart: where to ask for it, and what."""
+    """The parts of a job id."""
 
     scope: str
     group: int
@@ -39,7 +39,7 @@ def job_id(scope: str, group: int, key: str) -> str:
 
 
 def parse_job_id(job: str) -> JobName:
-    """Takes a job id apart; `InputError` if it is none."""
+    """Parse a job id; raise `InputError` if the text is not one."""
     scope, dot, rest = job.rpartition(".")
     group, dash, name = rest.partition("-")
     if not (dot and dash and scope and name and group.isascii() and group.isdecimal()):
@@ -51,7 +51,7 @@ def parse_job_id(job: str) -> JobName:
 
 
 def key_problem(key: str) -> str | None:
-    """What is wrong with a key, None if nothing is."""
+    """Return what is wrong with a key; None if nothing is."""
     try:
         size = len(key.encode("utf-8"))
     except UnicodeEncodeError:

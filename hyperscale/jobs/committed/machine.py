@@ -1,18 +1,18 @@
-"""The replicated state machine of jobs: committed events in, answers out, no clock, no I/O.
+"""The replicated state machine of jobs: committed events in, replies out, no clock, no I/O.
 
 Every replica of a group applies the same entries in the same order and ends in the same
 state, byte for byte. An event that does not apply (late, repeated, for something that has
-ended) changes nothing and is answered with the reason. Rules:
+ended) changes nothing; the reply says why. Rules:
 
-- A key makes one job. Again with the same payload: the same job. With another: a conflict.
+- A key makes one job. The same key with the same payload is the same job; with another, a conflict.
 - The first terminal event of a job, workflow or part in log order wins.
 - A part has at most one open attempt; the next one is the last + 1, and only an open one can
   be checkpointed, revoked or finished.
-- A workflow is dispatched only when all it depends on has completed; if one of them did not,
-  it is cancelled at once, and so are those that wait for it.
+- A workflow is dispatched only when every workflow it depends on has completed. If one of them
+  did not, it is cancelled at once, and so are its own dependents.
 - After a cancel nothing is dispatched any more.
 
-Ended jobs stay for a while as rows; their full record is a row of the history.
+Ended jobs stay for a while as rows; their full record is a row of history.
 """
 
 import hashlib
@@ -65,7 +65,7 @@ from hyperscale.jobs.committed.transitions import (
 from hyperscale.plan.dag import find_cycle
 
 _SUBMISSION_BYTES_MAX = 4 * 1024 * 1024
-_HISTORY_BYTES = 4096  # larger events stand in the history without what they carry
+_HISTORY_BYTES = 4096  # larger events are kept in history without reports and context
 _KEYS_AT_ONCE = 8
 _DAY_MS = 24 * 3600 * 1000
 
@@ -102,7 +102,7 @@ class KeyRecord(Struct, frozen=True, array_like=True):
 
 
 class _State(Struct, kw_only=True):
-    """All of it: encoded, this is the snapshot."""
+    """The whole state: encoded, this is the snapshot."""
 
     schema: int = 1
     now_ms: int = 0  # the highest stamp so far
@@ -135,7 +135,7 @@ class JobMachine:
     # --- the ledger's side ----------------------------------------------------------------
 
     def apply(self, index: int, stamp_ms: int, body: bytes) -> Applied:  # noqa: ARG002 -- the ledger's protocol
-        """One committed entry. Never raises for what the entry says."""
+        """Apply one committed entry. No content of an entry makes this raise."""
         try:
             event = decode(body)
         except (msgspec.MsgspecError, ValueError, RecursionError) as exc:
@@ -156,7 +156,7 @@ class JobMachine:
         return _encoder.encode(reply)
 
     def _changed(self, event: JobEvent, body: bytes) -> _Change:
-        """An event of a job that is there."""
+        """Apply an event of a job that exists."""
         now_ms = self._state.now_ms
         job = self._state.jobs.get(event.job)
         if job is None:
@@ -187,7 +187,7 @@ class JobMachine:
         return _Change(_OK.reply, ((job.id, kind_of(event), _for_history(event, body)),))
 
     def _retire(self, job: Job) -> _Change:
-        """The full record goes to the history; a row stays for a while."""
+        """Move the full record to history; keep a row for a while."""
         record = encode_job(job)
         job.strip()
         self._state.ended.append(job.id)
@@ -201,28 +201,28 @@ class JobMachine:
         self._state = _state_decoder.decode(data)
 
     def digest(self) -> bytes:
-        """Over the whole state, computed afresh: a damaged value shows."""
+        """Hash the whole state afresh, so that a damaged value shows."""
         return hashlib.blake2b(_encoder.encode(self._state), digest_size=16).digest()
 
     def export_keys(self, slots: frozenset[int]) -> bytes:
-        """Hands the key records of these slots over and forgets them."""
+        """Hand over the key records of these key slots, and forget them."""
         keys = self._state.keys
         moved = {key: keys.pop(key) for key in in_slots(list(keys), slots)}
         return _encoder.encode(moved)
 
     def import_keys(self, data: bytes) -> None:
-        """Takes key records over. What is known here already stays."""
+        """Take key records over. Keys that are known already stay as they are."""
         for key, record in _keys_decoder.decode(data).items():
             self._state.keys.setdefault(key, record)
 
     # --- reads ----------------------------------------------------------------------------
 
     def job(self, job: str) -> Job | None:
-        """The live state itself: look, do not touch."""
+        """Return the live state of a job. Callers must not change it."""
         return self._state.jobs.get(job)
 
     def jobs(self) -> Iterator[Job]:
-        """Those that have not ended, oldest first."""
+        """Return the jobs that have not ended, oldest first."""
         return (job for job in self._state.jobs.values() if job.status not in JOB_ENDS)
 
     def view(self, job: str) -> JobView | None:
@@ -230,7 +230,7 @@ class JobMachine:
         return None if found is None else view_of(found)
 
     def views(self) -> list[JobView]:
-        """All jobs here, the ended ones that are still kept included, oldest first."""
+        """Return every job, also ended ones that are still kept, oldest first."""
         return [view_of(job) for job in self._state.jobs.values()]
 
     def key(self, key: str) -> KeyRecord | None:
@@ -276,7 +276,7 @@ class JobMachine:
             submitted_ms=state.now_ms,
         )
         if job.id in state.jobs:
-            # Its key record was handed over or expired while the row stayed.
+            # The key's record was handed over or expired while the job's row stayed.
             raise Refuse(Code.CONFLICT, f"job {job.id} is still here")
         state.jobs[job.id] = job
         state.keys[event.key] = KeyRecord(job.id, event.digest, state.now_ms)
@@ -299,12 +299,12 @@ class JobMachine:
         for name, depends in after.items():
             for other in depends:
                 if other not in after:
-                    return f"{name} depends on {other!r}, which is no workflow of the job"
+                    return f"{name} depends on {other!r}, which is not a workflow of the job"
         cycle = find_cycle(after) if any(after.values()) else None
         return None if cycle is None else f"workflows wait for each other: {' -> '.join(cycle)}"
 
     def _evict(self) -> None:
-        """Drops rows of jobs that ended long ago, and keys older than the history."""
+        """Drop rows of jobs that ended long ago, and keys older than history."""
         state, limits = self._state, self._limits
         ended = state.ended
         gone = max(0, len(ended) - limits.ended_jobs)
@@ -327,7 +327,7 @@ class JobMachine:
 
 
 def _again(event: JobSubmitted, known: KeyRecord) -> _Change:
-    """A key that is known."""
+    """Reply to a submission whose key is known."""
     if known.digest != event.digest:
         return _refuse(
             Code.CONFLICT,
@@ -348,7 +348,7 @@ def _after_the_end(job: Job, event: JobEvent) -> _Change:
 
 
 def _for_history(event: JobEvent, body: bytes) -> bytes:
-    """The event without the bulk it carries, if it has any."""
+    """The event without its reports and context if they are large."""
     if len(body) > _HISTORY_BYTES and isinstance(event, PartEnded):
         return encode(msgspec.structs.replace(event, report=b"", provided=[]))
     if len(body) > _HISTORY_BYTES and isinstance(event, AttemptRevoked):

@@ -1,12 +1,7 @@
-"""The state of jobs: what is known of each, which moves are legal, what follows from it.
+"""The committed state of jobs, and the legal moves of jobs and workflows.
 
-Plain mutable structs that encode as they are: the whole of them is a snapshot. Only `machine`
-writes them, by the rules of `transitions`. Statistics and context stay encoded; whoever needs
-them opens them.
-
-Vocabulary: a *part* is a worker's share of a workflow; a *run* is one attempt of it, *open*
-from its dispatch to its end. A *segment* is what a revoked attempt had reported, a *gap* what
-it may have sent beyond that.
+Plain mutable structs that encode as they are: together they are the snapshot. Only `machine` writes
+them, by the rules of `transitions`. Reports and context stay encoded.
 """
 
 from collections.abc import Iterator
@@ -50,7 +45,7 @@ WORKFLOW_MOVES: dict[WorkflowStatus, frozenset[WorkflowStatus]] = {
     _W.CANCELLED: frozenset(),
     _W.AGGREGATED: frozenset(),
 }
-# A retry is a new attempt of a part, so a workflow never leaves FAILED here.
+# A retry is a new attempt of a part, so a workflow does not leave FAILED.
 WORKFLOW_ENDS = frozenset({_W.COMPLETED, _W.FAILED, _W.CANCELLED, _W.AGGREGATED})
 
 _ENDS = frozenset({_J.COMPLETED, _J.PARTIAL, _J.FAILED, _J.CANCELLED, _J.TIMEOUT})
@@ -67,7 +62,7 @@ JOB_ENDS = _ENDS
 
 
 class Segment(Struct, kw_only=True, omit_defaults=True):
-    """What a revoked attempt had reported: it did hit the target."""
+    """What a revoked attempt had reported: those requests did reach the target."""
 
     attempt: int
     worker: str
@@ -78,7 +73,7 @@ class Segment(Struct, kw_only=True, omit_defaults=True):
 
 
 class Gap(Struct, kw_only=True, omit_defaults=True):
-    """Load that was possibly sent and not reported."""
+    """Load that an attempt may have sent without reporting it."""
 
     part: int
     attempt: int
@@ -88,21 +83,23 @@ class Gap(Struct, kw_only=True, omit_defaults=True):
 
 
 class Part(Struct, kw_only=True, omit_defaults=True):
+    """One worker's share of a workflow, and the attempts to run it."""
+
     first_slot: int
     cores: int
-    attempt: int = 0  # the highest that was dispatched
+    attempt: int = 0  # the latest that was dispatched
     worker: str = ""  # of that attempt
     is_open: bool = False  # that attempt was neither revoked nor has it ended
     retries: int = 0  # revocations that count
     failed_workers: list[str] = field(default_factory=list)
-    # Done by revoked attempts, gaps included: the next one runs for the rest.
+    # Done by revoked attempts, gaps included: the next attempt runs for the rest.
     began_s: float = 0.0
     iterations_done: int = 0
-    # Of the open attempt, at its last checkpoint; when that was so, or when it was dispatched.
+    # Of the open attempt: when its load was last known (its dispatch at first), and how far it was.
     seen_ms: int = 0
     elapsed_s: float = 0.0
     iterations: int = 0
-    report: bytes = b""  # once ended: its whole last report
+    report: bytes = b""  # at the last checkpoint; once ended, the final report
     status: PartStatus | None = None  # once ended
     error: str | None = None
     provided: list[bytes] = field(default_factory=list)
@@ -142,21 +139,21 @@ class Workflow(Struct, kw_only=True, omit_defaults=True):
 
     @property
     def attempts(self) -> int:
-        """How many runs there were."""
+        """How many attempts were dispatched, of all parts."""
         return sum(part.attempt for part in self.parts)
 
     def has_open_parts(self) -> bool:
         return any(part.is_open for part in self.parts)
 
     def become(self, status: WorkflowStatus) -> None:
-        """The only writer of `status`."""
+        """Move to `status`. The only writer of it."""
         if status not in WORKFLOW_MOVES[self.status]:
             raise InvariantError(f"workflow {self.status.value} -> {status.value}")
         self.status = status
 
 
 class Job(Struct, kw_only=True, omit_defaults=True):
-    """Everything about one job. Encoded, it is the final record in the history."""
+    """Everything about one job. Encoded, it is the final record in history."""
 
     id: str
     key: str
@@ -179,7 +176,7 @@ class Job(Struct, kw_only=True, omit_defaults=True):
         return self.status in JOB_ENDS
 
     def become(self, status: JobStatus) -> None:
-        """The only writer of `status`."""
+        """Move to `status`. The only writer of it."""
         if status not in JOB_MOVES[self.status]:
             raise InvariantError(f"job {self.id}: {self.status.value} -> {status.value}")
         self.status = status
@@ -188,14 +185,14 @@ class Job(Struct, kw_only=True, omit_defaults=True):
         return next(plan for plan in self.plan.workflows if plan.name == workflow)
 
     def attempts(self) -> Iterator[tuple[AttemptId, Part]]:
-        """The open ones."""
+        """Return the open attempts, with their parts."""
         for name, workflow in self.workflows.items():
             for index, part in enumerate(workflow.parts):
                 if part.is_open:
                     yield AttemptId(self.id, name, index, part.attempt), part
 
     def final_status(self) -> JobStatus:
-        """What the job ends as, once every workflow has ended."""
+        """Return what the job ends as, once every workflow has ended."""
         if self.stop is not None:
             return self.stop.status
         ends = [workflow.ended_as for workflow in self.workflows.values()]
@@ -203,7 +200,7 @@ class Job(Struct, kw_only=True, omit_defaults=True):
             return JobStatus.COMPLETED
         if JobStatus.COMPLETED in ends:
             return JobStatus.PARTIAL
-        # Dependents of what took too long were cancelled for it.
+        # Workflows that depend on one that timed out were cancelled for that.
         is_late = set(ends) - {JobStatus.CANCELLED} == {JobStatus.TIMEOUT}
         return JobStatus.TIMEOUT if is_late else JobStatus.FAILED
 
@@ -218,7 +215,7 @@ class Job(Struct, kw_only=True, omit_defaults=True):
         return "; ".join(failed)
 
     def strip(self) -> None:
-        """Forgets what only the final record needs: it is in the history."""
+        """Drop what only the final record needs; that is in history by now."""
         for workflow in self.workflows.values():
             for part in workflow.parts:
                 part.report = b""
@@ -243,7 +240,7 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     job: str
     status: JobStatus
     file: str
-    reason: str = ""  # why it ended as it did; while it waits for cores, for what
+    reason: str = ""  # why it ended so; while it waits for cores, why it waits
     aborted_by: str = ""  # the workflow whose threshold ended the job
     position: int = 0  # its place in the queue for cores; 0: not in it
     submitted_ms: int = 0
@@ -282,7 +279,7 @@ _job_decoder = msgspec.msgpack.Decoder(Job)
 
 
 def encode_job(job: Job) -> bytes:
-    """The final record as it stands in the history."""
+    """Encode a job as its final record."""
     return _encoder.encode(job)
 
 

@@ -1,7 +1,7 @@
-"""How committed events change one job: the rules, as functions of job, event and stamp.
+"""How committed events change one job: one function per event.
 
-Each either changes the job and returns True, finds it so already and returns False, or
-raises `Refuse` and has changed nothing. `machine` finds the job and answers.
+Each function changes the job and returns True, returns False if the event was applied before, or
+raises `Refuse` and has changed nothing. `machine` finds the job and replies.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ PARTS_MAX = 10_000  # of one workflow
 _STOPS = (JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.TIMEOUT)
 
 
-class Refuse(Exception):  # noqa: N818 -- a refusal is an answer, not an error
+class Refuse(Exception):  # noqa: N818 -- a refusal is a reply, not an error
     """The event does not apply, and nothing has changed."""
 
     def __init__(self, code: Code, message: str) -> None:
@@ -118,7 +118,7 @@ def _check_may_dispatch(job: Job, name: str, workflow: Workflow) -> None:
 
 
 def checkpointed(job: Job, event: Checkpointed, now_ms: int) -> bool:
-    """Takes what applies, and refuses if anything does not."""
+    """Take every checkpoint of an open attempt; refuse if one is stale."""
     workflows = job.workflows
     stale: Checkpoint | None = None
     for point in event.parts:
@@ -171,7 +171,7 @@ def revoked(job: Job, event: AttemptRevoked, now_ms: int) -> bool:
 
 
 def close_attempt(workflow: Workflow, part: Part, event: AttemptRevoked) -> None:
-    """The open attempt becomes a segment; the next one goes on where it was at its end."""
+    """Turn the open attempt into a segment; the next attempt goes on where this one ended."""
     is_newer = event.elapsed_s >= part.elapsed_s and bool(event.report)
     elapsed_s = max(event.elapsed_s, part.elapsed_s)
     part.segments.append(
@@ -185,7 +185,7 @@ def close_attempt(workflow: Workflow, part: Part, event: AttemptRevoked) -> None
         )
     )
     _leave_gap(workflow, part, event)
-    # What never reported may never have begun.
+    # An attempt that never reported may never have begun.
     part.began_s += elapsed_s + (event.gap_s if elapsed_s > 0 else 0.0)
     part.iterations_done += max(event.iterations, part.iterations)
     part.is_open = False
@@ -240,9 +240,9 @@ def sub_finished(job: Job, event: PartEnded, now_ms: int) -> bool:
 
 
 def _stop_by(part: Part) -> Stop:
-    """One part that did not complete ends its workflow."""
+    """The stop of a workflow by a part of it that did not complete."""
     if part.status is PartStatus.FAILED:
-        return Stop(status=JobStatus.FAILED, reason=part.error or "it failed without saying why")
+        return Stop(status=JobStatus.FAILED, reason=part.error or "it failed and gave no reason")
     return Stop(status=JobStatus.CANCELLED, reason=part.error or "stopped")
 
 
@@ -266,7 +266,7 @@ def cancelled(job: Job, event: CancelRequested, now_ms: int) -> bool:
         return False
     job.stop = Stop(status=event.status, reason=event.reason, aborted_by=event.aborted_by)
     job.become(JobStatus.CANCELLING)
-    # Of a job that failed, the others are cancelled; only the cause has failed.
+    # If a workflow fails the job, only that workflow has failed: the others are cancelled.
     status = JobStatus.CANCELLED if event.status is JobStatus.FAILED else event.status
     for name, workflow in job.workflows.items():
         if not workflow.has_ended and workflow.stop is None:
@@ -284,7 +284,7 @@ def cancelled(job: Job, event: CancelRequested, now_ms: int) -> bool:
 
 
 def job_finished(job: Job, event: JobFinished, now_ms: int) -> bool:
-    """Whatever is still open ends with it."""
+    """End the job and everything of it that is still open."""
     if event.status not in JOB_ENDS:
         raise Refuse(Code.INVALID, f"no job ends as {event.status.value}")
     for name, workflow in job.workflows.items():
@@ -314,7 +314,7 @@ def job_finished(job: Job, event: JobFinished, now_ms: int) -> bool:
 
 
 def conclude(job: Job, workflow: Workflow, now_ms: int) -> None:
-    """Ends the workflow if nothing of it is open and its end is known; then its dependents."""
+    """End the workflow if no attempt is open and its end is known; then cancel its dependents."""
     if workflow.has_ended or workflow.has_open_parts():
         return
     is_complete = bool(workflow.parts) and all(
@@ -359,7 +359,7 @@ def _end_workflow(workflow: Workflow, now_ms: int) -> None:
 
 
 def _cancel_dependents(job: Job, now_ms: int) -> None:
-    """Those that wait for what did not complete, and those that wait for them."""
+    """Cancel every workflow that depends, directly or not, on one that did not complete."""
     is_changed = True
     while is_changed:
         is_changed = False

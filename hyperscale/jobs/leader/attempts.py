@@ -41,9 +41,8 @@ ATTEMPT_MOVES: dict[AttemptPhase, frozenset[AttemptPhase]] = {
     _A.READY: frozenset({_A.RUNNING, _A.STOPPING, _A.ENDED, _A.LOST}),
     _A.RUNNING: frozenset({_A.STOPPING, _A.ENDED, _A.LOST}),
     _A.STOPPING: frozenset({_A.ENDED, _A.LOST}),
-    # A result counts until the revocation of its attempt is committed.
-    _A.LOST: frozenset({_A.ENDED}),
-    _A.ENDED: frozenset(),
+    _A.ENDED: frozenset({_A.LOST}),  # its worker died or forgot it before the result arrived
+    _A.LOST: frozenset({_A.ENDED}),  # a result counts until the revocation is committed
 }
 """The attempt leaves the table when its end is committed. (A phase for setup that runs once per
 workflow will stand between PREPARING and READY.)"""
