@@ -26,7 +26,6 @@ JOB_LINES_MAX = 18_600  # of jobs, nodes, client and lab
 CLASS_LINES_MAX = 350
 LARGER_CLASSES: dict[str, str] = {}  # class -> reason
 CLASS_LINES_PENDING: set[str] = {
-    "Agent",
     "ClientRequests",
     "Connection",
     "Desk",
@@ -50,7 +49,6 @@ WIDER_CLASSES = {  # class -> reason
     "WorkflowView": "a view",
 }
 ATTRIBUTES_PENDING: set[str] = {
-    "AgentDriver",
     "Connection",
     "FullUi",
     "Handshake",
@@ -72,9 +70,7 @@ INFINITIES_PENDING: dict[str, int] = {
     "hyperscale/config/__init__.py": 1,
     "hyperscale/execution/overdue.py": 1,
     "hyperscale/health/progress.py": 1,
-    "hyperscale/jobs/agent/attempts.py": 2,
     "hyperscale/jobs/agent/merge.py": 2,
-    "hyperscale/jobs/agent/reports.py": 2,
     "hyperscale/jobs/leader/attempts.py": 6,
     "hyperscale/jobs/leader/core.py": 9,
     "hyperscale/jobs/leader/reconcile.py": 3,
@@ -96,7 +92,6 @@ NAMES_PENDING: set[str] = {
     "NodeRow",
     "Peers",
     "Reply",
-    "Roster",
     "Send",
     "Standing",
     "StateHook",

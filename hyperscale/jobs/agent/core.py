@@ -1,6 +1,6 @@
 """The worker's agent: a sans-IO core that obeys job leaders within their fences.
 
-Decides which commands are obeyed and answers them. `attempt_table` holds the attempts and their
+Decides which commands are obeyed and answers them. `worker_attempts` holds the attempts and their
 places, `reports` sends what job leaders are told, `fences` holds terms and tombstones. `now_s`
 is a clock that also counts while the machine sleeps.
 
@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 from hyperscale.jobs.agent.announcements import CoreAnnouncements
-from hyperscale.jobs.agent.attempt_table import STOP_GRACE_S, AttemptTable
 from hyperscale.jobs.agent.attempts import AttemptOnWorker, AttemptState, StopCause
 from hyperscale.jobs.agent.events import (
     AgentEffect,
@@ -38,6 +37,7 @@ from hyperscale.jobs.agent.fences import Fences, part_of
 from hyperscale.jobs.agent.reports import ReportSchedule
 from hyperscale.jobs.agent.results import bounded
 from hyperscale.jobs.agent.stamps import StampClock
+from hyperscale.jobs.agent.worker_attempts import STOP_GRACE_S, WorkerAttempts
 from hyperscale.jobs.messages import (
     AcknowledgeResult,
     AttemptId,
@@ -71,17 +71,17 @@ class Agent:
         self._clock = StampClock(incarnation, now_s=now_s)
         self._fences = Fences()
         self._reports = ReportSchedule(worker, self._clock)
-        self._table = AttemptTable(cores, self._fences, self._reports)
+        self._attempts = WorkerAttempts(cores, self._fences, self._reports)
         self._announcements = CoreAnnouncements(
             worker, incarnation=incarnation, cores=cores, now_s=now_s
         )
         self._handlers: dict[type, Callable[[Any, float], list[AgentEffect] | None]] = {
             CommandReceived: self._command_received,
-            AttemptPrepared: self._table.prepared,
-            AttemptPrepareFailed: self._table.prepare_failed,
+            AttemptPrepared: self._attempts.prepared,
+            AttemptPrepareFailed: self._attempts.prepare_failed,
             PlaceReported: self._place_reported,
-            PlaceEnded: self._table.place_ended,
-            PlaceVacated: self._table.place_vacated,
+            PlaceEnded: self._attempts.place_ended,
+            PlaceVacated: self._attempts.place_vacated,
             PlacePrinted: self._place_printed,
             ReportAnswered: self._report_answered,
             ResultStored: self._result_stored,
@@ -95,30 +95,26 @@ class Agent:
 
     @property
     def total_cores(self) -> int:
-        return self._table.places.total
+        return self._attempts.places.total
 
     @property
     def free_cores(self) -> int:
-        return self._table.places.free
+        return self._attempts.places.free
 
     @property
     def is_idle(self) -> bool:
         """True if no attempt is here and every result was acknowledged."""
-        return not self._table and not self._reports.results
+        return not self._attempts and not self._reports.results
 
     @property
     def attempts(self) -> dict[AttemptId, PartPhase]:
         """The phase of every attempt, including those whose result is not acknowledged."""
         finished = dict.fromkeys(self._reports.results.ids(), PartPhase.FINISHED)
-        return finished | {attempt.id: attempt.phase for attempt in self._table.all()}
-
-    def places(self, attempt_id: AttemptId) -> tuple[int, ...]:
-        """Return the places an attempt holds."""
-        return self._table.places.places(attempt_id)
+        return finished | {attempt.id: attempt.phase for attempt in self._attempts.all()}
 
     def wake_at_s(self) -> float | None:
         """Return when a `Tick` is due."""
-        attempts = self._table.all()
+        attempts = self._attempts.all()
         due_s = [self._announcements.wake_at_s(), self._reports.wake_at_s(attempts)]
         due_s += [attempt.expires_at_s for attempt in attempts]
         return min((at_s for at_s in due_s if at_s is not None), default=None)
@@ -131,23 +127,23 @@ class Agent:
         if isinstance(event, PlaceReported | PlacePrinted):
             return effects  # by far the most frequent events; they change no core
         announcement = self._announcements.update(
-            self._table.held(), is_draining=self.is_draining, now_s=now_s
+            self._attempts.held(), is_draining=self.is_draining, now_s=now_s
         )
         return effects if announcement is None else [*effects, SendMessage(None, announcement)]
 
     def _place_reported(self, event: PlaceReported, now_s: float) -> None:
-        attempt = self._table.get(event.attempt_id)
+        attempt = self._attempts.get(event.attempt_id)
         if attempt is not None:
             attempt.statistics.add(event.place, event.report, now_s=now_s)
 
     def _place_printed(self, event: PlacePrinted, now_s: float) -> None:
-        attempt = self._table.get(event.attempt_id)
+        attempt = self._attempts.get(event.attempt_id)
         if attempt is not None:
             attempt.output.add(event.place, event.stream, event.text, now_s=now_s)
             self._reports.printed(now_s=now_s)
 
     def _report_answered(self, event: ReportAnswered, now_s: float) -> None:
-        self._reports.answered(event, self._table.all(), now_s=now_s)
+        self._reports.answered(event, self._attempts.all(), now_s=now_s)
 
     def _result_stored(self, event: ResultStored, now_s: float) -> list[AgentEffect]:
         return self._reports.result_stored(event.attempt_id, now_s=now_s)
@@ -163,14 +159,14 @@ class Agent:
     def _drain_requested(self, event: DrainRequested, now_s: float) -> list[AgentEffect]:
         self.is_draining = True
         effects: list[AgentEffect] = []
-        for attempt in self._table.all() if event.hands_over else ():
+        for attempt in self._attempts.all() if event.hands_over else ():
             cause = StopCause(LEAVING, is_retryable=True)
-            effects += self._table.stop(attempt, cause, STOP_GRACE_S, now_s=now_s)
+            effects += self._attempts.stop(attempt, cause, STOP_GRACE_S, now_s=now_s)
         return effects
 
     def _tick(self, _event: Tick, now_s: float) -> list[AgentEffect]:
-        effects = self._table.stop_expired(now_s=now_s)
-        effects += self._reports.tick(self._table.all(), now_s=now_s)
+        effects = self._attempts.stop_expired(now_s=now_s)
+        effects += self._reports.tick(self._attempts.all(), now_s=now_s)
         self._fences.forget_old(now_s=now_s)
         return effects
 
@@ -182,7 +178,7 @@ class Agent:
         if isinstance(command, AcknowledgeResult):
             return self._acknowledge(command, now_s) if is_admitted else []
         if is_admitted:
-            self._reports.follow(command.group, event.sender, self._table.all(), now_s=now_s)
+            self._reports.follow(command.group, event.sender, self._attempts.all(), now_s=now_s)
         effects: list[AgentEffect] = []
         reply: RenewLeasesReply | ListAttemptsReply | PartCommandReply
         match command:
@@ -213,16 +209,16 @@ class Agent:
 
     def _prepare(self, command: PreparePart, now_s: float) -> _Decision:
         attempt_id = command.run
-        if self._table.get(attempt_id) is not None or attempt_id in self._reports.results:
+        if self._attempts.get(attempt_id) is not None or attempt_id in self._reports.results:
             return [], None  # a repeated command gets the same reply
-        older = self._table.of_part(attempt_id)
+        older = self._attempts.of_part(attempt_id)
         refusal = self._why_not_prepare(command, older)
         if refusal is not None:
             return [], refusal
         # Output is numbered from a stamp, so that an attempt that began here before a restart of
         # the worker uses no number twice.
         first_output = self._clock.stamp_ms(now_s)
-        return self._table.begin(command, older, first_output=first_output, now_s=now_s), None
+        return self._attempts.begin(command, older, first_output=first_output, now_s=now_s), None
 
     def _why_not_prepare(
         self, command: PreparePart, older: list[AttemptOnWorker]
@@ -237,12 +233,12 @@ class Agent:
             return Refusal.STALE_ATTEMPT, reason
         if self.is_draining:
             return Refusal.DRAINING, "the worker is draining"
-        if not self._table.fits(command, older):
+        if not self._attempts.fits(command, older):
             return Refusal.NO_CORES, f"{command.cores} cores requested, {self.free_cores} free"
         return None
 
     def _start(self, command: StartPart, now_s: float) -> _Decision:
-        attempt = self._table.get(command.run)
+        attempt = self._attempts.get(command.run)
         lease_until_s = self._lease_until_s(command, now_s)
         refusal: _Refused | None = None
         if command.run in self._reports.results:
@@ -258,8 +254,8 @@ class Agent:
         if attempt is None or refusal is not None:
             return [], refusal
         if attempt.state is AttemptState.RUNNING:
-            return self._table.extend_lease(attempt, lease_until_s), None
-        effects = self._table.start(
+            return self._attempts.extend_lease(attempt, lease_until_s), None
+        effects = self._attempts.start(
             attempt, start_in_ms=command.start_in_ms, lease_until_s=lease_until_s, now_s=now_s
         )
         return effects, None
@@ -269,9 +265,9 @@ class Agent:
         if command.run.attempt < newest:
             return [], (Refusal.STALE_ATTEMPT, f"attempt {newest} was seen")
         effects: list[AgentEffect] = []
-        for attempt in self._table.of_part(command.run):
+        for attempt in self._attempts.of_part(command.run):
             cause = StopCause(command.reason)
-            effects += self._table.stop(attempt, cause, command.grace_s, now_s=now_s)
+            effects += self._attempts.stop(attempt, cause, command.grace_s, now_s=now_s)
         self._fences.bury(command.run, now_s=now_s)
         return effects, None
 
@@ -284,11 +280,11 @@ class Agent:
         lease_until_s = self._lease_until_s(command, now_s)
         effects: list[AgentEffect] = []
         for attempt_id in command.runs:
-            attempt = self._table.get(attempt_id)
+            attempt = self._attempts.get(attempt_id)
             if attempt is not None and attempt.is_live:
-                effects += self._table.extend_lease(attempt, lease_until_s)
+                effects += self._attempts.extend_lease(attempt, lease_until_s)
         known, listed = self.attempts, set(command.runs)
-        here = [attempt.id for attempt in self._table.of_group(command.group)]
+        here = [attempt.id for attempt in self._attempts.of_group(command.group)]
         reply = RenewLeasesReply(
             accepted=True,
             seen_term=seen_term,
@@ -307,7 +303,7 @@ class Agent:
         seen_term = self._fences.term(command.group)
         if not is_admitted:
             return ListAttemptsReply(worker=self._worker, accepted=False, seen_term=seen_term)
-        attempts = self._table.of_group(command.group)
+        attempts = self._attempts.of_group(command.group)
         views = [
             PartView(
                 run=attempt.id,

@@ -1,7 +1,7 @@
 """What a worker sends to job leaders without being asked: when, and to which one.
 
 Owns who leads which group, the interval of reports, forwarded output, and the delivery of
-results. The attempts and their states belong to `attempt_table`.
+results. The attempts and their states belong to `worker_attempts`.
 """
 
 import zlib

@@ -49,7 +49,7 @@ from hyperscale.nodes.agent.executors import WorkerExecutors
 from hyperscale.nodes.agent.manager_links import ManagerLinks
 from hyperscale.nodes.agent.message_size import fit
 from hyperscale.nodes.agent.storage import WorkerStorage
-from hyperscale.nodes.agent.usage import WorkerUsage
+from hyperscale.nodes.agent.usage import UsageMeter
 from hyperscale.nodes.member import MemberNode
 from hyperscale.nodes.metrics import Family, counter, gauge
 from hyperscale.sansio.driver import CoreDriver
@@ -88,7 +88,7 @@ class AgentDriver:
         self._executors = WorkerExecutors(
             cores, feed=self.feed, fetch=fetcher.fetch, spawn=self._spawn
         )
-        self._usage = WorkerUsage(cores)
+        self._usage = UsageMeter(cores)
         self._driver: CoreDriver[AgentEvent, AgentEffect] = CoreDriver(
             self.agent,
             self._perform,

@@ -10,7 +10,7 @@ from hyperscale.jobs.messages import AttemptId
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-class WorkerUsage:
+class UsageMeter:
     """CPU use and progress of all executors of a worker."""
 
     def __init__(self, cores: int) -> None:

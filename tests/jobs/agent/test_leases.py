@@ -113,7 +113,7 @@ def test_a_lease_covers_only_places_that_still_belong_to_the_attempt() -> None:
     world.runs(cores=2)
     world.end(places=(0,))
     world.part(prepare(other))
-    assert world.agent.places(other) == (0,)
+    assert world.preparing[other] == (0,)
     world.now_s += 1
     token = object()
     effects = world.feed(CommandReceived("m1", renew(attempt_id()), token))

@@ -25,8 +25,8 @@ class TermAsAttempt(Agent):
         is_newer = command.term > self._fences.term(command.group) > 0
         effects: list[AgentEffect] = []
         cause = StopCause("superseded by a newer term", is_retryable=True)
-        for attempt in self._table.of_group(command.group) if is_newer else ():
-            effects += self._table.stop(attempt, cause, 0.0, now_s=now_s)
+        for attempt in self._attempts.of_group(command.group) if is_newer else ():
+            effects += self._attempts.stop(attempt, cause, 0.0, now_s=now_s)
         return effects + super()._command_received(event, now_s)
 
 

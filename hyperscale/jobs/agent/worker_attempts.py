@@ -37,7 +37,7 @@ from hyperscale.plan.status import PartStatus
 STOP_GRACE_S = 1.0
 
 
-class AttemptTable:
+class WorkerAttempts:
     """Attempts by id, and the places they hold."""
 
     def __init__(self, cores: int, fences: Fences, reports: ReportSchedule) -> None:
