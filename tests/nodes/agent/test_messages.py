@@ -1,4 +1,4 @@
-"""Jobs on the wire: every struct that travels has a number, and fits."""
+"""Messages between workers and managers: each has a kind, and fits its size class."""
 
 import inspect
 from random import Random
@@ -24,7 +24,7 @@ from hyperscale.stats.report import PartReport, SeriesPoint, StepCounts, StepRep
 from hyperscale.wire.connection import Connection
 from hyperscale.wire.registry import REGISTRY, MessagePriority
 
-# Only ever fields of others.
+# Only used as fields of messages.
 PARTS = {"AttemptId", "PartView", "PartProgress", "WorkerShare", "HeldCores"}
 
 
@@ -48,7 +48,7 @@ def test_results_stops_and_leases_are_never_shed() -> None:
 
 
 def _report(steps: int, seconds: int) -> PartReport:
-    latency = Random(1).randbytes(3000)  # as a wide distribution would take
+    latency = Random(1).randbytes(3000)  # the size of a wide distribution
     return PartReport(
         workflow="Load",
         slot=0,
@@ -75,7 +75,7 @@ RUN = AttemptId("dc.1-a", "Load", 0, 1)
 
 
 @pytest.mark.parametrize("kind", ["finished", "here"])
-def test_a_message_that_is_too_large_sheds_the_histograms_of_its_oldest_seconds(kind: str) -> None:
+def test_a_message_that_is_too_large_loses_the_histograms_of_its_oldest_seconds(kind: str) -> None:
     report = _report(20, 600)
     message: Struct = DeliverResult(
         worker="w1", group=1, run=RUN, status=PartStatus.COMPLETED, report=report
@@ -92,7 +92,7 @@ def test_a_message_that_is_too_large_sheds_the_histograms_of_its_oldest_seconds(
     assert report.steps[0].latency is not None
 
 
-def test_a_message_of_very_many_steps_arrives_with_its_counts_at_least() -> None:
+def test_a_message_of_very_many_steps_keeps_its_counts() -> None:
     report = _report(8_000, 1)
     message = DeliverResult(
         worker="w1", group=1, run=RUN, status=PartStatus.COMPLETED, report=report
@@ -102,7 +102,7 @@ def test_a_message_of_very_many_steps_arrives_with_its_counts_at_least() -> None
 
 
 class _Server:
-    """A node whose only peer takes whatever can be encoded."""
+    """A peer that receives every message that can be encoded."""
 
     connections: ClassVar[list[Connection]] = []
 
@@ -116,7 +116,7 @@ class _Server:
         self.sent.append(REGISTRY.encode(message))
 
 
-def test_a_message_that_can_never_be_sent_is_told_in_the_log_and_does_not_end_the_worker(
+def test_a_message_that_is_too_large_is_logged_and_does_not_end_the_worker(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     server: Any = _Server()

@@ -1,4 +1,4 @@
-"""Worker processes that are stopped, killed and started again, under load."""
+"""Worker processes that are suspended, killed and restarted under load."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ def connections(target: Target) -> int:
 
 
 @pytest.mark.parametrize("pause_s", LOADS)
-def test_load_ends_with_its_lease_though_the_agent_is_frozen(
+def test_load_stops_with_its_lease_although_the_agent_is_suspended(
     tmp_path: Path, target: Target, pause_s: float
 ) -> None:
     code = load(tmp_path, target, pause_s=pause_s)
@@ -58,7 +58,7 @@ def test_load_ends_with_its_lease_though_the_agent_is_frozen(
                 os.kill(node.process.pid, signal.SIGSTOP)
                 quiet = await is_quiet(target, for_s=1.0)
                 assert time.monotonic() - renewed_s < 30.0  # of 60
-                # A renewal that waits in the agent's socket revives nothing.
+                # A renewal that waited in the agent's socket must not start the load again.
                 late = asyncio.ensure_future(leader.renew(run, lease_ms=LEASE_MS))
                 await asyncio.sleep(0.3)
                 os.kill(node.process.pid, signal.SIGCONT)
@@ -71,7 +71,7 @@ def test_load_ends_with_its_lease_though_the_agent_is_frozen(
 
 
 @pytest.mark.parametrize("pause_s", LOADS)
-def test_nothing_is_sent_by_a_worker_that_was_stopped_beyond_its_leases(
+def test_a_worker_suspended_longer_than_its_leases_sends_no_load_afterwards(
     tmp_path: Path, target: Target, pause_s: float
 ) -> None:
     code = load(tmp_path, target, pause_s=pause_s)
@@ -86,7 +86,7 @@ def test_nothing_is_sent_by_a_worker_that_was_stopped_beyond_its_leases(
                 for pid in everyone:
                     os.kill(pid, signal.SIGSTOP)
                 quiet = await is_quiet(target)
-                # So long that the kernel has ended them: not even their connections are left.
+                # The kernel kills the executors some time after their leases: wait for that.
                 await until_async(lambda: not connections(target))
                 for pid in everyone:
                     with contextlib.suppress(ProcessLookupError):
@@ -94,13 +94,13 @@ def test_nothing_is_sent_by_a_worker_that_was_stopped_beyond_its_leases(
                 finished = await leader.hears(DeliverResult)
                 assert (finished.status, finished.error) == (PartStatus.STOPPED, "lease expired")
                 assert finished.is_retryable
-                # What it had reported last, at most a tenth of a second before.
+                # Its last report is at most a tenth of a second old.
                 assert 0 < total(finished) <= quiet == await is_quiet(target)
 
     run(work)
 
 
-def test_a_killed_worker_leaves_nothing_running_and_its_results_to_its_next_life(
+def test_a_killed_worker_leaves_no_executor_and_sends_its_results_after_a_restart(
     tmp_path: Path, target: Target
 ) -> None:
     (tmp_path / "short").mkdir()
@@ -134,7 +134,7 @@ def test_a_killed_worker_leaves_nothing_running_and_its_results_to_its_next_life
                 assert again == first
                 heir.acknowledge(done, term=2)
                 await until_async(lambda: not list(tmp_path.rglob("*.result")))
-                # The next attempt goes on where the last report was.
+                # The next attempt continues at the elapsed time of the last report.
                 before = counted(target)
                 newer = await heir.run(code, run_id(2), term=2, elapsed_s=59.0)
                 finished = await heir.hears(DeliverResult, lambda each: each.run == newer)
@@ -144,9 +144,7 @@ def test_a_killed_worker_leaves_nothing_running_and_its_results_to_its_next_life
     run(work)
 
 
-def test_sigterm_hands_the_part_over_and_ends_the_process_well(
-    tmp_path: Path, target: Target
-) -> None:
+def test_sigterm_hands_the_part_over_and_exits_with_0(tmp_path: Path, target: Target) -> None:
     code = load(tmp_path, target, pause_s=0.01)
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""The page on workers says what is there: every metric, every event."""
+"""docs/workers.md lists every metric and every log event of a worker."""
 
 import re
 from pathlib import Path
@@ -24,7 +24,7 @@ def test_every_metric_of_a_worker_is_listed(tmp_path: Path) -> None:
     assert served == listed
 
 
-def test_every_event_is_listed() -> None:
+def test_every_log_event_is_listed() -> None:
     code = "\n".join(path.read_text() for path in CODE.glob("*.py"))
     logged = set(re.findall(r'_log\.\w+\((?:\s*#[^\n]*)?\s*"([a-z]+\.[a-z_]+)', code))
     assert len(logged) > 5

@@ -1,4 +1,4 @@
-"""What a worker has done, by whom."""
+"""Counts of the actions that a worker has finished."""
 
 from hyperscale.jobs.messages import AttemptId
 from hyperscale.nodes.agent.usage import ActionCount
@@ -6,7 +6,7 @@ from hyperscale.nodes.agent.usage import ActionCount
 ONE, OTHER = (AttemptId(f"dc.1-{name}", "Load", 0, 1) for name in "ab")
 
 
-def test_runs_that_are_gone_are_no_work_any_more_and_their_actions_stay_counted() -> None:
+def test_actions_of_ended_attempts_stay_counted() -> None:
     actions = ActionCount()
     actions.note(ONE, 0, 5)
     actions.note(ONE, 1, 7)

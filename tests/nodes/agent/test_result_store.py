@@ -1,4 +1,4 @@
-"""Results on disk: whole or not there."""
+"""Results on disk are complete or absent."""
 
 from pathlib import Path
 
@@ -18,36 +18,36 @@ def finished(job: str = "dc.1-a", attempt: int = 1) -> DeliverResult:
     )
 
 
-def test_results_are_found_again_until_they_are_erased(tmp_path: Path) -> None:
-    spool = ResultStore(tmp_path / "results")
-    assert spool.open() == ([], [])
+def test_stored_results_are_restored_until_they_are_erased(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path / "results")
+    assert store.open() == ([], [])
     one, two = finished(), finished(attempt=2)
-    spool.store(one)
-    spool.store(two)
-    spool.store(one)
+    store.store(one)
+    store.store(two)
+    store.store(one)
     results, broken = ResultStore(tmp_path / "results").open()
     assert sorted(each.run.attempt for each in results) == [1, 2]
     assert one in results
     assert broken == []
-    spool.erase(one.run)
-    spool.erase(one.run)
+    store.erase(one.run)
+    store.erase(one.run)
     assert ResultStore(tmp_path / "results").open() == ([two], [])
 
 
-def test_a_damaged_result_is_told_and_left_where_it_is(tmp_path: Path) -> None:
-    spool = ResultStore(tmp_path)
-    spool.store(finished())
+def test_a_damaged_result_is_listed_and_not_deleted(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    store.store(finished())
     (damaged,) = tmp_path.glob("*.result")
     damaged.write_bytes(damaged.read_bytes()[:-3])
-    spool.store(finished("dc.1-b"))
+    store.store(finished("dc.1-b"))
     (tmp_path / "half.part").write_bytes(b"half")
-    results, broken = spool.open()
+    results, broken = store.open()
     assert [each.run.job for each in results] == ["dc.1-b"]
     assert broken == [damaged]
     assert not (tmp_path / "half.part").exists()
 
 
-def test_names_cannot_lead_out_of_the_directory(tmp_path: Path) -> None:
-    spool = ResultStore(tmp_path / "results")
-    spool.store(finished("../../outside"))
+def test_a_job_name_cannot_write_outside_the_directory(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path / "results")
+    store.store(finished("../../outside"))
     assert len(list((tmp_path / "results").iterdir())) == 1

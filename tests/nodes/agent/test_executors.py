@@ -1,4 +1,4 @@
-"""A run that is stopped as soon as it is there still says that it is over."""
+"""Executors of a worker by place."""
 
 import asyncio
 from pathlib import Path
@@ -20,11 +20,10 @@ from tests.lab.waiting import until_async
 
 
 @pytest.mark.parametrize("is_here", [False, True])
-def test_what_is_stopped_in_the_same_breath_as_it_is_prepared_is_over(
+def test_an_attempt_stopped_right_after_its_prepare_command_ends(
     tmp_path: Path, target: Target, is_here: bool
 ) -> None:
-    """As when a worker stood still while both were on their way; whether or not its bundle has
-    to be fetched."""
+    """Both commands arrive at once if the worker was suspended; with and without a bundle."""
     code = load(tmp_path, target)
     path = tmp_path / "bundle.zip"
     path.write_bytes(code.bundle.payload)

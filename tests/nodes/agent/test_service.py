@@ -1,4 +1,4 @@
-"""A worker in a cluster: it finds its leader by name, and tells the others how it does."""
+"""A worker as a member of a cluster: it connects to managers and announces its cores."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -32,15 +32,15 @@ from tests.lab.ports import free_port
 from tests.lab.waiting import until_async
 
 
-class BossService(NodeService):
-    """A manager that leads, as far as a worker can tell, and is a member."""
+class LeaderService(NodeService):
+    """A manager that acts as job leader and allocator towards a worker."""
 
     def __init__(self) -> None:
         self.worker: NodeMetadata | None = None
-        self.boss: StandInLeader
+        self.leader: StandInLeader
 
     def attach(self, member: MemberNode, handlers: Handlers) -> None:
-        self.boss = StandInLeader(member.server, handlers, {})
+        self.leader = StandInLeader(member.server, handlers, {})
 
     def changed(self, change: MemberChanged | MemberDied) -> None:
         if change.member.role is Role.WORKER:
@@ -63,8 +63,8 @@ def worker_config(directory: Path, seed: str, *, cores: int) -> NodeConfig:
 @asynccontextmanager
 async def managing(
     directory: Path, name: str = "m1", *, port: int = 0, seed: str | None = None
-) -> AsyncIterator[tuple[MemberNode, BossService]]:
-    service = BossService()
+) -> AsyncIterator[tuple[MemberNode, LeaderService]]:
+    service = LeaderService()
     spec = RoleSpec(
         role=Role.MANAGER, counts_cpu=False, why_not_ready=lambda _: (), services=(service,)
     )
@@ -76,7 +76,7 @@ async def managing(
         yield manager, service
 
 
-def test_a_worker_dials_its_leader_and_members_see_its_cores(
+def test_a_worker_connects_to_its_leader_and_members_see_its_free_cores(
     tmp_path: Path, target: Target
 ) -> None:
     code = load(tmp_path, target, duration="2s", pause_s=0.02)
@@ -85,7 +85,7 @@ def test_a_worker_dials_its_leader_and_members_see_its_cores(
         async with managing(tmp_path) as (manager, service):
             settings = worker_config(tmp_path, manager.address, cores=2)
             async with open_member(settings, worker_role(settings)) as worker:
-                leader = service.boss
+                leader = service.leader
                 await worker.wait_ready(30)
                 await leader.meet(worker.address)
                 await until_async(lambda: service.worker is not None and service.worker.is_ready)
@@ -96,9 +96,9 @@ def test_a_worker_dials_its_leader_and_members_see_its_cores(
                 await until_async(
                     lambda: service.worker is not None and service.worker.progress == "progressing"
                 )
-                # Cut off, and not dialled: the worker has to come.
+                # The worker has to connect again by itself.
                 for connection in manager.server.connections:
-                    connection.abort("the test wants it so")
+                    connection.abort("cut by the test")
                 finished = await leader.hears(DeliverResult)
                 assert finished.status is PartStatus.COMPLETED
                 assert finished.report is not None
@@ -122,13 +122,13 @@ def test_a_worker_dials_its_leader_and_members_see_its_cores(
 
 
 @pytest.fixture
-def tells_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of its cores: nobody hears of them because a second has passed."""
+def announces_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turn off the repetition of core announcements."""
     monkeypatch.setattr(announcements, "ANNOUNCE_CORES_EVERY_S", 3600.0)
 
 
-@pytest.mark.usefixtures("tells_seldom")
-def test_every_manager_that_becomes_known_is_told_the_cores_at_once(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("announces_rarely")
+def test_a_new_manager_gets_the_cores_at_once(tmp_path: Path) -> None:
     async def work() -> None:
         settings = worker_config(tmp_path, f"127.0.0.1:{(port := free_port())}", cores=1)
         async with open_member(settings, worker_role(settings)) as worker:
@@ -137,30 +137,30 @@ def test_every_manager_that_becomes_known_is_told_the_cores_at_once(tmp_path: Pa
                 managing(tmp_path, port=port) as (first, one),
                 managing(tmp_path, "m2", seed=first.address) as (_, other),
             ):
-                await one.boss.hears(AnnounceCores)
-                await other.boss.hears(AnnounceCores)
+                await one.leader.hears(AnnounceCores)
+                await other.leader.hears(AnnounceCores)
                 await worker.wait_ready(30)
 
     run(work)
 
 
-def test_a_worker_is_ready_once_a_manager_that_grants_cores_knows_its_own(
+def test_a_worker_is_ready_once_an_allocator_knows_its_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(announcements, "ANNOUNCE_CORES_EVERY_S", 0.1)
 
     async def work() -> None:
         async with managing(tmp_path) as (manager, service):
-            service.boss.grants_cores = False
+            service.leader.grants_cores = False
             settings = worker_config(tmp_path, manager.address, cores=1)
             async with open_member(settings, worker_role(settings)) as worker:
-                await until_async(lambda: len(service.boss.said(AnnounceCores)) >= 2)
+                await until_async(lambda: len(service.leader.said(AnnounceCores)) >= 2)
                 assert worker.why_not_ready() == ("no manager that grants cores knows this worker",)
-                service.boss.grants_cores = True
+                service.leader.grants_cores = True
                 await worker.wait_ready(30)
-                service.boss.grants_cores = False  # whoever comes next waits for all of them
-                told = len(service.boss.said(AnnounceCores))
-                await until_async(lambda: len(service.boss.said(AnnounceCores)) > told)
+                service.leader.grants_cores = False  # a later allocator waits for all workers
+                told = len(service.leader.said(AnnounceCores))
+                await until_async(lambda: len(service.leader.said(AnnounceCores)) > told)
                 assert not worker.why_not_ready()
 
     run(work)

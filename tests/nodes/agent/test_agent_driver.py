@@ -1,4 +1,7 @@
-"""A worker with real executors, led by a test. The target's counts are the truth."""
+"""A worker with real executors and a job leader that the test plays.
+
+The counters of the target server are compared with the results.
+"""
 
 import asyncio
 import hashlib
@@ -38,7 +41,7 @@ from tests.lab.loops import run
 from tests.lab.waiting import until_async
 
 
-def test_a_part_runs_to_its_end_and_its_result_is_exact(tmp_path: Path, target: Target) -> None:
+def test_the_result_of_a_completed_part_is_exact(tmp_path: Path, target: Target) -> None:
     code = load(tmp_path, target, duration="1500ms")
 
     async def work() -> None:
@@ -83,9 +86,7 @@ def test_a_result_is_repeated_until_it_is_acknowledged(tmp_path: Path, target: T
     run(work)
 
 
-def test_a_lease_that_is_not_renewed_ends_the_load_by_itself(
-    tmp_path: Path, target: Target
-) -> None:
+def test_load_stops_when_its_lease_is_not_renewed(tmp_path: Path, target: Target) -> None:
     code = load(tmp_path, target)
 
     async def work() -> None:
@@ -122,7 +123,7 @@ def test_renewals_keep_the_load_going(tmp_path: Path, target: Target) -> None:
     run(work)
 
 
-def test_without_managers_a_part_goes_on_if_it_was_told_so(tmp_path: Path, target: Target) -> None:
+def test_a_part_continues_in_isolation_if_the_job_says_so(tmp_path: Path, target: Target) -> None:
     code = load(tmp_path, target, duration="3s", pause_s=0.02)
 
     async def work() -> None:
@@ -144,7 +145,7 @@ def test_without_managers_a_part_goes_on_if_it_was_told_so(tmp_path: Path, targe
     run(work)
 
 
-def test_a_new_leader_takes_over_without_a_pause(tmp_path: Path, target: Target) -> None:
+def test_load_continues_when_the_leader_changes(tmp_path: Path, target: Target) -> None:
     code = load(tmp_path, target, duration="3s", pause_s=0.02)
 
     async def work() -> None:
@@ -172,7 +173,7 @@ def test_a_new_leader_takes_over_without_a_pause(tmp_path: Path, target: Target)
     run(work)
 
 
-def test_a_higher_attempt_takes_the_cores_of_the_one_before(tmp_path: Path, target: Target) -> None:
+def test_a_higher_attempt_takes_the_cores_of_the_older_one(tmp_path: Path, target: Target) -> None:
     code = load(tmp_path, target, pause_s=0.02)
 
     async def work() -> None:
@@ -216,7 +217,7 @@ def test_a_stop_ends_the_load_and_leaves_a_tombstone(tmp_path: Path, target: Tar
     run(work)
 
 
-def test_a_part_can_be_stopped_while_it_is_prepared(tmp_path: Path) -> None:
+def test_a_part_can_be_stopped_while_it_is_preparing(tmp_path: Path) -> None:
     code = Code(
         tmp_path,
         """
@@ -246,7 +247,7 @@ def test_a_part_can_be_stopped_while_it_is_prepared(tmp_path: Path) -> None:
     run(work)
 
 
-def test_code_that_never_yields_is_killed_and_its_core_used_again(
+def test_code_that_never_yields_is_killed_and_its_core_is_used_again(
     tmp_path: Path, target: Target
 ) -> None:
     (tmp_path / "hog").mkdir()
@@ -284,7 +285,7 @@ def test_code_that_never_yields_is_killed_and_its_core_used_again(
     run(work)
 
 
-def test_a_dead_executor_ends_the_part_with_what_it_had_reported(
+def test_the_result_of_a_dead_executor_holds_its_last_report(
     tmp_path: Path, target: Target
 ) -> None:
     code = Code(
@@ -320,7 +321,7 @@ def test_a_dead_executor_ends_the_part_with_what_it_had_reported(
 
 
 @pytest.mark.parametrize("cause", ["missing", "changed"])
-def test_a_bundle_that_cannot_be_brought_is_told_as_the_workers_trouble(
+def test_a_bundle_that_cannot_be_fetched_is_a_retryable_failure(
     tmp_path: Path, target: Target, cause: str
 ) -> None:
     code = load(tmp_path, target)
@@ -345,13 +346,13 @@ def test_a_bundle_that_cannot_be_brought_is_told_as_the_workers_trouble(
 
 
 class _Nothing(dict[str, bytes]):
-    """A store that keeps nothing."""
+    """A dictionary that stores nothing."""
 
     def setdefault(self, key: str, default: bytes = b"", /) -> bytes:
         return default
 
 
-def test_a_bundle_is_brought_once_for_all_and_kept(tmp_path: Path, target: Target) -> None:
+def test_a_bundle_is_fetched_once_and_kept(tmp_path: Path, target: Target) -> None:
     code = load(tmp_path, target, duration="200ms")
 
     async def work() -> None:
@@ -368,7 +369,7 @@ def test_a_bundle_is_brought_once_for_all_and_kept(tmp_path: Path, target: Targe
     run(work)
 
 
-def test_a_leader_that_gives_no_bundle_is_not_waited_for_if_another_has_it(
+def test_a_bundle_is_fetched_from_another_manager_if_the_leader_is_silent(
     tmp_path: Path, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bundle_fetcher, "FIRST_CHUNK_S", 0.2)
@@ -391,7 +392,7 @@ def test_a_leader_that_gives_no_bundle_is_not_waited_for_if_another_has_it(
     run(work)
 
 
-def test_a_wrong_file_is_the_users_trouble(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_imported_is_an_input_error(tmp_path: Path) -> None:
     code = Code(
         tmp_path,
         """
@@ -416,7 +417,7 @@ def test_a_wrong_file_is_the_users_trouble(tmp_path: Path) -> None:
     run(work)
 
 
-def test_iterations_that_were_done_are_not_done_again(tmp_path: Path, target: Target) -> None:
+def test_a_new_attempt_runs_only_the_remaining_iterations(tmp_path: Path, target: Target) -> None:
     code = Code(
         tmp_path,
         f"""
@@ -442,7 +443,9 @@ def test_iterations_that_were_done_are_not_done_again(tmp_path: Path, target: Ta
     run(work)
 
 
-def test_shared_parts_run_beside_the_one_that_has_the_core(tmp_path: Path, target: Target) -> None:
+def test_a_shared_part_runs_beside_the_part_that_holds_the_core(
+    tmp_path: Path, target: Target
+) -> None:
     code = load(tmp_path, target, duration="2s", pause_s=0.02)
 
     async def work() -> None:
@@ -459,7 +462,7 @@ def test_shared_parts_run_beside_the_one_that_has_the_core(tmp_path: Path, targe
     run(work)
 
 
-def test_a_part_that_finds_no_descriptors_left_is_told_as_the_workers_trouble(
+def test_a_part_without_file_descriptors_is_a_retryable_failure(
     tmp_path: Path, target: Target
 ) -> None:
     code = load(tmp_path, target, pause_s=0.02)
@@ -488,7 +491,7 @@ def test_a_part_that_finds_no_descriptors_left_is_told_as_the_workers_trouble(
     run(work)
 
 
-def test_a_worker_that_stops_hands_its_part_over_with_exact_numbers(
+def test_a_stopping_worker_hands_its_part_over_with_exact_counts(
     tmp_path: Path, target: Target
 ) -> None:
     code = load(tmp_path, target, pause_s=0.01)
@@ -513,7 +516,7 @@ def test_a_worker_that_stops_hands_its_part_over_with_exact_numbers(
     run(work)
 
 
-def test_a_result_survives_the_worker(tmp_path: Path, target: Target) -> None:
+def test_a_result_survives_a_restart_of_the_worker(tmp_path: Path, target: Target) -> None:
     code = load(tmp_path, target, duration="300ms")
 
     async def work() -> None:
@@ -532,7 +535,7 @@ def test_a_result_survives_the_worker(tmp_path: Path, target: Target) -> None:
     run(work)
 
 
-def test_readiness_and_free_cores_are_told_to_members(tmp_path: Path, target: Target) -> None:
+def test_metrics_show_free_cores_and_attempts(tmp_path: Path, target: Target) -> None:
     code = load(tmp_path, target)
 
     async def work() -> None:
@@ -551,7 +554,7 @@ def test_readiness_and_free_cores_are_told_to_members(tmp_path: Path, target: Ta
     run(work)
 
 
-def test_ready_is_told_with_a_stamp(tmp_path: Path, target: Target) -> None:
+def test_a_start_with_an_old_stamp_is_refused(tmp_path: Path, target: Target) -> None:
     code = load(tmp_path, target)
 
     async def work() -> None:
