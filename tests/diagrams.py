@@ -33,14 +33,20 @@ class StateDiagram:
     def mermaid(self) -> str:
         """Return the diagram in the language of Mermaid."""
         lines = [f"[*] --> {state.value}" for state in self.initial]
-        for state, following in self.moves.items():
+        for state in sorted(self.moves, key=_place):
+            following = self.moves[state]
             causes = following if isinstance(following, Mapping) else {}
-            for other in sorted(following, key=list(self.moves).index):
+            for other in sorted(following, key=_place):
                 cause = f": {causes[other]}" if other in causes else ""
                 lines.append(f"{state.value} --> {other.value}{cause}")
             if not following:
                 lines.append(f"{state.value} --> [*]")
         return "\n".join(["stateDiagram-v2", *(f"    {line}" for line in lines)])
+
+
+def _place(state: Enum) -> int:
+    """The place of a state in its enum: sets have no order of their own."""
+    return list(type(state)).index(state)
 
 
 DIAGRAMS = {

@@ -163,7 +163,7 @@ def test_plans_that_cannot_run_are_refused() -> None:
     book = Book()
     for workflows, why in (
         ((workflow("A"), workflow("A")), "called 'A'"),
-        ((workflow("A", "Nobody"),), "no workflow of the job"),
+        ((workflow("A", "Nobody"),), "not a workflow of the job"),
         ((workflow("A", "B"), workflow("B", "A")), "wait for each other"),
     ):
         reply = book.put(submission(wanted=plan(*workflows)))
