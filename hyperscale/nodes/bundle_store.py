@@ -1,7 +1,7 @@
-"""Bundles on disk, by their SHA-256: what managers give away and workers run.
+"""Bundles on disk, named by their SHA-256: managers hand them out and workers run them.
 
-A file is complete or not there: written under another name, synced, then renamed. Everything
-here blocks; whoever calls it does so in a thread.
+A bundle's file is complete or missing: it is written under another name, synced, then renamed.
+All calls block; make them in a thread.
 """
 
 import contextlib
@@ -26,11 +26,12 @@ class BundleStore:
         self._directory = directory
 
     def open(self) -> None:
-        """Forgets what was not finished. Nothing is made before it is needed."""
+        """Remove bundles whose transfer was interrupted."""
         for leftover in self._directory.glob("*.part"):
             leftover.unlink(missing_ok=True)
 
     def find(self, sha256: str) -> Path | None:
+        """Return the path of a bundle and mark it as used; None if it is missing."""
         path = self._path(sha256)
         try:
             os.utime(path)
@@ -38,13 +39,13 @@ class BundleStore:
             return None
         return path
 
-    def receive(self, sha256: str) -> "Receiving":
-        """Where the bytes of a bundle go while they arrive."""
+    def receive(self, sha256: str) -> "IncomingBundle":
+        """Return a file for the bytes of a bundle while they arrive."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        return Receiving(self._directory, sha256, self._path(sha256))
+        return IncomingBundle(self._directory, sha256, self._path(sha256))
 
     def trim(self, keep: Iterable[str]) -> None:
-        """Forgets those not used for the longest time, but none of `keep`."""
+        """Remove the least recently used bundles beyond `BUNDLES_MAX`, but none of `keep`."""
         kept = {self._path(sha256) for sha256 in keep}
         found = []
         for path in self._directory.glob("*.zip"):
@@ -58,8 +59,8 @@ class BundleStore:
         return self._directory / f"{sha256}.zip"
 
 
-class Receiving:
-    """One bundle on its way: checked as it is written, in its place only if it is whole."""
+class IncomingBundle:
+    """A bundle that is being received: hashed as it is written, stored only if the hash fits."""
 
     def __init__(self, directory: Path, sha256: str, path: Path) -> None:
         self._sha256 = sha256
@@ -83,16 +84,18 @@ class Receiving:
         Path(self._file.name).unlink(missing_ok=True)
 
     def write(self, data: bytes) -> None:
+        """Append bytes; raise `RunError` beyond the size limit."""
         self._size += len(data)
         if self._size > BUNDLE_BYTES_MAX:
             raise RunError(
                 f"bundle {self._sha256[:12]} is over {BUNDLE_BYTES_MAX // 2**20} MiB",
-                hint="what arrived is not what was announced",
+                hint="the sender announced a smaller bundle",
             )
         self._hash.update(data)
         self._file.write(data)
 
     def finish(self) -> Path:
+        """Store the bundle and return its path; raise `RunError` if the hash differs."""
         found = self._hash.hexdigest()
         if found != self._sha256:
             raise RunError(
@@ -107,10 +110,10 @@ class Receiving:
 
 
 def sync_directory(directory: Path) -> None:
-    """What was renamed into it is still there after a power cut."""
+    """Make renames in a directory survive a power cut."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with contextlib.suppress(OSError):  # some file systems cannot, and need not
+        with contextlib.suppress(OSError):  # some file systems do not support it
             os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -1,10 +1,12 @@
-"""The small HTTP endpoint of a node: a few GET routes for probes and scrapers.
+"""The HTTP endpoint of a node: a few GET routes for probes and scrapers.
 
-One request per connection, bounded in size, time and number. It asks nobody for a password and
-answers only what anyone who can reach the port may know.
+It serves one request per connection, bounded in size, time and number of connections. There is
+no authentication: the routes answer only what anyone who can reach the port may know. A route
+that fails is logged and answered with 500; the node goes on.
 """
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from http import HTTPStatus
@@ -20,8 +22,12 @@ CONNECTIONS_MAX = 64
 REQUEST_S = 5.0
 _BACKLOG = 64
 
+_log = logging.getLogger("hyperscale.nodes")
+
 
 class Response(Struct, frozen=True):
+    """Status and body of one answer."""
+
     status: HTTPStatus
     content_type: str
     body: bytes
@@ -38,7 +44,7 @@ Routes = dict[str, Callable[[], Response]]
 
 
 class _Exchange(asyncio.Protocol):
-    """One request and its answer."""
+    """One connection: one request and its answer."""
 
     def __init__(self, endpoint: "HttpEndpoint") -> None:
         self._endpoint = endpoint
@@ -47,7 +53,7 @@ class _Exchange(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop's are not registered as such
+        transport = cast(asyncio.Transport, transport)  # uvloop does not register its transports
         if len(self._endpoint.open) >= CONNECTIONS_MAX:
             transport.abort()
             return
@@ -61,7 +67,7 @@ class _Exchange(asyncio.Protocol):
             return
         self._head += data
         if b"\r\n\r\n" in self._head or b"\n\n" in self._head:
-            self._answer(transport, *self._endpoint.respond(bytes(self._head)))
+            self._answer(transport, *respond(bytes(self._head), self._endpoint.routes))
         elif len(self._head) > HEAD_BYTES_MAX:
             too_large = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
             self._answer(transport, plain(too_large, "the request is too large"), True)
@@ -86,7 +92,7 @@ class _Exchange(asyncio.Protocol):
 
 
 def bind_http(host: str, port: int) -> socket.socket:
-    """A bound socket; port 0 chooses one."""
+    """Return a listening socket; port 0 means any free port."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         family, _, _, _, address = found[0]
@@ -99,12 +105,12 @@ def bind_http(host: str, port: int) -> socket.socket:
 
 
 class HttpEndpoint:
-    """Serves while the context lasts."""
+    """Serves the routes for as long as the context lasts."""
 
     def __init__(self, bound: socket.socket, routes: Routes) -> None:
         self.open: set[asyncio.Transport] = set()
         self._socket = bound
-        self._routes = routes
+        self.routes = routes
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
@@ -124,27 +130,38 @@ class HttpEndpoint:
                 transport.abort()
             await self._server.wait_closed()
 
-    def respond(self, head: bytes) -> tuple[Response, bool]:
-        """The answer to a request, and whether its body is wanted."""
-        line = head.split(b"\n", 1)[0].rstrip(b"\r").split(b" ")
-        if len(line) != 3 or not line[2].startswith(b"HTTP/1."):
-            return plain(HTTPStatus.BAD_REQUEST, "this is not an HTTP/1 request"), True
-        method, target = line[0], line[1]
-        if method not in (b"GET", b"HEAD"):
-            return plain(HTTPStatus.METHOD_NOT_ALLOWED, "only GET is served here"), True
-        path = target.split(b"?", 1)[0].decode("latin-1")
-        route = self._routes.get(path)
-        if route is None:
-            known = ", ".join(self._routes)
-            response = plain(HTTPStatus.NOT_FOUND, f"there is {known}")
-        else:
-            response = route()
-        return response, method == b"GET"
+
+def respond(head: bytes, routes: Routes) -> tuple[Response, bool]:
+    """Return the answer to a request, and whether to send its body."""
+    line = head.split(b"\n", 1)[0].rstrip(b"\r").split(b" ")
+    if len(line) != 3 or not line[2].startswith(b"HTTP/1."):
+        return plain(HTTPStatus.BAD_REQUEST, "this is not an HTTP/1 request"), True
+    method, target = line[0], line[1]
+    if method not in (b"GET", b"HEAD"):
+        return plain(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are served"), True
+    path = target.split(b"?", 1)[0].decode("latin-1")
+    route = routes.get(path)
+    if route is None:
+        known = ", ".join(routes)
+        response = plain(HTTPStatus.NOT_FOUND, f"not found; this node serves {known}")
+    else:
+        response = _answer(path, route)
+    return response, method == b"GET"
+
+
+def _answer(path: str, route: Callable[[], Response]) -> Response:
+    try:
+        return route()
+    except Exception:  # noqa: BLE001  a bug in a route ends this request only
+        _log.exception("request.failed", extra={"path": path})
+        return plain(HTTPStatus.INTERNAL_SERVER_ERROR, "the node failed to answer; see its log")
 
 
 def plain(status: HTTPStatus, text: str) -> Response:
+    """Return an answer of plain text."""
     return Response(status, "text/plain; charset=utf-8", text.encode() + b"\n")
 
 
 def json_response(status: HTTPStatus, body: bytes) -> Response:
+    """Return an answer of encoded JSON."""
     return Response(status, "application/json", body + b"\n")

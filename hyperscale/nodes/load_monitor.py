@@ -1,7 +1,7 @@
-"""Measures how this node does: lag of its loop, memory, CPU, latency of what it serves.
+"""Measures the load of this node: lag of its event loop, memory, CPU, latency of its handlers.
 
-What the measurements mean is `health`'s to say; the verdict goes to whoever sheds load and to
-everyone who asks.
+`health.overload` turns the measurements into an overload level; `on_level` is called when the
+level changes.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from hyperscale.nodes.metrics import DurationHistogram, Family, counter, gauge
 SAMPLE_S = 0.25
 _CPU_SAMPLES = 40
 _MEMORY_EVERY = 8
-"""Memory changes slowly; it is looked at once in so many samples."""
+"""Memory changes slowly: it is measured with every eighth sample."""
 
 _CGROUP = Path("/sys/fs/cgroup")
 _LAG_BOUNDS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -29,7 +29,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class LoadMonitor:
-    """Samples this process a few times a second and keeps the verdict."""
+    """Samples this process four times a second and keeps its overload level."""
 
     def __init__(
         self,
@@ -54,10 +54,10 @@ class LoadMonitor:
         return self.detector.level
 
     async def run(self) -> None:
-        """Measures until cancelled."""
+        """Sample until cancelled."""
         samples = 0
-        # Much of what a node does comes in bursts: seconds say little, and a core that is busy
-        # for seconds is no reason to turn anyone away.
+        # Nodes work in bursts: a core that is busy for a second or two is no reason to shed load,
+        # so CPU use is measured over ten seconds.
         spent: deque[tuple[float, float]] = deque(maxlen=_CPU_SAMPLES + 1)
         spent.append((time.monotonic(), time.process_time()))
         while True:
@@ -68,7 +68,7 @@ class LoadMonitor:
             self._lag.observe(lag_s)
             spent.append((now_s, time.process_time()))
             (wall_before_s, cpu_before_s), (wall_s, cpu_s) = spent[0], spent[-1]
-            # One thread does all the work here: a whole core is all it can use.
+            # The event loop is one thread: it can use one core.
             self.cpu = min(1.0, (cpu_s - cpu_before_s) / max(wall_s - wall_before_s, 1e-6))
             if samples % _MEMORY_EVERY == 0:
                 self.memory = memory_share()
@@ -76,7 +76,7 @@ class LoadMonitor:
             self._judge(lag_s, now_s)
 
     def timed(self, function: _F) -> _F:
-        """A plain handler whose latency counts."""
+        """Return a handler whose latency is measured."""
 
         def run(*args: Any) -> Any:
             began_s = time.monotonic()
@@ -86,9 +86,10 @@ class LoadMonitor:
                 ended_s = time.monotonic()
                 self.detector.record_latency(ended_s - began_s, now_s=ended_s)
 
-        return run  # type: ignore[return-value]  # the same signature, which cannot be said here
+        return run  # type: ignore[return-value]  # the signature of `function`
 
     def collect(self) -> list[Family]:
+        """Return the metrics of this module."""
         readings = self.detector.readings.items()
         return [
             self._lag.family(),
@@ -131,12 +132,13 @@ class LoadMonitor:
 
 
 def memory_share() -> float:
-    """How much of the memory this process may use is in use, by whoever shares it."""
-    shares = [_machine_share(Path("/proc/meminfo")), _cgroup_share(_CGROUP)]
+    """Return the share of memory in use, of the machine or of the control group."""
+    shares = [machine_memory_share(Path("/proc/meminfo")), cgroup_memory_share(_CGROUP)]
     return max((share for share in shares if share is not None), default=0.0)
 
 
 def resident_bytes() -> int:
+    """Return the resident memory of this process; 0 if it cannot be read."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):
@@ -144,7 +146,8 @@ def resident_bytes() -> int:
     return pages * 4096
 
 
-def _machine_share(meminfo: Path) -> float | None:
+def machine_memory_share(meminfo: Path) -> float | None:
+    """Return the share of the machine's memory in use; None if it cannot be read."""
     try:
         lines = meminfo.read_text(encoding="ascii").splitlines()
         kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in lines[:8]}
@@ -153,8 +156,8 @@ def _machine_share(meminfo: Path) -> float | None:
         return None
 
 
-def _cgroup_share(root: Path) -> float | None:
-    """Of the limit of our control group, as a container sees it at the mount point."""
+def cgroup_memory_share(root: Path) -> float | None:
+    """Return the share of the control group's limit in use; None if there is no limit."""
     try:
         limit = (root / "memory.max").read_text(encoding="ascii").strip()
         if limit == "max":

@@ -1,9 +1,10 @@
-"""Events of a node as JSON, one line each, written by a thread of its own.
+"""Events of a node as JSON lines, written by a thread of their own.
 
     {"time": "2026-01-02T03:04:05.678Z", "level": "warning", "event": "peer.refused", "node": ...}
 
-Whoever reads our output may stop reading; a node that waited for them would look dead to its
-peers. So lines wait in a bounded queue, and what does not fit is dropped and counted.
+The reader of the output may stop reading; a node that waited for it would look dead to its peers.
+So lines wait in a bounded queue. Lines that do not fit, or that cannot be written, are dropped
+and counted.
 """
 
 import logging
@@ -11,7 +12,6 @@ import queue
 import re
 import threading
 import time
-from contextlib import suppress
 from types import TracebackType
 from typing import IO, Any, Self
 
@@ -23,12 +23,12 @@ _FLUSH_S = 2.0
 
 _EVENT = re.compile(r"[a-z_]+\.[a-z_]+")
 _encode = msgspec.json.Encoder(enc_hook=str).encode
-# What every record has; the rest came from `extra`.
+# The attributes of every record; all others come from `extra`.
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
 class JsonLines(logging.Formatter):
-    """A record as one JSON object. `bound` is in every line."""
+    """Formats a record as one JSON object. The fields of `bound` are in every line."""
 
     def __init__(self, bound: dict[str, Any]) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         text = str(record.msg)
         event, _, rest = text.partition(": ")
-        if not _EVENT.fullmatch(event):  # not of ours: asyncio, a library
+        if not _EVENT.fullmatch(event):  # a record of asyncio or another library
             event, rest = f"{record.name.partition('.')[0]}.reported", text
         line: dict[str, Any] = {
             "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}"
@@ -57,15 +57,15 @@ class JsonLines(logging.Formatter):
 
 
 class LineWriter(logging.Handler):
-    """Hands lines to a thread; never waits. A context manager: the last lines are written."""
+    """Hands lines to a thread and never waits. The end of the context writes the last lines."""
 
     def __init__(self, stream: IO[str], bound: dict[str, Any]) -> None:
         super().__init__()
         self.setFormatter(JsonLines(bound))
-        self.dropped = 0
+        self.dropped = 0  # lines that did not fit the queue or could not be written
         self._stream = stream
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        # A daemon: a reader that never comes back must not keep the process from ending.
+        # A daemon thread: a blocked write must not keep the process from ending.
         self._thread = threading.Thread(target=self._write, name="log-writer", daemon=True)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -89,15 +89,16 @@ class LineWriter(logging.Handler):
 
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
-            # Whoever reads our events is gone, or the disk is full: the node goes on.
-            with suppress(OSError, ValueError):
+            try:
                 self._stream.write(line + "\n")
                 if self._lines.empty():
                     self._stream.flush()
+            except (OSError, ValueError):  # the pipe is closed or the disk is full
+                self.dropped += 1
 
 
 class Logging:
-    """The `hyperscale` loggers on one writer, for as long as the context lasts."""
+    """Sends the `hyperscale` loggers to one writer for as long as the context lasts."""
 
     def __init__(self, stream: IO[str], level: str, bound: dict[str, Any]) -> None:
         self.writer = LineWriter(stream, bound)

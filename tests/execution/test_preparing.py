@@ -11,6 +11,7 @@ from hyperscale.errors import InputError, RunError
 from hyperscale.execution.pooled_executor import ExecutorPhase
 from hyperscale.execution.process import ExecutorLostError
 from tests.lab.executors import SLEEPER, Bench, Lab
+from tests.lab.waiting import until_async
 
 
 @pytest.mark.parametrize("when", ["before the task begins", "while executors start"])
@@ -146,9 +147,7 @@ async def one_ready(bench: Bench) -> int:
     await bench.lab.logged("ready")
     (line,) = (line for line in bench.lab.log() if line.startswith("ready"))
     ready = bench.pool.pids.index(int(line.split()[1]))
-    async with asyncio.timeout(30):
-        while bench.pool.phase_of(ready) is not ExecutorPhase.PREPARED:
-            await asyncio.sleep(0.01)
+    await until_async(lambda: bench.pool.phase_of(ready) is ExecutorPhase.PREPARED)
     return ready
 
 

@@ -14,6 +14,7 @@ from http import HTTPStatus
 from random import Random
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
+from unittest.mock import patch
 
 import msgspec
 
@@ -22,7 +23,7 @@ from hyperscale.membership.core import LocalIdentity, Membership
 from hyperscale.membership.events import DatagramReceived, PushPullRequested, Tick
 from hyperscale.membership.messages import View
 from hyperscale.membership.settings import MembershipConfig
-from hyperscale.nodes.http import HttpEndpoint, Response, plain
+from hyperscale.nodes.http import Response, plain, respond
 from hyperscale.wire.admission import Admission, AdmissionWatermarks
 from hyperscale.wire.calls import InboundCall, StreamBuffer
 from hyperscale.wire.certificate_identity import identity_from_uris
@@ -265,8 +266,9 @@ def messages(data: bytes) -> None:
 
 # -- datagrams ------------------------------------------------------------------------------
 
-_SENDER = DatagramSealer(SECRETS, "sender", 7, cluster="acme", environment="test")
-_SENDER._draw = b"fuzz"  # the same datagrams in every process, so that findings can be replayed
+# The same datagrams in every process, so that findings can be replayed.
+with patch("hyperscale.wire.sealing.os.urandom", lambda size: b"fuzz"[:size]):
+    _SENDER = DatagramSealer(SECRETS, "sender", 7, cluster="acme", environment="test")
 _GENUINE = [_SENDER.seal(bytes([n]) * n) for n in range(20)]
 
 
@@ -347,13 +349,12 @@ def _nothing() -> Response:
     return plain(HTTPStatus.OK, "fine")
 
 
-_HTTP = HttpEndpoint.__new__(HttpEndpoint)
-_HTTP._routes = {"/metrics": _nothing, "/healthz": _nothing}  # respond() needs no socket
+_ROUTES = {"/metrics": _nothing, "/healthz": _nothing}
 
 
 def http(data: bytes) -> None:
     """The head of a request to a node's HTTP endpoint."""
-    response, _ = _HTTP.respond(data)
+    response, _ = respond(data, _ROUTES)
     check(100 <= response.status < 600, "no status")
 
 

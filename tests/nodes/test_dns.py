@@ -17,7 +17,7 @@ from tests.lab.waiting import until
 
 
 class NameServer:
-    """Answers what it was told, over UDP; counts what it was asked."""
+    """Answers DNS queries with its records, over UDP, and keeps a list of the queries."""
 
     def __init__(self) -> None:
         self.records: dict[tuple[str, str], list[str]] = {}
@@ -43,6 +43,9 @@ class NameServer:
                 answer.set_rcode(dns.rcode.NXDOMAIN)
             self._socket.sendto(answer.to_wire(), source)
 
+    def close(self) -> None:
+        self._socket.close()
+
     def stop(self) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as last:
             last.sendto(b"", self._socket.getsockname())
@@ -58,7 +61,7 @@ def name_server() -> Iterator[NameServer]:
     finally:
         server.stop()
         thread.join(10)
-        server._socket.close()
+        server.close()
 
 
 @pytest.mark.parametrize("kind", ["A", "SRV"])

@@ -41,7 +41,12 @@ from tests.jobs.builders import submission
 from tests.lab.loops import on_loop
 from tests.lab.waiting import until_async
 
-OLD = Limits(ended_jobs=0)
+
+class ForgetfulMachine(JobMachine):
+    """Keeps one job that has ended."""
+
+    def __init__(self, datacenter: str, group: int) -> None:
+        super().__init__(datacenter, group, limits=Limits(ended_jobs=1))
 
 
 @asynccontextmanager
@@ -112,7 +117,10 @@ def printed(job: str, text: str = "hello\n", *, number: int = 0) -> ForwardOutpu
 
 
 @on_loop
-async def test_what_is_kept_of_a_job_goes_when_the_job_does(tmp_path: Path) -> None:
+async def test_what_is_kept_of_a_job_goes_when_the_job_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hyperscale.nodes.manager.JobMachine", ForgetfulMachine)
     async with managing(tmp_path) as (_, leaders):
 
         async def submit(key: str) -> tuple[str, int]:
@@ -134,9 +142,9 @@ async def test_what_is_kept_of_a_job_goes_when_the_job_does(tmp_path: Path) -> N
         await until_async(lambda: not list(machine.jobs()))
         leaders.forget_ended()
         assert leaders.output.get(job) is not None  # whoever watches it late has it still
-        machine._limits = OLD
-        await submit("k2")
-        assert machine.job(job) is None
+        later, group = await submit("k2")
+        await execute(group, CancelRequested(job=later, reason="no more", by="test"))
+        await until_async(lambda: machine.job(job) is None)
         leaders.forget_ended()
         assert leaders.output.get(job) is None
 

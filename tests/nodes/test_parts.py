@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
@@ -21,21 +21,29 @@ from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError, InvariantError
 from hyperscale.health.overload import OverloadDetector, OverloadLevel
 from hyperscale.membership.messages import Gossip, Sender
-from hyperscale.nodes import load_monitor as vitals_module
 from hyperscale.nodes.datagrams import Datagrams, bind_datagrams
 from hyperscale.nodes.http import (
     CONNECTIONS_MAX,
     HEAD_BYTES_MAX,
     HttpEndpoint,
+    Response,
     bind_http,
     plain,
+    respond,
 )
 from hyperscale.nodes.identity import advertised_address, http_address_of, node_id_of
-from hyperscale.nodes.load_monitor import LoadMonitor, memory_share, resident_bytes
+from hyperscale.nodes.load_monitor import (
+    LoadMonitor,
+    cgroup_memory_share,
+    machine_memory_share,
+    memory_share,
+    resident_bytes,
+)
 from hyperscale.nodes.logs import LINES_WAITING_MAX, JsonLines, LineWriter, Logging
 from hyperscale.nodes.metrics import DurationHistogram, Family, counter, gauge, render
 from hyperscale.wire.cluster_secret import Secrets, make_secret
 from hyperscale.wire.sealing import DatagramSealer
+from tests.lab.waiting import until_async
 
 # Events.
 
@@ -166,8 +174,8 @@ async def exchange(address: tuple[str, int], request: bytes) -> bytes:
         (b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 200, b"well\n"),
         (b"GET /healthz?verbose=1 HTTP/1.0\r\n\r\n", 200, b"well\n"),
         (b"HEAD /healthz HTTP/1.1\r\n\r\n", 200, b""),
-        (b"GET /nothing HTTP/1.1\r\n\r\n", 404, b"there is /healthz\n"),
-        (b"POST /healthz HTTP/1.1\r\n\r\n", 405, b"only GET is served here\n"),
+        (b"GET /nothing HTTP/1.1\r\n\r\n", 404, b"not found; this node serves /healthz\n"),
+        (b"POST /healthz HTTP/1.1\r\n\r\n", 405, b"only GET and HEAD are served\n"),
         (b"\x16\x03\x01\n\n", 400, b"this is not an HTTP/1 request\n"),
         (b"GET / HTTP/1.1\r\nX: " + b"x" * HEAD_BYTES_MAX, 431, b"the request is too large\n"),
     ],
@@ -197,7 +205,18 @@ def test_a_request_may_come_byte_by_byte() -> None:
     assert asyncio.run(ask()).endswith(b"well\n")
 
 
-def test_whoever_says_nothing_takes_no_more_than_their_share() -> None:
+def test_a_route_that_fails_is_answered_with_500_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail() -> Response:
+        raise ZeroDivisionError
+
+    response, _ = respond(b"GET /metrics HTTP/1.1\r\n\r\n", {"/metrics": fail})
+    assert response.status == 500
+    assert [record.message for record in caplog.records] == ["request.failed"]
+
+
+def test_idle_connections_are_bounded() -> None:
     async def crowd() -> tuple[bytes, bytes]:
         async with endpoint() as address:
             idle = [await asyncio.open_connection(*address) for _ in range(CONNECTIONS_MAX)]
@@ -205,10 +224,10 @@ def test_whoever_says_nothing_takes_no_more_than_their_share() -> None:
             for _, writer in idle:
                 writer.close()
                 await writer.wait_closed()
-            deadline_s = asyncio.get_running_loop().time() + 30
             served = b""
-            while not served and asyncio.get_running_loop().time() < deadline_s:
-                served = await exchange(address, b"GET /healthz HTTP/1.1\r\n\r\n")
+            async with asyncio.timeout(30):
+                while not served:
+                    served = await exchange(address, b"GET /healthz HTTP/1.1\r\n\r\n")
             return refused, served
 
     refused, served = asyncio.run(crowd())
@@ -247,18 +266,13 @@ class Post:
         for end in self.ends:
             end.__exit__(None, None, None)
 
-    async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(30):
-            while not condition():
-                await asyncio.sleep(0.001)
-
 
 @pytest.mark.parametrize("secrets", [None, Secrets(make_secret())])
 def test_a_datagram_arrives_with_its_sender(secrets: Secrets | None) -> None:
     async def send() -> tuple[str, str, int, Any]:
         with Post(secrets) as post:
             post.ends[0].send(post.address, HELLO)
-            await post.until(lambda: post.received)
+            await until_async(lambda: post.received)
             return post.received[0]
 
     source, node, incarnation, message = asyncio.run(send())
@@ -272,7 +286,7 @@ def test_what_does_not_open_is_counted_and_forgotten() -> None:
             post.ends[0].send(post.address, HELLO)
             for junk in (b"", b"\x01", b"x" * 1400, os.urandom(9000)):
                 post.sockets[0].sendto(junk, post.sockets[1].getsockname())
-            await post.until(lambda: post.ends[1].counts["received"] == 5)
+            await until_async(lambda: post.ends[1].counts["received"] == 5)
             return post.received, sum(post.ends[1].refusals.counts.values()), 5
 
     received, refused, sent = asyncio.run(send())
@@ -405,17 +419,17 @@ def test_the_limit_of_the_control_group_counts(
     (tmp_path / "memory.max").write_text(f"{limit}\n")
     (tmp_path / "memory.current").write_text(f"{current}\n")
     (tmp_path / "memory.stat").write_text(f"anon 1\ninactive_file {idle}\n")
-    assert vitals_module._cgroup_share(tmp_path) == share
+    assert cgroup_memory_share(tmp_path) == share
 
 
 def test_a_machine_without_these_files_is_no_error(tmp_path: Path) -> None:
-    assert vitals_module._cgroup_share(tmp_path) is None
-    assert vitals_module._machine_share(tmp_path / "meminfo") is None
+    assert cgroup_memory_share(tmp_path) is None
+    assert machine_memory_share(tmp_path / "meminfo") is None
 
 
 def test_a_full_queue_is_noticed_and_told() -> None:
     levels: list[OverloadLevel] = []
-    vitals = LoadMonitor(
+    monitor = LoadMonitor(
         OverloadDetector(counts_cpu=False),
         in_flight_share=lambda: 0.0,
         queue_share=lambda: 0.99,
@@ -423,21 +437,27 @@ def test_a_full_queue_is_noticed_and_told() -> None:
     )
 
     async def measure() -> None:
-        task = asyncio.create_task(vitals.run())
-        async with asyncio.timeout(60):
-            while not levels:
-                await asyncio.sleep(0.01)
+        task = asyncio.create_task(monitor.run())
+        await until_async(lambda: levels)
         task.cancel()
 
     asyncio.run(measure())
     assert levels[0] is OverloadLevel.OVERLOADED
-    assert "hyperscale_overload_level 3" in render([vitals.collect]).decode()
+    assert "hyperscale_overload_level 3" in render([monitor.collect]).decode()
 
 
 def test_what_is_served_slowly_counts() -> None:
-    detector = OverloadDetector(counts_cpu=False)
-    vitals = LoadMonitor(
-        detector, in_flight_share=lambda: 0.0, queue_share=lambda: 0.0, on_level=lambda _: None
+    recorded: list[float] = []
+
+    class Recording(OverloadDetector):
+        def record_latency(self, latency_s: float, *, now_s: float) -> None:
+            recorded.append(latency_s)
+
+    monitor = LoadMonitor(
+        Recording(counts_cpu=False),
+        in_flight_share=lambda: 0.0,
+        queue_share=lambda: 0.0,
+        on_level=lambda _: None,
     )
-    assert vitals.timed(lambda a, b: a + b)(1, 2) == 3
-    assert detector._latencies.count(now_s=0.0) == 1
+    assert monitor.timed(lambda a, b: a + b)(1, 2) == 3
+    assert len(recorded) == 1

@@ -20,7 +20,7 @@ from hyperscale.client.messages import (
 )
 from hyperscale.errors import RunError
 from hyperscale.jobs.messages import FetchBlob
-from hyperscale.nodes.bundle_store import BundleStore, Receiving
+from hyperscale.nodes.bundle_store import BundleStore, IncomingBundle
 from hyperscale.nodes.ledger.tier_peers import TierPeers
 from hyperscale.plan.limits import BUNDLE_BYTES_MAX
 from hyperscale.wire.calls import InboundCall
@@ -42,7 +42,7 @@ class _Upload:
         self.is_over = False  # whole, or thrown away
         self._shelf = shelf
         self._sha256 = sha256
-        self._receiving: Receiving | None = None
+        self._receiving: IncomingBundle | None = None
 
     def take(self, data: bytes, *, is_last: bool) -> None:
         """The next bytes; with the last ones it is whole, or thrown away."""

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import cast
 
 import pytest
 
@@ -214,11 +215,14 @@ async def test_more_than_was_announced_is_refused(tmp_path: Path) -> None:
 @on_loop
 async def test_an_upload_that_gets_nowhere_says_so(tmp_path: Path) -> None:
     async with lab(tmp_path, 1) as ([manager], managers):
+        others = [hashlib.sha256(bytes([number])).hexdigest() for number in range(UPLOADS_MAX)]
 
-        async def forget(_piece: PutBlob) -> None:
-            manager.bundles._uploads.clear()
+        async def displace(_piece: PutBlob) -> None:
+            for other in others:
+                begun = PutBlob(sha256=other, size=10, offset=0)
+                await manager.bundles.put(cast("InboundCall", None), begun)
 
-        manager.before = forget
+        manager.before = displace
         await managers.connected()
         with pytest.raises(RunError, match=r"2\.0 MiB got no further than 0\.1 MiB"):
             await upload(managers, PACKAGE, within_s=2.0)
