@@ -364,5 +364,5 @@ def _contradiction(command: PreparePart) -> str:
     if command.plan.name != command.run.workflow:
         return f"the plan is that of workflow {command.plan.name}"
     if not _SHA256.match(command.bundle):
-        return f"{command.bundle!r} is not the SHA-256 of a bundle"
+        return f"{command.bundle[:64]!r} is not the SHA-256 of a bundle"
     return ""

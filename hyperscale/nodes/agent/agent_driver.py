@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from hyperscale.errors import InvariantError
 from hyperscale.jobs.agent.core import Agent
 from hyperscale.jobs.agent.events import (
     AgentEffect,
@@ -235,7 +236,11 @@ class AgentDriver:
 
     def _reply(self, effect: ReplyToCommand) -> None:
         call: InboundCall = effect.token
-        call.reply(fit(effect.reply))
+        try:
+            call.reply(fit(effect.reply))
+        except InvariantError as error:  # too large; no reason to end the worker
+            _log.error("message.unfit: %s", error, extra={"to": call.peer.node_id})
+            call.abandon()
 
     def _send(self, effect: SendMessage) -> None:
         if isinstance(effect.message, AnnounceCores):
