@@ -20,21 +20,12 @@ MARKS: dict[str, int] = {
     "hyperscale/jobs/leader/core.py": 601,  # until the job leader is split
 }
 
-PACKAGE_LINES_MAX = 50_600  # 48,619 before the job core was rebuilt
-JOB_LINES_MAX = 18_600  # of jobs, nodes, client and lab
+PACKAGE_LINES_MAX = 52_300  # 48,619 before the job core was rebuilt
+JOB_LINES_MAX = 20_200  # of jobs, nodes, client and lab
 
 CLASS_LINES_MAX = 350
 LARGER_CLASSES: dict[str, str] = {}  # class -> reason
-CLASS_LINES_PENDING: set[str] = {
-    "ClientRequests",
-    "Connection",
-    "Desk",
-    "JobLeader",
-    "JobsDriver",
-    "Membership",
-    "Session",
-    "Steering",
-}
+CLASS_LINES_PENDING: set[str] = {"Connection", "Membership", "Session"}
 
 ATTRIBUTES_MAX = 15
 WIDER_CLASSES = {  # class -> reason
@@ -52,52 +43,35 @@ ATTRIBUTES_PENDING: set[str] = {
     "Connection",
     "FullUi",
     "Handshake",
-    "LiveRun",
     "MemberRecord",
     "MembershipContext",
     "MembershipDriver",
     "Part",
     "PeerServer",
-    "Run",
     "Session",
     "SlotRun",
     "UserCrew",
-    "_Executor",
 }
 
 INFINITIES: dict[str, tuple[int, str]] = {}  # module -> number of uses, reason
 INFINITIES_PENDING: dict[str, int] = {
     "hyperscale/config/__init__.py": 1,
-    "hyperscale/execution/overdue.py": 1,
     "hyperscale/health/progress.py": 1,
     "hyperscale/jobs/agent/merge.py": 2,
-    "hyperscale/jobs/leader/attempts.py": 6,
-    "hyperscale/jobs/leader/core.py": 9,
-    "hyperscale/jobs/leader/reconcile.py": 3,
-    "hyperscale/jobs/leader/worker_liveness.py": 3,
-    "hyperscale/jobs/leader/working_state.py": 7,
     "hyperscale/membership/discovery.py": 2,
     "hyperscale/membership/member_table.py": 3,
     "hyperscale/membership/timers.py": 1,
     "hyperscale/membership/update_merger.py": 1,
     "hyperscale/nodes/membership.py": 3,
-    "hyperscale/runner/run.py": 2,
     "hyperscale/stats/merge.py": 1,
 }
 
 # Public class names that more than one module still defines.
 NAMES_PENDING: set[str] = {
-    "Limits",
     "MetricStats",
     "NodeRow",
-    "Peers",
-    "Reply",
-    "Send",
-    "Standing",
     "StateHook",
-    "Store",
     "Tick",
-    "Trouble",
     "Verdict",
     "Workflow",
     "WorkflowStats",
