@@ -1,11 +1,10 @@
-"""Values people write, with units and bounds: durations, rates and whole numbers.
+"""Values that people write, with units and bounds: durations and whole numbers.
 
-Everything is parsed once, where the user is, into plain numbers whose names carry the unit.
-What a node can be told is in `schema`, where it may be told from in `loading`; only nodes and
-their commands import those two.
+Every value is parsed once, where the user enters it, into a plain number whose name carries the
+unit. `schema` lists the settings of a node, `loading` reads them from files, environment and
+flags; only nodes and their commands import those two.
 """
 
-import math
 import re
 
 from hyperscale.errors import InputError
@@ -16,11 +15,11 @@ _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 DURATION_S_MAX = 30 * 86400.0
 
 GRACE_S = 1.0
-"""What a step in flight at the deadline gets before it is cut."""
+"""How long a step in flight at the deadline may take before it is cut."""
 
 
 def parse_duration_s(value: object, *, where: str) -> float:
-    """Seconds from `"30s"`, `"1m30s"`, `"250ms"` or a plain number of seconds."""
+    """Parse `"30s"`, `"1m30s"`, `"250ms"` or a plain number of seconds."""
     hint = 'write it as "30s", "1m30s" or "250ms"'
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise InputError(f"{where}: {value!r} is not a duration", hint=hint)
@@ -30,14 +29,15 @@ def parse_duration_s(value: object, *, where: str) -> float:
             raise InputError(f"{where}: {value!r} is not a duration", hint=hint)
         seconds = sum(float(n) * _UNITS_S[unit] for n, unit in _DURATION_PART.findall(text))
     else:
-        seconds = float(value) if abs(value) <= DURATION_S_MAX else math.inf
-    if not math.isfinite(seconds) or not 0 < seconds <= DURATION_S_MAX:
+        # An int may be too large for a float.
+        seconds = float(value) if abs(value) <= DURATION_S_MAX else 0.0
+    if not 0 < seconds <= DURATION_S_MAX:
         raise InputError(f"{where}: {value!r} must be above 0 and at most 30 days", hint=hint)
     return seconds
 
 
 def parse_whole(text: str, *, low: int, most: int) -> int | None:
-    """The whole number that is written there; None if it is none, or out of bounds."""
+    """Parse a whole number from `low` to `most`; None if `text` is not one."""
     digits = text.lstrip("0") or text[:1]
     # Thousands of digits are more than `int` reads.
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= len(str(most))):
@@ -46,7 +46,7 @@ def parse_whole(text: str, *, low: int, most: int) -> int | None:
 
 
 def format_duration(seconds: float) -> str:
-    """`90` as `"1m30s"`, `0.25` as `"250ms"`: short, for people."""
+    """Format seconds for people: `90` as `"1m30s"`, `0.25` as `"250ms"`."""
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f}ms"
     if seconds < 60:

@@ -54,7 +54,6 @@ class UserCrew:
     ) -> None:
         self.program = program
         self.outcomes = outcomes
-        self.recorder = outcomes.recorder
         self.checks = checks
         self.metrics = metrics
         self.users = users
@@ -114,7 +113,7 @@ class UserCrew:
         """Counts every step in flight as cut and cancels it. Can be called again to insist."""
         self.is_stopping = True
         self.is_cut = True
-        add_cut = self.recorder.add_cut
+        add_cut = self.outcomes.recorder.add_cut
         for user in self.users:
             running, user.running = user.running, 0
             while running:
@@ -149,7 +148,7 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0912,
     metrics = program.metrics
     interval_s = crew.interval_s
     is_counted = crew.remaining is not None
-    record_exchange = crew.recorder.record_exchange
+    record_exchange = crew.outcomes.recorder.record_exchange
     set_step = current_step.set
     clock_s = monotonic
     began_s = 0.0
@@ -177,7 +176,7 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0912,
                 continue
             call: HookCall = layer  # type: ignore[assignment]  # a tuple was handled above
             if done & call.needs != call.needs:
-                crew.recorder.add_skipped(call.index)
+                crew.outcomes.recorder.add_skipped(call.index)
                 continue
             if call.scope is not scope:
                 scope = call.scope
@@ -240,7 +239,7 @@ async def _run_layer(
         if done & call.needs == call.needs:
             ready.append(call)
         else:
-            crew.recorder.add_skipped(call.index)
+            crew.outcomes.recorder.add_skipped(call.index)
     if not ready:
         return 0
     # The first runs in the user's own task and so begins first; the others, made in order,

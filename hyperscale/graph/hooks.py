@@ -114,7 +114,7 @@ class BoundStep(Generic[P, T]):
         return cast(T | None, self._instance._responses.get(self._declared.name))
 
 
-class StateHook(Declared):
+class DeclaredState(Declared):
     """A `@state` method. Called without arguments, one that uses gets what was provided."""
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -175,7 +175,7 @@ def state(*workflows: str) -> Callable[[F], F]:
     method takes it as the parameter of that name.
     """
     _refuse_bare("state", workflows)
-    return lambda function: _seen_as_written(StateHook("state", function, workflows=workflows))
+    return lambda function: _seen_as_written(DeclaredState("state", function, workflows=workflows))
 
 
 def setup() -> Callable[[F], F]:

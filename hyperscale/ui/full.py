@@ -1,8 +1,8 @@
-"""The live view: a thread that draws the newest snapshot on a borrowed terminal.
+"""The live view: a thread that draws the newest snapshot on the terminal.
 
 The run hands over snapshots and never waits: drawing, writing and reading keys happen on the
-thread, through a descriptor that does not block. A terminal slower than the run misses frames,
-nothing else. What a frame looks like is `frame`'s to say.
+thread, through a descriptor that does not block. A terminal that is slower than the run misses
+frames. `frame` decides what a frame looks like.
 """
 
 import os
@@ -12,7 +12,7 @@ import termios
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
@@ -29,12 +29,62 @@ if TYPE_CHECKING:
     from hyperscale.stats.view import RunView
 
 FRAME_INTERVAL_S = 1 / 12
-REPAINT_INTERVAL_S = 2.0  # heals what somebody else wrote over the frame
+REPAINT_INTERVAL_S = 2.0  # repairs what other programs wrote over the frame
 OUTPUT_LINES_MAX = 500
 _OUTPUT_CHARS_MAX = 2000  # of one line
 _JOIN_WITHIN_S = 5.0
 
 _GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL
+
+
+class _OutputTail:
+    """The newest lines of output; written by the run, read by the thread that draws."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=OUTPUT_LINES_MAX)
+        self._total = 0
+        self._lock = threading.Lock()
+
+    def add(self, text: str) -> None:
+        lines = clean_lines(text)
+        newest = [line[:_OUTPUT_CHARS_MAX] for line in lines[-OUTPUT_LINES_MAX:]]
+        with self._lock:
+            self._total += len(lines)
+            self._lines.extend(newest)
+
+    def read(self, *, with_lines: bool) -> tuple[tuple[str, ...], int]:
+        """Return the newest lines, if wanted, and the number of lines so far."""
+        with self._lock:
+            return tuple(self._lines) if with_lines else (), self._total
+
+
+class _Controls:
+    """What the user has chosen with keys."""
+
+    def __init__(self, on_stop: Callable[[], None]) -> None:
+        self._on_stop = on_stop
+        self.shows_output = False
+        self.selected: str | None = None  # name of a workflow
+        self.is_stopping = False
+
+    def press(self, key: str, workflows: Sequence[str]) -> None:
+        match key:
+            case "q" | "Q" if not self.is_stopping:
+                self.is_stopping = True
+                self._on_stop()
+            case "o" | "O":
+                self.shows_output = not self.shows_output
+            case "\t" | "down" | "right" | "j":
+                self._select(+1, workflows)
+            case "back-tab" | "up" | "left" | "k":
+                self._select(-1, workflows)
+            case "escape":
+                self.selected = None
+
+    def _select(self, step: int, workflows: Sequence[str]) -> None:
+        names = [None, *workflows]
+        at = names.index(self.selected) if self.selected in names else 0
+        self.selected = names[(at + step) % len(names)]
 
 
 class FullUi:
@@ -53,25 +103,19 @@ class FullUi:
     ) -> None:
         self._stream = stream
         self._theme = theme
-        self._on_stop = on_stop or _interrupt
         self._only_watches = only_watches
         self._clock = clock
         self._terminal = Terminal(stream.fileno())
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="ui", daemon=True)
         self._is_closing = False
-        # Handed over to the thread.
+        # Written by the run, read by the thread.
         self._view: RunView | None = None
-        self._output: deque[str] = deque(maxlen=OUTPUT_LINES_MAX)
-        self._output_total = 0
-        self._output_lock = threading.Lock()
-        # The thread's own.
+        self._output = _OutputTail()
+        # Used by the thread only.
         self._screen = Screen()
-        self._shows_output = False
-        self._selected: str | None = None
-        self._is_stopping = False
-        self._shown: tuple[int, int, int, Pane] | None = None
-        self._shown_view: RunView | None = None
+        self._controls = _Controls(on_stop or _interrupt)
+        self._shown: tuple[int, int, RunView | None, Pane] | None = None
         self._repaint_at_s = 0.0
 
     def __enter__(self) -> "FullUi":
@@ -92,12 +136,8 @@ class FullUi:
         self._view = view
 
     def log(self, text: str, *, source: str = "output") -> None:
-        del source  # the pane is narrow; the file beside the results says who wrote what
-        lines = clean_lines(text)
-        newest = [line[:_OUTPUT_CHARS_MAX] for line in lines[-OUTPUT_LINES_MAX:]]
-        with self._output_lock:
-            self._output_total += len(lines)
-            self._output.extend(newest)
+        del source  # the pane is narrow; the file beside the results names the source
+        self._output.add(text)
 
     def finish(self, result: "RunResult") -> None:
         from hyperscale.ui.summary import summary  # noqa: PLC0415 - not needed to start a run
@@ -105,7 +145,7 @@ class FullUi:
         columns, _ = self._terminal.size()
         self._close()
         lines = summary(result, columns - 1, self._theme)
-        # Here the run is over, and a terminal that was stopped may be waited for.
+        # The run is over: from here on it may wait for a terminal that was suspended.
         unsent = self._terminal.unsent.decode("ascii")
         write_through(self._stream, unsent + "\n".join(lines) + "\n")
 
@@ -128,9 +168,9 @@ class FullUi:
         try:
             self._draw_until_closed()
         except (OSError, termios.error):
-            return  # the terminal is gone; the run goes on without it
+            return  # the terminal is gone; the run continues without it
         except BaseException:
-            # A defect of ours must not leave a broken terminal behind its traceback.
+            # A bug must not leave a broken terminal behind its traceback.
             self._terminal.leave()
             raise
 
@@ -149,7 +189,7 @@ class FullUi:
                 return
             if happened & select.POLLIN and self._press(terminal.read()):
                 frame_at_s = self._clock()
-            # A frame that is not out yet is not followed by another: the next one will be newer.
+            # A frame is drawn only after the last one was written: the next one will be newer.
             if not pending and self._clock() >= frame_at_s:
                 if terminal.retake():
                     self._screen.forget()
@@ -159,62 +199,47 @@ class FullUi:
                 pending = pending[terminal.write(pending) :]
 
     def _frame(self) -> bytes:
-        """The bytes that bring the screen up to date; empty if it is."""
+        """Return the bytes that bring the screen up to date; empty if it is."""
         view = self._view
         columns, rows = self._terminal.size()
-        with self._output_lock:
-            output = tuple(self._output) if self._shows_output else ()
-            output_total = self._output_total
+        controls = self._controls
+        output, output_total = self._output.read(with_lines=controls.shows_output)
         pane = Pane(
             output=output,
             output_total=output_total,
-            shows_output=self._shows_output,
-            selected=self._selected,
-            is_stopping=self._is_stopping,
+            shows_output=controls.shows_output,
+            selected=controls.selected,
+            is_stopping=controls.is_stopping,
             only_watches=self._only_watches,
         )
         now_s = self._clock()
-        shown = (columns, rows, id(view), pane)
         if now_s >= self._repaint_at_s:
             self._screen.forget()
             self._repaint_at_s = now_s + REPAINT_INTERVAL_S
-        elif shown == self._shown and not self._screen.is_blank:
+        elif self._is_shown(columns, rows, view, pane) and not self._screen.is_blank:
             return b""
-        self._shown = shown
-        self._shown_view = view  # keeps its id from being given to another
-        # One column stays free: no terminal is ever asked what happens after its last cell.
+        self._shown = (columns, rows, view, pane)
+        # One column stays free: terminals differ in what they do after their last cell.
         if view is None:
             lines = preparing(columns - 1, self._theme)
         else:
             lines = render(view, columns - 1, rows, self._theme, pane)
         return self._screen.draw(lines, columns=columns, rows=rows)
 
-    def _press(self, typed: bytes) -> bool:
-        """Acts on keys; true if the screen should show it at once."""
-        for key in read_keys(typed):
-            match key:
-                case "q" | "Q":
-                    if not self._is_stopping:
-                        self._is_stopping = True
-                        self._on_stop()
-                case "o" | "O":
-                    self._shows_output = not self._shows_output
-                case "\t" | "down" | "right" | "j":
-                    self._select(+1)
-                case "back-tab" | "up" | "left" | "k":
-                    self._select(-1)
-                case "escape":
-                    self._selected = None
-                case "\x0c":  # Ctrl-L
-                    self._screen.forget()
-        return bool(typed)
+    def _is_shown(self, columns: int, rows: int, view: "RunView | None", pane: Pane) -> bool:
+        if self._shown is None or self._shown[2] is not view:
+            return False
+        return (self._shown[0], self._shown[1], self._shown[3]) == (columns, rows, pane)
 
-    def _select(self, step: int) -> None:
-        if self._view is None or not self._view.workflows:
-            return
-        names = [None, *(workflow.name for workflow in self._view.workflows)]
-        at = names.index(self._selected) if self._selected in names else 0
-        self._selected = names[(at + step) % len(names)]
+    def _press(self, typed: bytes) -> bool:
+        """Act on keys; returns True if the screen should show the change at once."""
+        workflows = [] if self._view is None else [each.name for each in self._view.workflows]
+        for key in read_keys(typed):
+            if key == "\x0c":  # Ctrl-L
+                self._screen.forget()
+            else:
+                self._controls.press(key, workflows)
+        return bool(typed)
 
 
 _SEQUENCES = {
@@ -227,7 +252,7 @@ _SEQUENCES = {
 
 
 def read_keys(typed: bytes) -> list[str]:
-    """Names of the keys in what a terminal sent. What is not known is ignored."""
+    """Return the names of the keys in what a terminal sent; unknown sequences are ""."""
     keys = []
     while typed:
         if typed[:1] != b"\x1b":
@@ -245,5 +270,5 @@ def read_keys(typed: bytes) -> list[str]:
 
 
 def _interrupt() -> None:
-    """`q` is Ctrl-C for people who do not trust it: the same signal, the same way out."""
+    """Stop the run as Ctrl-C does."""
     os.kill(os.getpid(), signal.SIGINT)

@@ -38,5 +38,6 @@ def test_every_event_is_listed() -> None:
     membership = (NODES / "membership.py").read_text()
     logged |= set(re.findall(r'"((?:member|suspicion)\.[a-z_]+)"', membership))
     assert len(logged) > 10
-    text = "\n".join(page.read_text() for page in PAGES)
+    pages = (*PAGES, DOCUMENT.with_name("workers.md"))
+    text = "\n".join(page.read_text() for page in pages)
     assert not [event for event in sorted(logged) if f"`{event}`" not in text]
