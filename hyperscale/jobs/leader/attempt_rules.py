@@ -27,6 +27,14 @@ class AttemptRules:
         self._lifecycle = lifecycle
         self._timeouts = tables.timeouts
 
+    def is_calm(self, attempt: Attempt, *, now_s: float) -> bool:
+        """Whether a running attempt needs nothing: most of them, most of the time."""
+        if attempt.phase is not AttemptPhase.RUNNING or attempt.result is not None:
+            return False
+        worker = self._tables.workers.get(attempt.worker, now_s=now_s)
+        is_heard = now_s < worker.heard_s + self._timeouts.lease_s / 2
+        return is_heard and now_s < attempt.activity.check_at_s and not worker.is_gone
+
     def advance(self, job: Job, attempt: Attempt, *, now_s: float) -> list[LeaderEffect]:
         """Bring an attempt of a workflow that should run one step on. Starting is not among the
         steps: all parts of a workflow start together (`reconcile`)."""
@@ -182,6 +190,9 @@ class AttemptRules:
         elif attempt.timeline.reported_s is not None and now_s >= activity.moved_s + stuck_s:
             reason = f"stuck: no action finished for {now_s - activity.moved_s:.0f} s"
         else:
+            activity.check_at_s = activity.moved_s + stuck_s
+            if activity.deadline_s is not None:
+                activity.check_at_s = min(activity.deadline_s, activity.check_at_s)
             return []
         return self._time_out(attempt, reason, now_s)
 

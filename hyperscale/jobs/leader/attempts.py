@@ -6,6 +6,7 @@ All of it can be learned again from committed state and from workers, so none of
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeVar
 
 from hyperscale.errors import InvariantError
 from hyperscale.jobs.committed.events import AttemptRevoked
@@ -19,6 +20,8 @@ from hyperscale.jobs.messages import (
 
 EXTENSION_BASE_S = 30.0
 EXTENSIONS_MAX = 5
+
+_K = TypeVar("_K")
 
 
 class AttemptPhase(Enum):
@@ -77,6 +80,7 @@ class Activity:
     finished: int | None = None  # actions, in its last report
     moved_s: float = 0.0  # when `finished` last grew
     deadline_s: float | None = None  # set when the attempt starts
+    check_at_s: float = 0.0  # it can be neither late nor stuck before
     extensions: int = 0
     extended_at: int | None = None  # `finished` when time was last granted
 
@@ -197,7 +201,7 @@ class AttemptTable:
     def __init__(self) -> None:
         self._by_id: dict[AttemptId, Attempt] = {}
         self._by_worker: dict[str, dict[AttemptId, Attempt]] = {}
-        self._by_job: dict[str, dict[AttemptId, Attempt]] = {}
+        self._by_job: dict[str, dict[tuple[str, int], Attempt]] = {}  # one for each part
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -216,6 +220,9 @@ class AttemptTable:
     def of_worker(self, worker: str) -> list[Attempt]:
         return list(self._by_worker.get(worker, {}).values())
 
+    def of_part(self, job: str, workflow: str, part: int) -> Attempt | None:
+        return self._by_job.get(job, {}).get((workflow, part))
+
     def of_job(self, job: str) -> list[Attempt]:
         return list(self._by_job.get(job, {}).values())
 
@@ -226,18 +233,19 @@ class AttemptTable:
     def add(self, attempt: Attempt) -> None:
         self._by_id[attempt.id] = attempt
         self._by_worker.setdefault(attempt.worker, {})[attempt.id] = attempt
-        self._by_job.setdefault(attempt.id.job, {})[attempt.id] = attempt
+        of_job = self._by_job.setdefault(attempt.id.job, {})
+        of_job[attempt.id.workflow, attempt.id.part] = attempt
 
     def remove(self, attempt_id: AttemptId) -> Attempt | None:
         attempt = self._by_id.pop(attempt_id, None)
         if attempt is not None:
             _discard(self._by_worker, attempt.worker, attempt_id)
-            _discard(self._by_job, attempt_id.job, attempt_id)
+            _discard(self._by_job, attempt_id.job, (attempt_id.workflow, attempt_id.part))
         return attempt
 
 
-def _discard(index: dict[str, dict[AttemptId, Attempt]], key: str, attempt: AttemptId) -> None:
-    del index[key][attempt]
+def _discard(index: dict[str, dict[_K, Attempt]], key: str, entry: _K) -> None:
+    del index[key][entry]
     if not index[key]:
         del index[key]
 

@@ -102,11 +102,10 @@ class AttemptLifecycle:
         """The open attempt of a part. A committed one that is not in the table was dispatched by
         this leader, which has not heard of it yet: those of earlier leaders were adopted."""
         number = job.workflows[workflow].parts[part].attempt
-        attempt_id = AttemptId(job.id, workflow, part, number)
-        attempt = self._tables.attempts.get(attempt_id)
-        if attempt is None:
-            self.open(attempt_id, job, now_s=now_s)
-            attempt = self._tables.attempts.get(attempt_id)
+        attempt = self._tables.attempts.of_part(job.id, workflow, part)
+        if attempt is None or attempt.id.attempt != number:
+            self.open(AttemptId(job.id, workflow, part, number), job, now_s=now_s)
+            attempt = self._tables.attempts.of_part(job.id, workflow, part)
             assert attempt is not None
         return attempt
 
@@ -134,6 +133,7 @@ class AttemptLifecycle:
         grace_s = plan.timeout_s + self._tables.timeouts.overrun_s
         started_s = attempt.timeline.started_s or 0.0
         attempt.activity.deadline_s = started_s + remaining_s + grace_s
+        attempt.activity.check_at_s = started_s
 
     # --- reports ----------------------------------------------------------------------------
 

@@ -213,7 +213,8 @@ class Reconciler:
             if part.is_open:
                 attempt = self._lifecycle.attempt_of(job, name, index, now_s=now_s)
                 attempts.append(attempt)
-                effects += self._rules.advance(job, attempt, now_s=now_s)
+                if not self._rules.is_calm(attempt, now_s=now_s):
+                    effects += self._rules.advance(job, attempt, now_s=now_s)
             else:
                 effects += self._redispatch(job, progress, name, index, now_s)
         if any(attempt.phase is AttemptPhase.READY for attempt in attempts):
