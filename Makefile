@@ -1,30 +1,33 @@
-# The commands of the house. Each needs nothing done before it; stamps keep repeats quick.
+# Every target creates what it needs; stamps keep repeats quick.
 #
-#   make build   a working .venv/bin/hyperscale (release build)
-#   make demo    the built-in target, a ten second run against it, a report
-#   make test    Rust and Python tests          make lint    what CI refuses
-#   make bench   beside wrk, k6, Locust, etcd   make soak    the long tests
-#                (ONLY=startup: that one of startup, memory, latency, throughput, rpc,
-#                membership, ledger, ledger_scale, cluster, reports)
-#   make lock    new lock files                 make fmt     format everything
-#   make fuzz    every decoder that faces the network (FUZZ_SECONDS=660)
-#   make audit   licences, sources and duplicates of crates; vulnerable Python packages
+#   make build   create .venv/bin/hyperscale (release build)
+#   make demo    run ten seconds of load against the built-in target
+#   make test    run the Rust and Python tests
+#   make lint    run the checks of CI
+#   make fmt     format all sources
+#   make bench   compare with wrk, k6, Locust and etcd; ONLY=startup runs one benchmark of startup,
+#                memory, latency, throughput, rpc, membership, ledger, ledger_scale, cluster, reports
+#   make soak    run the long tests
+#   make fuzz    fuzz every decoder that reads from the network (FUZZ_SECONDS=660)
+#   make audit   check licences, sources and duplicate versions of crates, and known
+#                vulnerabilities of Python packages
+#   make lock    update the lock files
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 
-# Debian packages the tests and the benchmarks drive; installed only where missing.
+# Debian packages that tests and benchmarks use; installed only if missing.
 TEST_PACKAGES := iproute2 strace
 BENCH_PACKAGES := wrk nginx-light etcd-server nghttp2-client
 
-# Everything a change of which makes the native module (or the console script) old.
+# Files whose change makes the native module or the console script outdated.
 NATIVE := Cargo.toml Cargo.lock pyproject.toml \
 	$(shell find native -name '*.rs' -o -name Cargo.toml -o -name build.rs)
 
-# One target directory and one profile for build, clippy and tests: the C parts of
-# the dependencies are compiled once.
+# One target directory and one profile for build, clippy and tests, so that the C code of the
+# dependencies is compiled once.
 CARGO_FLAGS := --release --locked
 
 export VIRTUAL_ENV := $(abspath $(VENV))
@@ -39,7 +42,7 @@ build: $(STAMPS)/native
 $(STAMPS)/venv:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Hyperscale needs Python 3.11 or newer: make PYTHON=python3.11 build")'
 	rm -rf $(VENV)
-	@# Debian ships venv without ensurepip unless python3-venv is there; pip can fill the gap.
+	@# Without python3-venv, Debian's venv lacks ensurepip; the system's pip can install pip instead.
 	$(PYTHON) -m venv $(VENV) || { $(PYTHON) -m venv --clear --without-pip $(VENV) && \
 		$(PYTHON) -m pip --python $(BIN)/python install -q pip; }
 	@mkdir -p $(STAMPS) && touch $@
@@ -56,7 +59,7 @@ $(STAMPS)/native: $(NATIVE) $(STAMPS)/packages
 demo: build
 	$(BIN)/python examples/demo.py
 
-# Installs Debian packages that are missing: as root, with sudo, or says what to do.
+# Install missing Debian packages as root or with sudo, or print the command that does.
 define apt_install
 	@missing=""; \
 	for package in $(1); do \
@@ -76,7 +79,7 @@ test-deps:
 bench-deps: .venv-bench/stamp
 	$(call apt_install,$(BENCH_PACKAGES))
 
-# The tools we are compared with live apart: what they need must not mix with ours.
+# The tools we compare with have their own environment: their dependencies must not mix with ours.
 .venv-bench/stamp: requirements/bench.txt $(STAMPS)/venv
 	$(BIN)/python -m venv --without-pip --clear .venv-bench
 	$(BIN)/python -m pip --python .venv-bench/bin/python install -q -r requirements/bench.txt
@@ -84,7 +87,7 @@ bench-deps: .venv-bench/stamp
 
 test: test-deps build
 	cargo test $(CARGO_FLAGS) --quiet --package hyperscale-core --package hyperscale-target
-	@# Simulations compute, nodes and clusters mostly wait, and so does much of the rest: side by side.
+	@# Simulations compute while tests of nodes and clusters mostly wait, so they run in parallel.
 	@$(BIN)/python -m pytest tests/nodes >$(STAMPS)/nodes.log 2>&1 & nodes=$$!; \
 	{ $(BIN)/python -m pytest tests/simulation; simulated=$$?; \
 	$(BIN)/python -m pytest tests/cluster && [ $$simulated -eq 0 ]; } >$(STAMPS)/cluster.log 2>&1 & clusters=$$!; \
@@ -114,7 +117,7 @@ soak: test-deps build
 	$(BIN)/python -m pytest -m "hypothesis and not soak" --hypothesis-profile=wide --timeout=900
 	$(BIN)/python -m pytest -m soak --timeout=3600
 
-# Where the coverage-guided fuzzer has no wheel, the one in tests/fuzz does what it can.
+# Where the coverage-guided fuzzer has no wheel, the fuzzer in tests/fuzz is used instead.
 FUZZ_SECONDS ?= 660
 fuzz: build .fuzz-packages/stamp
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m tests.fuzz $(ONLY)
@@ -124,13 +127,13 @@ fuzz: build .fuzz-packages/stamp
 	-$(BIN)/python -m pip install -q --no-deps --target .fuzz-packages -r requirements/fuzz.txt
 	@touch $@
 
-# Before a release, not in CI: both halves run, and either fails the target.
+# Run before a release, not in CI. Both halves always run, and either can fail the target.
 audit: $(STAMPS)/packages
 	@command -v cargo-deny >/dev/null || { echo "make audit needs cargo-deny: cargo install cargo-deny --locked" >&2; exit 1; }
 	@crates=0; cargo deny --locked check licenses sources bans || crates=$$?; \
 	$(BIN)/python requirements/audit.py requirements/runtime.txt requirements/dev.txt && exit $$crates
 
-# Hashes pin what is installed, and neither hosts nor paths get into the files.
+# Lock files pin hashes and contain neither hosts nor paths.
 LOCK := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile -q --strip-extras --generate-hashes --allow-unsafe \
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options
 lock: $(STAMPS)/packages

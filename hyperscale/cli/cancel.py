@@ -3,16 +3,20 @@
 import argparse
 import asyncio
 
-from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags, add_job_argument
-from hyperscale.cli.parser import Parser
+from hyperscale.cli.client_flags import (
+    CLUSTER_HELP,
+    add_client_flags,
+    add_job_argument,
+    open_client,
+)
 from hyperscale.cli.printing import print_warning
 from hyperscale.reporting.exit_codes import ExitCode
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 End a job early, whether it runs or waits in the queue. Its load stops within two seconds, and the
 results so far are kept. Cancelling a job twice is harmless.
 """
-_EPILOG = f"""\
+EPILOG = f"""\
 {CLUSTER_HELP}
 examples:
   hyperscale cancel default.1-k5mz7vqjx2 --reason "wrong environment"
@@ -22,10 +26,7 @@ had already ended, or no manager could be reached
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    parser = subparsers.add_parser(
-        "cancel", help="end a job early", description=_DESCRIPTION, epilog=_EPILOG
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_argument(parser)
     parser.add_argument("--reason", metavar="TEXT", default="", help="reason to show with the job")
     add_client_flags(parser)
@@ -36,7 +37,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _cancel(args: argparse.Namespace) -> int:
-    from hyperscale.cli.client_flags import open_client
 
     async with open_client(args) as client:
         reply = await client.cancel_job(args.job, args.reason)

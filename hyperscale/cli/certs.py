@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hyperscale.cli.parser import Parser
 from hyperscale.config import parse_whole
 from hyperscale.errors import InputError
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 _ROLES = ("manager", "worker", "gate", "client", "operator")
 _DAYS_MAX = 36_500
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Create a certificate authority and certificates for nodes, clients and operators of a cluster
 without a PKI. Role, cluster and environment are in the subject alternative names, where nodes
 check them. With certificates, connections use mutual TLS 1.3.
@@ -24,7 +23,7 @@ The authority (ca.pem, ca-key.pem) is created once and reused. Existing files ar
 overwritten. Keep ca-key.pem off the nodes: a node needs ca.pem and its own certificate and key.
 Datagrams are encrypted with the cluster secret even with certificates: see 'hyperscale secret'.
 """
-_EPILOG = """\
+EPILOG = """\
 examples:
   hyperscale certs --cluster acme --environment prod --out certs
         the authority and one certificate for each role
@@ -36,13 +35,7 @@ examples:
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    parser = subparsers.add_parser(
-        "certs",
-        help="create a certificate authority and certificates",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cluster", required=True, metavar="NAME", help="name of the cluster")
     parser.add_argument(
         "--environment", required=True, metavar="NAME", help='environment, such as "prod"'

@@ -6,20 +6,19 @@ import random
 from pathlib import Path
 
 from hyperscale.cli.local_cluster import cluster_directory, restart_hints
-from hyperscale.cli.parser import Parser
 from hyperscale.cli.printing import print_line
 from hyperscale.cli.signals import unless_interrupted
 from hyperscale.errors import InputError
 from hyperscale.reporting.exit_codes import ExitCode
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Kill, pause and restart random nodes of a local cluster ('hyperscale cluster up') while a job runs
 against a built-in target. The seed determines the faults. Then check that the job ended once and
 all managers agree on its end, that every request the target received is reported or covered by a
 gap, that there were never more connections than virtual users, that all nodes are back, and that
 all replicas of the ledger are equal.
 """
-_EPILOG = """\
+EPILOG = """\
 examples:
   hyperscale cluster up --workers 4 --dir lab
   hyperscale chaos --dir lab --seed 7                    in another terminal
@@ -35,15 +34,9 @@ could not be reached, 130 interrupted
 _SEED_MOST = 10**18
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     from hyperscale.client.cluster_file import DEFAULT_DIRECTORY
 
-    parser = subparsers.add_parser(
-        "chaos",
-        help="inject faults into a local cluster while a job runs, then check it",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
     parser.add_argument(
         "--dir",
         metavar="DIR",

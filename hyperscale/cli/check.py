@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from hyperscale.cli.load_flags import add_file_argument, add_only_flag
-from hyperscale.cli.parser import Parser
 from hyperscale.reporting.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -18,11 +17,11 @@ if TYPE_CHECKING:
     from hyperscale.stats.view import RunView
     from hyperscale.ui.api import Mode
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Validate a test file, then run each workflow once with one virtual user, in the order of their
 dependencies, and show every request and response. Thresholds are not evaluated.
 """
-_EPILOG = """\
+EPILOG = """\
 examples:
   hyperscale check shop.py
   hyperscale check shop.py --only Login
@@ -32,13 +31,7 @@ exit codes: 0 every step and check passed, 1 a step or check failed, 2 invalid i
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    parser = subparsers.add_parser(
-        "check",
-        help="run each workflow of a test file once and show every request and response",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_file_argument(parser)
     add_only_flag(parser)
 

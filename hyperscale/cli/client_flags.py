@@ -8,6 +8,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
+from hyperscale.cli.local_cluster import find_local_cluster, restart_hints
+from hyperscale.cli.node_flags import add_connection_flags, connection_words, load_node
 from hyperscale.cli.printing import print_warning
 from hyperscale.config.addresses import DEFAULT_PORT, parse_address
 from hyperscale.errors import InputError
@@ -31,7 +33,6 @@ def add_job_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_client_flags(parser: argparse.ArgumentParser) -> None:
-    from hyperscale.cli.node_flags import add_connection_flags
 
     group = parser.add_argument_group("cluster")
     group.add_argument("--dir", metavar="DIR", help="directory of a local cluster")
@@ -51,7 +52,6 @@ def add_client_flags(parser: argparse.ArgumentParser) -> None:
 
 def cluster_words(args: argparse.Namespace) -> str:
     """Return the flags that reach the same cluster again, for commands shown in messages."""
-    from hyperscale.cli.node_flags import connection_words
 
     if args.dir is not None:
         return f" --dir {shlex.quote(args.dir)}"
@@ -63,8 +63,6 @@ def cluster_words(args: argparse.Namespace) -> str:
 @contextlib.asynccontextmanager
 async def open_client(args: argparse.Namespace) -> "AsyncIterator[HyperscaleClient]":
     """Open a client of the cluster that the flags name."""
-    from hyperscale.cli.local_cluster import find_local_cluster, restart_hints
-    from hyperscale.cli.node_flags import load_node
     from hyperscale.client.client import HyperscaleClient
 
     # The command itself reports what the wire would log.

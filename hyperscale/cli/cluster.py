@@ -5,14 +5,13 @@ import sys
 from pathlib import Path
 
 from hyperscale.cli.local_cluster import cluster_directory
-from hyperscale.cli.parser import Parser
 from hyperscale.cli.printing import print_line
 from hyperscale.config import parse_whole
 from hyperscale.config.schema import SECTIONS
 from hyperscale.errors import InputError
 from hyperscale.ui.stream import write_through
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Run a local cluster: real node processes on this machine, on loopback, with their own secret.
 """
 _UP_DESCRIPTION = """\
@@ -41,7 +40,7 @@ examples:
 exit codes: 0 started, 2 no such node or no such cluster, 3 the node is running already, or the
 'hyperscale cluster up' of this cluster is not running
 """
-_EPILOG = """\
+EPILOG = """\
 examples:
   hyperscale cluster up                         three managers, three workers, until Ctrl-C
   hyperscale cluster up --workers 2 --cores 2
@@ -51,15 +50,9 @@ _NODES_MAX = 64
 _ALLOWED_SECTIONS = ("membership", "ledger", "queue", "log")
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     from hyperscale.client.cluster_file import DEFAULT_DIRECTORY
 
-    parser = subparsers.add_parser(
-        "cluster",
-        help="run a local cluster on this machine",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
     actions = parser.add_subparsers(metavar="ACTION", title="actions", dest="action")
     up = actions.add_parser(
         "up",

@@ -5,13 +5,13 @@ import json
 import sys
 from typing import Any
 
-from hyperscale.cli.parser import Parser
+from hyperscale.cli.node_flags import add_node_flags, load_node
 from hyperscale.reporting.exit_codes import ExitCode
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Inspect the configuration of a node without starting it.
 """
-_EPILOG = """\
+EPILOG = """\
 examples:
   hyperscale config check --file node.toml
 """
@@ -30,16 +30,9 @@ exit codes: 0 the configuration is valid, 2 it is not
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    from hyperscale.cli.node_flags import add_node_flags
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     from hyperscale.config.schema import ROLES
 
-    parser = subparsers.add_parser(
-        "config",
-        help="show and check the configuration of a node",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
     actions = parser.add_subparsers(metavar="ACTION", title="actions", dest="action")
     check = actions.add_parser(
         "check",
@@ -62,7 +55,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from hyperscale.cli.node_flags import load_node
     from hyperscale.config.loading import describe
 
     loaded = load_node(args, args.role)

@@ -3,8 +3,8 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from hyperscale.cli.ledger import change_member
 from hyperscale.cli.node_query import add_query_flags, query_node
-from hyperscale.cli.parser import Parser
 from hyperscale.cli.printing import print_json
 from hyperscale.cli.signals import exit_on_interrupt
 
@@ -17,12 +17,12 @@ _IDLE = "runs nothing and gets no new work; it may be stopped"
 _INTERRUPTED = "interrupted; the drain continues"
 _REMOVED = "has left the ledger; it may be stopped"
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Take a node out of service without losing anything. A worker finishes the parts it runs and gets
 no new ones. A manager leaves the ledger: other managers take over its groups, superfluous groups
 end once their jobs have ended, and then the manager may be stopped.
 """
-_EPILOG = """\
+EPILOG = """\
 The command waits until the node is drained; with --no-wait it returns as soon as the drain has
 begun. Draining a node twice is harmless. To drain a manager, connect to another manager.
 
@@ -40,13 +40,7 @@ interrupted (the drain continues)
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    parser = subparsers.add_parser(
-        "drain",
-        help="take a node out of service without losing work",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("node", metavar="NODE", help="node id of a manager or a worker")
     parser.add_argument(
         "--no-wait", action="store_true", help="do not wait until the node is drained"
@@ -55,7 +49,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.cli.ledger import change_member
     from hyperscale.client.messages import ListWorkers, ListWorkersReply
     from hyperscale.errors import InputError
     from hyperscale.nodes.ledger.operator_messages import GetLedgerStatus, GetLedgerStatusReply

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from hyperscale.cli.client_flags import RepeatedWarnings, cluster_words
+from hyperscale.cli.output import Destination
 from hyperscale.cli.printing import print_warning
 from hyperscale.cli.signals import uninterrupted, unless_interrupted
 from hyperscale.reporting.exit_codes import ExitCode
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
-    from hyperscale.cli.output import Destination
     from hyperscale.client.client import HyperscaleClient
     from hyperscale.client.messages import OutputLine, WatchJobUpdate
     from hyperscale.reporting.reporter import Sink
@@ -37,7 +38,6 @@ async def follow_to_end(
     log_dir: "Path | None" = None,
 ) -> int:
     """Show the job until it ends, publish its results and return the exit code."""
-    from hyperscale.cli.client_flags import cluster_words
     from hyperscale.client.job_display import with_results
     from hyperscale.runner.drive import OutputLog
     from hyperscale.ui import open_ui
@@ -81,7 +81,6 @@ async def _show(
     client: "HyperscaleClient", job: str, ui: "Ui", logs: "_TestOutput", *, is_known: bool
 ) -> "tuple[WatchJobUpdate, RunView]":
     """Show every update of the job; return the last update and the last view."""
-    from hyperscale.cli.client_flags import RepeatedWarnings
     from hyperscale.client.job_display import display_of
 
     last: WatchJobUpdate | None = None

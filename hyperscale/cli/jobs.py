@@ -5,8 +5,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags
-from hyperscale.cli.parser import Parser
+from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags, open_client
 from hyperscale.cli.printing import ago, print_json, print_warning, table
 from hyperscale.errors import InputError
 
@@ -14,12 +13,12 @@ if TYPE_CHECKING:
     from hyperscale.client.messages import ListJobsReply
 
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 List the jobs of a cluster, newest first: jobs that run or wait, and jobs that ended in the last
 ten minutes. Older jobs are kept for 30 days: 'hyperscale status' and 'hyperscale results' show
 them by id, and 'hyperscale ledger history --since 2d' lists them.
 """
-_EPILOG = f"""\
+EPILOG = f"""\
 {CLUSTER_HELP}
 examples:
   hyperscale jobs
@@ -29,10 +28,7 @@ exit codes: 0 shown, 2 invalid input, 3 no manager could be reached
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    parser = subparsers.add_parser(
-        "jobs", help="list the jobs of a cluster", description=_DESCRIPTION, epilog=_EPILOG
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--live", action="store_true", help="only jobs that have not ended")
     parser.add_argument("--limit", metavar="N", default="100", help="at most N jobs (default: 100)")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -57,7 +53,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _fetch(args: argparse.Namespace, limit: int) -> "ListJobsReply":
-    from hyperscale.cli.client_flags import open_client
 
     async with open_client(args) as client:
         return await client.get_jobs(limit=limit, live_only=args.live)

@@ -7,11 +7,11 @@ from hyperscale.cli.node_query import QUERY_HELP, add_query_flags, query_node
 from hyperscale.cli.parser import Parser
 from hyperscale.cli.printing import print_json, table
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Inspect and change the ledger of a cluster: the replicated log of jobs that its managers keep in
 Raft groups. A committed entry survives the loss of any minority of a group's managers.
 """
-_EPILOG = f"""\
+EPILOG = f"""\
 {QUERY_HELP}
 examples:
   hyperscale ledger status --connect 127.0.0.1:9000
@@ -35,13 +35,7 @@ leader of a group. To take out a manager that is alive, use 'hyperscale drain NO
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    parser = subparsers.add_parser(
-        "ledger",
-        help="inspect and change the ledger (Raft groups) of a cluster",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="ACTION", title="actions", parser_class=Parser)
     status = actions.add_parser(
         "status", help="show the groups of this node: role, term, commit, applied, voters"

@@ -23,7 +23,8 @@ _EXHAUSTED = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EAGAIN}
 )
 
-# Each command is a module here with `add_parser(subparsers)` and `run(args) -> exit code`.
+# Each command is a module here with `DESCRIPTION`, `EPILOG`, `add_arguments(parser)` and
+# `run(args) -> exit code`.
 COMMANDS = {
     "run": "run a test file on this machine",
     "check": "run each workflow of a test file once and show every request and response",
@@ -142,7 +143,11 @@ def _build(command: str | None) -> tuple[Parser, dict[str, Parser], ModuleType |
     for name, summary in COMMANDS.items():
         if name == command:
             module = import_module(f"hyperscale.cli.{name}")
-            module.add_parser(subparsers)
+            module.add_arguments(
+                subparsers.add_parser(
+                    name, help=summary, description=module.DESCRIPTION, epilog=module.EPILOG
+                )
+            )
         else:
             subparsers.add_parser(name, help=summary, add_help=False)
     return parser, dict(subparsers.choices), module

@@ -2,14 +2,16 @@
 
 import argparse
 
-from hyperscale.cli.parser import Parser
+from hyperscale.cli.node_flags import NODE_HELP, add_node_flags, run_node
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Run a manager node. Managers find each other, accept jobs, distribute them to workers and keep
 their state in replicated logs. The node serves /metrics, /healthz and /readyz over HTTP and logs
 to standard error as JSON, one event per line.
 """
-_EXAMPLES = """\
+EPILOG = f"""\
+{NODE_HELP.format(role="manager")}
+examples:
   hyperscale manager                                     on 127.0.0.1:9000
   hyperscale manager --port 9200 --http-port 9201 --seed 127.0.0.1:9000
   hyperscale manager --host 0.0.0.0 --secret-file cluster.secret --dns managers.internal
@@ -18,13 +20,9 @@ _EXAMPLES = """\
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    from hyperscale.cli.node_flags import add_node_parser
-
-    add_node_parser(subparsers, "manager", description=_DESCRIPTION, examples=_EXAMPLES)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_node_flags(parser, role="manager")
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.cli.node_flags import run_node
-
     return run_node(args, "manager")

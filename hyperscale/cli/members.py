@@ -4,14 +4,13 @@ import argparse
 from typing import Any
 
 from hyperscale.cli.node_query import QUERY_HELP, add_query_flags, query_node
-from hyperscale.cli.parser import Parser
 from hyperscale.cli.printing import print_json, table
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 List the members of a cluster as one of its nodes sees them: state, role, address, round-trip
 time, time in that state, and what each member reports about itself.
 """
-_EPILOG = f"""\
+EPILOG = f"""\
 {QUERY_HELP}
 STATE: alive, suspect (does not answer probes), dead, left (shut down cleanly), unconfirmed (known
 from others only). WORK is what a manager does with a worker: route (give it work), investigate (no
@@ -26,13 +25,7 @@ exit codes: 0 shown, 2 invalid input, 3 no node could be reached
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    parser = subparsers.add_parser(
-        "members",
-        help="list the members of a cluster",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_query_flags(parser, timeout="5s")
 
 

@@ -4,15 +4,14 @@ import argparse
 import re
 from pathlib import Path
 
-from hyperscale.cli.parser import Parser
 from hyperscale.errors import InputError
 
 DEFAULT_URL = "http://localhost:8080"
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Write a commented test file to start from. It runs as it is against 'hyperscale target'.
 """
-_EPILOG = f"""\
+EPILOG = f"""\
 examples:
   hyperscale new shop.py
   hyperscale new shop.py --url https://shop.test
@@ -83,13 +82,7 @@ class {name}(Workflow):
 '''
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    parser = subparsers.add_parser(
-        "new",
-        help="write a commented test file to start from",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="file to write")
     parser.add_argument(
         "--url", metavar="URL", default=DEFAULT_URL, help="base URL to test (default: %(default)s)"

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from hyperscale.cli.parser import Parser
 from hyperscale.config.loading import Loaded, load
 from hyperscale.config.schema import FILE_VARIABLE, NodeRole, Setting, settings
 
@@ -19,25 +18,6 @@ Without a secret or certificates a node listens on loopback only. SIGTERM or SIG
 cleanly (exit code 0). Settings come from flags, HYPERSCALE_* environment variables and a TOML
 file, in this order of precedence; 'hyperscale config check --role {role}' shows the result.
 """
-
-
-def add_node_parser(
-    subparsers: "argparse._SubParsersAction[Parser]",
-    role: NodeRole,
-    *,
-    description: str,
-    notes: str = "",
-    examples: str,
-) -> None:
-    """Add the command that runs a node of this role."""
-    help_text = notes + NODE_HELP.format(role=role)
-    parser = subparsers.add_parser(
-        role,
-        help=f"run a {role} node",
-        description=description,
-        epilog=f"{help_text}\nexamples:\n{examples}",
-    )
-    add_node_flags(parser, role=role)
 
 
 def run_node(args: argparse.Namespace, role: NodeRole) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hyperscale.cli.local_cluster import find_local_cluster, restart_hint, restart_hints
+from hyperscale.cli.node_flags import add_connection_flags, load_node
 from hyperscale.config.addresses import (
     DEFAULT_PORT,
     format_address,
@@ -23,7 +24,6 @@ to its nodes; the certificate must have the role operator.
 
 
 def add_query_flags(parser: argparse.ArgumentParser, *, timeout: str = "10s") -> None:
-    from hyperscale.cli.node_flags import add_connection_flags
 
     parser.add_argument(
         "--connect",
@@ -90,7 +90,6 @@ def _nodes_to_query(
     args: argparse.Namespace, directory: Path | None
 ) -> tuple[Any, list[tuple[str, int]]]:
     """Return the configuration to connect with, and the addresses to try in order."""
-    from hyperscale.cli.node_flags import load_node
     from hyperscale.config.loading import node_config
 
     if directory is not None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hyperscale.cli.printing import print_warning
+from hyperscale.cli.printing import print_warning, printable
 from hyperscale.cli.signals import uninterrupted, unless_interrupted
 from hyperscale.errors import InputError, RunError
 
@@ -130,7 +130,6 @@ def _reporter_line(failure: "ReporterFailure") -> str:
 
 def _failure_line(result: "RunResult") -> list[str]:
     """Return one line that says why the run did not pass; nothing if it passed."""
-    from hyperscale.cli.printing import printable
     from hyperscale.reporting.results import RunStatus, failed_checks, is_fruitless
 
     reasons = []

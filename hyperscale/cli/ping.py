@@ -5,7 +5,6 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hyperscale.cli.parser import Parser
 from hyperscale.errors import InputError
 
 if TYPE_CHECKING:
@@ -14,10 +13,10 @@ if TYPE_CHECKING:
 BODY_CHARS_MAX = 1000
 _REDIRECTS_MOST = 1000
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Send one request and show its timings, TLS parameters, headers and the start of the body.
 """
-_EPILOG = """\
+EPILOG = """\
 examples:
   hyperscale ping http http://localhost:8080/json
   hyperscale ping http https://shop.test/ --insecure --timeout 2s
@@ -28,13 +27,7 @@ exit codes: 0 a status below 400, 1 a status of 400 or more, 2 invalid input, 3 
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    parser = subparsers.add_parser(
-        "ping",
-        help="send one request and show its timings",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("protocol", metavar="PROTOCOL", choices=("http",), help="only http yet")
     parser.add_argument("url", metavar="URL", help="URL with http:// or https://")
     parser.add_argument(

@@ -4,16 +4,21 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags, add_job_argument
-from hyperscale.cli.output import add_output_flags
-from hyperscale.cli.parser import Parser
+from hyperscale.cli.client_flags import (
+    CLUSTER_HELP,
+    add_client_flags,
+    add_job_argument,
+    cluster_words,
+    open_client,
+)
+from hyperscale.cli.output import Destination, add_output_flags
 from hyperscale.reporting.exit_codes import ExitCode
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Fetch the results of a job that has ended, print the summary and, with --out or --json, write the
 same files as 'hyperscale run'.
 """
-_EPILOG = f"""\
+EPILOG = f"""\
 {CLUSTER_HELP}
 examples:
   hyperscale results default.1-k5mz7vqjx2
@@ -26,13 +31,7 @@ file could not be written
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    parser = subparsers.add_parser(
-        "results",
-        help="fetch the results of a job that has ended",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_argument(parser)
     add_output_flags(parser, ui="ci", out="no files are written")
     add_client_flags(parser)
@@ -43,8 +42,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _results(args: argparse.Namespace) -> int:
-    from hyperscale.cli.client_flags import cluster_words, open_client
-    from hyperscale.cli.output import Destination
     from hyperscale.errors import InputError
     from hyperscale.jobs.committed.state import JOB_ENDS
     from hyperscale.ui import open_ui

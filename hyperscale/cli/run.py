@@ -12,18 +12,17 @@ from hyperscale.cli.load_flags import (
     overrides_of,
 )
 from hyperscale.cli.output import Destination, add_output_flags, out_dir_for
-from hyperscale.cli.parser import Parser
 from hyperscale.cli.signals import uninterrupted
 
 if TYPE_CHECKING:
     from hyperscale.runner.drive import RunEnding, RunOptions
     from hyperscale.runner.source import LoadedTest
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Run every workflow of a test file on the cores of this machine, show the run live, and write
 results.json, report.html, steps.csv, junit.xml and, if the test printed anything, output.log.
 """
-_EPILOG = """\
+EPILOG = """\
 examples:
   hyperscale run shop.py
   hyperscale run shop.py --vus 50 --duration 10s       a smaller load than the file asks for
@@ -38,13 +37,7 @@ failed, was partial or timed out, 130 interrupted
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    parser = subparsers.add_parser(
-        "run",
-        help="run a test file on this machine",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_file_argument(parser)
     load = add_load_flags(parser, what="run")
     load.add_argument(

@@ -4,14 +4,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from hyperscale.cli.parser import Parser
-
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Generate a strong cluster secret (256 bits). All nodes of a cluster share it: it authenticates them
 to each other and encrypts their traffic. There is no default secret, and a secret of fewer than 16
 characters is refused. A node with neither a secret nor certificates listens on loopback only.
 """
-_EPILOG = """\
+EPILOG = """\
 examples:
   hyperscale secret                          print a new secret
   hyperscale secret --out cluster.secret     write it to a file with mode 0600
@@ -23,13 +21,7 @@ To rotate the secret without downtime, restart all nodes three times:
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    parser = subparsers.add_parser(
-        "secret",
-        help="generate a cluster secret",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         metavar="FILE",

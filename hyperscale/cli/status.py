@@ -5,18 +5,22 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags, add_job_argument
-from hyperscale.cli.parser import Parser
+from hyperscale.cli.client_flags import (
+    CLUSTER_HELP,
+    add_client_flags,
+    add_job_argument,
+    open_client,
+)
 from hyperscale.cli.printing import ago, print_json, print_warning, printable, table
 
 if TYPE_CHECKING:
     from hyperscale.client.messages import WatchJobUpdate
     from hyperscale.reporting.results import RunResult
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Show the state of a job, its place in the queue, its workflows and their workers.
 """
-_EPILOG = f"""\
+EPILOG = f"""\
 {CLUSTER_HELP}
 examples:
   hyperscale status default.1-k5mz7vqjx2
@@ -28,10 +32,7 @@ exit codes: 0 shown, 2 invalid input or no such job, 3 no manager could be reach
 _RESULT_WAIT_S = 10.0
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    parser = subparsers.add_parser(
-        "status", help="show the state of a job", description=_DESCRIPTION, epilog=_EPILOG
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_client_flags(parser)
@@ -48,7 +49,6 @@ def run(args: argparse.Namespace) -> int:
 
 async def _fetch(args: argparse.Namespace) -> "tuple[WatchJobUpdate, RunResult | None]":
     """Return the state of the job and, if it has ended and they arrive in time, its results."""
-    from hyperscale.cli.client_flags import open_client
     from hyperscale.errors import RunError
 
     async with open_client(args) as client:

@@ -8,15 +8,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags
+from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags, cluster_words, open_client
+from hyperscale.cli.follow import follow_to_end
 from hyperscale.cli.load_flags import (
     add_file_argument,
     add_load_flags,
     add_log_flags,
     overrides_of,
 )
-from hyperscale.cli.output import add_output_flags, out_dir_for
-from hyperscale.cli.parser import Parser
+from hyperscale.cli.output import Destination, add_output_flags, out_dir_for
 from hyperscale.cli.printing import print_warning
 from hyperscale.cli.signals import unless_interrupted
 from hyperscale.errors import InputError, RunError
@@ -25,12 +25,12 @@ from hyperscale.reporting.exit_codes import ExitCode
 if TYPE_CHECKING:
     from hyperscale.client.submission import Package
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Send a test file, with the local modules it imports, to a cluster and run it there. The command
 waits until the job ends and writes the same results as 'hyperscale run'. --watch shows the job
 live meanwhile; --detach prints the job id and returns at once.
 """
-_EPILOG = f"""\
+EPILOG = f"""\
 {CLUSTER_HELP}
 examples:
   hyperscale submit shop.py --dir hyperscale-cluster --watch
@@ -47,10 +47,7 @@ reached, or the queue stayed full; 130 interrupted (the job continues)
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    parser = subparsers.add_parser(
-        "submit", help="run a test file on a cluster", description=_DESCRIPTION, epilog=_EPILOG
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_file_argument(parser)
     group = parser.add_argument_group("submission")
     group.add_argument("--watch", action="store_true", help="show the job live until it ends")
@@ -113,9 +110,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _submit(args: argparse.Namespace, package: "Package") -> int:
-    from hyperscale.cli.client_flags import cluster_words, open_client
-    from hyperscale.cli.follow import follow_to_end
-    from hyperscale.cli.output import Destination
     from hyperscale.reporting.files import ensure_writable
     from hyperscale.ui.stream import write_through
 
@@ -161,7 +155,6 @@ async def _submit(args: argparse.Namespace, package: "Package") -> int:
 
 def _print_job_id(args: argparse.Namespace, job: str) -> None:
     """Print the id of a detached job, and which flags have no effect without waiting for it."""
-    from hyperscale.cli.client_flags import cluster_words
     from hyperscale.ui.stream import write_through
 
     if not write_through(sys.stdout, f"{job}\n"):

@@ -17,7 +17,11 @@ from hyperscale.config import parse_whole
 from hyperscale.errors import InputError
 
 _STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
-_EXAMPLES = """\
+DESCRIPTION = """\
+Run a built-in HTTP server to test against. It counts every request that it receives, so that
+results can be compared with its counts.
+"""
+EPILOG = """\
 routes:
   /  /json  /echo[?raw]  /headers  /cookies  /cookies/set?k=v
   /delay/{ms}  /slow/{ms}/{n}  /status/{code}  /bytes/{n}[?chunked]
@@ -36,15 +40,7 @@ examples:
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser(
-        "target",
-        help="run a built-in HTTP server to test against",
-        description="Run a built-in HTTP server to test against. It counts every request that it "
-        "receives, so that results can be compared with its counts.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host",
         default="127.0.0.1",
@@ -84,7 +80,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="require client certificates signed by these authorities (PEM)",
     )
     parser.add_argument("--quiet", action="store_true", help="print only the address")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,15 +4,20 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags, add_job_argument
-from hyperscale.cli.output import add_output_flags
-from hyperscale.cli.parser import Parser
+from hyperscale.cli.client_flags import (
+    CLUSTER_HELP,
+    add_client_flags,
+    add_job_argument,
+    open_client,
+)
+from hyperscale.cli.follow import follow_to_end
+from hyperscale.cli.output import Destination, add_output_flags
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Show a job live until it ends, then its results, as 'hyperscale run' does for a local run. Ctrl-C
 leaves the job running (exit code 130).
 """
-_EPILOG = f"""\
+EPILOG = f"""\
 {CLUSTER_HELP}
 examples:
   hyperscale watch default.1-k5mz7vqjx2
@@ -24,10 +29,7 @@ continues)
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    parser = subparsers.add_parser(
-        "watch", help="show a job live until it ends", description=_DESCRIPTION, epilog=_EPILOG
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_argument(parser)
     add_output_flags(parser, out="no files are written")
     add_client_flags(parser)
@@ -38,9 +40,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _watch(args: argparse.Namespace) -> int:
-    from hyperscale.cli.client_flags import open_client
-    from hyperscale.cli.follow import follow_to_end
-    from hyperscale.cli.output import Destination
 
     with Destination(args, Path(args.out) if args.out else None) as destination:
         async with open_client(args) as client:

@@ -4,17 +4,16 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING
 
-from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags
-from hyperscale.cli.parser import Parser
+from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags, open_client
 from hyperscale.cli.printing import print_json, print_warning, table
 
 if TYPE_CHECKING:
     from hyperscale.client.messages import ListWorkersReply, WorkerRun
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 List the workers of a cluster with their state, their cores and the workflows that run on them.
 """
-_EPILOG = f"""\
+EPILOG = f"""\
 {CLUSTER_HELP}
 examples:
   hyperscale workers
@@ -24,10 +23,7 @@ exit codes: 0 shown, 2 invalid input, 3 no manager could be reached
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[Parser]") -> None:
-    parser = subparsers.add_parser(
-        "workers", help="list the workers of a cluster", description=_DESCRIPTION, epilog=_EPILOG
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_client_flags(parser)
 
@@ -44,7 +40,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _fetch(args: argparse.Namespace) -> "ListWorkersReply":
-    from hyperscale.cli.client_flags import open_client
 
     async with open_client(args) as client:
         return await client.get_workers()
