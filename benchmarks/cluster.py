@@ -30,7 +30,7 @@ from benchmarks.lab import (
 )
 from benchmarks.throughput import WORKFLOW
 from hyperscale.client.client import HyperscaleClient
-from hyperscale.lab.chaos import children_of
+from hyperscale.lab.node_processes import children_of
 
 STARTS = 5
 PAIRS = int(os.environ.get("BENCH_CLUSTER_PAIRS", "10"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.lab import HYPERSCALE, save, target
 from benchmarks.throughput import PYTHON_WORKFLOW, WORKFLOW
-from hyperscale.lab.chaos import children_of
+from hyperscale.lab.node_processes import children_of
 
 COUNTS = (100, 10_000)
 DURATION_S = 8

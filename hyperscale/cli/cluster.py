@@ -97,9 +97,9 @@ def run(args: argparse.Namespace) -> int:
         case "up":
             return _up(args)
         case "start":
-            from hyperscale.lab.control import start_again
+            from hyperscale.lab.control import restart_node
 
-            pid = start_again(cluster_directory(args.dir), args.node)
+            pid = restart_node(cluster_directory(args.dir), args.node)
             print(f"{args.node} started, pid {pid}")
         case _:
             args.parser.print_help()
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _up(args: argparse.Namespace) -> int:
     from hyperscale.lab.cluster import open_cluster
-    from hyperscale.lab.layout import Wanted
+    from hyperscale.lab.layout import ClusterOptions
 
     if _whole(args.gates, "--gates", low=0) > 0:
         raise InputError(
@@ -120,7 +120,7 @@ def _up(args: argparse.Namespace) -> int:
             "not available yet",
             hint="omit the flag",
         )
-    wanted = Wanted(
+    wanted = ClusterOptions(
         managers=_given(args.managers, "--managers"),
         workers=_given(args.workers, "--workers", low=0),
         cores=_given(args.cores, "--cores", most=4096),

@@ -18,7 +18,7 @@ SECRET_NAME = "secret"  # noqa: S105  of the file it is in
 DEFAULT_DIRECTORY = "hyperscale-cluster"
 
 
-class NodeRow(Struct, frozen=True, kw_only=True):
+class ClusterNode(Struct, frozen=True, kw_only=True):
     """One node of a local cluster."""
 
     id: str
@@ -34,19 +34,19 @@ class ClusterFile(Struct, frozen=True, kw_only=True):
     """The content of `cluster.json`."""
 
     secret_file: str
-    gates: list[NodeRow] = field(default_factory=list)
-    managers: list[NodeRow] = field(default_factory=list)
-    workers: list[NodeRow] = field(default_factory=list)
+    gates: list[ClusterNode] = field(default_factory=list)
+    managers: list[ClusterNode] = field(default_factory=list)
+    workers: list[ClusterNode] = field(default_factory=list)
     pid: int = 0  # of the process that runs the cluster
     cluster: str = "hyperscale"
     datacenters: list[str] = field(default_factory=list)
 
     @property
-    def nodes(self) -> list[NodeRow]:
+    def nodes(self) -> list[ClusterNode]:
         """Return all nodes, managers before workers."""
         return [*self.gates, *self.managers, *self.workers]
 
-    def node(self, name: str) -> NodeRow:
+    def node(self, name: str) -> ClusterNode:
         """Return the node of this name; raise `InputError` if there is none."""
         for node in self.nodes:
             if node.id == name:
@@ -96,7 +96,7 @@ def _is_there(path: str | Path) -> bool:
     return os.path.exists(path)  # Path.exists may raise
 
 
-def _check_addresses(node: NodeRow) -> None:
+def _check_addresses(node: ClusterNode) -> None:
     for address in (node.tcp, node.udp, node.http):
         try:
             parse_address(address, default_port=None, where=node.id)

@@ -1,6 +1,6 @@
-"""Running a local cluster: starts its nodes, tells who died, starts what it is asked to, ends all.
+"""Runs a local cluster: starts its nodes, reports which ones end, restarts them on request.
 
-Restarts nothing by itself. One thread: the nodes live no longer than it does.
+It restarts no node by itself. It has one thread, and the kernel kills the nodes with it.
 """
 
 import contextlib
@@ -22,15 +22,15 @@ import msgspec
 from hyperscale.client.cluster_file import (
     SECRET_NAME,
     ClusterFile,
-    NodeRow,
+    ClusterNode,
     cluster_path,
     read_cluster,
     write_cluster,
 )
 from hyperscale.config.addresses import split_address
 from hyperscale.errors import InputError, RunError
-from hyperscale.lab.control import LINE_BYTES_MAX, Answer, Request, short_path
-from hyperscale.lab.layout import Wanted, lay_out, shape_of
+from hyperscale.lab.control import LINE_BYTES_MAX, StartNode, StartNodeReply, short_path
+from hyperscale.lab.layout import ClusterOptions, lay_out, shape_of
 from hyperscale.lab.node_processes import ended_how, start_node
 from hyperscale.nodes.http import ReadinessReport
 from hyperscale.wire.cluster_secret import make_secret, write_secret_file
@@ -43,8 +43,10 @@ _LOG_LINES = 5
 
 
 class LocalCluster:
-    """A cluster in a directory, from `open_cluster`. `say` gets lines for people, `note` what they
-    might wonder about while they wait."""
+    """A cluster in a directory, made by `open_cluster`.
+
+    `say` gets lines for people; `note` gets lines that explain what is being waited for.
+    """
 
     def __init__(
         self,
@@ -58,44 +60,45 @@ class LocalCluster:
         self._note = note
         self._file = rows
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._dead: set[str] = set()
+        self._ended: set[str] = set()
         self._selector = selectors.DefaultSelector()
         self._pidfds: dict[str, int] = {}
-        self._stops = 0
+        self._stops = 0  # signals received
 
     @property
     def file(self) -> ClusterFile:
+        """Return the content of the cluster file."""
         return self._file
 
     def run(self) -> None:
-        """From the first process to the last; returns after SIGINT, SIGTERM or SIGHUP."""
+        """Start all nodes, run until SIGINT, SIGTERM or SIGHUP, end all nodes."""
         with _signals(self._on_signal, self._selector), self._listening():
             try:
-                self._note(f"starting nodes; what they say is in {self._directory / 'logs'}")
+                self._note(f"starting nodes; their logs are in {self._directory / 'logs'}")
                 for row in self._file.nodes:
                     self._start(row)
                 write_cluster(self._directory, self._file)
                 if self._wait_ready():
                     self._announce()
                     while not self._stops:
-                        self._turn(None)
+                        self._wait(None)
             finally:
                 self._end_all()
 
     # -- nodes ----------------------------------------------------------------------------
 
-    def _start(self, row: NodeRow) -> None:
+    def _start(self, row: ClusterNode) -> None:
         log = self._directory / "logs" / f"{row.id}.log"
         process = start_node(row.argv, row.cpus, log)
         self._processes[row.id] = process
-        self._dead.discard(row.id)
+        self._ended.discard(row.id)
         descriptor = os.pidfd_open(process.pid)
         self._pidfds[row.id] = descriptor
         self._selector.register(descriptor, selectors.EVENT_READ, row.id)
         self._replace(msgspec.structs.replace(row, pid=process.pid))
 
-    def _replace(self, row: NodeRow) -> None:
-        def put(rows: list[NodeRow]) -> list[NodeRow]:
+    def _replace(self, row: ClusterNode) -> None:
+        def put(rows: list[ClusterNode]) -> list[ClusterNode]:
             return [row if each.id == row.id else each for each in rows]
 
         self._file = msgspec.structs.replace(
@@ -103,14 +106,14 @@ class LocalCluster:
         )
 
     def _wait_ready(self) -> bool:
-        """False if it is to stop before that."""
+        """Wait until all nodes are ready; return False if a signal arrived before."""
         deadline_s = time.monotonic() + READY_S
         waiting = {row.id: "" for row in self._file.nodes}
         while waiting and not self._stops:
-            self._turn(_LOOK_S)
-            if self._dead:
-                name = min(self._dead)
-                raise RunError(f"{name} did not start: {self._last_words(name)}")
+            self._wait(_LOOK_S)
+            if self._ended:
+                name = min(self._ended)
+                raise RunError(f"{name} did not start: {self._last_lines(name)}")
             waiting = {
                 name: why for name in waiting if (why := why_not_ready(self._file.node(name)))
             }
@@ -118,7 +121,7 @@ class LocalCluster:
                 named = ", ".join(f"{name} ({why})" for name, why in waiting.items())
                 raise RunError(
                     f"not ready within {READY_S:g} s: {named}",
-                    hint=f"what they say is in {self._directory / 'logs'}",
+                    hint=f"their logs are in {self._directory / 'logs'}",
                 )
         return not self._stops
 
@@ -132,16 +135,16 @@ class LocalCluster:
         lines.append(f"submit with: hyperscale submit FILE --dir {where}")
         self._say("\n".join(lines))
 
-    def _died(self, name: str) -> None:
+    def _node_ended(self, name: str) -> None:
         descriptor = self._pidfds.pop(name)
         self._selector.unregister(descriptor)
         os.close(descriptor)
         code = self._processes[name].wait()
-        self._dead.add(name)
+        self._ended.add(name)
         if not self._stops:
             self._say(f"{name} {ended_how(code)} (log: {self._directory / 'logs' / name}.log)")
 
-    def _last_words(self, name: str) -> str:
+    def _last_lines(self, name: str) -> str:
         path = self._directory / "logs" / f"{name}.log"
         try:
             lines = path.read_text("utf-8", "replace").splitlines()
@@ -152,15 +155,16 @@ class LocalCluster:
 
     # -- events ---------------------------------------------------------------------------
 
-    def _turn(self, timeout_s: float | None) -> None:
+    def _wait(self, timeout_s: float | None) -> None:
+        """Wait for one event: a node ended, a request arrived or a signal was received."""
         for key, _ in self._selector.select(timeout_s):
             match key.data:
                 case str() as name:
-                    self._died(name)
+                    self._node_ended(name)
                 case socket.socket() as listener:
                     self._answer(listener)
                 case _:
-                    os.read(key.fd, 4096)  # only the wakeup matters: the handler has run
+                    os.read(key.fd, 4096)  # the wakeup pipe: the signal handler has run
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._stops += 1
@@ -185,7 +189,7 @@ class LocalCluster:
                     os.unlink(path)
 
     def _answer(self, listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the command that asked has ended
             asking, _ = listener.accept()
             with asking:
                 asking.settimeout(1.0)
@@ -197,24 +201,24 @@ class LocalCluster:
                     line += data
                 asking.sendall(msgspec.json.encode(self._serve(line)) + b"\n")
 
-    def _serve(self, line: bytes) -> Answer:
+    def _serve(self, line: bytes) -> StartNodeReply:
         try:
-            row = self._file.node(msgspec.json.decode(line, type=Request).start)
+            row = self._file.node(msgspec.json.decode(line, type=StartNode).start)
             if self._processes[row.id].poll() is None:
-                return Answer(error=f"{row.id} is running")
-            if row.id not in self._dead:
-                self._died(row.id)
+                return StartNodeReply(error=f"{row.id} is running", is_running=True)
+            if row.id not in self._ended:
+                self._node_ended(row.id)
             self._start(row)
             write_cluster(self._directory, self._file)
         except (msgspec.MsgspecError, InputError, RunError) as error:
-            return Answer(error=str(error))
-        self._say(f"{row.id} started again, pid {self._processes[row.id].pid}")
-        return Answer(pid=self._processes[row.id].pid)
+            return StartNodeReply(error=str(error))
+        self._say(f"{row.id} restarted, pid {self._processes[row.id].pid}")
+        return StartNodeReply(pid=self._processes[row.id].pid)
 
     # -- the end --------------------------------------------------------------------------
 
     def _end_all(self) -> None:
-        """Workers first, so that managers hear their last words; a second signal hurries it."""
+        """End workers before managers, which take their results; a second signal kills all."""
         self._stops = max(1, self._stops)
         self._note("ending all nodes; Ctrl-C again ends them at once")
         for rows in (self._file.workers, self._file.managers):
@@ -227,8 +231,8 @@ class LocalCluster:
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
                     break
-                self._turn(min(left_s, _LOOK_S))
-        how = "is killed" if self._stops > 1 else "does not end and is killed"
+                self._wait(min(left_s, _LOOK_S))
+        how = "killed" if self._stops > 1 else f"did not end within {STOP_S:g} s and was killed"
         for name, process in self._processes.items():
             if self._is_alive(name):
                 self._say(f"{name} {how}")
@@ -243,35 +247,35 @@ class LocalCluster:
         self._processes[name].send_signal(number)
 
 
-def why_not_ready(row: NodeRow) -> str:
-    """What the node says of it at /readyz; empty if it is ready."""
+def why_not_ready(row: ClusterNode) -> str:
+    """Return why a node is not ready, from its /readyz; empty if it is ready."""
     host, port = split_address(row.http)
     connection = HTTPConnection(host, port, timeout=1.0)
     try:
         connection.request("GET", "/readyz")
-        said = msgspec.json.decode(connection.getresponse().read(), type=ReadinessReport)
+        answer = msgspec.json.decode(connection.getresponse().read(), type=ReadinessReport)
     except (OSError, HTTPException, msgspec.MsgspecError):
         return "it does not answer"
     finally:
         connection.close()
-    return ", ".join(said.why_not)
+    return ", ".join(answer.why_not)
 
 
 @contextlib.contextmanager
 def open_cluster(
     directory: Path,
-    wanted: Wanted,
+    wanted: ClusterOptions,
     say: Callable[[str], None],
     note: Callable[[str], None] = lambda _: None,
 ) -> Iterator[LocalCluster]:
-    """The directory, taken; laid out anew, or as the cluster that was there before."""
+    """Lock the directory and lay out a cluster in it, or the one that it already holds."""
     directory = directory.absolute()
     try:
         (directory / "logs").mkdir(parents=True, exist_ok=True)
         lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise InputError(
-            f"--dir: {directory} cannot be used: {error.strerror}", hint="choose another"
+            f"--dir: {directory} cannot be used: {error.strerror}", hint="choose another directory"
         ) from error
     try:
         try:
@@ -285,7 +289,7 @@ def open_cluster(
         os.close(lock)
 
 
-def _laid_out(directory: Path, wanted: Wanted) -> ClusterFile:
+def _laid_out(directory: Path, wanted: ClusterOptions) -> ClusterFile:
     secret_file = directory / SECRET_NAME
     before = read_cluster(directory) if cluster_path(directory).exists() else None
     shape = shape_of(wanted, before)
@@ -312,9 +316,9 @@ def _laid_out(directory: Path, wanted: Wanted) -> ClusterFile:
 def _signals(
     handler: Callable[[int, FrameType | None], None], selector: selectors.BaseSelector
 ) -> Iterator[None]:
-    """Signals wake the selector; the handler itself only counts."""
+    """Have stop signals call `handler` and wake the selector."""
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    # One that is ignored, as under nohup, is the user's wish.
+    # A signal that is ignored, as under nohup, stays ignored.
     heeded = [each for each in _STOP_SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
     before = {number: signal.signal(number, handler) for number in heeded}
     woken = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)

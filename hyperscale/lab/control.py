@@ -1,7 +1,7 @@
-"""Asking a running `cluster up` to start a node again: one line of JSON each way.
+"""Ask a running `cluster up` to restart a node: one line of JSON each way.
 
-Over a socket in the cluster's directory, so whoever may write there may ask. Reached through
-an open descriptor of the directory: paths of sockets are short.
+The socket is in the cluster's directory, so the rights of the directory decide who may ask. It is
+opened through a descriptor of the directory, because the paths of sockets must be short.
 """
 
 import contextlib
@@ -22,17 +22,27 @@ LINE_BYTES_MAX = 4096
 TIMEOUT_S = 10.0
 
 
-class Request(Struct, frozen=True, kw_only=True):
-    start: str  # node to start again
+class StartNode(Struct, frozen=True, kw_only=True):
+    """-> StartNodeReply"""
+
+    start: str  # the id of the node
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class StartNodeReply(Struct, frozen=True, kw_only=True):
+    """`pid` of the new process, or `error`; `is_running`: the node had not ended."""
+
     pid: int = 0
     error: str = ""
+    is_running: bool = False
+
+
+class NodeRunningError(RunError):
+    """The node has not ended, so it was not restarted."""
 
 
 @contextlib.contextmanager
 def short_path(directory: Path) -> Iterator[str]:
+    """A short path of the control socket, valid while the context lasts."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{descriptor}/{SOCKET_NAME}"
@@ -40,8 +50,11 @@ def short_path(directory: Path) -> Iterator[str]:
         os.close(descriptor)
 
 
-def start_again(directory: Path, node: str) -> int:
-    """Starts a node that has ended; returns its new process id. InputError: there is none."""
+def restart_node(directory: Path, node: str) -> int:
+    """Restart a node that has ended; return its new process id.
+
+    Raise `InputError` if there is no such node, `NodeRunningError` if it has not ended.
+    """
     read_cluster(directory).node(node)
     try:
         with (
@@ -50,25 +63,27 @@ def start_again(directory: Path, node: str) -> int:
         ):
             asking.settimeout(TIMEOUT_S)
             asking.connect(path)
-            asking.sendall(msgspec.json.encode(Request(start=node)) + b"\n")
+            asking.sendall(msgspec.json.encode(StartNode(start=node)) + b"\n")
             line = b""
             while not line.endswith(b"\n") and len(line) < LINE_BYTES_MAX:
                 data = asking.recv(LINE_BYTES_MAX)
                 if not data:
                     break
                 line += data
-        answer = msgspec.json.decode(line, type=Answer)
+        answer = msgspec.json.decode(line, type=StartNodeReply)
     except (FileNotFoundError, ConnectionRefusedError) as error:
-        again = f"'hyperscale cluster up --dir {shlex.quote(str(directory))}'"
+        start = f"'hyperscale cluster up --dir {shlex.quote(str(directory))}'"
         raise RunError(
-            f"the cluster in {directory} is not running", hint=f"{again} starts all of it"
+            f"the cluster in {directory} is not running", hint=f"{start} starts all its nodes"
         ) from error
     except (OSError, msgspec.MsgspecError) as error:
         raise RunError(
-            f"whoever runs the cluster in {directory} does not answer: "
+            f"the 'hyperscale cluster up' of {directory} does not answer: "
             f"{getattr(error, 'strerror', None) or error}",
             hint="is 'hyperscale cluster up' still running?",
         ) from error
+    if answer.is_running:
+        raise NodeRunningError(answer.error)
     if answer.error:
         raise RunError(answer.error)
     return answer.pid

@@ -1,30 +1,30 @@
-"""How a local cluster is laid out: names, ports, CPUs and command lines, before anything runs."""
+"""The layout of a local cluster: names, ports, CPUs and command lines, before nodes start."""
 
 import os
 import random
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import cycle, islice
 from pathlib import Path
 
 from msgspec import Struct
 
-from hyperscale.client.cluster_file import ClusterFile, NodeRow
+from hyperscale.client.cluster_file import ClusterFile, ClusterNode
 from hyperscale.config.addresses import split_address
 from hyperscale.errors import InputError
 
 HOST = "127.0.0.1"
-# Below what the kernel gives to outgoing connections: a node that is down keeps its port.
+# Below the ports of outgoing connections, so that a node that is down keeps its port.
 _PORTS_LOW, _PORTS_HIGH = 12_000, 31_000
 _TRIES = 200
 
 PROGRAM = (sys.executable, "-m", "hyperscale.cli.main")
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
-    """What its user asks for. None: as it was, or the default."""
+class ClusterOptions(Struct, frozen=True, kw_only=True):
+    """What the user chose. None: as the cluster was before, or the default."""
 
     managers: int | None = None
     workers: int | None = None
@@ -33,7 +33,9 @@ class Wanted(Struct, frozen=True, kw_only=True):
     config: Path | None = None
 
 
-class Shape(Struct, frozen=True, kw_only=True):
+class ClusterShape(Struct, frozen=True, kw_only=True):
+    """How many nodes a cluster has, and their options."""
+
     managers: int = 3
     workers: int = 3
     cores: int = 1
@@ -42,17 +44,18 @@ class Shape(Struct, frozen=True, kw_only=True):
 
     @property
     def ports(self) -> int:
+        """Return how many ports the nodes need."""
         return 2 * (self.managers + self.workers)
 
 
-def shape_of(wanted: Wanted, before: ClusterFile | None = None) -> Shape:
-    """The whole of it; `before` is the cluster that is to go on."""
-    former = Shape() if before is None else _former(before)
+def shape_of(wanted: ClusterOptions, before: ClusterFile | None = None) -> ClusterShape:
+    """Complete the options; `before` is the cluster that the directory holds."""
+    former = ClusterShape() if before is None else _former(before)
     base_port = wanted.base_port
     if base_port is None and former.base_port is not None:
         ports = range(former.base_port, former.base_port + former.ports)
         base_port = former.base_port if all(map(is_free, ports)) else None
-    return Shape(
+    return ClusterShape(
         managers=former.managers if wanted.managers is None else wanted.managers,
         workers=former.workers if wanted.workers is None else wanted.workers,
         cores=former.cores if wanted.cores is None else wanted.cores,
@@ -61,13 +64,13 @@ def shape_of(wanted: Wanted, before: ClusterFile | None = None) -> Shape:
     )
 
 
-def _former(before: ClusterFile) -> Shape:
-    def said(rows: Sequence[NodeRow], flag: str) -> str:
+def _former(before: ClusterFile) -> ClusterShape:
+    def value_of(rows: Sequence[ClusterNode], flag: str) -> str:
         argv = rows[0].argv if rows else []
         return argv[argv.index(flag) + 1] if flag in argv[:-1] else ""
 
-    cores, config = said(before.workers, "--cores"), said(before.managers, "--config")
-    return Shape(
+    cores, config = value_of(before.workers, "--cores"), value_of(before.managers, "--config")
+    return ClusterShape(
         managers=len(before.managers),
         workers=len(before.workers),
         cores=int(cores) if cores.isdecimal() else 1,
@@ -77,13 +80,13 @@ def _former(before: ClusterFile) -> Shape:
 
 
 def lay_out(
-    shape: Shape, directory: Path, secret_file: Path
-) -> tuple[list[NodeRow], list[NodeRow]]:
-    """Managers and workers, not started yet."""
+    shape: ClusterShape, directory: Path, secret_file: Path
+) -> tuple[list[ClusterNode], list[ClusterNode]]:
+    """Return managers and workers, not started yet."""
     first = shape.base_port if shape.base_port is not None else find_ports(shape.ports)
     if shape.base_port is not None:
         _check_free(range(first, first + shape.ports))
-    cpus = _deal(sorted(os.sched_getaffinity(0)))
+    cpus = cycle(sorted(os.sched_getaffinity(0)))
     ports = iter(range(first, first + shape.ports))
     seeds = [f"{HOST}:{first + 2 * index}" for index in range(shape.managers)]
     names = [f"manager-{index + 1}" for index in range(shape.managers)]
@@ -107,7 +110,7 @@ def lay_out(
         ]
         count = shape.cores if role == "worker" else 1
         rows.append(
-            NodeRow(
+            ClusterNode(
                 id=name,
                 pid=0,
                 tcp=f"{HOST}:{port}",
@@ -121,20 +124,22 @@ def lay_out(
 
 
 def find_ports(count: int) -> int:
-    """The first of `count` free ports in a row."""
+    """Return the first of `count` consecutive free ports."""
     for _ in range(_TRIES):
         first = random.randrange(_PORTS_LOW, _PORTS_HIGH - count)  # noqa: S311  no secret
         if all(map(is_free, range(first, first + count))):
             return first
-    raise InputError(f"no {count} free ports in a row were found", hint="choose with --base-port")
+    raise InputError(
+        f"{count} consecutive free ports were not found", hint="choose with --base-port"
+    )
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens there, TCP and UDP."""
+    """Return True if the port is free for TCP and UDP."""
     with ExitStack() as stack:
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
             probe = stack.enter_context(socket.socket(socket.AF_INET, kind))
-            if kind == socket.SOCK_STREAM:  # as listeners do: connections that linger are no harm
+            if kind == socket.SOCK_STREAM:  # as listeners do: closed connections may linger
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((HOST, port))
@@ -153,9 +158,5 @@ def _check_free(ports: range) -> None:
         shown = ", ".join(map(str, taken[:5]))
         raise InputError(
             f"--base-port: of {ports.start} to {ports.stop - 1}, in use: {shown}",
-            hint="choose another, or leave it out for any free ones",
+            hint="choose another, or leave the flag out for any free ports",
         )
-
-
-def _deal(cpus: Sequence[int]) -> Iterator[int]:
-    return cycle(cpus)

@@ -1,7 +1,6 @@
-"""A node as a child process: started with its CPUs, ended with its parent.
+"""Nodes as child processes: bound to CPUs, killed with their parent.
 
-The kernel kills it when the thread that started it dies, however that happens: start nodes
-from the main thread.
+The kernel kills a node when the thread that started it ends: start nodes from the main thread.
 """
 
 import ctypes
@@ -9,6 +8,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from hyperscale.errors import RunError
@@ -18,41 +18,66 @@ _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
 def start_node(argv: Sequence[str], cpus: Sequence[int], log: Path) -> "subprocess.Popen[bytes]":
-    """The node, running, in a session of its own; what it says is added to its log."""
+    """Start a node in a session of its own; append its output to `log`."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("HYPERSCALE_")
     }
     try:
-        with log.open("ab") as said:
+        with log.open("ab") as output:
             return subprocess.Popen(  # noqa: S603  our own command line
                 list(argv),
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
-                preexec_fn=_tied(os.getpid(), frozenset(cpus)),  # noqa: PLW1509  no threads here
+                preexec_fn=_bind_to_parent(os.getpid(), frozenset(cpus)),  # noqa: PLW1509  no threads here
             )
     except (OSError, subprocess.SubprocessError) as error:
         raise RunError(f"{argv[0]} cannot be started: {error}") from error
 
 
-def _tied(parent: int, cpus: frozenset[int]) -> Callable[[], None]:
-    def tie() -> None:
+def _bind_to_parent(parent: int, cpus: frozenset[int]) -> Callable[[], None]:
+    def bind() -> None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the tie was made
+        if os.getppid() != parent:  # the parent ended before prctl was called
             os._exit(1)
         if cpus:
             os.sched_setaffinity(0, cpus)
 
-    return tie
+    return bind
 
 
 def ended_how(code: int) -> str:
-    """What `Popen.returncode` says, for people."""
+    """Return in words how a process with this `Popen.returncode` ended."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"was killed by signal {-code}"
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the child processes of a process."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with suppress(OSError):
+                if int(_stat(int(name))[1]) == pid:
+                    found.append(int(name))
+    return found
+
+
+def is_running(pid: int) -> bool:
+    """Return True if a process exists and is not a zombie."""
+    try:
+        return _stat(pid)[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat after the command's name: state, parent, ..."""
+    text = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
+    return text.rpartition(")")[2].split()

@@ -11,7 +11,7 @@ from hyperscale.cli.client_flags import add_client_flags, cluster_words
 from hyperscale.cli.follow import stale
 from hyperscale.cli.local_cluster import restart_hints
 from hyperscale.cli.printing import table
-from hyperscale.client.cluster_file import ClusterFile, NodeRow, read_cluster, write_cluster
+from hyperscale.client.cluster_file import ClusterFile, ClusterNode, read_cluster, write_cluster
 from hyperscale.client.manager_connections import NoManagerError, WrongSecretError
 from hyperscale.errors import InputError, RunError
 from tests.ui import scenes
@@ -54,7 +54,7 @@ def test_a_moved_cluster_directory_still_finds_its_secret(tmp_path: Path) -> Non
     before, after = tmp_path / "before", tmp_path / "after"
     before.mkdir()
     address = "127.0.0.1:1"
-    manager = NodeRow(id="manager-1", pid=1, tcp=address, udp=address, http=address)
+    manager = ClusterNode(id="manager-1", pid=1, tcp=address, udp=address, http=address)
     (before / "secret").write_text("a secret of the cluster")
     write_cluster(before, ClusterFile(secret_file=str(before / "secret"), managers=[manager]))
     assert read_cluster(before).secret_file == str(before / "secret")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale.lab.fault_plan import Kind, make_plan
+from hyperscale.lab.fault_plan import FaultKind, make_plan
 from tests.lab.cluster import Cluster, running_cluster
 from tests.lab.soak_report import cluster_report
 from tests.lab.waiting import WAIT_S
@@ -35,7 +35,7 @@ def test_a_plan_is_made_of_its_seed_and_leaves_a_majority(seed: int, duration_s:
 
 def test_plans_have_every_kind_of_trouble() -> None:
     kinds = {t.kind for seed in range(20) for t in make_plan(seed, MANAGERS, WORKERS, 20.0)}
-    assert kinds == set(Kind)
+    assert kinds == set(FaultKind)
 
 
 @pytest.mark.timeout(180)

@@ -5,7 +5,7 @@ import time
 
 from hyperscale.client.client import HyperscaleClient
 from hyperscale.client.messages import WatchJobUpdate
-from hyperscale.lab.chaos import children_of
+from hyperscale.lab.node_processes import children_of
 from tests.lab.cluster import Cluster, assert_exact, leader_of, running
 from tests.lab.loops import on_loop
 from tests.lab.processes import is_alive

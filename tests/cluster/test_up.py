@@ -15,9 +15,9 @@ import pytest
 from hyperscale.client.cluster_file import ClusterFile, read_cluster
 from hyperscale.config.addresses import split_address
 from hyperscale.errors import RunError
-from hyperscale.lab.chaos import children_of
-from hyperscale.lab.control import start_again
-from hyperscale.lab.layout import Shape, Wanted, find_ports, lay_out, shape_of
+from hyperscale.lab.control import restart_node
+from hyperscale.lab.layout import ClusterOptions, ClusterShape, find_ports, lay_out, shape_of
+from hyperscale.lab.node_processes import children_of
 from tests.lab.cluster import Cluster, running_cluster
 from tests.lab.command import HYPERSCALE, run
 from tests.lab.processes import is_alive
@@ -57,7 +57,7 @@ def test_it_tells_where_everything_is(small: Cluster) -> None:
 def test_a_node_that_dies_is_told_and_started_again_only_when_asked(small: Cluster) -> None:
     small.heal()
     with pytest.raises(RunError, match="worker-1 is running"):
-        start_again(small.directory, "worker-1")
+        restart_node(small.directory, "worker-1")
     small.kill("worker-1")
     until(lambda: "worker-1 was killed by SIGKILL" in said(small), what="the death is told")
     where = ("--dir", str(small.directory))
@@ -103,14 +103,14 @@ def test_the_same_directory_continues_the_same_cluster(tmp_path: Path) -> None:
 def test_what_is_not_asked_for_stays_as_it_was_but_for_ports_others_have_taken(
     tmp_path: Path,
 ) -> None:
-    assert shape_of(Wanted()) == Shape(managers=3, workers=3, cores=1)
+    assert shape_of(ClusterOptions()) == ClusterShape(managers=3, workers=3, cores=1)
     config = tmp_path / "nodes.toml"
-    shape = Shape(managers=1, workers=2, cores=3, base_port=find_ports(6), config=config)
+    shape = ClusterShape(managers=1, workers=2, cores=3, base_port=find_ports(6), config=config)
     managers, workers = lay_out(shape, tmp_path, tmp_path / "secret")
     before = ClusterFile(secret_file="secret", managers=managers, workers=workers)
-    assert shape_of(Wanted(), before) == shape
+    assert shape_of(ClusterOptions(), before) == shape
     with socket.create_server(split_address(workers[1].http)):
-        other = shape_of(Wanted(cores=1), before)
+        other = shape_of(ClusterOptions(cores=1), before)
     assert other == msgspec.structs.replace(shape, cores=1, base_port=None)
 
 
@@ -143,7 +143,7 @@ def test_whoever_waits_at_a_terminal_is_told_for_what_and_need_not_read_on(tmp_p
         manager = read_cluster(tmp_path / "lab").node("manager-1")
         os.kill(manager.pid, signal.SIGKILL)  # which is told to nobody
         until(lambda: not is_alive(manager.pid), what="its end")
-        assert start_again(tmp_path / "lab", "manager-1") != manager.pid
+        assert restart_node(tmp_path / "lab", "manager-1") != manager.pid
         process.send_signal(signal.SIGINT)
         process.wait(WAIT_S)
     told = os.read(master, 65536).decode()

@@ -20,12 +20,11 @@ from urllib.request import urlopen
 
 from hyperscale._native import Target
 from hyperscale.client.client import HyperscaleClient
-from hyperscale.client.cluster_file import ClusterFile, NodeRow, read_cluster
+from hyperscale.client.cluster_file import ClusterFile, ClusterNode, read_cluster
 from hyperscale.client.messages import ListWorkersReply, WorkerRow
-from hyperscale.errors import RunError
-from hyperscale.lab.chaos import children_of
 from hyperscale.lab.cluster import why_not_ready
-from hyperscale.lab.control import start_again
+from hyperscale.lab.control import NodeRunningError, restart_node
+from hyperscale.lab.node_processes import children_of
 from hyperscale.reporting.results import RunResult
 from tests.lab.command import HYPERSCALE
 from tests.lab.loops import run_in_thread
@@ -61,7 +60,7 @@ class Cluster:
     def file(self) -> ClusterFile:
         return read_cluster(self.directory)
 
-    def node(self, name: str) -> NodeRow:
+    def node(self, name: str) -> ClusterNode:
         return self.file.node(name)
 
     # -- nodes ----------------------------------------------------------------------------
@@ -77,11 +76,9 @@ class Cluster:
     def _starts(self, name: str) -> bool:
         """Not while other threads of a process that looks dead are still ending."""
         try:
-            start_again(self.directory, name)
-        except RunError as error:
-            if "is running" in error.message:
-                return False
-            raise
+            restart_node(self.directory, name)
+        except NodeRunningError:
+            return False
         return True
 
     def pause(self, name: str, *, executors: bool = False) -> list[int]:

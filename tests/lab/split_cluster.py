@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from hyperscale.client.cluster_file import ClusterFile, NodeRow, write_cluster
+from hyperscale.client.cluster_file import ClusterFile, ClusterNode, write_cluster
 from hyperscale.lab.cluster import why_not_ready
 from hyperscale.lab.layout import PROGRAM
 from hyperscale.lab.node_processes import start_node
@@ -76,7 +76,7 @@ class SplitCluster(Cluster):
         write_cluster(self.directory, rows)
         until(lambda: not any(map(why_not_ready, rows.nodes)), what="all nodes are ready")
 
-    def _rows(self, role: str, counts: Sequence[int]) -> list[NodeRow]:
+    def _rows(self, role: str, counts: Sequence[int]) -> list[ClusterNode]:
         sides = [self.net.a] * counts[0] + [self.net.b] * counts[1]
         rows = []
         for index, side in enumerate(sides):
@@ -84,10 +84,12 @@ class SplitCluster(Cluster):
             port = PORT + 2 * len(self._sides)
             self._sides[name] = side
             tcp, http = f"{side.address}:{port}", f"{side.address}:{port + 1}"
-            rows.append(NodeRow(id=name, pid=0, tcp=tcp, udp=tcp, http=http))
+            rows.append(ClusterNode(id=name, pid=0, tcp=tcp, udp=tcp, http=http))
         return rows
 
-    def _started(self, row: NodeRow, seeds: list[str], founders: int, secret_file: Path) -> NodeRow:
+    def _started(
+        self, row: ClusterNode, seeds: list[str], founders: int, secret_file: Path
+    ) -> ClusterNode:
         role, side = row.id.partition("-")[0], self._sides[row.id]
         own = {"manager": ["--founders", str(founders)], "worker": ["--cores", "1"]}[role]
         port = row.tcp.rpartition(":")[2]

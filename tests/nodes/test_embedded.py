@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from hyperscale import ManagerServer, WorkerServer
-from hyperscale.client.cluster_file import NodeRow
+from hyperscale.client.cluster_file import ClusterNode
 from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.lab.cluster import why_not_ready
 from hyperscale.membership.events import DatagramReceived, DialAnswered, MemberState
@@ -127,7 +127,7 @@ def test_whoever_starts_nodes_is_told_why_one_is_not_ready() -> None:
     async def work() -> None:
         lonely = worker("127.0.0.1:1", node={"cores": 1})
         await lonely.start()
-        row = NodeRow(id="w", pid=0, tcp="", udp="", http=lonely.http_address, argv=[])
+        row = ClusterNode(id="w", pid=0, tcp="", udp="", http=lonely.http_address, argv=[])
         why = await asyncio.to_thread(why_not_ready, row)
         assert why == "no manager is known, no manager that grants cores knows this worker"
         await lonely.graceful_shutdown()
