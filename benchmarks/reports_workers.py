@@ -16,12 +16,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import uvloop
 
-from hyperscale._native import Histogram
+from hyperscale._native import Histogram, Recorder
 from hyperscale.client.cluster_file import ClusterFile, read_cluster
 from hyperscale.config.addresses import format_address, split_address
 from hyperscale.jobs.agent.core import Agent
@@ -78,7 +78,6 @@ from hyperscale.nodes.messages import NodeMetadata
 from hyperscale.plan.status import PartStatus
 from hyperscale.sansio.core import Tick
 from hyperscale.sansio.driver import CoreDriver
-from hyperscale.stats.report import PartReport, SeriesPoint, StepCounts, StepReport
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.cluster_secret import Secrets, read_secret_file
 from hyperscale.wire.connection import Connection
@@ -128,26 +127,26 @@ class Shapes:
             known = self._known[key] = msgspec.Raw(msgspec.msgpack.encode(steps))
         return known
 
-    def _step(self, name: str, total: int, number: int, detail: int) -> StepReport:
+    def _step(self, name: str, total: int, number: int, detail: int) -> dict[str, Any]:
         failed = total // 100
-        counts = StepCounts(
-            total=total,
-            ok=total - failed,
-            failed=failed,
-            sent=total,
-            bytes_sent=total * 120,
-            bytes_received=total * 900,
-            status_codes={200: total - failed, 503: failed},
-        )
+        counts = {
+            "total": total,
+            "ok": total - failed,
+            "failed": failed,
+            "sent": total,
+            "bytes_sent": total * 120,
+            "bytes_received": total * 900,
+            "status_codes": {200: total - failed, 503: failed},
+        }
         if not detail:
-            return StepReport(name=name, counts=counts)
-        return StepReport(
-            name=name,
-            counts=counts,
-            latency=self._whole[number % WHOLE],
-            phases=self._phases(number) if detail == 2 else None,
-            series=self._series(*divmod(total, RATE)),
-        )
+            return {"name": name, "counts": counts}
+        return {
+            "name": name,
+            "counts": counts,
+            "latency": self._whole[number % WHOLE],
+            "phases": self._phases(number) if detail == 2 else None,
+            "series": self._series(*divmod(total, RATE)),
+        }
 
     def _phases(self, number: int) -> dict[str, bytes]:
         """Each user has connected once and keeps its connection."""
@@ -157,16 +156,16 @@ class Shapes:
             "first_byte": self._whole[(number + 1) % WHOLE],
         }
 
-    def _series(self, second: int, total: int) -> list[SeriesPoint]:
+    def _series(self, second: int, total: int) -> list[dict[str, Any]]:
         """Those that grew since they were told last: the one before was not over then. The last
         has `total` requests so far."""
         return [
-            SeriesPoint(
-                second=at,
-                total=RATE if at < second else total + 1,
-                failed=1,
-                latency=self._second[at % len(self._second)],
-            )
+            {
+                "second": at,
+                "total": RATE if at < second else total + 1,
+                "failed": 1,
+                "latency": self._second[at % len(self._second)],
+            }
             for at in range(max(0, second - 1), second + 1)
         ]
 
@@ -188,24 +187,25 @@ class Load:
         self._shapes = shapes
         self._sequence = 0
 
-    def report(self, now_s: float) -> PartReport:
+    def report(self, now_s: float) -> bytes:
         """Cumulative, as all reports are."""
         elapsed_s = max(0.0, now_s - self.starts_s)
         self._sequence += 1
         total = int(elapsed_s * RATE)
         steps = self._shapes.steps(total, self._sequence + self._slot, self._sequence)
-        return PartReport(
-            workflow=self._workflow,
-            slot=self._slot,
-            sequence=self._sequence,
-            elapsed_s=elapsed_s,
-            vus=1,
-            iterations=total,
-            steps=cast("list[StepReport]", steps),  # on the wire it is
-            cpu_s=elapsed_s * 0.4,
-            loop_lag_s=0.001,
-            rss_bytes=60_000_000,
-        )
+        report = {
+            "workflow": self._workflow,
+            "slot": self._slot,
+            "sequence": self._sequence,
+            "elapsed_s": elapsed_s,
+            "vus": 1,
+            "iterations": total,
+            "steps": steps,
+            "cpu_s": elapsed_s * 0.4,
+            "loop_lag_s": 0.001,
+            "rss_bytes": 60_000_000,
+        }
+        return msgspec.msgpack.encode(report)
 
 
 class Answers:
@@ -317,14 +317,8 @@ class Worker:
         )
         self._loads[effect.attempt_id] = load
         # The agent reports from the first word of an executor on; `_report_to` fills it in.
-        first = PartReport(
-            workflow=effect.attempt_id.workflow,
-            slot=0,
-            sequence=0,
-            elapsed_s=0.0,
-            vus=0,
-            iterations=0,
-            steps=[],
+        first = Recorder(0).report(
+            [], workflow=effect.attempt_id.workflow, slot=0, sequence=0, elapsed_s=0.0
         )
         self.feed(PlaceReported(effect.attempt_id, effect.places[0], first))
 

@@ -36,16 +36,6 @@ class Histogram:
     def decode(payload: bytes) -> Histogram:
         """Either of them."""
 
-StepSnapshot = tuple[
-    # total ok failed cut skipped sent bytes_sent bytes_received
-    tuple[int, int, int, int, int, int, int, int],
-    dict[int, int],  # status codes
-    dict[str, int],  # error classes
-    bytes | None,  # latency histogram, with histograms=True
-    dict[str, bytes] | None,  # phase histograms, with histograms=True
-    list[tuple[int, int, int, bytes]],  # series: second, total, failed, latency
-]
-
 @final
 class Recorder:
     """Counts and histograms of the steps of one workflow on one executor."""
@@ -66,11 +56,6 @@ class Recorder:
     def add_cut(self, step: int, count: int = 1) -> None: ...
     def add_skipped(self, step: int, count: int = 1) -> None: ...
     def add_sent(self, step: int, requests: int, bytes_sent: int, bytes_received: int) -> None: ...
-    def snapshot(
-        self, histograms: bool = False, series_from: int | None = None
-    ) -> list[StepSnapshot]:
-        """Cumulative state. `series_from` limits the series to seconds from there on."""
-
     def report(
         self,
         names: Sequence[str],
@@ -211,6 +196,9 @@ class Report:
     def decode(data: bytes) -> Report:
         """Raises ValueError if the data is not a well-formed report."""
     def encode(self) -> bytes: ...
+    def shed(self, bytes_max: int) -> Report:
+        """The report with less detail, until it has at most `bytes_max` when encoded: as
+        `shed_reports`."""
     def bounded_for_log(self, parts: int) -> Report:
         """The final report of a part, small enough for the log to hold those of all parts: older
         seconds lose their histograms, then get wider. Counts stay."""
@@ -245,6 +233,9 @@ class Report:
     def sent(self) -> int:
         """Requests handed to the kernel; finished steps where a protocol counts no requests."""
     @property
+    def actions(self) -> int:
+        """Finished steps."""
+    @property
     def finished(self) -> int:
         """Finished steps and iterations: the measure of progress."""
     @property
@@ -266,18 +257,20 @@ class ReportMerge:
         *,
         headline: Sequence[str] = (),
         checks: Sequence[str] = (),
-        parts: int | None = None,
     ) -> Self:
-        """The parts of a workflow with these steps. With `parts`, the number of parts, the seconds
-        of each attempt are kept for `last_report`."""
+        """The parts of a workflow with these steps."""
     @staticmethod
     def of_part(workflow: str, *, recent_s: int, histograms_max: int) -> ReportMerge:
         """The executors of one part, with any steps. The newest `recent_s` seconds stay single;
         the histograms of older ones are merged if there are at most `histograms_max`."""
-    def apply(self, report: Report | bytes, *, attempt: int = 0) -> Report | None:
+    def apply(
+        self, report: Report | bytes, *, attempt: int = 0, parts: int | None = None
+    ) -> Report | None:
         """Merge one report and return it; None if it is not newer than the last of its slot and
-        attempt. Raises ValueError, and changes nothing, if the report cannot be read, is of
-        another workflow, or has a step that the plan does not have."""
+        attempt. With `parts`, the number of parts of the workflow, the seconds of the attempt are
+        kept for `last_report`, bounded so that those of all parts fit. Raises ValueError, and
+        changes nothing, if the report cannot be read, is of another workflow, or has a step that
+        the plan does not have."""
     @property
     def version(self) -> int:
         """Grows with every report."""
@@ -332,6 +325,8 @@ class ReportMerge:
         """Note that the receiver has the seconds of the last merged report."""
     def retell(self) -> None:
         """Note that the receiver is new and has no seconds yet."""
+    def latest(self, slot: int, attempt: int) -> Report | None:
+        """The latest report of an attempt, as it came."""
     def checkpoint(self, slot: int, attempt: int) -> bytes:
         """The latest report of an attempt with its latest histograms, without phases and seconds;
         empty if the attempt has not reported."""

@@ -19,7 +19,7 @@ from msgspec import Struct
 from hyperscale.errors import RunError
 from hyperscale.plan import WorkflowPlan
 from hyperscale.plan.status import PartStatus
-from hyperscale.stats.report import PartReport
+from hyperscale.stats.report import Report
 
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 _LENGTH_BYTES = 4
@@ -108,7 +108,7 @@ class SlotRefused(Struct, tag="refused", frozen=True, kw_only=True):
 
 
 class SlotReport(Struct, tag="report", frozen=True, kw_only=True):
-    report: PartReport
+    report: Report
 
 
 class SlotTearingDown(Struct, tag="tearing_down", frozen=True, kw_only=True):
@@ -117,7 +117,7 @@ class SlotTearingDown(Struct, tag="tearing_down", frozen=True, kw_only=True):
 
 class SlotFinished(Struct, tag="finished", frozen=True, kw_only=True):
     status: PartStatus
-    report: PartReport
+    report: Report
     error: str | None = None
     provided: bytes = b""  # context this part provides, see `values`
     # User code that would not let go is still running in the process, so nothing else may:
@@ -152,7 +152,19 @@ FromExecutor = (
 ExecutorEvent = FromExecutor | ExecutorOutput | ExecutorDied
 
 _Message = TypeVar("_Message")
-_encoder = msgspec.msgpack.Encoder()
+
+
+def _encode_report(value: object) -> bytes:
+    if not isinstance(value, Report):
+        raise NotImplementedError(f"a {type(value).__name__} does not travel")
+    return value.encode()
+
+
+def _decode_report(_: type, data: bytes) -> Report:
+    return Report.decode(data)
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_report)
 
 
 def encode_frame(message: ToExecutor | FromExecutor) -> bytes:
@@ -170,7 +182,7 @@ class ExecutorFrameDecoder(Generic[_Message]):
     """Bytes in, messages out. Never holds more than one frame and the bytes last fed."""
 
     def __init__(self, message_type: type[_Message]) -> None:
-        self._decoder = msgspec.msgpack.Decoder(message_type)
+        self._decoder = msgspec.msgpack.Decoder(message_type, dec_hook=_decode_report)
         self._buffer = bytearray()
 
     @property

@@ -16,10 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hyperscale._native import Exchange, Recorder
 from hyperscale.clients import ClientHub
 from hyperscale.config import GRACE_S, format_duration
-from hyperscale.errors import HyperscaleError, InputError, InvariantError, RunError
+from hyperscale.errors import HyperscaleError, InputError, RunError
 from hyperscale.execution.bundle import mount, mounted_files
 from hyperscale.execution.capture import complain
 from hyperscale.execution.hook_calls import compile_calls, is_once
@@ -27,6 +29,7 @@ from hyperscale.execution.lifecycle_hooks import LifecycleHooks
 from hyperscale.execution.limits import CUT_S
 from hyperscale.execution.outcomes import StepOutcomes
 from hyperscale.execution.protocol import (
+    FRAME_BYTES_MAX,
     FrameError,
     FromExecutor,
     PrepareSlot,
@@ -36,7 +39,6 @@ from hyperscale.execution.protocol import (
     encode_frame,
 )
 from hyperscale.execution.report_timer import ReportTimer, ResidentMemory
-from hyperscale.execution.reports import SERIES_POINTS, step_reports
 from hyperscale.execution.static import NativeCrew, compile_static
 from hyperscale.execution.tally import CheckTally, MetricTally
 from hyperscale.execution.user_errors import HOOK_ERRORS, UserErrorLog, describe_error, format_error
@@ -47,10 +49,14 @@ from hyperscale.graph.reading import display_path
 from hyperscale.plan import Connections, MetricKind, share
 from hyperscale.plan.context import Provided, decode_received, encode_provided
 from hyperscale.plan.status import PartStatus
-from hyperscale.stats.report import PartReport
+from hyperscale.stats.report import Report
 from hyperscale.testing import OptimizedArg
 
 Send = Callable[[FromExecutor], None]
+
+SERIES_S = 15
+"""The newest seconds that go with a report that has histograms: enough for a receiver that missed
+several reports."""
 
 
 async def prepare_slot(
@@ -118,16 +124,15 @@ def load_blueprint(assignment: PrepareSlot) -> Blueprint:
     return blueprint(cls, assignment.plan, files=mounted_files())
 
 
-def _report_of_hooks(assignment: PrepareSlot, design: Blueprint, recorder: Recorder) -> PartReport:
+def _report_of_hooks(assignment: PrepareSlot, design: Blueprint, recorder: Recorder) -> Report:
     """What setup and teardown hooks did in a part that never came to be."""
-    return PartReport(
+    return recorder.report(
+        design.recorded,
         workflow=assignment.workflow,
         slot=assignment.slot,
         sequence=1,
         elapsed_s=0.0,
-        vus=0,
-        iterations=0,
-        steps=step_reports(design.recorded, recorder, histograms=True),
+        histograms=True,
     )
 
 
@@ -398,7 +403,7 @@ class SlotRun:
         finished = SlotFinished(
             status=status,
             error=error,
-            report=self._make_report(histograms=True, series_from=None),
+            report=self._make_report(histograms=True, series_from=0),
             provided=encode_provided(provided),
             tainted=self.is_tainted or self._host.is_tainted,
         )
@@ -422,7 +427,7 @@ class SlotRun:
     # --- reports --------------------------------------------------------------------------
 
     def _report(self, histograms: bool) -> None:
-        series_from = max(0, int(self._ran_s()) - SERIES_POINTS)
+        series_from = max(0, int(self._ran_s()) - SERIES_S)
         self._send(
             SlotReport(report=self._make_report(histograms=histograms, series_from=series_from))
         )
@@ -432,23 +437,20 @@ class SlotRun:
             return 0.0
         return (self._ended_s or time.monotonic()) - self._began_s
 
-    def _make_report(self, *, histograms: bool, series_from: int | None) -> PartReport:
+    def _make_report(self, *, histograms: bool, series_from: int) -> Report:
         self._sequence += 1
         crew = self._crew
-        return PartReport(
+        return self._outcomes.recorder.report(
+            self._design.recorded,
             workflow=self._assignment.workflow,
             slot=self._assignment.slot,
             sequence=self._sequence,
             elapsed_s=self._assignment.offset_s + self._ran_s(),
             vus=crew.looping,
             iterations=crew.iterations,
-            steps=step_reports(
-                self._design.recorded,
-                self._outcomes.recorder,
-                histograms=histograms,
-                series_from=series_from,
-                offset_s=int(self._assignment.offset_s),
-            ),
+            histograms=histograms,
+            series_from=series_from,
+            offset_s=int(self._assignment.offset_s),
             checks=[tally.report() for tally in crew.checks],
             metrics=[tally.report(histograms=histograms) for tally in crew.metrics],
             cpu_s=time.process_time() - self._cpu_began_s,
@@ -458,16 +460,14 @@ class SlotRun:
 
 
 def _within_frame(finished: SlotFinished) -> SlotFinished:
-    """The last message must arrive: sheds old seconds, which were reported before."""
-    for points in (300, 60, SERIES_POINTS, 0):
-        try:
-            encode_frame(finished)
-        except FrameError:
-            for step in finished.report.steps:
-                step.series = step.series[-points:] if points else []
-        else:
-            return finished
-    raise InvariantError("a final report without a series does not fit into a frame")
+    """Return the last message of a slot with less detail if it would not fit into a frame."""
+    try:
+        encode_frame(finished)
+    except FrameError:
+        empty = msgspec.structs.replace(finished, report=finished.report.shed(0))
+        room = FRAME_BYTES_MAX - len(encode_frame(empty))
+        return msgspec.structs.replace(finished, report=finished.report.shed(room))
+    return finished
 
 
 def _print_exchange(exchange: Exchange) -> None:

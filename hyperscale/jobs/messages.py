@@ -18,7 +18,6 @@ from msgspec import Struct, field
 
 from hyperscale.plan import Priority, WorkflowPlan
 from hyperscale.plan.status import PartStatus
-from hyperscale.stats.report import PartReport
 from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import NODES, Role
 
@@ -213,13 +212,14 @@ class RenewLeasesReply(Struct, frozen=True, kw_only=True):
 
 @nested
 class PartView(Struct, frozen=True, kw_only=True):
-    """One run as its worker sees it. `report` is whole: histograms and the full series."""
+    """One run as its worker sees it. `report` (`hyperscale.stats.report.Report`, encoded) is whole:
+    histograms and the full series."""
 
     run: AttemptId
     phase: PartPhase
     cores: int
     elapsed_s: float = 0.0  # of this attempt
-    report: PartReport | None = None
+    report: bytes | None = None
 
 
 @message(kind=412, priority=MessagePriority.HIGH, size=SizeClass.LARGE, senders=_WORKERS)
@@ -266,7 +266,7 @@ class PartProgress(Struct, frozen=True, kw_only=True, gc=False):
     its seconds are the workflow's: they go on where the attempt before this one was."""
 
     run: AttemptId
-    report: PartReport
+    report: bytes
     elapsed_s: float  # of this attempt
     phase: PartPhase = PartPhase.RUNNING
     extension: str = ""  # why it asks for more time before it is taken for stuck
@@ -304,7 +304,7 @@ class DeliverResult(Struct, frozen=True, kw_only=True):
     group: int
     run: AttemptId
     status: PartStatus
-    report: PartReport | None
+    report: bytes | None
     elapsed_s: float = 0.0  # of this attempt
     error: str | None = None
     # Encoded `plan.context.Provided` as its executors gave them, one each; opaque.

@@ -25,9 +25,9 @@ from hyperscale.reporting.results import (
 )
 from hyperscale.stats.attempt_results import GapResult, SegmentResult, UsageResult
 from hyperscale.stats.histograms import Latency, quantile_ms
-from hyperscale.stats.merge import PHASES, MetricStats, WorkflowStats
-from hyperscale.stats.series import SeriesValue
+from hyperscale.stats.report import SeriesValue
 from hyperscale.stats.thresholds import Verdict, judge_all
+from hyperscale.stats.workflow import PHASES, MetricStats, WorkflowStats
 
 _DIGITS = 6  # of a millisecond that is a nanosecond
 

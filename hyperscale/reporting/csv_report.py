@@ -5,7 +5,7 @@ import io
 from dataclasses import dataclass
 
 from hyperscale.reporting.results import RunResult, StepResult, WorkflowResult
-from hyperscale.stats.merge import PHASES
+from hyperscale.stats.workflow import PHASES
 
 _LATENCY = ("min", "mean", "stdev", "p50", "p90", "p95", "p99", "p999", "max")
 _COUNTS = ("total", "ok", "failed", "cut", "skipped", "sent")

@@ -36,11 +36,11 @@ from hyperscale.plan.thresholds import thresholds_of
 from hyperscale.reporting.build import WorkflowOutcome
 from hyperscale.reporting.results import RunStatus
 from hyperscale.sansio.core import Tick
-from hyperscale.stats.merge import WorkflowStats
-from hyperscale.stats.report import PartReport
+from hyperscale.stats.report import Report
 from hyperscale.stats.saturation import SaturationWatch
 from hyperscale.stats.thresholds import abort_verdict
 from hyperscale.stats.view import LiveMeter, RunView
+from hyperscale.stats.workflow import WorkflowStats
 
 ABORT_CHECK_EVERY_S = 0.5
 
@@ -163,7 +163,7 @@ class _Workflow:
             raise InvariantError(f"{self.plan.name}: {self.phase.name} -> {phase.name}")
         self.phase = phase
 
-    def take(self, report: PartReport) -> None:
+    def take(self, report: Report) -> None:
         self.stats.apply(report)
         self.saturation.observe(report)
 

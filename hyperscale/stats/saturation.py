@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from hyperscale.stats.report import PartReport
+from hyperscale.stats.report import Report
 
 CPU_WINDOW_S = 2.0
 # Share of time spent running or waiting for a core: what is left is idle.
@@ -68,7 +68,7 @@ class SaturationWatch:
         self._workflow = workflow
         self._executors: dict[Hashable, _Executor] = {}
 
-    def observe(self, report: PartReport, *, attempt: int = 0) -> None:
+    def observe(self, report: Report, *, attempt: int = 0) -> None:
         executor = self._executors.setdefault((report.slot, attempt), _Executor())
         if report.sequence <= executor.sequence:
             return

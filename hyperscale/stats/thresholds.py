@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hyperscale._native import Histogram
 from hyperscale.plan import MetricKind
 from hyperscale.plan.thresholds import CHECKS_KEY, LATENCY_KEYS, QUANTILES, Threshold, thresholds_of
-from hyperscale.stats.merge import MetricStats, WorkflowStats
+from hyperscale.stats.workflow import MetricStats, WorkflowStats
 
 _NS_PER_S = 1e9
 

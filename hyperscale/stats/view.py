@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from hyperscale.stats.histograms import quantile_ms
-from hyperscale.stats.merge import WorkflowStats
-from hyperscale.stats.series import SeriesValue
+from hyperscale.stats.report import SeriesValue
+from hyperscale.stats.workflow import WorkflowStats
 
 # "Now" is the last two seconds: long enough to be steady over reports that come ten
 # times a second, short enough to show a stall at once.
@@ -224,7 +224,7 @@ class LiveMeter:
         finished_s = self._stats.finished_s
         if finished_s == self._series_finished_s and not is_final:
             return
-        self._series = self._stats.headline_series(self._series, finished_s)
+        self._series = self._stats.headline_series(finished_s)
         self._series_finished_s = finished_s
 
     def _step_view(

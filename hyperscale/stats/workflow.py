@@ -7,9 +7,10 @@ The merge is native (`ReportMerge`); this module adds what the plan knows: which
 from dataclasses import dataclass
 from typing import Self
 
-from hyperscale._native import Histogram, ReportMerge
+from hyperscale._native import Histogram
 from hyperscale.plan import MetricKind, StepKind, WorkflowPlan
 from hyperscale.stats.histograms import METRIC_SCALE
+from hyperscale.stats.report import ReportMerge
 
 PHASES = ("blocked", "connect", "tls", "first_byte")
 
@@ -60,8 +61,7 @@ class WorkflowStats(ReportMerge):
     steps: tuple[tuple[str, StepKind], ...]
     """Name and kind of every step that is recorded, in the plan's order."""
 
-    def __new__(cls, plan: WorkflowPlan, *, parts: int | None = None) -> Self:
-        """`parts`: the number of parts, if `last_report` will be asked for."""
+    def __new__(cls, plan: WorkflowPlan) -> Self:
         steps = tuple((step.name, step.kind) for step in plan.steps if step.kind in _RECORDED)
         tests = tuple(name for name, kind in steps if kind is StepKind.TEST)
         headline = tests or tuple(name for name, kind in steps if kind is StepKind.ACTION)
@@ -71,7 +71,6 @@ class WorkflowStats(ReportMerge):
             [name for name, _ in steps],
             headline=headline,
             checks=[step.name for step in plan.steps if step.kind is StepKind.CHECK],
-            parts=parts,
         )
         made.plan, made.headline_steps, made.steps = plan, headline, steps
         return made

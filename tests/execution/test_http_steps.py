@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from hyperscale.errors import InputError
-from hyperscale.stats.report import StepCounts
 from tests.execution.server import CountingServer
 from tests.lab.executors import Lab, Outcome
+from tests.lab.reports import StepCounts
 
 
 @pytest.fixture

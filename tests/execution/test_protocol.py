@@ -28,7 +28,7 @@ from hyperscale.execution.protocol import (
 )
 from hyperscale.plan import MetricKind, MetricPlan, StepKind, StepPlan, WorkflowPlan
 from hyperscale.plan.status import PartStatus
-from hyperscale.stats.report import PartReport, SeriesPoint, StepCounts, StepReport
+from tests.lab.reports import PartReport, SeriesPoint, StepCounts, StepReport, native
 
 PLAN = WorkflowPlan(
     name="Shop",
@@ -41,22 +41,26 @@ PLAN = WorkflowPlan(
     ),
     metrics=(MetricPlan(name="sizes", kind=MetricKind.DISTRIBUTION),),
 )
-REPORT = PartReport(
-    workflow="Shop",
-    slot=1,
-    sequence=7,
-    elapsed_s=1.5,
-    vus=11,
-    iterations=40,
-    steps=[
-        StepReport(
-            name="login",
-            counts=StepCounts(total=3, ok=2, failed=1, status_codes={200: 2}, errors={"reset": 1}),
-            latency=b"\x00\x01",
-            phases={"tls": b"\x02"},
-            series=[SeriesPoint(second=0, total=3, failed=1, latency=b"\x03")],
-        )
-    ],
+REPORT = native(
+    PartReport(
+        workflow="Shop",
+        slot=1,
+        sequence=7,
+        elapsed_s=1.5,
+        vus=11,
+        iterations=40,
+        steps=[
+            StepReport(
+                name="login",
+                counts=StepCounts(
+                    total=3, ok=2, failed=1, status_codes={200: 2}, errors={"reset": 1}
+                ),
+                latency=b"\x00\x01",
+                phases={"tls": b"\x02"},
+                series=[SeriesPoint(second=0, total=3, failed=1, latency=b"\x03")],
+            )
+        ],
+    )
 )
 TO_EXECUTOR = [
     PrepareSlot(bundle="/b.zip", file="shop.py", workflow="Shop", plan=PLAN, slot=1, slots=2),

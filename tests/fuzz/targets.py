@@ -19,11 +19,15 @@ from unittest.mock import patch
 import msgspec
 
 import hyperscale
+from hyperscale._native import Recorder
 from hyperscale.membership.core import LocalIdentity, Membership
 from hyperscale.membership.events import DatagramReceived, PushPullRequested, Tick
 from hyperscale.membership.messages import View
 from hyperscale.membership.settings import MembershipConfig
 from hyperscale.nodes.http import Response, plain, respond
+from hyperscale.plan import StepKind, StepPlan, WorkflowPlan
+from hyperscale.stats.report import CheckReport, MetricReport, Report, ReportMerge
+from hyperscale.stats.workflow import WorkflowStats
 from hyperscale.wire.admission import Admission, AdmissionWatermarks
 from hyperscale.wire.calls import InboundCall, StreamBuffer
 from hyperscale.wire.certificate_identity import identity_from_uris
@@ -358,6 +362,47 @@ def http(data: bytes) -> None:
     check(100 <= response.status < 600, "no status")
 
 
+_PLAN = WorkflowPlan(
+    name="Load",
+    vus=1,
+    duration_s=60.0,
+    timeout_s=30.0,
+    steps=(StepPlan(name="hit", kind=StepKind.TEST),),
+)
+
+
+def reports(data: bytes) -> None:
+    """A worker that sends any statistics at all: each report is merged or refused."""
+    reader = Reader(data)
+    stats = WorkflowStats(_PLAN)
+    merge = ReportMerge.of_part("Load", recent_s=20, histograms_max=10)
+    while reader.has_more:
+        piece = reader.piece()
+        try:
+            report = Report.decode(piece)
+        except ValueError:
+            continue
+        again = report.encode()
+        check(Report.decode(again).encode() == again, "encoded again it reads differently")
+        if report.workflow == "Load":
+            merge.apply(report)
+        try:
+            stats.apply(piece, attempt=1, parts=reader.number(8) + 1)
+        except ValueError:
+            continue
+        latest = stats.latest(report.slot, 1)
+        for kept in (stats.checkpoint(report.slot, 1), stats.last_report(report.slot, 1)):
+            check(latest and Report.decode(kept).sent == latest.sent, "another report is kept")
+    for merged in (
+        merge.merged(slot=0, sequence=1, histograms=True, phases=True, seconds=15),
+        merge.whole(slot=0, sequence=2, points_max=30),
+    ):
+        check(merged is None or Report.decode(merged.encode()), "a merged report")
+    check(len(stats.series("hit")) <= 700, "a series without bounds")
+    stats.headline_series(stats.finished_s)
+    check(stats.latency("hit").count >= 0, "no histogram")
+
+
 TARGETS: dict[str, Target] = {
     target.__name__: target
     for target in (
@@ -371,6 +416,7 @@ TARGETS: dict[str, Target] = {
         membership,
         certificates,
         http,
+        reports,
     )
 }
 
@@ -394,6 +440,20 @@ def example(wanted: Any) -> Any:
 
 
 EXAMPLES = {kind: REGISTRY.encode(example(REGISTRY.by_kind[kind].type)) for kind in KINDS}
+
+
+def _report(recorder: Recorder, sequence: int, *, histograms: bool) -> bytes:
+    report = recorder.report(
+        ["hit"],
+        workflow="Load",
+        slot=0,
+        sequence=sequence,
+        elapsed_s=float(sequence),
+        histograms=histograms,
+        checks=[CheckReport(name="good", passed=1, failed=1, first_failure="bad")],
+        metrics=[MetricReport(name="size", kind="count", count=1, sum=2.0)],
+    )
+    return report.encode()
 
 
 def _sized(body: bytes) -> bytes:
@@ -440,3 +500,8 @@ def seeds(name: str) -> Iterator[bytes]:
         case "http":
             yield b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
             yield b"POST /healthz?x=1 HTTP/1.0\r\n\r\n"
+        case "reports":
+            recorder = Recorder(1)
+            for sequence, histograms in ((1, False), (2, True), (3, True)):
+                recorder.record(0, sequence < 3, 5_000_000, 200, None)
+                yield _sized(_report(recorder, sequence, histograms=histograms)) * 2

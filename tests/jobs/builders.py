@@ -1,10 +1,10 @@
 """Small jobs for tests: plans, submissions, reports."""
 
-import msgspec
+from collections.abc import Sequence
 
 from hyperscale.jobs.committed.events import JobOptions, JobSubmitted, payload_digest
 from hyperscale.plan import Plan, Priority, StepKind, StepPlan, WorkflowPlan
-from hyperscale.stats.report import PartReport, StepCounts, StepReport
+from tests.lab.reports import PartReport, SeriesPoint, StepCounts, StepReport, encoded
 
 
 def workflow(
@@ -57,20 +57,19 @@ def report(
     total: int = 10,
     failed: int = 0,
     sent: int | None = None,
-) -> PartReport:
+    series: Sequence[SeriesPoint] = (),
+) -> bytes:
+    """An encoded report of one step."""
     counts = StepCounts(
         total=total, ok=total - failed, failed=failed, sent=total if sent is None else sent
     )
-    return PartReport(
+    made = PartReport(
         workflow=name,
         slot=slot,
         sequence=sequence,
         elapsed_s=elapsed_s,
         vus=10,
         iterations=total,
-        steps=[StepReport(name="hit", counts=counts)],
+        steps=[StepReport(name="hit", counts=counts, series=list(series))],
     )
-
-
-def encoded(made: PartReport) -> bytes:
-    return msgspec.msgpack.encode(made)
+    return encoded(made)

@@ -16,10 +16,9 @@ from hyperscale.jobs.messages import (
 )
 from hyperscale.plan.status import PartStatus
 from hyperscale.sansio.core import Tick
-from hyperscale.stats.merge import PartKey
-from hyperscale.stats.report import SeriesPoint
 from tests.jobs.builders import report, workflow
 from tests.jobs.rig import Rig
+from tests.lab.reports import SeriesPoint
 
 
 def test_a_dead_worker_is_replaced_at_once_for_the_rest_of_the_duration() -> None:
@@ -68,8 +67,10 @@ def test_requests_of_a_dead_worker_stay_in_the_totals() -> None:
     assert end.status is JobStatus.COMPLETED
     assert [segment.worker for segment in end.segments] == ["w0"]
     assert [(row.worker, row.attempt) for row in end.usage] == [("w0", 1), ("w1", 2)]
-    parts = set(end.workflows[0].stats._parts)
-    assert parts == {PartKey(0, 1), PartKey(0, 2)}
+    stats = end.workflows[0].stats
+    assert stats.parts == 2
+    assert stats.latest(0, 1) is not None
+    assert stats.latest(0, 2) is not None
 
 
 def test_the_seconds_of_a_dead_worker_stay_in_the_series() -> None:
@@ -77,8 +78,12 @@ def test_the_seconds_of_a_dead_worker_stay_in_the_series() -> None:
     job = rig.submit(workflow("Load", vus=1))
     (run,) = rig.running()["w0"]
     for second in range(20):
-        made = report(sequence=second + 1, elapsed_s=second + 1.0, total=(second + 1) * 50)
-        made.steps[0].series = [SeriesPoint(second=second, total=50, failed=0, latency=b"")]
+        made = report(
+            sequence=second + 1,
+            elapsed_s=second + 1.0,
+            total=(second + 1) * 50,
+            series=[SeriesPoint(second=second, total=50)],
+        )
         part = PartProgress(run=run, report=made, elapsed_s=second + 1.0)
         rig.feed(ev.ProgressReported(ReportProgress(worker="w0", group=1, parts=[part])))
         rig.run(1.0)

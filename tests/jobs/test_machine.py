@@ -27,7 +27,7 @@ from hyperscale.jobs.committed.state import Job, WorkflowStatus, decode_job
 from hyperscale.plan import StateKind, StatePlan
 from hyperscale.plan.context import MissingContextError, Provided, decode_received, encode_provided
 from hyperscale.plan.status import PartStatus
-from tests.jobs.builders import encoded, plan, report, submission, workflow
+from tests.jobs.builders import plan, report, submission, workflow
 
 
 class Book:
@@ -83,7 +83,7 @@ class Book:
                 attempt=attempt,
                 status=status,
                 error=error,
-                report=encoded(report(name)),
+                report=report(name),
                 provided=provided or [],
             )
         )
@@ -465,7 +465,7 @@ def test_an_ended_job_leaves_a_row_and_its_record_goes_to_the_history() -> None:
     kinds = [kind for _, kind, _ in book.rows]
     assert kinds == ["submitted", "dispatched", "finished_part", "finished"]
     record = decode_job(book.rows[-1][2])
-    assert record.workflows["Load"].parts[0].report == encoded(report())
+    assert record.workflows["Load"].parts[0].report == report()
     assert book.job(job).workflows["Load"].parts[0].report == b""
     view = book.machine.view(job)
     assert view is not None

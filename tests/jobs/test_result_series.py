@@ -11,9 +11,9 @@ from hyperscale.jobs.committed.state import Part
 from hyperscale.jobs.leader.statistics import WorkflowStatistics, final_report
 from hyperscale.jobs.messages import AttemptId
 from hyperscale.plan import StepKind, StepPlan, WorkflowPlan
-from hyperscale.stats.merge import WorkflowStats
-from hyperscale.stats.report import PartReport, SeriesPoint, StepCounts, StepReport
-from hyperscale.stats.series import SeriesValue
+from hyperscale.stats.report import Report, SeriesValue
+from hyperscale.stats.workflow import WorkflowStats
+from tests.lab.reports import PartReport, SeriesPoint, StepCounts, StepReport, native, read
 
 RUN = AttemptId("dc.1-a", "Load", 0, 1)
 PER_S = 10
@@ -44,9 +44,9 @@ def points(seconds: list[int], latency: bytes = SPREAD) -> list[SeriesPoint]:
 
 def told(
     steps: int, *, total: int, sequence: int, elapsed_s: float, seconds: list[int], slot: int = 0
-) -> PartReport:
+) -> Report:
     series = points(seconds)
-    return PartReport(
+    made = PartReport(
         workflow="Load",
         slot=slot,
         sequence=sequence,
@@ -58,9 +58,10 @@ def told(
             for n in range(steps)
         ],
     )
+    return native(made)
 
 
-def steady(seconds: int, steps: int, *, every_s: int = 5) -> list[PartReport]:
+def steady(seconds: int, steps: int, *, every_s: int = 5) -> list[Report]:
     """A report now and then, with the seconds just before it."""
     return [
         told(
@@ -74,12 +75,12 @@ def steady(seconds: int, steps: int, *, every_s: int = 5) -> list[PartReport]:
     ]
 
 
-def committed(report: PartReport, *, parts: int) -> bytes:
+def committed(report: bytes | None, *, parts: int) -> bytes:
     """What the log has of a part that ended so, as one of so many."""
     return final_report(report, parts=parts)
 
 
-def result_of(report: PartReport, *, steps: int, parts: int = 1) -> WorkflowStats:
+def result_of(report: bytes | None, *, steps: int, parts: int = 1) -> WorkflowStats:
     live = WorkflowStatistics(load(steps))
     record = committed(report, parts=parts)
     live.remember([Part(first_slot=0, cores=1, attempt=1, elapsed_s=1.0, report=record)])
@@ -109,7 +110,7 @@ def test_the_series_of_a_result_hold_every_request(
 ) -> None:
     merge, alone = PartMerge("Load", 0), WorkflowStats(load(1))
     for report in steady(seconds, steps):
-        merge.offer(0, report)
+        merge.offer(report)
     whole = merge.whole()
     assert whole is not None
     stats = result_of(whole, steps=steps, parts=parts)
@@ -130,7 +131,7 @@ def test_the_series_of_a_result_hold_every_request(
 @pytest.mark.parametrize(("steps", "parts"), [(1, 33), (1, 1_000), (20, 1_000), (20, 10_000)])
 def test_a_part_of_many_takes_little_of_the_log(steps: int, parts: int) -> None:
     report = told(steps, total=6_000, sequence=1, elapsed_s=600.0, seconds=list(range(600)), slot=0)
-    record = committed(report, parts=parts)
+    record = committed(report.encode(), parts=parts)
     assert len(record) < 64 * 1024
     assert len(record) * parts < 32 * 1024 * 1024 or parts > 1_000
 
@@ -154,7 +155,6 @@ def test_however_far_apart_executors_are_each_request_is_in_its_interval_once(
         nonlocal sequence
         sequence += 1
         merge.offer(
-            place,
             told(
                 1,
                 total=PER_S * until,
@@ -194,7 +194,7 @@ def test_a_leader_that_is_told_everything_anew_counts_nothing_twice(data: st.Dat
     merge, heard, exact = PartMerge("Load", 0), WorkflowStats(load(1)), WorkflowStats(load(1))
     for report in steady(900, 1):
         now_s = report.sequence
-        merge.offer(0, report)
+        merge.offer(report)
         exact.apply(report)
         merged = merge.latest(now_s=float(now_s))
         if merged is not None and now_s not in lost_s:
@@ -213,11 +213,17 @@ def test_where_there_are_too_many_histograms_to_merge_counts_are_kept_of_old_sec
     for at in range(1, seconds + 1):
         for place in range(places):
             merge.offer(
-                place,
-                told(1, total=PER_S * at, sequence=at, elapsed_s=float(at), seconds=[at - 1]),
+                told(
+                    1,
+                    total=PER_S * at,
+                    sequence=at,
+                    elapsed_s=float(at),
+                    seconds=[at - 1],
+                    slot=place,
+                ),
             )
     whole = merge.whole(points_max=16)
     assert whole is not None
-    (step,) = whole.steps
+    (step,) = read(whole).steps
     assert [point.total for point in step.series] == [PER_S * places] * seconds
     assert [bool(point.latency) for point in step.series] == [False] * (seconds - 16) + [True] * 16

@@ -19,7 +19,7 @@ from hyperscale.execution.protocol import (
 )
 from hyperscale.graph import build_plan, collect, load_module
 from hyperscale.plan import WorkflowPlan
-from hyperscale.stats.report import CheckReport, MetricReport, PartReport, StepReport
+from tests.lab.reports import CheckReport, MetricReport, PartReport, StepReport, read
 
 HEADER = """
 import asyncio, os, sys, time
@@ -68,7 +68,7 @@ class Outcome:
         self.events.append(event)
         match event:
             case SlotReport():
-                self.reports.append(event.report)
+                self.reports.append(read(event.report))
             case SlotFinished():
                 self.finished = event
             case ExecutorDied():
@@ -83,7 +83,7 @@ class Outcome:
     @property
     def report(self) -> PartReport:
         assert self.finished is not None, self.died
-        return self.finished.report
+        return read(self.finished.report)
 
     def step(self, name: str) -> StepReport:
         return next(step for step in self.report.steps if step.name == name)

@@ -48,6 +48,7 @@ from hyperscale.wire.messages import Chunk, Introduction
 from hyperscale.wire.roles import Role
 from hyperscale.wire.security import Security
 from hyperscale.wire.server import PeerServer
+from tests.lab.reports import read
 from tests.lab.waiting import WAIT_S, until_async
 
 _HEADER = """
@@ -108,7 +109,7 @@ def counted(target: Target) -> int:
 def total(finished: DeliverResult) -> int:
     """Requests a result tells of."""
     assert finished.report is not None
-    return sum(step.counts.sent for step in finished.report.steps)
+    return sum(step.counts.sent for step in read(finished.report).steps)
 
 
 def run_id(attempt: int = 1, *, job: str = "dc.1-a", workflow: str = "Load") -> AttemptId:

@@ -17,7 +17,7 @@ from hyperscale.reporting.results import (
     ThresholdResult,
     WorkflowResult,
 )
-from hyperscale.stats.merge import WorkflowStats
+from hyperscale.stats.workflow import WorkflowStats
 from tests.stats.parts import Part, make_plan
 
 MS = 1_000_000

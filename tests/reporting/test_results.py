@@ -18,7 +18,7 @@ from hyperscale.reporting.results import (
     overall_status,
 )
 from hyperscale.reporting.schema import PATH, encode_schema
-from hyperscale.stats.merge import WorkflowStats
+from hyperscale.stats.workflow import WorkflowStats
 from tests.reporting.runs import STARTED_AT, hostile_results, shop_result, shop_stats
 from tests.stats.parts import Part, make_plan
 

@@ -43,7 +43,8 @@ from hyperscale.runner.run import (
     WorkflowPrepareFailed,
 )
 from hyperscale.sansio.core import Tick
-from hyperscale.stats.report import PartReport, StepCounts, StepReport
+from hyperscale.stats.report import Report
+from tests.lab.reports import PartReport, StepCounts, StepReport, native
 
 
 def workflow(
@@ -70,13 +71,11 @@ def workflow(
     )
 
 
-def report(
-    name: str, slot: int, *, total: int = 1, failed: int = 0, at_s: float = 1.0
-) -> PartReport:
+def report(name: str, slot: int, *, total: int = 1, failed: int = 0, at_s: float = 1.0) -> Report:
     latency = Histogram()
     latency.record(1_000_000, total)
     counts = StepCounts(total=total, ok=total - failed, failed=failed)
-    return PartReport(
+    made = PartReport(
         workflow=name,
         slot=slot,
         sequence=int(at_s * 10),
@@ -85,6 +84,7 @@ def report(
         iterations=total,
         steps=[StepReport(name="go", counts=counts, latency=latency.encode())],
     )
+    return native(made)
 
 
 class Bench:

@@ -1,4 +1,5 @@
 import math
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -6,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyperscale._native import Histogram
-from hyperscale.errors import InvariantError
 from hyperscale.plan import MetricKind
 from hyperscale.stats.histograms import Latency, merge_encoded, percentile_curve
-from hyperscale.stats.merge import WorkflowStats, merge_counts
-from hyperscale.stats.report import PartReport, StepCounts
+from hyperscale.stats.report import Report
+from hyperscale.stats.workflow import WorkflowStats
+from tests.lab.reports import PartReport, StepCounts, StepReport, encoded, native
 from tests.stats.parts import STEPS, Part, make_plan
 
 MS = 1_000_000
@@ -20,7 +21,7 @@ requests = st.tuples(st.sampled_from(STEPS), latencies_ns, st.booleans())
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> list[list[PartReport]]:
+def histories(draw: st.DrawFn) -> list[list[Report]]:
     """All reports of one to three parts, in order; the last of each carries everything."""
     parts = []
     for slot in range(draw(st.integers(1, 3))):
@@ -37,7 +38,7 @@ def histories(draw: st.DrawFn) -> list[list[PartReport]]:
     return parts
 
 
-def merged(reports: list[PartReport]) -> WorkflowStats:
+def merged(reports: list[Report]) -> WorkflowStats:
     stats = WorkflowStats(make_plan())
     for report in reports:
         stats.apply(report)
@@ -69,7 +70,7 @@ def picture(stats: WorkflowStats) -> dict[str, Any]:
 
 @given(st.data(), histories())
 def test_lost_repeated_and_reordered_reports_change_nothing(
-    data: st.DataObject, history: list[list[PartReport]]
+    data: st.DataObject, history: list[list[Report]]
 ) -> None:
     in_order = [report for part in history for report in part]
     finals = [part[-1] for part in history]
@@ -79,7 +80,7 @@ def test_lost_repeated_and_reordered_reports_change_nothing(
 
 
 @given(histories())
-def test_parts_merge_in_any_order(history: list[list[PartReport]]) -> None:
+def test_parts_merge_in_any_order(history: list[list[Report]]) -> None:
     forwards = merged([report for part in history for report in part])
     backwards = merged([report for part in reversed(history) for report in part])
     assert picture(forwards) == picture(backwards)
@@ -96,13 +97,43 @@ counts = st.builds(
 )
 
 
-@given(counts, counts, counts)
-def test_counts_add_up_in_any_order_and_grouping(
-    a: StepCounts, b: StepCounts, c: StepCounts
+def reported(slot: int, sequence: int, made: StepCounts) -> bytes:
+    return encoded(
+        PartReport(
+            workflow="Shop",
+            slot=slot,
+            sequence=sequence,
+            elapsed_s=1.0,
+            vus=1,
+            iterations=made.total,
+            steps=[StepReport(name="login", counts=made)],
+        )
+    )
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9), counts), max_size=20))
+def test_counts_are_the_sum_of_the_latest_reports(
+    told: list[tuple[int, int, StepCounts]],
 ) -> None:
-    assert merge_counts([a, b]) == merge_counts([b, a])
-    assert merge_counts([merge_counts([a, b]), c]) == merge_counts([a, merge_counts([b, c])])
-    assert merge_counts([a, StepCounts()]) == a
+    stats = WorkflowStats(make_plan())
+    latest: dict[int, tuple[int, StepCounts]] = {}
+    for slot, sequence, made in told:
+        is_newer = slot not in latest or sequence > latest[slot][0]
+        assert (stats.apply(reported(slot, sequence, made)) is not None) == is_newer
+        if is_newer:
+            latest[slot] = (sequence, made)
+    found = stats.counts("login")
+    sums: Counter[str | int] = Counter()
+    for _, made in latest.values():
+        plain = {name: getattr(made, name) for name in ("total", "ok", "failed", "cut")}
+        sums.update({**plain, **made.status_codes, **made.errors})
+    assert [found.total, found.ok, found.failed, found.cut] == [
+        sums[name] for name in ("total", "ok", "failed", "cut")
+    ]
+    assert {**found.status_codes, **found.errors} == {
+        key: sums[key] for _, made in latest.values() for key in (*made.status_codes, *made.errors)
+    }
+    assert stats.iterations == sums["total"]
 
 
 @settings(max_examples=50)
@@ -150,9 +181,9 @@ def test_a_histogram_that_cannot_be_read_does_not_take_the_others_with_it() -> N
     whole, broken = Part(slot=0), Part(slot=1)
     whole.request("login", 5 * MS)
     broken.request("login", 5 * MS)
-    report = broken.report(histograms=True)
+    report = broken.made(histograms=True)
     report.steps[0].latency = b"broken"
-    stats = merged([whole.report(histograms=True), report])
+    stats = merged([whole.report(histograms=True), native(report)])
     assert stats.counts("login").total == 2
     assert stats.latency("login").count == 1
 
@@ -191,7 +222,7 @@ def test_the_headline_is_the_test_steps_alone() -> None:
 
 def test_before_any_report_everything_is_empty() -> None:
     stats = WorkflowStats(make_plan())
-    assert stats.headline_counts() == StepCounts()
+    assert (stats.headline_counts().total, stats.headline_counts().errors) == (0, {})
     assert stats.latency("login").count == 0
     assert stats.headline_series() == []
     assert (stats.elapsed_s, stats.vus, stats.iterations) == (0.0, 0, 0)
@@ -232,14 +263,14 @@ def test_a_foreign_report_is_refused_and_changes_nothing() -> None:
     stats = WorkflowStats(make_plan())
     part = Part()
     part.request("login", 5 * MS)
-    report = part.report()
+    report = part.made()
     report.workflow = "Other"
-    with pytest.raises(InvariantError, match="Other"):
-        stats.apply(report)
+    with pytest.raises(ValueError, match="Other"):
+        stats.apply(encoded(report))
     part.request("unknown", 5 * MS)
-    with pytest.raises(InvariantError, match="unknown"):
+    with pytest.raises(ValueError, match="unknown"):
         stats.apply(part.report())
-    assert stats.headline_counts().total == 0
+    assert (stats.headline_counts().total, stats.parts, stats.version) == (0, 0, 0)
 
 
 @given(st.lists(latencies_ns, min_size=1, max_size=200))

@@ -6,19 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperscale._native import Report, shed_reports
-from hyperscale.stats.report import PartReport
 from hyperscale.stats.workflow import WorkflowStats
+from tests.lab.reports import encoded, read
 from tests.stats.parts import Part, make_plan
 
 MS = 1_000_000
-
-
-def encoded(report: PartReport) -> bytes:
-    return msgspec.msgpack.encode(report)
-
-
-def read(data: bytes) -> PartReport:
-    return msgspec.msgpack.decode(data, type=PartReport)
 
 
 def busy_part(seconds: int = 30) -> Part:
@@ -32,7 +24,7 @@ def busy_part(seconds: int = 30) -> Part:
 
 
 def test_an_encoded_report_holds_what_was_decoded() -> None:
-    made = busy_part().report()
+    made = busy_part().made()
     made.cpu_wait_s, made.series_s, made.rss_bytes = 1.5, 10, 2**40
     again = Report.decode(encoded(made))
     assert read(again.encode()) == made
@@ -42,19 +34,19 @@ def test_an_encoded_report_holds_what_was_decoded() -> None:
 
 
 def test_a_report_is_read_whatever_the_size_of_its_numbers() -> None:
-    made = Part().report()
+    made = Part().made()
     for number in (0, 127, 128, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**63):
         made.iterations = made.vus = number
         assert read(Report.decode(encoded(made)).encode()) == made
 
 
 def test_keys_of_a_newer_version_are_carried_on() -> None:
-    newer = msgspec.to_builtins(busy_part().report(), builtin_types=(bytes,))
+    newer = msgspec.to_builtins(busy_part().made(), builtin_types=(bytes,))
     newer["weather"] = {"nested": [1, 2.5, None, b"x", {"deep": "y" * 300}]}
     newer["steps"][0]["retried"] = 7
     data = msgspec.msgpack.encode(newer)
-    stats = WorkflowStats(make_plan(), parts=1)
-    stats.apply(data)
+    stats = WorkflowStats(make_plan())
+    stats.apply(data, parts=1)
     merged = stats.merged(slot=3, sequence=1)
     assert merged is not None
     for again in (
@@ -77,7 +69,7 @@ def test_bytes_that_are_no_report_are_refused(data: bytes) -> None:
 
 @given(st.data())
 def test_a_report_with_broken_bytes_is_refused_or_read_to_its_end(data: st.DataObject) -> None:
-    broken = bytearray(encoded(busy_part(3).report()))
+    broken = bytearray(encoded(busy_part(3).made()))
     for _ in range(data.draw(st.integers(1, 4))):
         broken[data.draw(st.integers(0, len(broken) - 1))] = data.draw(st.integers(0, 255))
     broken = broken[: data.draw(st.integers(len(broken) // 2, len(broken)))]
@@ -101,7 +93,7 @@ def test_a_report_with_broken_bytes_is_refused_or_read_to_its_end(data: st.DataO
     ],
 )
 def test_numbers_out_of_range_are_refused(changes: dict[str, object]) -> None:
-    made = {**msgspec.to_builtins(Part().report()), **changes}
+    made = {**msgspec.to_builtins(Part().made()), **changes}
     with pytest.raises(ValueError, match=r"range|expected"):
         Report.decode(msgspec.msgpack.encode(made))
 
@@ -112,12 +104,12 @@ def test_a_second_that_is_far_ahead_of_its_report_is_left_out() -> None:
     part.request("login", MS, at_s=4_000_000.0)
     part.elapsed_s = 2.0
     stats = WorkflowStats(make_plan())
-    stats.apply(encoded(part.report()))
+    stats.apply(encoded(part.made()))
     assert [value.total for value in stats.series("login")] == [0, 1]
 
 
 def test_detail_is_shed_until_reports_fit() -> None:
-    reports = [encoded(busy_part(400).report()), encoded(busy_part(10).report())]
+    reports = [encoded(busy_part(400).made()), encoded(busy_part(10).made())]
     whole = sum(map(len, reports))
     assert [read(data) for data in shed_reports(reports, whole)] == [read(d) for d in reports]
     sizes = []
@@ -140,7 +132,7 @@ def test_the_log_keeps_every_request_of_any_number_of_parts(parts: int, timed: i
     for second in range(600):
         part.request("login", MS, at_s=second + 0.5)
         part.request("pay", MS, at_s=second + 0.5)
-    bounded = read(Report.decode(encoded(part.report())).bounded_for_log(parts).encode())
+    bounded = read(Report.decode(encoded(part.made())).bounded_for_log(parts).encode())
     for step in bounded.steps:
         assert sum(point.total for point in step.series) == step.counts.total == 600
         with_histogram = [point for point in step.series if point.latency]

@@ -2,8 +2,8 @@ import pytest
 
 from hyperscale.plan import ThresholdPlan
 from hyperscale.plan.thresholds import thresholds_of
-from hyperscale.stats.merge import WorkflowStats
 from hyperscale.stats.thresholds import ABORT_AFTER_S, abort_verdict, judge_all
+from hyperscale.stats.workflow import WorkflowStats
 from tests.stats.parts import Part, make_plan
 
 MS = 1_000_000

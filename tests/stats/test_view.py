@@ -1,7 +1,7 @@
 import pytest
 
-from hyperscale.stats.merge import WorkflowStats
 from hyperscale.stats.view import LATENCY_REFRESH_S, LiveMeter
+from hyperscale.stats.workflow import WorkflowStats
 from tests.stats.parts import Part, make_plan
 
 MS = 1_000_000

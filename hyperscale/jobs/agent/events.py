@@ -28,7 +28,7 @@ from hyperscale.jobs.messages import (
 )
 from hyperscale.plan.status import PartStatus
 from hyperscale.sansio.core import Tick
-from hyperscale.stats.report import PartReport
+from hyperscale.stats.report import Report
 
 LeaderCommand = PreparePart | StartPart | StopPart | RenewLeases | ListAttempts | AcknowledgeResult
 CommandReply = PartCommandReply | RenewLeasesReply | ListAttemptsReply
@@ -72,7 +72,7 @@ class PlaceReported:
 
     attempt_id: AttemptId
     place: int
-    report: PartReport
+    report: Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class PlaceEnded:
     place: int
     status: PartStatus
     error: str | None = None
-    report: PartReport | None = None  # None: the executor died before its last report
+    report: Report | None = None  # None: the executor died before its last report
     provided: bytes = b""
     is_dead: bool = False  # the process died without fault of user code
 

@@ -2,7 +2,7 @@
 
 from hyperscale.jobs.agent.merge import POINTS_MAX, PartMerge
 from hyperscale.jobs.messages import PreparePart
-from hyperscale.stats.report import PartReport
+from hyperscale.stats.report import Report
 from hyperscale.stats.saturation import SaturationWatch
 
 STILL_S = 10.0
@@ -23,12 +23,12 @@ class AttemptStatistics:
         self.gap_s = 0.0
         """The longest time that a dead executor may have sent load after its last report."""
 
-    def add(self, place: int, report: PartReport, *, now_s: float) -> None:
+    def add(self, place: int, report: Report, *, now_s: float) -> None:
         """Merge a cumulative report of one executor."""
-        self._merge.offer(place, report)
+        self._merge.offer(report)
         self._saturation.observe(report)
         self._reported_s[place] = report.elapsed_s - self._offset_s
-        actions = sum(step.counts.total for step in report.steps)
+        actions = report.actions
         if self._actions.get(place) != actions:
             self._actions[place] = actions
             self._last_action_s = now_s
@@ -50,11 +50,11 @@ class AttemptStatistics:
     def was_saturated(self) -> bool:
         return self._saturation.was_saturated
 
-    def latest(self, *, now_s: float) -> PartReport | None:
+    def latest(self, *, now_s: float) -> bytes | None:
         """Return the next report for the job leader; None before the first one of an executor."""
         return self._merge.latest(now_s=now_s)
 
-    def whole(self, *, shared_by: int = 1) -> PartReport | None:
+    def whole(self, *, shared_by: int = 1) -> bytes | None:
         """Return everything; with fewer series points if `shared_by` reports share a message."""
         return self._merge.whole(points_max=POINTS_MAX // max(1, shared_by))
 

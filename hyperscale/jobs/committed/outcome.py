@@ -11,7 +11,7 @@ from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.state import Job, Part
 from hyperscale.jobs.leader.statistics import WorkflowStatistics, decode_report
 from hyperscale.stats.attempt_results import GapResult, SegmentResult, UsageResult
-from hyperscale.stats.merge import WorkflowStats
+from hyperscale.stats.workflow import WorkflowStats
 
 _DIGITS = 6
 

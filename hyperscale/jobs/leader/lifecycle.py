@@ -10,7 +10,7 @@ from hyperscale.jobs.leader.attempts import Assignment, Attempt, AttemptPhase
 from hyperscale.jobs.leader.core_requests import request_for_attempt, request_for_workflow
 from hyperscale.jobs.leader.events import LeaderEffect
 from hyperscale.jobs.leader.gaps import UnreportedLoad
-from hyperscale.jobs.leader.statistics import SERIES_PARTS_MAX, WorkflowStatistics
+from hyperscale.jobs.leader.statistics import WorkflowStatistics
 from hyperscale.jobs.leader.tables import LeaderTables
 from hyperscale.jobs.leader.worker_liveness import WorkerState
 from hyperscale.jobs.messages import AttemptId, PartPhase, PartProgress
@@ -88,15 +88,15 @@ class AttemptLifecycle:
         since_s = now_s - max(0, self._tables.took_over_ms - part.seen_ms) / 1000
         attempt.timeline.inherit(since_s=since_s)
         statistics = self._tables.job(job, now_s=now_s).statistics_of(job, attempt.id.workflow)
-        figures = statistics.figures(part.first_slot, part.attempt)
-        if figures is not None:
+        report = statistics.latest(part.first_slot, part.attempt)
+        if report is not None:
             attempt.timeline.inherit_report(
-                sent=figures.sent,
+                sent=report.sent,
                 iterations=part.iterations,
                 elapsed_s=part.elapsed_s,
                 reported_s=since_s,
             )
-            attempt.activity.report(figures.finished, now_s=now_s)
+            attempt.activity.report(report.finished, now_s=now_s)
 
     def attempt_of(self, job: Job, workflow: str, part: int, *, now_s: float) -> Attempt:
         """The open attempt of a part. A committed one that is not in the table was dispatched by
@@ -142,19 +142,17 @@ class AttemptLifecycle:
         progress = self._tables.job(job, now_s=now_s)
         statistics = progress.statistics_of(job, attempt.id.workflow)
         parts = len(job.workflows[attempt.id.workflow].parts)
-        figures = statistics.take(
-            reported.report, attempt=attempt.id.attempt, keeps_seconds=parts <= SERIES_PARTS_MAX
-        )
-        if figures is None:
+        report = statistics.take(reported.report, attempt=attempt.id.attempt, parts=parts)
+        if report is None:
             return
         is_first = attempt.timeline.reported_s is None
         attempt.timeline.report(
-            sent=figures.sent,
-            iterations=figures.iterations,
+            sent=report.sent,
+            iterations=report.iterations,
             elapsed_s=reported.elapsed_s,
             now_s=now_s,
         )
-        attempt.activity.report(figures.finished, now_s=now_s)
+        attempt.activity.report(report.finished, now_s=now_s)
         statistics.measured(attempt.timeline.rate / attempt.assignment.cores)
         if attempt.phase in _REPORTING:
             is_stopping = reported.phase is PartPhase.STOPPING

@@ -199,7 +199,7 @@ class AgentDriver:
     def feed(self, event: AgentEvent) -> None:
         """Hand one event to the core and perform its effects."""
         if isinstance(event, PlaceReported):
-            total = sum(step.counts.total for step in event.report.steps)
+            total = event.report.actions
             self._usage.note_actions(event.attempt_id, event.place, total)
         self._driver.feed(event)
 

@@ -5,7 +5,6 @@ use hyperscale_core::recorder::{self, Detail, Outcome};
 use hyperscale_core::report;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::exchange::Exchange;
 use crate::report::{CheckReport, MetricReport, Report};
@@ -125,41 +124,5 @@ impl Recorder {
         let detail = histograms.then_some(Detail { series_from, offset_s });
         lock(&self.shared).report_steps(&mut report, &names, detail).map_err(to_py)?;
         Ok(Report::of(report))
-    }
-
-    #[pyo3(signature = (histograms = false, series_from = None))]
-    fn snapshot<'py>(
-        &self,
-        py: Python<'py>,
-        histograms: bool,
-        series_from: Option<u32>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let recorder = lock(&self.shared);
-        let rows = PyList::empty(py);
-        for step in recorder.steps() {
-            let c = &step.counts;
-            let counts =
-                (c.total, c.ok, c.failed, c.cut, c.skipped, c.sent, c.bytes_sent, c.bytes_received);
-            let (latency, phases) = if histograms {
-                let phases = PyDict::new(py);
-                for (phase, histogram) in step.phases() {
-                    let encoded = histogram.encode().map_err(to_py)?;
-                    phases.set_item(phase.name(), PyBytes::new(py, &encoded))?;
-                }
-                let latency = step.latency.encode().map_err(to_py)?;
-                (Some(PyBytes::new(py, &latency)), Some(phases))
-            } else {
-                (None, None)
-            };
-            let series = PyList::empty(py);
-            if histograms {
-                for point in step.series(series_from.unwrap_or(0)).map_err(to_py)? {
-                    let latency = PyBytes::new(py, point.latency.as_deref().unwrap_or_default());
-                    series.append((point.second, point.total, point.failed, latency))?;
-                }
-            }
-            rows.append((counts, &c.status_codes, &c.errors, latency, phases, series))?;
-        }
-        Ok(rows)
     }
 }

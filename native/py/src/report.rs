@@ -268,6 +268,13 @@ impl Report {
         Self::of(bounded)
     }
 
+    fn shed(&self, bytes_max: usize) -> Self {
+        let mut reports = [(*self.inner).clone()];
+        report::shed(&mut reports, bytes_max);
+        let [shed] = reports;
+        Self::of(shed)
+    }
+
     #[getter]
     fn workflow(&self) -> &str {
         &self.inner.workflow
@@ -329,6 +336,11 @@ impl Report {
     }
 
     #[getter]
+    fn actions(&self) -> u64 {
+        self.inner.actions()
+    }
+
+    #[getter]
     fn finished(&self) -> u64 {
         self.inner.finished()
     }
@@ -353,7 +365,7 @@ pub fn shed_reports<'py>(
 ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
     let decoded = reports.iter().map(|data| report::Report::decode(data));
     let decoded: Result<Vec<_>, _> = decoded.collect();
-    let shed = report::shed(decoded.map_err(|error| refused(&error))?, bytes_max);
+    let shed = report::shed(&mut decoded.map_err(|error| refused(&error))?, bytes_max);
     Ok(shed.iter().map(|data| PyBytes::new(py, data)).collect())
 }
 
@@ -400,15 +412,9 @@ impl ReportMerge {
 #[pymethods]
 impl ReportMerge {
     #[new]
-    #[pyo3(signature = (workflow, steps, *, headline = Vec::new(), checks = Vec::new(), parts = None))]
-    fn new(
-        workflow: &str,
-        steps: Vec<String>,
-        headline: Vec<String>,
-        checks: Vec<String>,
-        parts: Option<usize>,
-    ) -> Self {
-        let merge = Merge::of_workflow(workflow, &steps, parts);
+    #[pyo3(signature = (workflow, steps, *, headline = Vec::new(), checks = Vec::new()))]
+    fn new(workflow: &str, steps: Vec<String>, headline: Vec<String>, checks: Vec<String>) -> Self {
+        let merge = Merge::of_workflow(workflow, &steps);
         let headline = headline.iter().filter_map(|step| merge.place(step)).collect();
         Self::of(merge, headline, checks)
     }
@@ -419,17 +425,18 @@ impl ReportMerge {
         Self::of(Merge::of_part(workflow, recent_s, histograms_max), Vec::new(), Vec::new())
     }
 
-    #[pyo3(signature = (report, *, attempt = 0))]
+    #[pyo3(signature = (report, *, attempt = 0, parts = None))]
     fn apply<'py>(
         &mut self,
         report: &Bound<'py, PyAny>,
         attempt: u32,
+        parts: Option<usize>,
     ) -> PyResult<Option<Bound<'py, Report>>> {
         let report = match report.downcast::<Report>() {
             Ok(report) => report.clone(),
             Err(_) => Bound::new(report.py(), Report::decode(report.extract()?)?)?,
         };
-        let is_newer = self.merge.apply(&report.get().inner, attempt);
+        let is_newer = self.merge.apply(&report.get().inner, attempt, parts);
         Ok(is_newer.map_err(|error| refused(&error))?.then_some(report))
     }
 
@@ -555,6 +562,10 @@ impl ReportMerge {
 
     fn retell(&mut self) {
         self.merge.retell();
+    }
+
+    fn latest(&self, slot: u32, attempt: u32) -> Option<Report> {
+        self.merge.latest(slot, attempt).map(|inner| Report { inner: Arc::clone(inner) })
     }
 
     fn checkpoint<'py>(&self, py: Python<'py>, slot: u32, attempt: u32) -> Bound<'py, PyBytes> {

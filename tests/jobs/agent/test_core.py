@@ -25,6 +25,7 @@ from tests.jobs.agent.world import (
     start,
     stop,
 )
+from tests.lab.reports import read
 
 
 def test_an_attempt_goes_from_its_command_to_its_result() -> None:
@@ -40,12 +41,12 @@ def test_an_attempt_goes_from_its_command_to_its_result() -> None:
     world.report(attempt_id(), 1, 5)
     world.wait(0.6)
     (progress,) = world.sent(ReportProgress)[:1]
-    assert progress.parts[0].report.steps[0].counts.total == 15
+    assert read(progress.parts[0].report).steps[0].counts.total == 15
     world.end(provided=b"p")
     result = world.result()
     assert result.status is PartStatus.COMPLETED
     assert result.report is not None
-    assert result.report.steps[0].counts.total == 15
+    assert read(result.report).steps[0].counts.total == 15
     assert result.provided == [b"p", b"p"]
     assert world.agent.free_cores == 4
     world.command(ack())
@@ -133,7 +134,7 @@ def test_requests_of_setup_hooks_are_in_the_result_of_a_failed_preparation(
     assert (result.status, result.is_retryable) == (PartStatus.FAILED, is_retryable)
     assert result.error == "Load.warm failed (hint: see its output)"
     assert result.report is not None
-    assert result.report.steps[0].counts.sent == 20
+    assert read(result.report).steps[0].counts.sent == 20
     assert (result.elapsed_s, result.unheard_s) == (0.0, 0.0)
     assert world.agent.free_cores == 4
     world.command(ack())
@@ -154,13 +155,14 @@ def test_a_long_error_is_cut_to_fit_into_a_message() -> None:
 def test_a_part_that_provides_too_much_context_fails_without_a_retry() -> None:
     world = AgentWorld()
     world.runs(cores=2)
+    world.report(attempt_id(), 1, 10)
     world.end(provided=b"x" * 40_000, report=report(10))
     result = world.result()
     assert (result.status, result.is_retryable) == (PartStatus.FAILED, False)
     assert "80,000 bytes of context" in (result.error or "")
     assert result.provided == []
     assert result.report is not None
-    assert result.report.steps[0].counts.total == 20
+    assert read(result.report).steps[0].counts.total == 20
     assert world.disk[attempt_id()] == result
 
 

@@ -23,6 +23,7 @@ from hyperscale.jobs.messages import (
     ReportProgressReply,
 )
 from tests.jobs.agent.world import AgentWorld, attempt_id, list_attempts
+from tests.lab.reports import read
 
 
 def _reply(world: AgentWorld, taken: ReportProgressReply | None, *, to: str = "m1") -> None:
@@ -105,13 +106,13 @@ def test_attempts_of_a_group_share_one_message_with_separate_sequences() -> None
     _reply(world, ReportProgressReply())
     world.wait(0.6)
     last = world.sent(ReportProgress)[-1]
-    assert {part.run: part.report.steps[0].counts.total for part in last.parts} == {
+    assert {part.run: read(part.report).steps[0].counts.total for part in last.parts} == {
         attempt_id(): 3,
         other: 4,
     }
     assert (last.cpu, last.memory) == (0.5, 0.25)
     sequences = [
-        part.report.sequence
+        read(part.report).sequence
         for progress in world.sent(ReportProgress)
         for part in progress.parts
         if part.run == other
@@ -126,7 +127,7 @@ def test_elapsed_time_is_that_of_the_attempt_and_the_report_that_of_the_workflow
     world.wait(0.1)
     (part,) = world.sent(ReportProgress)[-1].parts
     assert part.elapsed_s == 5.0
-    assert part.report.elapsed_s == 25.0
+    assert read(part.report).elapsed_s == 25.0
 
 
 def test_a_part_with_long_actions_asks_for_more_time() -> None:
@@ -154,7 +155,7 @@ def test_a_new_leader_gets_phase_cores_and_statistics_of_every_attempt() -> None
     (view,) = here.parts
     assert (view.run, view.phase, view.cores) == (attempt_id(), PartPhase.RUNNING, 2)
     assert view.report is not None
-    assert view.report.steps[0].counts.total == 3
+    assert read(view.report).steps[0].counts.total == 3
 
 
 def test_output_is_forwarded_with_its_slot_and_limited_by_a_rate() -> None:

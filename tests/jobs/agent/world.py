@@ -45,7 +45,8 @@ from hyperscale.jobs.messages import (
 from hyperscale.plan import WorkflowPlan
 from hyperscale.plan.status import PartStatus
 from hyperscale.sansio.core import Tick
-from hyperscale.stats.report import PartReport, StepCounts, StepReport
+from hyperscale.stats.report import Report
+from tests.lab.reports import PartReport, StepCounts, StepReport, native
 
 BUNDLE = "a" * 64
 PLAN = WorkflowPlan(name="Load", vus=10, duration_s=60.0, timeout_s=30.0)
@@ -98,8 +99,8 @@ def ack(attempt: AttemptId | None = None, *, term: int = 1) -> AcknowledgeResult
     return AcknowledgeResult(run=attempt or attempt_id(), group=1, term=term)
 
 
-def report(total: int, *, slot: int = 0, sequence: int = 1, elapsed_s: float = 1.0) -> PartReport:
-    return PartReport(
+def report(total: int, *, slot: int = 0, sequence: int = 1, elapsed_s: float = 1.0) -> Report:
+    made = PartReport(
         workflow="Load",
         slot=slot,
         sequence=sequence,
@@ -108,6 +109,7 @@ def report(total: int, *, slot: int = 0, sequence: int = 1, elapsed_s: float = 1
         iterations=total,
         steps=[StepReport(name="hit", counts=StepCounts(total=total, ok=total, sent=total))],
     )
+    return native(made)
 
 
 class AgentWorld:

@@ -38,6 +38,7 @@ from tests.lab.job_leader import (
     worker,
 )
 from tests.lab.loops import run
+from tests.lab.reports import read
 from tests.lab.waiting import until_async
 
 
@@ -56,7 +57,7 @@ def test_the_result_of_a_completed_part_is_exact(tmp_path: Path, target: Target)
             assert len(finished.provided) == 2
             assert [decode_provided(each).slot for each in finished.provided] == [0, 1]
             progress = leader.said(ReportProgress)
-            totals = [each.parts[0].report.steps[0].counts.total for each in progress]
+            totals = [read(each.parts[0].report).steps[0].counts.total for each in progress]
             assert totals == sorted(totals)
             assert len(totals) >= 2
             (fetched,) = leader.fetches
@@ -190,7 +191,7 @@ def test_a_higher_attempt_takes_the_cores_of_the_older_one(tmp_path: Path, targe
             assert done.status is PartStatus.COMPLETED
             assert 0.9 < done.elapsed_s < 30.0
             assert done.report is not None
-            assert done.report.elapsed_s >= 60.0
+            assert read(done.report).elapsed_s >= 60.0
             assert total(old) + total(done) == await is_quiet(target)
 
     run(work)
@@ -308,7 +309,9 @@ def test_the_result_of_a_dead_executor_holds_its_last_report(
         async with worker(tmp_path, cores=2) as node, stand_in_leader() as leader:
             await leader.meet(node.address)
             await leader.run(code, cores=2)
-            await leader.hears(ReportProgress, lambda each: each.parts[0].report.iterations > 10)
+            await leader.hears(
+                ReportProgress, lambda each: read(each.parts[0].report).iterations > 10
+            )
             (tmp_path / "die").touch()
             finished = await leader.hears(DeliverResult)
             assert finished.status is PartStatus.FAILED

@@ -29,6 +29,7 @@ from hyperscale.wire.roles import Role
 from tests.lab.job_leader import StandInLeader, is_quiet, load
 from tests.lab.loops import run
 from tests.lab.ports import free_port
+from tests.lab.reports import read
 from tests.lab.waiting import until_async
 
 
@@ -102,7 +103,7 @@ def test_a_worker_connects_to_its_leader_and_members_see_its_free_cores(
                 finished = await leader.hears(DeliverResult)
                 assert finished.status is PartStatus.COMPLETED
                 assert finished.report is not None
-                assert finished.report.steps[0].counts.sent == await is_quiet(target)
+                assert read(finished.report).steps[0].counts.sent == await is_quiet(target)
                 leader.acknowledge(run)
                 await until_async(lambda: service.worker is not None and service.worker.free == 2)
                 assert leader.said(AnnounceCores)[-1].incarnation > 0

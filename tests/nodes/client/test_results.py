@@ -7,7 +7,7 @@ from hyperscale.client.package import package_classes
 from hyperscale.client.results import result_of_end
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.outcome import JobEnd, WorkflowEnd
-from hyperscale.stats.merge import WorkflowStats
+from hyperscale.stats.workflow import WorkflowStats
 from hyperscale.testing import URL, HTTPResponse
 
 

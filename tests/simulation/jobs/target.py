@@ -17,7 +17,8 @@ from hyperscale.jobs.agent.events import (
 )
 from hyperscale.jobs.messages import AttemptId, PreparePart
 from hyperscale.plan.status import PartStatus
-from hyperscale.stats.report import PartReport, StepCounts, StepReport
+from hyperscale.stats.report import Report
+from tests.lab.reports import PartReport, StepCounts, StepReport, native
 
 if TYPE_CHECKING:
     from tests.simulation.kernel import Host, World
@@ -176,11 +177,11 @@ class Executor:
     def sent(self) -> int:
         return int(RATE * self._running_s() + 1e-6)
 
-    def report(self) -> PartReport:
+    def report(self) -> Report:
         self.sequence += 1
         sent = self.sent()
         counts = StepCounts(total=sent, ok=sent, sent=sent)
-        return PartReport(
+        made = PartReport(
             workflow=self.run.workflow,
             slot=self.slot[2],
             sequence=self.sequence,
@@ -191,6 +192,7 @@ class Executor:
             # Which attempt this was, so that a result can be told from another's.
             rss_bytes=self.run.attempt,
         )
+        return native(made)
 
     def _report(self) -> None:
         if self.is_over or not self.is_here:

@@ -63,7 +63,7 @@ pub struct MetricTotal {
 #[derive(Debug)]
 enum Kind {
     /// The merge of a workflow's parts. It takes the steps of the plan.
-    Workflow { budget: Option<Budget> },
+    Workflow,
     /// The merge of a part's executors. It takes any step, keeps the newest `recent_s` seconds
     /// open, and merges the histograms of older ones if there are at most `histograms_max`.
     Part { recent_s: u32, histograms_max: usize },
@@ -154,15 +154,15 @@ pub struct Merge {
     /// The worst loop lag since the last merged report.
     loop_lag_s: f64,
     headline: Vec<SeriesValue>,
+    /// How many points of an attempt are kept for `last_report`, if any.
+    history: Option<Budget>,
 }
 
 impl Merge {
-    /// The merge of a workflow's parts. With `parts`, how many there are, the seconds of each
-    /// attempt are kept for `last_report`.
+    /// The merge of a workflow's parts.
     #[must_use]
-    pub fn of_workflow(workflow: &str, steps: &[String], parts: Option<usize>) -> Self {
-        let budget = parts.map(|parts| Budget::of(parts, steps.len()));
-        let mut made = Self::new(workflow, Kind::Workflow { budget });
+    pub fn of_workflow(workflow: &str, steps: &[String]) -> Self {
+        let mut made = Self::new(workflow, Kind::Workflow);
         for name in steps {
             made.add_step(name);
         }
@@ -188,6 +188,7 @@ impl Merge {
             closed_at_s: None,
             loop_lag_s: 0.0,
             headline: Vec::new(),
+            history: None,
         }
     }
 
@@ -218,18 +219,26 @@ impl Merge {
     // -- feeding
 
     /// Merges one report of one attempt. False if the report is not newer than the last one of
-    /// its attempt; its histograms and seconds are then taken if they are new.
+    /// its attempt; its histograms and seconds are then taken if they are new. With `parts`, how
+    /// many the workflow has, the seconds of each attempt are kept for `last_report`.
     ///
     /// # Errors
     /// A report of another workflow or of steps that the plan does not have changes nothing.
-    pub fn apply(&mut self, report: &Arc<Report>, attempt: u32) -> Result<bool, MergeError> {
+    pub fn apply(
+        &mut self,
+        report: &Arc<Report>,
+        attempt: u32,
+        parts: Option<usize>,
+    ) -> Result<bool, MergeError> {
         let places = self.places_of(report)?;
         let key = (report.slot, attempt);
         let (index, is_newer_report) = match self.keys.get(&key) {
             Some(&index) => (index, self.replace_latest(index, report, &places)),
             None => (self.add_part(key, report, &places), true),
         };
-        self.keep(index, report, &places, is_newer_report);
+        let history = parts.map(|parts| Budget::of(parts, self.steps.len()));
+        self.history = history.or(self.history);
+        self.keep(index, report, &places, history.filter(|_| is_newer_report));
         self.series_s = self.series_s.max(report.series_s);
         self.loop_lag_s = self.loop_lag_s.max(report.loop_lag_s);
         self.version += 1;
@@ -249,7 +258,7 @@ impl Merge {
             let place = match (self.place(&step.name), &self.kind) {
                 (Some(place), _) => place,
                 (None, Kind::Part { .. }) => self.add_step(&step.name),
-                (None, Kind::Workflow { .. }) => {
+                (None, Kind::Workflow) => {
                     return Err(MergeError::Step {
                         workflow: self.workflow.to_string(),
                         step: step.name.to_string(),
@@ -298,7 +307,7 @@ impl Merge {
     }
 
     /// Keeps the histograms and seconds of a report.
-    fn keep(&mut self, index: u32, report: &Report, places: &[usize], is_newer_report: bool) {
+    fn keep(&mut self, index: u32, report: &Report, places: &[usize], history: Option<Budget>) {
         let Some(part) = self.parts.get_mut(index as usize) else { return };
         let sequence = report.sequence;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
@@ -325,8 +334,8 @@ impl Merge {
             let end = reported.series.partition_point(|point| point.second <= last_s);
             let series = reported.series.get(..end).unwrap_or_default();
             step.series.offer(index, series);
-            if let (Kind::Workflow { budget: Some(budget) }, true) = (&self.kind, is_newer_report) {
-                kept.history.offer(series, report.series_s, *budget);
+            if let Some(budget) = history {
+                kept.history.offer(series, report.series_s, budget);
             }
             if reported.latency.is_some() || !reported.series.is_empty() {
                 part.series_until_s = part.series_until_s.max(report.elapsed_s);
@@ -340,7 +349,7 @@ impl Merge {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     fn close_seconds(&mut self, report: &Report) {
         match self.kind {
-            Kind::Workflow { .. } => {
+            Kind::Workflow => {
                 // Once a second is enough; looking at all parts for each report is not.
                 let at_s = report.elapsed_s as u32;
                 if self.closed_at_s.is_some_and(|closed_s| at_s <= closed_s) {
@@ -711,6 +720,12 @@ impl Merge {
 
     // -- one attempt
 
+    /// The latest report of an attempt, as it came.
+    #[must_use]
+    pub fn latest(&self, slot: u32, attempt: u32) -> Option<&Arc<Report>> {
+        Some(&self.parts.get(*self.keys.get(&(slot, attempt))? as usize)?.latest)
+    }
+
     /// The latest report of an attempt with its latest histograms, without phases and seconds.
     #[must_use]
     pub fn checkpoint(&self, slot: u32, attempt: u32) -> Option<Report> {
@@ -723,11 +738,9 @@ impl Merge {
         let mut series_s = 1;
         let mut report = self.attempt_report(slot, attempt, |part, place| {
             let mut series: Vec<Point> = Vec::new();
-            if let (Kind::Workflow { budget: Some(budget) }, Some(step)) =
-                (&self.kind, part.steps.get(place))
-            {
+            if let (Some(budget), Some(step)) = (self.history, part.steps.get(place)) {
                 let width_s;
-                (series, width_s) = step.history.points(*budget);
+                (series, width_s) = step.history.points(budget);
                 series_s = series_s.max(width_s);
             }
             (part.phases(place).cloned(), series)

@@ -193,11 +193,16 @@ impl Report {
             .fold(0, |sum, step| u64::wrapping_add(sum, step.counts.sent.max(step.counts.total)))
     }
 
+    /// Finished steps.
+    #[must_use]
+    pub fn actions(&self) -> u64 {
+        self.steps.iter().map(|step| step.counts.total).fold(0, u64::wrapping_add)
+    }
+
     /// Finished steps and iterations: the measure of progress.
     #[must_use]
     pub fn finished(&self) -> u64 {
-        let steps = self.steps.iter().map(|step| step.counts.total);
-        steps.fold(self.iterations, u64::wrapping_add)
+        self.actions().wrapping_add(self.iterations)
     }
 }
 

@@ -78,8 +78,7 @@ const SHEDDING: [Shed; 7] = [
 
 /// Takes detail out of the reports until they have at most `bytes_max` together, or nothing but
 /// counts is left. Returns them encoded.
-#[must_use]
-pub fn shed(mut reports: Vec<Report>, bytes_max: usize) -> Vec<Vec<u8>> {
+pub fn shed(reports: &mut [Report], bytes_max: usize) -> Vec<Vec<u8>> {
     let mut encoded: Vec<Vec<u8>> = reports.iter().map(Report::encode).collect();
     for detail in SHEDDING {
         if encoded.iter().map(Vec::len).sum::<usize>() <= bytes_max {
