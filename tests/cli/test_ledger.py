@@ -55,14 +55,14 @@ def test_status_shows_groups_and_roles(ask: Any) -> None:
     head, *rows = done.stdout.splitlines()
     assert " ".join(head.split()) == "GROUP ROLE TERM LEADER COMMIT APPLIED LAG LOG VOTERS"
     assert [row.split()[:2] for row in rows[:2]] == [["0", "leader"], ["1", "leader"]]
-    told = json.loads(ask("ledger", "status", "--json").stdout)
-    assert [row["voters"] for row in told["replicas"]] == [["m0"], ["m0"]]
+    reply = json.loads(ask("ledger", "status", "--json").stdout)
+    assert [row["voters"] for row in reply["replicas"]] == [["m0"], ["m0"]]
 
 
 def test_groups_shows_nodes_and_key_slots(ask: Any) -> None:
-    told = json.loads(ask("ledger", "groups", "--json").stdout)
-    assert [row["name"] for row in told["nodes"]] == ["m0"]
-    assert sum(row["slots"] for row in told["groups"]) == 1024
+    reply = json.loads(ask("ledger", "groups", "--json").stdout)
+    assert [row["name"] for row in reply["nodes"]] == ["m0"]
+    assert sum(row["slots"] for row in reply["groups"]) == 1024
     assert re.search(r"^1 +active +1024 +m0 +m0", ask("ledger", "groups").stdout, re.MULTILINE)
 
 
@@ -96,7 +96,7 @@ def test_members_are_changed_or_refused_with_a_reason(ask: Any) -> None:
     assert ask("ledger", "members", "add", "m0").stdout == "m0 takes part already\n"
     assert ask("ledger", "members", "promote", "m0").code == 0
     assert ask("ledger", "members", "promote", "m0", "--group", "1").code == 0
-    for words, said in (
+    for words, message in (
         (("ledger", "members", "add", "m7"), "a node joins by itself"),
         (("ledger", "members", "remove", "m7"), "its nodes are m0"),
         (("ledger", "members", "remove", "m0"), "m0 is alive"),
@@ -105,12 +105,12 @@ def test_members_are_changed_or_refused_with_a_reason(ask: Any) -> None:
     ):
         done = ask(*words)
         assert done.code == 3
-        assert said in done.stderr, done.stderr
+        assert message in done.stderr, done.stderr
         assert "Traceback" not in done.stderr
 
 
 def test_invalid_input_is_refused(ask: Any, tmp_path: Path) -> None:
-    for words, said in (
+    for words, message in (
         (("ledger", "history", "no-job"), "'no-job' is not a job id"),
         (("ledger", "history", "--since", "soon"), "neither a duration nor a time"),
         (("ledger", "history", "--limit", "0"), "--limit: 0"),
@@ -118,13 +118,13 @@ def test_invalid_input_is_refused(ask: Any, tmp_path: Path) -> None:
     ):
         done = ask(*words)
         assert done.code == 2, done.stderr
-        assert said in done.stderr
+        assert message in done.stderr
     missing = ask("ledger", "history", "dc1.1-nosuchjob")
     assert missing.code == 3
     assert "the ledger has no events of job" in missing.stderr
-    nobody = command("ledger", "status", "--connect", "127.0.0.1:1", cwd=tmp_path)
-    assert nobody.code == 3
-    assert "is a node running there?" in nobody.stderr
+    unreachable = command("ledger", "status", "--connect", "127.0.0.1:1", cwd=tmp_path)
+    assert unreachable.code == 3
+    assert "is a node running there?" in unreachable.stderr
     assert command("ledger", cwd=tmp_path).code == 0  # its help
 
 

@@ -218,8 +218,8 @@ def test_members_lists_all_nodes_as_a_table_and_as_json(tmp_path: Path) -> None:
             assert rows["w0"][1:4] == ["worker", "alive", nodes[1].address]
             assert rows[node.name][4] == "self"
             assert "2 of 2 alive in hyperscale/default" in table.stdout
-        told = run("members", "--connect", nodes[0].address, "--json", cwd=tmp_path)
-        members = {row["node"]: row for row in json.loads(told.stdout)["members"]}
+        listed = run("members", "--connect", nodes[0].address, "--json", cwd=tmp_path)
+        members = {row["node"]: row for row in json.loads(listed.stdout)["members"]}
         assert members["w0"]["metadata"]["cores"] >= 1
         assert members["w0"]["metadata"]["http"] == nodes[1].http.removeprefix("http://")
         assert members["m0"]["is_self"]

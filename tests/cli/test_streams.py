@@ -81,7 +81,7 @@ def test_results_that_cannot_be_written_to_stdout_are_an_error_not_a_crash(
     write(tmp_path / "shop.py", SHOP.format(url=target.url))
     arguments = "run shop.py --ui none --out out --json -"
     code, _, stderr = in_shell(arguments, ">/dev/full", cwd=tmp_path)
-    said = "hyperscale: --json -: cannot write the results: No space left on device\n"
-    assert (code, stderr) == (3, said)
+    message = "hyperscale: --json -: cannot write the results: No space left on device\n"
+    assert (code, stderr) == (3, message)
     assert results(tmp_path / "out" / "results.json")["status"] == "completed"
     assert in_shell(arguments, "| true", cwd=tmp_path)[0::2] == (0, "")
