@@ -3,6 +3,7 @@
 import importlib
 import sys
 
+OTHERS = ("previous",)  # needs PREVIOUS=DIR, the checkout to compare with
 ALL = (
     "startup",
     "memory",
@@ -19,9 +20,10 @@ ALL = (
 
 def main() -> None:
     names = sys.argv[1:] or ALL
-    unknown = [name for name in names if name not in ALL]
+    known = (*ALL, *OTHERS)
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise SystemExit(f"no benchmark {unknown[0]!r}; there are {', '.join(ALL)}")
+        raise SystemExit(f"no benchmark {unknown[0]!r}; there are {', '.join(known)}")
     for name in names:
         print(f"== {name}", flush=True)
         importlib.import_module(f"benchmarks.{name}").main()

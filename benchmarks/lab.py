@@ -32,6 +32,25 @@ PEERS = ROOT / ".venv-bench" / "bin"
 NOTE = os.environ.get("BENCH_NOTE", "")
 """What else should be said about the machine."""
 
+
+@dataclass(frozen=True)
+class Build:
+    """A checkout that was built with `make build`."""
+
+    name: str
+    root: Path
+
+    @property
+    def python(self) -> Path:
+        return self.root / ".venv" / "bin" / "python"
+
+    @property
+    def hyperscale(self) -> Path:
+        return self.root / ".venv" / "bin" / "hyperscale"
+
+
+THIS_BUILD = Build("this build", ROOT)
+
 SERVER_CPU, LOAD_CPU = (0, 0) if (os.cpu_count() or 1) < 2 else (1, 0)
 
 
@@ -151,9 +170,11 @@ def cpu_s(pid: int) -> float:
 
 
 @contextmanager
-def cluster(folder: Path, *options: str, cpu: int | None = None) -> Iterator[ClusterFile]:
+def cluster(
+    folder: Path, *options: str, cpu: int | None = None, build: Build = THIS_BUILD
+) -> Iterator[ClusterFile]:
     """A cluster of real processes, as `hyperscale cluster up` starts it, once it is ready."""
-    command = [str(HYPERSCALE), "cluster", "up", "--dir", str(folder), *options]
+    command = [str(build.hyperscale), "cluster", "up", "--dir", str(folder), *options]
     if cpu is not None:
         command = ["taskset", "-c", str(cpu), *command]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)

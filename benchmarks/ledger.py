@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lab import HYPERSCALE, NOTE, ROOT, cpu_s, free_port, median, save
+from benchmarks.lab import NOTE, ROOT, THIS_BUILD, Build, cpu_s, free_port, median, save
 
 ROUNDS = int(os.environ.get("BENCH_LEDGER_ROUNDS", "3"))
 SECONDS = float(os.environ.get("BENCH_LEDGER_S", "10"))
@@ -92,14 +91,14 @@ def wait_for(what: str, condition: Callable[[], Any], within_s: float = 60) -> A
 
 
 @contextmanager
-def hyperscale_tier(folder: Path) -> Iterator[Tier]:
+def hyperscale_tier(folder: Path, build: Build = THIS_BUILD) -> Iterator[Tier]:
     ports = [free_port() for _ in range(NODES)]
     seeds = [word for port in ports for word in ("--seed", f"127.0.0.1:{port}")]
     with ExitStack() as stack:
         nodes = []
         for number, port in enumerate(ports):
             command = [
-                *(HYPERSCALE, "manager", "--node-id", f"m{number}", "--port", str(port)),
+                *(build.hyperscale, "manager", "--node-id", f"m{number}", "--port", str(port)),
                 *("--http-port", "0", "--founders", str(NODES), *seeds),
                 *("--data-dir", folder / f"m{number}", "--log-level", "warning"),
             ]
@@ -108,7 +107,7 @@ def hyperscale_tier(folder: Path) -> Iterator[Tier]:
 
         def leader() -> str:
             told = subprocess.run(
-                [HYPERSCALE, "ledger", "status", "--connect", address, "--json"],
+                [build.hyperscale, "ledger", "status", "--connect", address, "--json"],
                 capture_output=True,
                 text=True,
                 check=False,
@@ -124,8 +123,8 @@ def hyperscale_tier(folder: Path) -> Iterator[Tier]:
         name = wait_for("a leader", leader)
         where = f"127.0.0.1:{ports[int(name.removeprefix('m'))]}"
         client = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.ledger_client", where, str(GROUP), str(SECONDS)],
-            cwd=ROOT,
+            [build.python, "-m", "benchmarks.ledger_client", where, str(GROUP), str(SECONDS)],
+            cwd=build.root,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
