@@ -3,8 +3,8 @@
     python -m hyperscale.execution.executor CONTROL_FD PARENT_PID [CORE]
 
 Started by `process.ExecutorProcess` as the leader of its own session. It speaks the protocol
-over the socket it was given and runs one part after another. Its life is tied to its parent
-before anything else happens; everything that takes time to import comes after that.
+over the socket it was given and runs one slot after another. Before anything else it makes sure
+that it dies with its parent; slow imports come after that.
 """
 
 from hyperscale._native import guard_process  # isort: skip - the guard comes before every other import

@@ -1,7 +1,7 @@
-"""How each hook is called: decided once per part, so that the loop decides nothing.
+"""How each hook is called, computed once per slot so that the loop computes nothing.
 
-Turns the hooks of a blueprint into `HookCall`s with their arguments, dependencies and place in
-the recorder worked out. Pure: runs no user code, knows no loop and no clock.
+`compile_calls` turns the hooks of a blueprint into `HookCall`s with their arguments, dependencies
+and places in the recorder. Pure: runs no user code, has no loop and no clock.
 """
 
 import copy
@@ -70,7 +70,7 @@ class HookCall:
         self.is_plain = not (self.from_results or self.from_context or self.fresh or self.fixed)
 
     def arguments(self, instance: Workflow, results: list[Any]) -> dict[str, Any]:
-        """The keywords of one call, made for it alone."""
+        """Return the keyword arguments of one call."""
         kwargs: dict[str, Any] = dict(self.fixed)
         for name, default in self.fresh:
             kwargs[name] = copy.deepcopy(default)
@@ -104,7 +104,7 @@ class StepProgram:
 
 
 def compile_calls(blueprint: Blueprint) -> StepProgram:
-    """The program of a workflow; indexes are those of its recorder."""
+    """Compile the hooks of a workflow; indexes are those of its recorder."""
     index = {name: place for place, name in enumerate(blueprint.recorded)}
     hooks = [hook for layer in blueprint.layers for hook in layer]
     after = {hook.name: hook.after for hook in hooks}
@@ -119,14 +119,14 @@ def compile_calls(blueprint: Blueprint) -> StepProgram:
         )
 
     def lone(hook: Hook) -> HookCall:
-        """Setup and teardown run outside of iterations: no results to take."""
+        """Compile a setup or teardown hook; there are no results of steps to pass."""
         scope = StepScope(index[hook.name], hook.sees_body)
         return HookCall(hook, index=index[hook.name], needs=0, scope=scope, from_results={})
 
     def judge(place: int, hook: Hook) -> HookCall:
-        """Checks and metrics have no place in the recorder: their index is into tallies.
+        """Compile a check or metric; its index is its place in the tallies, not in the recorder.
 
-        Traffic they should cause is counted for the last step they look at.
+        Requests that it makes are counted for the last step whose result it takes.
         """
         owner = index[hook.after[-1]] if hook.after else 0
         return HookCall(
@@ -150,10 +150,10 @@ def compile_calls(blueprint: Blueprint) -> StepProgram:
 
 
 def is_once(blueprint: Blueprint) -> bool:
-    """Whether each virtual user goes through the steps a single time.
+    """Return True if each virtual user runs the steps a single time.
 
-    A workflow without test steps prepares or clears up; looping that for its duration is
-    what nobody means. With `iterations` it loops as often as that says.
+    A workflow without test steps prepares or cleans up, so it does not loop for its duration
+    unless `iterations` says how often.
     """
     return not blueprint.plan.is_test and blueprint.plan.iterations is None
 
@@ -171,7 +171,7 @@ def _results(hook: Hook, known: Iterable[str], index: Mapping[str, int]) -> dict
 
 
 def _changeable_defaults(hook: Hook) -> tuple[tuple[str, object], ...]:
-    """Plain dicts, lists and sets among the defaults. Setup and teardown run once: as written."""
+    """Return the defaults that a call could change; setup and teardown hooks run only once."""
     if hook.kind in (StepKind.SETUP, StepKind.TEARDOWN):
         return ()
     return tuple(
@@ -184,9 +184,9 @@ def _changeable_defaults(hook: Hook) -> tuple[tuple[str, object], ...]:
 def _with_defaults(
     function: Callable[..., Any], values: Mapping[str, object]
 ) -> Callable[..., Any] | None:
-    """The function with `values` as the defaults of those parameters; None if that cannot be.
+    """Return the function with `values` as the defaults of those parameters; None if impossible.
 
-    A call without keywords is the cheapest there is, and a step's request parts never change.
+    A call without keyword arguments is the cheapest, and a step's request parts never change.
     """
     if not values:
         return function
@@ -218,9 +218,9 @@ def _with_defaults(
 
 
 def _reads_responses(cls: type[Workflow]) -> bool:
-    """Whether code of the class, or of its module, can read `self.<step>.response`.
+    """Return True if code of the class, or of its module, may read `self.<step>.response`.
 
-    Keeping every user's last results only in case would hold their bodies in memory.
+    Only then are the last results of every user kept: they hold response bodies in memory.
     """
     holders: list[type | ModuleType] = [c for c in cls.__mro__ if c not in (Workflow, object)]
     holders += [m for c in list(holders) if (m := sys.modules.get(c.__module__)) is not None]

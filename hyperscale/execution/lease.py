@@ -1,11 +1,11 @@
-"""The lease of an executor: after its deadline nothing more is sent, whoever is frozen.
+"""The lease of an executor: after its deadline the executor sends nothing more.
 
 The kernel keeps the deadline (a timer on CLOCK_BOOTTIME, which also counts while the machine
-sleeps) and tells by a signal. A process that was stopped meanwhile gets its pending signals
-before anything else when it goes on, and Python runs the handler before the next call of any
-function: nothing leaves in between. A process that does not end its load then, because code
-holds it or because it is still stopped, is killed by a second timer, for which the kernel
-needs nobody's help: its connections end before anyone else may open as many.
+sleeps) and sends a signal. A process that was stopped gets its pending signals before anything else
+when it continues, and Python runs the handler before the next function call: nothing is sent in
+between. A process that does not end its load then, because code holds the interpreter or because
+it is still stopped, is killed by a second timer of the kernel: its connections end before another
+worker may open as many.
 """
 
 import signal
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from hyperscale.execution.timers import KernelTimer
 
 KILL_S = 1.5
-"""What the load gets to end once its lease is over. Less than leaders add to a lease before
-they have somebody else go on."""
+"""How long the load may take to end after its lease expired. Less than the margin that leaders add
+to a lease before they start the part elsewhere."""
 
 _OVER = signal.SIGRTMAX - 4  # not one that user code is likely to use
 _NS = 1_000_000_000
@@ -31,8 +31,8 @@ def boottime_ns() -> int:
 
 
 class LeaseWatch:
-    """One part's permission to generate load. `on_over` is called between two instructions
-    of whatever runs, so it may only set flags and call `loop.call_soon`."""
+    """One slot's permission to generate load. `on_over` is called between any two instructions,
+    so it may only set flags and call `loop.call_soon`."""
 
     def __init__(self, on_over: Callable[[], None]) -> None:
         self._on_over = on_over
@@ -46,7 +46,7 @@ class LeaseWatch:
         return self._deadline_ns is not None and boottime_ns() >= self._deadline_ns
 
     def renew(self, deadline_boottime_ns: int) -> None:
-        """Until then. A lease that is over stays over: it is not renewed but ended."""
+        """Extend the lease. A lease that has expired stays expired."""
         if self.is_over:
             return
         self._is_told = False
@@ -56,13 +56,13 @@ class LeaseWatch:
             self._killer.set(deadline_boottime_ns + round(KILL_S * _NS))
 
     def check(self) -> None:
-        """For those who do not trust the signal to arrive: user code may have taken it."""
+        """Check the deadline without the signal, whose handler user code may have replaced."""
         if self.is_over and not self._is_told:
             self._is_told = True
             self._on_over()
 
     def end(self) -> None:
-        """What ran under the lease has ended: nothing is halted and nobody killed."""
+        """End the lease: the load has ended, so nothing is stopped or killed."""
         self._deadline_ns = None
         for timer in (self._timer, self._killer):
             if timer is not None:
@@ -73,11 +73,11 @@ class LeaseWatch:
 
 
 def _timers() -> "tuple[KernelTimer | None, KernelTimer | None]":
-    """One that tells, one that kills."""
+    """Return a timer that sends the signal and a timer that kills."""
     from hyperscale.execution.timers import KernelTimer  # noqa: PLC0415 - few need it
 
     try:
         return KernelTimer(_OVER), KernelTimer(signal.SIGKILL)
     except (OSError, AttributeError) as error:  # a sandbox; the pulse of the part is left
-        complain(f"no timer for the lease, it is kept to a twentieth of a second: {error}\n")
+        complain(f"no kernel timer for the lease, it is checked every 50 ms instead: {error}\n")
         return None, None

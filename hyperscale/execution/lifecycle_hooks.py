@@ -1,8 +1,8 @@
 """The hooks around the loop: Use and setup before it, Provide and teardown after it.
 
-They run once per part, on the instance of its first virtual user; what they leave in its
-context every user begins with. All of it is user code that may fail, hang or refuse to be
-cancelled, and none of that may keep the part from ending.
+They run once per slot, on the instance of its first virtual user; every user starts with the
+context they leave. Hooks are user code that may fail, hang or ignore cancellation; a slot ends
+nevertheless.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _STATES_BYTES_MAX = FRAME_BYTES_MAX // 2  # a part's last report has to fit besi
 
 
 class LifecycleHooks:
-    """The first user's instance as the place where a part's hooks run."""
+    """Runs the Use, setup, Provide and teardown hooks of a slot."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class LifecycleHooks:
         self._inherited = dict(instance.context)
         self._name = design.plan.name
         self.instance = instance
-        self.is_set_up = False  # teardown hooks are due
-        self.is_tainted = False  # a hook runs on after it was cancelled
+        self.is_set_up = False  # teardown hooks have to run
+        self.is_tainted = False  # a hook ignored its cancellation and still runs
 
     async def use(self) -> None:
-        """Gives the Use hooks what was provided. RunError if one raises."""
+        """Pass what was provided to the Use hooks. Raises RunError if one raises."""
         for hook in self._design.states:
             if hook.kind is StateKind.USE:
                 try:
@@ -62,16 +62,16 @@ class LifecycleHooks:
                     raise self._blame(hook.name, error) from error
 
     async def set_up(self) -> None:
-        """Runs the setup hooks in order. RunError if one raises; teardown hooks are due then."""
+        """Run the setup hooks in order. Raises RunError if one raises; teardown hooks still run."""
         self.is_set_up = True
         for call in self._program.setups:
             self._outcomes.recorder.begin()  # what comes before the clock is its second 0
             error = await self._run(call)
-            if error is not None:  # shown already, as a step's would be
+            if error is not None:  # printed already, like the error of a step
                 raise self._refusal(call.name, error) from error
 
     async def tear_down(self) -> None:
-        """Runs the teardown hooks if they are due. What they raise is shown and counted."""
+        """Run the teardown hooks if setup hooks have run. Their errors are printed and counted."""
         if not self.is_set_up:
             return
         self.is_set_up = False
@@ -81,13 +81,13 @@ class LifecycleHooks:
             complain(f"{error}\n")
 
     async def provide(self, slot: int) -> Provided:
-        """What the part leaves to other workflows. RunError if a hook fails."""
+        """Run the Provide hooks and return their values. Raises RunError if one fails."""
         return await self._bounded(self._provide(slot), "Provide hooks")
 
     # --- one by one -----------------------------------------------------------------------
 
     async def _run(self, call: HookCall) -> BaseException | None:
-        """Runs a setup or teardown hook and records it; what it raised, if it did."""
+        """Run a setup or teardown hook and record it; returns the error it raised, or None."""
         current_step.set(call.scope)
         began_ns = time.perf_counter_ns()
         try:
@@ -96,7 +96,7 @@ class LifecycleHooks:
                 result = await result
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
-            if task is None or task.cancelling():  # told to stop, or out of time
+            if task is None or task.cancelling():  # the slot was stopped, or time is up
                 self._outcomes.recorder.add_cut(call.index)
                 raise
             self._outcomes.fail(call, error)  # something the hook waited for was cancelled
@@ -127,16 +127,16 @@ class LifecycleHooks:
         size = sum(map(len, states.values()))
         if size > _STATES_BYTES_MAX:
             raise RunError(
-                f"{self._name}: a part provides {size:,} bytes, more than {_STATES_BYTES_MAX:,}",
-                hint="provide what identifies the data, not the data",
+                f"{self._name}: Provide hooks return {size:,} bytes, over {_STATES_BYTES_MAX:,}",
+                hint="provide a key or a path from which others can get the data",
             )
         context = {} if self._design.plan.is_test else self._own_context()
         return Provided(slot=slot, states=states, context=context)
 
     def _own_context(self) -> dict[str, bytes]:
-        """What this workflow itself put into `self.context`, as far as it can travel.
+        """Return what this workflow itself put into `self.context`.
 
-        It is offered to dependents unasked, so what cannot travel is left out with a note.
+        Dependents get it unasked, so values that cannot be sent are left out with a message.
         """
         packed: dict[str, bytes] = {}
         room = CONTEXT_BYTES_MAX // 2  # the rest is for what is provided on purpose
@@ -150,13 +150,13 @@ class LifecycleHooks:
                 continue
             room -= len(one)
             if room < 0:
-                complain(f"not passed on: self.context[{key!r}]: too much context\n")
+                complain(f"not passed on: self.context[{key!r}]: the context is too large\n")
                 break
             packed[key] = one
         return packed
 
     async def _bounded(self, work: Coroutine[Any, Any, T], what: str) -> T:
-        """The result of hooks that get TEARDOWN_S and are left behind after it."""
+        """Run hooks for at most TEARDOWN_S; hooks that ignore their cancellation are abandoned."""
         task = asyncio.ensure_future(work)
         try:
             await asyncio.wait((task,), timeout=TEARDOWN_S)

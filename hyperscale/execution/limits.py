@@ -1,21 +1,21 @@
-"""Times that both sides of an executor count on, in seconds."""
+"""Timeouts and intervals that both the pool and its executors rely on, in seconds."""
 
 REPORT_EVERY_S = 0.1
 HISTOGRAMS_EVERY_S = 1.0
 
 START_S = 60.0
-"""What an executor gets to say that it is there. It takes a tenth of a second; on a machine
-that is much too busy, many times that."""
+"""How long an executor may take to start. It takes a tenth of a second, and much longer on an
+overloaded machine."""
 
 TEARDOWN_S = 10.0
-"""What teardown and Provide hooks of a part get, together."""
+"""How long the teardown and Provide hooks of a slot may take, together."""
 
 CUT_S = 0.5
-"""What cancelled code gets to let go before it is left behind."""
+"""How long cancelled code may take to end before it is abandoned."""
 
 SILENT_S = 2.0
-"""A running executor reports ten times a second. One that says nothing for this long after
-it should have stopped is not coming back: its code holds the interpreter."""
+"""A running executor reports ten times a second. If it is silent for this long after its slot
+should have ended, its code holds the interpreter."""
 
 CLOSE_GRACE_S = 5.0
-"""What an executor gets between being asked to leave and being killed."""
+"""How long an executor may take to exit before it is killed."""

@@ -1,14 +1,13 @@
-"""Which processes an executor started, however they hid: found by a mark, ended for good.
+"""Finds and kills the processes that an executor started, by a mark they inherit.
 
-Every process inherits two things nobody looks at: an environment variable, and the limit of file
-locks, which the kernel has long ceased to apply. Each executor has a number of its own in both,
-so what it started is known from either, whoever its parent is by now and also when the executor
-is gone. Unrelated processes of whoever embeds a pool have no such mark. Orphans stay with init,
-which reaps them: user code has no children that it did not start.
+Every process inherits an environment variable and the limit on file locks, which Linux has not
+enforced since 2.4.25. Each executor has a random number in both, so the processes it started are
+found by either, also after they were re-parented and after the executor has ended. Other processes
+of a program that embeds a pool have no such mark. Orphans stay with init, which reaps them.
 
-Not found is what has rid itself of both (of the environment alone where limits cannot be set),
-what an executor inside the executor started, and what was not started but asked for: a container,
-a service, a job of cron. What became another user's can be found but not ended.
+Not found are processes that removed both marks, processes of an executor inside the executor, and
+processes that others started on request: a container, a service, a cron job. A process that changed
+its user can be found but not killed.
 """
 
 import contextlib
@@ -26,7 +25,7 @@ _BITS = 62  # more than any real limit needs, and no sign
 
 
 class ProcessMark:
-    """What the processes of one executor have in common and nobody else has."""
+    """The mark of one executor and of every process it starts."""
 
     def __init__(self, value: int) -> None:
         self._value = value
@@ -38,25 +37,25 @@ class ProcessMark:
 
     @classmethod
     def of_this_process(cls) -> Self:
-        """The one it was started with."""
+        """Return the mark this process was started with."""
         return cls(int(os.environ[_VARIABLE]))
 
     def environment(self) -> dict[str, str]:
-        """This process's, marked."""
+        """Return the environment of this process with the mark added."""
         return {**os.environ, _VARIABLE: str(self._value)}
 
     def put_on_limits(self) -> None:
-        """From now on this process's limits, and of all it starts, bear the mark too."""
-        # Where limits are not to be set, the environment has to do.
+        """Put the mark on the limits of this process, which its children inherit."""
+        # Where limits cannot be set, only the environment carries the mark.
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(_LIMIT, (self._value, resource.getrlimit(_LIMIT)[1]))
 
     def is_on_others(self) -> bool:
-        """Whether a living process other than this one has the mark."""
+        """Return True if a living process other than this one has the mark."""
         return any(pid != os.getpid() for pid in self._bearers())
 
     def end_bearers(self) -> bool:
-        """Kills every process that has the mark; whether there were any."""
+        """Kill every process that has the mark; returns True if there were any."""
         ended = [self._end(pid) for pid in self._bearers()]
         return any(ended)
 
@@ -71,22 +70,22 @@ class ProcessMark:
     def _is_on_limits(self, pid: int) -> bool:
         try:
             return resource.prlimit(pid, _LIMIT)[0] == self._value and _is_living(pid)
-        except (OSError, ValueError):  # gone, of another user, or there are no such limits
+        except (OSError, ValueError):  # it has ended, or belongs to another user
             return False
 
     def _is_on_environment(self, pid: int) -> bool:
         try:
-            # Empty once it has ended; not readable if it is of another user.
+            # Empty once the process has ended; not readable if it belongs to another user.
             with open(f"/proc/{pid}/environ", "rb", buffering=0) as environment:
                 return self._entry in environment.read().split(b"\0")
         except OSError:
             return False
 
     def _end(self, pid: int) -> bool:
-        with contextlib.suppress(OSError):  # it ended meanwhile, or is of another user
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
             descriptor = os.pidfd_open(pid)
             try:
-                # Once more: now its number cannot pass to another process unnoticed.
+                # Checked again: the descriptor now keeps the process id from being reused.
                 if self._is_on(pid):
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                     return True
@@ -96,7 +95,7 @@ class ProcessMark:
 
 
 def _is_living(pid: int) -> bool:
-    """Whether it is more than an entry that nobody has reaped yet."""
+    """Return True unless the process is a zombie."""
     stat = Path(f"/proc/{pid}/stat").read_bytes()
     # The state comes after the name, which may hold anything.
     return stat.rpartition(b")")[2].split()[0] not in (b"Z", b"X")

@@ -1,4 +1,4 @@
-"""What became of steps: one record for each that ended, by what it returned or raised."""
+"""Records the outcome of each call of a step: what it returned or raised."""
 
 import inspect
 from collections.abc import Callable
@@ -14,7 +14,7 @@ _RecordResult = Callable[[HookCall, Any, int], None]
 
 
 class StepOutcomes:
-    """Records what steps, setup and teardown hooks of a part came to."""
+    """Records the outcomes of steps, setup and teardown hooks of a slot."""
 
     def __init__(self, recorder: Recorder, faults: UserErrorLog) -> None:
         self.recorder = recorder
@@ -23,7 +23,7 @@ class StepOutcomes:
         self._record_by_type: dict[type, _RecordResult] = {}
 
     def settle(self, call: HookCall, result: Any, took_ns: int) -> None:
-        """Records a hook that returned."""
+        """Record a hook that returned."""
         kind = type(result)
         record = self._record_by_type.get(kind)
         if record is None:
@@ -34,7 +34,7 @@ class StepOutcomes:
             self.fail(call, error)
 
     def fail(self, call: HookCall, error: BaseException) -> None:
-        """Records a hook that raised."""
+        """Record a hook that raised."""
         if isinstance(error, RequestError):
             self.recorder.record_exchange(call.index, error.exchange, False)
         else:
@@ -65,13 +65,13 @@ class StepOutcomes:
             # Not a measured call: an action, or a test step that may have nothing to do.
             self.recorder.record(call.index, True)
         else:
-            self.fail(call, TypeError(_reproach(result, call.owes)))
+            self.fail(call, TypeError(_wrong_type(result, call.owes)))
 
 
-def _reproach(result: Any, owed: str) -> str:
-    """Why a test step that returned something else is no success: nothing was measured."""
+def _wrong_type(result: Any, owed: str) -> str:
+    """Return why a test step that returned another type failed: nothing was measured."""
     if inspect.iscoroutine(result):
-        result.close()  # said here; Python need not warn of it too
+        result.close()  # reported here: Python need not warn again
     if inspect.isawaitable(result):
         return f"it returned something to wait for, not its {owed}: is an `await` missing?"
     if result is None:

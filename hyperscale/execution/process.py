@@ -1,7 +1,7 @@
-"""One executor process, seen from its parent: spawn, talk, kill, and know when it is gone.
+"""One executor process, seen from its parent: start it, send messages, kill it, reap it.
 
-Owns the process, its control socket, its output pipes and whatever it started. What the
-messages mean, and when to kill, is the supervisor's business.
+Owns the process, its control socket, its output pipes and the processes it started.
+`pooled_executor` decides what messages mean and when to kill.
 """
 
 import asyncio
@@ -38,8 +38,7 @@ _ENDING_S = 2.0  # of what it started
 
 
 class ExecutorLostError(RunError):
-    """The process ended, or there never was one; nothing says that the part would not do better
-    in another."""
+    """The process ended, or could not be started; another executor may be able to run the slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +58,17 @@ class ExitInfo:
             if self.signal == signal.SIGKILL:
                 how += " (by hand, or out of memory)"
         lines = [line for line in self.last_words.splitlines() if line.strip()]
-        # Of a crash the first line tells what it was; where, and with what loaded, follows.
+        # The first line of a crash report names the error; stack and modules follow.
         lines = [line for line in lines if line.startswith("Fatal Python error")] or lines
         return f"{how}; last output: {lines[-1].strip()}" if lines else how
 
 
 def _pipe(kept: contextlib.ExitStack, lent: contextlib.ExitStack) -> tuple[int, int]:
-    """A pipe for output: the end that is read here, and the one that is lent."""
+    """Make a pipe for output; returns the end that is read here and the end of the executor."""
     read, write = os.pipe()
     kept.callback(os.close, read)
     lent.callback(os.close, write)
-    with contextlib.suppress(OSError):  # over the user's pipe budget: smaller will do
+    with contextlib.suppress(OSError):  # over the user's limit for pipes: a smaller one is enough
         fcntl.fcntl(read, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     return read, write
 
@@ -132,9 +131,9 @@ class ExecutorProcess:
         on_output: Callable[[ExecutorOutput], None],
         on_exit: Callable[[ExitInfo], None],
     ) -> "ExecutorProcess":
-        """Starts an executor. Call it on the thread that outlives it: the kernel kills the
-        executor when the thread that made it ends. `ExecutorLostError` if this machine has no
-        descriptor or process left for it."""
+        """Start an executor. The kernel kills the executor when the calling thread ends, so call
+        this on a thread that lives longer. Raises `ExecutorLostError` if the machine has no free
+        descriptor or process."""
         mark = ProcessMark.new()
         with contextlib.ExitStack() as kept, contextlib.ExitStack() as lent:
             try:
@@ -143,8 +142,8 @@ class ExecutorProcess:
                 lent.callback(theirs.close)
                 out_read, out_write = _pipe(kept, lent)
                 err_read, err_write = _pipe(kept, lent)
-                # -P: a file of the user's named like a module of ours, in the directory they
-                # happen to stand in, must not be imported in its place.
+                # -P: a user's file with the name of one of our modules, in the working directory,
+                # must not be imported in its place.
                 command = [sys.executable, "-P", "-m", "hyperscale.execution.executor"]
                 command += [str(theirs.fileno()), str(os.getpid())]
                 if core is not None:
@@ -162,7 +161,9 @@ class ExecutorProcess:
                 kept.callback(popen.kill)
                 pidfd = os.pidfd_open(popen.pid)
             except OSError as error:
-                raise ExecutorLostError(f"no executor could be started: {error}") from error
+                raise ExecutorLostError(
+                    f"no executor can be started: {error}", hint="check ulimit -n and ulimit -u"
+                ) from error
             kept.pop_all()  # they are the executor's now
         return cls(
             popen,
@@ -184,12 +185,12 @@ class ExecutorProcess:
         self._channel.send(message)
 
     def drain(self) -> None:
-        """Hands over every message that has arrived."""
+        """Deliver every message that has arrived."""
         self._channel.drain()
 
     def usage(self) -> tuple[float, bool]:
-        """CPU seconds it has used, and whether others hold it up, unless it is running just now:
-        it waits for a core or a disk, or was stopped."""
+        """Return the CPU seconds used, and whether the process is held up: it waits for a core or
+        a disk, or was stopped. A process that is just running counts as held up too."""
         try:
             stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:  # gone
@@ -200,40 +201,40 @@ class ExecutorProcess:
         return ticks / os.sysconf("SC_CLK_TCK"), fields[0] in _HELD_UP
 
     def terminate(self) -> None:
-        """Asks it to leave: teardown hooks run."""
+        """Ask the process to exit; its teardown hooks run."""
         if not self.has_exited:
             os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """Ends it and everything it started, now."""
+        """Kill the process and every process it started."""
         if not self.has_exited:
             self._end_all()
 
     def forget_last_words(self) -> None:
-        """What it wrote so far is of another part, and says nothing about the end of this."""
+        """Forget the stderr of the previous slot, which says nothing about the next one."""
         self.flush_output()
         self._tail = b""
 
     def flush_output(self) -> None:
-        """Hands over everything written so far, unfinished lines too."""
+        """Deliver all output written so far, incomplete lines too."""
         for fd in list(self._outputs):
             self._read_output(fd)
         for stream, reader in self._outputs.values():
             self._emit(stream, reader.finish())
 
     async def wait_gone(self) -> None:
-        """Returns when the process is reaped and nothing it started is left."""
+        """Return when the process is reaped and every process it started has ended."""
         await self._exited.wait()
-        # By the mark alone: its number, and that of its group, may be another's by now.
+        # By the mark only: its process id and group id may have been reused by now.
         for _ in range(round(_ENDING_S / _ENDING_POLL_S)):
-            # Again: what bears the mark may have forked while it was looked for.
+            # Again: a marked process may have forked during the search.
             if not (self.runs_code and self._mark.end_bearers()):
                 return
             await asyncio.sleep(_ENDING_POLL_S)
 
     def _end_all(self) -> None:
-        """Only while it is not reaped: until then nobody else can have its number."""
-        # Nothing left, or only children that changed their user.
+        """Kill the process group. Only before the process is reaped: its id may be reused then."""
+        # No process is left, or only children that changed their user.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         if self.runs_code:

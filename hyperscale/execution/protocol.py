@@ -1,4 +1,4 @@
-"""What a supervisor and an executor say to each other, and how it is framed.
+"""The messages between a pool and an executor, and their framing.
 
 A frame is a 4-byte big-endian length and that many bytes of msgpack: one tagged struct,
 keyed by field name, so a newer side may add fields with defaults. The same messages are
@@ -32,7 +32,7 @@ class FrameError(RunError):
 class RefusalKind(Enum):
     INPUT = "input"  # the user's file or class is wrong: nothing ran
     FAILED = "failed"  # user code failed while the part was being prepared
-    STOPPED = "stopped"  # told to stop before it was ready
+    STOPPED = "stopped"  # stopped before it was ready
 
 
 # --- to the executor ---------------------------------------------------------------------
@@ -41,7 +41,7 @@ class RefusalKind(Enum):
 class PrepareSlot(Struct, tag="prepare", frozen=True, kw_only=True):
     """Import the code, resolve and encode request parts, run setup hooks; do not start."""
 
-    bundle: str  # path of the bundle; empty: `file` is imported as it lies
+    bundle: str  # path of the bundle; empty: `file` itself is imported
     file: str
     job: str = ""  # parts of the same one share what modules hold, those of others do not
     workflow: str
@@ -120,12 +120,12 @@ class SlotFinished(Struct, tag="finished", frozen=True, kw_only=True):
     report: Report
     error: str | None = None
     provided: bytes = b""  # context this part provides, see `values`
-    # User code that would not let go is still running in the process, so nothing else may:
-    # the supervisor ends it and starts another.
+    # User code that ignored its cancellation still runs in the process: the pool ends the
+    # process and starts another.
     tainted: bool = False
 
 
-# --- made by the supervisor, never on the wire -------------------------------------------
+# --- made by the pool, never on the wire ------------------------------------------------
 
 
 class ExecutorOutput(Struct, frozen=True, kw_only=True):
@@ -136,13 +136,13 @@ class ExecutorOutput(Struct, frozen=True, kw_only=True):
 
 
 class ExecutorDied(Struct, frozen=True, kw_only=True):
-    """The executor is gone without having been told to leave."""
+    """The executor ended while it held a slot and was not told to exit."""
 
     pid: int
     reason: str
     exit_code: int | None = None
     signal: int | None = None
-    blames_code: bool = False  # the part's own: another executor would fare no better
+    blames_code: bool = False  # the slot's code is at fault: another executor would fail too
 
 
 ToExecutor = PrepareSlot | StartSlot | RenewLease | StopSlot | ExitExecutor

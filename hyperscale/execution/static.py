@@ -16,7 +16,7 @@ from hyperscale.execution.tally import CheckTally, MetricTally
 from hyperscale.graph import Blueprint, Hook
 from hyperscale.graph.static_steps import FromParameter, StaticCall
 
-# Between slices the loop turns: reports, stops and leases wait for one at most.
+# Between slices the event loop runs: reports, stops and leases wait for one slice at most.
 _SLICE_S = 0.02
 
 
@@ -64,7 +64,7 @@ class NativeCrew:
             self._program.stop_in(0.0)
 
     def close(self) -> None:
-        """The users are done. Ends their connections: nobody else knows the program."""
+        """Drop the program, which closes the connections of its users."""
         self._iterations = self.iterations
         self._program = self._driver = None
 
@@ -75,7 +75,7 @@ class NativeCrew:
             self._program.lease_in(max(0, deadline_boottime_ns - boottime_ns()) / 1e9)
 
     def halt(self) -> None:
-        """Not another slice: `cut` follows."""
+        """Run no further slice: `cut` follows."""
         self._is_halted = True
 
     def cut(self) -> None:
@@ -94,7 +94,7 @@ class NativeCrew:
     def _is_over(self) -> bool:
         lease_ns = self._lease_boottime_ns
         if lease_ns is not None and boottime_ns() >= lease_ns:
-            self._is_halted = True  # whoever watches the lease cuts it
+            self._is_halted = True  # the lease watch calls `cut`
         return self._is_cut or self._is_halted
 
 

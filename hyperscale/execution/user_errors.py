@@ -1,8 +1,8 @@
-"""Exceptions of user code: the first of each kind shown in full, the rest counted.
+"""Exceptions of user code: the first of each kind is printed in full, the rest are counted.
 
 A step that raises does so on every iteration of every virtual user; a hundred thousand
-equal tracebacks say no more than one. Frames of our own are left out: the reader's code is
-what they can mend.
+equal tracebacks say no more than one. Frames of Hyperscale are left out: the reader can only
+correct their own code.
 """
 
 import sysconfig
@@ -19,13 +19,13 @@ _KINDS_MAX = 100
 _TEXT_MAX = 500
 
 HOOK_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
-"""What a hook may raise to say that it failed. To leave the process is for others to decide."""
+"""Exceptions that count as a failure of the hook and never end the process."""
 
 _Key = tuple[str, type[BaseException], str, int]
 
 
 class UserErrorLog:
-    """Writes each distinct fault once; `write` gets whole lines."""
+    """Writes each distinct error once; `write` gets whole lines."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
@@ -33,7 +33,7 @@ class UserErrorLog:
         self._unlisted = 0
 
     def note(self, where: str, error: BaseException) -> None:
-        """One more exception, raised in the hook `where`."""
+        """Note an exception raised in the hook `where`."""
         file, line = _origin(error.__traceback__)
         key = (where, type(error), file, line)
         count = self._seen.get(key)
@@ -46,7 +46,7 @@ class UserErrorLog:
             self._unlisted += 1
 
     def summarise(self) -> None:
-        """How often each came again; call it once, at the end."""
+        """Write how often each error occurred; called once, at the end."""
         for (where, kind, file, line), count in self._seen.items():
             if count > 1:
                 place = f" at {file}:{line}" if file else ""
@@ -56,7 +56,7 @@ class UserErrorLog:
 
 
 def format_error(error: BaseException) -> str:
-    """The traceback with only the user's frames, ending in a line break."""
+    """Return the traceback with only the user's frames, ending in a line break."""
     report = traceback.TracebackException.from_exception(error)
     seen: set[int] = set()
     waiting: list[traceback.TracebackException | None] = [report]
@@ -66,7 +66,7 @@ def format_error(error: BaseException) -> str:
             continue
         seen.add(id(one))
         users = [frame for frame in one.stack if not is_ours(frame.filename)]
-        # An error that began in our code and has no frame of theirs is shown as it is.
+        # An error without a frame of user code is shown with all its frames.
         if users:
             one.stack = traceback.StackSummary.from_list(users)
         waiting += [one.__cause__, one.__context__, *(one.exceptions or ())]
@@ -74,14 +74,14 @@ def format_error(error: BaseException) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """One line that can be sent: what was raised and where in the user's code."""
-    # Of a syntax error what is indented shows the place; notes come after what was raised.
-    told = traceback.format_exception_only(error)
-    text = " ".join(next(each for each in told if not each.startswith(" ")).split())
+    """Describe an error in one line: what was raised and where in the user's code."""
+    # The indented lines of a syntax error show the place; notes follow the error itself.
+    lines = traceback.format_exception_only(error)
+    text = " ".join(next(line for line in lines if not line.startswith(" ")).split())
     text = text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
     file, line = _origin(error.__traceback__)
     text = f"{text} ({Path(file).name}:{line})" if file else text
-    # Bytes that were no text come as halves of pairs, which no message can hold.
+    # Undecodable bytes are lone surrogates, which cannot be sent.
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -90,8 +90,8 @@ def is_ours(filename: str) -> bool:
 
 
 def _origin(trace: TracebackType | None) -> tuple[str, int]:
-    """File and line of the innermost frame of the user's, or else of a library they called;
-    empty if there is none."""
+    """Return file and line of the innermost frame of user code, or else of a library; ("", 0) if
+    there is neither."""
     own, library = ("", 0), ("", 0)
     while trace is not None:
         filename = trace.tb_frame.f_code.co_filename

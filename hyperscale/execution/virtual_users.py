@@ -1,11 +1,11 @@
-"""Virtual users: each a task that loops the steps as one user would.
+"""Virtual users: each is a task that loops the steps.
 
-`UserCrew` is what the users of a part share: the program, the recorder, the flags that end the
-loop. This is the hot path of every Python step, so it trades a little repetition for doing
-nothing per iteration that could be done per part.
+`UserCrew` is what the users of a slot share: the program, the recorder, the flags that end the
+loop. This is the hot path of every Python step, so it repeats some code and computes nothing per
+iteration that can be computed per slot.
 
-Ending: `stop()` lets no new step start. `cut()` ends what still runs: every step in flight
-is counted as cut there and then, and nothing it does afterwards counts.
+`stop()` lets no new step start. `cut()` ends steps in flight: each is counted as cut at once, and
+its later outcome does not count.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class VirtualUser:
 
 
 class UserCrew:
-    """The virtual users of a part and all they share."""
+    """The virtual users of a slot and all they share."""
 
     def __init__(
         self,
@@ -64,14 +64,14 @@ class UserCrew:
         self.looping = 0
         self.is_stopping = False
         self.is_cut = False
-        self.breakage: BaseException | None = None  # a bug of ours
+        self.breakage: BaseException | None = None  # a bug in Hyperscale
         self._last_turn: VirtualUser | None = None
         self._all_done: asyncio.Future[None] | None = None
 
     # --- life -----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Every user's task exists when this returns; they begin on the next turn."""
+        """Start a task for every user; they run from the next turn of the loop on."""
         loop = asyncio.get_running_loop()
         self._all_done = loop.create_future()
         self.looping = len(self.users)
@@ -88,29 +88,29 @@ class UserCrew:
         return len(self.users)
 
     async def wait(self) -> None:
-        """Returns when every user's loop is over."""
+        """Wait until every user's loop has ended."""
         if self._all_done is not None:
             await asyncio.shield(self._all_done)
 
     def stop(self) -> None:
-        """No step starts from here on; users that only wait for their next turn end."""
+        """Start no more steps; users that wait for their next iteration end."""
         self.is_stopping = True
         for user in self.users:
             if user.is_pausing and user.task is not None:
                 user.task.cancel()
 
     def halt(self) -> None:
-        """No step starts from here on. Only sets a flag: may be called at any instant."""
+        """Start no more steps. Only sets a flag, so a signal handler may call it."""
         self.is_stopping = True
 
     def renew_lease(self, deadline_boottime_ns: int) -> None:
-        """Nothing here runs without the interpreter, which keeps the lease."""
+        """Do nothing: Python checks the lease for these users."""
 
     def close(self) -> None:
-        """The users are done. Their connections are the hub's, which hooks may still need."""
+        """Do nothing: the connections belong to the hub, and teardown hooks may need them."""
 
     def cut(self) -> None:
-        """Counts every step in flight as cut and cancels it. Can be called again to insist."""
+        """Count every step in flight as cut and cancel it. May be called again."""
         self.is_stopping = True
         self.is_cut = True
         add_cut = self.outcomes.recorder.add_cut
@@ -125,7 +125,7 @@ class UserCrew:
                 user.task.cancel()
 
     def _leave(self, task: "asyncio.Task[None]") -> None:
-        """A user's loop is over."""
+        """Note that the task of a user has ended."""
         if task.cancelled():
             if not self.is_stopping:
                 self.breakage = self.breakage or RuntimeError("a virtual user was cancelled")
@@ -137,7 +137,7 @@ class UserCrew:
 
 
 async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0912, PLR0915 - see below
-    """Loops the steps until the crew stops or no iteration is left."""
+    """Loop the steps until the crew stops or no iteration is left."""
     # One function on purpose: a coroutine per step or per layer would double the cost of
     # an iteration, and every suspension would be one frame deeper.
     instance = user.instance
@@ -225,15 +225,15 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0912,
             finally:
                 user.is_pausing = False
         elif crew._last_turn is user:
-            # Nobody else had a turn, so nothing here may have waited for anything: without
-            # this, steps that never wait would keep the loop, and its timers, for ever.
+            # No other user ran since, so the steps may not have awaited anything. Without this,
+            # steps that never await would block the loop and its timers.
             await asyncio.sleep(0)
 
 
 async def _run_layer(
     crew: UserCrew, user: VirtualUser, layer: tuple[HookCall, ...], results: list[Any], done: int
 ) -> int:
-    """Runs the steps of a layer side by side; the bits of those that returned."""
+    """Run the steps of a layer side by side; returns the bits of those that returned."""
     ready = []
     for call in layer:
         if done & call.needs == call.needs:
@@ -266,7 +266,7 @@ async def _run_layer(
 
 
 async def _run_call(crew: UserCrew, user: VirtualUser, call: HookCall, results: list[Any]) -> bool:
-    """One step of a layer of several. Never raises for what user code does."""
+    """Run one step of a layer of several. Errors of user code are recorded, not raised."""
     if crew.is_stopping:  # between the making of this task and its first turn
         return False
     current_step.set(call.scope)
@@ -298,7 +298,7 @@ async def _run_call(crew: UserCrew, user: VirtualUser, call: HookCall, results: 
 
 
 async def _judge(crew: UserCrew, user: VirtualUser, results: list[Any], done: int) -> None:
-    """Checks and metrics of an iteration: those whose steps all returned."""
+    """Run the checks and metrics of an iteration whose steps have all returned."""
     instance = user.instance
     for call in crew.program.checks:
         if done & call.needs != call.needs:
@@ -336,7 +336,7 @@ async def _judge(crew: UserCrew, user: VirtualUser, results: list[Any], done: in
 
 
 def _forgive(error: BaseException) -> None:
-    """User code that cancelled itself failed a step, not the virtual user."""
+    """Undo a cancellation that user code caused itself: it fails the step, not the user."""
     if isinstance(error, CancelledError) and (task := asyncio.current_task()) is not None:
         while task.cancelling():
             task.uncancel()

@@ -134,5 +134,5 @@ class Shop(Workflow):
     (outcome,) = lab.run("Seed")
     assert outcome.finished is not None, outcome.died
     assert outcome.finished.status is PartStatus.FAILED
-    assert "Seed: a part provides 17,0" in (outcome.finished.error or "")
+    assert "Seed: Provide hooks return 17,0" in (outcome.finished.error or "")
     assert outcome.report.iterations == 1

@@ -116,7 +116,7 @@ def test_an_executor_that_cannot_be_started_is_lost_and_leaves_nothing_open(lab:
         for spare in range(5):
             with (
                 descriptors(spare),
-                pytest.raises(ExecutorLostError, match="no executor could be started"),
+                pytest.raises(ExecutorLostError, match="no executor can be started"),
             ):
                 bench.pool.grow()
             assert set(os.listdir("/proc/self/fd")) <= opened
