@@ -242,11 +242,12 @@ class HyperscaleClient:
         reason = checked_reason(reason) or "cancelled by its user"
         cancel = CancelJob(job=job_id, reason=reason, by=by)
         reply = await self._cluster.ask_about(job_id, cancel, CancelJobReply)
-        if not reply.accepted and reply.code == Code.UNKNOWN_JOB.value:
+        if not reply.accepted and reply.code is Code.UNKNOWN_JOB:
             raise unknown_job(job_id)
-        if not reply.accepted and not reply.status:
-            raise RunError(f"{job_id} cannot be cancelled: {reply.error or reply.code}")
-        return CancelResult(job_id=job_id, accepted=reply.accepted, status=reply.status)
+        if not reply.accepted and reply.status is None:
+            raise RunError(f"{job_id} cannot be cancelled: {reply.error or reply.code.value}")
+        status = "" if reply.status is None else reply.status.value
+        return CancelResult(job_id=job_id, accepted=reply.accepted, status=status)
 
     async def get_jobs(self, *, limit: int = 100, live_only: bool = False) -> ListJobsReply:
         """Return the jobs of the cluster, newest first."""

@@ -1,14 +1,15 @@
-"""What clients and operators say to managers about jobs. Kinds 450-479.
+"""Messages of clients, operators and managers to managers about jobs. Kinds 450-479.
 
-Any manager answers for any job: one that does not lead the job's group passes the question on,
-and the answer back. A submission may be repeated with its key as often as need be. A failure
-that carries a `code` is definite; a lost connection is not: ask again, elsewhere.
+Any manager answers for any job: a manager that does not lead the job's group forwards the request
+to the leader. A submission may be repeated with its key. A reply that carries a `code` is
+definite; after a lost connection, repeat the request through another manager.
 """
 
 from msgspec import Struct, field
 
-from hyperscale.jobs.committed.events import JobOptions
+from hyperscale.jobs.committed.events import Code, JobOptions, JobStatus
 from hyperscale.jobs.committed.state import JobView
+from hyperscale.membership.events import MemberState
 from hyperscale.plan import Plan
 from hyperscale.stats.view import RunView
 from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
@@ -16,7 +17,6 @@ from hyperscale.wire.roles import Role
 
 _ASKING = frozenset({Role.CLIENT, Role.OPERATOR, Role.MANAGER})
 _MANAGERS = frozenset({Role.MANAGER})
-NEEDS_BUNDLE = "needs_bundle"
 
 BLOB_CHUNK_BYTES = 512 * 1024
 
@@ -32,8 +32,8 @@ BLOB_CHUNK_BYTES = 512 * 1024
     rate_per_10s=5_000,
 )
 class PutBlob(Struct, frozen=True, kw_only=True):
-    """A piece of a bundle, in order from offset 0. -> PutBlobReply. An empty piece asks how far
-    it is."""
+    """A piece of a bundle, in order from offset 0; an empty piece asks for the next offset.
+    -> PutBlobReply"""
 
     sha256: str
     size: int
@@ -43,7 +43,7 @@ class PutBlob(Struct, frozen=True, kw_only=True):
 
 @message(kind=451, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
 class PutBlobReply(Struct, frozen=True, kw_only=True):
-    """Send from `offset` on; complete when that is the whole size, and then it is on disk."""
+    """The next piece begins at `offset`. `is_complete`: the whole bundle is on disk."""
 
     offset: int
     is_complete: bool
@@ -51,7 +51,7 @@ class PutBlobReply(Struct, frozen=True, kw_only=True):
 
 @message(kind=452, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
 class KeepBlob(Struct, frozen=True, kw_only=True):
-    """From one manager to another: fetch this from me and keep it. -> PutBlobReply"""
+    """Asks another manager to fetch a bundle from the sender and keep it. -> PutBlobReply"""
 
     sha256: str
     size: int
@@ -62,7 +62,7 @@ class KeepBlob(Struct, frozen=True, kw_only=True):
 
 @message(kind=453, priority=MessagePriority.HIGH, size=SizeClass.LARGE, senders=_ASKING)
 class SubmitJob(Struct, frozen=True, kw_only=True):
-    """-> SubmitJobReply. The bundle must be there before (`PutBlob`); an empty one means none."""
+    """Submits a job whose bundle was uploaded before (`PutBlob`). -> SubmitJobReply"""
 
     key: str
     plan: Plan
@@ -73,20 +73,21 @@ class SubmitJob(Struct, frozen=True, kw_only=True):
 
 @message(kind=454, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
 class SubmitJobReply(Struct, frozen=True, kw_only=True):
-    """`accepted`: the job is committed. `code` and `error` say why not (`jobs.events.Code`, or
-    `NEEDS_BUNDLE`: put it first)."""
+    """`accepted`: the job is committed. If not, `needs_bundle` asks the client to upload the
+    bundle first, or `code` and `error` say why the job was refused."""
 
     accepted: bool
     job: str = ""
     key: str = ""
     was_duplicate: bool = False
     original_job_id: str = ""
-    code: str = ""
+    needs_bundle: bool = False
+    code: Code = Code.OK
     error: str = ""
     retry_after_s: float = 0.0
     group: int = 0
     index: int = 0
-    """Of the commit: a `session` read with it sees the job on any manager."""
+    """The commit index: a `session` read with it sees the job on any manager."""
 
 
 @message(kind=455, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)
@@ -99,7 +100,7 @@ class GetJob(Struct, frozen=True, kw_only=True):
 
 @message(kind=456, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)
 class GetJobReply(Struct, frozen=True, kw_only=True):
-    """`job` None: there is none of that name. `live` while it runs."""
+    """`job` is None if there is no such job. `live` has the numbers of a running job."""
 
     job: JobView | None = None
     live: RunView | None = None
@@ -107,7 +108,7 @@ class GetJobReply(Struct, frozen=True, kw_only=True):
 
 @nested
 class OutputLine(Struct, frozen=True, kw_only=True):
-    """What user code printed on a worker."""
+    """A piece of what user code printed on a worker."""
 
     worker: str
     workflow: str
@@ -117,12 +118,12 @@ class OutputLine(Struct, frozen=True, kw_only=True):
     part: int = 0
     attempt: int = 0
     number: int = 0
-    """Among those of the attempt, each its own; 0: an older node, which counts none."""
+    """Unique among the lines of the attempt; 0 if the node does not number its lines."""
 
 
 @message(kind=457, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)
 class WatchJob(Struct, frozen=True, kw_only=True):
-    """Answered by a stream of `WatchJobUpdate`; the last one says that the job has ended.
+    """-> a stream of WatchJobUpdate; in the last one the job has ended.
 
     The stream breaks when the job gets another leader: watch again, through any manager."""
 
@@ -131,6 +132,8 @@ class WatchJob(Struct, frozen=True, kw_only=True):
 
 @message(kind=458, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)
 class WatchJobUpdate(Struct, frozen=True, kw_only=True):
+    """The state of a job, its numbers while it runs, and what user code printed since."""
+
     job: JobView
     live: RunView | None = None
     output: list[OutputLine] = field(default_factory=list)
@@ -138,7 +141,7 @@ class WatchJobUpdate(Struct, frozen=True, kw_only=True):
 
 @message(kind=459, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_ASKING)
 class CancelJob(Struct, frozen=True, kw_only=True):
-    """-> CancelJobReply. Again is harmless."""
+    """Cancels a job; repeating it is harmless. -> CancelJobReply"""
 
     job: str
     reason: str = ""
@@ -147,27 +150,29 @@ class CancelJob(Struct, frozen=True, kw_only=True):
 
 @message(kind=460, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_MANAGERS)
 class CancelJobReply(Struct, frozen=True, kw_only=True):
-    """`accepted`: the cancel is committed, or the job had been cancelled before. Otherwise the
-    job had ended (`status` says as what) or `error` says why not."""
+    """`accepted`: the cancellation is committed, or was committed before. If not, the job had
+    ended with `status`, or `code` and `error` say why it cannot be cancelled."""
 
     accepted: bool
-    status: str = ""
-    code: str = ""
+    status: JobStatus | None = None
+    code: Code = Code.OK
     error: str = ""
 
 
 @message(kind=461, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)
 class ListJobs(Struct, frozen=True, kw_only=True):
-    """-> ListJobsReply, newest first."""
+    """-> ListJobsReply"""
 
     limit: int = 100
     live_only: bool = False
     is_relayed: bool = False
-    """From another manager: answer for the groups led here alone."""
+    """Sent by another manager: answer only for the groups that the receiver leads."""
 
 
 @message(kind=462, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)
 class ListJobsReply(Struct, frozen=True, kw_only=True):
+    """Jobs, newest first."""
+
     jobs: list[JobView] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     """Managers that did not answer: jobs they lead may be missing."""
@@ -175,8 +180,9 @@ class ListJobsReply(Struct, frozen=True, kw_only=True):
 
 @message(kind=463, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_ASKING)
 class GetJobRecord(Struct, frozen=True, kw_only=True):
-    """The final record of a job that has ended (`jobs.state.decode_job`), in `Chunk`s. Fails
-    with the code `unknown_job` or `not_ended`."""
+    """-> a stream of Chunk: the final record of a job that has ended (`decode_job`).
+
+    Fails with `RemoteErrorCode.UNKNOWN_JOB` or `NOT_ENDED`."""
 
     job: str
 
@@ -191,7 +197,7 @@ class ListWorkers(Struct, frozen=True, kw_only=True):
 
 @nested
 class WorkerRun(Struct, frozen=True, kw_only=True):
-    """What a worker runs: its part of a workflow."""
+    """An attempt that a worker runs."""
 
     job: str
     workflow: str
@@ -199,13 +205,15 @@ class WorkerRun(Struct, frozen=True, kw_only=True):
     attempt: int
     cores: int
     is_shared: bool = False
-    """Beside others: no core was free, and its load had to come back."""
+    """The attempt shares cores with others: no core was free for the load of a lost worker."""
 
 
 @nested
 class WorkerRow(Struct, frozen=True, kw_only=True):
+    """One worker, as membership and the allocator know it."""
+
     worker: str
-    state: str  # as membership sees it
+    state: MemberState
     address: str = ""
     cores: int = 0
     free: int = 0
@@ -215,24 +223,26 @@ class WorkerRow(Struct, frozen=True, kw_only=True):
 
 @message(kind=465, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)
 class ListWorkersReply(Struct, frozen=True, kw_only=True):
+    """The workers of the datacenter."""
+
     workers: list[WorkerRow] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
-    """Workers that are there and have not told the allocator what they run, or nobody could ask
-    it: their `runs` are missing."""
+    """Live workers whose `runs` are missing: they have not reported to the allocator yet, or the
+    allocator did not answer."""
 
 
 @message(kind=466, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_ASKING)
 class DrainNode(Struct, frozen=True, kw_only=True):
-    """Takes a worker or a manager out of service without losing anything. -> DrainNodeReply"""
+    """Takes a worker or a manager out of service without losing work. -> DrainNodeReply"""
 
     node: str
 
 
 @message(kind=467, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
 class DrainNodeReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`left` is what it still has: runs of a worker, groups of a manager. Ask again for news.
+    """`left`: how many attempts a worker, or groups a manager, still has.
 
-    `refused`: why it cannot be spared, and `hint` what to do about that.
+    `refused`: why the cluster needs the node; `hint`: what to do about that.
     """
 
     left: int
@@ -242,12 +252,12 @@ class DrainNodeReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @message(kind=468, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
 class GetQueueRoom(Struct, frozen=True, kw_only=True):
-    """From one manager to the one that grants cores: may another job wait? -> GetQueueRoomReply"""
+    """Asks the allocator whether another job may wait in the queue. -> GetQueueRoomReply"""
 
 
 @message(kind=469, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
 class GetQueueRoomReply(Struct, frozen=True, kw_only=True):
-    """`room` for so many more workflows; `waiting` are in the queue."""
+    """`room`: how many more workflows may wait; `waiting`: how many wait now."""
 
     room: int
     waiting: int = 0
@@ -255,13 +265,13 @@ class GetQueueRoomReply(Struct, frozen=True, kw_only=True):
 
 @message(kind=470, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
 class GetJobOfKey(Struct, frozen=True, kw_only=True):
-    """Ask the leader of a key's group which job the key made. -> GetJobOfKeyReply"""
+    """Asks the leader of a key's group which job the key made. -> GetJobOfKeyReply"""
 
     key: str
 
 
 @message(kind=471, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
 class GetJobOfKeyReply(Struct, frozen=True, kw_only=True):
-    """The job the key has made; empty: none."""
+    """The job that the key made; empty if there is none."""
 
     job: str = ""

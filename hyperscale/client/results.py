@@ -11,7 +11,6 @@ from hyperscale.reporting.build import ClusterFacts, WorkflowOutcome, build_resu
 from hyperscale.reporting.results import RunResult, RunStatus
 
 _NOT_FOUND = "FileNotFoundError: "
-_ABORTED = "stopped by the threshold of "
 
 
 def result_of(record: bytes) -> RunResult:
@@ -42,7 +41,7 @@ def result_of_end(end: JobEnd) -> RunResult:
         ],
         warnings=[*end.warnings, *_notes(end)],
         generator=f"hyperscale {version('hyperscale')}",
-        aborted_by=_aborted_by(end),
+        aborted_by=end.aborted_by,
         cluster=ClusterFacts(
             job_id=end.job,
             datacenters=[scope],
@@ -51,14 +50,6 @@ def result_of_end(end: JobEnd) -> RunResult:
             usage=end.usage,
         ),
     )
-
-
-def _aborted_by(end: JobEnd) -> str:
-    """Return the workflow whose threshold ended the job, or ""."""
-    for workflow in end.workflows:
-        if end.reason.startswith(f"{_ABORTED}{workflow.name}: "):
-            return workflow.name
-    return ""
 
 
 def _notes(end: JobEnd) -> list[str]:

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 
 from hyperscale.client.cluster_connection import ClusterConnection
-from hyperscale.client.messages import NEEDS_BUNDLE, SubmitJob, SubmitJobReply
+from hyperscale.client.messages import SubmitJob, SubmitJobReply
 from hyperscale.client.submission import Package
 from hyperscale.client.upload import upload
 from hyperscale.errors import InputError, RunError
@@ -41,7 +41,7 @@ async def submit_package(
         reply = await cluster.ask(submission, SubmitJobReply, within_s=left_s)
         if reply.accepted:
             return reply.job
-        if reply.code == NEEDS_BUNDLE:
+        if reply.needs_bundle:
             began_s = loop.time()
             if began_s >= deadline_s:
                 raise RunError(
@@ -51,8 +51,8 @@ async def submit_package(
             await upload(cluster.managers, package, within_s=within_s)
             deadline_s += loop.time() - began_s  # the time of a slow upload does not count
             continue
-        why = reply.error or reply.code
-        if reply.code != Code.CAPACITY.value:
+        why = reply.error or reply.code.value
+        if reply.code is not Code.CAPACITY:
             raise InputError(f"the job was refused: {why}")
         if loop.time() + reply.retry_after_s >= deadline_s:
             raise RunError(

@@ -1,4 +1,4 @@
-"""Who a node is, according to its configuration: its name, data directory and addresses."""
+"""The identity of a node, from its configuration: name, data directory and addresses."""
 
 import os
 import secrets
@@ -13,12 +13,12 @@ from hyperscale.wire.certificate_identity import is_name
 _NAME_FILE = "node-id"
 
 _WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104  recognised, not bound
-# Nothing is sent there: asking for a route to it tells which address of ours faces outwards.
+# Nothing is sent there: the route to it tells which address of this machine faces outwards.
 _ELSEWHERE = {socket.AF_INET: ("192.0.2.1", 9), socket.AF_INET6: ("2001:db8::1", 9)}
 
 
 def node_id_of(config: NodeConfig) -> str:
-    """The configured name, the one its data directory has, or one made now."""
+    """Return the configured name, the name stored in the data directory, or a new random one."""
     if config.node.id:
         return config.node.id
     known = _known_directory(config)
@@ -27,22 +27,22 @@ def node_id_of(config: NodeConfig) -> str:
 
 
 def data_directory(config: NodeConfig, name: str) -> Path:
-    """Where a node of this name keeps what must survive a restart."""
+    """Return the directory in which a node of this name keeps its data."""
     return _known_directory(config) or Path("hyperscale-data") / name
 
 
 def _known_directory(config: NodeConfig) -> Path | None:
-    """The directory, as far as it does not depend on a name that is made up."""
+    """Return the data directory; None if its path depends on a random name."""
     node = config.node
     if node.data_dir:
         return Path(node.data_dir)
-    # Without a name the port tells nodes on one machine apart, and one from its restart.
+    # Without a name, the port identifies a node on its machine, also after a restart.
     name = node.id or (f"{config.role}-{config.listen.port}" if config.listen.port else "")
     return Path("hyperscale-data") / name if name else None
 
 
 def remember_name(directory: Path, name: str) -> None:
-    """A node whose name was made up has the same one after a restart, also if it dies here."""
+    """Store the name of a node in its data directory, so that it keeps it after a restart."""
     partial = directory / f".{_NAME_FILE}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -66,15 +66,15 @@ def _remembered_name(directory: Path) -> str | None:
         return None
     if not is_name(name):
         raise InputError(
-            f"{path} holds no name of a node",
-            hint="give the one it had, which its log has, with --node-id; with another --data-dir "
-            "it joins as a new one",
+            f"{path} does not hold the name of a node",
+            hint="give the name that the node had with --node-id (its log shows it); with another "
+            "--data-dir it joins as a new node",
         )
     return name
 
 
 def advertised_address(config: NodeConfig, bound_host: str, bound_port: int) -> str:
-    """`ip:port` at which others reach this node, TCP and UDP."""
+    """Return the `ip:port` at which other nodes reach this one, TCP and UDP."""
     if config.listen.advertise:
         host, port = parse_address(
             config.listen.advertise, default_port=bound_port, where="listen.advertise"
@@ -85,18 +85,18 @@ def advertised_address(config: NodeConfig, bound_host: str, bound_port: int) -> 
 
 
 def may_move(config: NodeConfig, bound_host: str) -> bool:
-    """Whether the address others use was found out, and so may change."""
+    """Return True if the advertised address was detected, so that it may change."""
     return bound_host in _WILDCARDS and not config.listen.advertise
 
 
 def http_address_of(bound_host: str, bound_port: int, address: str) -> str:
-    """`ip:port` of the endpoint as others see it: by the node's own address if it is on all."""
+    """Return the `ip:port` at which others reach the HTTP endpoint."""
     host = split_address(address)[0] if bound_host in _WILDCARDS else bound_host
     return format_address(host, bound_port)
 
 
 def seeds_of(config: NodeConfig) -> tuple[str, ...]:
-    """The seeds, each with its port."""
+    """Return the seeds, each with its port."""
     default_port = config.discovery.default_port
     return tuple(
         format_address(*parse_address(seed, default_port=default_port, where="discovery.seeds"))
@@ -105,7 +105,7 @@ def seeds_of(config: NodeConfig) -> tuple[str, ...]:
 
 
 def _resolved(host: str) -> str:
-    """Names are looked up once: a datagram cannot wait for DNS."""
+    """Resolve a host once: sending a datagram cannot wait for DNS."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
     except OSError as error:
@@ -125,6 +125,6 @@ def _outward_host(bound_host: str) -> str:
         except OSError as error:
             raise InputError(
                 f"listening on {bound_host}, but no address of this machine faces outwards",
-                hint="say with --advertise at which address the other nodes reach this one",
+                hint="give the address at which the other nodes reach this one with --advertise",
             ) from error
     return host

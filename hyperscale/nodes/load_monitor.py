@@ -164,7 +164,7 @@ def cgroup_memory_share(root: Path) -> float | None:
             return None
         used = int((root / "memory.current").read_text(encoding="ascii"))
         stat = (root / "memory.stat").read_text(encoding="ascii")
-        # Pages of files nobody used lately are given back before anyone goes without.
+        # The kernel reclaims inactive file pages before it runs out of memory.
         idle = next((int(x.split()[1]) for x in stat.splitlines() if x[:13] == "inactive_file"), 0)
         return max(0, used - idle) / int(limit)
     except (OSError, ValueError, IndexError, ZeroDivisionError):

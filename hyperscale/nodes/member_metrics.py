@@ -1,7 +1,7 @@
-"""What a member shows in graphs: who is there, who died of what, what was refused.
+"""The metrics of a member: members by state, deaths by evidence, refusals, traffic, admission.
 
-Labels come from closed sets: nothing a stranger sends becomes a label. Round trips are told per
-member, up to `MEMBERS_TOLD_MAX` of them.
+Labels come from closed sets: nothing that a peer sends becomes a label, except the names of
+members in round trips, of which there are at most `RTT_MEMBERS_MAX`.
 """
 
 import time
@@ -16,11 +16,11 @@ from hyperscale.wire.registry import MessagePriority
 from hyperscale.wire.roles import NODES
 from hyperscale.wire.server import PeerServer
 
-MEMBERS_TOLD_MAX = 1_000
+RTT_MEMBERS_MAX = 1_000
 
 
 class MemberMetrics:
-    """Collects from the parts of one member when somebody asks."""
+    """Reads the counts of a member's parts when /metrics is requested."""
 
     def __init__(self, driver: MembershipDriver, server: PeerServer, datagrams: Datagrams) -> None:
         self._driver = driver
@@ -29,6 +29,7 @@ class MemberMetrics:
         self._started_s = time.monotonic()
 
     def collect(self) -> list[Family]:
+        """Return the metrics of a member."""
         return [
             *self._node(),
             *self._members(),
@@ -50,9 +51,11 @@ class MemberMetrics:
         }
         uptime_s = time.monotonic() - self._started_s
         return [
-            gauge("hyperscale_node_info", "Who this node is", (labels, 1)),
-            gauge("hyperscale_node_incarnation", "This life of the node", ({}, local.incarnation)),
-            gauge("hyperscale_node_uptime_seconds", "Since this life began", ({}, uptime_s)),
+            gauge("hyperscale_node_info", "Identity of this node", (labels, 1)),
+            gauge(
+                "hyperscale_node_incarnation", "Incarnation of this node", ({}, local.incarnation)
+            ),
+            gauge("hyperscale_node_uptime_seconds", "Time since this node started", ({}, uptime_s)),
         ]
 
     def _members(self) -> list[Family]:
@@ -66,7 +69,7 @@ class MemberMetrics:
         for member in core.members():
             by_state[str(member.role), str(member.state)] += 1
             unconfirmed += member.state is MemberState.UNCONFIRMED
-            if member.rtt_s is not None and len(rtts) < MEMBERS_TOLD_MAX:
+            if member.rtt_s is not None and len(rtts) < RTT_MEMBERS_MAX:
                 rtts.append(({"peer_id": member.node}, member.rtt_s))
         audit = core.audit.counts
         return [
@@ -78,8 +81,12 @@ class MemberMetrics:
                     for (role, state), number in sorted(by_state.items())
                 ),
             ),
-            gauge("hyperscale_peers_unconfirmed", "Heard of, never met", ({}, unconfirmed)),
-            gauge("hyperscale_peer_rtt_seconds", "Round trip, smoothed", *rtts),
+            gauge(
+                "hyperscale_peers_unconfirmed",
+                "Members announced by others and never reached",
+                ({}, unconfirmed),
+            ),
+            gauge("hyperscale_peer_rtt_seconds", "Smoothed round-trip time", *rtts),
             counter(
                 "hyperscale_deaths_total",
                 "Members found dead, by evidence",
@@ -90,33 +97,35 @@ class MemberMetrics:
             ),
             counter(
                 "hyperscale_gossip_informed_deaths_total",
-                "Deaths this node was told of",
+                "Deaths learned from other members",
                 ({}, counts["gossip_informed_deaths"]),
             ),
             counter(
                 "hyperscale_gossip_informed_leaves_total",
-                "Farewells this node was told of",
+                "Departures learned from other members",
                 ({}, counts["leaves"]),
             ),
             counter(
                 "hyperscale_suspicions_total",
-                "Suspicions by how far they came",
+                "Suspicions by outcome",
                 ({"outcome": "raised"}, audit.get("member.suspected", 0)),
                 ({"outcome": "cleared"}, audit.get("suspicion.cleared", 0)),
                 ({"outcome": "refuted_own"}, audit.get("suspicion.refuted", 0)),
             ),
             gauge(
                 "hyperscale_local_health_score",
-                "0 well to 8: how far this node mistrusts itself",
+                "Lifeguard health score, 0 (healthy) to 8",
                 ({}, core.awareness.score),
             ),
-            gauge("hyperscale_gossip_waiting", "News still to be told", ({}, len(core.gossip))),
-            counter(
-                "hyperscale_stalls_total", "Times this node stood still", ({}, counts["stalls"])
+            gauge(
+                "hyperscale_gossip_waiting",
+                "Gossip updates waiting to be sent",
+                ({}, len(core.gossip)),
             ),
+            counter("hyperscale_stalls_total", "Times this node stalled", ({}, counts["stalls"])),
             counter(
                 "hyperscale_view_exchanges_total",
-                "Whole views exchanged over streams",
+                "Push-pull exchanges of the whole view",
                 ({"result": "success"}, counts["syncs"]),
                 ({"result": "error"}, counts["syncs_failed"]),
             ),
@@ -162,7 +171,7 @@ class MemberMetrics:
             ),
             counter(
                 "hyperscale_peer_rejections_total",
-                "Times others refused this node",
+                "Times peers refused this node",
                 *(({"reason": str(reason)}, rejected[reason]) for reason in RefusalReason),
             ),
             counter(
@@ -197,7 +206,7 @@ class MemberMetrics:
             ),
             counter(
                 "hyperscale_datagrams_lost_total",
-                "Datagrams this node could not send or read",
+                "Datagrams dropped or failed",
                 *(({"why": why}, counts[why]) for why in ("dropped", "failed")),
             ),
             gauge(
@@ -213,17 +222,17 @@ class MemberMetrics:
         return [
             gauge(
                 "hyperscale_requests_in_flight",
-                "Requests being carried out",
+                "Requests in flight",
                 *((names[each], admission.in_flight[each]) for each in MessagePriority),
             ),
             counter(
                 "hyperscale_requests_acquired_total",
-                "Requests taken on",
+                "Requests admitted",
                 *((names[each], admission.admitted[each]) for each in MessagePriority),
             ),
             counter(
                 "hyperscale_requests_shed_total",
-                "Requests refused for want of room",
+                "Requests shed",
                 *((names[each], admission.shed[each]) for each in MessagePriority),
             ),
         ]

@@ -1,7 +1,7 @@
-"""Numbers for graphs, in the Prometheus text format.
+"""Metrics in the Prometheus text format.
 
-Counts live where things happen; a *collector* looks at them when somebody asks. Only what has
-to be recorded as it happens (durations) is kept here, in histograms.
+Modules keep their own counts; a *collector* reads them when /metrics is requested. Durations must
+be recorded when they happen: `DurationHistogram` keeps them.
 """
 
 from bisect import bisect_left
@@ -18,7 +18,7 @@ Labels = Mapping[str, str]
 
 
 class Family(Struct, frozen=True):
-    """One metric: what it is called, what it means, and its values by labels."""
+    """One metric: its name, kind and help text, and its values by labels."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -43,7 +43,7 @@ def gauge(name: str, about: str, *samples: tuple[Labels, float]) -> Family:
 
 
 class DurationHistogram:
-    """Durations counted by fixed bounds."""
+    """Durations, counted in buckets with fixed upper bounds."""
 
     def __init__(self, name: str, about: str, bounds: tuple[float, ...]) -> None:
         self._name = name
@@ -65,7 +65,7 @@ Collector = Callable[[], Iterable[Family]]
 
 
 def render(collectors: Iterable[Collector]) -> bytes:
-    """Everything, as text."""
+    """Return all metrics as text."""
     lines: list[str] = []
     for collect in collectors:
         for family in collect():

@@ -1,4 +1,4 @@
-"""The parts' own settings from a node's configuration, and whether a node would start with it."""
+"""The settings of a node's parts, and the problems that keep a node from starting."""
 
 import msgspec
 
@@ -11,10 +11,12 @@ from hyperscale.wire.credentials import security_of
 
 
 def membership_config(config: NodeConfig) -> MembershipConfig:
+    """Return the settings of the membership core."""
     return MembershipConfig(**msgspec.structs.asdict(config.membership))
 
 
 def discovery_config(config: NodeConfig) -> DiscoveryConfig:
+    """Return the settings of the discovery core."""
     section = config.discovery
     return DiscoveryConfig(
         cluster=config.node.cluster,
@@ -30,7 +32,7 @@ def discovery_config(config: NodeConfig) -> DiscoveryConfig:
 
 
 def problems_of(config: NodeConfig) -> list[InputError]:
-    """Everything that would keep this node from starting, as far as files can tell."""
+    """Return the problems of a configuration that keep a node from starting."""
     found: list[InputError] = []
     for part in (membership_config, discovery_config, _check_security):
         try:

@@ -184,7 +184,7 @@ def test_a_name_is_remembered_and_one_that_is_damaged_is_told(tmp_path: Path) ->
     assert ManagerServer(settings).node_id == "manager-7"
     for damaged in (b"", b"\xff", b"two\nlines\n"):
         (tmp_path / "node-id").write_bytes(damaged)
-        with pytest.raises(InputError, match="node-id holds no name of a node"):
+        with pytest.raises(InputError, match="node-id does not hold the name of a node"):
             ManagerServer(settings)
     (tmp_path / "node-id").unlink()
     assert ManagerServer(settings).node_id.startswith("manager-")

@@ -44,6 +44,7 @@ class JobEnd:
     gaps: tuple[GapResult, ...]
     usage: tuple[UsageResult, ...]
     warnings: tuple[str, ...]
+    aborted_by: str = ""  # the workflow whose threshold ended the job
 
     @property
     def attempts(self) -> int:
@@ -112,6 +113,7 @@ def outcome_of(job: Job) -> JobEnd:
         gaps=tuple(gaps),
         usage=tuple(usage),
         warnings=job.plan.warnings,
+        aborted_by=job.stop.aborted_by if job.stop else "",
     )
 
 

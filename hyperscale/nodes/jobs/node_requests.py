@@ -76,7 +76,7 @@ def _worker_row(member: Member, holds: tuple[int, Sequence[HeldCores]] | None) -
         free = cores - sum(each.cores for each in held if not each.shared)
     return WorkerRow(
         worker=member.node,
-        state=str(member.state),
+        state=member.state,
         address=member.address,
         cores=cores,
         free=free,

@@ -5,7 +5,6 @@ import asyncio
 from msgspec.structs import replace
 
 from hyperscale.client.messages import (
-    NEEDS_BUNDLE,
     CancelJob,
     CancelJobReply,
     GetJob,
@@ -72,7 +71,7 @@ class Submissions:
             key=job.key,
             was_duplicate=reply.was_duplicate,
             original_job_id=reply.job if reply.was_duplicate else "",
-            code="" if reply.ok else reply.code.value,
+            code=Code.OK if reply.ok else reply.code,
             error=reply.error,
             retry_after_s=0.0 if reply.ok or reply.is_permanent else 1.0,
             group=done.group,
@@ -83,18 +82,18 @@ class Submissions:
         """Check a submission before it is proposed; return the refusal if it has a problem."""
         refused = SubmitJobReply(accepted=False, key=job.key)
         if (problem := key_problem(job.key)) is not None:
-            return replace(refused, code=Code.INVALID_KEY.value, error=problem)
+            return replace(refused, code=Code.INVALID_KEY, error=problem)
         if (problem := plan_problem(job.plan)) is not None:
-            return replace(refused, code=Code.INVALID.value, error=problem)
+            return replace(refused, code=Code.INVALID, error=problem)
         room = await self._allocator.room(until_s=call.deadline_s - _COMMIT_S)
         if room.room <= 0 and not await self._is_repeated(call, job.key):
             error = capacity_exceeded(room.waiting)
-            return replace(refused, code=Code.CAPACITY.value, error=error, retry_after_s=_RETRY_S)
+            return replace(refused, code=Code.CAPACITY, error=error, retry_after_s=_RETRY_S)
         if not job.bundle:
             return None
         node = self._routing.node
         if not await self._bundles.find(job.bundle, node):
-            return replace(refused, code=NEEDS_BUNDLE)
+            return replace(refused, needs_bundle=True)
         voters = self._ledger.voters_of(self._routing.group_of_key(job.key))
         if not await self._bundles.spread(job.bundle, voters, node):
             raise RemoteError(
@@ -127,12 +126,10 @@ class Submissions:
             # Another manager may keep the job's record.
             known = (await self._queries.get_job(call, GetJob(job=cancel.job))).job
             if known is not None and known.status in JOB_ENDS:
-                return CancelJobReply(
-                    accepted=False, status=known.status.value, code=Code.TERMINAL.value
-                )
+                return CancelJobReply(accepted=False, status=known.status, code=Code.TERMINAL)
         return CancelJobReply(
             accepted=reply.ok or reply.code in {Code.CANCELLING, Code.DUPLICATE},
-            code="" if reply.ok else reply.code.value,
+            code=Code.OK if reply.ok else reply.code,
             error=reply.error,
         )
 
