@@ -32,47 +32,47 @@ class AttemptId(Struct, frozen=True, gc=False):
 
     job: str
     workflow: str
-    part: int  # 0 ... parts - 1, one per worker that carries the workflow
+    part: int  # 0 ... parts - 1, one per worker of the workflow
     attempt: int  # counts from 1 for each part
 
 
 class PartPhase(Enum):
-    """Where a run is on its worker."""
+    """Where an attempt is on its worker."""
 
-    UNKNOWN = "unknown"  # the worker has no such run
+    UNKNOWN = "unknown"  # the worker does not know the attempt
     PREPARING = "preparing"  # executors import the code and run setup hooks
     READY = "ready"
-    RUNNING = "running"  # also counting down to its start
-    STOPPING = "stopping"  # told to stop, not gone yet: its cores are still taken
-    FINISHED = "finished"  # gone; the result waits for its AcknowledgeResult
+    RUNNING = "running"  # also while it counts down to its start
+    STOPPING = "stopping"  # told to stop; its cores are still taken
+    FINISHED = "finished"  # its cores are free; the result is not acknowledged
 
 
 class Refusal(Enum):
-    """Why a worker would not do as told."""
+    """Why a worker refused a command."""
 
     NONE = "none"
-    STALE_TERM = "stale_term"  # the sender was deposed: it must stop commanding
-    STALE_ATTEMPT = "stale_attempt"  # a newer attempt, or a tombstone of this one, is there
-    NO_CORES = "no_cores"  # does not fit; costs no retry
-    DRAINING = "draining"  # takes no new work; costs no retry
-    UNKNOWN_RUN = "unknown_run"  # start of what was never prepared here
-    INVALID = "invalid"  # the command contradicts itself; `reason` says how
+    STALE_TERM = "stale_term"  # the sender is a deposed leader and must send no more commands
+    STALE_ATTEMPT = "stale_attempt"  # superseded by a newer attempt, or over
+    NO_CORES = "no_cores"  # not enough free cores; does not count as a retry
+    DRAINING = "draining"  # the worker accepts no work; does not count as a retry
+    UNKNOWN_RUN = "unknown_run"  # the attempt to start was never prepared here
+    INVALID = "invalid"  # the command is inconsistent; `reason` says how
 
 
 class Isolation(Enum):
-    """What a part does when its lease runs out because no leader renews it."""
+    """What a part does when no leader renews its lease."""
 
     STOP = "stop"
     CONTINUE = "continue"
 
 
 class Backpressure(Enum):
-    """How much a leader can take; stretches the intervals of reports."""
+    """How busy a leader is; sets the interval of reports."""
 
     NONE = "none"
     THROTTLE = "throttle"
     BATCH = "batch"
-    REJECT = "reject"  # only a slow probe, so that relief is heard
+    REJECT = "reject"  # reports only as slow probes, which notice the relief
 
 
 # --- leader to worker --------------------------------------------------------------------
@@ -80,35 +80,35 @@ class Backpressure(Enum):
 
 @message(kind=400, priority=MessagePriority.HIGH, size=SizeClass.LARGE, senders=_MANAGERS)
 class PreparePart(Struct, frozen=True, kw_only=True):
-    """Take cores, start executors on the code, do not generate load yet. -> PartCommandReply
+    """Take cores and prepare executors, without generating load yet. -> PartCommandReply
 
-    Executor i of the part is slot `first_slot + i` of `slots`. A higher attempt than one
-    that is still here stops the old one first, then prepares.
+    Executor i of the part is slot `first_slot + i` of `slots`. An older attempt of the part that
+    is still on the worker is stopped first.
     """
 
     run: AttemptId
     group: int
     term: int
-    leader: str  # node id: who gets AnnounceReady, ReportProgress, DeliverResult
+    leader: str  # node that gets AnnounceReady, ReportProgress and DeliverResult
     parts: int
     first_slot: int
     slots: int  # of the whole workflow
-    cores: int  # of this part: its slots
+    cores: int  # of this part, one per slot
     plan: WorkflowPlan
     file: str
-    bundle: str  # sha256 of the bundle, to be fetched from `leader` if it is not here
+    bundle: str  # SHA-256; the worker fetches the bundle from `leader` if needed
     context: bytes = b""  # encoded `plan.context.Received`; opaque
-    # Of earlier attempts of this part: it runs for the rest of the duration and iterations.
+    # Done by earlier attempts of this part; this attempt runs the rest.
     elapsed_s: float = 0.0
     iterations_done: int = 0
     lease_ms: int = 8_000
     on_isolation: Isolation = Isolation.STOP
     log_level: str = "info"
-    # True: no core was free and its load must be back, so its executors may run beside those
-    # of others (a worker takes up to SHARED_MAX executors per core this way).
+    # A recovery for which no core was free: its executors run beside those of other attempts,
+    # up to SHARED_MAX executors per core.
     shared: bool = False
-    static: bool = True  # as in the executor's Prepare
-    exclusive: bool = False  # nothing else is to run meanwhile; told on in HeldCores
+    static: bool = True  # as in PrepareSlot
+    exclusive: bool = False  # must run alone; the worker repeats it in HeldCores
 
 
 SHARED_MAX = 4
@@ -116,9 +116,9 @@ SHARED_MAX = 4
 
 @message(kind=401, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_MANAGERS)
 class StartPart(Struct, frozen=True, kw_only=True):
-    """Begin in `start_in_ms` from receipt. -> PartCommandReply
+    """Start the load `start_in_ms` after receipt. -> PartCommandReply
 
-    The leader has taken half the round trip off, so that all parts begin together.
+    The leader has subtracted half the round trip, so that all parts start together.
     """
 
     run: AttemptId
@@ -131,11 +131,11 @@ class StartPart(Struct, frozen=True, kw_only=True):
 
 @message(kind=402, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_MANAGERS)
 class StopPart(Struct, frozen=True, kw_only=True):
-    """End the run and any older attempt of the part; leave a tombstone. -> PartCommandReply
+    """Stop the attempt and any older one of its part; leave a tombstone. -> PartCommandReply
 
-    Stops what is preparing, ready or running, and forbids what has not arrived yet. The
-    answer's phase is STOPPING while executors are alive; FINISHED or UNKNOWN means the
-    cores are free. A stopped run still ends in DeliverResult with its last statistics.
+    A PreparePart of the attempt that arrives later is refused. The phase of the reply is STOPPING
+    while executors are alive; FINISHED or UNKNOWN means that the cores are free. A stopped attempt
+    also ends with a DeliverResult, which holds its last statistics.
     """
 
     run: AttemptId
@@ -147,13 +147,13 @@ class StopPart(Struct, frozen=True, kw_only=True):
 
 @message(kind=403, priority=MessagePriority.CRITICAL, size=SizeClass.MEDIUM, senders=_MANAGERS)
 class RenewLeases(Struct, frozen=True, kw_only=True):
-    """Each second to every worker with runs of the group: they may go on. -> RenewLeasesReply
+    """Renew the leases of attempts; sent each second to every worker of them. -> RenewLeasesReply
 
-    Also says who the leader is now, and which runs of the group it knows of here. The lease
-    counts from `stamp_ms`, a stamp of the worker's own clock that the leader had got before it
-    was last confirmed (see `links`): a renewal that was under way for long is worth less, or
-    nothing. So `lease_ms` after the leader heard a stamp for the last time, or after another
-    leader was elected, the worker has stopped. With 0 it counts from receipt.
+    Also tells the worker who the leader is, and which attempts the leader knows of. The lease
+    counts from `stamp_ms`, a stamp of the worker's own clock that the leader received before its
+    leadership was last confirmed: a delayed renewal extends the lease by less, or not at all. So
+    the worker has stopped at the latest `lease_ms` after the leader last received a stamp, or
+    after another leader was elected. With `stamp_ms` 0 the lease counts from receipt.
     """
 
     group: int
@@ -166,7 +166,7 @@ class RenewLeases(Struct, frozen=True, kw_only=True):
 
 @message(kind=404, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
 class ListAttempts(Struct, frozen=True, kw_only=True):
-    """What do you have of this group? Asked by a new leader of all workers. -> ListAttemptsReply"""
+    """List the attempts of a group; sent by a new leader to every worker. -> ListAttemptsReply"""
 
     group: int
     term: int
@@ -175,7 +175,7 @@ class ListAttempts(Struct, frozen=True, kw_only=True):
 
 @message(kind=405, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_MANAGERS)
 class AcknowledgeResult(Struct, frozen=True, kw_only=True):
-    """The end of a run is committed, or does not matter any more: forget it."""
+    """Forget a result: it is committed, or not needed any more."""
 
     run: AttemptId
     group: int
@@ -187,7 +187,7 @@ class AcknowledgeResult(Struct, frozen=True, kw_only=True):
 
 @message(kind=410, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_WORKERS)
 class PartCommandReply(Struct, frozen=True, kw_only=True):
-    """The worker's last word on a command. With `accepted` False nothing has changed."""
+    """The reply to a command. A refused command has changed nothing."""
 
     run: AttemptId
     accepted: bool
@@ -195,25 +195,29 @@ class PartCommandReply(Struct, frozen=True, kw_only=True):
     reason: str = ""
     seen_term: int = 0  # highest term of the group
     seen_attempt: int = 0  # highest attempt of the part
-    phase: PartPhase = PartPhase.UNKNOWN  # of the run, or of the newer one that is there
-    stamp_ms: int = 0  # of the worker's clock, for the next StartPart or RenewLeases
+    phase: PartPhase = PartPhase.UNKNOWN  # of the attempt, or of a newer one that is here
+    stamp_ms: int = 0  # the worker's clock, for the next StartPart or RenewLeases
 
 
 @message(kind=411, priority=MessagePriority.CRITICAL, size=SizeClass.MEDIUM, senders=_WORKERS)
 class RenewLeasesReply(Struct, frozen=True, kw_only=True):
-    """`accepted` False: the term is stale and nothing was renewed."""
+    """The reply to RenewLeases; `accepted` is False if the term is stale: nothing was renewed."""
 
     accepted: bool
     seen_term: int = 0
-    unknown: list[AttemptId] = field(default_factory=list)  # listed by the leader, not here
-    unlisted: list[AttemptId] = field(default_factory=list)  # here, not in the leader's list
+    unknown: list[AttemptId] = field(
+        default_factory=list
+    )  # listed by the leader, but not on this worker
+    unlisted: list[AttemptId] = field(
+        default_factory=list
+    )  # on this worker, but not listed by the leader
     stamp_ms: int = 0  # as in PartCommandReply
 
 
 @nested
 class PartView(Struct, frozen=True, kw_only=True):
-    """One run as its worker sees it. `report` (`hyperscale.stats.report.Report`, encoded) is whole:
-    histograms and the full series."""
+    """One attempt as its worker sees it. `report` (`hyperscale.stats.report.Report`, encoded) is
+    whole: with histograms and the full series."""
 
     run: AttemptId
     phase: PartPhase
@@ -224,19 +228,19 @@ class PartView(Struct, frozen=True, kw_only=True):
 
 @message(kind=412, priority=MessagePriority.HIGH, size=SizeClass.LARGE, senders=_WORKERS)
 class ListAttemptsReply(Struct, frozen=True, kw_only=True):
-    """`accepted` False: the term is stale."""
+    """The attempts of a group on a worker; `accepted` is False if the term is stale."""
 
     worker: str
     accepted: bool = True
     seen_term: int = 0
     parts: list[PartView] = field(default_factory=list)
     stamp_ms: int = 0  # as in PartCommandReply
-    alive_ms: int = 0  # how long this process has been there: what it does not know, it never had
+    alive_ms: int = 0  # uptime of the process: an attempt unknown to it never began in this time
 
 
 @message(kind=413, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_WORKERS)
 class AnnounceReady(Struct, frozen=True, kw_only=True):
-    """All executors of the run are prepared. Repeated each second until started or stopped."""
+    """Every executor of the attempt is prepared. Repeated each second until started or stopped."""
 
     worker: str
     group: int
@@ -246,47 +250,52 @@ class AnnounceReady(Struct, frozen=True, kw_only=True):
 
 @message(kind=414, priority=MessagePriority.CRITICAL, size=SizeClass.MEDIUM, senders=_WORKERS)
 class AnnouncePrepareFailed(Struct, frozen=True, kw_only=True):
-    """Preparing failed; the cores are free again. Repeated until its AcknowledgeResult.
+    """Preparing failed; the cores are free. Repeated until acknowledged.
 
-    If its hooks have reported something by then, it ends with a DeliverResult instead."""
+    If setup hooks have already sent requests, the worker sends a DeliverResult instead."""
 
     worker: str
     group: int
     run: AttemptId
     error: str
     hint: str = ""
-    is_input: bool = False  # the user's file or class is wrong: another worker would fail alike
-    is_retryable: bool = False  # this worker's fault (bundle missing, executor died)
+    is_input: bool = False  # the user's file or class is wrong: no retry
+    is_retryable: bool = False  # this worker failed: no bundle, or an executor died
 
 
 @nested
 class PartProgress(Struct, frozen=True, kw_only=True, gc=False):
-    """The latest of one run. `report` is all its cores together, cumulative, with the part's
-    `first_slot` as slot and a sequence that grows for the life of the run. Its elapsed time and
-    its seconds are the workflow's: they go on where the attempt before this one was."""
+    """The latest statistics of one attempt.
+
+    `report` merges all cores of the attempt; it is cumulative, has the part's `first_slot` as slot
+    and a sequence that grows. Its elapsed time and its seconds are those of the workflow: they
+    continue where the previous attempt ended.
+    """
 
     run: AttemptId
     report: bytes
     elapsed_s: float  # of this attempt
     phase: PartPhase = PartPhase.RUNNING
-    extension: str = ""  # why it asks for more time before it is taken for stuck
+    extension: str = ""  # why no action has finished for long; empty if one has
 
 
 @message(kind=415, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_WORKERS)
 class ReportProgress(Struct, frozen=True, kw_only=True):
-    """All runs of one group on one worker, one message. -> ReportProgressReply"""
+    """Statistics of all attempts of one group on one worker. -> ReportProgressReply"""
 
     worker: str
     group: int
     parts: list[PartProgress]
     cpu: float = 0.0  # share of the worker's cores in use, 0 ... 1
-    memory: float = 0.0  # share of its memory in use
-    saturated: list[AttemptId] = field(default_factory=list)  # generators at their limit
+    memory: float = 0.0  # share of the worker's memory in use, 0 ... 1
+    saturated: list[AttemptId] = field(
+        default_factory=list
+    )  # attempts that generate all the load their cores can
 
 
 @message(kind=416, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_MANAGERS)
 class ReportProgressReply(Struct, frozen=True, kw_only=True):
-    """`leader` is empty unless the receiver does not lead the group and knows who does."""
+    """The reply of a leader, or of another manager that names the `leader` of the group."""
 
     backpressure: Backpressure = Backpressure.NONE
     leader: str = ""
@@ -295,9 +304,9 @@ class ReportProgressReply(Struct, frozen=True, kw_only=True):
 
 @message(kind=417, priority=MessagePriority.CRITICAL, size=SizeClass.LARGE, senders=_WORKERS)
 class DeliverResult(Struct, frozen=True, kw_only=True):
-    """How a run ended. Kept on the worker's disk and repeated until its AcknowledgeResult.
+    """How an attempt ended. Stored on the worker's disk and repeated until acknowledged.
 
-    `report` is whole: histograms and the full bounded series.
+    `report` is whole: with histograms and the full series.
     """
 
     worker: str
@@ -307,17 +316,17 @@ class DeliverResult(Struct, frozen=True, kw_only=True):
     report: bytes | None
     elapsed_s: float = 0.0  # of this attempt
     error: str | None = None
-    # Encoded `plan.context.Provided` as its executors gave them, one each; opaque.
+    # Encoded `plan.context.Provided`, one per executor; opaque.
     provided: list[bytes] = field(default_factory=list)
-    is_retryable: bool = False  # an executor died or the lease ran out: worth a new attempt
+    is_retryable: bool = False  # an executor died or the lease expired: another worker may succeed
     was_saturated: bool = False
-    # How long an executor that was killed may have gone on after what it had reported.
+    # The gap: how long a killed executor may have sent load after its last report.
     unheard_s: float = 0.0
 
 
 @message(kind=418, priority=MessagePriority.NORMAL, size=SizeClass.MEDIUM, senders=_WORKERS)
 class ForwardOutput(Struct, frozen=True, kw_only=True):
-    """What user code printed; rate limited by the worker, not repeated."""
+    """Output of user code; limited to a rate by the worker, not repeated."""
 
     worker: str
     group: int
@@ -325,30 +334,32 @@ class ForwardOutput(Struct, frozen=True, kw_only=True):
     slot: int
     stream: str  # "stdout" or "stderr"
     text: str
-    number: int = 0  # grows with each piece of the run, whoever leads; 0: of an older worker
+    number: int = 0  # of this piece; grows, also when the leader changes
 
 
 # --- job leader to allocator, and back ---------------------------------------------------
 
 
 class AskState(Enum):
+    """What became of a request for cores."""
+
     GRANTED = "granted"
     QUEUED = "queued"
     EXCEEDED = "exceeded"  # the queue is full: try again after `retry_after_s`
-    IMPOSSIBLE = "impossible"  # no worker, or none large enough, is there; may change
-    REBUILDING = "rebuilding"  # a new allocator that has not heard of all workers yet
+    IMPOSSIBLE = "impossible"  # there is no worker, or none that is large enough, at present
+    REBUILDING = "rebuilding"  # a new allocator waits for the announcements of workers
     NOT_ALLOCATOR = "not_allocator"
 
 
 @message(kind=420, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
 class RequestCores(Struct, frozen=True, kw_only=True):
-    """Cores for one workflow, or for the new attempt of one part. -> RequestCoresReply
+    """Request cores for one workflow, or for a new attempt of one part. -> RequestCoresReply
 
-    Repeated each second until granted (the allocator forgets an ask it has not heard for 5 s)
-    and once more whenever a grant may have been lost: the same `ask` gets the same grant.
+    Repeated each second until granted (the allocator forgets a request after 5 s), and whenever a
+    grant may have been lost: the same `ask` gets the same grant.
     """
 
-    ask: str  # names the wish: same job, workflow and purpose, same name
+    ask: str  # id of the request: the same for the same job, workflow and purpose
     job: str
     workflow: str
     group: int
@@ -356,50 +367,56 @@ class RequestCores(Struct, frozen=True, kw_only=True):
     leader: str
     priority: Priority = Priority.AUTO
     is_test: bool = True
-    vus: int = 1  # no more cores than virtual users
-    # A new attempt of this part: exactly so many cores, on one worker. Otherwise priority and
-    # pool decide, and part i is the i-th share of the grant.
+    vus: int = 1  # a workflow gets no more cores than virtual users
+    # For a new attempt of a part: the part, and its cores, on one worker. Otherwise priority and
+    # pool decide how many cores the workflow gets, and part i is the i-th share of the grant.
     part: int = -1
     cores: int = 0
-    exclude: list[str] = field(default_factory=list)  # workers that failed it
-    is_recovery: bool = False  # first in line
-    may_share: bool = False  # load that was there must come back, beside others if need be
-    waited_s: float = 0.0  # so long already: a new allocator goes on where the last one was
-    together: int = 1  # workflows of the job that ask in the same moment, this one included
+    exclude: list[str] = field(default_factory=list)  # workers on which the part failed
+    is_recovery: bool = False  # served before other requests
+    may_share: bool = False  # the lost load may run beside other attempts
+    waited_s: float = 0.0  # waited already, at earlier allocators
+    together: int = 1  # workflows of the job that became ready together, this one included
 
 
 @nested
 class WorkerShare(Struct, frozen=True):
+    """The part of a grant that is on one worker."""
+
     worker: str
     cores: int
 
 
 @message(kind=421, priority=MessagePriority.HIGH, size=SizeClass.MEDIUM, senders=_MANAGERS)
 class RequestCoresReply(Struct, frozen=True, kw_only=True):
+    """A grant, or the position of a request that waits and the reason."""
+
     ask: str
     state: AskState
     group: int = 0  # of a grant: the group whose leader made the request
     shares: list[WorkerShare] = field(default_factory=list)  # in order of slots
     shared: bool = False  # as in PreparePart
-    position: int = 0  # 1 is next
-    queue: int = 0  # how many wait
-    pool: int = 0  # cores of all workers that take work
+    position: int = 0  # 1 is served next
+    queue: int = 0  # requests that wait
+    pool: int = 0  # cores of all workers that accept work
     retry_after_s: float = 0.0
     reason: str = ""
 
 
 @message(kind=422, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
 class ReleaseCores(Struct, frozen=True, kw_only=True):
-    """A grant, or the wish for one, is not needed any more. Repeating it is harmless."""
+    """Release a request or its grant. Repeating it is harmless."""
 
     ask: str
     group: int
     term: int
-    part: int = -1  # of a grant that part alone
+    part: int = -1  # release only the share of this part; -1: everything
 
 
 @nested
 class HeldCores(Struct, frozen=True, kw_only=True):
+    """Cores that an attempt holds on a worker."""
+
     run: AttemptId
     cores: int
     shared: bool = False
@@ -408,9 +425,9 @@ class HeldCores(Struct, frozen=True, kw_only=True):
 
 @message(kind=423, priority=MessagePriority.NORMAL, size=SizeClass.MEDIUM, senders=_WORKERS)
 class AnnounceCores(Struct, frozen=True, kw_only=True):
-    """What a worker has and holds: the truth about its cores. On change and each second.
+    """The cores of a worker and what holds them; sent on change and each second.
 
-    `incarnation` and `version` order them; a worker that restarted holds nothing.
+    `incarnation` and `version` order the announcements. A restarted worker holds nothing.
     """
 
     worker: str
@@ -426,25 +443,25 @@ class AnnounceCores(Struct, frozen=True, kw_only=True):
 
 @message(kind=440, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=NODES)
 class FetchBlob(Struct, frozen=True):
-    """The bytes with this SHA-256. Answered by a stream of `wire.messages.Chunk`."""
+    """Fetch the bytes with this SHA-256, as a stream of `wire.messages.Chunk`."""
 
     sha256: str
 
 
 @message(kind=441, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_OPERATED)
 class DrainWorker(Struct, frozen=True):
-    """Take no new work, and finish what runs. -> DrainWorkerReply"""
+    """Accept no new work and finish what runs. -> DrainWorkerReply"""
 
 
 @message(kind=442, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_WORKERS)
 class DrainWorkerReply(Struct, frozen=True):
     runs: int
-    """How many runs are still here, results that wait for an acknowledgement included."""
+    """Attempts on the worker, including those whose result is not acknowledged."""
 
 
 @message(kind=443, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_MANAGERS)
 class AnnounceCoresReply(Struct, frozen=True):
-    """The answer to `AnnounceCores`, which asks for one until an allocator has said yes."""
+    """The reply to `AnnounceCores`, which workers request until an allocator knows them."""
 
     is_known: bool
-    """Whether this manager grants cores now, and those of the worker are among them."""
+    """True if this manager is the allocator and knows the cores of the worker."""
