@@ -138,13 +138,13 @@ def _status(args: argparse.Namespace) -> int:
 def _groups(args: argparse.Namespace) -> int:
     reply = _fetch_status(args)
     if args.json:
-        print_json({"nodes": reply.nodes, "groups": reply.groups, "moves": reply.moves})
+        print_json({"nodes": reply.nodes, "groups": reply.groups, "migrations": reply.migrations})
         return 0
     nodes = [(str(row.number), row.name, row.domain, row.state) for row in reply.nodes]
     print(table(("NUMBER", "NODE", "DOMAIN", "STATE"), nodes))
     groups = [
         (
-            *(str(row.group), row.state, str(row.slots), row.leader),
+            *(str(row.group), row.state, str(row.key_slots), row.leader),
             ", ".join(row.voters),
             "" if row.voters == row.settled else f"from {', '.join(row.settled)}",
             str(row.heir or ""),
@@ -153,8 +153,8 @@ def _groups(args: argparse.Namespace) -> int:
     ]
     print()
     print(table(("GROUP", "STATE", "SLOTS", "LEADER", "VOTERS", "CHANGING", "HEIR"), groups))
-    for row in reply.moves:
-        print(f"{row.slots} key slots move from group {row.source} to group {row.target}")
+    for row in reply.migrations:
+        print(f"{row.key_slots} key slots move from group {row.source} to group {row.target}")
     if not reply.groups:
         print(f"no groups yet: {len(reply.nodes)} of {reply.awaited} founding managers are here")
     return 0
@@ -261,9 +261,15 @@ def _change(args: argparse.Namespace) -> int:
 def change_member(args: argparse.Namespace, change: str, node: str, group: int = -1) -> None:
     """Request a change of the ledger's members and print its outcome."""
     from hyperscale.errors import RunError
-    from hyperscale.nodes.ledger.operator_messages import ChangeMember, ChangeMemberReply
+    from hyperscale.nodes.ledger.operator_messages import (
+        ChangeMember,
+        ChangeMemberReply,
+        MemberChange,
+    )
 
-    reply = query_node(args, ChangeMember(change=change, node=node, group=group), ChangeMemberReply)
+    reply = query_node(
+        args, ChangeMember(change=MemberChange(change), node=node, group=group), ChangeMemberReply
+    )
     if reply.refused:
         raise RunError(reply.refused, hint=reply.hint)
     if args.json:

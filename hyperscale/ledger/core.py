@@ -53,7 +53,7 @@ from hyperscale.ledger.disk_writes import DiskWrites
 from hyperscale.ledger.entry_clock import EntryClock
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.proposals import ProposalQueue
-from hyperscale.ledger.records import Checked, Command, Record, encode_record
+from hyperscale.ledger.records import MachineCommand, Record, StateDigest, encode_record
 from hyperscale.ledger.replica import DIGEST_EVERY, EntryResult, Replica
 from hyperscale.ledger.store import LedgerDisk
 from hyperscale.ledger.topology import GroupRecord, GroupState, Topology
@@ -213,7 +213,7 @@ class LedgerCore:
             case MessagesReceived():
                 return self._receive(event)
             case CommandProposed():
-                record = Command(self.clock.next(), event.key, event.body)
+                record = MachineCommand(self.clock.next(), event.key, event.body)
                 self.proposals.add(event.token, event.group, encode_record(record))
             case ReadRequested() if event.group in self.replicas:
                 self.raft.read_index(event.group, event.token)
@@ -323,7 +323,9 @@ class LedgerCore:
             if group in self.replicas:
                 self._leave(group, out)
             elif self.number in record.founders:
-                first = Replica(group, self._make_machine(group), self.key_slot_of, record.slots)
+                first = Replica(
+                    group, self._make_machine(group), self.key_slot_of, record.key_slots
+                )
                 self._create(GroupImage.first(group, record.founders, first.snapshot()))
             else:
                 self._create(GroupImage.empty(group))
@@ -403,7 +405,7 @@ class LedgerCore:
         if self.proposals.take_committed(group, token, term):
             out.answers.append((token, result))
         if index % DIGEST_EVERY == 0 and self.is_leader(group):
-            checked = Checked(0, index, replica.digests[index])
+            checked = StateDigest(0, index, replica.digests[index])
             self._propose(group, checked, self.proposals.new_token())
 
     def _note(self, replica: Replica, result: EntryResult, out: PassOutput) -> None:

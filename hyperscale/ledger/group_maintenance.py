@@ -20,15 +20,21 @@ from hyperscale.errors import InvariantError
 from hyperscale.ledger.core import MANAGEMENT, LedgerCore
 from hyperscale.ledger.core_events import LeadershipTransferRequested, VoterChangeRequested
 from hyperscale.ledger.machine import Machine
-from hyperscale.ledger.records import Adopted, Handed, Record, Released, Surveyed
+from hyperscale.ledger.records import (
+    DigestRequested,
+    KeySlotsAdopted,
+    KeySlotsHandedOver,
+    KeySlotsReleased,
+    Record,
+)
 from hyperscale.ledger.topology import (
     Decision,
     GroupDestroyed,
     GroupRecord,
     GroupState,
-    MoveEnded,
+    MigrationEnded,
     NodeState,
-    SeatsSettled,
+    VotersSettled,
 )
 from hyperscale.ledger.topology_policy import TierHealth, decide, management_voters
 from hyperscale.sansio.core import Tick
@@ -423,21 +429,26 @@ class GroupMaintenance:
             # Once the report is committed, former voters destroy their replicas. By then the disk
             # of every voter must know the voters, also after a restart: an entry after the change
             # makes sure of that.
-            yield UpkeepState.REPORTING_VOTERS, CommitRecord(group, group, Surveyed(0))
-            settled = SeatsSettled(group, tuple(record.voters), record.change)
+            yield UpkeepState.REPORTING_VOTERS, CommitRecord(group, group, DigestRequested(0))
+            settled = VotersSettled(group, tuple(record.voters), record.change)
             yield UpkeepState.REPORTING_VOTERS, CommitDecision(group, settled)
-        for move in self._core.topology.moves.values():
-            if move.source == group and not replica.has_released(move.number):
-                released = Released(0, move.number, move.slots, group, move.target)
+        for migration in self._core.topology.migrations.values():
+            if migration.source == group and not replica.has_released(migration.number):
+                released = KeySlotsReleased(
+                    0, migration.number, migration.key_slots, group, migration.target
+                )
                 yield UpkeepState.RELEASING, CommitRecord(group, group, released)
         for number, outgoing in replica.outgoing.items():
-            adopted = Adopted(0, number, outgoing.slots, group, outgoing.keys)
+            adopted = KeySlotsAdopted(0, number, outgoing.key_slots, group, outgoing.keys)
             yield UpkeepState.HANDING_OVER, CommitRecord(group, outgoing.target, adopted)
-            yield UpkeepState.HANDING_OVER, CommitDecision(group, MoveEnded(number))
-            yield UpkeepState.HANDING_OVER, CommitRecord(group, group, Handed(0, number))
+            yield UpkeepState.HANDING_OVER, CommitDecision(group, MigrationEnded(number))
+            yield (
+                UpkeepState.HANDING_OVER,
+                CommitRecord(group, group, KeySlotsHandedOver(0, number)),
+            )
         # Only the leader knows that a group is empty: it has applied everything, and a group
         # without key slots gets no new jobs. Another replica may merely lag behind.
-        is_empty = not (replica.slots or replica.outgoing or self._live_jobs(replica.machine))
+        is_empty = not (replica.key_slots or replica.outgoing or self._live_jobs(replica.machine))
         if record.state is GroupState.DRAINING and is_empty:
             yield UpkeepState.ENDING, HandOverHistory(group)
             yield UpkeepState.ENDING, CommitDecision(group, GroupDestroyed(group))

@@ -1,4 +1,4 @@
-"""What the nodes of a tier say to each other about the ledger."""
+"""Messages between the nodes of a tier about their ledger."""
 
 from collections.abc import Iterator
 from enum import StrEnum
@@ -23,14 +23,16 @@ class RaftMessages(Struct, frozen=True):
     """Consensus messages of all groups for one peer, packed by the core. One-way."""
 
     ledger: str
-    """Of which ledger: two tiers that should never have met do not mix."""
+    """The id of the ledger: messages of another tier are dropped."""
     sender: int
     packed: bytes
 
 
 def pieces(packed: bytes, bytes_max: int) -> Iterator[bytes]:
-    """What the core has packed for one peer, cut between messages: whoever was away for long
-    gets more at once than one frame holds. A message that is larger by itself stays whole."""
+    """Cut the packed messages for one peer between messages, into pieces of at most `bytes_max`.
+
+    A peer that was away for long gets more at once than one frame holds. A single message that is
+    larger stays whole."""
     begins = at = 0
     while at < len(packed):
         ends = at + _HEAD.size + _HEAD.unpack_from(packed, at)[1]
@@ -44,7 +46,7 @@ def pieces(packed: bytes, bytes_max: int) -> Iterator[bytes]:
 
 @message(kind=301, priority=MessagePriority.CRITICAL, size=SizeClass.MEDIUM, senders=_MEMBERS)
 class OfferSnapshot(Struct, frozen=True):
-    """The receiver is too far behind: it should pull this snapshot. One-way."""
+    """Offers a snapshot to a follower that lags too far behind. One-way."""
 
     ledger: str
     sender: int
@@ -55,7 +57,7 @@ class OfferSnapshot(Struct, frozen=True):
 
 @message(kind=302, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
 class FetchSnapshot(Struct, frozen=True):
-    """Answered by `wire.messages.Chunk`s."""
+    """Fetches an offered snapshot. -> stream of `wire.messages.Chunk`"""
 
     group: int
     index: int
@@ -72,20 +74,20 @@ class CommandRefusal(StrEnum):
 
 @message(kind=304, priority=MessagePriority.HIGH, size=SizeClass.LARGE, senders=_MEMBERS)
 class ForwardCommand(Struct, frozen=True):
-    """A command for a group's leader, from a node that does not lead it. -> ForwardCommandReply"""
+    """Forwards a command towards the leader of its group. -> ForwardCommandReply"""
 
     group: int
-    """-1: whichever owns the slot of the key."""
+    """-1: the group that owns the key slot of the key."""
     key: str
     body: bytes
     hops: int = 0
     is_record: bool = False
-    """The body is a whole record of the ledger's own, not a command for the machine."""
+    """The body is an encoded record of the ledger itself, not a command for the state machine."""
 
 
 @message(kind=305, priority=MessagePriority.HIGH, size=SizeClass.LARGE, senders=_MEMBERS)
 class ForwardCommandReply(Struct, frozen=True):
-    """What became of a command: committed, or certainly not, and who to ask instead."""
+    """The command was committed, or was certainly not: `refused`."""
 
     group: int = 0
     index: int = 0
@@ -98,12 +100,12 @@ class ForwardCommandReply(Struct, frozen=True):
 
 @message(kind=306, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
 class GetLedgerOfNode(Struct, frozen=True):
-    """Which ledger do you belong to?"""
+    """Asks a node which ledger it belongs to. -> GetLedgerOfNodeReply"""
 
 
 @message(kind=307, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
 class GetLedgerOfNodeReply(Struct, frozen=True):
-    """Empty `ledger`: none yet. `pledged`: the node this one leaves the founding to."""
+    """`ledger` is empty if the node has none; `pledged` is the node it pledged to."""
 
     ledger: str = ""
     pledged: str = ""
@@ -111,7 +113,7 @@ class GetLedgerOfNodeReply(Struct, frozen=True):
 
 @message(kind=308, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
 class RequestPledge(Struct, frozen=True):
-    """The sender wants to found the ledger: will you leave it to me, for good?"""
+    """Asks a node to leave the founding of the ledger to the sender. -> RequestPledgeReply"""
 
 
 @message(kind=309, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
@@ -121,7 +123,7 @@ class RequestPledgeReply(Struct, frozen=True):
 
 @message(kind=310, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
 class RequestJoin(Struct, frozen=True):
-    """A node with an empty disk wants to take part."""
+    """Asks for a number in the ledger, for a node with an empty disk. -> RequestJoinReply"""
 
     domain: str
     nonce: str
@@ -135,8 +137,8 @@ class RequestJoinReply(Struct, frozen=True):
 
 @message(kind=312, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
 class FetchHistory(Struct, frozen=True):
-    """Rows of a group's history after (stamp, group, index). Answered by `wire.messages.Chunk`s
-    of a `HistoryPage`: one row may be larger than a message."""
+    """Fetches history rows of a group after (stamp, group, index). -> stream of
+    `wire.messages.Chunk` with a `HistoryPage`, because one row may be larger than a message."""
 
     group: int
     after: tuple[int, int, int]
@@ -146,26 +148,26 @@ class FetchHistory(Struct, frozen=True):
 class HistoryPage(Struct, frozen=True):
     rows: list[tuple[str, int, int, int, str, bytes]]
     is_complete: bool
-    """The teller votes in the group, and lacks nothing itself."""
+    """The answering node has all history rows of the group."""
     has_more: bool
 
 
 @message(kind=314, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
 class TakeHistory(Struct, frozen=True):
-    """A group is about to be destroyed: a voter of its heir is to take its history over from
-    the sender. `TakeHistoryReply` when it is on its disk."""
+    """Tells a voter of a group's heir to fetch the history of the group from the sender before
+    the group is destroyed. -> TakeHistoryReply"""
 
     group: int
 
 
 @message(kind=315, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
 class TakeHistoryReply(Struct, frozen=True):
-    """It is."""
+    """The rows are durable."""
 
 
 @message(kind=342, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
 class GetHistoryState(Struct, frozen=True):
-    """Have you all of a group's history, so that others may lose it? -> GetHistoryStateReply"""
+    """Asks whether a node has all history rows of a group. -> GetHistoryStateReply"""
 
     group: int
 

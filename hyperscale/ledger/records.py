@@ -1,64 +1,73 @@
-"""What an entry of a group's log says, and how it is written.
+"""The records that entries of a group's log carry, and their encoding.
 
-Every entry carries the stamp its leader gave it: state machines know no other clock. Arrays,
-not maps: entries are many and small, and all nodes of a tier write the same format; a new kind
-of record gets a new tag.
+Every record has the stamp its leader gave it: state machines know no other clock. Records are
+encoded as arrays, because they are many and small and all nodes of a tier write the same format.
+A new kind of record gets a new tag.
 """
 
 import msgspec
 from msgspec import Struct
 
 
-class Command(Struct, frozen=True, array_like=True, tag=0):
-    """Something for the state machine. With a key, only the owner of its slot takes it."""
+class MachineCommand(Struct, frozen=True, array_like=True, tag=0):
+    """A command for the state machine. A command with a key is applied only by the group that
+    owns the key slot of the key."""
 
     stamp: int
     key: str
     body: bytes
 
 
-class Released(Struct, frozen=True, array_like=True, tag=1):
-    """This group gives slots away. Their key records wait here until the target has them."""
+class KeySlotsReleased(Struct, frozen=True, array_like=True, tag=1):
+    """The source group gives up key slots. It keeps their key records until the target has
+    adopted them."""
 
     stamp: int
-    move: int
-    slots: tuple[int, ...]
-    source: int  # what is told to a group that is gone comes to its heir, who gives nothing away
+    migration: int
+    key_slots: tuple[int, ...]
+    source: int  # checked, because a record for a destroyed group is routed to its heir
     target: int
 
 
-class Adopted(Struct, frozen=True, array_like=True, tag=2):
-    """This group owns these slots now, and knows the keys that came with them."""
+class KeySlotsAdopted(Struct, frozen=True, array_like=True, tag=2):
+    """The target group owns these key slots now, and has their key records."""
 
     stamp: int
-    move: int
-    slots: tuple[int, ...]
+    migration: int
+    key_slots: tuple[int, ...]
     source: int
     keys: bytes
 
 
-class Handed(Struct, frozen=True, array_like=True, tag=3):
-    """The target has what was released: it need not wait here any longer."""
+class KeySlotsHandedOver(Struct, frozen=True, array_like=True, tag=3):
+    """The target group has adopted what the source group released: the source may forget it."""
 
     stamp: int
-    move: int
+    migration: int
 
 
-class Checked(Struct, frozen=True, array_like=True, tag=4):
-    """The leader's digest of the state at `index`; whoever has another one has gone astray."""
+class StateDigest(Struct, frozen=True, array_like=True, tag=4):
+    """The leader's digest of the state at `index`. A replica with another digest is corrupt."""
 
     stamp: int
     index: int
     digest: bytes
 
 
-class Surveyed(Struct, frozen=True, array_like=True, tag=5):
-    """Every replica keeps the digest of its state here, for whoever compares them."""
+class DigestRequested(Struct, frozen=True, array_like=True, tag=5):
+    """Every replica keeps the digest of its state at this entry, so that they can be compared."""
 
     stamp: int
 
 
-Record = Command | Released | Adopted | Handed | Checked | Surveyed
+Record = (
+    MachineCommand
+    | KeySlotsReleased
+    | KeySlotsAdopted
+    | KeySlotsHandedOver
+    | StateDigest
+    | DigestRequested
+)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
@@ -69,5 +78,5 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(data: bytes) -> Record:
-    """Raises `msgspec.MsgspecError` for what no version of ours wrote."""
+    """Decode a record; raise `msgspec.MsgspecError` if it is none."""
     return _decoder.decode(data)

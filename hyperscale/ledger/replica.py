@@ -1,6 +1,6 @@
-"""One group's state on this node: the machine, which slots of keys it owns, how far it is.
+"""One group's replica on this node: its state machine, its key slots, its applied index.
 
-Fed with committed entries in order, each exactly once. Knows no consensus and no disk.
+A replica applies committed entries in order, each exactly once. It knows no consensus and no disk.
 """
 
 import hashlib
@@ -14,26 +14,27 @@ from hyperscale.errors import InvariantError
 from hyperscale.ledger.entry_clock import stamp_ms
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.records import (
-    Adopted,
-    Checked,
-    Command,
-    Handed,
+    DigestRequested,
+    KeySlotsAdopted,
+    KeySlotsHandedOver,
+    KeySlotsReleased,
+    MachineCommand,
     Record,
-    Released,
-    Surveyed,
+    StateDigest,
     decode_record,
 )
 
-SLOTS: Final = 1_024
+KEY_SLOTS: Final = 1_024
 DIGEST_EVERY: Final = 1_000
 _DIGESTS_KEPT = 4
-_SURVEYS_KEPT = 16
+_REQUESTED_DIGESTS_KEPT = 16
 
 
-class Move(Struct, frozen=True, array_like=True):
-    """Slots on their way to another group, with the keys they bring."""
+class OutgoingKeySlots(Struct, frozen=True, array_like=True):
+    """Key slots that this group released, with their key records, until the target has adopted
+    them."""
 
-    slots: tuple[int, ...]
+    key_slots: tuple[int, ...]
     target: int
     keys: bytes
 
@@ -54,11 +55,11 @@ class EntryResult(Struct, frozen=True):
 
 
 class _Image(Struct, array_like=True):
-    """The whole of a replica, as a snapshot carries it."""
+    """The state of a replica in a snapshot."""
 
     machine: bytes
-    slots: list[int]
-    outgoing: dict[int, Move]
+    key_slots: list[int]
+    outgoing: dict[int, OutgoingKeySlots]
     released: list[int]
     adopted: dict[int, int]
     heirs: dict[int, int]
@@ -70,39 +71,39 @@ _decode_image = msgspec.msgpack.Decoder(_Image).decode
 
 
 class Replica:
-    """A group's machine and slots. `owns` restricts keyed commands; group 0 owns no slots."""
+    """The state machine and the key slots of a group. Group 0 owns no key slots."""
 
     def __init__(
         self,
         group: int,
         machine: Machine,
         key_slot_of: Callable[[str], int],
-        slots: Iterable[int] = (),
+        key_slots: Iterable[int] = (),
     ) -> None:
         self.group = group
         self.machine = machine
-        self.slots = set(slots)
-        self.outgoing: dict[int, Move] = {}
-        """Released and not yet taken over, by move."""
+        self.key_slots = set(key_slots)
+        self.outgoing: dict[int, OutgoingKeySlots] = {}
+        """What was released and not yet adopted, by migration."""
         self.applied = 0
         self.term = 0
         self.history: list[tuple[str, int, int, int, str, bytes]] = []
-        """Rows for the audit table since they were last taken."""
+        """Rows for the history table that were not written yet."""
         self.digests: dict[int, bytes] = {}
-        self.surveys: dict[int, bytes] = {}
-        """Digests that were asked for, by index; those of a former state go with a snapshot."""
+        self.requested_digests: dict[int, bytes] = {}
+        """Digests at the entries that requested one, by index; a snapshot clears them."""
         self.log_since_snapshot = (0, 0)
         """Entries and bytes applied since the last snapshot."""
         self.last_ms = 0
-        self._released: set[int] = set()  # moves; a repeat changes nothing, also if slots came back
-        self._adopted: dict[int, int] = {}  # move -> how many slots; a repeat changes nothing
-        self._heirs: dict[int, int] = {}  # slot given away -> where it went
+        self._released: set[int] = set()  # migrations; a repeated record changes nothing
+        self._adopted: dict[int, int] = {}  # migration -> number of key slots
+        self._heirs: dict[int, int] = {}  # released key slot -> the group that got it
         self._key_slot_of = key_slot_of
 
     # -- applying -------------------------------------------------------------------------
 
     def apply(self, index: int, term: int, data: bytes) -> EntryResult:
-        """Applies the next entry. Empty entries are the consensus core's own."""
+        """Apply the next entry. Empty entries belong to consensus itself."""
         if index != self.applied + 1:
             raise InvariantError(
                 f"group {self.group}: entry {index} comes after entry {self.applied}"
@@ -119,52 +120,54 @@ class Replica:
         return result
 
     def _applied(self, index: int, record: Record) -> EntryResult:
-        # Time never runs backwards for the machine, whatever the clocks of the leaders do.
+        # For the state machine time never runs backwards, whatever the clocks of leaders do.
         self.last_ms = max(self.last_ms, stamp_ms(record.stamp))
         match record:
-            case Command(key=key, body=body):
-                if key and (slot := self._key_slot_of(key)) not in self.slots:
-                    return EntryResult(index, moved_to=self._heirs.get(slot, 0))
+            case MachineCommand(key=key, body=body):
+                if key and (key_slot := self._key_slot_of(key)) not in self.key_slots:
+                    return EntryResult(index, moved_to=self._heirs.get(key_slot, 0))
                 applied = self.machine.apply(index, self.last_ms, body)
                 for job, kind, row in applied.history:
                     self.history.append((job, self.group, index, self.last_ms, kind, row))
                 return EntryResult(index, applied.event, applied.reply)
-            case Released(move=move, slots=slots, source=source, target=target):
+            case KeySlotsReleased(
+                migration=migration, key_slots=key_slots, source=source, target=target
+            ):
                 if source == self.group:
-                    self._release(move, slots, target)
-            case Adopted(move=move, slots=slots, keys=keys):
-                if move not in self._adopted:
-                    self._adopted[move] = len(slots)
-                    self.slots.update(slots)
-                    for slot in slots:
-                        self._heirs.pop(slot, None)
+                    self._release(migration, key_slots, target)
+            case KeySlotsAdopted(migration=migration, key_slots=key_slots, keys=keys):
+                if migration not in self._adopted:
+                    self._adopted[migration] = len(key_slots)
+                    self.key_slots.update(key_slots)
+                    for key_slot in key_slots:
+                        self._heirs.pop(key_slot, None)
                     self.machine.import_keys(keys)
-            case Handed(move=move):
-                self.outgoing.pop(move, None)
-            case Checked(index=checked, digest=digest):
+            case KeySlotsHandedOver(migration=migration):
+                self.outgoing.pop(migration, None)
+            case StateDigest(index=checked, digest=digest):
                 own = self.digests.get(checked, digest)
                 return EntryResult(index, is_digest_different=own != digest)
-            case Surveyed():
-                self.surveys[index] = self.digest()
-                while len(self.surveys) > _SURVEYS_KEPT:
-                    del self.surveys[min(self.surveys)]
+            case DigestRequested():
+                self.requested_digests[index] = self.digest()
+                while len(self.requested_digests) > _REQUESTED_DIGESTS_KEPT:
+                    del self.requested_digests[min(self.requested_digests)]
         return EntryResult(index)
 
-    def _release(self, move: int, slots: Sequence[int], target: int) -> None:
-        given = tuple(slot for slot in slots if slot in self.slots)
-        if move in self._released or not given:
+    def _release(self, migration: int, key_slots: Sequence[int], target: int) -> None:
+        given = tuple(key_slot for key_slot in key_slots if key_slot in self.key_slots)
+        if migration in self._released or not given:
             return
-        self._released.add(move)
-        self.slots.difference_update(given)
+        self._released.add(migration)
+        self.key_slots.difference_update(given)
         self._heirs.update(dict.fromkeys(given, target))
         keys = self.machine.export_keys(frozenset(given))
-        self.outgoing[move] = Move(given, target, keys)
+        self.outgoing[migration] = OutgoingKeySlots(given, target, keys)
 
-    def has_released(self, move: int) -> bool:
-        return move in self._released
+    def has_released(self, migration: int) -> bool:
+        return migration in self._released
 
     def digest(self) -> bytes:
-        """A hash of everything a snapshot would hold, computed afresh."""
+        """Hash afresh everything a snapshot would hold."""
         own = hashlib.blake2b(_encode_image(self._image(b"")), digest_size=16)
         own.update(self.machine.digest())
         return own.digest()
@@ -177,7 +180,7 @@ class Replica:
     def _image(self, machine: bytes) -> _Image:
         return _Image(
             machine,
-            sorted(self.slots),
+            sorted(self.key_slots),
             self.outgoing,
             sorted(self._released),
             self._adopted,
@@ -186,10 +189,10 @@ class Replica:
         )
 
     def restore(self, index: int, data: bytes) -> None:
-        """Becomes what a snapshot says; the digests of the former state go with it."""
+        """Replace the state by that of a snapshot."""
         image = _decode_image(data)
         self.machine.restore(image.machine)
-        self.slots = set(image.slots)
+        self.key_slots = set(image.key_slots)
         self.outgoing = image.outgoing
         self._released = set(image.released)
         self._adopted = image.adopted
@@ -198,4 +201,4 @@ class Replica:
         self.applied = index
         self.log_since_snapshot = (0, 0)
         self.digests.clear()
-        self.surveys.clear()
+        self.requested_digests.clear()

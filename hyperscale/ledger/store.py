@@ -1,4 +1,4 @@
-"""What the ledger asks of a disk. The native store is one; simulations bring their own."""
+"""The disk as the ledger core needs it: the native store, or a simulated one."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -14,8 +14,8 @@ HistoryRow = tuple[str, int, int, int, str, bytes]
 class LedgerDisk(Protocol):
     """Takes writes in order and makes them durable in order.
 
-    Every write returns a ticket; `durable` tells the highest ticket that a crash can no longer
-    undo, and raises once the disk has failed: after that nothing more is ever durable.
+    Every write returns a ticket. `durable` returns the highest ticket that a crash can no longer
+    undo, and raises after the disk has failed: from then on nothing more becomes durable.
     """
 
     @property

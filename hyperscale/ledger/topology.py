@@ -1,8 +1,8 @@
-"""The state of group 0: which nodes, groups and slots there are. No job is ever in here.
+"""The topology of a tier: its nodes, groups and key slots. It is the state of group 0.
 
-A `Machine` like any other, so it is replicated, snapshotted and checked like any other. Who
-decides what it should be is `placement`; this only applies what was decided, and refuses what
-contradicts itself. Its size is nodes x groups, plus the slots.
+The topology is a `Machine`, replicated and checked like that of any group. It applies decisions
+and refuses those that contradict its state; `topology_policy` makes them. It contains no jobs:
+its size is nodes x groups, plus the key slots.
 """
 
 import hashlib
@@ -12,21 +12,21 @@ from enum import StrEnum
 import msgspec
 from msgspec import Struct, field
 
-from hyperscale.ledger.replica import SLOTS
+from hyperscale.ledger.replica import KEY_SLOTS
 
 NO_GROUP = 0
-"""Owner of a slot nobody has yet: group 0 owns none."""
+"""Owner of a key slot that no group owns yet: group 0 owns none."""
 
 
 class NodeState(StrEnum):
     ACTIVE = "active"
-    DRAINING = "draining"  # takes part until its seats are given to others
-    GONE = "gone"  # its id is never used again
+    DRAINING = "draining"  # votes until other nodes have taken over its votes
+    GONE = "gone"  # its number is never used again
 
 
 class GroupState(StrEnum):
     ACTIVE = "active"
-    DRAINING = "draining"  # its slots go to others; it is destroyed when it has no live job
+    DRAINING = "draining"  # its key slots move to its heir; destroyed once its jobs have ended
     DESTROYED = "destroyed"  # `heir` answers for its history
 
 
@@ -40,23 +40,26 @@ class NodeRecord(Struct, kw_only=True):
 class GroupRecord(Struct, kw_only=True):
     number: int
     voters: list[int]
-    """Who should vote; `settled` is who did before that, and may still."""
+    """The nodes that should vote."""
     settled: list[int]
+    """The nodes that voted before the last change of `voters`, and may vote still."""
     founders: list[int]
-    """Voters since the group's birth: these may begin from its first image."""
-    slots: list[int]
-    """With which it was born."""
+    """The voters that were there when the group was created: they start from its first image."""
+    key_slots: list[int]
+    """The key slots the group was created with."""
     leader: int
-    """Who should lead, if it can."""
+    """The preferred leader."""
     state: GroupState = GroupState.ACTIVE
     heir: int = NO_GROUP
     change: int = 0
-    """How often other voters were wanted: a late report about an earlier change is none."""
+    """How often `voters` was changed: a late report about an earlier change is refused."""
 
 
-class MoveRecord(Struct, kw_only=True):
+class SlotMigration(Struct, kw_only=True):
+    """Key slots under way from one group to another."""
+
     number: int
-    slots: tuple[int, ...]
+    key_slots: tuple[int, ...]
     source: int
     target: int
 
@@ -65,21 +68,21 @@ class MoveRecord(Struct, kw_only=True):
 
 
 class Founded(Struct, frozen=True, tag="founded"):
-    """The first entry of all: how many nodes are awaited before groups are made."""
+    """The first decision: how many nodes have to join before groups are created."""
 
     awaited: int
 
 
 class NodeJoined(Struct, frozen=True, tag="node_joined"):
-    """A node with an empty disk gets a number. A name that is known has lost its disk: its old
-    number is gone for good, for with the disk went the promises it had made."""
+    """A node with an empty disk gets a number. A node id that is known has lost its disk, and
+    with it the votes it gave: its old number is never used again."""
 
     name: str
     domain: str
     nonce: str = ""
 
 
-class NodeMarked(Struct, frozen=True, tag="node_marked"):
+class NodeStateChanged(Struct, frozen=True, tag="node_state_changed"):
     number: int
     state: NodeState
 
@@ -87,16 +90,16 @@ class NodeMarked(Struct, frozen=True, tag="node_marked"):
 class GroupCreated(Struct, frozen=True, tag="group_created"):
     number: int
     voters: tuple[int, ...]
-    slots: tuple[int, ...] = ()
+    key_slots: tuple[int, ...] = ()
 
 
-class SeatsWanted(Struct, frozen=True, tag="seats_wanted"):
+class VotersWanted(Struct, frozen=True, tag="voters_wanted"):
     group: int
     voters: tuple[int, ...]
 
 
-class SeatsSettled(Struct, frozen=True, tag="seats_settled"):
-    """A group's leader reports that those vote in it who should after this change."""
+class VotersSettled(Struct, frozen=True, tag="voters_settled"):
+    """A group's leader reports that the change of its voters is complete."""
 
     group: int
     voters: tuple[int, ...]
@@ -108,13 +111,13 @@ class LeaderWanted(Struct, frozen=True, tag="leader_wanted"):
     leader: int
 
 
-class MoveBegun(Struct, frozen=True, tag="move_begun"):
-    slots: tuple[int, ...]
+class MigrationStarted(Struct, frozen=True, tag="migration_started"):
+    key_slots: tuple[int, ...]
     source: int
     target: int
 
 
-class MoveEnded(Struct, frozen=True, tag="move_ended"):
+class MigrationEnded(Struct, frozen=True, tag="migration_ended"):
     number: int
 
 
@@ -130,20 +133,20 @@ class GroupDestroyed(Struct, frozen=True, tag="group_destroyed"):
 Decision = (
     Founded
     | NodeJoined
-    | NodeMarked
+    | NodeStateChanged
     | GroupCreated
-    | SeatsWanted
-    | SeatsSettled
+    | VotersWanted
+    | VotersSettled
     | LeaderWanted
-    | MoveBegun
-    | MoveEnded
+    | MigrationStarted
+    | MigrationEnded
     | GroupDraining
     | GroupDestroyed
 )
 
 
 class DecisionReply(Struct, frozen=True):
-    """What became of a decision: a number (of a node, group or move), or why not."""
+    """The answer to a decision: a number (of a node, group or migration), or why it was refused."""
 
     number: int = 0
     refused: str = ""
@@ -151,7 +154,7 @@ class DecisionReply(Struct, frozen=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Decision).decode
-_decode_decision_reply = msgspec.msgpack.Decoder(DecisionReply).decode
+_decode_reply = msgspec.msgpack.Decoder(DecisionReply).decode
 
 
 def encode_decision(decision: Decision) -> bytes:
@@ -159,18 +162,18 @@ def encode_decision(decision: Decision) -> bytes:
 
 
 def decode_decision_reply(reply: bytes) -> DecisionReply:
-    return _decode_decision_reply(reply)
+    return _decode_reply(reply)
 
 
 class _State(Struct):
     awaited: int = 1
     nodes: dict[int, NodeRecord] = {}
     groups: dict[int, GroupRecord] = {}
-    moves: dict[int, MoveRecord] = {}
-    owners: list[int] = field(default_factory=lambda: [NO_GROUP] * SLOTS)
+    migrations: dict[int, SlotMigration] = {}
+    owners: list[int] = field(default_factory=lambda: [NO_GROUP] * KEY_SLOTS)
     nonces: dict[str, int] = {}
     next_node: int = 1
-    next_move: int = 1
+    next_migration: int = 1
 
 
 class _DecisionApplied(Struct, frozen=True):
@@ -180,7 +183,7 @@ class _DecisionApplied(Struct, frozen=True):
 
 
 class Topology:
-    """Nodes, groups and slots of one tier."""
+    """Nodes, groups and key slots of one tier."""
 
     def __init__(self) -> None:
         self._state = _State()
@@ -197,20 +200,20 @@ class Topology:
 
     @property
     def groups(self) -> dict[int, GroupRecord]:
-        """All there ever were; destroyed ones point to their heirs."""
+        """All groups, with the destroyed ones, which name their heirs."""
         return self._state.groups
 
     @property
-    def moves(self) -> dict[int, MoveRecord]:
-        return self._state.moves
+    def migrations(self) -> dict[int, SlotMigration]:
+        return self._state.migrations
 
     @property
     def owners(self) -> Sequence[int]:
-        """The group of each slot."""
+        """The group that owns each key slot."""
         return self._state.owners
 
     def number_of(self, name: str) -> int | None:
-        """The number under which a node takes part now."""
+        """Return the number of a node that is not gone."""
         for node in self._state.nodes.values():
             if node.name == name and node.state is not NodeState.GONE:
                 return node.number
@@ -221,7 +224,7 @@ class Topology:
         return None if node is None else node.name
 
     def heir_of(self, group: int) -> int:
-        """The group that answers for this one: itself, or the last of its heirs."""
+        """Return the group that answers for this one: itself, or the last of its heirs."""
         seen = {group}
         while (record := self._state.groups.get(group)) is not None:
             if record.state is not GroupState.DESTROYED or record.heir in seen:
@@ -257,21 +260,21 @@ class Topology:
     # -- rules ----------------------------------------------------------------------------
 
     def decide(self, decision: Decision) -> DecisionReply:
-        """Applies a decision, or says why it cannot be."""
+        """Apply a decision, or refuse it with the reason."""
         match decision:
             case Founded(awaited=awaited):
                 self._state.awaited = awaited
                 reply = DecisionReply()
             case NodeJoined():
                 reply = self._joined(decision)
-            case NodeMarked(number=number, state=state):
-                reply = self._marked(number, state)
+            case NodeStateChanged(number=number, state=state):
+                reply = self._state_changed(number, state)
             case GroupCreated():
                 reply = self._created(decision)
-            case MoveBegun():
-                reply = self._move_begun(decision)
-            case MoveEnded(number=number):
-                reply = self._move_ended(number)
+            case MigrationStarted():
+                reply = self._migration_started(decision)
+            case MigrationEnded(number=number):
+                reply = self._migration_ended(number)
             case _:
                 reply = self._about_group(decision)
         return reply
@@ -279,7 +282,7 @@ class Topology:
     def _joined(self, joined: NodeJoined) -> DecisionReply:
         state = self._state
         if joined.nonce and joined.nonce in state.nonces:
-            return DecisionReply(state.nonces[joined.nonce])  # the same request again
+            return DecisionReply(state.nonces[joined.nonce])  # a repeated request
         if (former := self.number_of(joined.name)) is not None:
             state.nodes[former].state = NodeState.GONE
         number = state.next_node
@@ -289,75 +292,81 @@ class Topology:
             state.nonces[joined.nonce] = number
         return DecisionReply(number)
 
-    def _marked(self, number: int, mark: NodeState) -> DecisionReply:
+    def _state_changed(self, number: int, mark: NodeState) -> DecisionReply:
         node = self._state.nodes.get(number)
         if node is None:
-            return DecisionReply(refused=f"there is no node {number}")
+            return DecisionReply(refused=f"the ledger has no node {number}")
         if node.state is NodeState.GONE and mark is not NodeState.GONE:
-            return DecisionReply(refused=f"node {node.name} is gone; it can only join as a new one")
+            return DecisionReply(refused=f"node {node.name} was removed; it can join as a new node")
         node.state = mark
         return DecisionReply(number)
 
     def _created(self, created: GroupCreated) -> DecisionReply:
         state = self._state
         if created.number in state.groups:
-            return DecisionReply(refused=f"group {created.number} exists, or did")
+            return DecisionReply(refused=f"group {created.number} exists or existed")
         if not created.voters or any(voter not in state.nodes for voter in created.voters):
-            return DecisionReply(refused=f"group {created.number} needs voters that are nodes")
-        if taken := [slot for slot in created.slots if state.owners[slot] != NO_GROUP]:
-            return DecisionReply(refused=f"{len(taken)} of these slots have an owner")
+            return DecisionReply(refused=f"group {created.number} needs voters of this ledger")
+        if taken := [
+            key_slot for key_slot in created.key_slots if state.owners[key_slot] != NO_GROUP
+        ]:
+            return DecisionReply(refused=f"{len(taken)} of these key slots have an owner")
         voters = sorted(created.voters)
         state.groups[created.number] = GroupRecord(
             number=created.number,
             voters=voters,
             settled=voters,
             founders=list(voters),
-            slots=sorted(set(created.slots)),
+            key_slots=sorted(set(created.key_slots)),
             leader=voters[created.number % len(voters)],
         )
-        for slot in created.slots:
-            state.owners[slot] = created.number
+        for key_slot in created.key_slots:
+            state.owners[key_slot] = created.number
         return DecisionReply(created.number)
 
-    def _move_begun(self, move: MoveBegun) -> DecisionReply:
+    def _migration_started(self, migration: MigrationStarted) -> DecisionReply:
         state = self._state
-        target = state.groups.get(move.target)
+        target = state.groups.get(migration.target)
         if target is None or target.state is not GroupState.ACTIVE:
-            return DecisionReply(refused=f"group {move.target} takes no slots")
-        if not move.slots or move.source == move.target:
-            return DecisionReply(refused="there is nothing to move")
-        moving = {slot for other in state.moves.values() for slot in other.slots}
+            return DecisionReply(refused=f"group {migration.target} accepts no key slots")
+        if not migration.key_slots or migration.source == migration.target:
+            return DecisionReply(refused="a migration needs key slots and two different groups")
+        moving = {key_slot for other in state.migrations.values() for key_slot in other.key_slots}
         is_theirs = all(
-            state.owners[slot] == move.source and slot not in moving for slot in move.slots
+            state.owners[key_slot] == migration.source and key_slot not in moving
+            for key_slot in migration.key_slots
         )
-        if not is_theirs or len(set(move.slots)) < len(move.slots):
-            return DecisionReply(refused=f"these slots are not group {move.source}'s to give")
-        number = state.next_move
-        state.next_move += 1
-        state.moves[number] = MoveRecord(
-            number=number, slots=tuple(move.slots), source=move.source, target=move.target
+        if not is_theirs or len(set(migration.key_slots)) < len(migration.key_slots):
+            return DecisionReply(refused=f"group {migration.source} does not own these key slots")
+        number = state.next_migration
+        state.next_migration += 1
+        state.migrations[number] = SlotMigration(
+            number=number,
+            key_slots=tuple(migration.key_slots),
+            source=migration.source,
+            target=migration.target,
         )
         return DecisionReply(number)
 
-    def _move_ended(self, number: int) -> DecisionReply:
-        move = self._state.moves.pop(number, None)
-        if move is not None:
-            for slot in move.slots:
-                self._state.owners[slot] = move.target
+    def _migration_ended(self, number: int) -> DecisionReply:
+        migration = self._state.migrations.pop(number, None)
+        if migration is not None:
+            for key_slot in migration.key_slots:
+                self._state.owners[key_slot] = migration.target
         return DecisionReply(number)
 
     def _about_group(
         self,
-        decision: SeatsWanted | SeatsSettled | LeaderWanted | GroupDraining | GroupDestroyed,
+        decision: VotersWanted | VotersSettled | LeaderWanted | GroupDraining | GroupDestroyed,
     ) -> DecisionReply:
         record = self._state.groups.get(decision.group)
         if record is None or record.state is GroupState.DESTROYED:
-            return DecisionReply(refused=f"there is no group {decision.group}")
+            return DecisionReply(refused=f"the ledger has no group {decision.group}")
         match decision:
-            case SeatsWanted(voters=voters):
-                return self._seats_wanted(record, voters)
-            case SeatsSettled():
-                return _seats_settled(record, decision)
+            case VotersWanted(voters=voters):
+                return self._voters_wanted(record, voters)
+            case VotersSettled():
+                return _voters_settled(record, decision)
             case LeaderWanted(leader=leader):
                 if leader not in record.voters:
                     return DecisionReply(
@@ -368,17 +377,19 @@ class Topology:
                 record.state = GroupState.DRAINING
                 record.heir = heir
             case GroupDestroyed():
-                is_owner = record.number in self._state.owners or self._moves_of(record.number)
+                is_owner = record.number in self._state.owners or self._migrations_of(record.number)
                 if is_owner or record.state is not GroupState.DRAINING:
-                    return DecisionReply(refused=f"group {record.number} is in use")
+                    return DecisionReply(
+                        refused=f"group {record.number} still owns key slots or is not drained"
+                    )
                 record.state = GroupState.DESTROYED
         return DecisionReply(record.number)
 
-    def _seats_wanted(self, record: GroupRecord, voters: Sequence[int]) -> DecisionReply:
+    def _voters_wanted(self, record: GroupRecord, voters: Sequence[int]) -> DecisionReply:
         if not voters or any(voter not in self._state.nodes for voter in voters):
-            return DecisionReply(refused=f"group {record.number} needs voters that are nodes")
+            return DecisionReply(refused=f"group {record.number} needs voters of this ledger")
         if record.voters != record.settled:
-            # A change that did not end may have seated some of them.
+            # A change that was not completed may have made some of them voters.
             record.settled = sorted({*record.settled, *record.voters})
         record.voters = sorted(voters)
         record.change += 1
@@ -386,16 +397,18 @@ class Topology:
             record.leader = record.voters[record.number % len(record.voters)]
         return DecisionReply(record.number)
 
-    def _moves_of(self, group: int) -> list[MoveRecord]:
-        moves = self._state.moves.values()
-        return [move for move in moves if group in (move.source, move.target)]
+    def _migrations_of(self, group: int) -> list[SlotMigration]:
+        migrations = self._state.migrations.values()
+        return [
+            migration for migration in migrations if group in (migration.source, migration.target)
+        ]
 
 
-def _seats_settled(record: GroupRecord, settled: SeatsSettled) -> DecisionReply:
+def _voters_settled(record: GroupRecord, settled: VotersSettled) -> DecisionReply:
     voters = sorted(settled.voters)
     if settled.change != record.change or voters != record.voters:
-        # Others may vote by now, and whoever is in neither list destroys its replica.
-        return DecisionReply(refused=f"group {record.number} has moved on")
+        # Other nodes may vote by now, and a node in neither list destroys its replica.
+        return DecisionReply(refused=f"the voters of group {record.number} were changed again")
     record.settled = voters
     record.founders = [node for node in record.founders if node in voters]
     return DecisionReply(record.number)

@@ -1,8 +1,8 @@
-"""What group 0 should decide next: pure, one look at the topology at a time.
+"""The policy of a tier: which nodes vote in which groups, lead them and own which key slots.
 
-The management leader asks after every change and every few seconds, proposes what comes back,
-and asks again when that is committed. Every answer is a small step that is right by itself, so
-a leader lost between two of them leaves nothing half done.
+The leader of group 0 calls `decide` after every change and every second, proposes the decisions
+it returns, and calls it again when they are committed. Every decision is a small step that is
+right by itself, so that a leader lost between two of them leaves nothing half done.
 """
 
 import math
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from hyperscale.ledger.replica import SLOTS
+from hyperscale.ledger.replica import KEY_SLOTS
 from hyperscale.ledger.topology import (
     NO_GROUP,
     Decision,
@@ -20,55 +20,55 @@ from hyperscale.ledger.topology import (
     GroupRecord,
     GroupState,
     LeaderWanted,
-    MoveBegun,
-    NodeMarked,
+    MigrationStarted,
     NodeState,
-    SeatsWanted,
+    NodeStateChanged,
     Topology,
+    VotersWanted,
 )
 
 VOTERS = 3
 MANAGEMENT_VOTERS_MAX = 5
 DEAD_VOTER_S = 300.0
-_IMBALANCE = 1.25  # slots move when a group has this much more than its share, by weight
+_IMBALANCE = 1.25  # key slots move when a group has this much more than its share, by weight
 
 
 class TierHealth(Struct, frozen=True, kw_only=True):
-    """What the management leader sees beside the topology."""
+    """What the leader of group 0 observes about the nodes and groups of its tier."""
 
     dead_s: Mapping[int, float]
-    """For how long each dead node has been dead."""
+    """How long each dead node has been dead."""
     unfit: frozenset[int] = frozenset()
-    """Nodes that should not lead: overloaded, or leaving."""
+    """Nodes that should not lead: overloaded or leaving."""
     load: Mapping[int, float] = {}
-    """Entries per second of the groups this node has a replica of."""
+    """Entries per second of the groups that have a replica on this node."""
     leaders: Mapping[int, int] = {}
-    """The node that leads each group now, where that is known."""
+    """The node that leads each group now, where it is known."""
 
 
 def decide(topology: Topology, health: TierHealth) -> list[Decision]:
-    """The next steps, none of which depends on another."""
+    """Return the next decisions, none of which depends on another."""
     members = sorted(
         number for number, node in topology.nodes.items() if node.state is not NodeState.GONE
     )
     if len(members) < topology.awaited and not topology.groups:
-        return []  # made once, well spread, instead of moved about while nodes arrive
-    for step in (_seats, _drain_groups, _create_groups, _balance, _leaders):
+        return []  # created once, well spread, instead of moved while nodes join
+    for step in (_voters, _drain_groups, _create_groups, _balance, _leaders):
         if decisions := step(topology, health):
             return decisions
     return _leave(topology)
 
 
 def management_voters(topology: Topology, health: TierHealth, present: Sequence[int]) -> list[int]:
-    """Who should vote in group 0: an odd number of nodes, those that do already first."""
+    """Return the voters of group 0: an odd number of nodes, present voters first."""
     able = [n for n in usable(topology, health) if topology.nodes[n].state is NodeState.ACTIVE]
-    count = _seat_count(len(able), MANAGEMENT_VOTERS_MAX)
+    count = _voter_count(len(able), MANAGEMENT_VOTERS_MAX)
     ranked = sorted(able, key=lambda number: (number not in present, number))
     return sorted(_spread(topology, ranked, count)) or sorted(present)
 
 
 def usable(topology: Topology, health: TierHealth) -> list[int]:
-    """Nodes that are neither gone nor dead for long."""
+    """Return the nodes that are neither gone nor dead for long."""
     return [
         number
         for number, node in sorted(topology.nodes.items())
@@ -88,14 +88,14 @@ def _active_groups(topology: Topology) -> list[GroupRecord]:
     return [g for g in topology.groups.values() if g.state is GroupState.ACTIVE]
 
 
-def _seat_count(nodes: int, most: int) -> int:
-    """All nodes while they are few; from three on an odd number, for a fourth adds no safety."""
+def _voter_count(nodes: int, most: int) -> int:
+    """Return how many nodes vote: from three on an odd number, because a fourth adds no safety."""
     count = min(nodes, most)
     return count if count < VOTERS or count % 2 else count - 1
 
 
 def _spread(topology: Topology, ranked: Sequence[int], count: int) -> list[int]:
-    """The first `count` of these, no two of one failure domain while another is left."""
+    """Return `count` of these nodes, in as many failure domains as possible."""
     chosen: list[int] = []
     used: Counter[str] = Counter()
     candidates = list(ranked)
@@ -110,8 +110,8 @@ def _spread(topology: Topology, ranked: Sequence[int], count: int) -> list[int]:
     return chosen
 
 
-def _seats(topology: Topology, health: TierHealth) -> list[Decision]:
-    """Replaces voters that are gone, draining or dead for long; fills groups up as nodes come."""
+def _voters(topology: Topology, health: TierHealth) -> list[Decision]:
+    """Replace voters that are gone, draining or dead for long; add voters as nodes join."""
     active = _active_nodes(topology, health)
     if not active:
         return []
@@ -121,13 +121,13 @@ def _seats(topology: Topology, health: TierHealth) -> list[Decision]:
         if group.state is GroupState.DESTROYED:
             continue
         if group.voters != group.settled and not set(group.voters) - set(active):
-            continue  # one change at a time, unless it waits for a node that will not come
+            continue  # one change at a time, unless it waits for a node that is gone
         kept = [voter for voter in group.voters if voter in active]
-        count = _seat_count(len(active), VOTERS)
+        count = _voter_count(len(active), VOTERS)
         ranked = kept + sorted(set(active) - set(kept), key=lambda n: (seats[n], n))
         wanted = sorted(_keep_first(topology, ranked, kept, count))
         if wanted and wanted != group.voters:
-            decisions.append(SeatsWanted(group.number, tuple(wanted)))
+            decisions.append(VotersWanted(group.number, tuple(wanted)))
             seats.update(set(wanted) - set(group.voters))
     return decisions
 
@@ -135,7 +135,7 @@ def _seats(topology: Topology, health: TierHealth) -> list[Decision]:
 def _keep_first(
     topology: Topology, ranked: Sequence[int], kept: Sequence[int], count: int
 ) -> list[int]:
-    """Those who vote already stay; the rest is spread over what they leave of the domains."""
+    """Keep present voters; choose the others in failure domains that have none of them."""
     if len(kept) >= count:
         return list(kept[:count]) if len(kept) > VOTERS else list(kept)
     used = {topology.nodes[number].domain for number in kept}
@@ -145,17 +145,17 @@ def _keep_first(
 
 
 def _create_groups(topology: Topology, health: TierHealth) -> list[Decision]:
-    """As many groups as nodes, each born with its share of the slots nobody owns."""
+    """Create as many groups as nodes, each with its share of the key slots without an owner."""
     active = _active_nodes(topology, health)
     missing = len(active) - len(_active_groups(topology))
-    if missing <= 0 or topology.moves:
+    if missing <= 0 or topology.migrations:
         return []
-    free = [slot for slot, owner in enumerate(topology.owners) if owner == NO_GROUP]
+    free = [key_slot for key_slot, owner in enumerate(topology.owners) if owner == NO_GROUP]
     seats = Counter(voter for group in topology.groups.values() for voter in group.voters)
     first = max(topology.groups, default=0) + 1
     decisions: list[Decision] = []
     for position in range(missing):
-        count = _seat_count(len(active), VOTERS)
+        count = _voter_count(len(active), VOTERS)
         ranked = sorted(active, key=lambda number: (seats[number], number))
         voters = _spread(topology, ranked, count)
         seats.update(voters)
@@ -165,12 +165,12 @@ def _create_groups(topology: Topology, health: TierHealth) -> list[Decision]:
 
 
 def _drain_groups(topology: Topology, health: TierHealth) -> list[Decision]:
-    """Groups beyond the number of nodes end: slots to an heir. When there is nothing left to keep
-    only a group's own leader can tell."""
+    """Drain groups beyond the number of nodes: their key slots move to an heir. Their leaders
+    destroy them when they are empty."""
     decisions: list[Decision] = []
     groups = _active_groups(topology)
     surplus = len(groups) - max(1, len(_active_nodes(topology, health)))
-    if surplus > 0 and not topology.moves:
+    if surplus > 0 and not topology.migrations:
         owned = Counter(topology.owners)
         order = sorted(groups, key=lambda group: (owned[group.number], -group.number))
         heirs = order[surplus:]
@@ -180,17 +180,19 @@ def _drain_groups(topology: Topology, health: TierHealth) -> list[Decision]:
     for group in topology.groups.values():
         if group.state is not GroupState.DRAINING:
             continue
-        slots = tuple(s for s, owner in enumerate(topology.owners) if owner == group.number)
-        moving = any(group.number in (m.source, m.target) for m in topology.moves.values())
-        if slots and not moving:
-            decisions.append(MoveBegun(slots, group.number, topology.heir_of(group.heir)))
+        key_slots = tuple(s for s, owner in enumerate(topology.owners) if owner == group.number)
+        moving = any(group.number in (m.source, m.target) for m in topology.migrations.values())
+        if key_slots and not moving:
+            decisions.append(
+                MigrationStarted(key_slots, group.number, topology.heir_of(group.heir))
+            )
     return decisions
 
 
 def _balance(topology: Topology, health: TierHealth) -> list[Decision]:
-    """Moves slots from the group with most to the one with least, by number or by load."""
+    """Move key slots from the group with the greatest weight to the one with the least."""
     groups = _active_groups(topology)
-    if len(groups) < 2 or topology.moves:
+    if len(groups) < 2 or topology.migrations:
         return []
     owned = Counter(topology.owners)
     weight = {g.number: _weight(g.number, owned, health, len(groups)) for g in groups}
@@ -202,19 +204,19 @@ def _balance(topology: Topology, health: TierHealth) -> list[Decision]:
     if weight[most] < mean * _IMBALANCE:
         return []
     share = min((weight[most] - weight[least]) / 2 / weight[most], 0.5)
-    # Load follows the slots only as jobs end: whatever it bears now, half of its share stays.
-    spare = owned[most] - math.ceil(SLOTS / len(groups) / 2)
+    # Load follows key slots only as jobs end: half of its fair share stays with the group.
+    spare = owned[most] - math.ceil(KEY_SLOTS / len(groups) / 2)
     count = min(max(1, int(owned[most] * share)), spare)
     if count < 1:
         return []
-    slots = [slot for slot, owner in enumerate(topology.owners) if owner == most]
-    return [MoveBegun(tuple(slots[-count:]), most, least)]
+    key_slots = [key_slot for key_slot, owner in enumerate(topology.owners) if owner == most]
+    return [MigrationStarted(tuple(key_slots[-count:]), most, least)]
 
 
 def _weight(group: int, owned: Mapping[int, int], health: TierHealth, groups: int) -> float:
-    """A group's part of all slots and of all entries; both matter, entries only when many.
-    A group of which nothing is known counts as one like the others."""
-    by_slots = owned.get(group, 0) / SLOTS * groups
+    """Return a group's share of key slots and of entries; entries count only when they are many.
+    A group of unknown load counts as an average one."""
+    by_slots = owned.get(group, 0) / KEY_SLOTS * groups
     total = sum(health.load.values())
     if total < _LOAD_WORTH_MOVING:
         return by_slots
@@ -226,7 +228,7 @@ _LOAD_WORTH_MOVING = 100.0
 
 
 def _leaders(topology: Topology, health: TierHealth) -> list[Decision]:
-    """Spreads leaderships over the nodes fit to lead."""
+    """Spread leaderships over the nodes that are fit to lead."""
     groups = _active_groups(topology)
     fit = set(_active_nodes(topology, health)) - health.unfit - set(health.dead_s)
     leads = Counter(group.leader for group in groups)
@@ -234,8 +236,7 @@ def _leaders(topology: Topology, health: TierHealth) -> list[Decision]:
         able = [voter for voter in group.voters if voter in fit]
         if not able:
             continue
-        # Whoever leads already is as good as another: its successor would have to learn again
-        # which workers are silent.
+        # Prefer the present leader: another one would have to learn anew which workers are silent.
         now = health.leaders.get(group.number)
         best = min(able, key=lambda number: (leads[number], number != now, number))
         if group.leader not in fit or leads[group.leader] > leads[best] + 1:
@@ -244,14 +245,14 @@ def _leaders(topology: Topology, health: TierHealth) -> list[Decision]:
 
 
 def _leave(topology: Topology) -> list[Decision]:
-    """A draining node without a seat is gone."""
-    seated = {voter for group in topology.groups.values() for voter in _all_seats(group)}
+    """Mark draining nodes that vote nowhere as gone."""
+    seated = {voter for group in topology.groups.values() for voter in _all_voters(group)}
     return [
-        NodeMarked(number, NodeState.GONE)
+        NodeStateChanged(number, NodeState.GONE)
         for number, node in topology.nodes.items()
         if node.state is NodeState.DRAINING and number not in seated
     ]
 
 
-def _all_seats(group: GroupRecord) -> Iterable[int]:
+def _all_voters(group: GroupRecord) -> Iterable[int]:
     return () if group.state is GroupState.DESTROYED else {*group.voters, *group.settled}

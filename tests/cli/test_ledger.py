@@ -62,7 +62,7 @@ def test_status_shows_groups_and_roles(ask: Any) -> None:
 def test_groups_shows_nodes_and_key_slots(ask: Any) -> None:
     reply = json.loads(ask("ledger", "groups", "--json").stdout)
     assert [row["name"] for row in reply["nodes"]] == ["m0"]
-    assert sum(row["slots"] for row in reply["groups"]) == 1024
+    assert sum(row["key_slots"] for row in reply["groups"]) == 1024
     assert re.search(r"^1 +active +1024 +m0 +m0", ask("ledger", "groups").stdout, re.MULTILINE)
 
 
@@ -93,15 +93,15 @@ def test_snapshot_takes_a_snapshot_of_every_group(ask: Any) -> None:
 
 
 def test_members_are_changed_or_refused_with_a_reason(ask: Any) -> None:
-    assert ask("ledger", "members", "add", "m0").stdout == "m0 takes part already\n"
+    assert ask("ledger", "members", "add", "m0").stdout == "m0 is active already\n"
     assert ask("ledger", "members", "promote", "m0").code == 0
     assert ask("ledger", "members", "promote", "m0", "--group", "1").code == 0
     for words, message in (
-        (("ledger", "members", "add", "m7"), "a node joins by itself"),
-        (("ledger", "members", "remove", "m7"), "its nodes are m0"),
+        (("ledger", "members", "add", "m7"), "a manager joins on its own"),
+        (("ledger", "members", "remove", "m7"), "the nodes of the ledger are m0"),
         (("ledger", "members", "remove", "m0"), "m0 is alive"),
-        (("ledger", "members", "promote", "m0", "--group", "9"), "there is no group 9"),
-        (("drain", "m0"), "m0 is the only manager left"),
+        (("ledger", "members", "promote", "m0", "--group", "9"), "the ledger has no group 9"),
+        (("drain", "m0"), "m0 is the only active manager"),
     ):
         done = ask(*words)
         assert done.code == 3

@@ -8,9 +8,9 @@ from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import LedgerLimits
 from hyperscale.ledger.core_events import AnnounceRole, ProposalFailure
 from hyperscale.ledger.entry_clock import stamp_ms
-from hyperscale.ledger.records import Adopted, Released, Surveyed
+from hyperscale.ledger.records import DigestRequested, KeySlotsAdopted, KeySlotsReleased
 from hyperscale.ledger.replica import DIGEST_EVERY, EntryResult
-from hyperscale.ledger.topology import GroupState, SeatsSettled, SeatsWanted, encode_decision
+from hyperscale.ledger.topology import GroupState, VotersSettled, VotersWanted, encode_decision
 from tests.ledger.tier import LIMITS, SmallTier, reply_of, submit
 
 
@@ -176,7 +176,7 @@ def test_a_record_of_another_node_gets_the_stamp_of_the_leader() -> None:
     tier = SmallTier()
     leader = tier.elect(1, 1)
     year_ms = 365 * 24 * 3_600 * 1_000
-    wild = Surveyed((tier.now_ms + year_ms) << 16)
+    wild = DigestRequested((tier.now_ms + year_ms) << 16)
     tier.propose_record(1, 1, wild)
     tier.settle()
     assert leader.replicas[1].last_ms < tier.now_ms + 60_000
@@ -214,15 +214,15 @@ def test_slots_and_their_keys_go_to_another_group() -> None:
     tier = SmallTier(groups=2)
     one = tier.elect(1, 1)
     tier.elect(2, 2)
-    key = next(f"key-{n}" for n in range(99) if slot_of(f"key-{n}") in one.replicas[1].slots)
+    key = next(f"key-{n}" for n in range(99) if slot_of(f"key-{n}") in one.replicas[1].key_slots)
     job = reply_of(tier.commit(1, 1, submit(key), key)).job
     foreign = tier.commit(2, 2, submit(key), key)
     assert isinstance(foreign, EntryResult)
     assert foreign.moved_to is not None
-    tier.propose_record(1, 1, Released(0, 1, (slot_of(key),), 1, 2))
+    tier.propose_record(1, 1, KeySlotsReleased(0, 1, (slot_of(key),), 1, 2))
     tier.settle()
-    move = one.replicas[1].outgoing[1]
-    tier.propose_record(2, 2, Adopted(0, 1, move.slots, 1, move.keys))
+    migration = one.replicas[1].outgoing[1]
+    tier.propose_record(2, 2, KeySlotsAdopted(0, 1, migration.key_slots, 1, migration.keys))
     tier.settle()
     again = reply_of(tier.commit(2, 2, submit(key), key))
     assert (again.job, again.was_duplicate) == (job, True)
@@ -235,7 +235,7 @@ def replace_voter(tier: SmallTier, leader: int, old: int, new: int) -> None:
     """One voter for another, under the eyes of group 0."""
     voters = tuple(sorted({*tier.cores[leader].topology.groups[1].voters} - {old} | {new}))
     manager = next(c.number for c in tier.cores.values() if c.may_act(0))
-    tier.commit(manager, 0, encode_decision(SeatsWanted(1, voters)))
+    tier.commit(manager, 0, encode_decision(VotersWanted(1, voters)))
     tier.tick(4)
     raft = tier.cores[leader].raft
     assert raft.configure(1, learners=[new])
@@ -244,7 +244,7 @@ def replace_voter(tier: SmallTier, leader: int, old: int, new: int) -> None:
     tier.tick(8)
     assert raft.seats(1)[0] == list(voters)
     change = tier.cores[manager].topology.groups[1].change
-    tier.commit(manager, 0, encode_decision(SeatsSettled(1, voters, change)))
+    tier.commit(manager, 0, encode_decision(VotersSettled(1, voters, change)))
     tier.tick(4)
 
 

@@ -20,14 +20,14 @@ from hyperscale.ledger.group_maintenance import (
     StepSucceeded,
 )
 from hyperscale.ledger.machine import Machine
-from hyperscale.ledger.replica import SLOTS, EntryResult
+from hyperscale.ledger.replica import KEY_SLOTS, EntryResult
 from hyperscale.ledger.topology import (
     Decision,
     GroupDraining,
     GroupState,
-    MoveBegun,
-    NodeMarked,
+    MigrationStarted,
     NodeState,
+    NodeStateChanged,
     encode_decision,
 )
 from hyperscale.ledger.topology_policy import TierHealth
@@ -116,22 +116,24 @@ def test_leaderships_go_where_group_0_wants_them() -> None:
 
 def test_a_move_is_released_adopted_ended_and_forgotten() -> None:
     tier = MaintainedTier()
-    slots = tuple(slot for slot, owner in enumerate(tier.leader(0).topology.owners) if owner == 1)
-    tier.decide(MoveBegun(slots[:100], 1, 2))
+    key_slots = tuple(
+        key_slot for key_slot, owner in enumerate(tier.leader(0).topology.owners) if owner == 1
+    )
+    tier.decide(MigrationStarted(key_slots[:100], 1, 2))
     tier.passes(3)
     topology = tier.leader(0).topology
-    assert not topology.moves
-    assert {topology.owners[slot] for slot in slots[:100]} == {2}
+    assert not topology.migrations
+    assert {topology.owners[key_slot] for key_slot in key_slots[:100]} == {2}
     source, target = tier.leader(1).replicas[1], tier.leader(2).replicas[2]
     assert not source.outgoing
-    assert set(slots[:100]) <= target.slots
-    assert not source.slots & target.slots
+    assert set(key_slots[:100]) <= target.key_slots
+    assert not source.key_slots & target.key_slots
 
 
 def test_a_group_that_still_has_a_job_does_not_end() -> None:
     tier = MaintainedTier()
     key = "key"
-    group = next(g for g in (1, 2, 3) if tier.leader(g).replicas[g].slots & {slot_of(key)})
+    group = next(g for g in (1, 2, 3) if tier.leader(g).replicas[g].key_slots & {slot_of(key)})
     leader = tier.leader(group).number
     job = reply_of(tier.commit(leader, group, submit(key), key)).job
     heir = next(g for g in (1, 2, 3) if g != group)
@@ -160,7 +162,7 @@ def test_a_drained_node_ends_up_without_a_seat_and_nothing_is_lost() -> None:
         group = tier.leader(0).topology.owners[slot_of(key)]
         leader = tier.leader(group).number
         jobs[key] = reply_of(tier.commit(leader, group, submit(key), key)).job
-    tier.decide(NodeMarked(2, NodeState.DRAINING))
+    tier.decide(NodeStateChanged(2, NodeState.DRAINING))
     tier.passes(25)
     topology = tier.leader(0).topology
     living = [g for g in topology.groups.values() if g.state is not GroupState.DESTROYED]
@@ -187,4 +189,4 @@ def test_a_voter_long_dead_is_replaced_by_one_that_caught_up() -> None:
         assert dead not in record.voters
         assert record.settled == record.voters
         assert len(tier.digests(record.number, record.voters)) == 1
-    assert sum(owner != 0 for owner in topology.owners) == SLOTS
+    assert sum(owner != 0 for owner in topology.owners) == KEY_SLOTS

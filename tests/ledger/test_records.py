@@ -6,27 +6,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperscale.ledger.records import (
-    Adopted,
-    Checked,
-    Command,
-    Handed,
+    DigestRequested,
+    KeySlotsAdopted,
+    KeySlotsHandedOver,
+    KeySlotsReleased,
+    MachineCommand,
     Record,
-    Released,
-    Surveyed,
+    StateDigest,
     decode_record,
     encode_record,
 )
 
 stamps = st.integers(0, 2**63 - 1)
 numbers = st.integers(0, 2**40)
-slots = st.lists(st.integers(0, 1023), max_size=20).map(tuple)
+key_slots = st.lists(st.integers(0, 1023), max_size=20).map(tuple)
 records = st.one_of(
-    st.builds(Command, stamps, st.text(max_size=128), st.binary(max_size=200)),
-    st.builds(Released, stamps, numbers, slots, numbers, numbers),
-    st.builds(Adopted, stamps, numbers, slots, numbers, st.binary(max_size=200)),
-    st.builds(Handed, stamps, numbers),
-    st.builds(Checked, stamps, numbers, st.binary(min_size=16, max_size=16)),
-    st.builds(Surveyed, stamps),
+    st.builds(MachineCommand, stamps, st.text(max_size=128), st.binary(max_size=200)),
+    st.builds(KeySlotsReleased, stamps, numbers, key_slots, numbers, numbers),
+    st.builds(KeySlotsAdopted, stamps, numbers, key_slots, numbers, st.binary(max_size=200)),
+    st.builds(KeySlotsHandedOver, stamps, numbers),
+    st.builds(StateDigest, stamps, numbers, st.binary(min_size=16, max_size=16)),
+    st.builds(DigestRequested, stamps),
 )
 
 
@@ -49,4 +49,4 @@ def test_an_unknown_kind_is_refused() -> None:
 
 
 def test_a_digest_fits_where_the_core_looks_for_it() -> None:
-    assert len(encode_record(Checked(2**63 - 1, 2**62, b"d" * 16))) < 64
+    assert len(encode_record(StateDigest(2**63 - 1, 2**62, b"d" * 16))) < 64

@@ -9,24 +9,24 @@ from hyperscale.jobs.committed.events import CancelRequested, Code, encode
 from hyperscale.jobs.committed.keys import slot_of
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.records import (
-    Adopted,
-    Checked,
-    Command,
-    Handed,
+    KeySlotsAdopted,
+    KeySlotsHandedOver,
+    KeySlotsReleased,
+    MachineCommand,
     Record,
-    Released,
+    StateDigest,
     encode_record,
 )
-from hyperscale.ledger.replica import DIGEST_EVERY, SLOTS, EntryResult, Replica
+from hyperscale.ledger.replica import DIGEST_EVERY, KEY_SLOTS, EntryResult, Replica
 from tests.jobs.builders import plan, submission, workflow
 from tests.ledger.tier import reply_of
 
 NOW = 1_700_000_000_000 << 16
-ALL = range(SLOTS)
+ALL = range(KEY_SLOTS)
 
 
-def replica(group: int = 1, slots: range = ALL) -> Replica:
-    return Replica(group, JobMachine("dc", group), slot_of, slots)
+def replica(group: int = 1, key_slots: range = ALL) -> Replica:
+    return Replica(group, JobMachine("dc", group), slot_of, key_slots)
 
 
 def put(target: Replica, record: Record) -> EntryResult:
@@ -35,14 +35,14 @@ def put(target: Replica, record: Record) -> EntryResult:
 
 def submit(target: Replica, key: str, payload: str = "Load") -> EntryResult:
     body = encode(submission(key, plan(workflow(payload))))
-    return put(target, Command(NOW, key, body))
+    return put(target, MachineCommand(NOW, key, body))
 
 
-def hand_over(source: Replica, target: Replica, move: int, slots: tuple[int, ...]) -> None:
-    put(source, Released(NOW, move, slots, source.group, target.group))
-    outgoing = source.outgoing[move]
-    put(target, Adopted(NOW, move, outgoing.slots, source.group, outgoing.keys))
-    put(source, Handed(NOW, move))
+def hand_over(source: Replica, target: Replica, migration: int, key_slots: tuple[int, ...]) -> None:
+    put(source, KeySlotsReleased(NOW, migration, key_slots, source.group, target.group))
+    outgoing = source.outgoing[migration]
+    put(target, KeySlotsAdopted(NOW, migration, outgoing.key_slots, source.group, outgoing.keys))
+    put(source, KeySlotsHandedOver(NOW, migration))
 
 
 def test_an_entry_out_of_order_is_a_bug() -> None:
@@ -54,7 +54,7 @@ def test_an_entry_out_of_order_is_a_bug() -> None:
 
 
 def test_a_key_of_a_foreign_slot_is_not_applied() -> None:
-    own = replica(slots=range(0))
+    own = replica(key_slots=range(0))
     outcome = submit(own, "key")
     assert (outcome.moved_to, outcome.reply) == (0, None)
     assert isinstance(own.machine, JobMachine)
@@ -62,16 +62,16 @@ def test_a_key_of_a_foreign_slot_is_not_applied() -> None:
 
 
 def test_a_command_without_a_key_is_taken_whatever_slots_there_are() -> None:
-    own = replica(slots=range(0))
-    outcome = put(own, Command(NOW, "", encode(CancelRequested(job="dc.1-x", reason="r"))))
+    own = replica(key_slots=range(0))
+    outcome = put(own, MachineCommand(NOW, "", encode(CancelRequested(job="dc.1-x", reason="r"))))
     assert reply_of(outcome).code is Code.UNKNOWN_JOB
 
 
 def test_the_key_goes_with_its_slot_and_makes_no_second_job() -> None:
     old, new = replica(1), replica(2, range(0))
     first = reply_of(submit(old, "key"))
-    slot = slot_of("key")
-    hand_over(old, new, 7, (slot,))
+    key_slot = slot_of("key")
+    hand_over(old, new, 7, (key_slot,))
     assert submit(old, "key").moved_to == 2
     again = reply_of(submit(new, "key"))
     assert (again.job, again.was_duplicate) == (first.job, True)
@@ -81,7 +81,7 @@ def test_the_key_goes_with_its_slot_and_makes_no_second_job() -> None:
 
 def test_between_release_and_adoption_nobody_takes_the_key() -> None:
     old, new = replica(1), replica(2, range(0))
-    put(old, Released(NOW, 7, (slot_of("key"),), 1, 2))
+    put(old, KeySlotsReleased(NOW, 7, (slot_of("key"),), 1, 2))
     assert submit(old, "key").moved_to == 2
     assert submit(new, "key").moved_to == 0
 
@@ -89,21 +89,21 @@ def test_between_release_and_adoption_nobody_takes_the_key() -> None:
 def test_adopting_twice_changes_nothing() -> None:
     old, new = replica(1), replica(2, range(0))
     submit(old, "key")
-    put(old, Released(NOW, 7, (slot_of("key"),), 1, 2))
+    put(old, KeySlotsReleased(NOW, 7, (slot_of("key"),), 1, 2))
     outgoing = old.outgoing[7]
-    adopted = Adopted(NOW, 7, outgoing.slots, 1, outgoing.keys)
+    adopted = KeySlotsAdopted(NOW, 7, outgoing.key_slots, 1, outgoing.keys)
     put(new, adopted)
-    put(new, Released(NOW, 8, outgoing.slots, 2, 3))
+    put(new, KeySlotsReleased(NOW, 8, outgoing.key_slots, 2, 3))
     put(new, adopted)
-    assert not new.slots
+    assert not new.key_slots
 
 
 def test_a_late_release_does_not_give_away_what_came_back() -> None:
     one, two = replica(1), replica(2, range(0))
     hand_over(one, two, 7, (5,))
     hand_over(two, one, 8, (5,))
-    put(one, Released(NOW, 7, (5,), 1, 2))
-    assert 5 in one.slots
+    put(one, KeySlotsReleased(NOW, 7, (5,), 1, 2))
+    assert 5 in one.key_slots
     assert one.has_released(7)
     assert not one.outgoing
 
@@ -111,8 +111,8 @@ def test_a_late_release_does_not_give_away_what_came_back() -> None:
 def test_an_heir_does_not_give_away_what_the_group_that_is_gone_gave_it() -> None:
     one, two = replica(1), replica(2, range(0))
     hand_over(one, two, 7, (5,))
-    put(two, Released(NOW, 7, (5,), 1, 2))  # on its way to the first when that ended
-    assert 5 in two.slots
+    put(two, KeySlotsReleased(NOW, 7, (5,), 1, 2))  # on its way to the first when that ended
+    assert 5 in two.key_slots
     assert not two.outgoing
 
 
@@ -120,23 +120,23 @@ def test_a_snapshot_is_the_whole_state() -> None:
     own = replica()
     for number in range(20):
         submit(own, f"key-{number}")
-    put(own, Released(NOW, 7, tuple(range(100)), own.group, 2))
-    copy = replica(slots=range(0))
+    put(own, KeySlotsReleased(NOW, 7, tuple(range(100)), own.group, 2))
+    copy = replica(key_slots=range(0))
     copy.restore(own.applied, own.snapshot())
     assert copy.digest() == own.digest()
     assert copy.snapshot() == own.snapshot()
     for target in (own, copy):
         submit(target, "key-3")
         submit(target, "other")
-        put(target, Handed(NOW, 7))
-        put(target, Released(NOW, 7, tuple(range(200)), target.group, 2))
+        put(target, KeySlotsHandedOver(NOW, 7))
+        put(target, KeySlotsReleased(NOW, 7, tuple(range(200)), target.group, 2))
     assert copy.digest() == own.digest()
 
 
 def test_time_never_runs_backwards() -> None:
     own = replica()
-    put(own, Command(NOW + (5_000 << 16), "", b""))
-    put(own, Command(NOW, "", b""))
+    put(own, MachineCommand(NOW + (5_000 << 16), "", b""))
+    put(own, MachineCommand(NOW, "", b""))
     assert own.last_ms == (NOW >> 16) + 5_000
 
 
@@ -151,7 +151,7 @@ def test_every_thousandth_state_has_its_digest_and_a_damaged_value_shows() -> No
             found.reason = "a flipped bit"
         while own.applied < DIGEST_EVERY:
             own.apply(own.applied + 1, 1, b"")
-    said = Checked(NOW, DIGEST_EVERY, good.digests[DIGEST_EVERY])
+    said = StateDigest(NOW, DIGEST_EVERY, good.digests[DIGEST_EVERY])
     assert put(bad, said).is_digest_different
     assert not put(good, said).is_digest_different
 
@@ -170,7 +170,7 @@ scripts = st.lists(
 def test_wherever_slots_go_a_key_makes_one_job(script: list[tuple[str, object]], seed: int) -> None:
     groups = [replica(1), replica(2, range(0)), replica(3, range(0))]
     jobs: dict[str, str] = {}
-    move = 0
+    migration = 0
     for name, what in script:
         if name == "submit":
             told = [submit(own, str(what)) for own in groups]
@@ -179,11 +179,11 @@ def test_wherever_slots_go_a_key_makes_one_job(script: list[tuple[str, object]],
             reply = reply_of(taken[0])
             assert jobs.setdefault(str(what), reply.job) == reply.job
         elif isinstance(what, list):
-            source = groups[(seed + move) % 3]
-            target = groups[(seed // 3 + move + 1) % 3]
-            slots = tuple({slot_of(key) for key in what} & source.slots)
-            if source is not target and slots:
-                move += 1
-                hand_over(source, target, move, slots)
-        owned = [slot for own in groups for slot in own.slots]
+            source = groups[(seed + migration) % 3]
+            target = groups[(seed // 3 + migration + 1) % 3]
+            key_slots = tuple({slot_of(key) for key in what} & source.key_slots)
+            if source is not target and key_slots:
+                migration += 1
+                hand_over(source, target, migration, key_slots)
+        owned = [key_slot for own in groups for key_slot in own.key_slots]
         assert sorted(owned) == list(ALL)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hyperscale.ledger.replica import SLOTS
+from hyperscale.ledger.replica import KEY_SLOTS
 from hyperscale.ledger.topology import (
     DecisionReply,
     Founded,
@@ -13,14 +13,14 @@ from hyperscale.ledger.topology import (
     GroupDraining,
     GroupState,
     LeaderWanted,
-    MoveBegun,
-    MoveEnded,
+    MigrationEnded,
+    MigrationStarted,
     NodeJoined,
-    NodeMarked,
     NodeState,
-    SeatsSettled,
-    SeatsWanted,
+    NodeStateChanged,
     Topology,
+    VotersSettled,
+    VotersWanted,
     decode_decision_reply,
     encode_decision,
 )
@@ -32,7 +32,7 @@ def topology(nodes: int = 4, groups: int = 2) -> Topology:
     for number in range(nodes):
         made.decide(NodeJoined(f"n{number}", f"rack-{number}"))
     for group in range(1, groups + 1):
-        made.decide(GroupCreated(group, (1, 2, 3), tuple(range(group - 1, SLOTS, groups))))
+        made.decide(GroupCreated(group, (1, 2, 3), tuple(range(group - 1, KEY_SLOTS, groups))))
     return made
 
 
@@ -50,28 +50,29 @@ def test_a_node_that_lost_its_disk_is_a_new_one_and_the_old_one_is_gone_for_good
     assert new != old
     assert made.nodes[old].state is NodeState.GONE
     assert made.number_of("a") == new
-    assert made.decide(NodeMarked(old, NodeState.ACTIVE)).refused
+    assert made.decide(NodeStateChanged(old, NodeState.ACTIVE)).refused
 
 
 def test_slots_have_one_owner() -> None:
     made = topology()
     assert made.decide(GroupCreated(9, (1,), (5,))).refused
-    assert made.decide(MoveBegun((0, 1), 1, 2)).refused, "slot 1 is group 2's"
-    move = made.decide(MoveBegun((0, 2), 1, 2)).number
-    assert made.decide(MoveBegun((2, 4), 1, 2)).refused, "slot 2 is under way"
+    assert made.decide(MigrationStarted((0, 1), 1, 2)).refused, "slot 1 is group 2's"
+    migration = made.decide(MigrationStarted((0, 2), 1, 2)).number
+    assert made.decide(MigrationStarted((2, 4), 1, 2)).refused, "slot 2 is under way"
     assert made.owners[0] == 1
-    made.decide(MoveEnded(move))
+    made.decide(MigrationEnded(migration))
     assert made.owners[0] == made.owners[2] == 2
-    assert made.decide(MoveEnded(move)) == DecisionReply(move)
+    assert made.decide(MigrationEnded(migration)) == DecisionReply(migration)
 
 
 @pytest.mark.parametrize(
-    "move", [MoveBegun((), 1, 2), MoveBegun((0,), 1, 1), MoveBegun((0,), 1, 9)]
+    "migration",
+    [MigrationStarted((), 1, 2), MigrationStarted((0,), 1, 1), MigrationStarted((0,), 1, 9)],
 )
-def test_a_move_that_could_not_end_is_refused(move: MoveBegun) -> None:
+def test_a_move_that_could_not_end_is_refused(migration: MigrationStarted) -> None:
     made = topology()
-    assert made.decide(move).refused
-    assert not made.moves
+    assert made.decide(migration).refused
+    assert not made.migrations
 
 
 def test_a_group_ends_only_when_it_drains_and_owns_nothing() -> None:
@@ -79,10 +80,10 @@ def test_a_group_ends_only_when_it_drains_and_owns_nothing() -> None:
     assert made.decide(GroupDestroyed(1)).refused
     made.decide(GroupDraining(1, heir=2))
     assert made.decide(GroupDestroyed(1)).refused
-    slots = tuple(slot for slot, owner in enumerate(made.owners) if owner == 1)
-    move = made.decide(MoveBegun(slots, 1, 2)).number
+    key_slots = tuple(key_slot for key_slot, owner in enumerate(made.owners) if owner == 1)
+    migration = made.decide(MigrationStarted(key_slots, 1, 2)).number
     assert made.decide(GroupDestroyed(1)).refused
-    made.decide(MoveEnded(move))
+    made.decide(MigrationEnded(migration))
     assert not made.decide(GroupDestroyed(1)).refused
     assert made.groups[1].state is GroupState.DESTROYED
     assert made.heir_of(1) == 2
@@ -93,30 +94,30 @@ def test_heirs_are_followed_to_the_last() -> None:
     made = topology(groups=3)
     for group, heir in ((1, 2), (2, 3)):
         made.decide(GroupDraining(group, heir))
-        slots = tuple(slot for slot, owner in enumerate(made.owners) if owner == group)
-        made.decide(MoveEnded(made.decide(MoveBegun(slots, group, 3)).number))
+        key_slots = tuple(key_slot for key_slot, owner in enumerate(made.owners) if owner == group)
+        made.decide(MigrationEnded(made.decide(MigrationStarted(key_slots, group, 3)).number))
         made.decide(GroupDestroyed(group))
     assert made.heir_of(1) == 3
 
 
 def test_a_report_about_an_earlier_change_of_seats_is_none() -> None:
     made = topology()
-    made.decide(SeatsWanted(1, (1, 2, 4)))
-    late = SeatsSettled(1, (1, 2, 4), made.groups[1].change)
+    made.decide(VotersWanted(1, (1, 2, 4)))
+    late = VotersSettled(1, (1, 2, 4), made.groups[1].change)
     made.decide(late)
-    made.decide(SeatsWanted(1, (1, 2, 3)))
-    made.decide(SeatsSettled(1, (1, 2, 3), made.groups[1].change))
-    made.decide(SeatsWanted(1, (1, 2, 4)))
+    made.decide(VotersWanted(1, (1, 2, 3)))
+    made.decide(VotersSettled(1, (1, 2, 3), made.groups[1].change))
+    made.decide(VotersWanted(1, (1, 2, 4)))
     assert made.decide(late).refused
     assert made.groups[1].settled == [1, 2, 3]
 
 
 def test_while_a_change_has_not_ended_whoever_may_vote_keeps_its_replica() -> None:
     made = topology(nodes=5)
-    made.decide(SeatsWanted(1, (1, 2, 4)))
-    made.decide(SeatsWanted(1, (1, 2, 5)))
+    made.decide(VotersWanted(1, (1, 2, 4)))
+    made.decide(VotersWanted(1, (1, 2, 5)))
     assert made.groups[1].settled == [1, 2, 3, 4]
-    made.decide(SeatsSettled(1, (1, 2, 5), made.groups[1].change))
+    made.decide(VotersSettled(1, (1, 2, 5), made.groups[1].change))
     assert made.groups[1].settled == [1, 2, 5]
 
 
@@ -124,31 +125,31 @@ def test_a_leader_is_one_of_the_voters() -> None:
     made = topology()
     assert made.decide(LeaderWanted(1, 4)).refused
     made.decide(LeaderWanted(1, 3))
-    made.decide(SeatsWanted(1, (1, 2, 4)))
+    made.decide(VotersWanted(1, (1, 2, 4)))
     assert made.groups[1].leader in (1, 2, 4)
 
 
 decisions = st.one_of(
     st.builds(NodeJoined, st.sampled_from("abc"), st.just("r")),
-    st.builds(NodeMarked, st.integers(0, 6), st.sampled_from(NodeState)),
+    st.builds(NodeStateChanged, st.integers(0, 6), st.sampled_from(NodeState)),
     st.builds(GroupCreated, st.integers(1, 4), st.tuples(st.integers(1, 4)), st.just(())),
-    st.builds(SeatsWanted, st.integers(1, 4), st.tuples(st.integers(1, 5), st.integers(1, 5))),
-    st.builds(SeatsSettled, st.integers(1, 4), st.tuples(st.integers(1, 5)), st.integers(0, 3)),
+    st.builds(VotersWanted, st.integers(1, 4), st.tuples(st.integers(1, 5), st.integers(1, 5))),
+    st.builds(VotersSettled, st.integers(1, 4), st.tuples(st.integers(1, 5)), st.integers(0, 3)),
     st.builds(LeaderWanted, st.integers(1, 4), st.integers(1, 5)),
     st.builds(
-        MoveBegun,
+        MigrationStarted,
         st.lists(st.integers(0, 8), max_size=3).map(tuple),
         st.integers(1, 4),
         st.integers(1, 4),
     ),
-    st.builds(MoveEnded, st.integers(1, 4)),
+    st.builds(MigrationEnded, st.integers(1, 4)),
     st.builds(GroupDraining, st.integers(1, 4), st.integers(1, 4)),
     st.builds(GroupDestroyed, st.integers(1, 4)),
 )
 
 
 @given(st.lists(decisions, max_size=30), st.integers(0, 30))
-@example([MoveBegun(slots=(0, 0), source=1, target=2)], 0)
+@example([MigrationStarted(key_slots=(0, 0), source=1, target=2)], 0)
 def test_the_same_decisions_give_the_same_state_also_from_a_snapshot(
     script: list[object], at: int
 ) -> None:
@@ -163,7 +164,7 @@ def test_the_same_decisions_give_the_same_state_also_from_a_snapshot(
         assert replies[0] == replies[1]
         assert decode_decision_reply(one.encode_reply(replies[0])) == replies[0]
     assert one.digest() == two.digest()
-    moving = [slot for move in one.moves.values() for slot in move.slots]
+    moving = [key_slot for migration in one.migrations.values() for key_slot in migration.key_slots]
     assert len(moving) == len(set(moving))
     for record in one.groups.values():
         assert record.state is not GroupState.DESTROYED or record.number not in one.owners

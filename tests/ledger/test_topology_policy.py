@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale.ledger.replica import SLOTS
+from hyperscale.ledger.replica import KEY_SLOTS
 from hyperscale.ledger.topology import (
     Decision,
     Founded,
@@ -15,14 +15,14 @@ from hyperscale.ledger.topology import (
     GroupDestroyed,
     GroupState,
     LeaderWanted,
-    MoveBegun,
-    MoveEnded,
+    MigrationEnded,
+    MigrationStarted,
     NodeJoined,
-    NodeMarked,
     NodeState,
-    SeatsSettled,
-    SeatsWanted,
+    NodeStateChanged,
     Topology,
+    VotersSettled,
+    VotersWanted,
 )
 from hyperscale.ledger.topology_policy import (
     DEAD_VOTER_S,
@@ -53,10 +53,10 @@ def settle(topology: Topology, health: TierHealth = CALM, rounds: int = 200) -> 
         is_changed = bool(decisions)
         for record in topology.groups.values():
             if record.state is not GroupState.DESTROYED and record.voters != record.settled:
-                topology.decide(SeatsSettled(record.number, tuple(record.voters), record.change))
+                topology.decide(VotersSettled(record.number, tuple(record.voters), record.change))
                 is_changed = True
-        for move in tuple(topology.moves):
-            topology.decide(MoveEnded(move))
+        for migration in tuple(topology.migrations):
+            topology.decide(MigrationEnded(migration))
             is_changed = True
         for record in topology.groups.values():
             if record.state is GroupState.DRAINING:
@@ -79,8 +79,8 @@ def check_placed(topology: Topology, health: TierHealth = CALM) -> None:
     groups = active(topology)
     assert len(groups) == len(able)
     owned = Counter(topology.owners)
-    assert sum(owned[group] for group in groups) == SLOTS
-    assert max(owned[g] for g in groups) <= 1.3 * SLOTS / len(groups) + 1
+    assert sum(owned[group] for group in groups) == KEY_SLOTS
+    assert max(owned[g] for g in groups) <= 1.3 * KEY_SLOTS / len(groups) + 1
     leads = Counter(topology.groups[group].leader for group in groups)
     for group in groups:
         record = topology.groups[group]
@@ -130,9 +130,9 @@ def test_a_voter_is_replaced_once_it_was_dead_for_long_and_not_before() -> None:
     made = nodes("a", "b", "c", "d")
     settle(made)
     just_dead = TierHealth(dead_s={2: DEAD_VOTER_S - 1})
-    assert not [d for d in decide(made, just_dead) if isinstance(d, SeatsWanted)]
+    assert not [d for d in decide(made, just_dead) if isinstance(d, VotersWanted)]
     long_dead = TierHealth(dead_s={2: DEAD_VOTER_S + 1})
-    wanted = [d for d in decide(made, long_dead) if isinstance(d, SeatsWanted)]
+    wanted = [d for d in decide(made, long_dead) if isinstance(d, VotersWanted)]
     assert wanted
     for decision in wanted:
         before, after = set(made.groups[decision.group].voters), set(decision.voters)
@@ -146,7 +146,7 @@ def test_one_change_of_seats_at_a_time() -> None:
     for decision in decide(made, TierHealth(dead_s={2: 400.0})):
         made.decide(decision)
     again = decide(made, TierHealth(dead_s={2: 400.0}))
-    assert not [d for d in again if isinstance(d, SeatsWanted)]
+    assert not [d for d in again if isinstance(d, VotersWanted)]
 
 
 def test_a_change_that_waits_for_a_dead_node_is_made_anew() -> None:
@@ -157,7 +157,7 @@ def test_a_change_that_waits_for_a_dead_node_is_made_anew() -> None:
         made.decide(decision)
     newcomer = next(iter(set(group.voters) - set(group.settled)))
     both = TierHealth(dead_s={2: 900.0, newcomer: 400.0})
-    again = [d for d in decide(made, both) if isinstance(d, SeatsWanted)]
+    again = [d for d in decide(made, both) if isinstance(d, VotersWanted)]
     wanted = next(d for d in again if d.group == group.number)
     assert not {2, newcomer} & set(wanted.voters)
 
@@ -165,18 +165,18 @@ def test_a_change_that_waits_for_a_dead_node_is_made_anew() -> None:
 def test_a_draining_node_loses_its_seats_and_is_gone_then() -> None:
     made = nodes("a", "b", "c", "d")
     settle(made)
-    made.decide(NodeMarked(3, NodeState.DRAINING))
+    made.decide(NodeStateChanged(3, NodeState.DRAINING))
     decided = settle(made)
     check_placed(made)
     assert made.nodes[3].state is NodeState.GONE
-    assert isinstance(decided[-1], NodeMarked)
+    assert isinstance(decided[-1], NodeStateChanged)
     assert all(3 not in g.voters for g in made.groups.values() if g.number in active(made))
 
 
 def test_groups_beyond_the_number_of_nodes_end_and_leave_an_heir() -> None:
     made = nodes("a", "b", "c", "d")
     settle(made)
-    made.decide(NodeMarked(4, NodeState.DRAINING))
+    made.decide(NodeStateChanged(4, NodeState.DRAINING))
     settle(made)
     ended = [g for g in made.groups.values() if g.state is GroupState.DESTROYED]
     assert len(ended) == 1
@@ -205,8 +205,8 @@ def test_slots_go_where_there_is_less_load() -> None:
     made = nodes("a", "b", "c")
     settle(made)
     busy = TierHealth(dead_s={}, load={1: 5_000.0, 2: 10.0, 3: 10.0})
-    moves = [d for d in decide(made, busy) if isinstance(d, MoveBegun)]
-    assert [move.source for move in moves] == [1]
+    migrations = [d for d in decide(made, busy) if isinstance(d, MigrationStarted)]
+    assert [migration.source for migration in migrations] == [1]
     few = TierHealth(dead_s={}, load={1: 20.0, 2: 0.0, 3: 0.0})
     assert decide(made, few) == []
 
@@ -217,16 +217,16 @@ def test_a_group_whose_load_stays_keeps_half_of_its_share() -> None:
     busy = TierHealth(dead_s={}, load={1: 5_000.0, 2: 10.0, 3: 10.0})
     settle(made, busy)
     owned = Counter(made.owners)
-    assert owned[1] == math.ceil(SLOTS / 3 / 2)
-    assert abs(owned[2] - owned[3]) <= SLOTS / 3 / 4
+    assert owned[1] == math.ceil(KEY_SLOTS / 3 / 2)
+    assert abs(owned[2] - owned[3]) <= KEY_SLOTS / 3 / 4
 
 
 def test_a_group_of_which_nothing_is_known_is_taken_for_one_like_the_others() -> None:
     made = nodes("a", "b", "c")
     settle(made)
     assert decide(made, TierHealth(dead_s={}, load={1: 500.0, 2: 500.0})) == []
-    moves = decide(made, TierHealth(dead_s={}, load={1: 900.0, 2: 100.0}))
-    assert [(m.source, m.target) for m in moves if isinstance(m, MoveBegun)] == [(1, 2)]
+    migrations = decide(made, TierHealth(dead_s={}, load={1: 900.0, 2: 100.0}))
+    assert [(m.source, m.target) for m in migrations if isinstance(m, MigrationStarted)] == [(1, 2)]
 
 
 def test_an_odd_number_votes_in_group_0_and_those_who_do_stay() -> None:
@@ -271,7 +271,7 @@ def test_whatever_happens_it_comes_to_rest_well_placed(script: list[tuple[str, o
         elif len(living) > 3 and isinstance(value, int):
             number = living[value % len(living)]
             if what == "drain":
-                made.decide(NodeMarked(number, NodeState.DRAINING))
+                made.decide(NodeStateChanged(number, NodeState.DRAINING))
             elif what == "lost":
                 made.decide(NodeJoined(made.nodes[number].name, "a", f"again-{at}"))
             else:

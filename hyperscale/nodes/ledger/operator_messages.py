@@ -1,10 +1,14 @@
-"""What operators ask of a node about its ledger, and what the nodes ask each other for it.
+"""Messages of operators about the ledger, and those that nodes exchange to answer them.
 
-An operator asks any node; that one asks the others where it must.
+An operator asks any node, which asks other nodes for what it does not have.
 """
+
+from enum import StrEnum
 
 from msgspec import Struct
 
+from hyperscale.ledger.core_events import RaftRole
+from hyperscale.ledger.topology import GroupState, NodeState
 from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import Role
 
@@ -15,57 +19,57 @@ _BOTH = _MEMBERS | _OPERATORS
 
 @nested
 class ReplicaRow(Struct, frozen=True, kw_only=True):
-    """One group as the node that was asked takes part in it."""
+    """One replica of the node that was asked."""
 
     group: int
-    role: str
+    role: RaftRole
     term: int
     leader: str
-    """Empty: nobody is known to lead."""
+    """Empty: no leader is known."""
     commit: int
     applied: int
     entries: int
     log_bytes: int
-    """Of the entries in memory."""
+    """Size of the entries in memory."""
     voters: list[str]
     learners: list[str]
 
 
 @nested
-class NodeRow(Struct, frozen=True, kw_only=True):
+class LedgerNodeRow(Struct, frozen=True, kw_only=True):
     number: int
     name: str
     domain: str
-    state: str
+    state: NodeState
 
 
 @nested
 class GroupRow(Struct, frozen=True, kw_only=True):
     group: int
-    state: str
+    state: GroupState
     voters: list[str]
-    """Who should vote."""
+    """The nodes that should vote."""
     settled: list[str]
-    """Who is known to."""
+    """The nodes that voted before the last change, and may vote still."""
     leader: str
-    """Who should lead."""
-    slots: int
+    """The preferred leader."""
+    key_slots: int
     heir: int
 
 
 @nested
-class MoveRow(Struct, frozen=True, kw_only=True):
-    """Slots on their way from one group to another."""
+class MigrationRow(Struct, frozen=True, kw_only=True):
+    """Key slots under way from one group to another."""
 
-    move: int
-    slots: int
+    migration: int
+    key_slots: int
     source: int
     target: int
 
 
 @message(kind=330, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_OPERATORS)
 class GetLedgerStatus(Struct, frozen=True):
-    """How is the ledger, as you see it? -> GetLedgerStatusReply"""
+    """Asks for the ledger as the node sees it. -> GetLedgerStatusReply"""
 
 
 @message(kind=331, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_MEMBERS)
@@ -74,11 +78,11 @@ class GetLedgerStatusReply(Struct, frozen=True, kw_only=True):
     node: str
     number: int
     replicas: list[ReplicaRow]
-    nodes: list[NodeRow]
+    nodes: list[LedgerNodeRow]
     groups: list[GroupRow]
-    moves: list[MoveRow]
+    migrations: list[MigrationRow]
     awaited: int
-    """How many nodes the tier waits for before it makes its groups."""
+    """How many nodes have to join before the tier creates its groups."""
     pending_bytes: int
     mismatches: int
 
@@ -91,13 +95,13 @@ class GetLedgerStatusReply(Struct, frozen=True, kw_only=True):
     rate_per_10s=1_000,
 )
 class ListEvents(Struct, frozen=True, kw_only=True):
-    """What was committed about a job, or about all jobs since a time. -> ListEventsReply"""
+    """Asks for the committed events of a job, or of all jobs since a time. -> ListEventsReply"""
 
     job: str = ""
     since_ms: int = 0
     limit: int = 1_000
     of_groups: tuple[int, ...] = ()
-    """Passed on by another node: answer for these yourself, or say that you cannot."""
+    """Set by a node that asks another: answer for these groups, or refuse."""
 
 
 @message(kind=333, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_MEMBERS)
@@ -108,14 +112,27 @@ class ListEventsReply(Struct, frozen=True):
     has_more: bool = False
 
 
+class MemberChange(StrEnum):
+    """A change of a node's part in the ledger."""
+
+    ADD = "add"
+    """Cancel the drain of a node."""
+    DRAIN = "drain"
+    """Give the votes and leaderships of a node to other nodes."""
+    REMOVE = "remove"
+    """Remove a node that is dead for good."""
+    PROMOTE = "promote"
+    """Make a node the leader of a group."""
+
+
 @message(kind=334, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_BOTH)
 class ChangeMember(Struct, frozen=True, kw_only=True):
-    """`add`, `drain`, `remove` or `promote` a node. -> ChangeMemberReply"""
+    """Asks for a change of a node's part in the ledger. -> ChangeMemberReply"""
 
-    change: str
+    change: MemberChange
     node: str
     group: int = -1
-    """promote: the group it is to lead."""
+    """PROMOTE: the group the node should lead."""
 
 
 @message(kind=335, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
@@ -127,24 +144,24 @@ class ChangeMemberReply(Struct, frozen=True, kw_only=True):
 
 @message(kind=336, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_OPERATORS)
 class Compact(Struct, frozen=True):
-    """Take a snapshot of every group you take part in. -> CompactReply"""
+    """Asks a node to take a snapshot of each of its replicas. -> CompactReply"""
 
 
 @message(kind=337, priority=MessagePriority.NORMAL, size=SizeClass.MEDIUM, senders=_MEMBERS)
 class CompactReply(Struct, frozen=True):
-    """Group and index of each."""
+    """Group and index of each snapshot."""
 
     taken: list[tuple[int, int]]
 
 
 @message(kind=338, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_OPERATORS)
 class Verify(Struct, frozen=True):
-    """Are all replicas of all groups equal? -> VerifyReply"""
+    """Asks to compare the state of all replicas of all groups. -> VerifyReply"""
 
 
 @nested
 class DigestRow(Struct, frozen=True, kw_only=True):
-    """The state of one replica at an index; without a digest, why it is not known."""
+    """The digest of one replica at an index, or the reason why it is not known."""
 
     group: int
     index: int
@@ -160,7 +177,7 @@ class VerifyReply(Struct, frozen=True):
 
 @message(kind=340, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)
 class GetDigest(Struct, frozen=True):
-    """The hash of your replica at this entry, which is a `Surveyed`. -> GetDigestReply"""
+    """Asks for the digest of a replica at an entry that requested one. -> GetDigestReply"""
 
     group: int
     index: int

@@ -1,7 +1,7 @@
-"""Answers to operators: how the ledger is, what it holds, whether its replicas are equal.
+"""Answers to operators: status, events, changes of members, snapshots, comparison of replicas.
 
-Any node answers. What it does not have it asks of the nodes that do; what only a leader can do
-goes to the leader.
+Any node answers. It asks other nodes for what it does not have, and forwards to a leader what
+only a leader can do.
 """
 
 import asyncio
@@ -14,15 +14,15 @@ import msgspec
 from hyperscale.errors import HyperscaleError, InputError, RunError
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.ledger.core import MANAGEMENT
-from hyperscale.ledger.core_events import LeadershipTransferRequested, SnapshotRequested
-from hyperscale.ledger.records import Surveyed, encode_record
+from hyperscale.ledger.core_events import LeadershipTransferRequested, RaftRole, SnapshotRequested
+from hyperscale.ledger.records import DigestRequested, encode_record
 from hyperscale.ledger.store import HistoryRow
 from hyperscale.ledger.topology import (
     Decision,
     GroupState,
     LeaderWanted,
-    NodeMarked,
     NodeState,
+    NodeStateChanged,
 )
 from hyperscale.nodes.ledger.ledger import STRONG, Freshness, Ledger, ReadLevel
 from hyperscale.nodes.ledger.operator_messages import (
@@ -36,10 +36,11 @@ from hyperscale.nodes.ledger.operator_messages import (
     GetLedgerStatus,
     GetLedgerStatusReply,
     GroupRow,
+    LedgerNodeRow,
     ListEvents,
     ListEventsReply,
-    MoveRow,
-    NodeRow,
+    MemberChange,
+    MigrationRow,
     ReplicaRow,
     Verify,
     VerifyReply,
@@ -47,6 +48,7 @@ from hyperscale.nodes.ledger.operator_messages import (
 from hyperscale.nodes.ledger.peer_requests import OpenLedger
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.handlers import Handlers
+from hyperscale.wire.roles import Role
 
 EVENTS_MAX: Final = 10_000
 _ANSWER_BYTES = 12 * 1024 * 1024
@@ -64,16 +66,16 @@ class OperatorRequests:
         return self._open_ledger().ledger
 
     def answer(self, handlers: Handlers) -> None:
-        handlers.add(GetLedgerStatus, self._told)
-        handlers.add(ListEvents, self._events)
-        handlers.add(ChangeMember, self._change)
+        handlers.add(GetLedgerStatus, self._get_status)
+        handlers.add(ListEvents, self._list_events)
+        handlers.add(ChangeMember, self._change_member)
         handlers.add(Compact, self._compact)
         handlers.add(Verify, self._verify)
         handlers.add(GetDigest, self._digest)
 
-    # -- how it is ------------------------------------------------------------------------
+    # -- status -------------------------------------------------------------------------
 
-    def _told(self, _call: InboundCall, _asked: GetLedgerStatus) -> GetLedgerStatusReply:
+    def _get_status(self, _call: InboundCall, _asked: GetLedgerStatus) -> GetLedgerStatusReply:
         ledger = self._ledger()
         topology = ledger.topology
         owned = Counter(topology.owners)
@@ -87,24 +89,26 @@ class OperatorRequests:
             number=ledger.core.number,
             replicas=[self._replica(ledger, group) for group in sorted(ledger.core.replicas)],
             nodes=[
-                NodeRow(number=n.number, name=n.name, domain=n.domain, state=str(n.state))
+                LedgerNodeRow(number=n.number, name=n.name, domain=n.domain, state=n.state)
                 for n in topology.nodes.values()
             ],
             groups=[
                 GroupRow(
                     group=group.number,
-                    state=str(group.state),
+                    state=group.state,
                     voters=names(group.voters),
                     settled=names(group.settled),
                     leader=ledger.driver.name_of(group.leader),
-                    slots=owned[group.number],
+                    key_slots=owned[group.number],
                     heir=group.heir,
                 )
                 for group in topology.groups.values()
             ],
-            moves=[
-                MoveRow(move=m.number, slots=len(m.slots), source=m.source, target=m.target)
-                for m in topology.moves.values()
+            migrations=[
+                MigrationRow(
+                    migration=m.number, key_slots=len(m.key_slots), source=m.source, target=m.target
+                )
+                for m in topology.migrations.values()
             ],
             awaited=topology.awaited,
             pending_bytes=ledger.store.pending_bytes,
@@ -119,7 +123,7 @@ class OperatorRequests:
         entries, log_bytes = raft.log_size(group)
         return ReplicaRow(
             group=group,
-            role=role,
+            role=RaftRole(role),
             term=term,
             leader=ledger.driver.name_of(leader),
             commit=commit,
@@ -130,14 +134,14 @@ class OperatorRequests:
             learners=[ledger.driver.name_of(number) or str(number) for number in learners],
         )
 
-    # -- what it holds --------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------
 
-    async def _events(self, call: InboundCall, asked: ListEvents) -> ListEventsReply:
+    async def _list_events(self, call: InboundCall, asked: ListEvents) -> ListEventsReply:
         ledger = self._ledger()
         if asked.of_groups:
             is_here = all(self._has_all(group) for group in asked.of_groups)
             if not is_here or not await _are_fresh(ledger, asked.of_groups):
-                raise RunError("this node has not all of that history")
+                raise RunError("this node lacks events of these groups")
             return await self._own_events(ledger, asked)
         if asked.job:
             try:
@@ -145,23 +149,25 @@ class OperatorRequests:
             except InputError as error:
                 raise RunError(str(error)) from error
             if group not in ledger.topology.groups:
-                raise RunError(f"{asked.job}: there is no group {group} in this ledger")
+                raise RunError(f"{asked.job}: this ledger has no group {group}")
             wanted = {group}
         else:
             groups_of = ledger.topology.groups.values()
             wanted = {g.number for g in groups_of if g.state is not GroupState.DESTROYED}
         mine = {group for group in wanted if self._has_all(group)}
         if not await _are_fresh(ledger, mine):
-            return await self._events(call, asked)  # another group answers for one of them now
-        told = [await self._own_events(ledger, asked)] if mine or not wanted else []
-        told += await self._others_events(ledger, asked, wanted - mine, call.deadline_s)
-        rows = {(row[1], row[2], row[0], row[4]): row for each in told for row in each.rows}
+            return await self._list_events(
+                call, asked
+            )  # another group is the heir of one of them now
+        replies = [await self._own_events(ledger, asked)] if mine or not wanted else []
+        replies += await self._others_events(ledger, asked, wanted - mine, call.deadline_s)
+        rows = {(row[1], row[2], row[0], row[4]): row for each in replies for row in each.rows}
         ordered = sorted(rows.values(), key=lambda row: (row[3], row[1], row[2]))
         cut, has_more = _bounded(ordered, asked.limit)
-        return ListEventsReply(cut, has_more or any(each.has_more for each in told))
+        return ListEventsReply(cut, has_more or any(each.has_more for each in replies))
 
     async def _own_events(self, ledger: Ledger, asked: ListEvents) -> ListEventsReply:
-        """What this node has."""
+        """Read the events this node has."""
         await ledger.driver.until_durable(ledger.core.disk.history_ticket)
         limit = max(1, min(asked.limit, EVENTS_MAX))
         rows = await asyncio.to_thread(
@@ -175,23 +181,25 @@ class OperatorRequests:
     async def _others_events(
         self, ledger: Ledger, asked: ListEvents, groups: set[int], deadline_s: float
     ) -> list[ListEventsReply]:
-        """From one voter of each group this node has no replica of."""
-        told: list[ListEventsReply] = []
+        """Ask one voter of each group for its events."""
+        replies: list[ListEventsReply] = []
         for group in sorted(groups):
             passed_on = msgspec.structs.replace(asked, of_groups=(group,))
-            why = "nobody votes in it"
+            why = "none of its voters is up"
             for name in ledger.voters_of(group):
                 link = None if name == ledger.driver.own_name else ledger.peers.link(name)
                 if link is None or ledger.peers.dead_for_s(name) is not None:
                     continue
                 try:
-                    told.append(await link.call(passed_on, ListEventsReply, deadline_s=deadline_s))
+                    replies.append(
+                        await link.call(passed_on, ListEventsReply, deadline_s=deadline_s)
+                    )
                     break
                 except HyperscaleError as error:
                     why = str(error)
             else:
-                raise RunError(f"group {group} cannot be asked for its history: {why}")
-        return told
+                raise RunError(f"the events of group {group} are not available: {why}")
+        return replies
 
     def _has_all(self, group: int) -> bool:
         """Return True if this node may answer for a group's history by itself."""
@@ -201,69 +209,69 @@ class OperatorRequests:
             return False
         return core.number in core.raft.seats(group)[0]
 
-    # -- what it should do ----------------------------------------------------------------
+    # -- changes ------------------------------------------------------------------------
 
-    async def _change(self, call: InboundCall, asked: ChangeMember) -> ChangeMemberReply:
+    async def _change_member(self, call: InboundCall, asked: ChangeMember) -> ChangeMemberReply:
         ledger = self._ledger()
         topology = ledger.topology
         number = topology.number_of(asked.node)
         if number is None:
             known = sorted(n.name for n in topology.nodes.values() if n.state != NodeState.GONE)
-            hint = f"its nodes are {', '.join(known)}"
-            if asked.change == "add":
-                hint = "a node joins by itself: start it with a --seed of this tier"
-            return ChangeMemberReply(refused=f"{asked.node} takes no part in the ledger", hint=hint)
+            hint = f"the nodes of the ledger are {', '.join(known)}"
+            if asked.change is MemberChange.ADD:
+                hint = "a manager joins on its own: start it with a --seed of this cluster"
+            return ChangeMemberReply(refused=f"{asked.node} is not a node of the ledger", hint=hint)
         match asked.change:
-            case "add":
-                told = await self._add(ledger, number, asked.node)
-            case "drain":
-                told = await drain(ledger, number, asked.node)
-            case "remove":
-                told = await self._remove(ledger, number, asked.node)
-            case "promote" if asked.group > MANAGEMENT:
-                done = f"{asked.node} is to lead group {asked.group}"
-                told = await _decided(ledger, LeaderWanted(asked.group, number), done)
-            case "promote":
-                told = await self._promote(call, ledger, number, asked)
-            case _:
-                told = ChangeMemberReply(refused=f"there is no change called {asked.change!r}")
-        return told
+            case MemberChange.ADD:
+                reply = await self._add(ledger, number, asked.node)
+            case MemberChange.DRAIN:
+                reply = await drain(ledger, number, asked.node)
+            case MemberChange.REMOVE:
+                reply = await self._remove(ledger, number, asked.node)
+            case MemberChange.PROMOTE if asked.group > MANAGEMENT:
+                done = f"{asked.node} will lead group {asked.group}"
+                reply = await _decided(ledger, LeaderWanted(asked.group, number), done)
+            case MemberChange.PROMOTE:
+                reply = await self._promote(call, ledger, number, asked)
+        return reply
 
     @staticmethod
     async def _add(ledger: Ledger, number: int, name: str) -> ChangeMemberReply:
         if ledger.topology.nodes[number].state is NodeState.ACTIVE:
-            return ChangeMemberReply(done=f"{name} takes part already")
+            return ChangeMemberReply(done=f"{name} is active already")
         return await _decided(
-            ledger, NodeMarked(number, NodeState.ACTIVE), f"{name} takes part again"
+            ledger, NodeStateChanged(number, NodeState.ACTIVE), f"{name} is active again"
         )
 
     @staticmethod
     async def _remove(ledger: Ledger, number: int, name: str) -> ChangeMemberReply:
         if ledger.peers.dead_for_s(name) is None:
             return ChangeMemberReply(
-                refused=f"{name} is alive", hint=f"'hyperscale drain {name}' takes its seats first"
+                refused=f"{name} is alive", hint=f"drain it first: 'hyperscale drain {name}'"
             )
-        done = f"{name} is gone for good; it can join as a new node"
-        return await _decided(ledger, NodeMarked(number, NodeState.GONE), done)
+        done = f"{name} is removed; it can join again as a new node"
+        return await _decided(ledger, NodeStateChanged(number, NodeState.GONE), done)
 
     @staticmethod
     async def _promote(
         call: InboundCall, ledger: Ledger, number: int, asked: ChangeMember
     ) -> ChangeMemberReply:
-        """Group 0 has no wish for a leader: whoever leads it hands it over, once."""
+        """Have the leader of group 0, which has no preferred leader, transfer the leadership."""
         raft = ledger.core.raft
         if ledger.core.is_leader(MANAGEMENT):
             if number not in raft.seats(MANAGEMENT)[0]:
                 return ChangeMemberReply(
-                    refused=f"{asked.node} does not vote in group {MANAGEMENT}"
+                    refused=f"{asked.node} is not a voter of group {MANAGEMENT}"
                 )
             ledger.driver.feed(LeadershipTransferRequested(MANAGEMENT, number))
-            return ChangeMemberReply(done=f"{asked.node} is asked to lead group {MANAGEMENT}")
+            return ChangeMemberReply(
+                done=f"group {MANAGEMENT} is being handed over to {asked.node}"
+            )
         leader = ledger.leader_of(MANAGEMENT)
         link = ledger.peers.link(leader) if leader not in ("", ledger.driver.own_name) else None
-        if link is None or call.peer.role in ("manager", "gate"):
+        if link is None or call.peer.role in (Role.MANAGER, Role.GATE):
             return ChangeMemberReply(
-                refused="nobody leads group 0 now", hint="try again in a moment"
+                refused=f"group {MANAGEMENT} has no leader now", hint="try again in a moment"
             )
         return await link.call(asked, ChangeMemberReply, deadline_s=call.deadline_s)
 
@@ -275,10 +283,10 @@ class OperatorRequests:
             taken.append((group, ledger.core.replicas[group].applied))
         return CompactReply(taken)
 
-    # -- whether it is whole --------------------------------------------------------------
+    # -- verification -------------------------------------------------------------------
 
     async def _verify(self, call: InboundCall, _asked: Verify) -> VerifyReply:
-        """One entry in each group makes all its replicas hash the same state."""
+        """Compare all replicas: one entry in each group has them hash the same state."""
         ledger = self._ledger()
         groups = [MANAGEMENT]
         groups += [
@@ -291,9 +299,9 @@ class OperatorRequests:
 
     async def _verify_group(self, ledger: Ledger, group: int, deadline_s: float) -> list[DigestRow]:
         left_s = max(deadline_s - asyncio.get_running_loop().time(), 0.1)
-        survey = encode_record(Surveyed(0))
+        request = encode_record(DigestRequested(0))
         try:
-            done = await ledger.execute_record(group, survey, timeout_s=min(left_s / 2, _ASK_S))
+            done = await ledger.execute_record(group, request, timeout_s=min(left_s / 2, _ASK_S))
         except HyperscaleError as error:
             return [DigestRow(group=group, index=0, node="", why_not=str(error))]
         names = ledger.voters_of(group)
@@ -311,19 +319,19 @@ class OperatorRequests:
     ) -> DigestRow:
         asked = GetDigest(group, index)
         link = None if name == ledger.driver.own_name else ledger.peers.link(name)
-        told = GetDigestReply(why_not="no way to it is known")
+        reply = GetDigestReply(why_not="its address is unknown")
         if name == ledger.driver.own_name:
-            told = await self._own_digest(ledger, asked, timeout_s)
+            reply = await self._own_digest(ledger, asked, timeout_s)
         elif ledger.peers.dead_for_s(name) is not None:
-            told = GetDigestReply(why_not="it is dead")
+            reply = GetDigestReply(why_not="it is dead")
         elif link is not None:
             deadline_s = asyncio.get_running_loop().time() + timeout_s
             try:
-                told = await link.call(asked, GetDigestReply, deadline_s=deadline_s)
+                reply = await link.call(asked, GetDigestReply, deadline_s=deadline_s)
             except HyperscaleError as error:
-                told = GetDigestReply(why_not=str(error))
+                reply = GetDigestReply(why_not=str(error))
         return DigestRow(
-            group=group, index=index, node=name, digest=told.digest.hex(), why_not=told.why_not
+            group=group, index=index, node=name, digest=reply.digest.hex(), why_not=reply.why_not
         )
 
     async def _digest(self, call: InboundCall, asked: GetDigest) -> GetDigestReply:
@@ -340,16 +348,16 @@ class OperatorRequests:
                 asked.group, Freshness(ReadLevel.SESSION, asked.index), timeout_s=timeout_s
             )
         except HyperscaleError:
-            return GetDigestReply(why_not=f"it has applied only {replica.applied}")
-        digest = replica.surveys.get(asked.index)
+            return GetDigestReply(why_not=f"it has applied only {replica.applied} entries")
+        digest = replica.requested_digests.get(asked.index)
         if digest is None:
-            return GetDigestReply(why_not="it came there by a snapshot")
+            return GetDigestReply(why_not="a snapshot replaced its state")
         return GetDigestReply(digest)
 
 
 async def _are_fresh(ledger: Ledger, groups: Iterable[int]) -> bool:
-    """Waits for all that is committed by now. False if one of the groups is not here any more:
-    destroyed, or given to others."""
+    """Wait until this node has applied everything committed by now. Return False if it has left
+    one of the groups."""
     try:
         await asyncio.gather(*(ledger.fresh(group, STRONG) for group in groups))
     except HyperscaleError:
@@ -360,14 +368,14 @@ async def _are_fresh(ledger: Ledger, groups: Iterable[int]) -> bool:
 
 
 async def drain(ledger: Ledger, number: int, name: str) -> ChangeMemberReply:
-    """Has a node give up its seats, unless there is nobody to take them."""
+    """Drain a node, unless it is the only active one."""
     active = [n for n in ledger.topology.nodes.values() if n.state is NodeState.ACTIVE]
     if [n.number for n in active] == [number]:
         return ChangeMemberReply(
-            refused=f"{name} is the only manager left", hint="start another one first"
+            refused=f"{name} is the only active manager", hint="start another manager first"
         )
-    done = f"{name} drains: its seats go to others"
-    return await _decided(ledger, NodeMarked(number, NodeState.DRAINING), done)
+    done = f"{name} drains: other managers take over its votes and leaderships"
+    return await _decided(ledger, NodeStateChanged(number, NodeState.DRAINING), done)
 
 
 async def _decided(ledger: Ledger, decision: Decision, done: str) -> ChangeMemberReply:
@@ -378,7 +386,7 @@ async def _decided(ledger: Ledger, decision: Decision, done: str) -> ChangeMembe
 
 
 def _bounded(rows: list[HistoryRow], limit: int) -> tuple[list[HistoryRow], bool]:
-    """As many of the first as one answer takes, and whether there are more."""
+    """Return the first rows that fit into one answer, and whether there are more."""
     size = 0
     for position, row in enumerate(rows):
         size += len(row[5]) + 200

@@ -43,7 +43,7 @@ async def test_a_node_drains_if_it_is_there_and_can_be_spared(tmp_path: Path) ->
         with pytest.raises(InputError, match="no manager and no worker 'worker-9'") as unknown:
             await client.drain_node("worker-9")
         assert "hyperscale workers" in unknown.value.hint
-        with pytest.raises(RunError, match="is the only manager left"):
+        with pytest.raises(RunError, match="is the only active manager"):
             await client.drain_node(manager.node_id)
     await worker.graceful_shutdown()
     await manager.graceful_shutdown()

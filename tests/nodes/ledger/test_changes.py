@@ -10,7 +10,7 @@ import pytest
 
 from hyperscale.client.messages import ListJobs, ListJobsReply
 from hyperscale.jobs.committed.keys import parse_job_id
-from hyperscale.nodes.ledger.operator_messages import ChangeMember, ChangeMemberReply
+from hyperscale.nodes.ledger.operator_messages import ChangeMember, ChangeMemberReply, MemberChange
 from tests.jobs.builders import submission
 from tests.lab.nodes import NodeCluster, NodeProcess
 from tests.lab.soak_report import Report
@@ -30,7 +30,7 @@ def has_gone(tier: Tier, name: str, via: str) -> bool:
 def change(tier: Tier, kind: str, name: str, via: str) -> ChangeMemberReply:
     return asked(
         tier.addresses,
-        ChangeMember(change=kind, node=name),
+        ChangeMember(change=MemberChange(kind), node=name),
         ChangeMemberReply,
         tier.names.index(via),
     )

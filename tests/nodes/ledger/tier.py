@@ -92,7 +92,7 @@ class Tier:
         def is_settled() -> bool:
             told = self.told(self.names[0])
             leaders = {row.group: row.leader for row in told.replicas}
-            return not told.moves and all(
+            return not told.migrations and all(
                 row.settled == row.voters and leaders.get(row.group, row.leader) == row.leader
                 for row in told.groups
                 if row.state == "active"

@@ -27,7 +27,12 @@ from hyperscale.jobs.committed.events import (
 )
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import MANAGEMENT
-from hyperscale.ledger.records import Adopted, Command, Released, decode_record
+from hyperscale.ledger.records import (
+    KeySlotsAdopted,
+    KeySlotsReleased,
+    MachineCommand,
+    decode_record,
+)
 from hyperscale.ledger.replica import EntryResult
 from hyperscale.ledger.topology import GroupState
 from tests.simulation.kernel import Host, Monitor, World
@@ -47,7 +52,7 @@ class Findings:
     acknowledged: int = 0
     leaders: int = 0
     snapshots: int = 0
-    moves: int = 0
+    migrations: int = 0
     seats: int = 0
     destroyed: int = 0
 
@@ -173,18 +178,18 @@ class LedgerMonitor(Monitor, Observer):
         """An entry was applied for the first time anywhere."""
         record = decode_record(data)
         replica = core.replicas[group]
-        if isinstance(record, Released | Adopted):
-            self.findings.moves += isinstance(record, Adopted)
-            self._group(group).slots = frozenset(replica.slots)
+        if isinstance(record, KeySlotsReleased | KeySlotsAdopted):
+            self.findings.migrations += isinstance(record, KeySlotsAdopted)
+            self._group(group).slots = frozenset(replica.key_slots)
             self._check_slots(group)
-        elif isinstance(record, Command) and isinstance(replica.machine, JobMachine):
+        elif isinstance(record, MachineCommand) and isinstance(replica.machine, JobMachine):
             self._judge(group, record, core.last_reply)
 
     def born(self, core: ObservedCore, group: int) -> None:
-        """A group began, with the slots it was given."""
+        """A group was created with its key slots."""
         known = self._group(group)
         if not known.slots and not known.facts:
-            known.slots = frozenset(core.replicas[group].slots)
+            known.slots = frozenset(core.replicas[group].key_slots)
             self._check_slots(group)
 
     def _check_slots(self, group: int) -> None:
@@ -192,9 +197,9 @@ class LedgerMonitor(Monitor, Observer):
         for other, known in self.groups.items():
             if other != group and own & known.slots:
                 shared = len(own & known.slots)
-                self.world.fail(f"groups {group} and {other} both own {shared} slots")
+                self.world.fail(f"groups {group} and {other} both own {shared} key slots")
 
-    def _judge(self, group: int, record: Command, reply: object) -> None:
+    def _judge(self, group: int, record: MachineCommand, reply: object) -> None:
         if not isinstance(reply, Reply):
             return  # not this group's slot
         event = decode(record.body)
@@ -295,8 +300,8 @@ class LedgerMonitor(Monitor, Observer):
                 behind = self._behind(core, MANAGEMENT, latest)
                 if behind:
                     return behind
-        if topology.moves:
-            return f"moves {sorted(topology.moves)} have not ended"
+        if topology.migrations:
+            return f"migrations {sorted(topology.migrations)} have not ended"
         by_number = {core.number: core for core in cores}
         for record in topology.groups.values():
             if record.state is GroupState.DESTROYED:

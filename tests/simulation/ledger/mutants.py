@@ -15,7 +15,7 @@ from hyperscale.jobs.committed.events import PartEnded, decode, encode
 from hyperscale.jobs.committed.machine import Applied, JobMachine
 from hyperscale.ledger.core import PassOutput
 from hyperscale.ledger.machine import Machine
-from hyperscale.ledger.records import Command, Record
+from hyperscale.ledger.records import MachineCommand, Record
 from hyperscale.ledger.replica import EntryResult, Replica
 from tests.simulation.ledger.observed import ObservedCore
 from tests.simulation.ledger.store import CrashableStore
@@ -82,8 +82,8 @@ class GreedyReplica(Replica):
     """A key is taken whatever slot it falls in."""
 
     def _applied(self, index: int, record: Record) -> EntryResult:
-        if isinstance(record, Command):
-            record = Command(record.stamp, "", record.body)
+        if isinstance(record, MachineCommand):
+            record = MachineCommand(record.stamp, "", record.body)
         return super()._applied(index, record)
 
 

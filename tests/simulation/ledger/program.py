@@ -34,10 +34,10 @@ from hyperscale.ledger.core_events import (
 from hyperscale.ledger.topology import (
     GroupDraining,
     GroupState,
-    MoveBegun,
+    MigrationStarted,
     NodeJoined,
-    NodeMarked,
     NodeState,
+    NodeStateChanged,
     encode_decision,
 )
 from hyperscale.sansio.core import Tick
@@ -350,7 +350,7 @@ class LedgerProgram:
         if self.core is not None:
             owners = self.core.topology.owners
             slots = [slot for slot, owner in enumerate(owners) if owner == source]
-            self.decide(MoveBegun(tuple(slots[::every]), source, target))
+            self.decide(MigrationStarted(tuple(slots[::every]), source, target))
 
     def drain_group(self, group: int) -> None:
         if self.core is not None:
@@ -366,7 +366,7 @@ class LedgerProgram:
         """Has a node drained."""
         number = None if self.core is None else self.core.topology.number_of(address)
         if number is not None:
-            self.decide(NodeMarked(number, NodeState.DRAINING))
+            self.decide(NodeStateChanged(number, NodeState.DRAINING))
 
     def unfit(self, address: str) -> None:
         """A node should not lead for now."""

@@ -14,7 +14,7 @@ from typing import Any
 from hyperscale._native import GroupImage
 from hyperscale.jobs.committed.keys import slot_of
 from hyperscale.ledger.core import LedgerLimits
-from hyperscale.ledger.replica import SLOTS, Replica
+from hyperscale.ledger.replica import KEY_SLOTS, Replica
 from hyperscale.ledger.topology import Founded, GroupCreated, NodeJoined, Topology
 from hyperscale.ledger.topology_policy import MANAGEMENT_VOTERS_MAX, VOTERS
 from tests.ledger.linearizability import check
@@ -239,7 +239,7 @@ def founded(nodes: list[str], groups: int, *, seats: int = VOTERS) -> dict[str, 
     seats = min(seats, len(nodes))
     for group in range(1, groups + 1):
         voters = tuple(sorted((group - 1 + n) % len(nodes) + 1 for n in range(seats)))
-        slots = tuple(range(group - 1, SLOTS, groups))
+        slots = tuple(range(group - 1, KEY_SLOTS, groups))
         topology.decide(GroupCreated(group, voters, slots))
     first = Replica(0, topology, slot_of).snapshot()
     managers = list(numbers.values())[: min(len(nodes), MANAGEMENT_VOTERS_MAX)]

@@ -41,7 +41,7 @@ class LedgerSuite:
             f"acknowledged: {sum(f.acknowledged for f in found)}, "
             f"leaders: {sum(f.leaders for f in found)}, "
             f"snapshots installed: {sum(f.snapshots for f in found)}, "
-            f"slots handed over: {sum(f.moves for f in found)} times",
+            f"key slots handed over: {sum(f.migrations for f in found)} times",
             f"client calls answered: {sum(o.answered for o in outcomes)}, "
             f"of unknown outcome: {sum(o.unknown for o in outcomes)}",
             f"heal to all agreed, s: {quantiles([o.settled_s for o in outcomes])}",
