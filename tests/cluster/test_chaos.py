@@ -21,7 +21,9 @@ CLUSTERS = 2  # of the soak, side by side
 
 
 @given(st.integers(0, 10**6), st.floats(2.0, 120.0))
-def test_a_plan_is_made_of_its_seed_and_leaves_a_majority(seed: int, duration_s: float) -> None:
+def test_a_fault_plan_follows_from_its_seed_and_leaves_a_majority(
+    seed: int, duration_s: float
+) -> None:
     plan = make_plan(seed, MANAGERS, WORKERS, duration_s)
     assert plan == make_plan(seed, MANAGERS, WORKERS, duration_s)
     for trouble in plan:
@@ -33,14 +35,14 @@ def test_a_plan_is_made_of_its_seed_and_leaves_a_majority(seed: int, duration_s:
         assert len(down & set(WORKERS)) <= 2
 
 
-def test_plans_have_every_kind_of_trouble() -> None:
+def test_fault_plans_have_every_kind_of_fault() -> None:
     kinds = {t.kind for seed in range(20) for t in make_plan(seed, MANAGERS, WORKERS, 20.0)}
     assert kinds == set(FaultKind)
 
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("seed", [3, 5, 8])
-def test_chaos_breaks_nothing(cluster: Cluster, seed: int) -> None:
+def test_all_checks_hold_under_chaos(cluster: Cluster, seed: int) -> None:
     done = cluster.command(
         *("chaos", "--dir", str(cluster.directory), "--seed", str(seed), "--duration", "8s")
     )
@@ -50,7 +52,7 @@ def test_chaos_breaks_nothing(cluster: Cluster, seed: int) -> None:
 
 # What the first trouble of their plans does to a manager.
 @pytest.mark.parametrize(("seed", "trouble"), [(3, "paused, "), (5, "killed")])
-def test_chaos_that_is_interrupted_leaves_a_whole_cluster_and_no_load(
+def test_interrupted_chaos_restarts_all_nodes_and_cancels_its_job(
     cluster: Cluster, seed: int, trouble: str
 ) -> None:
     where = ("--dir", str(cluster.directory))
@@ -75,7 +77,7 @@ def test_chaos_that_is_interrupted_leaves_a_whole_cluster_and_no_load(
 
 @pytest.mark.soak
 @pytest.mark.timeout(4 * 3600)
-def test_chaos_breaks_nothing_for_many_seeds(tmp_path: Path) -> None:
+def test_all_checks_hold_for_many_seeds(tmp_path: Path) -> None:
     """Fifty seeds on 3 managers and 4 workers, two clusters side by side;
     `HYPERSCALE_CHAOS_SEEDS` for another number."""
     count = int(os.environ.get("HYPERSCALE_CHAOS_SEEDS", "50"))

@@ -33,7 +33,7 @@ def told(cluster: Cluster) -> int:
 
 
 @on_loop
-async def test_values_reach_those_who_name_each_other_and_nobody_starts_early(
+async def test_provided_values_reach_their_users_and_no_workflow_starts_early(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     notes = Notes(tmp_path / "notes")
@@ -188,7 +188,7 @@ class Last(Workflow):
 
 
 @on_loop
-async def test_a_value_outlives_the_leader_and_what_gave_it_is_not_run_again(
+async def test_a_provided_value_survives_the_leader_and_its_workflow_is_not_repeated(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     notes = Notes(tmp_path / "notes")
@@ -212,7 +212,7 @@ async def test_a_value_outlives_the_leader_and_what_gave_it_is_not_run_again(
 
 
 @on_loop
-async def test_a_result_finds_its_way_while_no_manager_listens_and_counts_once(
+async def test_a_result_is_delivered_after_all_managers_were_down_and_counts_once(
     cluster: Cluster,
 ) -> None:
     pushes: list[WorkflowResultPush] = []
@@ -244,7 +244,7 @@ async def test_a_result_finds_its_way_while_no_manager_listens_and_counts_once(
 
 
 @on_loop
-async def test_workflows_that_fail_make_a_job_partial_or_failed_and_cores_are_free_again(
+async def test_failed_workflows_make_a_job_partial_or_failed_and_free_their_cores(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     notes = Notes(tmp_path / "notes")

@@ -64,7 +64,7 @@ while True: pass"""
 
 
 @on_loop
-async def test_code_that_hangs_or_kills_is_ended_and_its_cores_serve_the_next_job(
+async def test_cores_of_user_code_that_hangs_or_exits_serve_the_next_job(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     hogs = {where: Notes(tmp_path / where) for where in ("setup", "step", "teardown")}
@@ -118,7 +118,7 @@ while True: heap.append(bytearray(1 << 24))"""
 
 
 @on_loop
-async def test_what_user_code_does_wrong_is_told_in_its_own_terms(
+async def test_errors_of_user_code_are_reported_with_its_own_traceback(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     notes = Notes(tmp_path / "notes")
@@ -153,7 +153,9 @@ async def test_what_user_code_does_wrong_is_told_in_its_own_terms(
 
 @pytest.mark.soak
 @on_loop
-async def test_what_gets_nowhere_ends_with_its_limit(cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_job_without_progress_ends_at_its_time_limit(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     """Setup hooks get two minutes. A step that waits for ever gets as long, and once more time
     when it asks for it; one that goes on has its workflow's time."""
     notes = Notes(tmp_path / "notes")
@@ -194,7 +196,7 @@ async def test_a_queued_job_is_cancelled_while_its_leader_is_gone(cluster: Clust
 
 
 @on_loop
-async def test_a_cancel_is_told_from_then_on_and_comes_too_late_for_what_has_ended(
+async def test_a_cancelled_job_reports_it_and_an_ended_job_cannot_be_cancelled(
     cluster: Cluster,
 ) -> None:
     where = ("--dir", str(cluster.directory))

@@ -43,7 +43,7 @@ async def test_a_killed_worker_is_replaced_for_the_rest_of_the_time(cluster: Clu
 
 
 @on_loop
-async def test_a_job_goes_on_when_its_leader_is_killed(cluster: Cluster) -> None:
+async def test_a_job_continues_when_its_leader_is_killed(cluster: Cluster) -> None:
     async with cluster.client() as client:
         job = await client.submit_job(cluster.paced(vus=6, duration="6s"))
         watching = asyncio.create_task(watched(client, job))
@@ -72,7 +72,7 @@ async def test_a_job_is_cancelled_while_its_leader_is_gone(cluster: Cluster) -> 
 
 
 @on_loop
-async def test_a_submission_survives_the_managers_it_is_made_to(cluster: Cluster) -> None:
+async def test_a_submission_survives_the_loss_of_managers(cluster: Cluster) -> None:
     """The manager asked first is dead: another one takes it, once."""
     cluster.kill("manager-2")
     async with cluster.client("manager-2", "manager-1", "manager-3") as client:
@@ -94,7 +94,9 @@ async def receiver(cluster: Cluster) -> str:
 
 
 @on_loop
-async def test_a_submission_survives_the_manager_its_bundle_goes_to(cluster: Cluster) -> None:
+async def test_a_submission_survives_the_loss_of_the_manager_that_gets_its_bundle(
+    cluster: Cluster,
+) -> None:
     file = cluster.paced(vus=3, duration="1s")
     file.write_text("import large\n" + file.read_text())
     file.with_name("large.py").write_text("# nothing but this remark\n" * 200_000)

@@ -58,7 +58,7 @@ def test_a_job_reports_what_the_target_counted(cluster: Cluster, tmp_path: Path)
 
 
 @on_loop
-async def test_a_client_is_told_of_progress_of_results_and_of_the_end(cluster: Cluster) -> None:
+async def test_callbacks_get_progress_results_and_the_end(cluster: Cluster) -> None:
     statuses: list[JobStatusPush] = []
     progress: list[WindowedStatsPush] = []
     results: list[WorkflowResultPush] = []
@@ -145,7 +145,7 @@ async def test_classes_of_two_modules_are_sent_together(
     ]
 
 
-def test_what_user_code_prints_on_workers_is_brought_home(cluster: Cluster, tmp_path: Path) -> None:
+def test_output_of_user_code_reaches_the_client(cluster: Cluster, tmp_path: Path) -> None:
     file = cluster.write(
         """
         class Talk(Workflow):
@@ -197,7 +197,7 @@ async def test_a_job_is_cancelled_through_any_manager(cluster: Cluster) -> None:
     assert sent(final.result) - cut(final.result) <= total <= sent(final.result)
 
 
-def test_cancel_tells_what_became_of_the_job(cluster: Cluster) -> None:
+def test_cancel_prints_the_status_of_the_job(cluster: Cluster) -> None:
     where = ("--dir", str(cluster.directory))
     flags = ("--detach", "--json", "r.json", *where)
     job = cluster.run("submit", str(cluster.paced(duration="60s")), *flags)
@@ -227,7 +227,7 @@ def test_cancel_tells_what_became_of_the_job(cluster: Cluster) -> None:
         (("drain", "worker-9"), "has no manager and no worker"),
     ],
 )
-def test_an_unknown_job_or_node_is_told(
+def test_an_unknown_job_or_node_is_an_input_error(
     cluster: Cluster, arguments: tuple[str, ...], message: str
 ) -> None:
     done = cluster.run(*arguments, "--dir", str(cluster.directory))
@@ -235,7 +235,7 @@ def test_an_unknown_job_or_node_is_told(
     assert message in done.stderr
 
 
-def test_what_keeps_a_client_out_is_told(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_client_that_is_refused_says_why(cluster: Cluster, tmp_path: Path) -> None:
     secret = tmp_path / "other.secret"
     secret.write_text("another secret of enough length\n")
     manager = cluster.node("manager-1").tcp
@@ -251,7 +251,7 @@ def test_what_keeps_a_client_out_is_told(cluster: Cluster, tmp_path: Path) -> No
     assert "cluster up" in nowhere.stderr
 
 
-def test_a_module_that_is_missing_is_named_before_anything_is_sent(
+def test_a_missing_module_is_named_before_a_job_is_submitted(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     file = tmp_path / "broken.py"
@@ -283,7 +283,7 @@ def test_a_workflow_that_raises_in_setup_fails_with_its_reason(cluster: Cluster)
 
 
 @on_loop
-async def test_a_job_that_waits_for_cores_says_so_and_times_out(cluster: Cluster) -> None:
+async def test_a_job_that_waits_for_cores_shows_it_and_times_out(cluster: Cluster) -> None:
     async with cluster.client() as client:
         running = await client.submit_job(cluster.paced(duration="60s"))
         await status_is(client, running, "running")
@@ -308,7 +308,7 @@ async def test_a_job_has_a_time_limit(cluster: Cluster) -> None:
     assert "timeout of 2 s" in final.reason
 
 
-def test_leaving_a_watch_leaves_the_job_running(cluster: Cluster) -> None:
+def test_a_job_keeps_running_when_its_watch_is_interrupted(cluster: Cluster) -> None:
     where = ("--dir", str(cluster.directory))
     file = cluster.paced(duration="60s")
     watch = cluster.command("submit", str(file), "--ui", "ci", "--watch", *where)

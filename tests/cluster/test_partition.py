@@ -136,7 +136,7 @@ def assert_never_more_than_asked(cluster: SplitCluster) -> None:
 
 
 @on_loop
-async def test_a_worker_that_is_cut_off_is_replaced_and_nothing_counts_twice(
+async def test_an_isolated_worker_is_replaced_and_no_request_counts_twice(
     tmp_path: Path,
 ) -> None:
     with split_cluster(tmp_path / "lab", SMALL) as cluster:
@@ -202,7 +202,7 @@ def soak(
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("to", [None, "a", "b"])
-def test_a_worker_cut_off_for_half_a_minute_is_replaced_in_time(
+def test_a_worker_isolated_for_half_a_minute_is_replaced_in_time(
     alone: SplitCluster, to: End | None
 ) -> None:
     what = {None: "", "a": ", it hears and is not heard", "b": ", it is heard and does not hear"}
@@ -213,7 +213,7 @@ def test_a_worker_cut_off_for_half_a_minute_is_replaced_in_time(
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_a_worker_cut_off_that_may_continue_is_not_replaced(alone: SplitCluster) -> None:
+def test_an_isolated_worker_that_may_continue_is_not_replaced(alone: SplitCluster) -> None:
     title = "a worker cut off for 30 s, on_isolation continue"
     seen = soak(alone, title, seconds=30.0, on_isolation="continue")
     assert not seen.result.segments
@@ -223,7 +223,7 @@ def test_a_worker_cut_off_that_may_continue_is_not_replaced(alone: SplitCluster)
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_a_cut_shorter_than_the_lease_moves_nothing(alone: SplitCluster) -> None:
+def test_an_isolation_shorter_than_the_lease_moves_no_part(alone: SplitCluster) -> None:
     seen = soak(alone, "a worker cut off for 4 s", seconds=4.0)
     assert (seen.result.segments, seen.result.gaps) == ([], [])
     assert seen.result.attempts == 3
@@ -234,7 +234,7 @@ def test_a_cut_shorter_than_the_lease_moves_nothing(alone: SplitCluster) -> None
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("leader", ["manager-1", "manager-3"])
-def test_a_worker_cut_off_with_a_minority_manager_is_replaced_in_time(
+def test_a_worker_isolated_with_a_minority_manager_is_replaced_in_time(
     with_manager: SplitCluster, leader: str
 ) -> None:
     role = "the job's leader" if leader == "manager-3" else "a follower"
@@ -246,7 +246,7 @@ def test_a_worker_cut_off_with_a_minority_manager_is_replaced_in_time(
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_a_slow_and_lossy_link_changes_no_result(with_manager: SplitCluster) -> None:
+def test_a_slow_lossy_link_changes_no_result(with_manager: SplitCluster) -> None:
     cluster = with_manager
 
     async def main() -> RunResult:
@@ -276,7 +276,7 @@ def test_a_slow_and_lossy_link_changes_no_result(with_manager: SplitCluster) -> 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_commands_get_through_a_slow_and_lossy_link(alone: SplitCluster) -> None:
+def test_commands_work_over_a_slow_lossy_link(alone: SplitCluster) -> None:
     cluster = alone
     cluster.heal()
     cluster.net.link(delay_s=0.05, loss=0.1)

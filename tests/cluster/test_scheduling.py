@@ -113,7 +113,7 @@ async def test_two_jobs_share_the_cores_and_each_reports_its_own_requests(cluste
 
 
 @on_loop
-async def test_a_workflow_gets_the_share_of_the_pool_its_priority_stands_for(
+async def test_a_workflow_gets_the_share_of_cores_of_its_priority(
     cluster: Cluster,
 ) -> None:
     """Of four cores: low 1, normal 1 to 3, high 3 to 4, and the rest up to all of them."""
@@ -134,7 +134,7 @@ async def test_a_workflow_gets_the_share_of_the_pool_its_priority_stands_for(
 
 
 @on_loop
-async def test_a_job_without_enough_free_cores_says_where_it_waits_and_why_and_runs_later(
+async def test_a_job_without_free_cores_shows_its_queue_position_and_runs_later(
     cluster: Cluster,
 ) -> None:
     where = ("--dir", str(cluster.directory))
@@ -175,7 +175,7 @@ async def test_a_job_without_enough_free_cores_says_where_it_waits_and_why_and_r
 
 
 @on_loop
-async def test_an_exclusive_workflow_gets_its_turn_in_a_stream_of_small_ones_and_is_alone(
+async def test_an_exclusive_workflow_runs_alone_among_many_small_jobs(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     notes = Notes(tmp_path / "notes")
@@ -207,7 +207,7 @@ async def test_an_exclusive_workflow_gets_its_turn_in_a_stream_of_small_ones_and
 
 
 @on_loop
-async def test_a_job_beyond_the_queue_is_refused_and_a_repeated_one_is_not(
+async def test_a_full_queue_refuses_a_new_job_but_not_a_repeated_one(
     cluster: Cluster,
 ) -> None:
     file = cluster.paced(vus=4, duration="60s")
@@ -248,7 +248,7 @@ async def test_a_job_beyond_the_queue_is_refused_and_a_repeated_one_is_not(
         await ended(client, running)
 
 
-def test_without_any_worker_a_job_fails_and_says_so(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_job_without_workers_fails_with_the_reason(cluster: Cluster, tmp_path: Path) -> None:
     for name in ("worker-1", "worker-2"):
         cluster.kill(name)
     done = cluster.run(
@@ -266,7 +266,7 @@ def test_without_any_worker_a_job_fails_and_says_so(cluster: Cluster, tmp_path: 
         ("[queue]\nage = 3\n", "did you mean queue.age_s?"),
     ],
 )
-def test_settings_a_local_cluster_cannot_have_are_refused(
+def test_settings_that_a_local_cluster_does_not_allow_are_refused(
     tmp_path: Path, text: str, message: str
 ) -> None:
     (tmp_path / "nodes.toml").write_text(text)

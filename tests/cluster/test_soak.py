@@ -234,7 +234,7 @@ def test_every_node_is_restarted_during_a_long_job(tmp_path: Path) -> None:
         assert sent(result) == cluster.counts()["total"]
 
 
-def test_how_soon_a_cancelled_job_sends_nothing(shared: Cluster) -> None:
+def test_a_cancelled_job_stops_sending_soon(shared: Cluster) -> None:
     times = []
 
     async def once(manager: str) -> float:

@@ -9,7 +9,9 @@ from tests.lab.command import HYPERSCALE
 from tests.lab.waiting import WAIT_S
 
 
-def test_a_submission_does_not_depend_on_who_reads_it(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_submission_does_not_depend_on_the_reader_of_its_output(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     file = str(cluster.paced(duration="300ms"))
     words = (*HYPERSCALE, "submit", file, "--dir", str(cluster.directory), "--json", "r.json")
     for flags, code, said in (
@@ -31,7 +33,7 @@ def test_a_submission_does_not_depend_on_who_reads_it(cluster: Cluster, tmp_path
     assert json.loads((tmp_path / "r.json").read_text())["status"] == "completed"
 
 
-def test_what_each_executor_printed_is_written_where_its_user_is(
+def test_the_output_of_each_executor_is_written_on_the_users_machine(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     file = cluster.write(

@@ -35,7 +35,7 @@ def said(cluster: Cluster) -> str:
     return (cluster.directory.parent / "lab.out").read_text()
 
 
-def test_it_tells_where_everything_is(small: Cluster) -> None:
+def test_cluster_up_prints_the_addresses_of_all_nodes(small: Cluster) -> None:
     found = json.loads((small.directory / "cluster.json").read_text())
     assert found["gates"] == []
     assert [node["id"] for node in found["managers"]] == ["manager-1"]
@@ -54,7 +54,7 @@ def test_it_tells_where_everything_is(small: Cluster) -> None:
     ]
 
 
-def test_a_node_that_dies_is_told_and_started_again_only_when_asked(small: Cluster) -> None:
+def test_a_node_that_dies_is_reported_and_restarted_only_on_request(small: Cluster) -> None:
     small.heal()
     with pytest.raises(RunError, match="worker-1 is running"):
         restart_node(small.directory, "worker-1")
@@ -100,7 +100,7 @@ def test_the_same_directory_continues_the_same_cluster(tmp_path: Path) -> None:
     assert "holds a cluster of --managers 1 --workers 1" in other.stderr
 
 
-def test_what_is_not_asked_for_stays_as_it_was_but_for_ports_others_have_taken(
+def test_options_left_out_stay_as_before_except_ports_in_use(
     tmp_path: Path,
 ) -> None:
     assert shape_of(ClusterOptions()) == ClusterShape(managers=3, workers=3, cores=1)
@@ -114,7 +114,7 @@ def test_what_is_not_asked_for_stays_as_it_was_but_for_ports_others_have_taken(
     assert other == msgspec.structs.replace(shape, cores=1, base_port=None)
 
 
-def test_nothing_is_left_when_it_is_killed(tmp_path: Path) -> None:
+def test_no_node_survives_a_killed_cluster_up(tmp_path: Path) -> None:
     base = find_ports(4)
     with running_cluster(
         tmp_path / "lab", "--managers", "1", "--workers", "1", "--base-port", str(base)
@@ -128,7 +128,7 @@ def test_nothing_is_left_when_it_is_killed(tmp_path: Path) -> None:
         until(lambda: not any(map(is_alive, nodes)), what="all nodes are gone")
 
 
-def test_whoever_waits_at_a_terminal_is_told_for_what_and_need_not_read_on(tmp_path: Path) -> None:
+def test_cluster_up_explains_on_a_terminal_what_it_waits_for(tmp_path: Path) -> None:
     master, slave = os.openpty()
     shape = ("--managers", "1", "--workers", "0")
     with subprocess.Popen(
@@ -163,7 +163,7 @@ def test_whoever_waits_at_a_terminal_is_told_for_what_and_need_not_read_on(tmp_p
         (("--base-port", "65530"), "too high"),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_impossible_options_of_cluster_up_are_refused(
     tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     done = run("cluster", "up", "--dir", "lab", *arguments, cwd=tmp_path)

@@ -86,14 +86,14 @@ def test_datagrams_and_connections_pass(lab: NetLab) -> None:
     assert answered is True
 
 
-def test_a_delay_is_felt_in_both_directions(lab: NetLab) -> None:
+def test_a_delay_applies_in_both_directions(lab: NetLab) -> None:
     lab.link(delay_s=0.05)
     trips, answered = call(lab, 5, 5.0)
     assert min(trips) >= 0.1
     assert answered is True
 
 
-def test_the_stated_share_is_lost(lab: NetLab) -> None:
+def test_the_given_share_of_packets_is_lost(lab: NetLab) -> None:
     lab.to_b.loss = 0.5
     before = lab.to_b.dropped
     trips, _ = call(lab, 60, 0.1)
@@ -101,7 +101,7 @@ def test_the_stated_share_is_lost(lab: NetLab) -> None:
     assert lab.to_b.dropped > before
 
 
-def test_behind_a_cut_there_is_silence_not_refusal(lab: NetLab) -> None:
+def test_a_cut_link_is_silent_and_refuses_nothing(lab: NetLab) -> None:
     lab.cut()
     assert call(lab, 1, 0.3) == ([], "TimeoutError")
     lab.mend()
@@ -109,7 +109,7 @@ def test_behind_a_cut_there_is_silence_not_refusal(lab: NetLab) -> None:
     assert (len(trips), answered) == (1, True)
 
 
-def test_a_cut_may_be_one_way(lab: NetLab) -> None:
+def test_a_link_may_be_cut_in_one_direction(lab: NetLab) -> None:
     lab.cut(to="a")
     before = lab.to_b.passed
     trips, _ = call(lab, 1, 0.3)
@@ -117,7 +117,7 @@ def test_a_cut_may_be_one_way(lab: NetLab) -> None:
     assert lab.to_b.passed > before
 
 
-def test_the_outside_is_there_whatever_becomes_of_the_link(lab: NetLab) -> None:
+def test_the_outside_is_reachable_when_the_link_is_cut(lab: NetLab) -> None:
     lab.cut()
     with socket.create_server((lab.outside, 0)) as server:
         probe = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 5)"
@@ -141,7 +141,7 @@ def test_without_a_listener_a_connection_is_refused(lab: NetLab) -> None:
     assert done.stdout == b"refused\n"
 
 
-def test_nothing_is_left_of_a_lab() -> None:
+def test_a_closed_lab_leaves_no_namespace() -> None:
     with NetLab() as lab:
         left = lab.a.popen(["sleep", "1000"])
         names = (lab.a.name, lab.b.name)

@@ -22,7 +22,7 @@ def received(shelf: BundleStore, data: bytes) -> Path:
         return receiving.finish()
 
 
-def test_a_bundle_is_found_once_it_is_whole(tmp_path: Path) -> None:
+def test_a_bundle_is_found_once_it_is_complete(tmp_path: Path) -> None:
     shelf = BundleStore(tmp_path / "bundles")
     shelf.open()
     assert shelf.find(sha256(b"code")) is None
@@ -32,7 +32,7 @@ def test_a_bundle_is_found_once_it_is_whole(tmp_path: Path) -> None:
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
-def test_bytes_that_are_not_the_bundle_leave_nothing(tmp_path: Path) -> None:
+def test_bytes_with_another_hash_are_not_stored(tmp_path: Path) -> None:
     with BundleStore(tmp_path).receive(sha256(b"code")) as receiving:
         receiving.write(b"other")
         with pytest.raises(RunError, match="the 5 bytes received are"):
@@ -40,7 +40,7 @@ def test_bytes_that_are_not_the_bundle_leave_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_bundle_without_an_end_is_cut_off(
+def test_a_bundle_over_the_size_limit_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shelves, "BUNDLE_BYTES_MAX", 1000)
@@ -51,7 +51,7 @@ def test_a_bundle_without_an_end_is_cut_off(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bundles_not_used_for_long_go_and_those_in_use_stay(
+def test_the_least_recently_used_bundles_are_removed_unless_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shelves, "BUNDLES_MAX", 2)
@@ -63,7 +63,7 @@ def test_bundles_not_used_for_long_go_and_those_in_use_stay(
     assert {path for path in paths if path.exists()} == {paths[0], paths[3], paths[4]}
 
 
-def test_what_a_life_did_not_finish_receiving_is_forgotten_by_the_next(tmp_path: Path) -> None:
+def test_partial_bundles_are_removed_at_the_next_start(tmp_path: Path) -> None:
     (tmp_path / "abc.part").write_bytes(b"half")
     BundleStore(tmp_path).open()
     assert list(tmp_path.iterdir()) == []

@@ -15,7 +15,7 @@ from tests.lab.processes import busy_cores, group_members, open_sockets
 from tests.lab.waiting import until
 
 
-def test_a_cluster_forms_whoever_starts_first(cluster: NodeCluster) -> None:
+def test_a_cluster_forms_in_any_start_order(cluster: NodeCluster) -> None:
     """The worker first, then a manager that names the other, which comes last."""
     port = free_port()
     seed = ("--seed", f"127.0.0.1:{port}")
@@ -45,7 +45,7 @@ def test_identical_seed_lists_make_one_cluster(cluster: NodeCluster) -> None:
     assert not [event for node in nodes for event in node.warnings()]
 
 
-def test_a_killed_node_is_dead_to_all_and_fires_once(cluster: NodeCluster) -> None:
+def test_a_killed_node_is_declared_dead_by_all_once(cluster: NodeCluster) -> None:
     nodes = cluster.form(2, 1)
     victim, *others = reversed(nodes)
     victim.kill()
@@ -59,7 +59,7 @@ def test_a_killed_node_is_dead_to_all_and_fires_once(cluster: NodeCluster) -> No
     assert (found, told <= 1) == (2, True)  # at least one found out by itself
 
 
-def test_a_killed_node_comes_back_in_another_life(cluster: NodeCluster) -> None:
+def test_a_restarted_node_joins_with_a_new_incarnation(cluster: NodeCluster) -> None:
     first, second = cluster.form(2, 0)
     flags = ("--seed", first.address, "--port", str(free_port()))
     worker = cluster.start("worker", "w0", *flags).wait_listening()
@@ -71,7 +71,7 @@ def test_a_killed_node_comes_back_in_another_life(cluster: NodeCluster) -> None:
     wait_for_view([first, second, again])
 
 
-def test_another_node_at_the_address_of_a_dead_one_is_not_taken_for_it(
+def test_a_new_node_at_the_address_of_a_dead_node_is_another_member(
     cluster: NodeCluster,
 ) -> None:
     first, second = cluster.form(2, 0)
@@ -85,14 +85,14 @@ def test_another_node_at_the_address_of_a_dead_one_is_not_taken_for_it(
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
-def test_a_cluster_forms_on_the_new_protocol_too(cluster: NodeCluster) -> None:
+def test_a_cluster_forms_over_ipv6(cluster: NodeCluster) -> None:
     nodes = cluster.form(2, 1, "--host", "::1")
     assert all(node.address.startswith("[::1]:") for node in nodes)
     nodes[2].kill()
     wait_for_death("w0", nodes[:2])
 
 
-def test_a_node_that_stands_still_for_four_seconds_is_not_dead(cluster: NodeCluster) -> None:
+def test_a_node_paused_for_four_seconds_is_not_declared_dead(cluster: NodeCluster) -> None:
     nodes = cluster.form(2, 1)
     still = nodes[-1]
     still.signal(signal.SIGSTOP)
@@ -105,7 +105,7 @@ def test_a_node_that_stands_still_for_four_seconds_is_not_dead(cluster: NodeClus
     assert not deaths(nodes)
 
 
-def test_a_node_that_is_asked_to_stop_says_farewell_and_leaves_nothing(
+def test_a_stopped_node_leaves_the_cluster_and_no_process_or_socket_behind(
     cluster: NodeCluster,
 ) -> None:
     last = cluster.start("manager", "m0").wait_listening()
@@ -131,7 +131,7 @@ def test_a_node_that_is_asked_to_stop_says_farewell_and_leaves_nothing(
     assert not last.warnings()
 
 
-def test_a_manager_gives_work_only_to_workers_that_can_do_it(cluster: NodeCluster) -> None:
+def test_a_manager_routes_work_only_to_healthy_workers(cluster: NodeCluster) -> None:
     manager, worker, other = cluster.form(1, 2)
 
     def routing() -> dict[str, str | None]:
@@ -147,7 +147,7 @@ def test_a_manager_gives_work_only_to_workers_that_can_do_it(cluster: NodeCluste
     assert routing() == {"m0": None, "w0": None, "w1": "evict"}
 
 
-def test_a_second_signal_hurries_a_node(cluster: NodeCluster) -> None:
+def test_a_second_signal_skips_the_farewell(cluster: NodeCluster) -> None:
     node = cluster.start("manager", "m0", "--membership-leave-s", "50s", "--stop-s", "60s")
     node.wait_listening()
     node.signal(signal.SIGINT)
@@ -156,7 +156,7 @@ def test_a_second_signal_hurries_a_node(cluster: NodeCluster) -> None:
     assert node.process.wait(30) == 0
 
 
-def test_a_node_may_come_back_at_another_address(cluster: NodeCluster) -> None:
+def test_a_node_may_restart_at_another_address(cluster: NodeCluster) -> None:
     first, second, worker = cluster.form(2, 1)
     before = worker.address
     worker.kill()
@@ -172,7 +172,7 @@ def test_a_node_may_come_back_at_another_address(cluster: NodeCluster) -> None:
         )
 
 
-def test_a_busy_machine_kills_nobody(cluster: NodeCluster) -> None:
+def test_no_member_is_declared_dead_on_a_busy_machine(cluster: NodeCluster) -> None:
     nodes = cluster.form(2, 1)
     with busy_cores(2 * (os.cpu_count() or 1)):
         time.sleep(8)  # the fault itself

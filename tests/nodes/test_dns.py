@@ -65,7 +65,7 @@ def name_server() -> Iterator[NameServer]:
 
 
 @pytest.mark.parametrize("kind", ["A", "SRV"])
-def test_nodes_find_each_other_by_a_name(tmp_path: Path, kind: str) -> None:
+def test_nodes_find_each_other_by_a_dns_name(tmp_path: Path, kind: str) -> None:
     port = free_port()
     with name_server() as names, NodeCluster(tmp_path) as cluster:
         name = "managers.test" if kind == "A" else "_hyperscale._tcp.test"

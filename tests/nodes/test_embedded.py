@@ -67,7 +67,7 @@ def sockets() -> int:
     return found
 
 
-def test_a_manager_and_a_worker_meet_and_part() -> None:
+def test_an_embedded_manager_and_worker_join_and_leave() -> None:
     async def work() -> None:
         first, second = manager(), worker("127.0.0.1:1")
         await first.start(timeout_s=60)
@@ -93,7 +93,7 @@ def test_a_manager_and_a_worker_meet_and_part() -> None:
     assert sockets() == before
 
 
-def test_what_a_stopped_manager_leaves_may_be_collected_by_any_thread() -> None:
+def test_the_objects_of_a_stopped_manager_may_be_collected_by_any_thread() -> None:
     """Its consensus core belongs to the thread of its loop, and threads collect for each other."""
 
     async def work() -> None:
@@ -112,7 +112,7 @@ def test_what_a_stopped_manager_leaves_may_be_collected_by_any_thread() -> None:
         gc.enable()
 
 
-def test_a_worker_that_is_not_ready_in_time_says_why_and_is_gone() -> None:
+def test_a_worker_that_is_not_ready_in_time_raises_why_and_is_closed() -> None:
     async def work() -> None:
         lonely = worker("127.0.0.1:1")
         with pytest.raises(RunError, match="no manager is known"):
@@ -123,7 +123,7 @@ def test_a_worker_that_is_not_ready_in_time_says_why_and_is_gone() -> None:
     assert sockets() == before
 
 
-def test_whoever_starts_nodes_is_told_why_one_is_not_ready() -> None:
+def test_why_not_ready_returns_the_reasons_of_a_node() -> None:
     async def work() -> None:
         lonely = worker("127.0.0.1:1", node={"cores": 1})
         await lonely.start()
@@ -136,7 +136,7 @@ def test_whoever_starts_nodes_is_told_why_one_is_not_ready() -> None:
     run(work)
 
 
-def test_a_port_in_use_is_said_and_nothing_is_left() -> None:
+def test_a_port_in_use_raises_an_error_and_leaves_nothing_open() -> None:
     async def work() -> None:
         first = manager()
         await first.start()
@@ -155,7 +155,7 @@ def test_a_port_in_use_is_said_and_nothing_is_left() -> None:
     assert sockets() == before
 
 
-def test_a_node_is_started_once_and_asked_only_then() -> None:
+def test_a_node_can_be_started_only_once_and_used_only_after_that() -> None:
     async def work() -> None:
         node = manager()
         with pytest.raises(InvariantError, match="not started"):
@@ -169,7 +169,7 @@ def test_a_node_is_started_once_and_asked_only_then() -> None:
     run(work)
 
 
-def test_settings_are_checked_where_they_are_given() -> None:
+def test_settings_are_checked_when_a_node_is_made() -> None:
     with pytest.raises(InputError, match="did you mean"):
         ManagerServer({"listn": {}})
     with pytest.raises(InputError, match="where a manager is"):
@@ -178,7 +178,7 @@ def test_settings_are_checked_where_they_are_given() -> None:
         ManagerServer(5)  # type: ignore[arg-type]
 
 
-def test_a_name_is_remembered_and_one_that_is_damaged_is_told(tmp_path: Path) -> None:
+def test_a_node_remembers_its_name_and_refuses_a_damaged_one(tmp_path: Path) -> None:
     settings = {"node": {"data_dir": str(tmp_path)}}
     remember_name(tmp_path, "manager-7")
     assert ManagerServer(settings).node_id == "manager-7"
@@ -229,7 +229,7 @@ def test_a_node_that_is_cancelled_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize("heir_is", ["another node", "the observer itself"])
-def test_who_is_found_at_the_address_of_another_proves_it_gone_whatever_the_clocks_say(
+def test_a_node_found_at_the_address_of_another_proves_the_other_gone(
     heir_is: str,
 ) -> None:
     async def work() -> None:
@@ -249,7 +249,7 @@ def test_who_is_found_at_the_address_of_another_proves_it_gone_whatever_the_cloc
     run(work)
 
 
-def test_the_earlier_of_two_processes_with_one_name_is_told(
+def test_the_earlier_of_two_processes_with_one_name_is_stopped_with_a_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The later one outranks it: it may be the same node, restarted."""

@@ -83,7 +83,7 @@ def join(node: ManagerServer, name: str) -> None:
 
 
 @on_loop
-async def test_silence_is_put_down_to_the_network_if_more_than_half_of_all_fall_silent(
+async def test_workers_are_held_if_more_than_half_of_them_fall_silent(
     tmp_path: Path,
 ) -> None:
     dead = ["w1", "w2"]
@@ -117,7 +117,7 @@ def printed(job: str, text: str = "hello\n", *, number: int = 0) -> ForwardOutpu
 
 
 @on_loop
-async def test_what_is_kept_of_a_job_goes_when_the_job_does(
+async def test_the_output_of_a_job_is_dropped_with_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hyperscale.nodes.manager.JobMachine", ForgetfulMachine)
@@ -150,7 +150,7 @@ async def test_what_is_kept_of_a_job_goes_when_the_job_does(
 
 
 @on_loop
-async def test_a_job_that_printed_more_than_a_message_holds_is_watched_to_its_end(
+async def test_a_job_with_output_larger_than_a_message_is_watched_to_its_end(
     tmp_path: Path,
 ) -> None:
     text = "x" * 600_000
@@ -175,7 +175,7 @@ async def test_a_job_that_printed_more_than_a_message_holds_is_watched_to_its_en
 
 
 @on_loop
-async def test_the_heir_of_a_group_that_is_gone_takes_what_its_workers_still_keep(
+async def test_the_heir_of_a_destroyed_group_acknowledges_its_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with managing(tmp_path) as (_, leaders):
@@ -203,7 +203,7 @@ async def test_the_heir_of_a_group_that_is_gone_takes_what_its_workers_still_kee
     assert [each.run for each in sent if isinstance(each, AcknowledgeResult)] == [run]
 
 
-def test_what_all_jobs_print_is_bounded_and_the_oldest_goes_first(
+def test_the_output_of_all_jobs_is_bounded_and_the_oldest_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(outputs, "CHARACTERS_MAX", 25)
@@ -232,7 +232,7 @@ def test_what_all_jobs_print_is_bounded_and_the_oldest_goes_first(
 
 
 @on_loop
-async def test_whoever_takes_the_place_of_an_allocator_is_asked_before_a_job_is_let_in(
+async def test_a_new_allocator_is_asked_for_room_before_a_job_is_accepted(
     tmp_path: Path,
 ) -> None:
     async with managing(tmp_path) as (_, leaders):

@@ -28,7 +28,7 @@ def can_make_namespaces() -> bool:
 
 
 @pytest.mark.skipif(not can_make_namespaces(), reason="needs root, ip and network namespaces")
-def test_the_others_learn_the_new_address_of_a_node_that_runs_on(tmp_path: Path) -> None:
+def test_members_learn_the_new_address_of_a_running_node(tmp_path: Path) -> None:
     """Bound to every address, it tells whichever faces outwards; that one changes."""
     holder = subprocess.Popen(
         ["unshare", "-n", "sh", "-ec", _SETUP + "echo up\nexec sleep 3600"],

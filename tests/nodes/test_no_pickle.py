@@ -50,7 +50,7 @@ def is_of_the_user(module: str) -> bool:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_no_import_leads_to_a_pickle(graph: grimp.ImportGraph, package: str) -> None:
+def test_no_node_module_imports_pickle(graph: grimp.ImportGraph, package: str) -> None:
     start = f"hyperscale.{package}"
     modules = {start, *graph.find_descendants(start)}
     modules = {module for module in modules if not is_of_the_user(module)}
@@ -65,7 +65,7 @@ def test_no_import_leads_to_a_pickle(graph: grimp.ImportGraph, package: str) -> 
     assert not found
 
 
-def test_the_walk_finds_what_is_there(graph: grimp.ImportGraph) -> None:
+def test_the_import_graph_contains_the_node_modules(graph: grimp.ImportGraph) -> None:
     """The executor may unpickle: it runs the user's code anyway. So the walk can fail."""
     assert any(
         graph.find_shortest_chain(module, "cloudpickle")

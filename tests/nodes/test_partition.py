@@ -90,7 +90,7 @@ class Halves:
         return max(returned) - at_s
 
 
-def test_halves_that_lost_each_other_are_one_cluster_again(tmp_path: Path, net: NetLab) -> None:
+def test_two_halves_of_a_partition_merge_again(tmp_path: Path, net: NetLab) -> None:
     with NodeCluster(tmp_path) as cluster:
         halves = Halves(cluster, net, *HASTY)
         halves.form(1, 1)
@@ -102,7 +102,7 @@ def test_halves_that_lost_each_other_are_one_cluster_again(tmp_path: Path, net: 
             assert {event["evidence"] for event in node.seen("member.died")} == {"silent"}
 
 
-def test_a_lossy_slow_link_kills_nobody(tmp_path: Path, net: NetLab) -> None:
+def test_no_member_is_declared_dead_over_a_slow_lossy_link(tmp_path: Path, net: NetLab) -> None:
     with NodeCluster(tmp_path) as cluster:
         halves = Halves(cluster, net)
         halves.form(1, 1)
@@ -115,7 +115,9 @@ def test_a_lossy_slow_link_kills_nobody(tmp_path: Path, net: NetLab) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_twenty_nodes_heal_in_time(tmp_path: Path, net: NetLab, report: Report) -> None:
+def test_a_partition_of_twenty_nodes_heals_in_time(
+    tmp_path: Path, net: NetLab, report: Report
+) -> None:
     healed_s = []
     with NodeCluster(tmp_path) as cluster:
         halves = Halves(cluster, net)
@@ -143,7 +145,9 @@ def test_twenty_nodes_heal_in_time(tmp_path: Path, net: NetLab, report: Report) 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_twenty_nodes_stand_a_lossy_link(tmp_path: Path, net: NetLab, report: Report) -> None:
+def test_twenty_nodes_stay_alive_over_a_lossy_link(
+    tmp_path: Path, net: NetLab, report: Report
+) -> None:
     with NodeCluster(tmp_path) as cluster:
         halves = Halves(cluster, net)
         halves.form(2, 8)

@@ -64,19 +64,19 @@ def test_an_event_is_one_line_with_its_fields() -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])
 
 
-def test_what_follows_the_name_of_an_event_is_its_detail() -> None:
+def test_the_text_after_the_name_of_an_event_is_its_detail() -> None:
     assert line_of("accept.failed: %s", "no room")["detail"] == "no room"
     assert line_of("peer.refused: %s", "x", detail="the rest")["detail"] == "the rest"
 
 
-def test_what_others_log_is_told_apart() -> None:
+def test_records_of_libraries_have_an_event_name_of_their_own() -> None:
     line = line_of("Task %s was destroyed\nbut it is pending", "t")
     assert line["event"] == "hyperscale.reported"
     assert line["detail"] == "Task t was destroyed\nbut it is pending"
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,8}_x", fullmatch=True), st.text() | st.binary()))
-def test_any_field_fits_a_line(fields: dict[str, object]) -> None:
+def test_a_field_of_any_type_is_written(fields: dict[str, object]) -> None:
     line_of("member.moved", **fields)
 
 
@@ -84,7 +84,7 @@ def test_long_fields_are_cut() -> None:
     assert len(line_of("a.b", member="x" * 100_000)["member"]) < 5_000
 
 
-def test_a_reader_that_does_not_read_holds_nobody_up() -> None:
+def test_a_reader_that_stops_reading_does_not_block_the_node() -> None:
     reading, writing = os.pipe()
     stream = os.fdopen(writing, "w")
     with LineWriter(stream, {}) as writer:
@@ -96,7 +96,7 @@ def test_a_reader_that_does_not_read_holds_nobody_up() -> None:
         stream.close()
 
 
-def test_loggers_are_as_before_when_a_node_has_ended() -> None:
+def test_loggers_are_restored_when_a_node_has_ended() -> None:
     logger = logging.getLogger("hyperscale")
     before = (logger.level, logger.propagate, list(logger.handlers))
     stream = io.StringIO()
@@ -127,7 +127,7 @@ def test_counters_and_gauges_are_rendered_with_help_and_type() -> None:
     )
 
 
-def test_histograms_count_upwards() -> None:
+def test_histogram_buckets_are_cumulative() -> None:
     histogram = DurationHistogram("lag_seconds", "Lag", (0.1, 1.0))
     for value in (0.05, 0.1, 0.5, 7.0):
         histogram.observe(value)
@@ -139,7 +139,7 @@ def test_histograms_count_upwards() -> None:
 
 
 @given(st.text())
-def test_no_label_breaks_out_of_its_line(value: str) -> None:
+def test_labels_are_escaped(value: str) -> None:
     text = text_of(gauge("g", "G", ({"l": value}, 1)))
     assert text.count("\n") == 3
     sample = text.split("\n")[2]
@@ -191,7 +191,7 @@ def test_requests_are_answered_or_refused(request_bytes: bytes, status: int, bod
     assert got == body
 
 
-def test_a_request_may_come_byte_by_byte() -> None:
+def test_a_request_may_arrive_byte_by_byte() -> None:
     async def ask() -> bytes:
         async with endpoint() as address:
             reader, writer = await asyncio.open_connection(*address)
@@ -235,7 +235,7 @@ def test_idle_connections_are_bounded() -> None:
     assert served.endswith(b"well\n")
 
 
-def test_a_port_in_use_is_said() -> None:
+def test_an_http_port_in_use_is_an_input_error() -> None:
     with bind_http("127.0.0.1", 0) as taken, pytest.raises(InputError, match="--http-port"):
         bind_http("127.0.0.1", taken.getsockname()[1])
 
@@ -280,7 +280,7 @@ def test_a_datagram_arrives_with_its_sender(secrets: Secrets | None) -> None:
     assert source.startswith("127.0.0.1:")
 
 
-def test_what_does_not_open_is_counted_and_forgotten() -> None:
+def test_datagrams_that_cannot_be_opened_are_counted_and_dropped() -> None:
     async def send() -> tuple[list[Any], int, int]:
         with Post(Secrets(make_secret()), Secrets(make_secret())) as post:
             post.ends[0].send(post.address, HELLO)
@@ -294,7 +294,7 @@ def test_what_does_not_open_is_counted_and_forgotten() -> None:
     assert refused == sent
 
 
-def test_everything_that_waits_is_heard_at_once() -> None:
+def test_drain_reads_all_waiting_datagrams() -> None:
     async def drain() -> int:
         with Post() as post:
             for _ in range(300):
@@ -306,7 +306,7 @@ def test_everything_that_waits_is_heard_at_once() -> None:
 
 
 @pytest.mark.parametrize("address", ["nowhere.invalid:1", "[::1]:1", "127.0.0.1:x", "x", ""])
-def test_an_address_that_cannot_be_is_no_error(address: str) -> None:
+def test_sending_to_an_impossible_address_is_counted_and_raises_nothing(address: str) -> None:
     async def send() -> int:
         with Post() as post:
             post.ends[0].send(address, HELLO)
@@ -315,7 +315,7 @@ def test_an_address_that_cannot_be_is_no_error(address: str) -> None:
     assert asyncio.run(send()) == 1
 
 
-def test_a_later_life_seals_under_its_own_key_and_still_knows_the_others() -> None:
+def test_a_renewed_sealer_uses_a_new_key_and_keeps_the_windows_of_others() -> None:
     secrets = Secrets(make_secret())
     one, other = (DatagramSealer(secrets, name, 7) for name in "ab")
     early = one.seal(b"early")
@@ -330,12 +330,12 @@ def test_a_later_life_seals_under_its_own_key_and_still_knows_the_others() -> No
         one.renew(9)
 
 
-def test_a_datagram_port_in_use_is_said() -> None:
+def test_a_udp_port_in_use_is_an_input_error() -> None:
     with bind_datagrams("127.0.0.1", 0) as taken, pytest.raises(InputError, match="--port"):
         bind_datagrams("127.0.0.1", taken.getsockname()[1])
 
 
-def test_a_socket_of_both_families_hears_and_reaches_the_old_one() -> None:
+def test_a_dual_stack_socket_exchanges_datagrams_with_an_ipv4_socket() -> None:
     async def send() -> tuple[str, Any]:
         both, old = bind_datagrams("::", 0), bind_datagrams("127.0.0.1", 0)
         heard: list[tuple[str, str, int, Any]] = []
@@ -376,12 +376,14 @@ def identity_config(**listen: Any) -> NodeConfig:
         ("localhost:77", ("127.0.0.1", 5), "127.0.0.1:77"),
     ],
 )
-def test_the_address_others_use(advertise: str, bound: tuple[str, int], expected: str) -> None:
+def test_the_advertised_address_follows_the_configuration(
+    advertise: str, bound: tuple[str, int], expected: str
+) -> None:
     found = advertised_address(identity_config(advertise=advertise), *bound)
     assert found in (expected, expected.replace("127.0.0.1", "[::1]"))
 
 
-def test_listening_on_every_address_one_that_faces_outwards_is_told() -> None:
+def test_a_wildcard_listener_advertises_an_outward_address() -> None:
     try:
         found = advertised_address(identity_config(), "0.0.0.0", 5)
     except InputError:
@@ -390,12 +392,12 @@ def test_listening_on_every_address_one_that_faces_outwards_is_told() -> None:
     assert http_address_of("0.0.0.0", 6, found) == found.replace(":5", ":6")
 
 
-def test_a_name_that_does_not_resolve_is_said() -> None:
+def test_an_advertised_name_that_does_not_resolve_is_an_input_error() -> None:
     with pytest.raises(InputError, match="does not resolve"):
         advertised_address(identity_config(advertise="nothing.invalid"), "0.0.0.0", 5)
 
 
-def test_a_node_without_a_name_gets_one_of_its_own() -> None:
+def test_a_node_without_a_name_gets_a_random_one() -> None:
     names = {node_id_of(identity_config()) for _ in range(10)}
     assert len(names) == 10
     assert all(name.startswith("manager-") for name in names)
@@ -404,7 +406,7 @@ def test_a_node_without_a_name_gets_one_of_its_own() -> None:
 # Measuring.
 
 
-def test_memory_is_a_share_and_the_process_has_some() -> None:
+def test_memory_is_measured_as_a_share_and_in_bytes() -> None:
     assert 0.0 < memory_share() <= 1.0
     assert resident_bytes() > 1024 * 1024
 
@@ -413,7 +415,7 @@ def test_memory_is_a_share_and_the_process_has_some() -> None:
     ("limit", "current", "idle", "share"),
     [("max", 5, 0, None), ("100", 80, 0, 0.8), ("100", 80, 30, 0.5), ("0", 1, 0, None)],
 )
-def test_the_limit_of_the_control_group_counts(
+def test_memory_is_a_share_of_the_limit_of_the_control_group(
     tmp_path: Path, limit: str, current: int, idle: int, share: float | None
 ) -> None:
     (tmp_path / "memory.max").write_text(f"{limit}\n")
@@ -422,12 +424,12 @@ def test_the_limit_of_the_control_group_counts(
     assert cgroup_memory_share(tmp_path) == share
 
 
-def test_a_machine_without_these_files_is_no_error(tmp_path: Path) -> None:
+def test_missing_memory_files_mean_an_unknown_share(tmp_path: Path) -> None:
     assert cgroup_memory_share(tmp_path) is None
     assert machine_memory_share(tmp_path / "meminfo") is None
 
 
-def test_a_full_queue_is_noticed_and_told() -> None:
+def test_a_full_queue_raises_the_overload_level() -> None:
     levels: list[OverloadLevel] = []
     monitor = LoadMonitor(
         OverloadDetector(counts_cpu=False),
@@ -446,7 +448,7 @@ def test_a_full_queue_is_noticed_and_told() -> None:
     assert "hyperscale_overload_level 3" in render([monitor.collect]).decode()
 
 
-def test_what_is_served_slowly_counts() -> None:
+def test_the_latency_of_handlers_is_recorded() -> None:
     recorded: list[float] = []
 
     class Recording(OverloadDetector):

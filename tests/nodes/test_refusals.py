@@ -40,7 +40,7 @@ def run(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int
 @pytest.mark.parametrize(
     ("flag", "what"), [("--cluster", "cluster"), ("--environment", "environment")]
 )
-def test_another_cluster_or_environment_is_refused_naming_both(
+def test_a_node_of_another_cluster_or_environment_is_refused_by_name(
     cluster: NodeCluster, flag: str, what: str
 ) -> None:
     home = cluster.start("manager", "m0", flag, "ours").wait_listening()
@@ -65,7 +65,7 @@ def test_another_cluster_or_environment_is_refused_naming_both(
     assert len(home.seen("peer.refused")) == 1
 
 
-def test_another_secret_is_refused(cluster: NodeCluster, tmp_path: Path) -> None:
+def test_a_node_with_another_secret_is_refused(cluster: NodeCluster, tmp_path: Path) -> None:
     home = cluster.start("manager", "m0", *secret_file(tmp_path)).wait_listening()
     stray = cluster.start(
         "worker", "w0", *secret_file(tmp_path, "other.secret"), "--seed", home.address
@@ -77,7 +77,7 @@ def test_another_secret_is_refused(cluster: NodeCluster, tmp_path: Path) -> None
     assert home.metric("hyperscale_peers_refused_total", reason="secret") >= 1
 
 
-def test_no_secret_where_one_is_needed_is_refused_on_both_sides(
+def test_a_node_without_a_secret_is_refused_by_a_cluster_with_one(
     cluster: NodeCluster, tmp_path: Path
 ) -> None:
     home = cluster.start("manager", "m0", *secret_file(tmp_path)).wait_listening()
@@ -87,7 +87,7 @@ def test_no_secret_where_one_is_needed_is_refused_on_both_sides(
     assert home.metric("hyperscale_peers_refused_total", reason="unsealed") >= 1
 
 
-def test_nodes_with_one_secret_form_a_cluster_and_keep_it_to_themselves(
+def test_nodes_with_one_secret_form_a_cluster_and_never_show_the_secret(
     cluster: NodeCluster, tmp_path: Path
 ) -> None:
     secret = make_secret()
@@ -109,7 +109,7 @@ def test_nodes_with_one_secret_form_a_cluster_and_keep_it_to_themselves(
     assert "secret" in err
 
 
-def test_a_secret_is_replaced_without_losing_anyone(cluster: NodeCluster, tmp_path: Path) -> None:
+def test_a_secret_is_rotated_without_losing_a_member(cluster: NodeCluster, tmp_path: Path) -> None:
     """While both are accepted, nodes with either are one cluster."""
     old, new = secret_file(tmp_path, "old"), secret_file(tmp_path, "new")
     old_previous = ("--previous-secret-file", old[1])
@@ -185,7 +185,7 @@ def test_nodes_with_certificates_form_a_cluster(cluster: NodeCluster, tmp_path: 
     assert manager.living() == {"w0"}
 
 
-def test_the_operator_is_told_which_cluster_it_asked(cluster: NodeCluster) -> None:
+def test_members_names_the_cluster_that_answered(cluster: NodeCluster) -> None:
     node = cluster.start("manager", "m0", "--cluster", "ours").wait_listening()
     code, _, err = run("members", "--connect", node.address)
     assert code == 2
@@ -193,7 +193,7 @@ def test_the_operator_is_told_which_cluster_it_asked(cluster: NodeCluster) -> No
     assert "'ours'" in err
 
 
-def test_nobody_there_is_said(tmp_path: Path) -> None:
+def test_members_of_an_address_without_a_node_is_an_error(tmp_path: Path) -> None:
     code, _, err = run("members", "--connect", "127.0.0.1:1")
     assert code == 3
     assert "is a node running there?" in err

@@ -38,7 +38,7 @@ def nodes(tmp_path: Path) -> Iterator[list[NodeProcess]]:
         yield cluster.form(MANAGERS, WORKERS)
 
 
-def test_kills_are_seen_by_all_in_time(tmp_path: Path, report: Report) -> None:
+def test_kills_are_detected_by_all_in_time(tmp_path: Path, report: Report) -> None:
     rng = random.Random(20)
     slowest: list[float] = []
     every: list[float] = []
@@ -71,7 +71,7 @@ def test_kills_are_seen_by_all_in_time(tmp_path: Path, report: Report) -> None:
     assert slowest[-1] <= 5.0
 
 
-def test_nobody_dies_of_standing_still_for_four_seconds(
+def test_no_member_is_declared_dead_after_a_pause_of_four_seconds(
     nodes: list[NodeProcess], report: Report
 ) -> None:
     for still in (*([node] for node in nodes[::4]), nodes[1:6]):
@@ -92,7 +92,9 @@ def test_nobody_dies_of_standing_still_for_four_seconds(
     assert not deaths(nodes)
 
 
-def test_nobody_dies_of_a_busy_machine(nodes: list[NodeProcess], report: Report) -> None:
+def test_no_member_is_declared_dead_while_the_machine_is_busy(
+    nodes: list[NodeProcess], report: Report
+) -> None:
     cores = os.cpu_count() or 1
     with busy_cores(2 * cores):
         time.sleep(BUSY_S)  # the fault itself
@@ -111,7 +113,7 @@ def test_nobody_dies_of_a_busy_machine(nodes: list[NodeProcess], report: Report)
     assert not deaths(nodes)
 
 
-def test_all_leave_and_nothing_is_left(nodes: list[NodeProcess], report: Report) -> None:
+def test_all_nodes_leave_and_no_process_stays(nodes: list[NodeProcess], report: Report) -> None:
     for node in nodes:
         node.signal(signal.SIGTERM)
     codes = {node.process.wait(60) for node in nodes}

@@ -57,7 +57,7 @@ class {name}(Workflow):
         OverloadedError("busy", retry_after_s=0.05),
     ],
 )
-def test_what_passes_is_asked_again(error: Exception) -> None:
+def test_a_question_is_repeated_after_a_transient_error(error: Exception) -> None:
     async def main() -> None:
         async with StandInManagers() as lab, client() as server:
             await lab.manager(failing(error, error))
@@ -78,7 +78,7 @@ async def test_a_definite_refusal_is_raised_at_once() -> None:
 
 
 @on_loop
-async def test_one_manager_that_is_there_is_enough() -> None:
+async def test_one_reachable_manager_is_enough() -> None:
     async with StandInManagers() as lab, client() as server:
         lab.addresses.append(("127.0.0.1", 1))
         await lab.manager(failing(RemoteError("not now", code=RemoteErrorCode.UNAVAILABLE)))
@@ -88,7 +88,7 @@ async def test_one_manager_that_is_there_is_enough() -> None:
 
 
 @on_loop
-async def test_everyone_who_was_tried_is_named() -> None:
+async def test_the_error_names_every_manager_that_was_tried() -> None:
     async with StandInManagers() as lab, client() as server:
         lab.addresses += [("127.0.0.1", 1), ("127.0.0.1", 2)]
         managers = asking(server, lab)
@@ -99,7 +99,7 @@ async def test_everyone_who_was_tried_is_named() -> None:
 
 
 @pytest.mark.parametrize("how", ["says so", "is silent"])
-def test_who_waits_is_told_for_what_and_at_the_end_what_was_wrong(
+def test_a_long_question_reports_what_it_waits_for_and_why_it_failed(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hyperscale.client.manager_connections.REPORT_AFTER_S", 0.05)
@@ -131,7 +131,9 @@ def test_who_waits_is_told_for_what_and_at_the_end_what_was_wrong(
     asyncio.run(main())
 
 
-def test_who_waits_for_managers_that_are_gone_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_to_unreachable_managers_reports_that_it_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("hyperscale.client.manager_connections.REPORT_AFTER_S", 0.05)
     told: list[str] = []
 
@@ -149,7 +151,7 @@ def test_who_waits_for_managers_that_are_gone_is_told_so(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("is_lasting", [False, True])
-def test_a_leader_that_has_changed_is_told_only_if_the_next_one_takes_its_time(
+def test_a_change_of_leader_is_reported_only_if_it_takes_long(
     is_lasting: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tell_s = 0.0 if is_lasting else 60.0
@@ -183,7 +185,7 @@ def test_a_leader_that_has_changed_is_told_only_if_the_next_one_takes_its_time(
 
 
 @on_loop
-async def test_a_wrong_secret_is_the_users_to_mend() -> None:
+async def test_a_wrong_secret_is_an_input_error() -> None:
     async with (
         StandInManagers("the secret of the cluster") as lab,
         client("some other secret here") as server,
@@ -201,7 +203,7 @@ async def test_a_wrong_secret_is_the_users_to_mend() -> None:
     ],
 )
 @on_loop
-async def test_who_is_no_manager_is_told_apart(said: bytes, why: str) -> None:
+async def test_a_server_that_is_no_node_is_named_as_such(said: bytes, why: str) -> None:
     async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(said)
         writer.close()
@@ -234,7 +236,7 @@ def line(number: int, *, attempt: int = 1) -> OutputLine:
 
 
 @given(st.lists(st.integers(1, 3), max_size=40), st.data())
-def test_each_line_is_given_once_however_streams_break(attempts: list[int], data: Any) -> None:
+def test_each_output_line_is_passed_on_once_across_streams(attempts: list[int], data: Any) -> None:
     """All lines say the same. A stream begins with what its leader still keeps, which may be
     older than all that was heard, in one piece or several, and goes on line by line."""
     lines = [
@@ -261,7 +263,7 @@ def test_each_line_is_given_once_however_streams_break(attempts: list[int], data
 
 
 @on_loop
-async def test_a_line_printed_again_and_again_is_told_as_often_when_the_leader_changes() -> None:
+async def test_equal_lines_are_all_passed_on_when_the_leader_changes() -> None:
     going_on = JobView(job="x", status=JobStatus.RUNNING, file="shop.py")
     ended = JobView(job="x", status=JobStatus.COMPLETED, file="shop.py", ended_ms=1)
     kept = [range(1, 4), range(2, 8)]  # the next leader was told some of it before
@@ -276,12 +278,12 @@ async def test_a_line_printed_again_and_again_is_told_as_often_when_the_leader_c
     assert [len(each.output) for each in news] == [3, 4]
 
 
-def test_lines_of_a_node_that_does_not_number_them_are_all_given() -> None:
+def test_unnumbered_lines_are_all_passed_on() -> None:
     memory = SeenOutput()
     assert [len(memory.new_lines([line(0)] * 3)) for _ in range(2)] == [3, 3]
 
 
-def test_what_is_remembered_of_lines_is_bounded_and_no_new_one_is_missed() -> None:
+def test_remembered_lines_are_bounded_and_no_new_line_is_lost() -> None:
     memory = SeenOutput()
     with_gaps = [line(number) for number in range(1, 2_000, 2)]
     assert memory.new_lines(with_gaps) == with_gaps
@@ -293,7 +295,7 @@ def test_what_is_remembered_of_lines_is_bounded_and_no_new_one_is_missed() -> No
     assert memory.attempts == ATTEMPTS_REMEMBERED_MAX
 
 
-def test_a_job_that_waits_says_for_what() -> None:
+def test_a_queued_job_shows_its_position_and_reason() -> None:
     job = JobView(
         job="dc1.1-abc",
         status=JobStatus.QUEUED,
@@ -309,7 +311,7 @@ def test_a_job_that_waits_says_for_what() -> None:
     assert [(w.name, w.status) for w in view.workflows] == [("Shop", "waiting")]
 
 
-def test_numbers_that_were_seen_stay() -> None:
+def test_numbers_stay_displayed_when_a_new_leader_has_none() -> None:
     row = WorkflowRow(name="Shop", status=WorkflowStatus.COMPLETED)
     job = JobView(job="dc1.1-abc", status=JobStatus.COMPLETED, file="shop.py", workflows=[row])
     empty = display_of(WatchJobUpdate(job=job))
@@ -322,7 +324,7 @@ def test_numbers_that_were_seen_stay() -> None:
         assert view.workflows[0].status == "completed"
 
 
-def test_the_last_view_has_the_numbers_of_the_result() -> None:
+def test_the_last_view_shows_the_numbers_of_the_results() -> None:
     row = WorkflowRow(
         name="Shop", status=WorkflowStatus.CANCELLED, ended_as=JobStatus.TIMEOUT, error="late"
     )
@@ -339,7 +341,7 @@ def test_the_last_view_has_the_numbers_of_the_result() -> None:
     assert view.elapsed_s == 2.5
 
 
-def test_a_file_is_packed_with_what_it_imports(tmp_path: Path) -> None:
+def test_a_file_is_packaged_with_the_modules_it_imports(tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("X = 1\n")
     file = tmp_path / "shop.py"
     file.write_text("import helper\n" + LOAD.format(name="Shop"))
@@ -372,7 +374,7 @@ def test_classes_without_a_file_cannot_be_mixed_with_others(tmp_path: Path) -> N
         (JobSubmission(file="none.py", timeout="soon"), "timeout"),
     ],
 )
-def test_what_cannot_be_submitted_is_told_before_anyone_is_asked(
+def test_a_submission_that_cannot_be_packaged_is_an_input_error(
     submission: JobSubmission, message: str
 ) -> None:
     async def main() -> None:
@@ -406,7 +408,7 @@ WRONG_WORK = {
 
 
 @pytest.mark.parametrize("what", WRONG_WORK)
-def test_wrong_use_is_told_in_the_users_words(what: str) -> None:
+def test_wrong_arguments_of_submit_job_are_named(what: str) -> None:
     work, options, message = WRONG_WORK[what]
 
     async def main() -> None:
@@ -418,7 +420,7 @@ def test_wrong_use_is_told_in_the_users_words(what: str) -> None:
 
 
 @on_loop
-async def test_wrong_questions_are_told_before_anyone_is_asked() -> None:
+async def test_wrong_arguments_are_refused_before_a_manager_is_asked() -> None:
     async with HyperscaleClient("127.0.0.1:1") as one:
         for question in (one.get_job_status, one.cancel_job, one.wait_for_completion):
             with pytest.raises(InputError, match="None is no job id"):
@@ -448,11 +450,11 @@ async def test_wrong_questions_are_told_before_anyone_is_asked() -> None:
         ({"settings": 5}, "5 is no configuration"),
     ],
 )
-def test_a_client_says_what_it_cannot_be_made_of(options: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_of_a_client_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         HyperscaleClient(**options)
 
 
-def test_there_are_no_gates_yet() -> None:
+def test_gate_addresses_are_refused() -> None:
     with pytest.raises(InputError, match="gate"):
         HyperscaleClient(gate_tcp_addrs=["127.0.0.1:9000"])

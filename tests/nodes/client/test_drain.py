@@ -24,7 +24,7 @@ async def the_worker(client: HyperscaleClient, *, is_draining: bool) -> WorkerRo
 
 
 @on_loop
-async def test_a_node_drains_if_it_is_there_and_can_be_spared(tmp_path: Path) -> None:
+async def test_only_a_known_node_that_the_cluster_can_spare_is_drained(tmp_path: Path) -> None:
     manager = ManagerServer({"listen": ANY_PORT, "node": {"data_dir": str(tmp_path / "manager")}})
     await manager.start(timeout_s=60)
     worker = WorkerServer(

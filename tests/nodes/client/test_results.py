@@ -27,7 +27,7 @@ class Reader(Workflow):
         ("Reader.open failed: ValueError: no", False),
     ],
 )
-def test_that_files_opened_by_path_do_not_travel_is_told_when_one_is_missing(
+def test_a_missing_file_adds_a_note_that_opened_files_are_not_sent(
     error: str, is_told: bool
 ) -> None:
     (plan,) = package_classes([Reader], test_name="reader").plan.workflows

@@ -121,7 +121,7 @@ async def lab(
 
 
 @on_loop
-async def test_a_lost_connection_costs_no_piece_that_had_arrived(tmp_path: Path) -> None:
+async def test_pieces_that_arrived_survive_a_lost_connection(tmp_path: Path) -> None:
     async with lab(tmp_path, 1) as ([manager], managers):
 
         async def lose(_piece: PutBlob) -> None:
@@ -135,7 +135,7 @@ async def test_a_lost_connection_costs_no_piece_that_had_arrived(tmp_path: Path)
 
 
 @on_loop
-async def test_another_manager_gets_all_of_it_when_one_is_lost(tmp_path: Path) -> None:
+async def test_another_manager_gets_the_whole_bundle_when_one_is_lost(tmp_path: Path) -> None:
     async with lab(tmp_path, 2) as ([first, second], managers):
 
         async def fall_silent(_piece: PutBlob) -> None:
@@ -150,7 +150,7 @@ async def test_another_manager_gets_all_of_it_when_one_is_lost(tmp_path: Path) -
 
 
 @on_loop
-async def test_two_clients_may_bring_the_same_bundle_at_once(tmp_path: Path) -> None:
+async def test_two_clients_may_upload_the_same_bundle_at_once(tmp_path: Path) -> None:
     async with lab(tmp_path, 1) as ([manager], managers):
         async with asyncio.TaskGroup() as group:
             group.create_task(upload(managers, PACKAGE, within_s=20.0))
@@ -159,7 +159,7 @@ async def test_two_clients_may_bring_the_same_bundle_at_once(tmp_path: Path) -> 
 
 
 @on_loop
-async def test_a_damaged_piece_is_refused_and_the_bundle_begun_anew(tmp_path: Path) -> None:
+async def test_a_damaged_bundle_is_refused_and_uploaded_again(tmp_path: Path) -> None:
     async with lab(tmp_path, 1) as ([manager], managers):
         connection, _ = await managers.connected()
         deadline_s = asyncio.get_running_loop().time() + 20.0
@@ -179,7 +179,7 @@ async def test_a_damaged_piece_is_refused_and_the_bundle_begun_anew(tmp_path: Pa
 
 
 @on_loop
-async def test_what_is_too_large_is_refused_with_the_limit(tmp_path: Path) -> None:
+async def test_a_bundle_that_is_too_large_is_refused_with_the_limit(tmp_path: Path) -> None:
     async with lab(tmp_path, 1) as (_, managers):
         piece = PutBlob(sha256=SHA256, size=BUNDLE_BYTES_MAX + 1, offset=0, data=b"x")
         with pytest.raises(RemoteError, match="over the limit of 67,108,864"):
@@ -187,7 +187,7 @@ async def test_what_is_too_large_is_refused_with_the_limit(tmp_path: Path) -> No
 
 
 @on_loop
-async def test_what_is_no_digest_names_no_file_to_fetch(tmp_path: Path) -> None:
+async def test_only_a_digest_names_a_file_to_fetch(tmp_path: Path) -> None:
     (tmp_path / "m0").mkdir()
     (tmp_path / "outside.zip").write_bytes(b"not a bundle")
     async with lab(tmp_path, 2) as ([_, second], _):
@@ -203,7 +203,7 @@ async def test_what_is_no_digest_names_no_file_to_fetch(tmp_path: Path) -> None:
 
 
 @on_loop
-async def test_more_than_was_announced_is_refused(tmp_path: Path) -> None:
+async def test_more_bytes_than_announced_are_refused(tmp_path: Path) -> None:
     async with lab(tmp_path, 1) as (_, managers):
         connection, _ = await managers.connected()
         piece = PutBlob(sha256=SHA256, size=10, offset=0, data=PAYLOAD[:100])
@@ -213,7 +213,7 @@ async def test_more_than_was_announced_is_refused(tmp_path: Path) -> None:
 
 
 @on_loop
-async def test_an_upload_that_gets_nowhere_says_so(tmp_path: Path) -> None:
+async def test_an_upload_without_progress_fails_with_its_offset(tmp_path: Path) -> None:
     async with lab(tmp_path, 1) as ([manager], managers):
         others = [hashlib.sha256(bytes([number])).hexdigest() for number in range(UPLOADS_MAX)]
 
@@ -229,7 +229,7 @@ async def test_an_upload_that_gets_nowhere_says_so(tmp_path: Path) -> None:
 
 
 @on_loop
-async def test_uploads_nobody_finishes_are_bounded(tmp_path: Path) -> None:
+async def test_unfinished_uploads_are_bounded(tmp_path: Path) -> None:
     async with lab(tmp_path, 1) as (_, managers):
         for number in range(UPLOADS_MAX + 5):
             sha256 = hashlib.sha256(str(number).encode()).hexdigest()
@@ -239,7 +239,7 @@ async def test_uploads_nobody_finishes_are_bounded(tmp_path: Path) -> None:
 
 
 @on_loop
-async def test_a_manager_forgets_old_bundles_but_none_of_its_jobs(tmp_path: Path) -> None:
+async def test_a_manager_removes_old_bundles_but_none_of_its_jobs(tmp_path: Path) -> None:
     async with lab(tmp_path, 1) as ([manager], managers):
         names = []
         for number in range(BUNDLES_MAX + 3):
@@ -253,7 +253,7 @@ async def test_a_manager_forgets_old_bundles_but_none_of_its_jobs(tmp_path: Path
 
 
 @on_loop
-async def test_a_silent_manager_holds_nobody_up(tmp_path: Path) -> None:
+async def test_a_silent_manager_does_not_block_an_upload(tmp_path: Path) -> None:
     """Most of three have it, though the third says nothing; and a fourth finds it."""
     async with lab(tmp_path, 3) as ([first, second, third], managers):
         silent = await asyncio.start_server(_say_nothing, "127.0.0.1", 0)
