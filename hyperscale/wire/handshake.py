@@ -28,7 +28,7 @@ from hyperscale.wire.roles import check_may_connect
 from hyperscale.wire.sealing import TAG_BYTES, FrameOpener, FrameSealer, session_keys
 from hyperscale.wire.security import SecurityMode
 
-PROTOCOL = (1, 0)
+PROTOCOL = (2, 0)
 """Major: both must have the same. Minor: the older one's features are used."""
 
 HANDSHAKE_BYTES_MAX = 16 * 1024

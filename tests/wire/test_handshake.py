@@ -128,7 +128,13 @@ def test_minor_versions_meet_at_the_older(theirs: tuple[int, int]) -> None:
 
 def test_a_newer_minor_may_say_more_than_we_know() -> None:
     acceptor = side(is_dialer=False, secret=None)
-    newer = {"major": 1, "minor": 7, "security": "none", "salt": bytes(32), "colour": "red"}
+    newer = {
+        "major": PROTOCOL[0],
+        "minor": 7,
+        "security": "none",
+        "salt": bytes(32),
+        "colour": "red",
+    }
     said = msgspec.to_builtins(introduction("dialer")) | {"shoe_size": 44}
     for kind, body in ((1, newer), (2, said)):
         encoded = msgspec.msgpack.encode(body)
@@ -325,7 +331,7 @@ class TestAttacks:
         assert caught.value.reason is RefusalReason.SECRET
 
     def test_altering_the_clear_hello_breaks_the_keys(self) -> None:
-        dialer, acceptor = side(is_dialer=True, protocol=(1, 5)), side(is_dialer=False)
+        dialer, acceptor = side(is_dialer=True, protocol=(PROTOCOL[0], 5)), side(is_dialer=False)
         hello = frames(dialer.begin())[0]
         honest = msgspec.msgpack.decode(hello.body, type=HandshakeHello)
         downgraded = REGISTRY.encode(msgspec.structs.replace(honest, minor=0))

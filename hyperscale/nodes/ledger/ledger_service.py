@@ -86,7 +86,7 @@ class LedgerService(NodeService):
 
     def attach(self, member: MemberNode, handlers: Handlers) -> None:
         remember_name(self._directory.parent, member.node_id)
-        self._store = _open_store(self._directory)
+        self._store = open_store(self._directory)
         self._member = member
         self.peers = MemberPeers(member.server, member, member.server.local.role, _is_fit)
         self._identity = LedgerIdentity(self._store)
@@ -205,7 +205,7 @@ class LedgerService(NodeService):
         return [] if self.ledger is None else collect(self.ledger)
 
 
-def _open_store(directory: Path) -> LedgerStore:
+def open_store(directory: Path) -> LedgerStore:
     """Open the store of a data directory; refuse one that another version wrote."""
     try:
         store = LedgerStore(directory)
