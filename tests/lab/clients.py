@@ -1,4 +1,4 @@
-"""A client of one virtual user on a real engine in a real loop."""
+"""The HTTP client of one virtual user, on the native engine in an event loop."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,6 +17,8 @@ Result = TypeVar("Result")
 
 
 class Lab:
+    """The clients of virtual users and what they recorded."""
+
     def __init__(self, hub: ClientHub, recorder: Recorder) -> None:
         self.hub = hub
         self.recorder = recorder
@@ -52,7 +54,7 @@ async def open_lab(
 
 
 def in_lab(work: Callable[[Lab], Awaitable[Result]], **options: Any) -> Result:
-    """Runs `work` against an open lab, bounded in time."""
+    """Run `work` with an open lab, for at most 30 s."""
 
     async def main() -> Result:
         async with asyncio.timeout(30), open_lab(**options) as lab:

@@ -1,4 +1,4 @@
-"""Whole clusters of real processes, as `hyperscale cluster up` runs them, and a target that counts.
+"""Clusters of real processes, started by `hyperscale cluster up`, and a target server that counts.
 
 The target is in this process: what it counts is the truth the results are compared with.
 """
@@ -47,6 +47,8 @@ class _Unshuffled(Random):
 
 
 class Cluster:
+    """A running local cluster and a target server in this process."""
+
     def __init__(self, directory: Path, *, host: str = "127.0.0.1") -> None:
         self.directory = directory
         self.target = Target(host, 0, 1)
@@ -74,7 +76,7 @@ class Cluster:
         until(lambda: self._starts(name), what=f"{name} can be started again")
 
     def _starts(self, name: str) -> bool:
-        """Not while other threads of a process that looks dead are still ending."""
+        """Return False while a process that was killed has threads that still end."""
         try:
             restart_node(self.directory, name)
         except NodeRunningError:
@@ -90,7 +92,7 @@ class Cluster:
         return pids
 
     def heal(self) -> None:
-        """Everyone up, awake and ready, all cores free, and the target's counts from zero."""
+        """Restart and resume all nodes, end all jobs, and reset the target's counts."""
         for row in self.file.nodes:
             if is_alive(row.pid):
                 for pid in [*children_of(row.pid), row.pid]:
@@ -103,12 +105,12 @@ class Cluster:
         self.target.reset()
 
     def wait_ready(self) -> None:
-        """All nodes are up, and whoever gives out cores has heard from every worker."""
+        """Wait until all nodes are ready and the allocator knows the cores of every worker."""
         until(lambda: not any(map(why_not_ready, self.file.nodes)), what="all nodes are ready")
         run_in_thread(self._wait_for_workers(lambda row: row.cores > 0))
 
     async def _end_all_jobs(self) -> None:
-        """Those a test has left, should it have failed."""
+        """Cancel the jobs that a failed test left, and wait until all cores are free."""
         async with self.client() as client:
             for row in (await client.get_jobs(live_only=True)).jobs:
                 await client.cancel_job(row.job, "its test is over")
@@ -116,22 +118,23 @@ class Cluster:
 
     async def _wait_for_workers(self, is_as_wanted: Callable[[WorkerRow], bool]) -> None:
         names = {row.id for row in self.file.workers}
-        told = ListWorkersReply()
+        reply = ListWorkersReply()
         try:
             async with asyncio.timeout(WAIT_S), self.client() as client:
                 while True:
-                    told = await client.get_workers()
-                    living = [row for row in told.workers if row.state == "alive"]
+                    reply = await client.get_workers()
+                    living = [row for row in reply.workers if row.state == "alive"]
                     wanted = {row.worker for row in living if is_as_wanted(row)}
-                    if names <= wanted and not told.unknown:
+                    if names <= wanted and not reply.unknown:
                         return
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            raise AssertionError(f"workers stayed as they were: {told}") from None
+            raise AssertionError(f"the workers did not reach the wanted state: {reply}") from None
 
     def wait_led(self) -> dict[int, int]:
-        """No group changes its leader soon, as they do a while after a node came back. Returns
-        the groups' terms."""
+        """Wait until each group is led by its preferred leader; return the terms of the groups.
+
+        After a node came back, leaders change once more: its groups are given back to it."""
         terms: dict[int, int] = {}
 
         def are_led_as_wanted() -> bool:
@@ -140,7 +143,7 @@ class Cluster:
             led = {replica["group"]: replica["leader"] for replica in told["replicas"]}
             return all(led.get(group["group"]) == group["leader"] for group in told["groups"])
 
-        until(are_led_as_wanted, what="groups are led by who is to lead them")
+        until(are_led_as_wanted, what="each group is led by its preferred leader")
         return terms
 
     def _ledger_status(self) -> dict[str, Any]:
@@ -151,14 +154,14 @@ class Cluster:
     # -- tests ----------------------------------------------------------------------------
 
     def write(self, body: str) -> Path:
-        """A test file; `URL_` in it is the target's."""
+        """Write a test file; `URL_` in it becomes the URL of the target."""
         self._files += 1
         path = self.directory.parent / f"test_{self._files}.py"
         path.write_text(HEADER + dedent(body).replace("URL_", self.url))
         return path
 
     def paced(self, *, vus: int = 6, duration: str = "5s", name: str = "Load") -> Path:
-        """Each virtual user waits 20 ms for each answer."""
+        """Write a test file whose virtual users wait 20 ms for each answer."""
         return self.write(
             f"""
             class {name}(Workflow):
@@ -188,7 +191,7 @@ class Cluster:
         return found
 
     def per_second(self) -> dict[int, int]:
-        """Requests the target read, by second of its clock."""
+        """Return how many requests the target received in each second of its clock."""
         return {int(second): count for second, count in self.counts()["seconds"].items()}
 
     def command(self, *arguments: str, cwd: Path | None = None) -> "subprocess.Popen[str]":
@@ -215,8 +218,9 @@ class Cluster:
     def run_undisturbed(
         self, *arguments: str, inside: Path
     ) -> "tuple[subprocess.CompletedProcess[str], Path]":
-        """The command, and the directory it ran in. It is run again should a group change its
-        leader meanwhile: what user code has printed is not kept beyond that."""
+        """Run a command; run it again if a group changed its leader, which loses user output.
+
+        Return the outcome and the directory in which the command ran."""
         for number in itertools.count():
             cwd = inside / f"try-{number}"
             cwd.mkdir()
@@ -232,7 +236,7 @@ def _terms(status: dict[str, Any]) -> dict[int, int]:
 
 
 def users(cluster: Cluster) -> int:
-    """Virtual users that are connected to the target."""
+    """Return how many virtual users are connected to the target."""
     return int(cluster.counts()["connections"]["current"])
 
 
@@ -249,7 +253,7 @@ def gaps(result: RunResult) -> int:
 
 
 async def status_is(client: HyperscaleClient, job: str, *statuses: str) -> str:
-    """Waits until the job is in one of these states."""
+    """Wait until the job has one of these statuses."""
     async with asyncio.timeout(WAIT_S):
         while True:
             push = await client.get_job_status(job)
@@ -259,7 +263,7 @@ async def status_is(client: HyperscaleClient, job: str, *statuses: str) -> str:
 
 
 def leader_of(cluster: Cluster, job: str) -> str:
-    """The manager that leads the job's group, by its own metrics; during an election, the next."""
+    """Return the manager whose metrics say that it leads the job's group."""
     group = job.rpartition(".")[2].partition("-")[0]
     leading = f'ledger_is_leader{{group="{group}"}} 1'
     found: list[str] = []
@@ -272,12 +276,12 @@ def leader_of(cluster: Cluster, job: str) -> str:
         )
         return bool(found)
 
-    until(is_found, what=f"somebody leads group {group}")
+    until(is_found, what=f"group {group} has a leader")
     return found[0]
 
 
 async def running(client: HyperscaleClient, cluster: Cluster, job: str, requests: int) -> None:
-    """Waits until the job's load is there, and managers know of it."""
+    """Wait until the target received requests of the job and managers say that it runs."""
     what = f"the target has seen {requests} requests"
     await asyncio.to_thread(until, lambda: cluster.counts()["total"] > requests, what=what)
     await status_is(client, job, "running", "completed")
@@ -289,7 +293,7 @@ def assert_exact(cluster: Cluster, result: RunResult) -> None:
 
 
 class Notes:
-    """Lines user code wrote: when, and what."""
+    """Lines that user code wrote to a file with `note(...)`, each with its time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -314,7 +318,7 @@ class Notes:
 
 
 def metric(cluster: Cluster, name: str) -> list[int]:
-    """Of each worker, by its own metrics."""
+    """Return the value of a metric on each worker."""
     found = []
     for worker in cluster.file.workers:
         metrics = urlopen(f"http://{worker.http}/metrics").read().decode()
@@ -325,11 +329,13 @@ def metric(cluster: Cluster, name: str) -> list[int]:
 
 
 def all_free(cluster: Cluster) -> bool:
+    """Return True if every core of every worker is free."""
     return metric(cluster, "hyperscale_worker_cores_free") == [1] * len(cluster.file.workers)
 
 
 @contextlib.contextmanager
 def running_cluster(directory: Path, *arguments: str) -> Iterator[Cluster]:
+    """Run `hyperscale cluster up` with these arguments; check that no process stays."""
     said = directory.parent / f"{directory.name}.out"
     with said.open("w") as output:
         process = subprocess.Popen(

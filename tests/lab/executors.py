@@ -1,4 +1,4 @@
-"""Real executors for tests: write a workflow, run it, look at what came of it."""
+"""Executor processes for tests: write a workflow, run it, read its reports."""
 
 import asyncio
 import textwrap
@@ -55,7 +55,7 @@ SLEEPER = """
 
 
 class Outcome:
-    """Everything one executor said while it held a part."""
+    """The events of one executor while it had a slot of a workflow."""
 
     def __init__(self) -> None:
         self.reports: list[PartReport] = []
@@ -96,7 +96,7 @@ class Outcome:
 
 
 class Bench:
-    """A pool and what its executors said; `changed` wakes whoever waits for something."""
+    """A pool and the events of its executors; `changed` is notified of each event."""
 
     def __init__(self, lab: "Lab", pool: ExecutorPool, outcomes: list[Outcome]) -> None:
         self.lab = lab
@@ -138,7 +138,7 @@ class Bench:
         return await self.ended()
 
     async def begin(self, workflow: str, *, until: str) -> None:
-        """Prepares and starts it, and waits for the line of the log that it writes then."""
+        """Prepare and start a workflow; wait until it wrote `until` to the log."""
         await self.prepare(workflow)
         self.pool.start(self.ids)
         await self.lab.logged(until)
@@ -162,7 +162,7 @@ class Lab:
         self._plans: dict[str, WorkflowPlan] = {}
 
     def write(self, source: str) -> None:
-        """Makes `source` the test file; `log(...)` in it appends to `self.log()`."""
+        """Write the test file; `log(...)` in it appends a line to `self.log()`."""
         header = HEADER + f"LOG = {str(self.log_file)!r}\n"
         self.file.write_text(header + textwrap.dedent(source))
         classes = collect(load_module(self.file))
@@ -191,7 +191,7 @@ class Lab:
         log_dir: Path | None = None,
         loop: str = "asyncio",
     ) -> None:
-        """Runs `work` with a pool that is gone afterwards, whatever happens."""
+        """Run `work` with a pool, which is closed afterwards."""
 
         async def main() -> None:
             outcomes = [Outcome() for _ in range(executors)]
@@ -219,7 +219,7 @@ class Lab:
     def run(
         self, workflow: str, *, executors: int = 1, context: bytes = b"", static: bool = True
     ) -> list[Outcome]:
-        """Runs one workflow to its end, split over `executors`."""
+        """Run one workflow to its end, split over `executors`."""
         found: list[Outcome] = []
 
         async def work(bench: Bench) -> None:

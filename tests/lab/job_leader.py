@@ -1,4 +1,4 @@
-"""A manager played by a test, over a real connection to a real worker with real executors."""
+"""A stand-in for a job leader, connected to a real worker with real executors."""
 
 import asyncio
 import itertools
@@ -95,7 +95,7 @@ class Code:
 def load(
     directory: Path, target: Target, *, duration: str = "60s", path: str = "/", pause_s: float = 0.0
 ) -> Code:
-    """Four users that get a page, again and again; static unless they pause."""
+    """Return a workflow of four virtual users that request a page; static unless they pause."""
     pause = f"await asyncio.sleep({pause_s})" if pause_s else ""
     url = f"http://127.0.0.1:{target.port}{path}"
     source = LOAD.format(duration=duration, url=url, pause=pause)
@@ -107,7 +107,7 @@ def counted(target: Target) -> int:
 
 
 def total(finished: DeliverResult) -> int:
-    """Requests a result tells of."""
+    """Return how many requests a result reports."""
     assert finished.report is not None
     return sum(step.counts.sent for step in read(finished.report).steps)
 
@@ -117,7 +117,7 @@ def run_id(attempt: int = 1, *, job: str = "dc.1-a", workflow: str = "Load") -> 
 
 
 class StandInLeader:
-    """The leader of group 1, as far as a worker can tell."""
+    """A manager that commands a worker as the leader of group 1 and records its messages."""
 
     def __init__(self, server: PeerServer, handlers: Handlers, blobs: dict[str, bytes]) -> None:
         self.server = server
@@ -244,7 +244,7 @@ class StandInLeader:
     async def run(
         self, code: Code, run: AttemptId | None = None, *, lease_ms: int = 8_000, **changes: Any
     ) -> AttemptId:
-        """Takes a run up to RUNNING, under this lease; preparing may take its time."""
+        """Prepare and start an attempt, under this lease."""
         run = run or run_id(workflow=code.plan.name)
         answer = await self.prepare(code, run, lease_ms=60_000, **changes)
         assert answer.accepted, answer
@@ -259,7 +259,7 @@ class StandInLeader:
         return [message for message in self.heard if isinstance(message, kind)]
 
     async def hears(self, kind: type[_R], like: Callable[[_R], object] = lambda _: True) -> _R:
-        """The first message of a kind, once there is one."""
+        """Wait for a message of a type that satisfies `like`; return the first one."""
         await until_async(lambda: any(like(message) for message in self.said(kind)))
         return next(message for message in self.said(kind) if like(message))
 
@@ -268,7 +268,7 @@ class StandInLeader:
 
 
 async def is_quiet(target: Target, *, for_s: float = 0.5) -> int:
-    """What the target has counted once nothing came for so long."""
+    """Wait until the target received nothing for `for_s`; return its count."""
     known, since_s = counted(target), time.monotonic()
     while time.monotonic() - since_s < for_s:
         await asyncio.sleep(0.02)
@@ -301,7 +301,7 @@ async def stand_in_leader(
 async def worker(
     directory: Path, *, cores: int = 1, name: str = "w1"
 ) -> AsyncIterator[WorkerServer]:
-    """A worker in this process. Its cluster does not exist: leaders come to it."""
+    """Run a worker in this process. It finds no managers; stand-ins connect to it."""
     node = WorkerServer(
         {
             "node": {"id": name, "cores": cores, "data_dir": str(directory), "stop_s": 3.0},

@@ -1,4 +1,4 @@
-"""Managers that answer as they are told, and clients that ask them, without a cluster."""
+"""Stand-ins for managers with scripted answers, and a client that asks them."""
 
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from random import Random
@@ -35,7 +35,7 @@ Watch = Callable[[InboundCall, WatchJob], AsyncGenerator[WatchJobUpdate, None]]
 
 
 class StandInManagers:
-    """Managers that answer as they are told, and a client that knows of them."""
+    """Managers with scripted answers, and their addresses."""
 
     def __init__(self, secret: str = "") -> None:
         self._security = Security(secrets=Secrets(secret) if secret else None)

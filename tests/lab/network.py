@@ -1,10 +1,10 @@
-"""Two namespaces, a link between them, and processes in both.
+"""Two network namespaces, a link between them, and processes in both.
 
     with NetLab() as lab:
         server = lab.b.popen([sys.executable, "serve.py", lab.b.address])
         client = lab.a.popen([sys.executable, "call.py", lab.b.address])
         lab.link(delay_s=0.05, loss=0.1)
-        lab.cut()                # nothing passes any more; cut(to="b") for one way only
+        lab.cut()                # no packet passes; cut(to="b") cuts one direction
         lab.mend()
 
 With `NetLab(outside=True)` both sides also reach `lab.outside`, an address of the namespace the
@@ -37,7 +37,7 @@ _numbers = count()
 
 
 def why_not() -> str:
-    """What is missing for a lab on this machine; empty if nothing is."""
+    """Return what this machine lacks for a lab; empty if it has everything."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     if shutil.which("ip") is None:
@@ -57,14 +57,14 @@ class Side:
         self._processes: list[subprocess.Popen[Any]] = []
 
     def popen(self, command: Sequence[str], **kwargs: Any) -> subprocess.Popen[Any]:
-        """Starts a process in this namespace; its pid is the process's own."""
+        """Start a process in this namespace."""
         wrapped = ["ip", "netns", "exec", self.name, *command]
         process = subprocess.Popen(wrapped, **kwargs)
         self._processes.append(process)
         return process
 
     def run(self, command: Sequence[str], **kwargs: Any) -> subprocess.CompletedProcess[Any]:
-        """Runs a command in this namespace to its end."""
+        """Run a command in this namespace to its end."""
         wrapped = ["ip", "netns", "exec", self.name, *command]
         return subprocess.run(wrapped, check=True, **kwargs)
 
@@ -123,12 +123,12 @@ class NetLab:
         return self._relay.to_b
 
     def link(self, *, delay_s: float = 0.0, jitter_s: float = 0.0, loss: float = 0.0) -> None:
-        """How packets fare from here on, both ways."""
+        """Set delay, jitter and loss of both directions."""
         for way in (self.to_a, self.to_b):
             way.delay_s, way.jitter_s, way.loss = delay_s, jitter_s, loss
 
     def cut(self, *, to: End | None = None) -> None:
-        """Nothing passes any more, or nothing towards one end."""
+        """Drop all packets, or all packets to one end."""
         self._set_cut(to, is_cut=True)
 
     def mend(self, *, to: End | None = None) -> None:
@@ -146,7 +146,7 @@ class NetLab:
         return (self.a, self.b), (self.b, self.a)
 
     def _side(self, stack: ExitStack, side: Side, other: Side) -> int:
-        """Namespace and device of one side; the device's descriptor stays with us."""
+        """Make the namespace and the TUN device of one side; return the device's descriptor."""
         _ip("netns", "add", side.name)
         stack.callback(_ip, "netns", "del", side.name)
         device = os.open(TUN_DEVICE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -163,7 +163,7 @@ class NetLab:
         return device
 
     def _way_out(self, stack: ExitStack, side: Side) -> None:
-        """A pair of devices, one here and one there, beside the link."""
+        """Connect a side to the namespace of the tests, beside the link."""
         here, there = f"{side.name}o", f"{side.name}i"
         _ip("link", "add", here, "type", "veth", "peer", "name", there, "netns", side.name)
         stack.callback(_ip, "link", "del", here)

@@ -1,6 +1,6 @@
-"""Real node processes on loopback: how tests start them, watch them and look behind them.
+"""Manager and worker processes on loopback, started one by one, and their logs and metrics.
 
-What a node thinks of the others is read from its own log, so watching costs it nothing.
+The view that a node has of the members is read from its log.
 """
 
 import asyncio
@@ -82,10 +82,10 @@ class NodeProcess:
             preexec_fn=die_with_parent,  # noqa: PLW1509  one system call, no lock
         )
 
-    # -- where it is ----------------------------------------------------------------------
+    # -- addresses --------------------------------------------------------------------------
 
     def wait_listening(self) -> Self:
-        until(self._is_listening, what=f"{self.name} listens; it said {self.output()}")
+        until(self._is_listening, what=f"{self.name} listens; its output was {self.output()}")
         return self
 
     def _is_listening(self) -> bool:
@@ -113,10 +113,10 @@ class NodeProcess:
     def output(self) -> str:
         return self._out_path.read_text() + self._log_path.read_text()
 
-    # -- what it says ---------------------------------------------------------------------
+    # -- logs and metrics -------------------------------------------------------------------
 
     def read(self) -> list[dict[str, Any]]:
-        """All events so far."""
+        """Return all events that the node has logged."""
         *lines, self._partial = (self._partial + self._read.read()).split("\n")
         self.events += [json.loads(line) for line in lines]
         return self.events
@@ -129,7 +129,7 @@ class NodeProcess:
         ]
 
     def states(self) -> dict[str, str]:
-        """What it thinks of every other member now."""
+        """Return the state of every other member, as this node sees it now."""
         states: dict[str, str] = {}
         for event in self.read():
             state = _STATE_OF_EVENT.get(event["event"])
@@ -141,7 +141,7 @@ class NodeProcess:
         return {name for name, state in self.states().items() if state == "alive"}
 
     def warnings(self) -> list[dict[str, Any]]:
-        """But for those a busy machine makes: overload, and handshakes that took too long."""
+        """Return warnings, except those of a busy machine: overload and slow handshakes."""
         return [
             each
             for each in self.read()
@@ -158,7 +158,7 @@ class NodeProcess:
             return error.code, error.read().decode()
 
     def members_text(self) -> str:
-        """What `hyperscale members` says, asked where the node is."""
+        """Return the output of `hyperscale members`, run in the node's namespace."""
         return subprocess.run(
             [*self._wrap, *HYPERSCALE, "members", "--connect", self.address],
             env=self._environment,
@@ -169,7 +169,7 @@ class NodeProcess:
         ).stdout
 
     def metric(self, name: str, **labels: str) -> float:
-        """The sum of all samples of a metric with these labels."""
+        """Return the sum of all samples of a metric with these labels."""
         wanted = [f'{key}="{value}"' for key, value in labels.items()]
         total, found = 0.0, False
         for line in self.get("/metrics")[1].splitlines():
@@ -178,10 +178,10 @@ class NodeProcess:
         assert found, f"no metric {name} with {labels}"
         return total
 
-    # -- what is done to it ---------------------------------------------------------------
+    # -- signals ----------------------------------------------------------------------------
 
     def signal(self, number: int) -> float:
-        """Sends a signal; the wall clock when it was sent."""
+        """Send a signal; return the wall-clock time at which it was sent."""
         at_s = time.time()
         os.killpg(self.process.pid, number)
         return at_s
@@ -192,7 +192,7 @@ class NodeProcess:
         return at_s
 
     def stop(self) -> int:
-        """Asks it to stop, and waits until it has."""
+        """Send SIGTERM and wait until the node has ended; return its exit code."""
         self.signal(signal.SIGTERM)
         return self.process.wait(WAIT_S)
 
@@ -205,7 +205,7 @@ class NodeProcess:
 
 
 class NodeCluster:
-    """Nodes that end with the test, whatever happens."""
+    """Nodes that are killed at the end of the context; their logs are printed after an error."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -234,7 +234,7 @@ class NodeCluster:
     def form(
         self, managers: int, workers: int, *arguments: str, **options: Any
     ) -> list[NodeProcess]:
-        """Nodes that all know each other."""
+        """Start managers and workers and wait until all of them know each other."""
         first = self.start("manager", "m0", *arguments, **options).wait_listening()
         seed = ("--seed", first.address)
         nodes = [first]
@@ -242,7 +242,7 @@ class NodeCluster:
             self.start("manager", f"m{n}", *seed, *arguments, **options) for n in range(1, managers)
         ]
         nodes += [
-            # One core each: these tests are about members, and executors cost a start.
+            # One core each: executors take time to start.
             self.start("worker", f"w{n}", *seed, "--cores", "1", *arguments, **options)
             for n in range(workers)
         ]
@@ -253,12 +253,12 @@ class NodeCluster:
 
 
 def wait_for_view(nodes: Iterable[NodeProcess], *, within_s: float = WAIT_S) -> None:
-    """Until each of them has exactly the others alive."""
+    """Wait until each node sees exactly the other nodes alive."""
     everyone = list(nodes)
     names = {node.name for node in everyone}
     until(
         lambda: all(node.living() == names - {node.name} for node in everyone),
-        what="one view; "
+        what="all nodes have the same view; "
         + "; ".join(f"{node.name} sees {sorted(node.living())}" for node in everyone),
         within_s=within_s,
     )
@@ -267,6 +267,7 @@ def wait_for_view(nodes: Iterable[NodeProcess], *, within_s: float = WAIT_S) -> 
 def wait_for_death(
     name: str, observers: Iterable[NodeProcess], *, within_s: float = WAIT_S
 ) -> None:
+    """Wait until all observers have declared a node dead."""
     watching = list(observers)
     until(
         lambda: all(node.states().get(name) == "dead" for node in watching),
@@ -276,7 +277,7 @@ def wait_for_death(
 
 
 def detection_s(name: str, killed_at_s: float, observers: Iterable[NodeProcess]) -> list[float]:
-    """How long after the kill each observer wrote down the death."""
+    """Return how long after the kill each observer logged the death."""
     return [
         wall_s(node.seen("member.died", member=name)[-1]["time"]) - killed_at_s
         for node in observers
@@ -284,6 +285,7 @@ def detection_s(name: str, killed_at_s: float, observers: Iterable[NodeProcess])
 
 
 def wall_s(stamp: str) -> float:
+    """Return the Unix time of a log line's timestamp."""
     whole, _, milliseconds = stamp.removesuffix("Z").partition(".")
     parsed = time.strptime(whole + " UTC", "%Y-%m-%dT%H:%M:%S %Z")
 
@@ -291,7 +293,7 @@ def wall_s(stamp: str) -> float:
 
 
 def deaths(nodes: Iterable[NodeProcess]) -> list[str]:
-    """Every death anyone wrote down."""
+    """Return every death that a node logged."""
     return [
         f"{node.name}: {event['member']} ({event['evidence']}) at {event['time']}"
         for node in nodes
@@ -300,7 +302,7 @@ def deaths(nodes: Iterable[NodeProcess]) -> list[str]:
 
 
 def members_of(node: NodeProcess) -> ListMembersReply:
-    """What the node answers an operator."""
+    """Return the node's answer to `ListMembers`."""
     host, port = split_address(node.address)
     config = node_config("manager")
     asking = ask(config, host, port, ListMembers(), ListMembersReply, timeout_s=WAIT_S)

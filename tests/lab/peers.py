@@ -1,4 +1,4 @@
-"""Messages, nodes and loops for the tests of the wire."""
+"""Peers that exchange the messages of the wire tests."""
 
 import asyncio
 from random import Random
@@ -88,7 +88,7 @@ def server(
 
 
 def echoing() -> Handlers:
-    """Answers every question with its text, upper case."""
+    """Return handlers that answer a question with its text in upper case."""
     handlers = Handlers()
 
     async def answer(_call: Any, question: Question) -> Answer:
@@ -103,7 +103,7 @@ def ask(text: str = "hello") -> Question:
 
 
 class Silent:
-    """Handlers that take a question and answer when told to."""
+    """Handlers that answer questions once `release` is set."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []

@@ -1,4 +1,4 @@
-"""Carries packets between two TUN devices, as well or badly as it is told.
+"""Carries packets between two TUN devices, with delay, jitter, loss and cuts.
 
 A thread with one epoll: it reads a packet, decides its fate, and writes it to the other device
 when its delay is over. Each direction has its own settings.
@@ -18,7 +18,7 @@ QUEUE_PACKETS_MAX = 10_000
 
 @dataclass
 class Way:
-    """One direction of the link. May be changed at any time, also while packets pass."""
+    """One direction of the link. Its settings may be changed while packets pass."""
 
     delay_s: float = 0.0
     jitter_s: float = 0.0
