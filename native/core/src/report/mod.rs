@@ -15,6 +15,8 @@ mod history;
 mod merge;
 mod msgpack;
 mod series;
+#[cfg(test)]
+mod tests;
 mod thin;
 
 pub use merge::{Merge, MergeError, MetricTotal, Telling};
