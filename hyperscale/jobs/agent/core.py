@@ -247,7 +247,7 @@ class Agent:
             refusal = Refusal.UNKNOWN_RUN, "the attempt was never prepared here"
         elif attempt is None or not attempt.is_live:
             refusal = Refusal.STALE_ATTEMPT, "the attempt is over"
-        elif attempt.state in (AttemptState.WAITING, AttemptState.PREPARING):
+        elif attempt.state not in (AttemptState.READY, AttemptState.RUNNING):
             refusal = Refusal.INVALID, "the attempt is still being prepared"
         elif lease_until_s <= now_s:
             refusal = Refusal.INVALID, "the command is older than its lease"

@@ -9,7 +9,8 @@ from hyperscale.jobs.agent.attempts import ATTEMPT_MOVES, AttemptOnWorker, Attem
 from hyperscale.jobs.agent.output import OutputBuffer
 from hyperscale.jobs.agent.statistics import AttemptStatistics
 from hyperscale.jobs.messages import PartPhase
-from tests.jobs.agent.world import prepare
+from hyperscale.plan.status import PartStatus
+from tests.jobs.agent.world import AgentWorld, attempt_id, prepare, stop
 
 MOVES = list(product(AttemptState, AttemptState))
 LEGAL = [(state, other) for state, other in MOVES if other in ATTEMPT_MOVES[state]]
@@ -45,3 +46,31 @@ def test_an_illegal_move_is_refused(state: AttemptState, other: AttemptState) ->
 @pytest.mark.parametrize("state", AttemptState)
 def test_job_leaders_see_a_phase_for_every_state(state: AttemptState) -> None:
     assert attempt_in(state).phase is not PartPhase.UNKNOWN
+
+
+def test_every_legal_move_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    moves: set[tuple[AttemptState, AttemptState]] = set()
+    become = AttemptOnWorker.become
+
+    def note(attempt: AttemptOnWorker, state: AttemptState) -> None:
+        moves.add((attempt.state, state))
+        become(attempt, state)
+
+    monkeypatch.setattr(AttemptOnWorker, "become", note)
+    completes, fails, superseded, dies = (AgentWorld() for _ in range(4))
+    completes.runs()
+    completes.end()
+    fails.part(prepare())
+    fails.fail_to_prepare()
+    superseded.runs()
+    superseded.part(prepare(attempt_id(2)))
+    superseded.part(prepare(attempt_id(3)))  # attempt 2 ends while it waits
+    superseded.obey_stops()
+    superseded.part(stop(attempt_id(3)))  # while it prepares
+    dies.part(prepare())
+    dies.get_ready()
+    dies.end(status=PartStatus.FAILED, is_dead=True)
+    dies.part(prepare(attempt_id(2)))
+    dies.get_ready(attempt_id(2))
+    dies.part(stop(attempt_id(2)))
+    assert moves == set(LEGAL)
