@@ -47,7 +47,6 @@ ATTRIBUTES_PENDING: set[str] = {
     "Part",
     "PeerServer",
     "Session",
-    "SlotRun",
 }
 
 INFINITIES: dict[str, tuple[int, str]] = {}  # module -> number of uses, reason

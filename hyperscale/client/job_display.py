@@ -37,6 +37,7 @@ def display_of(news: WatchJobUpdate, before: RunView | None = None) -> RunView:
         warnings=views[-1].warnings if views else (),
         usage=views[-1].usage if views else (),
         waiting=queue_note(job),
+        saturation=views[-1].saturation if views else {},
     )
 
 

@@ -119,10 +119,16 @@ class SlotFinished(Struct, tag="finished", frozen=True, kw_only=True):
     status: PartStatus
     report: Report
     error: str | None = None
+    hint: str = ""  # what the user can do about `error`
     provided: bytes = b""  # context this part provides, see `values`
     # User code that ignored its cancellation still runs in the process: the pool ends the
     # process and starts another.
     tainted: bool = False
+
+    @property
+    def reason(self) -> str | None:
+        """`error` and `hint` as one sentence, for people."""
+        return f"{self.error} (hint: {self.hint})" if self.hint else self.error
 
 
 # --- made by the pool, never on the wire ------------------------------------------------

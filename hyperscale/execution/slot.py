@@ -1,27 +1,29 @@
-"""One part of a workflow on one executor, from its assignment to its last report.
+"""One slot of a workflow on one executor, from its assignment to its last report.
 
-`prepare_slot` does everything that must not cost time once the clock runs: importing,
-resolving, encoding, Use and setup hooks, making the virtual users. `SlotRun.run` loops them
-until the deadline, then tears down; it always ends in one `SlotFinished`. This module owns the
-order of things; how users loop is for `vu` and `static`, hooks around the loop for `host`.
+`prepare_slot` does everything that must not cost time during the load: imports, resolving,
+encoding, Use and setup hooks, making the virtual users. `SlotRun.run` loops the users until the
+deadline, then tears down; it always ends with one `SlotFinished`. `virtual_users` and `static` run
+the users, `lifecycle_hooks` the hooks around the loop.
 """
 
 import asyncio
+import contextlib
 import gc
 import os
 import resource
 import sys
 import time
 from collections.abc import Callable
+from enum import Enum, auto
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from hyperscale._native import Exchange, Recorder
 from hyperscale.clients import ClientHub
 from hyperscale.config import GRACE_S, format_duration
-from hyperscale.errors import HyperscaleError, InputError, RunError
+from hyperscale.errors import HyperscaleError, InputError, InvariantError, RunError
 from hyperscale.execution.bundle import mount, mounted_files
 from hyperscale.execution.capture import complain
 from hyperscale.execution.hook_calls import compile_calls, is_once
@@ -62,10 +64,10 @@ several reports."""
 async def prepare_slot(
     assignment: PrepareSlot, send: Send, *, on_beat: Callable[[], None] = lambda: None
 ) -> "SlotRun":
-    """The part, ready to run. InputError: the user's file; RunError: code of theirs failed.
+    """Prepare a slot. Raises InputError if the user's file is wrong, RunError if user code failed.
 
-    When it raises, teardown hooks have run if setup hooks had begun, and what those sent has
-    been reported.
+    Before it raises, teardown hooks run if setup hooks have begun, and the requests of both are
+    reported.
     """
     design = load_blueprint(assignment)
     recorder = Recorder(len(design.recorded))
@@ -73,33 +75,33 @@ async def prepare_slot(
     trace = _print_exchange if assignment.trace else None
     hub = ClientHub(assignment.plan, recorder, trace=trace)
     hub.open(asyncio.get_running_loop())
-    host: LifecycleHooks | None = None
+    hooks: LifecycleHooks | None = None
     try:
         await _prepare_arguments(assignment, design, hub)
         received = decode_received(assignment.context)
         uses = unpack_uses(received)
         program = compile_calls(design)
         instance = _make_instance(design, hub, 0, unpack_context(received), uses)
-        host = LifecycleHooks(design, program, outcomes, instance, uses)
-        await host.use()
-        await host.set_up()
-        crew = _make_crew(assignment, design, hub=hub, host=host, outcomes=outcomes, uses=uses)
+        hooks = LifecycleHooks(design, program, outcomes, instance, uses)
+        await hooks.use()
+        await hooks.set_up()
+        crew = _make_crew(assignment, design, hub=hub, hooks=hooks, outcomes=outcomes, uses=uses)
     except BaseException:
-        if host is not None and host.is_set_up:
+        if hooks is not None and hooks.is_set_up:
             send(SlotTearingDown())
-            await host.tear_down()
+            await hooks.tear_down()
             send(SlotReport(report=_report_of_hooks(assignment, design, recorder)))
         hub.close()
         raise
-    # What lives as long as the part need not be walked by every collection: with thousands
-    # of users that would be a pause in everyone's latencies.
+    # Objects that live as long as the slot are exempt from garbage collection: walking thousands
+    # of users would be a pause in every latency.
     gc.collect()
     gc.freeze()
     return SlotRun(
         assignment,
         design,
         hub=hub,
-        host=host,
+        hooks=hooks,
         crew=crew,
         outcomes=outcomes,
         send=send,
@@ -108,7 +110,7 @@ async def prepare_slot(
 
 
 def load_blueprint(assignment: PrepareSlot) -> Blueprint:
-    """Imports the user's code and reads the workflow out of it."""
+    """Import the user's code and make the blueprint of the workflow."""
     try:
         if assignment.bundle:
             module = mount(Path(assignment.bundle), assignment.file, job=assignment.job)
@@ -116,7 +118,7 @@ def load_blueprint(assignment: PrepareSlot) -> Blueprint:
             module = load_module(assignment.file)
     except HyperscaleError:
         raise
-    except BaseException as error:  # whatever user code raises while being imported
+    except BaseException as error:  # user code may raise anything while it is imported
         raise InputError(
             f"{assignment.file}: cannot be imported in an executor: {describe_error(error)}"
         ) from error
@@ -125,7 +127,7 @@ def load_blueprint(assignment: PrepareSlot) -> Blueprint:
 
 
 def _report_of_hooks(assignment: PrepareSlot, design: Blueprint, recorder: Recorder) -> Report:
-    """What setup and teardown hooks did in a part that never came to be."""
+    """Report the setup and teardown hooks of a slot that could not be prepared."""
     return recorder.report(
         design.recorded,
         workflow=assignment.workflow,
@@ -137,7 +139,7 @@ def _report_of_hooks(assignment: PrepareSlot, design: Blueprint, recorder: Recor
 
 
 async def _prepare_arguments(assignment: PrepareSlot, design: Blueprint, hub: ClientHub) -> None:
-    """Each request part is resolved and encoded once, before anything is measured."""
+    """Resolve and encode every request part once, before anything is measured."""
 
     async def prepare(hook: Hook, parameter: str, argument: OptimizedArg) -> None:
         try:
@@ -179,7 +181,7 @@ def _make_crew(
     design: Blueprint,
     *,
     hub: ClientHub,
-    host: LifecycleHooks,
+    hooks: LifecycleHooks,
     outcomes: StepOutcomes,
     uses: dict[str, dict[str, Any]],
 ) -> UserCrew | NativeCrew:
@@ -197,9 +199,9 @@ def _make_crew(
         if static is not None:
             return static
     program = compile_calls(design)
-    context = host.instance.context
-    # A slot without users still sets up and tears down.
-    instances = [host.instance] if vus else []
+    context = hooks.instance.context
+    # A slot without users runs setup and teardown hooks all the same.
+    instances = [hooks.instance] if vus else []
     instances += [_make_instance(design, hub, number, context, uses) for number in range(1, vus)]
     return UserCrew(
         program,
@@ -209,7 +211,7 @@ def _make_crew(
             MetricTally(hook.name, hook.metric_kind or MetricKind.COUNT) for hook in design.metrics
         ],
         users=[
-            VirtualUser(instance, remembers=program.remembers or instance is host.instance)
+            VirtualUser(instance, remembers=program.remembers or instance is hooks.instance)
             for instance in instances
         ],
         interval_s=plan.interval_s,
@@ -219,18 +221,112 @@ def _make_crew(
 
 
 def _warn_of_descriptors(assignment: PrepareSlot, vus: int) -> None:
-    """Connections that cannot be opened look like a target that cannot be reached."""
+    """Warn if the users need more connections than this process may open."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     spare = allowed - len(os.listdir("/proc/self/fd"))
     if assignment.plan.connections is not Connections.SHARED and vus > spare:
         complain(
-            f"{assignment.workflow}: {vus:,} virtual users here, each with a connection, but "
-            f"only {spare:,} may be open at once (ulimit -n): the others will fail to connect\n"
+            f"{assignment.workflow}: {vus:,} virtual users need a connection each, but an executor "
+            f"may open only {spare:,} more (ulimit -n): the others will fail to connect\n"
         )
 
 
+class SlotPhase(Enum):
+    PREPARED = auto()
+    RUNNING = auto()  # the virtual users loop
+    TEARING_DOWN = auto()
+    FINISHED = auto()
+
+
+SLOT_MOVES = {
+    SlotPhase.PREPARED: {SlotPhase.RUNNING, SlotPhase.TEARING_DOWN},
+    SlotPhase.RUNNING: {SlotPhase.TEARING_DOWN},
+    SlotPhase.TEARING_DOWN: {SlotPhase.FINISHED},
+    SlotPhase.FINISHED: set[SlotPhase](),
+}
+
+
+class _LoadClock:
+    """How long the virtual users of a slot have run, and the CPU time since they began."""
+
+    def __init__(self) -> None:
+        self._began_s: float | None = None
+        self._ended_s: float | None = None
+        self._cpu_began_s = time.process_time()
+
+    def begin(self) -> float:
+        """Start the clock and return the time."""
+        self._cpu_began_s = time.process_time()
+        self._began_s = time.monotonic()
+        return self._began_s
+
+    def end(self) -> None:
+        self._ended_s = time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        if self._began_s is None:
+            return 0.0
+        return (self._ended_s or time.monotonic()) - self._began_s
+
+    @property
+    def cpu_s(self) -> float:
+        return time.process_time() - self._cpu_began_s
+
+
+class _SlotReports:
+    """Makes the cumulative, numbered reports of a slot."""
+
+    def __init__(
+        self,
+        assignment: PrepareSlot,
+        design: Blueprint,
+        *,
+        recorder: Recorder,
+        crew: UserCrew | NativeCrew,
+        clock: _LoadClock,
+    ) -> None:
+        self._assignment = assignment
+        self._design = design
+        self._recorder = recorder
+        self._crew = crew
+        self._clock = clock
+        self._memory = ResidentMemory()
+        self._sequence = 0
+
+    def make(self, *, histograms: bool, whole_series: bool, loop_lag_s: float) -> Report:
+        """Return the next report; without `whole_series` it has the newest seconds only."""
+        self._sequence += 1
+        assignment, crew, elapsed_s = self._assignment, self._crew, self._clock.elapsed_s
+        return self._recorder.report(
+            self._design.recorded,
+            workflow=assignment.workflow,
+            slot=assignment.slot,
+            sequence=self._sequence,
+            elapsed_s=assignment.offset_s + elapsed_s,
+            vus=crew.looping,
+            iterations=crew.iterations,
+            histograms=histograms,
+            series_from=0 if whole_series else max(0, int(elapsed_s) - SERIES_S),
+            offset_s=int(assignment.offset_s),
+            checks=[tally.report() for tally in crew.checks],
+            metrics=[tally.report(histograms=histograms) for tally in crew.metrics],
+            cpu_s=self._clock.cpu_s,
+            loop_lag_s=loop_lag_s,
+            rss_bytes=self._memory.resident_bytes(),
+        )
+
+    def close(self) -> None:
+        self._memory.close()
+
+
+class _SlotStop(NamedTuple):
+    reason: str
+    cut_at_s: float  # when steps in flight are cut
+
+
 class SlotRun:
-    """A prepared part. Made by `prepare_slot`; ends with `run` or `finish_unstarted`."""
+    """A prepared slot. Made by `prepare_slot`; ends with `run` or `finish_unstarted`."""
 
     def __init__(
         self,
@@ -238,7 +334,7 @@ class SlotRun:
         design: Blueprint,
         *,
         hub: ClientHub,
-        host: LifecycleHooks,
+        hooks: LifecycleHooks,
         crew: UserCrew | NativeCrew,
         outcomes: StepOutcomes,
         send: Send,
@@ -247,33 +343,44 @@ class SlotRun:
         self._assignment = assignment
         self._design = design
         self._hub = hub
-        self._host = host
+        self._hooks = hooks
         self._crew = crew
         self._outcomes = outcomes
         self._send = send
-        self._pulse = ReportTimer(
+        self._clock = _LoadClock()
+        self._reports = _SlotReports(
+            assignment, design, recorder=outcomes.recorder, crew=crew, clock=self._clock
+        )
+        self._timer = ReportTimer(
             asyncio.get_running_loop(), on_report=self._report, on_beat=on_beat
         )
-        self._memory = ResidentMemory()
-        self._sequence = 0
-        self._began_s: float | None = None
-        self._ended_s: float | None = None
-        self._cpu_began_s = time.process_time()
-        self._stop: tuple[str, float] | None = None  # reason, instant of the cut
+        self._phase = SlotPhase.PREPARED
+        self._stop: _SlotStop | None = None
         self._stop_came = asyncio.Event()
         self._is_halted = False
-        self.is_tainted = False  # code of the part runs on after it was cancelled
-        self.is_unloaded = False  # hooks that tear down have a time of their own, and no lease
+        self._is_tainted = False  # virtual users ignored their cancellation and still run
 
-    # --- from outside ---------------------------------------------------------------------
+    def _become(self, phase: SlotPhase) -> None:
+        """The only writer of the phase."""
+        if phase not in SLOT_MOVES[self._phase]:
+            raise InvariantError(f"slot: {self._phase.name} -> {phase.name}")
+        self._phase = phase
+
+    # --- called by the service ------------------------------------------------------------
+
+    @property
+    def is_unloaded(self) -> bool:
+        """Whether the load has ended: teardown hooks need no lease."""
+        is_over = self._phase in (SlotPhase.TEARING_DOWN, SlotPhase.FINISHED)
+        return is_over and not self._is_tainted
 
     def stop(self, reason: str, grace_s: float) -> None:
-        """No new step starts; those in flight are cut when the grace is over."""
-        cut_s = time.monotonic() + grace_s
-        # Told twice, the first reason and the earlier cut count.
+        """Start no more steps; cut those in flight after `grace_s`."""
+        cut_at_s = time.monotonic() + grace_s
+        # Of several stops the first reason and the earliest cut count.
         if self._stop is not None:
-            reason, cut_s = self._stop[0], min(self._stop[1], cut_s)
-        self._stop = (reason, cut_s)
+            reason, cut_at_s = self._stop.reason, min(self._stop.cut_at_s, cut_at_s)
+        self._stop = _SlotStop(reason, cut_at_s)
         self._crew.stop()
         self._stop_came.set()
 
@@ -282,23 +389,23 @@ class SlotRun:
         self._hub.guard()
 
     def halt(self) -> None:
-        """Nothing more is sent. May be called at any instant; `cut` has to follow."""
+        """Send nothing more. A signal handler may call this; `cut` has to follow."""
         self._is_halted = True
         self._crew.halt()
         self._hub.halt()
 
     def cut(self, reason: str) -> None:
-        """Ends the users now: whoever holds the lease may already be loading the target."""
+        """End the users at once: another worker may already run this slot's load."""
         self.stop(reason, 0.0)
-        if self._began_s is not None and self._ended_s is None:
+        if self._phase is SlotPhase.RUNNING:
             self._crew.cut()
             self._hub.cut()
 
-    # --- the run --------------------------------------------------------------------------
+    # --- the load -------------------------------------------------------------------------
 
     async def run(self, start_in_s: float) -> SlotFinished:
-        """Runs the part to its end; never raises for what user code does."""
-        self._pulse.start()
+        """Run the slot to its end. Errors of user code are reported, not raised."""
+        self._timer.start()
         try:
             await self._wait_for_start(start_in_s)
             if self._stop is None:
@@ -308,58 +415,55 @@ class SlotRun:
             self._close()
 
     async def finish_unstarted(self) -> SlotFinished:
-        """The end of a part that was prepared and is not to run."""
-        self._pulse.start()
+        """End a slot that was prepared and is not to run."""
+        self._timer.start()
         try:
             return await self._finish()
         finally:
             self._close()
 
     def _close(self) -> None:
-        self._pulse.stop()
-        self._memory.close()
+        self._timer.stop()
+        self._reports.close()
         self._hub.close()
         gc.unfreeze()
 
     async def _wait_for_start(self, start_in_s: float) -> None:
         if start_in_s > 0 and self._stop is None:
-            try:
+            with contextlib.suppress(TimeoutError):  # the start
                 async with asyncio.timeout(start_in_s):
                     await self._stop_came.wait()
-            except TimeoutError:
-                return
 
     async def _run_users(self) -> None:
         crew = self._crew
+        self._become(SlotPhase.RUNNING)
         self._outcomes.recorder.begin()
-        self._began_s = time.monotonic()
-        self._cpu_began_s = time.process_time()
-        deadline_s = self._began_s + self._assignment.run_s
+        deadline_s = self._clock.begin() + self._assignment.run_s
         crew.start()
         await asyncio.sleep(0)  # every user is in its first step now,
         gc.freeze()  # and no collection needs to walk their tasks and frames
         over = asyncio.ensure_future(crew.wait())
         try:
-            await self._either(over, until_s=deadline_s)
+            await self._wait_for(over, until_s=deadline_s)
             crew.stop()
             while not over.done():
-                cut_s = deadline_s + GRACE_S
+                cut_at_s = deadline_s + GRACE_S
                 if self._stop is not None:
-                    cut_s = min(cut_s, self._stop[1])
-                if time.monotonic() >= cut_s:
+                    cut_at_s = min(cut_at_s, self._stop.cut_at_s)
+                if time.monotonic() >= cut_at_s:
                     await self._cut_users(over)
                     break
-                await self._either(over, until_s=cut_s)
-            if self._is_halted:  # they may have ended without their last calls being counted
+                await self._wait_for(over, until_s=cut_at_s)
+            if self._is_halted:  # users may have ended before their last calls were counted
                 crew.cut()
                 self._hub.cut()
         finally:
             over.cancel()
-            self._ended_s = time.monotonic()
+            self._clock.end()
             crew.close()
 
-    async def _either(self, over: "asyncio.Future[None]", *, until_s: float) -> None:
-        """Waits for the users, for a (new) stop or for the instant, whichever is first."""
+    async def _wait_for(self, over: "asyncio.Future[None]", *, until_s: float) -> None:
+        """Wait until the users have ended, a stop arrives or `until_s` has come."""
         self._stop_came.clear()
         came = asyncio.ensure_future(self._stop_came.wait())
         try:
@@ -372,41 +476,46 @@ class SlotRun:
         give_up_s = time.monotonic() + CUT_S
         while not over.done():
             if time.monotonic() >= give_up_s:
-                self.is_tainted = True
+                self._is_tainted = True
                 complain(
-                    f"{self._crew.looping} virtual users ignore their cancellation and are left "
-                    "behind\n"
+                    f"{self._crew.looping} virtual users ignored their cancellation and are "
+                    "abandoned\n"
                 )
                 return
-            # More than once: code may swallow the first and wait for something else.
+            # More than once: code may ignore the first cancellation and await something else.
             self._crew.cut()
             self._hub.cut()
             await asyncio.wait((over,), timeout=CUT_S / 5)
 
-    # --- after the clock ------------------------------------------------------------------
+    # --- after the load -------------------------------------------------------------------
 
     async def _finish(self) -> SlotFinished:
-        if not self.is_tainted:
+        self._become(SlotPhase.TEARING_DOWN)
+        if not self._is_tainted:
             self._hub.resume()
-            self.is_unloaded = True
         self._send(SlotTearingDown())
-        self._report(histograms=True)  # hooks may hang, and be killed: what was measured stays
+        self._report(histograms=True)  # if hooks hang and are killed, the statistics are sent
         status, error = self._outcome()
+        hint = ""
         provided = Provided(slot=self._assignment.slot)
         if status is PartStatus.COMPLETED:
             try:
-                provided = await self._host.provide(self._assignment.slot)
+                provided = await self._hooks.provide(self._assignment.slot)
             except RunError as failure:
-                status, error = PartStatus.FAILED, str(failure)
-        await self._host.tear_down()
+                status, error, hint = PartStatus.FAILED, failure.message, failure.hint
+        await self._hooks.tear_down()
         self._outcomes.faults.summarise()
         finished = SlotFinished(
             status=status,
             error=error,
-            report=self._make_report(histograms=True, series_from=0),
+            hint=hint,
+            report=self._reports.make(
+                histograms=True, whole_series=True, loop_lag_s=self._timer.take_lag_s()
+            ),
             provided=encode_provided(provided),
-            tainted=self.is_tainted or self._host.is_tainted,
+            tainted=self._is_tainted or self._hooks.is_tainted,
         )
+        self._become(SlotPhase.FINISHED)
         return _within_frame(finished)
 
     def _outcome(self) -> tuple[PartStatus, str | None]:
@@ -415,7 +524,7 @@ class SlotRun:
             complain(format_error(breakage))
             return PartStatus.FAILED, f"internal error: {describe_error(breakage)}"
         if self._stop is not None:
-            return PartStatus.STOPPED, self._stop[0]
+            return PartStatus.STOPPED, self._stop.reason
         if not plan.is_test and self._outcomes.first_fault is not None:
             return PartStatus.FAILED, f"{plan.name}.{self._outcomes.first_fault}"
         if is_once(self._design) and self._crew.iterations < self._crew.size:
@@ -424,39 +533,11 @@ class SlotRun:
             )
         return PartStatus.COMPLETED, None
 
-    # --- reports --------------------------------------------------------------------------
-
     def _report(self, histograms: bool) -> None:
-        series_from = max(0, int(self._ran_s()) - SERIES_S)
-        self._send(
-            SlotReport(report=self._make_report(histograms=histograms, series_from=series_from))
+        report = self._reports.make(
+            histograms=histograms, whole_series=False, loop_lag_s=self._timer.take_lag_s()
         )
-
-    def _ran_s(self) -> float:
-        if self._began_s is None:
-            return 0.0
-        return (self._ended_s or time.monotonic()) - self._began_s
-
-    def _make_report(self, *, histograms: bool, series_from: int) -> Report:
-        self._sequence += 1
-        crew = self._crew
-        return self._outcomes.recorder.report(
-            self._design.recorded,
-            workflow=self._assignment.workflow,
-            slot=self._assignment.slot,
-            sequence=self._sequence,
-            elapsed_s=self._assignment.offset_s + self._ran_s(),
-            vus=crew.looping,
-            iterations=crew.iterations,
-            histograms=histograms,
-            series_from=series_from,
-            offset_s=int(self._assignment.offset_s),
-            checks=[tally.report() for tally in crew.checks],
-            metrics=[tally.report(histograms=histograms) for tally in crew.metrics],
-            cpu_s=time.process_time() - self._cpu_began_s,
-            loop_lag_s=self._pulse.take_lag_s(),
-            rss_bytes=self._memory.resident_bytes(),
-        )
+        self._send(SlotReport(report=report))
 
 
 def _within_frame(finished: SlotFinished) -> SlotFinished:

@@ -241,7 +241,7 @@ class LocalRun:
 
     def view(self, *, now_s: float) -> RunView:
         workflows = self._workflows.values()
-        live = [workflow.saturation.live_warning() for workflow in workflows]
+        saturation = {w.plan.name: w.saturation.live_warning() for w in workflows}
         return RunView(
             file=self.plan.file,
             elapsed_s=self.elapsed_s(now_s),
@@ -256,7 +256,8 @@ class LocalRun:
                 for workflow in workflows
             ),
             saturated=any(workflow.saturation.is_saturated for workflow in workflows),
-            warnings=(*self.plan.warnings, *(warning for warning in live if warning)),
+            warnings=self.plan.warnings,
+            saturation={name: text for name, text in saturation.items() if text},
         )
 
     def workflow_of(self, executor: int) -> str | None:
@@ -340,13 +341,13 @@ class LocalRun:
     def _on_executor(self, executor: int, event: ExecutorEvent) -> list[RunEffect]:
         workflow = self._holder(executor)
         if workflow is None:
-            return []  # an executor that holds no part has nothing to say to the run
+            return []  # the executor holds no slot
         slot = workflow.holds[executor]
         match event:
             case SlotReport(report=report):
                 workflow.take(report)
                 return []
-            case SlotFinished(status=status, error=error, report=report, provided=provided):
+            case SlotFinished(status=status, reason=error, report=report, provided=provided):
                 workflow.take(report)
                 workflow.provided[slot] = decode_provided(provided)
                 if status is PartStatus.FAILED:

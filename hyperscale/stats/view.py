@@ -97,6 +97,12 @@ class RunView:
     warnings: tuple[str, ...] = ()
     usage: tuple[WorkerUsage, ...] = ()  # of a job on a cluster: the busiest workers first
     waiting: str = ""  # of a job on a cluster: its place in the queue for cores, if it has one
+    # What is saturated now (a workflow, the workers) -> a warning, whose figures change.
+    saturation: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def all_warnings(self) -> tuple[str, ...]:
+        return tuple(filter(None, (*self.warnings, *self.saturation.values(), self.waiting)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,11 +54,11 @@ class RunLog:
         clock = format_clock(view.elapsed_s)
         widest = max((cell_width(self._theme.clean(w.name)) for w in view.workflows), default=0)
         lines = []
-        for warning in filter(None, (*view.warnings, view.waiting)):
-            # The figures in a warning change all the time; what it says does not.
-            gist = warning.split("(")[0]
-            if gist not in self._warned:
-                self._warned.add(gist)
+        # The figures in a warning of saturation change all the time: it is written once.
+        warnings = {text: text for text in (*view.warnings, view.waiting) if text}
+        for key, warning in {**warnings, **view.saturation}.items():
+            if key not in self._warned:
+                self._warned.add(key)
                 lines.append(f"{clock}  warning: {warning}")
         for workflow in view.workflows:
             name = self._theme.clean(workflow.name)

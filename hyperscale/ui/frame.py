@@ -74,9 +74,7 @@ def _header(view: "RunView", width: int, theme: Theme) -> StyledLine:
 
 def _banner(view: "RunView", width: int, rows: int, theme: Theme) -> list[StyledLine]:
     """Return the highlighted warnings, at most two lines each."""
-    warnings = tuple(filter(None, (*view.warnings, view.waiting)))
-    if view.saturated and not warnings:
-        warnings = (_SATURATED,)
+    warnings = view.all_warnings or ((_SATURATED,) if view.saturated else ())
     lines: list[StyledLine] = []
     for warning in warnings:
         parts = wrap_words(theme.clean(warning), max(10, width - 4))

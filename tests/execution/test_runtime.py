@@ -419,7 +419,7 @@ def test_more_users_than_descriptors_is_told_before_they_fail_to_connect(lab: La
                 return await self.client.http.get("http://127.0.0.1:1/")
     """)
     (outcome,) = lab.run("Many")
-    assert "Many: 50 virtual users here" in outcome.output
+    assert "Many: 50 virtual users need a connection each" in outcome.output
     assert "ulimit -n" in outcome.output
 
 

@@ -117,7 +117,7 @@ def test_code_that_swallows_its_cancellation_is_left_behind_and_its_process_ende
         assert stubborn.finished is not None
         assert stubborn.step("hold").counts.cut == 2
         assert stubborn.step("hold").counts.failed == 0
-        assert "ignore their cancellation" in stubborn.output
+        assert "ignored their cancellation" in stubborn.output
         (following,) = await bench.run("Next")
         assert following.step("one").counts.ok == 1
         assert bench.pool.pids[0] != first_pid

@@ -326,7 +326,7 @@ def test_the_view_says_what_was_lost_and_who_is_at_its_limit() -> None:
     view = rig.leader.view(job, now_s=rig.now_s)
     assert view is not None
     assert view.saturated
-    assert f"{worker} is saturated (CPU 90%" in view.warnings[-1]
+    assert f"{worker} is saturated (CPU 90%" in view.saturation["workers"]
     found = view.usage[0]
     assert (found.worker, found.cpu, found.is_saturated) == (worker, 0.9, True)
 

@@ -95,7 +95,7 @@ def test_an_instance_may_set_its_own_vus_and_duration_and_nothing_else() -> None
     [workflow] = run_given(mine).workflows
     assert workflow.vus == 3
     mine.priority = "low"
-    with pytest.raises(InputError, match=r"Quick\.priority: is set on the instance"):
+    with pytest.raises(InputError, match=r"Quick\.priority: an instance may only set"):
         run_given(mine)
 
 

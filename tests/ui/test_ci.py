@@ -42,9 +42,11 @@ def test_a_workflow_that_never_ran_says_why_once() -> None:
     assert said(view, view, view) == ["00:00  Cleanup  cancelled: dependency failed: Reindex"]
 
 
-def test_a_warning_is_said_once_though_its_figures_change() -> None:
+def test_a_warning_of_saturation_is_written_once_though_its_figures_change() -> None:
     views = [
-        scenes.run(scenes.idle("Shop"), warnings=(f"Shop: saturated (CPU {cpu}%)",))
+        replace(
+            scenes.run(scenes.idle("Shop")), saturation={"Shop": f"Shop: saturated (CPU {cpu}%)"}
+        )
         for cpu in (91, 95, 98)
     ]
     assert said(*views) == ["00:00  warning: Shop: saturated (CPU 91%)"]

@@ -45,8 +45,9 @@ def live_view(tables: LeaderTables, job: Job, *, now_s: float) -> RunView:
         elapsed_s=elapsed_s,
         workflows=tuple(workflows),
         saturated=any(each.is_saturated for each in usage),
-        warnings=(*job.plan.warnings, *_losses(job), *_saturation(usage)),
+        warnings=(*job.plan.warnings, *_losses(job)),
         usage=tuple(usage[:_USAGE_SHOWN_MAX]),
+        saturation=_saturation(usage),
     )
 
 
@@ -73,13 +74,13 @@ def _losses(job: Job) -> list[str]:
     ]
 
 
-def _saturation(usage: list[WorkerUsage]) -> list[str]:
+def _saturation(usage: list[WorkerUsage]) -> dict[str, str]:
     full = [each for each in usage if each.is_saturated]
     if not full:
-        return []
+        return {}
     worst = full[0]
     others = f" and {len(full) - 1} more are" if len(full) > 1 else " is"
-    return [
-        f"{worst.worker}{others} saturated (CPU {worst.cpu:.0%}, memory {worst.memory:.0%}), so "
-        "latencies measured there are suspect: they contain its own delay"
-    ]
+    return {
+        "workers": f"{worst.worker}{others} saturated (CPU {worst.cpu:.0%}, memory "
+        f"{worst.memory:.0%}), so latencies measured there are suspect: they contain its own delay"
+    }

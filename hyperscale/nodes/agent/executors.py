@@ -177,7 +177,7 @@ class WorkerExecutors:
                         attempt_id,
                         place,
                         event.status,
-                        error=event.error,
+                        error=event.reason,
                         report=event.report,
                         provided=event.provided,
                     )
