@@ -50,7 +50,7 @@ def test_retries_with_one_key_through_any_leader_make_one_job(nodes: int) -> Non
     assert other.code is Code.CONFLICT
 
 
-def test_a_deposed_leader_commits_nothing_and_says_so() -> None:
+def test_a_deposed_leader_commits_nothing_and_answers_superseded() -> None:
     tier = SmallTier()
     tier.elect(1, 1)
     tier.cut.add(1)
@@ -66,7 +66,7 @@ def test_a_deposed_leader_commits_nothing_and_says_so() -> None:
     assert len(tier.digests(1)) == 1
 
 
-def test_there_is_one_leader_in_a_term() -> None:
+def test_a_term_has_at_most_one_leader() -> None:
     tier = SmallTier()
     for number in (1, 2, 3, 1, 3, 2):
         tier.elect(1, number)
@@ -118,7 +118,7 @@ def test_after_all_nodes_lost_power_everything_acknowledged_is_there(nodes: int)
     assert reply_of(tier.commit(nodes, 1, submit("k3"), "k3")).was_duplicate
 
 
-def test_a_session_sees_its_write_and_a_strong_read_never_goes_back() -> None:
+def test_a_session_read_sees_its_write_and_strong_reads_never_go_back() -> None:
     tier = SmallTier()
     tier.elect(1, 1)
     tier.cut.add(3)
@@ -142,7 +142,7 @@ def test_a_session_sees_its_write_and_a_strong_read_never_goes_back() -> None:
     assert status(tier, 3, job) is JobStatus.SUBMITTED
 
 
-def test_an_answer_to_a_former_life_is_not_taken_for_one_to_this() -> None:
+def test_tokens_of_a_restarted_node_differ_from_those_before() -> None:
     tier = SmallTier()
     tier.tick(20)
     before = {tier.cores[1].proposals.new_token() for _ in range(1_000)}
@@ -152,7 +152,7 @@ def test_an_answer_to_a_former_life_is_not_taken_for_one_to_this() -> None:
     assert not before & after
 
 
-def test_what_a_snapshot_skips_is_of_unknown_outcome() -> None:
+def test_a_proposal_that_a_snapshot_skips_has_no_result() -> None:
     tier = SmallTier(
         limits=LedgerLimits(
             election_ticks=6, heartbeat_ticks=2, snapshot_entries=4, trailing_entries=0
@@ -183,7 +183,7 @@ def test_a_record_of_another_node_gets_the_stamp_of_the_leader() -> None:
     assert stamp_ms(leader.clock.last) < tier.now_ms + 60_000
 
 
-def test_a_follower_whose_memory_was_damaged_is_noticed_and_repaired() -> None:
+def test_a_follower_with_corrupt_memory_is_detected_and_replaced_by_a_snapshot() -> None:
     tier = SmallTier(limits=LedgerLimits(election_ticks=6, heartbeat_ticks=2, trailing_entries=10))
     leader = tier.elect(1, 1)
     job = reply_of(tier.commit(1, 1, submit("key"), "key")).job
@@ -210,7 +210,7 @@ def test_a_follower_whose_memory_was_damaged_is_noticed_and_repaired() -> None:
     assert tier.mismatches == {3: 1}
 
 
-def test_slots_and_their_keys_go_to_another_group() -> None:
+def test_key_slots_and_their_keys_migrate_to_another_group() -> None:
     tier = SmallTier(groups=2)
     one = tier.elect(1, 1)
     tier.elect(2, 2)
@@ -283,7 +283,7 @@ def test_a_restarted_node_keeps_the_groups_its_newest_topology_gave_it() -> None
     assert len(tier.digests(1, (1, 2, 4))) == 1
 
 
-def test_a_node_that_left_a_group_does_not_begin_it_anew() -> None:
+def test_a_node_that_left_a_group_does_not_create_it_again() -> None:
     tier = SmallTier(4)
     tier.elect(0, 1)
     tier.elect(1, 1)
@@ -317,7 +317,7 @@ def test_a_follower_that_was_away_gets_a_snapshot() -> None:
     assert len(tier.digests(1)) == 1
 
 
-def test_a_full_node_says_so() -> None:
+def test_a_node_with_too_many_proposals_is_full() -> None:
     tier = SmallTier(limits=LedgerLimits(election_ticks=6, heartbeat_ticks=2, pending_proposals=10))
     leader = tier.elect(1, 1)
     assert not leader.is_full

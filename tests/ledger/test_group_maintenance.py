@@ -105,7 +105,7 @@ class MaintainedTier(SmallTier):
         return outcome.reply if isinstance(outcome, EntryResult) else None
 
 
-def test_leaderships_go_where_group_0_wants_them() -> None:
+def test_groups_are_led_by_their_preferred_leaders() -> None:
     tier = MaintainedTier()
     tier.passes(4)
     for record in tier.leader(0).topology.groups.values():
@@ -114,7 +114,7 @@ def test_leaderships_go_where_group_0_wants_them() -> None:
     assert len(leaders) == 3
 
 
-def test_a_move_is_released_adopted_ended_and_forgotten() -> None:
+def test_a_migration_is_released_adopted_and_handed_over() -> None:
     tier = MaintainedTier()
     key_slots = tuple(
         key_slot for key_slot, owner in enumerate(tier.leader(0).topology.owners) if owner == 1
@@ -130,7 +130,7 @@ def test_a_move_is_released_adopted_ended_and_forgotten() -> None:
     assert not source.key_slots & target.key_slots
 
 
-def test_a_group_that_still_has_a_job_does_not_end() -> None:
+def test_a_draining_group_is_destroyed_only_when_its_jobs_have_ended() -> None:
     tier = MaintainedTier()
     key = "key"
     group = next(g for g in (1, 2, 3) if tier.leader(g).replicas[g].key_slots & {slot_of(key)})
@@ -154,7 +154,7 @@ def test_a_group_that_still_has_a_job_does_not_end() -> None:
     assert (reply.job, reply.was_duplicate) == (job, True)
 
 
-def test_a_drained_node_ends_up_without_a_seat_and_nothing_is_lost() -> None:
+def test_a_drained_node_votes_nowhere_and_nothing_is_lost() -> None:
     tier = MaintainedTier(nodes=4, groups=4)
     jobs = {}
     for number in range(12):
@@ -174,7 +174,7 @@ def test_a_drained_node_ends_up_without_a_seat_and_nothing_is_lost() -> None:
         assert (reply.job, reply.was_duplicate) == (job, True)
 
 
-def test_a_voter_long_dead_is_replaced_by_one_that_caught_up() -> None:
+def test_a_voter_that_is_dead_for_long_is_replaced_by_a_node_that_caught_up() -> None:
     tier = MaintainedTier(nodes=4, groups=4)
     tier.passes(3)
     dead = next(n for n in (2, 3, 4) if not tier.cores[n].may_act(0))

@@ -21,7 +21,7 @@ def test_an_empty_history_is_linearizable() -> None:
     assert check([]) is None
 
 
-def test_one_after_another_as_the_model_says() -> None:
+def test_a_sequential_history_of_the_model_is_linearizable() -> None:
     assert (
         check(
             history(
@@ -42,7 +42,7 @@ def test_one_after_another_as_the_model_says() -> None:
     )
 
 
-def test_of_two_at_once_either_may_be_first() -> None:
+def test_of_two_concurrent_operations_either_may_be_first() -> None:
     for first, second in (("new", "duplicate"), ("duplicate", "new")):
         both = history(("submit", "a", 0, 5, first), ("submit", "a", 1, 4, second))
         assert check(both) is None
@@ -78,7 +78,7 @@ def test_of_two_at_once_either_may_be_first() -> None:
         ),
     ],
 )
-def test_what_one_copy_could_not_have_said_is_found(
+def test_a_history_that_is_not_linearizable_is_found(
     rows: tuple[tuple[str, object, float, float | None, object], ...],
 ) -> None:
     found = check(history(*rows))
@@ -87,7 +87,7 @@ def test_what_one_copy_could_not_have_said_is_found(
     assert "k" in str(found)
 
 
-def test_an_unknown_outcome_may_be_carried_out_late_or_never() -> None:
+def test_an_operation_of_unknown_outcome_may_take_effect_late_or_never() -> None:
     never = history(("submit", "a", 0, None, None), ("submit", "a", 5, 6, "new"))
     late = history(
         ("submit", "a", 0, 1, "new"),
@@ -99,7 +99,7 @@ def test_an_unknown_outcome_may_be_carried_out_late_or_never() -> None:
     assert check(late) is None
 
 
-def test_an_unknown_outcome_cannot_be_carried_out_before_it_was_invoked() -> None:
+def test_an_operation_of_unknown_outcome_takes_no_effect_before_it_was_invoked() -> None:
     early = history(
         ("submit", "a", 0, 1, "new"),
         ("read", None, 2, 3, "cancelling"),
@@ -108,7 +108,7 @@ def test_an_unknown_outcome_cannot_be_carried_out_before_it_was_invoked() -> Non
     assert check(early) is not None
 
 
-def test_what_was_certainly_not_carried_out_is_as_if_never_invoked() -> None:
+def test_a_dropped_operation_is_as_if_never_invoked() -> None:
     made = History()
     refused = made.invoke("c", "k", "submit", "a", 0.0)
     made.dropped(refused)
@@ -116,7 +116,7 @@ def test_what_was_certainly_not_carried_out_is_as_if_never_invoked() -> None:
     assert check(made.operations) is None
 
 
-def test_keys_are_judged_apart() -> None:
+def test_keys_are_checked_independently() -> None:
     made = History()
     made.returned(made.invoke("c", "good", "submit", "a", 0.0), "new", 1.0)
     made.returned(made.invoke("c", "bad", "submit", "a", 0.0), "duplicate", 1.0)

@@ -25,9 +25,7 @@ def unpacked(data: bytes) -> list[tuple[int, bytes]]:
 
 
 @given(st.lists(messages), st.integers(1, 200))
-def test_every_piece_has_whole_messages_in_their_order(
-    given: list[tuple[int, bytes]], most: int
-) -> None:
+def test_pieces_hold_whole_messages_in_order(given: list[tuple[int, bytes]], most: int) -> None:
     found = [unpacked(piece) for piece in pieces(packed(given), most)]
     assert [each for piece in found for each in piece] == given
     assert all(len(packed(piece)) <= most or len(piece) == 1 for piece in found)

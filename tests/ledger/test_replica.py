@@ -53,7 +53,7 @@ def test_an_entry_out_of_order_is_a_bug() -> None:
             own.apply(index, 1, b"")
 
 
-def test_a_key_of_a_foreign_slot_is_not_applied() -> None:
+def test_a_command_whose_key_slot_another_group_owns_is_not_applied() -> None:
     own = replica(key_slots=range(0))
     outcome = submit(own, "key")
     assert (outcome.moved_to, outcome.reply) == (0, None)
@@ -61,13 +61,13 @@ def test_a_key_of_a_foreign_slot_is_not_applied() -> None:
     assert own.machine.counts()["jobs"] == 0
 
 
-def test_a_command_without_a_key_is_taken_whatever_slots_there_are() -> None:
+def test_a_command_without_a_key_is_applied_whatever_key_slots_the_group_owns() -> None:
     own = replica(key_slots=range(0))
     outcome = put(own, MachineCommand(NOW, "", encode(CancelRequested(job="dc.1-x", reason="r"))))
     assert reply_of(outcome).code is Code.UNKNOWN_JOB
 
 
-def test_the_key_goes_with_its_slot_and_makes_no_second_job() -> None:
+def test_a_key_migrates_with_its_key_slot_and_makes_no_second_job() -> None:
     old, new = replica(1), replica(2, range(0))
     first = reply_of(submit(old, "key"))
     key_slot = slot_of("key")
@@ -79,14 +79,14 @@ def test_the_key_goes_with_its_slot_and_makes_no_second_job() -> None:
     assert other.code is Code.CONFLICT
 
 
-def test_between_release_and_adoption_nobody_takes_the_key() -> None:
+def test_between_release_and_adoption_no_group_applies_the_key() -> None:
     old, new = replica(1), replica(2, range(0))
     put(old, KeySlotsReleased(NOW, 7, (slot_of("key"),), 1, 2))
     assert submit(old, "key").moved_to == 2
     assert submit(new, "key").moved_to == 0
 
 
-def test_adopting_twice_changes_nothing() -> None:
+def test_adopting_key_slots_twice_changes_nothing() -> None:
     old, new = replica(1), replica(2, range(0))
     submit(old, "key")
     put(old, KeySlotsReleased(NOW, 7, (slot_of("key"),), 1, 2))
@@ -98,7 +98,7 @@ def test_adopting_twice_changes_nothing() -> None:
     assert not new.key_slots
 
 
-def test_a_late_release_does_not_give_away_what_came_back() -> None:
+def test_a_repeated_release_does_not_release_key_slots_that_came_back() -> None:
     one, two = replica(1), replica(2, range(0))
     hand_over(one, two, 7, (5,))
     hand_over(two, one, 8, (5,))
@@ -108,7 +108,7 @@ def test_a_late_release_does_not_give_away_what_came_back() -> None:
     assert not one.outgoing
 
 
-def test_an_heir_does_not_give_away_what_the_group_that_is_gone_gave_it() -> None:
+def test_an_heir_ignores_a_release_meant_for_the_destroyed_group() -> None:
     one, two = replica(1), replica(2, range(0))
     hand_over(one, two, 7, (5,))
     put(two, KeySlotsReleased(NOW, 7, (5,), 1, 2))  # on its way to the first when that ended
@@ -116,7 +116,7 @@ def test_an_heir_does_not_give_away_what_the_group_that_is_gone_gave_it() -> Non
     assert not two.outgoing
 
 
-def test_a_snapshot_is_the_whole_state() -> None:
+def test_a_snapshot_holds_the_whole_state() -> None:
     own = replica()
     for number in range(20):
         submit(own, f"key-{number}")
@@ -133,14 +133,14 @@ def test_a_snapshot_is_the_whole_state() -> None:
     assert copy.digest() == own.digest()
 
 
-def test_time_never_runs_backwards() -> None:
+def test_the_time_of_a_state_machine_never_runs_backwards() -> None:
     own = replica()
     put(own, MachineCommand(NOW + (5_000 << 16), "", b""))
     put(own, MachineCommand(NOW, "", b""))
     assert own.last_ms == (NOW >> 16) + 5_000
 
 
-def test_every_thousandth_state_has_its_digest_and_a_damaged_value_shows() -> None:
+def test_every_thousandth_entry_has_a_digest_and_a_corrupt_state_differs() -> None:
     good, bad = replica(), replica()
     for own in (good, bad):
         job = reply_of(submit(own, "key")).job
@@ -167,7 +167,9 @@ scripts = st.lists(
 
 
 @given(scripts, st.integers(0, 2**32))
-def test_wherever_slots_go_a_key_makes_one_job(script: list[tuple[str, object]], seed: int) -> None:
+def test_a_key_makes_one_job_wherever_its_key_slot_migrates(
+    script: list[tuple[str, object]], seed: int
+) -> None:
     groups = [replica(1), replica(2, range(0)), replica(3, range(0))]
     jobs: dict[str, str] = {}
     migration = 0

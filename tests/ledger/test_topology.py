@@ -36,14 +36,14 @@ def topology(nodes: int = 4, groups: int = 2) -> Topology:
     return made
 
 
-def test_a_node_gets_a_number_and_the_same_request_the_same_one() -> None:
+def test_a_repeated_join_request_gets_the_same_number() -> None:
     made = Topology()
     first = made.decide(NodeJoined("a", "r", "nonce"))
     assert made.decide(NodeJoined("a", "r", "nonce")) == first
     assert made.decide(NodeJoined("b", "r", "other")).number == first.number + 1
 
 
-def test_a_node_that_lost_its_disk_is_a_new_one_and_the_old_one_is_gone_for_good() -> None:
+def test_a_node_that_lost_its_disk_gets_a_new_number_and_the_old_one_is_gone() -> None:
     made = Topology()
     old = made.decide(NodeJoined("a", "r", "before")).number
     new = made.decide(NodeJoined("a", "r", "after")).number
@@ -53,7 +53,7 @@ def test_a_node_that_lost_its_disk_is_a_new_one_and_the_old_one_is_gone_for_good
     assert made.decide(NodeStateChanged(old, NodeState.ACTIVE)).refused
 
 
-def test_slots_have_one_owner() -> None:
+def test_a_key_slot_has_one_owner() -> None:
     made = topology()
     assert made.decide(GroupCreated(9, (1,), (5,))).refused
     assert made.decide(MigrationStarted((0, 1), 1, 2)).refused, "slot 1 is group 2's"
@@ -69,13 +69,13 @@ def test_slots_have_one_owner() -> None:
     "migration",
     [MigrationStarted((), 1, 2), MigrationStarted((0,), 1, 1), MigrationStarted((0,), 1, 9)],
 )
-def test_a_move_that_could_not_end_is_refused(migration: MigrationStarted) -> None:
+def test_an_impossible_migration_is_refused(migration: MigrationStarted) -> None:
     made = topology()
     assert made.decide(migration).refused
     assert not made.migrations
 
 
-def test_a_group_ends_only_when_it_drains_and_owns_nothing() -> None:
+def test_a_group_is_destroyed_only_when_it_is_drained_and_owns_no_key_slot() -> None:
     made = topology()
     assert made.decide(GroupDestroyed(1)).refused
     made.decide(GroupDraining(1, heir=2))
@@ -90,7 +90,7 @@ def test_a_group_ends_only_when_it_drains_and_owns_nothing() -> None:
     assert made.decide(GroupCreated(1, (1,))).refused, "numbers are not used again"
 
 
-def test_heirs_are_followed_to_the_last() -> None:
+def test_the_heir_of_an_heir_answers_for_a_group() -> None:
     made = topology(groups=3)
     for group, heir in ((1, 2), (2, 3)):
         made.decide(GroupDraining(group, heir))
@@ -100,7 +100,7 @@ def test_heirs_are_followed_to_the_last() -> None:
     assert made.heir_of(1) == 3
 
 
-def test_a_report_about_an_earlier_change_of_seats_is_none() -> None:
+def test_a_report_about_an_earlier_change_of_voters_is_refused() -> None:
     made = topology()
     made.decide(VotersWanted(1, (1, 2, 4)))
     late = VotersSettled(1, (1, 2, 4), made.groups[1].change)
@@ -112,7 +112,7 @@ def test_a_report_about_an_earlier_change_of_seats_is_none() -> None:
     assert made.groups[1].settled == [1, 2, 3]
 
 
-def test_while_a_change_has_not_ended_whoever_may_vote_keeps_its_replica() -> None:
+def test_during_a_change_of_voters_old_and_new_voters_keep_their_replicas() -> None:
     made = topology(nodes=5)
     made.decide(VotersWanted(1, (1, 2, 4)))
     made.decide(VotersWanted(1, (1, 2, 5)))
@@ -121,7 +121,7 @@ def test_while_a_change_has_not_ended_whoever_may_vote_keeps_its_replica() -> No
     assert made.groups[1].settled == [1, 2, 5]
 
 
-def test_a_leader_is_one_of_the_voters() -> None:
+def test_the_preferred_leader_is_one_of_the_voters() -> None:
     made = topology()
     assert made.decide(LeaderWanted(1, 4)).refused
     made.decide(LeaderWanted(1, 3))

@@ -90,13 +90,15 @@ def check_placed(topology: Topology, health: TierHealth = CALM) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
-def test_as_many_groups_as_nodes_with_their_share_of_slots_and_leaderships(count: int) -> None:
+def test_there_are_as_many_groups_as_nodes_with_equal_shares_of_key_slots_and_leaderships(
+    count: int,
+) -> None:
     made = nodes(*(f"rack-{n}" for n in range(count)))
     settle(made)
     check_placed(made)
 
 
-def test_nothing_is_made_before_all_awaited_nodes_are_there() -> None:
+def test_no_group_is_created_before_all_founders_have_joined() -> None:
     made = nodes("a", "b", awaited=3)
     assert decide(made, CALM) == []
     made.decide(NodeJoined("n2", "c"))
@@ -110,14 +112,14 @@ def test_voters_of_a_group_are_in_different_failure_domains() -> None:
         assert {made.nodes[voter].domain for voter in record.voters} == {"a", "b", "c"}
 
 
-def test_fewer_domains_than_voters_are_all_used() -> None:
+def test_all_failure_domains_are_used_when_there_are_fewer_than_voters() -> None:
     made = nodes("a", "a", "b", "b")
     settle(made)
     for record in made.groups.values():
         assert {made.nodes[voter].domain for voter in record.voters} == {"a", "b"}
 
 
-def test_a_node_that_joins_gets_seats_slots_and_leaderships() -> None:
+def test_a_node_that_joins_gets_votes_key_slots_and_leaderships() -> None:
     made = nodes("a", "b", "c")
     settle(made)
     made.decide(NodeJoined("n3", "d"))
@@ -126,7 +128,7 @@ def test_a_node_that_joins_gets_seats_slots_and_leaderships() -> None:
     assert any(4 in record.voters for record in made.groups.values())
 
 
-def test_a_voter_is_replaced_once_it_was_dead_for_long_and_not_before() -> None:
+def test_a_voter_is_replaced_only_after_it_was_dead_for_long() -> None:
     made = nodes("a", "b", "c", "d")
     settle(made)
     just_dead = TierHealth(dead_s={2: DEAD_VOTER_S - 1})
@@ -140,7 +142,7 @@ def test_a_voter_is_replaced_once_it_was_dead_for_long_and_not_before() -> None:
         assert len(after) == 3
 
 
-def test_one_change_of_seats_at_a_time() -> None:
+def test_a_group_changes_its_voters_once_at_a_time() -> None:
     made = nodes("a", "b", "c", "d", "e")
     settle(made)
     for decision in decide(made, TierHealth(dead_s={2: 400.0})):
@@ -149,7 +151,7 @@ def test_one_change_of_seats_at_a_time() -> None:
     assert not [d for d in again if isinstance(d, VotersWanted)]
 
 
-def test_a_change_that_waits_for_a_dead_node_is_made_anew() -> None:
+def test_a_change_of_voters_that_waits_for_a_dead_node_is_replaced() -> None:
     made = nodes("a", "b", "c", "d", "e")
     settle(made)
     group = next(g for g in made.groups.values() if 2 in g.voters)
@@ -162,7 +164,7 @@ def test_a_change_that_waits_for_a_dead_node_is_made_anew() -> None:
     assert not {2, newcomer} & set(wanted.voters)
 
 
-def test_a_draining_node_loses_its_seats_and_is_gone_then() -> None:
+def test_a_draining_node_loses_its_votes_and_is_then_gone() -> None:
     made = nodes("a", "b", "c", "d")
     settle(made)
     made.decide(NodeStateChanged(3, NodeState.DRAINING))
@@ -173,7 +175,7 @@ def test_a_draining_node_loses_its_seats_and_is_gone_then() -> None:
     assert all(3 not in g.voters for g in made.groups.values() if g.number in active(made))
 
 
-def test_groups_beyond_the_number_of_nodes_end_and_leave_an_heir() -> None:
+def test_groups_beyond_the_number_of_nodes_are_drained_to_an_heir() -> None:
     made = nodes("a", "b", "c", "d")
     settle(made)
     made.decide(NodeStateChanged(4, NodeState.DRAINING))
@@ -193,7 +195,7 @@ def test_a_node_unfit_to_lead_leads_nothing() -> None:
 
 
 @pytest.mark.parametrize("elected", [1, 2])
-def test_whoever_took_over_from_a_dead_leader_stays(elected: int) -> None:
+def test_a_voter_that_took_over_from_a_dead_leader_stays_leader(elected: int) -> None:
     made = nodes("a", "b", "c")
     settle(made)
     orphan = next(group for group in made.groups.values() if group.leader == 3)
@@ -201,7 +203,7 @@ def test_whoever_took_over_from_a_dead_leader_stays(elected: int) -> None:
     assert decide(made, health) == [LeaderWanted(orphan.number, elected)]
 
 
-def test_slots_go_where_there_is_less_load() -> None:
+def test_key_slots_move_to_the_group_with_less_load() -> None:
     made = nodes("a", "b", "c")
     settle(made)
     busy = TierHealth(dead_s={}, load={1: 5_000.0, 2: 10.0, 3: 10.0})
@@ -211,7 +213,7 @@ def test_slots_go_where_there_is_less_load() -> None:
     assert decide(made, few) == []
 
 
-def test_a_group_whose_load_stays_keeps_half_of_its_share() -> None:
+def test_a_group_whose_load_stays_keeps_half_of_its_share_of_key_slots() -> None:
     made = nodes("a", "b", "c")
     settle(made)
     busy = TierHealth(dead_s={}, load={1: 5_000.0, 2: 10.0, 3: 10.0})
@@ -221,7 +223,7 @@ def test_a_group_whose_load_stays_keeps_half_of_its_share() -> None:
     assert abs(owned[2] - owned[3]) <= KEY_SLOTS / 3 / 4
 
 
-def test_a_group_of_which_nothing_is_known_is_taken_for_one_like_the_others() -> None:
+def test_a_group_of_unknown_load_counts_as_an_average_one() -> None:
     made = nodes("a", "b", "c")
     settle(made)
     assert decide(made, TierHealth(dead_s={}, load={1: 500.0, 2: 500.0})) == []
@@ -229,7 +231,7 @@ def test_a_group_of_which_nothing_is_known_is_taken_for_one_like_the_others() ->
     assert [(m.source, m.target) for m in migrations if isinstance(m, MigrationStarted)] == [(1, 2)]
 
 
-def test_an_odd_number_votes_in_group_0_and_those_who_do_stay() -> None:
+def test_group_0_has_an_odd_number_of_voters_and_keeps_present_ones() -> None:
     sizes = {}
     for count in range(1, 8):
         made = nodes(*(f"rack-{n}" for n in range(count)))
@@ -258,7 +260,7 @@ events = st.lists(
 
 
 @given(events)
-def test_whatever_happens_it_comes_to_rest_well_placed(script: list[tuple[str, object]]) -> None:
+def test_the_policy_comes_to_rest_in_a_balanced_topology(script: list[tuple[str, object]]) -> None:
     made = nodes("a", "b", "c")
     settle(made)
     dead: dict[int, float] = {}

@@ -176,7 +176,7 @@ TCP: dict[str, tuple[Attack, RefusalReason]] = {
     "no secret": (dialling(secret=None), RefusalReason.UNSEALED),
     "another cluster": (dialling(intro={"cluster": "other"}), RefusalReason.CLUSTER),
     "another environment": (dialling(intro={"environment": "other"}), RefusalReason.ENVIRONMENT),
-    "another major version": (dialling(protocol=(2, 0)), RefusalReason.VERSION),
+    "another major version": (dialling(protocol=(1, 0)), RefusalReason.VERSION),
     "our own node id": (dialling("target"), RefusalReason.LOOPED),
     "another protocol": (saying(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"), RefusalReason.OVERSIZED),
     "a frame over every limit": (

@@ -1,7 +1,7 @@
-"""The ledger on a real node: its store, its messages, its clock.
+"""The ledger on a node: store, sockets, tasks and clocks around the cores of `hyperscale.ledger`.
 
-`service` runs the core and answers proposals and reads; `routing` brings them to whoever leads;
-`joining` finds or founds the tier; `managing` carries out what placement decides; `transfer`
-brings snapshots and history to whoever lacks them; `operator` answers operators (`questions`);
-`peers` is how nodes reach each other; `duty` is all of it as a part of the node.
+`ledger_service` opens the data directory and joins a ledger (`ledger_join`); `ledger_driver` runs
+the core; `ledger` commits commands and makes reads fresh; `maintenance_driver` carries out the
+maintenance of groups; `snapshot_transfer` and `history_transfer` bring followers what they lack;
+`peer_requests` and `operator_requests` answer other nodes and operators.
 """

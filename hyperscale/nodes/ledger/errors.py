@@ -1,30 +1,30 @@
-"""What a command to the ledger can come to, by what is known of its fate."""
+"""Errors of commands to the ledger, by what is known about their commit."""
 
 from hyperscale.errors import HyperscaleError, RunError
 
 
 class NotLeaderError(HyperscaleError):
-    """This node does not lead the group; the command was certainly not carried out."""
+    """This node does not lead the group; the command was certainly not committed."""
 
     def __init__(self, group: int, leader: str, term: int) -> None:
-        who = f"{leader} leads it" if leader else "nobody is known to lead it"
-        super().__init__(f"group {group} is not led by this node; {who}")
+        who = f"{leader} leads it" if leader else "its leader is unknown"
+        super().__init__(f"this node does not lead group {group}; {who}")
         self.group = group
         self.leader = leader
         self.term = term
 
 
 class WrongGroupError(HyperscaleError):
-    """The slot of the key belongs to another group; the command was not carried out."""
+    """Another group owns the key slot of the key; the command was not applied."""
 
     def __init__(self, group: int, moved_to: int) -> None:
-        super().__init__(f"group {group} does not own the slot of this key")
+        super().__init__(f"group {group} does not own the key slot of this key")
         self.moved_to = moved_to
 
 
 class UnavailableError(RunError):
-    """No quorum was reached in time, and the command was certainly not carried out."""
+    """No leader or quorum was reached in time; the command was certainly not committed."""
 
 
 class OutcomeUnknownError(RunError):
-    """The command may or may not be carried out: repeat it with the same key, or look."""
+    """The command may or may not have been committed: repeat it with the same key."""

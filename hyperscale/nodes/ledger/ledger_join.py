@@ -1,9 +1,9 @@
-"""How a node with an empty disk comes to its ledger: it joins one, or is part of founding it.
+"""How a node with an empty disk gets a ledger: it joins one, or takes part in founding one.
 
-Whoever has a ledger lets others join. While nobody has one, the node of the smallest name asks
-as many others as the tier is to begin with for a pledge: never to found another one, nor to
-pledge to anyone else. A pledge is on disk before it is given, so two foundings would need one
-node to have pledged twice.
+A node that has a ledger lets others join it. While no node has one, the node with the smallest
+node id asks the other founders for a pledge: never to found a ledger, nor to pledge to another
+node. A pledge is durable before it is given, so two ledgers could be founded only if one node
+had pledged twice.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ from hyperscale.nodes.ledger.tier_peers import TierPeers
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.handlers import Handlers
 
-_LOOK_S = 0.25
-_ASK_S = 2.0
+_RETRY_S = 0.25
+_CALL_S = 2.0
 
 _log = logging.getLogger("hyperscale.ledger")
 
@@ -53,8 +53,8 @@ class LedgerIdentity:
         return self._meta.get("pledged", "")
 
     async def nonce(self) -> str:
-        """The name of this node's request to join, the same in every life of its process: a late
-        one of the life before must not make it yet another node."""
+        """Return the id of this node's request to join. It survives a restart: a late request of
+        the process before must not get the node a second number."""
         if "nonce" not in self._meta:
             await self._put(nonce=secrets.token_hex(8))
         return self._meta["nonce"]
@@ -62,12 +62,12 @@ class LedgerIdentity:
     async def pledge(self, to: str) -> None:
         await self._put(pledged=to)
 
-    async def belong(self, ledger: str, number: int) -> None:
+    async def set_ledger(self, ledger: str, number: int) -> None:
         await self._put(number=str(number), ledger=ledger)
 
     async def _put(self, **values: str) -> None:
         tickets = [self._store.put_meta(key, value.encode()) for key, value in values.items()]
-        while self._store.durable() < max(tickets):  # noqa: ASYNC110  once in a node's life
+        while self._store.durable() < max(tickets):  # noqa: ASYNC110  only while a node joins
             await asyncio.sleep(0.002)
         self._meta.update(values)
 
@@ -94,16 +94,18 @@ class LedgerJoin:
         self._is_founding = False
 
     def answer(self, handlers: Handlers) -> None:
-        handlers.add(GetLedgerOfNode, self._where)
-        handlers.add(RequestPledge, self._pledge)
-        handlers.add(RequestJoin, self._join)
+        handlers.add(GetLedgerOfNode, self._answer_ledger)
+        handlers.add(RequestPledge, self._answer_pledge)
+        handlers.add(RequestJoin, self._answer_join)
 
     # -- answering ------------------------------------------------------------------------
 
-    def _where(self, _call: InboundCall, _asked: GetLedgerOfNode) -> GetLedgerOfNodeReply:
+    def _answer_ledger(self, _call: InboundCall, _request: GetLedgerOfNode) -> GetLedgerOfNodeReply:
         return GetLedgerOfNodeReply(self._identity.ledger, self._identity.pledged)
 
-    async def _pledge(self, call: InboundCall, _asked: RequestPledge) -> RequestPledgeReply:
+    async def _answer_pledge(
+        self, call: InboundCall, _request: RequestPledge
+    ) -> RequestPledgeReply:
         asker = call.peer.node_id
         own = self._identity
         if own.ledger or own.pledged not in {"", asker} or self._is_founding:
@@ -112,70 +114,72 @@ class LedgerJoin:
             await own.pledge(asker)
         return RequestPledgeReply(given=own.pledged == asker)
 
-    async def _join(self, call: InboundCall, asked: RequestJoin) -> RequestJoinReply:
+    async def _answer_join(self, call: InboundCall, request: RequestJoin) -> RequestJoinReply:
         ledger = self._ledger()
         if ledger is None:
             return RequestJoinReply("", 0)
-        joined = NodeJoined(call.peer.node_id, asked.domain, asked.nonce)
+        joined = NodeJoined(call.peer.node_id, request.domain, request.nonce)
         reply = await ledger.decide(joined)
         return RequestJoinReply(ledger.driver.id, reply.number)
 
     # -- searching ------------------------------------------------------------------------
 
     async def found_or_join(self) -> Topology | None:
-        """Returns when this node belongs to a ledger: the first topology if it founded it."""
+        """Join or found a ledger. Return the first topology if this node founded it, else None."""
         while True:
             living = [name for name in self._peers.living() if name != self._name]
-            told = await asyncio.gather(*(self._ask(name) for name in living))
-            for name, where in zip(living, told, strict=True):
-                if where is not None and where.ledger and await self._try_join(name):
+            replies = await asyncio.gather(*(self._ask(name) for name in living))
+            for name, reply in zip(living, replies, strict=True):
+                if reply is not None and reply.ledger and await self._try_join(name):
                     return None
             blank = [
-                n for n, where in zip(living, told, strict=True) if where == GetLedgerOfNodeReply()
+                n
+                for n, reply in zip(living, replies, strict=True)
+                if reply == GetLedgerOfNodeReply()
             ]
             if await self._try_found(blank):
                 return self._first_topology()
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_RETRY_S)
 
     async def _ask(self, name: str) -> GetLedgerOfNodeReply | None:
         link = self._peers.link(name)
         if link is None:
             return None
-        deadline_s = asyncio.get_running_loop().time() + _ASK_S
+        deadline_s = asyncio.get_running_loop().time() + _CALL_S
         try:
             return await link.call(GetLedgerOfNode(), GetLedgerOfNodeReply, deadline_s=deadline_s)
         except HyperscaleError:
-            return None  # not there yet, or not any more: asked again soon
+            return None  # not started yet, or gone: asked again soon
 
     async def _try_join(self, name: str) -> bool:
         link = self._peers.link(name)
         if link is None:
             return False
         nonce = await self._identity.nonce()
-        deadline_s = asyncio.get_running_loop().time() + 3 * _ASK_S
+        deadline_s = asyncio.get_running_loop().time() + 3 * _CALL_S
         try:
-            told = await link.call(
+            reply = await link.call(
                 RequestJoin(self._domain, nonce), RequestJoinReply, deadline_s=deadline_s
             )
         except HyperscaleError as error:
             _log.info("ledger.not_joined: %s", error, extra={"peer": name})
             return False
-        if not told.number:
+        if not reply.number:
             return False
-        await self._identity.belong(told.ledger, told.number)
-        _log.info("ledger.joined", extra={"ledger": told.ledger, "number": told.number})
+        await self._identity.set_ledger(reply.ledger, reply.number)
+        _log.info("ledger.joined", extra={"ledger": reply.ledger, "number": reply.number})
         return True
 
     async def _try_found(self, blank: list[str]) -> bool:
         own = self._identity
         others = self._founders - 1
-        # Those who pledged to this node in an earlier try are no longer blank, so all living
-        # ones are asked: whoever pledged to another says no.
+        # Nodes that pledged to this node in an earlier try are no longer blank, so all living
+        # nodes are asked: a node that pledged to another one refuses.
         candidates = [name for name in self._peers.living() if name != self._name]
         if self._founders < 1 or len(candidates) < others or own.pledged not in {"", self._name}:
             return False
         if own.pledged != self._name and any(name < self._name for name in blank):
-            return False  # theirs to found
+            return False  # a node with a smaller id founds it
         self._is_founding = True
         try:
             given = 0
@@ -186,7 +190,7 @@ class LedgerJoin:
             if given < others:
                 return False
             await own.pledge(self._name)
-            await own.belong(secrets.token_hex(8), 1)
+            await own.set_ledger(secrets.token_hex(8), 1)
         finally:
             self._is_founding = False
         _log.info("ledger.founded", extra={"ledger": own.ledger})
@@ -196,14 +200,15 @@ class LedgerJoin:
         link = self._peers.link(name)
         if link is None:
             return False
-        deadline_s = asyncio.get_running_loop().time() + _ASK_S
+        deadline_s = asyncio.get_running_loop().time() + _CALL_S
         try:
-            told = await link.call(RequestPledge(), RequestPledgeReply, deadline_s=deadline_s)
+            reply = await link.call(RequestPledge(), RequestPledgeReply, deadline_s=deadline_s)
         except HyperscaleError:
             return False
-        return told.given
+        return reply.given
 
     def _first_topology(self) -> Topology:
+        """Return the topology of a ledger with this node alone."""
         topology = Topology()
         topology.decide(Founded(self._founders))
         topology.decide(NodeJoined(self._name, self._domain))

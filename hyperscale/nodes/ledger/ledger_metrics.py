@@ -15,17 +15,17 @@ def collect(ledger: Ledger) -> list[Family]:
         gauge("ledger_term", "Term of a group", *((_of(g), s[1]) for g, s in groups)),
         gauge(
             "ledger_is_leader",
-            "Whether this node leads a group",
+            "1 if this node leads the group",
             *((_of(g), float(s[2] == RaftRole.LEADER)) for g, s in groups),
         ),
         gauge(
             "ledger_apply_lag",
-            "Entries committed and not applied",
+            "Entries committed and not applied yet",
             *((_of(g), s[4] - core.replicas[int(g)].applied) for g, s in groups),
         ),
         gauge(
             "ledger_log_bytes",
-            "Entries kept in memory for followers",
+            "Size of the log entries kept in memory",
             *((_of(g), core.raft.log_size(int(g))[1]) for g, _ in groups),
         ),
         counter(
@@ -35,12 +35,12 @@ def collect(ledger: Ledger) -> list[Family]:
         ),
         counter(
             "ledger_hash_mismatch_total",
-            "States unlike the leader's",
+            "Replicas whose state differed from the leader's",
             ({}, ledger.driver.mismatches_total),
         ),
         counter(
             "ledger_stamps_ignored_total",
-            "Entries stamped over a minute ahead",
+            "Entries whose stamp was over a minute ahead",
             ({}, core.clock.ignored_total),
         ),
         counter("ledger_transactions_total", "Transactions written", ({}, transactions)),
@@ -53,7 +53,7 @@ def collect(ledger: Ledger) -> list[Family]:
         ),
         gauge(
             "ledger_pending_bytes",
-            "Bytes on their way to the disk",
+            "Bytes waiting to be written to disk",
             ({}, ledger.store.pending_bytes),
         ),
     ]

@@ -87,7 +87,7 @@ async def submit_often(forwarder: Forwarder, key: str, nodes: int, times: int = 
     return {reply.job for _, reply in told}
 
 
-def test_one_key_is_one_job_whatever_happens(cluster: NodeCluster) -> None:
+def test_one_key_makes_one_job_while_managers_come_and_go(cluster: NodeCluster) -> None:
     """A hundred submissions at once, in peace, while a leader is killed, while a node drains."""
     tier = Tier(cluster)
     tier.wait_settled()
@@ -131,7 +131,7 @@ def test_one_key_is_one_job_whatever_happens(cluster: NodeCluster) -> None:
     assert sorted(submitted) == sorted(job for jobs in made.values() for job in jobs)
 
 
-def test_one_manager_alone_keeps_its_word(cluster: NodeCluster) -> None:
+def test_a_single_manager_keeps_what_it_acknowledged_over_a_kill(cluster: NodeCluster) -> None:
     """The same code with one voter: killed under load, nothing acknowledged is lost."""
     tier = Tier(cluster, 1, flags=("--ledger-snapshot-entries", "300"))
     with Load(tier.addresses, clients=4) as load:
@@ -148,7 +148,7 @@ def test_one_manager_alone_keeps_its_word(cluster: NodeCluster) -> None:
     assert not losses(load.acknowledged, run(lambda f: f.events(), tier.addresses))
 
 
-def test_history_is_forgotten_in_time(cluster: NodeCluster) -> None:
+def test_history_older_than_history_days_is_deleted(cluster: NodeCluster) -> None:
     tier = Tier(cluster, 1)
     with Load(tier.addresses, clients=2) as load:
         until(lambda: load.commits > 30, what="there is a history")

@@ -112,7 +112,7 @@ def test_a_second_process_on_the_same_directory_is_refused(cluster: NodeCluster)
     assert tier.nodes["m0"].get("/readyz")[0] == 200
 
 
-def test_a_damaged_database_is_noticed(cluster: NodeCluster) -> None:
+def test_a_corrupt_database_is_refused(cluster: NodeCluster) -> None:
     tier = Tier(cluster, 1)
     with Load(tier.addresses, clients=4) as load:
         until(lambda: load.commits > 200, what="there is something to damage")

@@ -49,7 +49,7 @@ def test_a_tier_that_is_ready_can_lose_the_leader_of_a_group(cluster: NodeCluste
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-def test_the_next_commit_comes_in_time(cluster: NodeCluster) -> None:
+def test_commits_go_on_soon_after_a_leader_is_lost(cluster: NodeCluster) -> None:
     tier = Tier(cluster)
     times: list[float] = []
     for _ in range(20):
@@ -102,7 +102,9 @@ def live_bytes(database: Path) -> int:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("snapshots", ["10000", "1000000"])
-def test_a_node_with_many_entries_serves_soon(cluster: NodeCluster, snapshots: str) -> None:
+def test_a_node_with_many_entries_serves_soon_after_a_restart(
+    cluster: NodeCluster, snapshots: str
+) -> None:
     """With snapshots as usual, and with none: the whole log is read and applied again."""
     tier = Tier(cluster, 1, flags=("--ledger-snapshot-entries", snapshots))
     with Load(tier.addresses, clients=16, pause_s=0) as load:

@@ -55,7 +55,7 @@ def commit(tier: Tier, count: int, *, size: int, at_once: int) -> None:
     asyncio.run(run())
 
 
-def test_who_was_away_gets_a_log_larger_than_a_message(cluster: NodeCluster) -> None:
+def test_a_node_that_was_away_gets_a_log_larger_than_a_message(cluster: NodeCluster) -> None:
     tier, _, away = one_is_away(cluster)
     commit(tier, 50, size=600_000, at_once=1)
     tier.start(away)
@@ -65,7 +65,7 @@ def test_who_was_away_gets_a_log_larger_than_a_message(cluster: NodeCluster) -> 
         assert "over its class" not in node.output()
 
 
-def test_who_was_away_gets_a_history_larger_than_a_message(cluster: NodeCluster) -> None:
+def test_a_node_that_was_away_gets_a_history_larger_than_a_message(cluster: NodeCluster) -> None:
     tier, leader, away = one_is_away(cluster)
     submit_large(tier, leader, 7)
     commit(tier, 1_100, size=1, at_once=100)  # a snapshot keeps none of what was before

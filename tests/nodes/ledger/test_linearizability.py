@@ -116,7 +116,7 @@ def _status(told: ListEventsReply) -> str:
     return "cancelling" if "cancel" in kinds else "submitted" if kinds else "none"
 
 
-def test_clients_see_one_history_while_managers_are_killed(cluster: NodeCluster) -> None:
+def test_client_histories_are_linearizable_while_managers_are_killed(cluster: NodeCluster) -> None:
     tier = Tier(cluster)
     rng = random.Random(22)
 

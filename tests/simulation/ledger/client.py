@@ -50,7 +50,7 @@ _DIGESTS = [_submission("", payload).digest for payload in range(len(_PAYLOADS))
 
 
 @dataclass
-class Desk:
+class Workload:
     """What all clients share: what they did, and the jobs they have heard of."""
 
     nodes: list[str]
@@ -74,13 +74,13 @@ class Desk:
 class ClientProgram:
     """One client. It is never crashed: it is the one who remembers."""
 
-    def __init__(self, host: Host, desk: Desk) -> None:
+    def __init__(self, host: Host, workload: Workload) -> None:
         self.host = host
-        self.desk = desk
+        self.workload = workload
         self.is_active = True
         self.probes: list[tuple[str, str]] = []
         """(key, node) still to be submitted, one after another, until answered."""
-        self._next_s = host.world.now_s + desk.every_s * host.world.rng.random()
+        self._next_s = host.world.now_s + workload.every_s * host.world.rng.random()
         self._calls: dict[int, Callable[[Any], None]] = {}
         self._count = 0
         self._is_busy = False
@@ -95,12 +95,12 @@ class ClientProgram:
 
     def stream(self, event: Any, now_s: float) -> None:
         self._is_busy = False
-        self._next_s = now_s + self.desk.every_s * self.host.world.rng.random()
+        self._next_s = now_s + self.workload.every_s * self.host.world.rng.random()
         match event:
             case network.Answered(token, _, message):
                 self._calls.pop(token)(message)
             case network.Failed(token, _, refused):
-                answer = ("refused", "nobody listens", "") if refused else ("unknown",)
+                answer = ("refused", "connection refused", "") if refused else ("unknown",)
                 self._calls.pop(token)(answer)
 
     def wake(self, now_s: float) -> None:
@@ -125,25 +125,25 @@ class ClientProgram:
     # -- operations -----------------------------------------------------------------------
 
     def _act(self, now_s: float) -> None:
-        rng, desk = self.host.world.rng, self.desk
-        node = rng.choice(desk.nodes)
-        if rng.random() < desk.work:
+        rng, workload = self.host.world.rng, self.workload
+        node = rng.choice(workload.nodes)
+        if rng.random() < workload.work:
             self._work(node, f"w{rng.randrange(2)}")
             return
-        key = f"k{rng.randrange(desk.keys)}"
+        key = f"k{rng.randrange(workload.keys)}"
         dice = rng.random()
-        if key not in desk.jobs or dice < 0.25:
+        if key not in workload.jobs or dice < 0.25:
             self._submit(node, key, int(rng.random() < 0.15))
-        elif dice < 0.35 and key in desk.tokens:
+        elif dice < 0.35 and key in workload.tokens:
             self._session_read(node, key)
         elif dice < 0.60:
             self._read(node, key)
         elif dice < 0.80:
-            cancel = CancelRequested(job=desk.jobs[key], reason="tired")
+            cancel = CancelRequested(job=workload.jobs[key], reason="tired")
             self._recorded(node, key, "cancel", None, cancel)
         else:
             status = rng.choice(_ENDS)
-            finish = JobFinished(job=desk.jobs[key], status=status)
+            finish = JobFinished(job=workload.jobs[key], status=status)
             self._recorded(node, key, "finish", status.value, finish)
         del now_s
 
@@ -154,15 +154,15 @@ class ClientProgram:
         def told(answer: Any) -> None:
             reply = self._settled(operation, answer)
             if reply is not None and reply.job:
-                self.desk.jobs.setdefault(key, reply.job)
+                self.workload.jobs.setdefault(key, reply.job)
                 if reply.ok and not reply.was_duplicate:
-                    self.desk.tokens[key] = (answer[1], answer[2])
+                    self.workload.tokens[key] = (answer[1], answer[2])
 
         self._call(node, ("routed", Command(-1, key, encode(event))), told)
 
     def _recorded(self, node: str, key: str, name: str, argument: Any, event: Event) -> None:
         operation = self._invoked(key, name, argument)
-        group = parse_job_id(self.desk.jobs[key]).group
+        group = parse_job_id(self.workload.jobs[key]).group
         command = Command(group, "", encode(event))
 
         def told(answer: Any) -> None:
@@ -171,36 +171,36 @@ class ClientProgram:
         self._call(node, ("routed", command), told)
 
     def _read(self, node: str, key: str) -> None:
-        job = self.desk.jobs[key]
+        job = self.workload.jobs[key]
         operation = self._invoked(key, "read", None)
 
         def told(answer: Any) -> None:
             if answer[0] == "status":
-                self.desk.answered += 1
-                self.desk.history.returned(operation, answer[1], self.host.world.now_s)
+                self.workload.answered += 1
+                self.workload.history.returned(operation, answer[1], self.host.world.now_s)
             else:  # refused or unknown: nothing was learnt
-                self.desk.history.dropped(operation)
+                self.workload.history.dropped(operation)
 
         self._call(node, ("read", parse_job_id(job).group, job), told)
 
     def _session_read(self, node: str, key: str) -> None:
-        job, (group, index) = self.desk.jobs[key], self.desk.tokens[key]
+        job, (group, index) = self.workload.jobs[key], self.workload.tokens[key]
 
         def told(answer: Any) -> None:
             if answer == ("status", "none"):
-                self.desk.stale.append(f"{node} does not know {job} at entry {index}")
+                self.workload.stale.append(f"{node} does not know {job} at entry {index}")
 
         self._call(node, ("session", group, index, job), told)
 
     def _work(self, node: str, key: str) -> None:
         """Something about a part, right or wrong."""
-        rng, desk = self.host.world.rng, self.desk
-        job = desk.jobs.get(key)
+        rng, workload = self.host.world.rng, self.workload
+        job = workload.jobs.get(key)
         if job is None:
             self._submit(node, key, 0)
             return
         part = rng.randrange(2)
-        last = desk.attempts.get((job, part), -1)
+        last = workload.attempts.get((job, part), -1)
         dice = rng.random()
         event: Event
         if last < 0:
@@ -231,7 +231,7 @@ class ClientProgram:
         def told(answer: Any) -> None:
             self._count_answer(answer)
             if answer[0] == "done" and answer[3].ok:
-                desk.attempts[job, part] = max(last, desk.attempts.get((job, part), 0))
+                workload.attempts[job, part] = max(last, workload.attempts.get((job, part), 0))
 
         self._call(node, ("routed", Command(parse_job_id(job).group, "", encode(event))), told)
 
@@ -242,7 +242,7 @@ class ClientProgram:
             if answer[0] == "done":
                 self.probes.pop()
             else:
-                self.probes[-1] = (key, self.host.world.rng.choice(self.desk.nodes))
+                self.probes[-1] = (key, self.host.world.rng.choice(self.workload.nodes))
 
         self._call(node, ("routed", Command(-1, key, encode(_submission(key, 0)))), told)
 
@@ -256,28 +256,28 @@ class ClientProgram:
 
     def _invoked(self, key: str, name: str, argument: Any) -> Operation:
         world = self.host.world
-        return self.desk.history.invoke(self.host.address, key, name, argument, world.now_s)
+        return self.workload.history.invoke(self.host.address, key, name, argument, world.now_s)
 
     def _count_answer(self, answer: Any) -> None:
         match answer[0]:
             case "done":
-                self.desk.answered += 1
+                self.workload.answered += 1
             case "refused":
-                self.desk.refused += 1
+                self.workload.refused += 1
             case _:
-                self.desk.unknown += 1
+                self.workload.unknown += 1
 
     def _settled(self, operation: Operation, answer: Any) -> Reply | None:
         """Writes down what was heard."""
         self._count_answer(answer)
-        history = self.desk.history
+        history = self.workload.history
         if answer[0] == "refused":
             history.dropped(operation)
             return None
         if answer[0] != "done":
             return None  # it may have happened, or may happen yet
         reply: Reply = answer[3]
-        job = self.desk.jobs.get(operation.key)
+        job = self.workload.jobs.get(operation.key)
         if reply.code is Code.UNKNOWN_JOB and job and parse_job_id(job).group != answer[1]:
             history.dropped(operation)  # told by the heir of its group, which ended with it
             return None

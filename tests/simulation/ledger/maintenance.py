@@ -25,8 +25,8 @@ from hyperscale.ledger.topology import encode_decision
 from hyperscale.ledger.topology_policy import TierHealth
 from hyperscale.sansio.core import Tick
 from tests.simulation.kernel import Host
-from tests.simulation.ledger.errands import Errands
 from tests.simulation.ledger.observed import ObservedCore
+from tests.simulation.ledger.pending_work import PendingWork
 from tests.simulation.ledger.routing import CALL_S, Command, Router, record_command
 from tests.simulation.ledger.store import CrashableStore
 from tests.simulation.ledger.tier import Tier
@@ -46,28 +46,28 @@ class Maintenance:
         tier: Tier,
         store: CrashableStore,
         core: ObservedCore,
-        errands: Errands,
+        pending: PendingWork,
         router: Router,
     ) -> None:
         self._host = host
         self._tier = tier
         self._store = store
         self._core = core
-        self._errands = errands
+        self._pending = pending
         self._router = router
         self._maintenance = GroupMaintenance(
             core, health=self._health, live_jobs=_live_jobs, timing=TIMING
         )
 
     def begin(self) -> None:
-        self._errands.after(TIMING.pass_s * self._host.world.rng.random(), self._wake)
+        self._pending.after(TIMING.pass_s * self._host.world.rng.random(), self._wake)
 
     def _wake(self) -> None:
         now_s = self._host.world.now_s
         at_s = self._maintenance.wake_at_s()
         if at_s is not None and at_s <= now_s:
             self._feed(Tick())
-        self._errands.after(POLL_S, self._wake)
+        self._pending.after(POLL_S, self._wake)
 
     def _feed(self, event: MaintenanceEvent | Tick) -> None:
         now_s = self._host.world.now_s
@@ -108,11 +108,11 @@ class Maintenance:
             if answer is not True:
                 told(False)
             elif waiting:
-                self._errands.ask(waiting.pop(), ("keep", rows), next_one, CALL_S)
+                self._pending.ask(waiting.pop(), ("keep", rows), next_one, CALL_S)
             else:
                 told(True)
 
-        self._errands.keep(core.disk.history_ticket, lambda: next_one(True))
+        self._pending.keep(core.disk.history_ticket, lambda: next_one(True))
 
     def _health(self) -> TierHealth:
         world, down = self._host.world, self._tier.down_since_s

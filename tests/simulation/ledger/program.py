@@ -1,9 +1,8 @@
-"""One node of a simulated tier: a real core on a crashable disk, and what a node does around it.
+"""One node of a simulated tier: a real ledger core on a crashable disk.
 
-It does on virtual time what `hyperscale.nodes.ledger` does with sockets: turns, snapshots pulled
-by whoever was offered one, commands passed on to whoever leads, strong and session reads, and
-the steps of `stewardship`. Consensus messages are datagrams here, so they get lost, doubled,
-late and out of order; the real links are kinder.
+It does on virtual time what `hyperscale.nodes.ledger` does with sockets: batches, snapshot
+transfer, forwarded commands, strong and session reads, and the maintenance of groups. Consensus
+messages are datagrams here, so they get lost, duplicated, delayed and reordered.
 """
 
 from collections.abc import Callable
@@ -43,9 +42,9 @@ from hyperscale.ledger.topology import (
 from hyperscale.sansio.core import Tick
 from tests.simulation import network
 from tests.simulation.kernel import Host
-from tests.simulation.ledger.errands import Errands
 from tests.simulation.ledger.maintenance import Maintenance
 from tests.simulation.ledger.observed import ObservedCore
+from tests.simulation.ledger.pending_work import PendingWork
 from tests.simulation.ledger.routing import CALL_S, UNKNOWN, Answer, Command, Router
 from tests.simulation.ledger.tier import Tier
 
@@ -78,7 +77,7 @@ class LedgerProgram:
         self.router: Router | None = None
         self.roles: list[GroupRole] = []
         """Since the monitor last took them."""
-        self._errands = Errands(host, self.store)
+        self._pending = PendingWork(host, self.store)
         self._pulling: set[int] = set()
         self._first_tick_at_s = host.world.now_s + TICK_S * host.world.rng.random()
         self._old_snapshots: dict[int, bytes] = {}
@@ -111,12 +110,12 @@ class LedgerProgram:
         self.router = Router(
             self.host,
             core,
-            self._errands,
+            self._pending,
             self.tier.observer,
             acks_early=self.tier.acks_early,
         )
         maintenance = Maintenance(
-            self.host, self.tier, self.store, core, self._errands, self.router
+            self.host, self.tier, self.store, core, self._pending, self.router
         )
         self._feed(LedgerJoined())
         self._turn(now_s)
@@ -129,7 +128,7 @@ class LedgerProgram:
             if not self.store.has_failed:
                 self.store.put_meta("nonce", f"{self.host.address}.{self.host.life}".encode())
                 self._sync()
-            self._errands.after(0.02, lambda: self._join(now_s))
+            self._pending.after(0.02, lambda: self._join(now_s))
             return
         others = [a for a in self.tier.stores if a != self.host.address]
         target = self.host.world.rng.choice(sorted(others))
@@ -143,16 +142,16 @@ class LedgerProgram:
                 self._sync()
                 self._belong(number)
             else:
-                self._errands.after(0.2, lambda: self._join(0.0))
+                self._pending.after(0.2, lambda: self._join(0.0))
 
         command = Command(MANAGEMENT, "", encode_decision(joined))
-        self._errands.ask(target, ("op", command), told, CALL_S)
+        self._pending.ask(target, ("op", command), told, CALL_S)
 
     def _belong(self, number: int) -> None:
         if "number" in self.store.meta:
             self._open(number, self.host.world.now_s)
         else:
-            self._errands.after(0.01, lambda: self._belong(number))
+            self._pending.after(0.01, lambda: self._belong(number))
 
     def datagram(self, source: str, payload: Any, now_s: float) -> None:
         kind, number, *rest = payload
@@ -172,11 +171,11 @@ class LedgerProgram:
                 self._asked(message, handle)
                 self._turn(now_s)
             case network.Answered(token, _, message):
-                self._errands.answered(token, message)
+                self._pending.answered(token, message)
                 self._turn(now_s)
             case network.Failed(token, _, refused):
-                answer = ("refused", "nobody listens", "") if refused else UNKNOWN
-                self._errands.answered(token, answer)
+                answer = ("refused", "connection refused", "") if refused else UNKNOWN
+                self._pending.answered(token, answer)
                 self._turn(now_s)
 
     def disk(self, token: Any, now_s: float) -> None:
@@ -184,7 +183,7 @@ class LedgerProgram:
         self._turn(now_s)
 
     def wake(self, now_s: float) -> None:
-        self._errands.wake(now_s)
+        self._pending.wake(now_s)
         tick_at_s = None if self.core is None else self.core.wake_at_s()
         if tick_at_s is not None and tick_at_s <= now_s:
             self._feed(Tick())
@@ -192,7 +191,7 @@ class LedgerProgram:
 
     def wake_at_s(self) -> float:
         tick_at_s = None if self.core is None else self.core.wake_at_s()
-        wakes_s = (tick_at_s, self._errands.wake_at_s())
+        wakes_s = (tick_at_s, self._pending.wake_at_s())
         return min((at_s for at_s in wakes_s if at_s is not None), default=float("inf"))
 
     def _feed(self, event: LedgerEvent | Tick) -> None:
@@ -283,7 +282,7 @@ class LedgerProgram:
     def _offer(self, offer: Any) -> None:
         assert self.core is not None
         self._send(offer.peer, ("offer", self.core_number, offer.group, offer.index, offer.message))
-        self._errands.after(
+        self._pending.after(
             SNAPSHOT_S, lambda: self._feed(SnapshotDelivered(offer.group, offer.peer, False))
         )
 
@@ -297,7 +296,7 @@ class LedgerProgram:
             if isinstance(data, bytes) and self.core is not None:
                 self._feed(SnapshotReceived(group, message, data))
 
-        self._errands.ask(source, ("snapshot", group, index, self.core_number), pulled, SNAPSHOT_S)
+        self._pending.ask(source, ("snapshot", group, index, self.core_number), pulled, SNAPSHOT_S)
 
     # -- answering ------------------------------------------------------------------------
 
@@ -319,7 +318,7 @@ class LedgerProgram:
             case ("snapshot", group, index, receiver):
                 answer(handle, self._snapshot(group, index, receiver))
             case ("keep", rows):
-                self._errands.keep(self.store.add_history(rows), lambda: answer(handle, True))
+                self._pending.keep(self.store.add_history(rows), lambda: answer(handle, True))
 
     def _snapshot(self, group: int, index: int, receiver: int) -> bytes | None:
         assert self.core is not None

@@ -1,8 +1,8 @@
-"""How commands and reads find their way in a simulated tier.
+"""Commands and reads in a simulated tier.
 
-On virtual time what `hyperscale.nodes.ledger.ledger` does with sockets: a command is committed
-by whoever leads its group, and passed on there from anywhere; a strong read waits for the leader
-to vouch for it, a session read for what its caller has seen.
+It does on virtual time what `hyperscale.nodes.ledger.ledger` does with sockets: a command is
+forwarded to the leader of its group; a strong read waits for a read index, a session read for
+the entry its caller has seen.
 """
 
 from collections.abc import Callable
@@ -26,8 +26,8 @@ from hyperscale.ledger.records import Record, decode_record, encode_record
 from hyperscale.ledger.replica import EntryResult
 from hyperscale.ledger.topology import NO_GROUP
 from tests.simulation.kernel import Host
-from tests.simulation.ledger.errands import Errands
 from tests.simulation.ledger.observed import ObservedCore, Observer
+from tests.simulation.ledger.pending_work import PendingWork
 
 RETRY_S = 0.05
 CALL_S = 1.5
@@ -62,14 +62,14 @@ class Router:
         self,
         host: Host,
         core: ObservedCore,
-        errands: Errands,
+        pending: PendingWork,
         observer: Observer,
         *,
         acks_early: bool,
     ) -> None:
         self._host = host
         self._core = core
-        self._errands = errands
+        self._pending = pending
         self._observer = observer
         self._acks_early = acks_early
         self.heard_from: dict[int, str] = {}
@@ -149,7 +149,7 @@ class Router:
             if answer[:2] == ("refused", "not leader") and answer[2] and routed.hops < HOPS_MAX:
                 onward = _routed_to(routed, routed.group)
                 onward.hops += 1
-                self._errands.ask(answer[2], ("op", onward), told, CALL_S)
+                self._pending.ask(answer[2], ("op", onward), told, CALL_S)
             else:
                 told(answer)
 
@@ -165,17 +165,17 @@ class Router:
             if self._host.world.now_s > deadline_s:
                 told(("refused", "no leader in time", ""))
             elif command.group < 0 and group == NO_GROUP:
-                self._errands.after(RETRY_S, lambda: once(""))
+                self._pending.after(RETRY_S, lambda: once(""))
             elif core.is_leader(group):
                 self._here(_routed_to(command, group), again)
             elif target := self._someone(group, hint):
-                self._errands.ask(target, ("op", _routed_to(command, group)), again, CALL_S)
+                self._pending.ask(target, ("op", _routed_to(command, group)), again, CALL_S)
             else:
-                self._errands.after(RETRY_S, lambda: once(""))
+                self._pending.after(RETRY_S, lambda: once(""))
 
         def again(answer: Answer) -> None:
             if answer[0] == "refused":
-                self._errands.after(RETRY_S, lambda: once(answer[2]))
+                self._pending.after(RETRY_S, lambda: once(answer[2]))
             else:
                 told(answer)
 
@@ -212,7 +212,7 @@ class Router:
             token = core.proposals.new_token()
             self._reads[token] = fresh
             self._feed(ReadRequested(token, group))
-            self._errands.after(READ_AGAIN_S, ask)
+            self._pending.after(READ_AGAIN_S, ask)
 
         def fresh() -> None:
             nonlocal is_done

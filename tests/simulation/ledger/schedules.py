@@ -20,7 +20,7 @@ from hyperscale.ledger.topology_policy import MANAGEMENT_VOTERS_MAX, VOTERS
 from tests.ledger.linearizability import check
 from tests.simulation import faults
 from tests.simulation.kernel import World
-from tests.simulation.ledger.client import ClientProgram, Desk
+from tests.simulation.ledger.client import ClientProgram, Workload
 from tests.simulation.ledger.monitor import Findings, LedgerMonitor
 from tests.simulation.ledger.mutants import REAL, Mutant
 from tests.simulation.ledger.program import LedgerProgram, show
@@ -291,29 +291,29 @@ def run(plan: Plan, *, mutant: Mutant = REAL, trace: Trace | None = None) -> Out
         setattr(world.network.link, name, value)
     for address in [*plan.nodes, *plan.joiners]:
         world.add(address, lambda host: LedgerProgram(host, tier))
-    desk = Desk(list(plan.nodes))
+    workload = Workload(list(plan.nodes))
     clients = [f"c{number}" for number in range(plan.clients)]
     for address in clients:
-        world.add(address, lambda host: ClientProgram(host, desk))
+        world.add(address, lambda host: ClientProgram(host, workload))
     for address in [*plan.nodes, *clients]:
         world.hosts[address].start()
     faults.play(world, plan.steps)
     world.run(plan.lasts_s)
     settled_s = _heal(world, tier, monitor)
-    _probe(world, monitor, desk, clients)
-    found = check(desk.history.operations)
+    _probe(world, monitor, workload, clients)
+    found = check(workload.history.operations)
     if found is not None:
         world.fail(f"not linearizable: {found}")
-    if desk.stale:
-        world.fail(f"a session did not see its write: {desk.stale[0]}")
+    if workload.stale:
+        world.fail(f"a session did not see its write: {workload.stale[0]}")
     return Outcome(
         nodes=len(plan.nodes) + len(plan.joiners),
         events=world.events,
         virtual_s=world.now_s,
         settled_s=settled_s,
         findings=monitor.findings,
-        answered=desk.answered,
-        unknown=desk.unknown,
+        answered=workload.answered,
+        unknown=workload.unknown,
     )
 
 
@@ -339,12 +339,12 @@ def _heal(world: World, tier: Tier, monitor: LedgerMonitor) -> float:
     return took_s
 
 
-def _probe(world: World, monitor: LedgerMonitor, desk: Desk, clients: list[str]) -> None:
+def _probe(world: World, monitor: LedgerMonitor, workload: Workload, clients: list[str]) -> None:
     """Every node gets something committed, whichever group it is for."""
     programs: list[ClientProgram] = [world.hosts[address].program for address in clients]
     for at, program in enumerate(programs):
         program.probe(
-            [(f"p{at}.{n}", node) for n, node in enumerate(desk.nodes[at :: len(programs)])]
+            [(f"p{at}.{n}", node) for n, node in enumerate(workload.nodes[at :: len(programs)])]
         )
     took_s = world.run_until(
         lambda: not any(program.probes for program in programs), within_s=PROBED_WITHIN_S

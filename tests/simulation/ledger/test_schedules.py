@@ -14,7 +14,7 @@ MUTANT_SEEDS = 80
 
 
 @pytest.mark.timeout(300)
-def test_random_schedules_lose_and_change_nothing_and_go_on_once_healed() -> None:
+def test_random_schedules_lose_nothing_and_make_progress_once_healed() -> None:
     suite = LedgerSuite()
     tally = campaign(suite, seeds_of_commit(), seconds=seconds_per_simulation())
     tally.raise_if_failed()
@@ -22,18 +22,18 @@ def test_random_schedules_lose_and_change_nothing_and_go_on_once_healed() -> Non
 
 
 @pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.json")), ids=lambda path: path.stem)
-def test_what_once_went_wrong_stays_right(path: Path) -> None:
+def test_a_schedule_that_once_failed_passes(path: Path) -> None:
     run(load_scenario(path))
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_broken_rule_is_noticed(mutant: Mutant) -> None:
+def test_a_mutant_is_caught(mutant: Mutant) -> None:
     suite = LedgerSuite([mutant.profile], mutant=mutant)
     assert is_noticed(suite, mutant.caught_by, schedules=MUTANT_SEEDS)
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_the_same_seed_is_the_same_run(name: str) -> None:
+def test_the_same_seed_gives_the_same_trace(name: str) -> None:
     traces = [Trace(), Trace()]
     for trace in traces:
         run(draw(PROFILES[name], 11), trace=trace)

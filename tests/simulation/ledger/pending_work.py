@@ -8,7 +8,7 @@ from tests.simulation.kernel import Host
 from tests.simulation.ledger.store import CrashableStore
 
 
-class Errands:
+class PendingWork:
     """Calls back when their time has come; all of it dies with the process."""
 
     def __init__(self, host: Host, store: CrashableStore) -> None:
