@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from benchmarks.lab import save
-from hyperscale.membership.messages import View
+from hyperscale.membership.messages import PushPull
 from hyperscale.wire.cluster_secret import Secrets
 from hyperscale.wire.registry import REGISTRY
 from hyperscale.wire.roles import Role
@@ -29,7 +29,7 @@ WARM_UP_S = 5.0
 MEASURED_S = 60.0
 LOSS = 0.001
 CPU_PERCENT_MAX = 1.0
-_VIEW = REGISTRY.by_type[View].kind
+_VIEW = REGISTRY.by_type[PushPull].kind
 SECRET = "a secret for benchmarks only, long enough"
 
 
@@ -81,7 +81,7 @@ class Meter:
 
     def stream(self, event: Any, now_s: float) -> None:
         view = event.message[-1] if isinstance(event, Asked | Answered) else None
-        encoded = REGISTRY.encode(view) if isinstance(view, View) else b""
+        encoded = REGISTRY.encode(view) if isinstance(view, PushPull) else b""
         began_ns = time.thread_time_ns()
         if encoded:
             REGISTRY.decode(_VIEW, encoded)
@@ -90,12 +90,12 @@ class Meter:
         self.cpu_ns += time.thread_time_ns() - began_ns
 
     def ask(self, to: str, message: Any, token: Any, *, within_s: float = 5.0) -> None:
-        if isinstance(message[-1], View):
+        if isinstance(message[-1], PushPull):
             REGISTRY.encode(message[-1])
         self._ask(to, message, token, within_s=within_s)
 
     def answer(self, handle: Any, message: Any) -> None:
-        if isinstance(message[-1], View):
+        if isinstance(message[-1], PushPull):
             REGISTRY.encode(message[-1])
         self._answer(handle, message)
 

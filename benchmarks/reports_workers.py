@@ -70,10 +70,11 @@ from hyperscale.membership.messages import (
     MemberSnapshot,
     MemberUpdate,
     Ping,
+    PushPull,
+    PushPullReply,
     Sender,
-    View,
 )
-from hyperscale.nodes.datagrams import Datagrams, bind_datagrams
+from hyperscale.nodes.datagrams import DatagramSocket, bind_datagrams
 from hyperscale.nodes.messages import NodeMetadata
 from hyperscale.plan.status import PartStatus
 from hyperscale.sansio.core import Tick
@@ -355,7 +356,7 @@ async def joined(name: str, cluster: ClusterFile, shapes: Shapes) -> AsyncIterat
             cluster=local.cluster,
             environment=local.environment,
         )
-        datagrams = stack.enter_context(Datagrams(bound, sealer))
+        datagrams = stack.enter_context(DatagramSocket(bound, sealer))
         sender = Sender(address, stream_port=stream_port)
         metadata = msgspec.msgpack.encode(
             NodeMetadata(version=VERSION, datacenter="default", cores=CORES, is_ready=True)
@@ -363,7 +364,7 @@ async def joined(name: str, cluster: ClusterFile, shapes: Shapes) -> AsyncIterat
         news = MemberUpdate(
             name, local.incarnation, ClaimedState.ALIVE, address=address, stream_port=stream_port
         )
-        view = View(sender, (MemberSnapshot(news, 1, metadata),))
+        view = PushPull(sender, (MemberSnapshot(news, 1, metadata),))
 
         def heard(source: str, _node: str, _incarnation: int, message: Any) -> None:
             if isinstance(message, Ping):
@@ -374,7 +375,7 @@ async def joined(name: str, cluster: ClusterFile, shapes: Shapes) -> AsyncIterat
         connection = await server.dial(*split_address(cluster.managers[0].tcp))
         worker = Worker(name, connection, incarnation=local.incarnation, shapes=shapes)
         stack.callback(worker.close)
-        handlers.add(View, lambda _call, _view: view)
+        handlers.add(PushPull, lambda _call, _request: PushPullReply(sender, view.members))
         handlers.add(PreparePart, worker.commanded)
         handlers.add(StartPart, worker.commanded)
         handlers.add(StopPart, worker.commanded)
@@ -384,9 +385,7 @@ async def joined(name: str, cluster: ClusterFile, shapes: Shapes) -> AsyncIterat
         handlers.add(DrainWorker, lambda _call, _drain: DrainWorkerReply(worker.running))
         datagrams.listen(heard)
         deadline_s = asyncio.get_running_loop().time() + JOIN_S
-        await connection.call(
-            msgspec.structs.replace(view, is_join=True), View, deadline_s=deadline_s
-        )
+        await connection.call(view, PushPullReply, deadline_s=deadline_s)
         worker.feed(Tick())
         yield worker
 

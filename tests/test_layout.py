@@ -24,7 +24,7 @@ JOB_LINES_MAX = 20_200  # of jobs, nodes, client and lab
 
 CLASS_LINES_MAX = 350
 LARGER_CLASSES: dict[str, str] = {}  # class -> reason
-CLASS_LINES_PENDING: set[str] = {"Connection", "Membership", "Session"}
+CLASS_LINES_PENDING: set[str] = {"Connection", "Session"}
 
 ATTRIBUTES_MAX = 15
 WIDER_CLASSES = {  # class -> reason
@@ -43,7 +43,6 @@ ATTRIBUTES_PENDING: set[str] = {
     "Handshake",
     "MemberRecord",
     "MembershipContext",
-    "MembershipDriver",
     "Part",
     "PeerServer",
     "Session",
@@ -52,15 +51,10 @@ ATTRIBUTES_PENDING: set[str] = {
 INFINITIES: dict[str, tuple[int, str]] = {}  # module -> number of uses, reason
 INFINITIES_PENDING: dict[str, int] = {
     "hyperscale/health/progress.py": 1,
-    "hyperscale/membership/discovery.py": 2,
-    "hyperscale/membership/member_table.py": 3,
-    "hyperscale/membership/timers.py": 1,
-    "hyperscale/membership/update_merger.py": 1,
-    "hyperscale/nodes/membership.py": 3,
 }
 
 # Public class names that more than one module still defines.
-NAMES_PENDING: set[str] = {"Tick", "Workflow"}
+NAMES_PENDING: set[str] = {"Workflow"}
 
 # Tests say what must be refused, so they may write it down.
 MACHINE_PATHS = re.compile(r"/(?:home|root|Users|work)/[a-z]")

@@ -1,14 +1,21 @@
-"""Who is in the cluster and who is alive: SWIM with Lifeguard, gossip, discovery. Sans-IO.
+"""Which nodes are in the cluster and alive: SWIM with Lifeguard, gossip, discovery. Sans-IO.
 
-`core.Membership` takes events and the time, returns effects; `discovery.Discovery` finds the
-first peers the same way; `dns` is the one module here that does I/O. The parts:
+`core.Membership` handles events and returns effects; `discovery.Discovery` finds the first
+members in the same shape; `dns_resolver` is the one module here that does I/O.
 
-`messages`     what goes over the wire            `events`      what goes into the core and out
-`core`         rounds, datagrams, views           `settings`    the knobs, with units and bounds
-`prober`       asking                             `probing`     questions under way
-`judge`        confirming, suspecting, dying      `suspicion`   one suspicion and its witnesses
-`rumours`      believing, contradicting           `members`     the table, what outranks what
-`station`      what they share                    `deadlines`   the one heap of timers
-`gossip`       what is still to be told           `awareness`   how well this node itself is
-`formulas`     numbers, as pure functions         `audit`       what was thought of whom, when
+Words: an *update* is one claim about one node, as it is gossiped. A node's *incarnation* is one
+life of its process; its *refutation* number counts the suspicions it has refuted in that life. A
+*probe* is a ping with a timeout; an *indirect probe* asks other members (relays) to ping. A
+*confirmation* is an independent member that suspects the same node. *Push-pull* is the exchange
+of whole member tables over a stream.
+
+`core`           event dispatch and rounds       `context`       state that all parts share
+`messages`       datagrams and push-pull         `events`        events and effects of the core
+`prober`         sending probes                  `probe_table`   probes under way
+`lifecycle`      the state of each member        `suspicion`     one suspicion, its witnesses
+`update_merger`  believing and refuting updates  `member_table`  members, ranking of claims
+`push_pull`      exchange of member tables       `local_node`    this node as a member
+`gossip`         updates still to be sent        `timers`        one heap of timers
+`awareness`      this node's local health        `audit_log`     decisions about members
+`formulas`       numbers, as pure functions      `settings`      settings, with units and bounds
 """

@@ -1,4 +1,4 @@
-"""The membership audit log, as data: what this node came to think of whom, when and why."""
+"""The membership audit log: which state this node gave which member, when and why."""
 
 from collections import deque
 
@@ -8,8 +8,10 @@ ENTRIES_MAX = 2_000
 
 
 class AuditEntry(Struct, frozen=True):
+    """One decision about one node. `what` is a `noun.past_verb`."""
+
     at_s: float
-    what: str  # noun.past_verb
+    what: str
     node: str
     incarnation: int
     detail: str = ""
@@ -23,5 +25,6 @@ class AuditLog:
         self.counts: dict[str, int] = {}
 
     def add(self, at_s: float, what: str, node: str, incarnation: int, detail: str = "") -> None:
+        """Append an entry; the oldest is dropped when the log is full."""
         self.counts[what] = self.counts.get(what, 0) + 1
         self.entries.append(AuditEntry(at_s, what, node, incarnation, detail))

@@ -1,7 +1,7 @@
 """DNS for discovery: the one module of membership that does I/O.
 
-A name beginning with an underscore is looked up as SRV, ports included; any other as A and AAAA,
-with the default port. The records of one name are asked for at once, under one deadline.
+A name that begins with an underscore is resolved as SRV, ports included; any other name as A and
+AAAA, with the default port. All queries for one name run at once, under one deadline.
 """
 
 import asyncio
@@ -11,16 +11,12 @@ from dns.asyncresolver import Resolver
 from dns.exception import DNSException
 from dns.resolver import Answer
 
+from hyperscale.config.addresses import format_address
 from hyperscale.membership.discovery import NameResolved, NameUnresolved
 
 
-def stream_address(host: str, port: int) -> str:
-    """Host and port as they are written everywhere: IPv6 in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 class DnsResolver:
-    """Asks the system's name servers, or those given."""
+    """Queries the name servers of the system, or those given."""
 
     def __init__(
         self, *, default_port: int, name_servers: Iterable[str] = (), port: int = 53
@@ -33,7 +29,7 @@ class DnsResolver:
         self._default_port = default_port
 
     async def resolve(self, name: str, timeout_s: float) -> NameResolved | NameUnresolved:
-        """Every address behind `name`. Never raises for what DNS can get wrong."""
+        """Return every address of `name`. A DNS failure is returned, not raised."""
         try:
             async with asyncio.timeout(timeout_s):
                 if name.startswith("_"):
@@ -43,7 +39,7 @@ class DnsResolver:
             return NameUnresolved(name, f"no answer within {timeout_s:g} s")
 
     async def _services(self, name: str, timeout_s: float) -> NameResolved | NameUnresolved:
-        answer = await self._ask(name, "SRV", timeout_s)
+        answer = await self._query(name, "SRV", timeout_s)
         if isinstance(answer, str):
             return NameUnresolved(name, answer)
         services = sorted(
@@ -60,11 +56,11 @@ class DnsResolver:
 
     async def _hosts(self, name: str, port: int, timeout_s: float) -> NameResolved | NameUnresolved:
         answers = await asyncio.gather(
-            self._ask(name, "A", timeout_s), self._ask(name, "AAAA", timeout_s)
+            self._query(name, "A", timeout_s), self._query(name, "AAAA", timeout_s)
         )
         found = [answer for answer in answers if isinstance(answer, Answer)]
         addresses = tuple(
-            stream_address(host, port)
+            format_address(host, port)
             for answer in found
             for host in sorted(record.address for record in answer)
         )
@@ -74,8 +70,8 @@ class DnsResolver:
             )
         return NameResolved(name, addresses, min(_ttl_s(answer) for answer in found))
 
-    async def _ask(self, name: str, kind: str, timeout_s: float) -> Answer | str:
-        """The records, or why there are none."""
+    async def _query(self, name: str, kind: str, timeout_s: float) -> Answer | str:
+        """Return the records, or a text that says why there are none."""
         try:
             return await self._resolver.resolve(
                 name, kind, lifetime=timeout_s, raise_on_no_answer=True

@@ -1,15 +1,16 @@
-"""What goes into the membership core, and what comes out of it."""
+"""The events the membership core handles and the effects it returns."""
 
 from enum import StrEnum
 
 from msgspec import Struct
 
-from hyperscale.membership.messages import ClaimedState, Datagram, View
+from hyperscale.membership.messages import ClaimedState, Datagram, PushPull, PushPullReply
+from hyperscale.sansio.core import Tick
 from hyperscale.wire.roles import Role
 
 
 class MemberState(StrEnum):
-    """Where a member stands. Only confirmed members (all but the first) are ever judged."""
+    """The state of a member in this node's table. An unconfirmed member is never suspected."""
 
     UNCONFIRMED = "unconfirmed"
     ALIVE = "alive"
@@ -19,18 +20,14 @@ class MemberState(StrEnum):
 
 
 LIVING = (MemberState.ALIVE, MemberState.SUSPECT)
-"""The states of who takes part: a suspect may still be there."""
+"""The states of members that take part: a suspect may still be running."""
 
 
 # Events.
 
 
-class Tick(Struct, frozen=True):
-    """The time `wake_at_s` asked for has come."""
-
-
 class DatagramReceived(Struct, frozen=True, gc=False):
-    """A datagram that opened: who sealed it, where it came from."""
+    """A datagram was opened. `node` and `incarnation` sealed it; it came from `source`."""
 
     source: str
     node: str
@@ -39,34 +36,36 @@ class DatagramReceived(Struct, frozen=True, gc=False):
 
 
 class MemberDiscovered(Struct, frozen=True):
-    """Discovery found a member at this stream address: exchange views with it."""
+    """Discovery found a member at this stream address."""
 
     address: str
 
 
 class PushPullCompleted(Struct, frozen=True):
-    """A push-pull this node asked for was answered by `node` in this incarnation."""
+    """A push-pull that this node started was answered by `node` in this incarnation."""
 
     node: str
     incarnation: int
-    view: View
+    reply: PushPullReply
 
 
 class PushPullRequested(Struct, frozen=True):
-    """A push-pull another member asked for; answer with `token`."""
+    """Another member sent its table. `ReplyToPushPull` carries the same `token`."""
 
     node: str
     incarnation: int
-    view: View
+    request: PushPull
     token: object
 
 
 class PushPullFailed(Struct, frozen=True):
+    """A push-pull with this node failed."""
+
     node: str
 
 
 class DialRefused(Struct, frozen=True):
-    """The session with this life of a node ended, and its address refused a new one."""
+    """The session with this incarnation ended, and its address refused a new connection."""
 
     node: str
     incarnation: int
@@ -74,8 +73,10 @@ class DialRefused(Struct, frozen=True):
 
 
 class DialAnswered(Struct, frozen=True):
-    """A fresh stream handshake at the address of this life of a node succeeded. Who answered,
-    `by` in its own `life`, need not be the one that was looked for."""
+    """A handshake at the address of `node` succeeded.
+
+    `by` in incarnation `life` answered; that may be another process than the one dialled.
+    """
 
     node: str
     incarnation: int
@@ -85,7 +86,7 @@ class DialAnswered(Struct, frozen=True):
 
 
 class MetadataChanged(Struct, frozen=True):
-    """This node's own metadata, as others shall see it."""
+    """This node has new metadata for other members."""
 
     metadata: bytes
 
@@ -98,7 +99,7 @@ class AddressChanged(Struct, frozen=True):
 
 
 class LeaveRequested(Struct, frozen=True):
-    """This node goes. `LeaveCompleted` says when it has been told to enough others."""
+    """This node leaves. `LeaveCompleted` follows once the others had time to hear it."""
 
 
 MembershipEvent = (
@@ -120,6 +121,8 @@ MembershipEvent = (
 
 
 class SendDatagram(Struct, frozen=True, gc=False):
+    """Send a datagram once; nothing reports whether it arrived."""
+
     address: str
     datagram: Datagram
 
@@ -133,12 +136,14 @@ class StartPushPull(Struct, frozen=True):
     address: str
     node: str
     incarnation: int
-    view: View
+    request: PushPull
 
 
 class ReplyToPushPull(Struct, frozen=True):
+    """Answer the `PushPullRequested` that carried `token`."""
+
     token: object
-    view: View
+    reply: PushPullReply
 
 
 class DialMember(Struct, frozen=True):
@@ -158,17 +163,19 @@ class KeepSession(Struct, frozen=True):
 
 
 class DropSession(Struct, frozen=True):
+    """Stop keeping a session with this node."""
+
     node: str
 
 
 class DrainSocket(Struct, frozen=True):
-    """This node stood still: hand over every datagram that waits before the next `Tick`."""
+    """This node stalled: hand over every datagram in the socket before the next `Tick`."""
 
     late_s: float
 
 
 class Member(Struct, frozen=True):
-    """One member as others in this process see it."""
+    """One member, as other parts of this process see it."""
 
     node: str
     incarnation: int
@@ -184,14 +191,14 @@ class Member(Struct, frozen=True):
 
 
 class MemberChanged(Struct, frozen=True):
-    """A member's state, address, incarnation or metadata changed."""
+    """A member's state, address, incarnation or metadata changed. `before` is None if new."""
 
     member: Member
     before: MemberState | None
 
 
 class MemberDied(Struct, frozen=True):
-    """A confirmed member is dead: once per death, whoever found out."""
+    """A confirmed member is dead. Reported once per death."""
 
     member: Member
     evidence: ClaimedState
@@ -199,13 +206,14 @@ class MemberDied(Struct, frozen=True):
 
 
 class IncarnationRaised(Struct, frozen=True):
-    """This node goes on as a new incarnation: seal with it from here on."""
+    """This node has a new incarnation: seal with it from now on."""
 
     incarnation: int
+    reason: str
 
 
 class LeaveCompleted(Struct, frozen=True):
-    """The farewell has been told; the process may end."""
+    """The others had time to hear that this node leaves; the process may end."""
 
 
 MembershipEffect = (

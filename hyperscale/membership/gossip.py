@@ -1,8 +1,9 @@
-"""What is still to be told: news with a count of how often it was passed on.
+"""The queue of updates to gossip, each with a count of its transmissions.
 
-News goes out least-told first, deaths and refutations before suspicions before newcomers, as
-much as fits a datagram, until it was told often enough to have reached everyone. Newer news
-about a node replaces what was said about it before. Knows nothing of members or time.
+The least transmitted updates go out first; among equals, deaths and refutations come before
+suspicions and suspicions before new members. A datagram takes as many as fit. An update leaves
+the queue once it was sent often enough to have reached every member. A newer update about a node
+replaces the older one. This module knows neither members nor time.
 """
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from hyperscale.membership.messages import ClaimedState, MemberUpdate
 
 ITEMS_MAX = 4_096
-"""Beyond this the most-told news is forgotten; push-pull brings it to whoever missed it."""
+"""Beyond this the most transmitted update is dropped; push-pull still spreads it."""
 
 _LANE_URGENT = 0
 _LANES = {
@@ -18,7 +19,7 @@ _LANES = {
     ClaimedState.LEFT: _LANE_URGENT,
     ClaimedState.SILENT: _LANE_URGENT,
     ClaimedState.SUSPECT: 1,
-    ClaimedState.ALIVE: 2,  # newcomers: nobody waits for them yet
+    ClaimedState.ALIVE: 2,  # new members: no decision waits for them
 }
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -26,19 +27,19 @@ _Key = tuple[str, str]
 
 
 class _Item:
-    __slots__ = ("key", "lane", "news", "order", "size", "told")
+    __slots__ = ("key", "lane", "order", "sent", "size", "update")
 
-    def __init__(self, key: _Key, news: MemberUpdate, lane: int, order: int) -> None:
+    def __init__(self, key: _Key, update: MemberUpdate, lane: int, order: int) -> None:
         self.key = key
-        self.news = news
-        self.size = len(_encode(news))
+        self.update = update
+        self.size = len(_encode(update))
         self.lane = lane
         self.order = order
-        self.told = 0
+        self.sent = 0
 
 
 class GossipQueue:
-    """News and how often each was told."""
+    """Updates and how often each was sent."""
 
     def __init__(self) -> None:
         self.items: dict[_Key, _Item] = {}
@@ -50,35 +51,45 @@ class GossipQueue:
     def __len__(self) -> int:
         return len(self.items)
 
-    def is_telling(self, node: str) -> bool:
-        """Whether something other than a suspicion of `node` is still to be told."""
+    def has_claim_about(self, node: str) -> bool:
+        """Return True if an update about `node` other than a suspicion is still queued."""
         return (node, "") in self.items
 
-    def put(self, news: MemberUpdate, *, urgent: bool = False) -> None:
-        """Queues news. A suspicion stands beside others' of the same node; all else replaces."""
-        if news.claim is ClaimedState.SUSPECT:
-            key = (news.node, news.by)
-            self._accusers.setdefault(news.node, {})[news.by] = None
+    def put(self, update: MemberUpdate, *, urgent: bool = False) -> None:
+        """Queue an update. Suspicions by different members stay side by side; any other update
+        replaces everything queued about the node."""
+        if update.claim is ClaimedState.SUSPECT:
+            key = (update.node, update.by)
+            self._accusers.setdefault(update.node, {})[update.by] = None
         else:
-            key = (news.node, "")
-            self.forget_suspicions(news.node)
+            key = (update.node, "")
+            self.drop_suspicions(update.node)
         self._drop(key)
         if len(self.items) >= ITEMS_MAX:
             self._drop(max(self.items.values(), key=_rank).key)
             self.dropped += 1
         self._order += 1
-        lane = _LANE_URGENT if urgent else _LANES[news.claim]
-        item = _Item(key, news, lane, self._order)
+        lane = _LANE_URGENT if urgent else _LANES[update.claim]
+        item = _Item(key, update, lane, self._order)
         self.items[key] = item
         self._bytes += item.size
 
-    def forget_suspicions(self, node: str) -> None:
-        """What was said against a node is refuted or settled."""
+    def drop_suspicions(self, node: str) -> None:
+        """Remove the suspicions of a node: they are refuted or decided."""
         for by in self._accusers.pop(node, ()):
             self._drop((node, by))
 
+    def clear(self) -> None:
+        """Remove every update."""
+        self.items.clear()
+        self._accusers.clear()
+        self._bytes = 0
+
     def take(self, budget_bytes: int, *, limit: int, copies: int = 1) -> tuple[MemberUpdate, ...]:
-        """News for one datagram that goes to `copies` members; told `limit` times it is dropped."""
+        """Return updates for one datagram that goes to `copies` members.
+
+        An update that has been sent `limit` times leaves the queue.
+        """
         if self._bytes <= budget_bytes:
             chosen = list(self.items.values())
         else:
@@ -88,10 +99,10 @@ class GossipQueue:
                     budget_bytes -= item.size
                     chosen.append(item)
         for item in chosen:
-            item.told += copies
-            if item.told >= limit:
+            item.sent += copies
+            if item.sent >= limit:
                 self._drop(item.key)
-        return tuple([item.news for item in chosen])
+        return tuple([item.update for item in chosen])
 
     def _drop(self, key: _Key) -> None:
         item = self.items.pop(key, None)
@@ -100,4 +111,4 @@ class GossipQueue:
 
 
 def _rank(item: _Item) -> tuple[int, int, int]:
-    return item.told, item.lane, item.order
+    return item.sent, item.lane, item.order

@@ -1,8 +1,8 @@
-"""Judging: who is confirmed, suspected, dead. The only writer of a peer's state.
+"""The state of each member: unconfirmed, alive, suspect, dead or left.
 
-A suspicion grows with witnesses and ends in a last look: several questions of this node's own,
-over every way there is. `mark_dead` is the one funnel through which a member dies, and fires
-each death once, whoever found out.
+`MemberLifecycle` is the only writer of `MemberRecord.state`, and `TRANSITIONS` lists its moves.
+Confirmations by other members shorten a suspicion; final probes over every path end it.
+`mark_dead` is the one place where a living member dies, and reports each death once.
 """
 
 from hyperscale.errors import InvariantError
@@ -11,7 +11,7 @@ from hyperscale.membership.events import DrainSocket, MemberDied, MemberState
 from hyperscale.membership.formulas import (
     UNCONFIRMED_S,
     confirmations_wanted,
-    greeting_within_s,
+    contact_within_s,
     verify_chance,
 )
 from hyperscale.membership.member_table import MemberRecord
@@ -21,8 +21,8 @@ from hyperscale.membership.suspicion import Suspicion
 from hyperscale.membership.timers import TimerKind
 
 _DRAIN_S = 0.1
-_AWAY_S = 3.0
-"""Whoever stood still for this long has missed news that nobody tells any more."""
+_MISSED_UPDATES_S = 3.0
+"""After a stall this long the other members no longer gossip updates this node has missed."""
 
 _STATE_OF = {
     ClaimedState.SILENT: MemberState.DEAD,
@@ -30,59 +30,76 @@ _STATE_OF = {
     ClaimedState.LEFT: MemberState.LEFT,
 }
 
+TRANSITIONS: dict[MemberState, frozenset[MemberState]] = {
+    # A new incarnation makes any member that is not living unconfirmed again.
+    MemberState.UNCONFIRMED: frozenset({MemberState.UNCONFIRMED, MemberState.ALIVE}),
+    MemberState.ALIVE: frozenset({MemberState.SUSPECT, MemberState.DEAD, MemberState.LEFT}),
+    MemberState.SUSPECT: frozenset({MemberState.ALIVE, MemberState.DEAD, MemberState.LEFT}),
+    MemberState.DEAD: frozenset({MemberState.UNCONFIRMED, MemberState.ALIVE, MemberState.LEFT}),
+    MemberState.LEFT: frozenset({MemberState.UNCONFIRMED, MemberState.DEAD}),
+}
+
 
 class MemberLifecycle:
-    """What this node thinks of the others."""
+    """Confirms, suspects, buries and forgets members."""
 
-    def __init__(self, station: MembershipContext, prober: Prober) -> None:
-        self._station = station
+    def __init__(self, context: MembershipContext, prober: Prober) -> None:
+        self._context = context
         self._prober = prober
-        self._roster = station.roster
+        self._table = context.table
         self._at_address: dict[str, str] = {}
         self.suspects: dict[str, MemberRecord] = {}
         self.ring_changed = False
+        """True if the ring changed since the sessions were last chosen."""
 
-    # Confirming.
+    def _move(self, peer: MemberRecord, state: MemberState) -> None:
+        """Change the state of a member."""
+        if state not in TRANSITIONS[peer.state]:
+            raise InvariantError(f"member {peer.node}: {peer.state} -> {state}")
+        peer.state, peer.since_s = state, self._context.now_s
+
+    # Unconfirmed and alive.
 
     def await_confirmation(self, peer: MemberRecord) -> None:
-        """A peer is spoken of, or starts a new life: never judged before it answers."""
-        station = self._station
-        peer.state, peer.since_s, peer.greetings = MemberState.UNCONFIRMED, station.now_s, 0
-        within_s = greeting_within_s(len(self._roster))
-        station.set(TimerKind.GREET, peer.node, within_s * station.rng.random())
-        station.set(TimerKind.FORGET, peer.node, UNCONFIRMED_S.get(peer.role, 180.0))
+        """Make a new member, or a new incarnation, unconfirmed until it answers."""
+        context = self._context
+        self._move(peer, MemberState.UNCONFIRMED)
+        peer.contact.attempts = 0
+        within_s = contact_within_s(len(self._table))
+        context.set_timer(TimerKind.CONTACT, peer.node, within_s * context.rng.random())
+        context.set_timer(TimerKind.FORGET, peer.node, UNCONFIRMED_S.get(peer.role, 180.0))
 
-    def answered(self, peer: MemberRecord) -> None:
-        """A two-way exchange with this life of a peer: it is a member, and not suspect here."""
+    def confirm(self, peer: MemberRecord) -> None:
+        """Record a two-way exchange: an unconfirmed member is alive, a suspect is cleared."""
         if peer.state is MemberState.UNCONFIRMED:
-            peer.state, peer.since_s = MemberState.ALIVE, self._station.now_s
-            self._station.deadlines.cancel(TimerKind.GREET, peer.node)
-            self._station.deadlines.cancel(TimerKind.FORGET, peer.node)
+            self._move(peer, MemberState.ALIVE)
+            self._context.timers.cancel(TimerKind.CONTACT, peer.node)
+            self._context.timers.cancel(TimerKind.FORGET, peer.node)
             self._enter(peer)
-            self._station.log("member.confirmed", peer)
-            self._station.change(peer, MemberState.UNCONFIRMED)
+            self._context.log("member.confirmed", peer)
+            self._context.report_change(peer, MemberState.UNCONFIRMED)
         elif peer.state is MemberState.SUSPECT:
             self.clear(peer)
 
-    def returned(self, peer: MemberRecord) -> None:
-        """A member that was silent has spoken up."""
+    def revive(self, peer: MemberRecord) -> None:
+        """Make a dead member alive again: it has refuted its death."""
         before = peer.state
-        peer.state, peer.since_s = MemberState.ALIVE, self._station.now_s
-        self._station.deadlines.cancel(TimerKind.FORGET, peer.node)
+        self._move(peer, MemberState.ALIVE)
+        self._context.timers.cancel(TimerKind.FORGET, peer.node)
         self._enter(peer)
-        self._station.log("member.returned", peer)
-        self._station.change(peer, before)
+        self._context.log("member.returned", peer)
+        self._context.report_change(peer, before)
 
     def _enter(self, peer: MemberRecord) -> None:
-        self._roster.enter(peer)
+        self._table.enter(peer)
         self.ring_changed = True
-        self._occupy(peer)
-        if len(self._station.gossip):
-            self._station.start_gossip()
+        self._occupy_address(peer)
+        if len(self._context.gossip):
+            self._context.start_gossip()
 
-    def _occupy(self, peer: MemberRecord) -> None:
-        """One address, one process: an older one that was there is gone."""
-        other = self._roster.get(self._at_address.get(peer.address, ""))
+    def _occupy_address(self, peer: MemberRecord) -> None:
+        """Register the address of a member. An older process at the same address has ended."""
+        other = self._table.get(self._at_address.get(peer.address, ""))
         if (
             other is not None
             and other is not peer
@@ -92,136 +109,131 @@ class MemberLifecycle:
             self.mark_dead(other, ClaimedState.REFUSED, is_from_gossip=False)
         self._at_address[peer.address] = peer.node
 
-    def _vacate(self, peer: MemberRecord) -> None:
+    def _vacate_address(self, peer: MemberRecord) -> None:
         if self._at_address.get(peer.address) == peer.node:
             del self._at_address[peer.address]
 
     def relocate(self, peer: MemberRecord, address: str, stream_port: int) -> None:
-        """A known node is reached elsewhere."""
+        """Change the address of a member."""
         if (address, stream_port) == (peer.address, peer.stream_port):
             return
-        self._station.log("member.moved", peer, f"{peer.address} -> {address}")
-        self._vacate(peer)
+        self._context.log("member.moved", peer, f"{peer.address} -> {address}")
+        self._vacate_address(peer)
         peer.address, peer.stream_port = address, stream_port
         if peer.is_living:
-            self._occupy(peer)
+            self._occupy_address(peer)
             self.ring_changed = True
-            self._station.change(peer, peer.state)
+            self._context.report_change(peer, peer.state)
 
-    # Suspecting.
+    # Suspect.
 
     def suspect(self, peer: MemberRecord, by: str) -> None:
-        """Counts `by` as a witness that `peer` is silent."""
-        station, config = self._station, self._station.config
-        multiplier = station.awareness.multiplier
+        """Suspect a living member, or count `by` as a witness of the suspicion."""
+        context, config = self._context, self._context.config
+        multiplier = context.awareness.multiplier
         suspicion = peer.suspicion
         if suspicion is not None:
             if suspicion.confirm(by, multiplier):
-                station.tell_others(peer.news(ClaimedState.SUSPECT, by))
-                self._await_verdict(peer.node, suspicion)
+                context.broadcast(peer.update(ClaimedState.SUSPECT, by))
+                self._schedule_verdict(peer.node, suspicion)
             return
-        # Whoever is suspected itself cannot be waited for as a witness.
-        members = len(self._roster) - len(self.suspects)
+        # Suspects cannot confirm, so they do not count.
+        members = len(self._table) - len(self.suspects)
         wanted = confirmations_wanted(members, config.confirmations)
         suspicion = Suspicion(
             by,
-            now_s=station.now_s,
+            now_s=context.now_s,
             min_s=config.suspicion_min_s,
-            max_s=config.suspicion_max_s - config.last_look_s,
+            max_s=config.suspicion_max_s - config.final_probe_s,
             wanted=wanted,
             multiplier=multiplier,
         )
-        peer.suspicion, peer.state, peer.claim = (
-            suspicion,
-            MemberState.SUSPECT,
-            ClaimedState.SUSPECT,
-        )
-        peer.since_s = station.now_s
+        self._move(peer, MemberState.SUSPECT)
+        peer.suspicion, peer.claim = suspicion, ClaimedState.SUSPECT
         self.suspects[peer.node] = peer
         self.ring_changed = True
-        self._await_verdict(peer.node, suspicion)
-        station.log("member.suspected", peer, f"by {by}")
-        station.tell_others(peer.news(ClaimedState.SUSPECT, by))
-        station.change(peer, MemberState.ALIVE)
-        if by == station.node:
-            self._prober.tell(peer)
-        elif station.rng.random() < verify_chance(members, wanted):
+        self._schedule_verdict(peer.node, suspicion)
+        context.log("member.suspected", peer, f"by {by}")
+        context.broadcast(peer.update(ClaimedState.SUSPECT, by))
+        context.report_change(peer, MemberState.ALIVE)
+        if by == context.local.node:
+            self._prober.notify(peer)
+        elif context.rng.random() < verify_chance(members, wanted):
             self._prober.probe(peer)
 
-    def condemn(self, peer: MemberRecord, by: str) -> None:
-        """Another member found it silent to the end: the strongest suspicion, and no more."""
+    def suspect_strongly(self, peer: MemberRecord, by: str) -> None:
+        """Suspect a member that `by` found dead: the shortest suspicion, but no verdict."""
         self.suspect(peer, by)
         if peer.suspicion is not None:
-            peer.suspicion.condemn()
-            self._await_verdict(peer.node, peer.suspicion)
+            peer.suspicion.shorten()
+            self._schedule_verdict(peer.node, peer.suspicion)
 
-    def _await_verdict(self, node: str, suspicion: Suspicion) -> None:
+    def _schedule_verdict(self, node: str, suspicion: Suspicion) -> None:
         # A deadline in the past would look as if this node had slept through it.
-        if not suspicion.looks:
-            at_s = max(suspicion.deadline_s, self._station.now_s)
-            self._station.deadlines.set(TimerKind.SUSPICION, node, at_s)
+        if not suspicion.final_probes:
+            at_s = max(suspicion.deadline_s, self._context.now_s)
+            self._context.timers.set(TimerKind.SUSPICION, node, at_s)
 
     def clear(self, peer: MemberRecord) -> None:
-        """A suspicion is over, and its subject alive."""
+        """End a suspicion: the member is alive."""
         self._end_suspicion(peer)
-        peer.state, peer.claim, peer.since_s = (
-            MemberState.ALIVE,
-            ClaimedState.ALIVE,
-            self._station.now_s,
-        )
+        self._move(peer, MemberState.ALIVE)
+        peer.claim = ClaimedState.ALIVE
         self.ring_changed = True
-        self._station.log("suspicion.cleared", peer)
-        self._station.change(peer, MemberState.SUSPECT)
+        self._context.log("suspicion.cleared", peer)
+        self._context.report_change(peer, MemberState.SUSPECT)
 
     def _end_suspicion(self, peer: MemberRecord) -> None:
         peer.suspicion = None
         self.suspects.pop(peer.node, None)
-        self._station.deadlines.cancel(TimerKind.SUSPICION, peer.node)
-        self._station.deadlines.cancel(TimerKind.LOOK, peer.node)
+        self._context.timers.cancel(TimerKind.SUSPICION, peer.node)
+        self._context.timers.cancel(TimerKind.FINAL_PROBE, peer.node)
 
-    def look(self, node: str) -> None:
-        """The last look: before this node condemns, it asks for itself, several times over."""
-        peer = self._roster.peers[node]
-        suspicion, config = peer.suspicion, self._station.config
+    def probe_finally(self, node: str) -> None:
+        """Send the next final probe of a suspect, or mark it dead after the last one."""
+        peer = self._table.peers[node]
+        suspicion, config = peer.suspicion, self._context.config
         if suspicion is None:
-            raise InvariantError(f"a last look at {node}, which is not suspected")
-        if suspicion.looks == config.last_look_pings:
+            raise InvariantError(f"final probe of member {node}, which is not suspected")
+        if suspicion.final_probes == config.final_probe_pings:
             self.mark_dead(peer, ClaimedState.SILENT, is_from_gossip=False)
             return
-        suspicion.looks += 1
-        self._prober.look(peer, suspicion.looks)
-        self._station.set(TimerKind.LOOK, node, config.last_look_s / config.last_look_pings)
+        suspicion.final_probes += 1
+        self._prober.probe_finally(peer, suspicion.final_probes)
+        every_s = config.final_probe_s / config.final_probe_pings
+        self._context.set_timer(TimerKind.FINAL_PROBE, node, every_s)
 
-    def stalled(self, late_s: float) -> None:
-        """This node stood still: what it did not hear in that time is held against nobody."""
-        station = self._station
-        station.awareness.stalled(late_s)
-        station.log_own("node.stalled", f"{late_s:.3f} s")
-        not_before_s = station.now_s + _DRAIN_S
-        station.deadlines.shift(TimerKind.PROBE, late_s, not_before_s=not_before_s)
-        most_s = station.config.stall_extension_max_s
+    def extend_for_stall(self, late_s: float) -> None:
+        """Delay probes and suspicions by a stall of this node, in which it heard nothing."""
+        context = self._context
+        context.awareness.stalled(late_s)
+        context.log_local("node.stalled", f"{late_s:.3f} s")
+        not_before_s = context.now_s + _DRAIN_S
+        context.timers.shift(TimerKind.PROBE, late_s, not_before_s=not_before_s)
+        most_s = context.config.stall_extension_max_s
         for peer in self.suspects.values():
             suspicion = peer.suspicion
             if suspicion is None or suspicion.extended_s >= most_s:
                 continue
             suspicion.extend(late_s, most_s=most_s)
-            for timer in (TimerKind.SUSPICION, TimerKind.LOOK):
-                at_s = station.deadlines.at_s(timer, peer.node)
+            for kind in (TimerKind.SUSPICION, TimerKind.FINAL_PROBE):
+                at_s = context.timers.at_s(kind, peer.node)
                 if at_s is not None:
-                    station.deadlines.set(timer, peer.node, max(at_s + late_s, not_before_s))
-        if late_s > _AWAY_S:
-            station.catch_up()
-        station.effects.append(DrainSocket(late_s))
+                    context.timers.set(kind, peer.node, max(at_s + late_s, not_before_s))
+        if late_s > _MISSED_UPDATES_S:
+            context.catch_up()
+        context.effects.append(DrainSocket(late_s))
 
-    # Dying.
+    # Dead and left.
 
-    def refused(self, peer: MemberRecord) -> None:
-        """Its process is gone for certain."""
+    def mark_refused(self, peer: MemberRecord) -> None:
+        """Mark a member dead whose process has certainly ended."""
         if peer.is_living:
             self.mark_dead(peer, ClaimedState.REFUSED, is_from_gossip=False)
         elif peer.state is MemberState.DEAD and peer.claim is ClaimedState.SILENT:
             self.mark_final(peer, ClaimedState.REFUSED)
-            self._station.tell_others(peer.news(ClaimedState.REFUSED, self._station.node))
+            local = self._context.local.node
+            self._context.broadcast(peer.update(ClaimedState.REFUSED, local))
 
     def mark_dead(
         self,
@@ -231,60 +243,65 @@ class MemberLifecycle:
         is_from_gossip: bool,
         is_replaced: bool = False,
     ) -> None:
-        """The one place where a living member stops being one."""
+        """Make a living member dead or left. With `is_replaced` its new incarnation is known."""
+        context, before = self._context, peer.state
         if not peer.is_living:
-            raise InvariantError(f"{peer.node} is {peer.state} and cannot die")
-        station, before = self._station, peer.state
+            raise InvariantError(f"member {peer.node} is {before} and cannot die")
         self._end_suspicion(peer)
         self._prober.drop(peer)
-        self._roster.exit(peer)
-        self._vacate(peer)
-        peer.state, peer.claim, peer.since_s = _STATE_OF[claim], claim, station.now_s
+        self._table.exit(peer)
+        self._vacate_address(peer)
+        self._move(peer, _STATE_OF[claim])
+        peer.claim = claim
         self.ring_changed = True
         self._bury(peer)
         what = "member.left" if claim is ClaimedState.LEFT else "member.died"
-        informed = "gossip" if is_from_gossip else "own evidence"
-        station.log(what, peer, f"{claim.name.lower()}, {informed}")
-        if not is_replaced:  # else the new life is the news
-            station.tell_others(peer.news(claim, station.node))
+        source = "gossip" if is_from_gossip else "own evidence"
+        context.log(what, peer, f"{claim.name.lower()}, {source}")
+        if not is_replaced:  # else the update about the new incarnation outranks this one
+            context.broadcast(peer.update(claim, context.local.node))
         if claim is not ClaimedState.LEFT:
-            station.effects.append(MemberDied(peer.member(), claim, is_from_gossip))
-        station.change(peer, before)
+            context.effects.append(MemberDied(peer.member(), claim, is_from_gossip))
+        context.report_change(peer, before)
 
     def mark_final(self, peer: MemberRecord, claim: ClaimedState) -> None:
-        """A dead member turns out to be gone for good."""
+        """Record that the incarnation of a dead or left member has certainly ended."""
         before = peer.state
-        peer.claim, peer.state = claim, _STATE_OF[claim]
+        peer.claim = claim
+        if _STATE_OF[claim] is not before:
+            self._move(peer, _STATE_OF[claim])
         self._bury(peer)
         if peer.state is not before:
-            self._station.change(peer, before)
+            self._context.report_change(peer, before)
 
     def _bury(self, peer: MemberRecord) -> None:
-        """Remembers the dead: to ask again, and not to believe old news of them."""
-        station, roster, config = self._station, self._roster, self._station.config
-        roster.silent.pop(peer.node, None)
-        roster.gone.pop(peer.node, None)
-        station.set(TimerKind.FORGET, peer.node, config.tombstone_s)
+        """Keep a tombstone, so that old updates are not believed, and schedule re-probes."""
+        context, table, config = self._context, self._table, self._context.config
+        table.silent.pop(peer.node, None)
+        table.refused.pop(peer.node, None)
+        context.set_timer(TimerKind.FORGET, peer.node, config.tombstone_s)
         if peer.claim is ClaimedState.SILENT:
-            if not roster.silent:
-                station.set(TimerKind.DEAD_ROUND, None, config.reprobe_silent_s)
-                station.set(TimerKind.DEAD_SYNC_ROUND, None, config.sync_dead_s)
-            roster.silent[peer.node] = None
+            if not table.silent:
+                context.set_timer(TimerKind.SILENT_ROUND, None, config.reprobe_silent_s)
+                context.set_timer(TimerKind.SILENT_PUSH_PULL_ROUND, None, config.push_pull_silent_s)
+            table.silent[peer.node] = None
         elif peer.claim is ClaimedState.REFUSED:
-            if not roster.gone:
-                station.set(TimerKind.GONE_ROUND, None, config.reprobe_gone_s)
-            roster.gone[peer.node] = None
+            if not table.refused:
+                context.set_timer(TimerKind.REFUSED_ROUND, None, config.reprobe_refused_s)
+            table.refused[peer.node] = None
 
     # Forgetting.
 
     def forget_due(self, node: str) -> None:
-        peer = self._roster.get(node)
+        """Remove a member that stayed unconfirmed, or whose tombstone has expired."""
+        peer = self._table.get(node)
         if peer is not None and not peer.is_living:
             unconfirmed = peer.state is MemberState.UNCONFIRMED
             self.forget(peer, "unconfirmed.removed" if unconfirmed else "tombstone.removed")
 
     def forget(self, peer: MemberRecord, what: str) -> None:
-        self._roster.remove(peer)
-        self._station.deadlines.cancel(TimerKind.GREET, peer.node)
-        self._station.deadlines.cancel(TimerKind.FORGET, peer.node)
-        self._station.log(what, peer)
+        """Remove a member from the table; `what` goes to the audit log."""
+        self._table.remove(peer)
+        self._context.timers.cancel(TimerKind.CONTACT, peer.node)
+        self._context.timers.cancel(TimerKind.FORGET, peer.node)
+        self._context.log(what, peer)

@@ -1,8 +1,8 @@
 """The table of members, and which claim about a node outranks which.
 
-Besides the table it keeps the orders the core walks: the living (to choose at random), the
-shuffled round of probe targets, and the ring by which members watch their successors. It
-decides nothing about anyone's health.
+Besides the rows, the table keeps three orders of the living members: a list (for random choice),
+the shuffled round of probe targets, and the ring on which members watch their successors. It
+decides nothing about the state of a member.
 """
 
 import zlib
@@ -16,53 +16,68 @@ from hyperscale.wire.roles import MAY_CONNECT, NODES, Role
 
 
 def stream_address(address: str, stream_port: int) -> str:
-    """Where a node takes streams: at its own address, unless on a port of their own."""
+    """Return where a node accepts streams: its address, with another port if it has one."""
     return f"{address.rpartition(':')[0]}:{stream_port}" if stream_port else address
 
 
+class ContactHistory:
+    """When this node last had to do with a member that may not answer. None: never yet."""
+
+    __slots__ = ("attempts", "notified_s", "push_pull_s", "rtt_s")
+
+    def __init__(self) -> None:
+        self.rtt_s: float | None = None
+        self.push_pull_s: float | None = None  # when this node last started a push-pull with it
+        self.notified_s: float | None = None  # when this node last pinged it out of turn
+        self.attempts = 0  # pings since it is unconfirmed
+
+    def notified_within(self, within_s: float, *, now_s: float) -> bool:
+        """Return True if the member was notified less than `within_s` ago."""
+        return self.notified_s is not None and now_s - self.notified_s < within_s
+
+
 class MemberRecord:
-    """What this node knows of another. Written by the core only."""
+    """What this node knows about another member. `lifecycle` is the only writer of `state`."""
 
     __slots__ = (
         "address",
         "claim",
-        "greetings",
-        "heard_s",
+        "contact",
         "incarnation",
         "metadata",
         "metadata_version",
         "node",
-        "place",
         "refutation",
+        "ring_position",
         "role",
-        "rtt_s",
         "since_s",
         "state",
         "stream_port",
         "suspicion",
-        "synced_s",
-        "told_s",
     )
 
-    def __init__(self, news: MemberUpdate, now_s: float) -> None:
-        self.node = news.node
-        self.incarnation = news.incarnation
-        self.refutation = news.refutation
+    def __init__(self, update: MemberUpdate, now_s: float) -> None:
+        self.node = update.node
+        self.incarnation = update.incarnation
+        self.refutation = update.refutation
         self.claim = ClaimedState.ALIVE
-        self.role = news.role
-        self.address = news.address
-        self.stream_port = news.stream_port
+        self.role = update.role
+        self.address = update.address
+        self.stream_port = update.stream_port
         self.state = MemberState.UNCONFIRMED
         self.since_s = now_s
-        self.heard_s = float("-inf")
-        self.synced_s = float("-inf")
-        self.told_s = float("-inf")
-        self.rtt_s: float | None = None
         self.metadata = b""
         self.metadata_version = 0
         self.suspicion: Suspicion | None = None
-        self.greetings = 0
-        self.place = ring_position(news.node)
+        self.contact = ContactHistory()
+        self.ring_position = ring_position(update.node)
+
+    def restart(self, update: MemberUpdate) -> None:
+        """Take over a later incarnation of the node."""
+        self.incarnation, self.refutation = update.incarnation, update.refutation
+        self.claim, self.role = ClaimedState.ALIVE, update.role
+        self.metadata, self.metadata_version = b"", 0
+        self.contact.rtt_s = None
 
     @property
     def is_living(self) -> bool:
@@ -82,13 +97,13 @@ class MemberRecord:
             stream_address=self.stream_address,
             state=self.state,
             since_s=self.since_s,
-            rtt_s=self.rtt_s,
+            rtt_s=self.contact.rtt_s,
             metadata=self.metadata,
             metadata_version=self.metadata_version,
         )
 
-    def news(self, claim: ClaimedState, by: str = "") -> MemberUpdate:
-        """A claim about this peer, as it travels. Only the living need an address."""
+    def update(self, claim: ClaimedState, by: str = "") -> MemberUpdate:
+        """Return a claim about this member. Only a claim that it is alive needs its address."""
         if claim is ClaimedState.ALIVE:
             return MemberUpdate(
                 node=self.node,
@@ -103,43 +118,43 @@ class MemberRecord:
 
 
 def ring_position(node: str) -> tuple[int, str]:
-    """Where a node stands on the ring: the same on every member, spread evenly."""
+    """Return the position of a node on the ring: the same on every member, spread evenly."""
     return zlib.crc32(node.encode()), node
 
 
-def outranks(news: MemberUpdate, peer: MemberRecord) -> bool:
-    """Whether `news` is newer than what is known of `peer`.
+def outranks(update: MemberUpdate, peer: MemberRecord) -> bool:
+    """Return True if `update` is newer than what the table says about `peer`.
 
-    A later life outranks an earlier one. Within a life what is final stands; else the later
-    refutation counts, and within the same one the graver claim.
+    A later incarnation outranks an earlier one. Within an incarnation a final state stays;
+    otherwise the later refutation wins, and within one refutation the graver claim.
     """
-    if news.incarnation != peer.incarnation:
-        return news.incarnation > peer.incarnation
+    if update.incarnation != peer.incarnation:
+        return update.incarnation > peer.incarnation
     if peer.claim in FINAL_STATES:
         return False
-    if news.claim in FINAL_STATES:
+    if update.claim in FINAL_STATES:
         return True
-    if news.refutation != peer.refutation:
-        return news.refutation > peer.refutation
-    return news.claim > peer.claim
+    if update.refutation != peer.refutation:
+        return update.refutation > peer.refutation
+    return update.claim > peer.claim
 
 
 class MemberTable:
-    """All peers, and the living among them in three orders."""
+    """All members but this node, and the living among them in three orders."""
 
-    def __init__(self, own: str, rng: Random) -> None:
-        self._own = ring_position(own)
+    def __init__(self, local: str, rng: Random) -> None:
+        self._local = ring_position(local)
         self._rng = rng
         self.peers: dict[str, MemberRecord] = {}
         self._living: list[MemberRecord] = []
         self._index: dict[str, int] = {}
         self._round: list[str] = []
         self._ring: list[tuple[int, str]] = []
-        self.silent: dict[str, None] = {}  # dead, may be back
-        self.gone: dict[str, None] = {}  # dead, process known to be gone
+        self.silent: dict[str, None] = {}  # dead, but may be behind a partition
+        self.refused: dict[str, None] = {}  # dead, their process has certainly ended
 
     def __len__(self) -> int:
-        """How many members there are, this node included."""
+        """Return the number of living members, this node included."""
         return len(self._living) + 1
 
     @property
@@ -155,22 +170,22 @@ class MemberTable:
     def remove(self, peer: MemberRecord) -> None:
         del self.peers[peer.node]
         self.silent.pop(peer.node, None)
-        self.gone.pop(peer.node, None)
+        self.refused.pop(peer.node, None)
 
     def enter(self, peer: MemberRecord) -> None:
-        """A peer is among the living from here on."""
+        """Add a member to the living."""
         if peer.node in self._index:
             return
         self._index[peer.node] = len(self._living)
         self._living.append(peer)
-        insort(self._ring, peer.place)
-        # At a random place of this round: who always came last could be missed for two rounds.
+        insort(self._ring, peer.ring_position)
+        # At a random place of this round: a member at the end could be missed for two rounds.
         self._round.insert(self._rng.randrange(len(self._round) + 1), peer.node)
         self.silent.pop(peer.node, None)
-        self.gone.pop(peer.node, None)
+        self.refused.pop(peer.node, None)
 
     def exit(self, peer: MemberRecord) -> None:
-        """A peer is no longer among the living."""
+        """Remove a member from the living."""
         at = self._index.pop(peer.node, None)
         if at is None:
             return
@@ -178,10 +193,10 @@ class MemberTable:
         if last is not peer:
             self._living[at] = last
             self._index[last.node] = at
-        del self._ring[bisect_right(self._ring, peer.place) - 1]
+        del self._ring[bisect_right(self._ring, peer.ring_position) - 1]
 
     def next_target(self) -> MemberRecord | None:
-        """The next of the round; every living peer comes once, then the round is shuffled anew."""
+        """Return the next probe target: every living member once per round, in random order."""
         while self._living:
             if not self._round:
                 self._round = [peer.node for peer in self._living]
@@ -192,7 +207,7 @@ class MemberTable:
         return None
 
     def sample(self, count: int, *, but: str = "", healthy: bool = False) -> list[MemberRecord]:
-        """Up to `count` living peers at random, `but` that one, only unsuspected if `healthy`."""
+        """Return up to `count` random living members, except `but` and, if `healthy`, suspects."""
         living = self._living
         if len(living) <= 2 * count + 2:
             pool = [
@@ -215,11 +230,11 @@ class MemberTable:
         return list(chosen.values())
 
     def successors(self, count: int, most: int) -> list[MemberRecord]:
-        """Who this node watches: its next `count` unsuspected successors on the ring, and the
-        suspects before them: a row of silent nodes is uncovered one after another."""
+        """Return the next `count` unsuspected successors of this node on the ring, and the
+        suspects between them: a row of silent nodes is uncovered one after another."""
         ring = self._ring
         found: list[MemberRecord] = []
-        at = bisect_right(ring, self._own)
+        at = bisect_right(ring, self._local)
         for step in range(min(len(ring), most)):
             peer = self.peers[ring[(at + step) % len(ring)][1]]
             found.append(peer)
@@ -229,13 +244,13 @@ class MemberTable:
                     break
         return found
 
-    def stream_duties(self, count: int, own_role: Role) -> list[MemberRecord]:
-        """Whose process this node watches over a stream: every node is watched by the `count`
-        members before it on the ring that may connect to its role."""
-        open_roles = dict.fromkeys(NODES & MAY_CONNECT[own_role], count)
+    def session_targets(self, count: int, local_role: Role) -> list[MemberRecord]:
+        """Return the members this node keeps a session with: every node is watched by the
+        `count` members before it on the ring that may connect to its role."""
+        open_roles = dict.fromkeys(NODES & MAY_CONNECT[local_role], count)
         found: list[MemberRecord] = []
         ring = self._ring
-        at = bisect_right(ring, self._own)
+        at = bisect_right(ring, self._local)
         for step in range(len(ring)):
             peer = self.peers[ring[(at + step) % len(ring)][1]]
             if peer.role in open_roles:

@@ -1,12 +1,12 @@
-"""What members say to each other: datagrams, and the exchange of whole views over a stream.
+"""The messages of membership: SWIM's datagrams, and the push-pull of member tables over a stream.
 
-Who sent a datagram (node id, incarnation) and for which cluster and environment is on its sealed
-envelope (`wire.sealing`), so no datagram repeats it. Field names are short on the wire: a
-datagram carries as much news as fits.
+The sealed envelope of a datagram (`wire.sealing`) names its sender (node id, incarnation), the
+cluster and the environment, so datagrams do not repeat them. Field names are short on the wire:
+a datagram carries as many updates as fit.
 
-Two numbers order what is said about a node. Its *incarnation* is one life of its process: wall
-clock milliseconds at its start, so a restarted node outranks its past. Its *refutation* counts
-how often it has contradicted a suspicion within that life.
+Two numbers order the updates about a node. Its *incarnation* is one life of its process: the wall
+clock in milliseconds at the start, so a restarted node outranks its past. Its *refutation* counts
+the suspicions the node has refuted within that life.
 """
 
 from enum import IntEnum
@@ -17,40 +17,41 @@ from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import Role
 
 METADATA_BYTES_MAX = 512
-"""Metadata rides on acks, beside news; what is larger goes over streams."""
+"""Metadata travels on acks, beside updates; anything larger needs a stream."""
 
 
 class ClaimedState(IntEnum):
-    """What is said about a node. Within one (incarnation, refutation) the higher number wins."""
+    """The state an update claims a node is in. Within one (incarnation, refutation) the higher
+    number wins."""
 
     ALIVE = 0
     SUSPECT = 1
-    SILENT = 2  # dead: nobody hears from it; it can still refute
-    REFUSED = 3  # dead: its process is gone for certain; only a new incarnation is alive
-    LEFT = 4  # it said goodbye
+    SILENT = 2  # dead: no member hears from it; it can still refute
+    REFUSED = 3  # dead: its process has certainly ended; only a new incarnation is alive
+    LEFT = 4  # it announced that it leaves
 
 
 FINAL_STATES = frozenset({ClaimedState.REFUSED, ClaimedState.LEFT})
-"""They end an incarnation: no refutation of the same life outranks them."""
+"""These end an incarnation: no refutation within the same incarnation outranks them."""
 
 
 @nested
 class MemberUpdate(Struct, frozen=True, omit_defaults=True, gc=False):
-    """One claim about one node."""
+    """One claim about one node, as it is gossiped."""
 
     node: str = field(name="n")
     incarnation: int = field(name="i")
     claim: ClaimedState = field(name="c")
     refutation: int = field(name="r", default=0)
-    by: str = field(name="b", default="")  # who suspects it
+    by: str = field(name="b", default="")  # the member that suspects the node
     role: Role = field(name="o", default=Role.WORKER)
     address: str = field(name="a", default="")
-    stream_port: int = field(name="p", default=0)  # 0: the same as the datagrams'
+    stream_port: int = field(name="p", default=0)  # 0: the port of the datagrams
 
 
 @nested
 class Sender(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a member says about itself with every datagram."""
+    """What a member says about itself in every datagram."""
 
     address: str = field(name="a")
     role: Role = field(name="o", default=Role.WORKER)
@@ -60,64 +61,64 @@ class Sender(Struct, frozen=True, omit_defaults=True, gc=False):
 
 @message(kind=100, priority=MessagePriority.CRITICAL, size=SizeClass.DATAGRAM)
 class Ping(Struct, frozen=True, omit_defaults=True):
-    """Are you there? `target` is whom the sender expects at this address."""
+    """Ask for an `Ack`. `target` is the node the sender expects at this address."""
 
     sender: Sender = field(name="s")
     sequence: int = field(name="q")
     target: str = field(name="t", default="")
     metadata_seen: int = field(name="m", default=0)
-    news: tuple[MemberUpdate, ...] = field(name="g", default=())
+    updates: tuple[MemberUpdate, ...] = field(name="g", default=())
 
 
 @message(kind=101, priority=MessagePriority.CRITICAL, size=SizeClass.DATAGRAM)
 class Ack(Struct, frozen=True, omit_defaults=True):
-    """Yes. Metadata only if it is newer than what the asker has seen."""
+    """Answer a `Ping`, with metadata if it is newer than `metadata_seen` of the ping."""
 
     sender: Sender = field(name="s")
     sequence: int = field(name="q")
     metadata_version: int = field(name="v", default=0)
     metadata: bytes = field(name="m", default=b"")
-    news: tuple[MemberUpdate, ...] = field(name="g", default=())
+    updates: tuple[MemberUpdate, ...] = field(name="g", default=())
 
 
 @message(kind=102, priority=MessagePriority.CRITICAL, size=SizeClass.DATAGRAM)
 class PingRequest(Struct, frozen=True, omit_defaults=True):
-    """Please ping `target` for me; say so also if it does not answer."""
+    """Ask a relay to ping `target`. The relay answers with `IndirectAck` or `Nack`."""
 
     sender: Sender = field(name="s")
     sequence: int = field(name="q")
     target: str = field(name="t")
     target_address: str = field(name="x")
-    news: tuple[MemberUpdate, ...] = field(name="g", default=())
+    updates: tuple[MemberUpdate, ...] = field(name="g", default=())
 
 
 @message(kind=103, priority=MessagePriority.CRITICAL, size=SizeClass.DATAGRAM)
 class IndirectAck(Struct, frozen=True, omit_defaults=True):
-    """The relay's answer: the target is there, in this life, with this refutation."""
+    """Answer a `PingRequest`: the target acked in this incarnation, with this refutation."""
 
     sender: Sender = field(name="s")
     sequence: int = field(name="q")
     target: str = field(name="t")
     incarnation: int = field(name="i")
     refutation: int = field(name="r", default=0)
-    news: tuple[MemberUpdate, ...] = field(name="g", default=())
+    updates: tuple[MemberUpdate, ...] = field(name="g", default=())
 
 
 @message(kind=104, priority=MessagePriority.CRITICAL, size=SizeClass.DATAGRAM)
 class Nack(Struct, frozen=True, omit_defaults=True):
-    """The relay's answer: I am here and heard you, the target has not answered me."""
+    """Answer a `PingRequest`: the relay received it, but the target has not acked."""
 
     sender: Sender = field(name="s")
     sequence: int = field(name="q")
-    news: tuple[MemberUpdate, ...] = field(name="g", default=())
+    updates: tuple[MemberUpdate, ...] = field(name="g", default=())
 
 
 @message(kind=105, priority=MessagePriority.CRITICAL, size=SizeClass.DATAGRAM)
 class Gossip(Struct, frozen=True, omit_defaults=True):
-    """Nothing but news."""
+    """Carry updates and nothing else."""
 
     sender: Sender = field(name="s")
-    news: tuple[MemberUpdate, ...] = field(name="g", default=())
+    updates: tuple[MemberUpdate, ...] = field(name="g", default=())
 
 
 Datagram = Ping | Ack | PingRequest | IndirectAck | Nack | Gossip
@@ -125,17 +126,24 @@ Datagram = Ping | Ack | PingRequest | IndirectAck | Nack | Gossip
 
 @nested
 class MemberSnapshot(Struct, frozen=True, omit_defaults=True):
-    """One node as one member sees it, metadata included."""
+    """One row of a member table, with the metadata of the node."""
 
-    news: MemberUpdate = field(name="w")
+    update: MemberUpdate = field(name="w")
     metadata_version: int = field(name="v", default=0)
     metadata: bytes = field(name="m", default=b"")
 
 
 @message(kind=110, priority=MessagePriority.HIGH, size=SizeClass.LARGE)
-class View(Struct, frozen=True):
-    """Everything a member knows: the request and the answer of a push-pull over a stream."""
+class PushPull(Struct, frozen=True):
+    """Send the whole member table over a stream and ask for the receiver's."""
 
     sender: Sender
-    records: tuple[MemberSnapshot, ...] = ()
-    is_join: bool = False
+    members: tuple[MemberSnapshot, ...] = ()
+
+
+@message(kind=111, priority=MessagePriority.HIGH, size=SizeClass.LARGE)
+class PushPullReply(Struct, frozen=True):
+    """Answer a `PushPull` with the member table as it was before the request was merged."""
+
+    sender: Sender
+    members: tuple[MemberSnapshot, ...] = ()

@@ -1,4 +1,4 @@
-"""The knobs of membership, with units and bounds."""
+"""The settings of membership, with units and bounds."""
 
 from typing import Annotated
 
@@ -11,50 +11,52 @@ Count = Annotated[int, Meta(ge=0, le=64)]
 
 
 class MembershipConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Defaults hold the bounds we promise: refused 3 s, silence 15 s, a stall of 5 s kills nobody.
+    """The defaults keep these bounds: a refused process is dead after 3 s, a silent one after
+    15 s, and a stall of 5 s kills no member.
 
-    Silence is noticed after a watch period and a failed probe (2 s), suspected for 6 s with
-    witnesses and 10.5 s without, and looked at for a last 1.5 s: suspicion lasts at most 12 s.
+    Silence is noticed after one probe period and a failed probe (2 s). The suspicion lasts 6 s
+    with enough confirmations and 10.5 s without any; final probes take the last 1.5 s.
     """
 
     probe_interval_s: Seconds = 1.0
     probe_timeout_s: Seconds = 0.5
     indirect_probes: Count = 3
-    watched: Count = 2
-    """Successors on the ring each member probes every period, besides one at random: a node's
-    silence is noticed after one period, however many fall silent at once."""
+    ring_successors: Count = 2
+    """Successors on the ring that a member probes every period, besides one random member: every
+    silent node is noticed after one period, however many fall silent at once."""
 
     suspicion_min_s: Seconds = 6.0
     suspicion_max_s: Seconds = 12.0
-    """Without any witness, the last look included."""
+    """Without any confirmation, final probes included."""
     confirmations: Count = 3
-    last_look_s: Seconds = 1.5
-    last_look_pings: Annotated[int, Meta(ge=1, le=20)] = 6
+    final_probe_s: Seconds = 1.5
+    final_probe_pings: Annotated[int, Meta(ge=1, le=20)] = 6
 
     health_score_max: Count = 8
     """0 turns local health off."""
     nacks: bool = True
-    tells_suspects: bool = True
-    """Lifeguard's buddy system: who is suspected hears it with the next ping."""
+    buddy_system: bool = True
+    """Lifeguard's buddy system: a ping to a suspect carries the suspicion."""
 
     gossip_interval_s: Seconds = 0.2
     gossip_fanout: Annotated[int, Meta(ge=1, le=16)] = 3
     transmit_factor: Annotated[float, Meta(gt=0, le=10)] = 3.0
-    news_bytes_max: Annotated[int, Meta(ge=100, le=1100)] = 900
+    updates_bytes_max: Annotated[int, Meta(ge=100, le=1100)] = 900
 
     push_pull_s: Seconds = 30.0
     reprobe_silent_s: Seconds = 2.0
-    """Between pings to one dead member or another; those who fell silent may be back any time."""
-    reprobe_gone_s: Seconds = 30.0
-    """The same for those whose process is known to be gone."""
-    sync_dead_s: Seconds = 15.0
+    """Between pings to silent members, one member per ping; a partition may heal any time."""
+    reprobe_refused_s: Seconds = 30.0
+    """Between pings to members whose process has certainly ended."""
+    push_pull_silent_s: Seconds = 15.0
 
     stall_s: Seconds = 0.5
-    """A wake-up this late means this node stood still, and judges nobody for it."""
+    """A wake-up this late means that this node stalled; no member is blamed for that time."""
     stall_extension_max_s: Seconds = 30.0
 
-    greet_first_s: Seconds = 0.5
-    greet_most_s: Seconds = 10.0
+    contact_first_s: Seconds = 0.5
+    """Between pings to an unconfirmed member at first; the wait doubles up to the maximum."""
+    contact_max_s: Seconds = 10.0
     tombstone_s: Annotated[float, Meta(gt=0, le=7 * 86400)] = 86400.0
     members_max: Annotated[int, Meta(ge=1, le=100_000)] = 10_000
     leave_s: Seconds = 1.0
@@ -66,9 +68,9 @@ class MembershipConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 f"probe_interval_s={self.probe_interval_s}",
                 hint="set it near the p99 round trip between members",
             )
-        if self.suspicion_min_s + self.last_look_s > self.suspicion_max_s:
+        if self.suspicion_min_s + self.final_probe_s > self.suspicion_max_s:
             raise InputError(
-                f"suspicion_min_s={self.suspicion_min_s} and last_look_s={self.last_look_s} must "
-                f"not be above suspicion_max_s={self.suspicion_max_s} together",
+                f"suspicion_min_s={self.suspicion_min_s} plus final_probe_s={self.final_probe_s} "
+                f"must not exceed suspicion_max_s={self.suspicion_max_s}",
                 hint="a suspicion starts at the maximum and shrinks to the minimum",
             )

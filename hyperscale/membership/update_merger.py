@@ -1,7 +1,7 @@
-"""Claims about nodes: which to believe, which to contradict, which to pass on.
+"""Merging updates: which claims to believe, which to refute, which to pass on.
 
-News comes with every datagram and with every exchange of views. What outranks what is known
-(`members.outranks`) is acted on through `judge` and told further; what is said about this node
+Updates arrive with every datagram and every push-pull. An update that outranks the table
+(`member_table.outranks`) is applied through `lifecycle` and gossiped on; a claim about this node
 itself is refuted.
 """
 
@@ -9,34 +9,44 @@ from hyperscale.membership.context import MembershipContext
 from hyperscale.membership.events import IncarnationRaised, MemberState, SendDatagram
 from hyperscale.membership.lifecycle import MemberLifecycle
 from hyperscale.membership.member_table import MemberRecord, outranks
-from hyperscale.membership.messages import FINAL_STATES, ClaimedState, Gossip, MemberUpdate, Sender
+from hyperscale.membership.messages import (
+    FINAL_STATES,
+    ClaimedState,
+    Gossip,
+    MemberUpdate,
+    Sender,
+)
 from hyperscale.membership.prober import Prober
 
-_REBORN_AGAIN_S = 5.0
+_RAISE_INCARNATION_EVERY_S = 5.0
 
 
 class UpdateMerger:
-    """What is said, and what follows from it."""
+    """Applies updates to the member table."""
 
-    def __init__(self, station: MembershipContext, judge: MemberLifecycle, prober: Prober) -> None:
-        self._station = station
-        self._judge = judge
+    def __init__(
+        self, context: MembershipContext, lifecycle: MemberLifecycle, prober: Prober
+    ) -> None:
+        self._context = context
+        self._lifecycle = lifecycle
         self._prober = prober
-        self._roster = station.roster
-        self._reborn_s = float("-inf")
+        self._table = context.table
+        self._raised_s: float | None = None
 
-    def hear(self, node: str, incarnation: int, sender: Sender) -> MemberRecord | None:
-        """Something came from this life of a node: it lives, whether it hears us or not.
+    def heard_from(self, node: str, incarnation: int, sender: Sender) -> MemberRecord | None:
+        """Record that this incarnation of a node sent a datagram or a push-pull.
 
-        None for what must not count: this node itself, an earlier life, one too many."""
-        station = self._station
-        if node == station.node:
-            if incarnation > station.incarnation:
-                self._reborn(incarnation, "another process has this node's name")
+        Return its record; None if it must be ignored: this node itself, an earlier incarnation,
+        or one more member than the table takes.
+        """
+        local = self._context.local
+        if node == local.node:
+            if incarnation > local.incarnation:
+                self._raise_incarnation(incarnation, "another process uses this node's name")
             return None
-        peer = self._roster.peers.get(node)
+        peer = self._table.peers.get(node)
         if peer is None or incarnation > peer.incarnation:
-            self.take(
+            self.merge(
                 MemberUpdate(
                     node=node,
                     incarnation=incarnation,
@@ -47,158 +57,161 @@ class UpdateMerger:
                     stream_port=sender.stream_port,
                 )
             )
-            peer = self._roster.get(node)
+            peer = self._table.get(node)
             if peer is None:
                 return None
         elif incarnation < peer.incarnation:
-            self._prober.remind(peer, sender.address)
+            self._prober.notify_earlier_incarnation(peer, sender.address)
             return None
         elif sender.refutation > peer.refutation:
             self.refuted(peer, sender.refutation, sender.address, sender.stream_port)
-        peer.heard_s = station.now_s
         if peer.state is MemberState.UNCONFIRMED:
-            self._prober.tell(peer)
+            self._prober.notify(peer)
         return peer
 
-    def take(self, news: MemberUpdate) -> None:
-        """One claim about one node."""
-        if news.node == self._station.node:
-            self._take_own(news)
+    def merge(self, update: MemberUpdate) -> None:
+        """Apply one update."""
+        if update.node == self._context.local.node:
+            self._merge_local(update)
             return
-        peer = self._roster.peers.get(news.node)
+        peer = self._table.peers.get(update.node)
         if peer is None:
-            self._admit(news)
-        elif news.claim is ClaimedState.ALIVE:
-            self._take_alive(peer, news)
-        elif news.claim in FINAL_STATES:
-            self._take_final(peer, news)
+            self._add(update)
+        elif update.claim is ClaimedState.ALIVE:
+            self._merge_alive(peer, update)
+        elif update.claim in FINAL_STATES:
+            self._merge_final(peer, update)
         elif peer.claim in FINAL_STATES:
-            self._correct(peer, news)
-        elif peer.is_living and news.incarnation == peer.incarnation:
-            self._take_accusation(peer, news)
+            self._repeat_claim(peer, update)
+        elif peer.is_living and update.incarnation == peer.incarnation:
+            self._merge_suspicion(peer, update)
 
-    def _admit(self, news: MemberUpdate) -> None:
-        """Someone new is spoken of: unconfirmed until it answers."""
-        if not news.address or news.claim not in (ClaimedState.ALIVE, ClaimedState.SUSPECT):
+    def _add(self, update: MemberUpdate) -> None:
+        """Add a node this table does not have: unconfirmed until it answers."""
+        if not update.address or update.claim not in (ClaimedState.ALIVE, ClaimedState.SUSPECT):
             return
-        station = self._station
-        peer = MemberRecord(news, station.now_s)
-        if len(self._roster.peers) >= station.config.members_max:
-            station.log("member.refused", peer, "table full")
+        context = self._context
+        peer = MemberRecord(update, context.now_s)
+        if len(self._table.peers) >= context.config.members_max:
+            context.log("member.refused", peer, "table full")
             return
-        self._roster.add(peer)
-        self._judge.await_confirmation(peer)
-        station.tell_others(peer.news(ClaimedState.ALIVE))
-        station.change(peer, None)
+        self._table.add(peer)
+        self._lifecycle.await_confirmation(peer)
+        context.broadcast(peer.update(ClaimedState.ALIVE))
+        context.report_change(peer, None)
 
-    def _take_alive(self, peer: MemberRecord, news: MemberUpdate) -> None:
-        if not outranks(news, peer):
+    def _merge_alive(self, peer: MemberRecord, update: MemberUpdate) -> None:
+        if not outranks(update, peer):
             if peer.claim >= ClaimedState.SILENT:
-                self._correct(peer, news)
-        elif news.incarnation == peer.incarnation:
-            self.refuted(peer, news.refutation, news.address, news.stream_port)
+                self._repeat_claim(peer, update)
+        elif update.incarnation == peer.incarnation:
+            self.refuted(peer, update.refutation, update.address, update.stream_port)
         else:
-            self._new_life(peer, news)
+            self._restart(peer, update)
 
-    def _new_life(self, peer: MemberRecord, news: MemberUpdate) -> None:
+    def _restart(self, peer: MemberRecord, update: MemberUpdate) -> None:
+        """Replace a member by its later incarnation."""
         before = peer.state
         if peer.is_living:
-            # Only a new process starts a new life: the old one is gone for certain.
-            self._judge.mark_dead(peer, ClaimedState.REFUSED, is_from_gossip=True, is_replaced=True)
-        self._roster.silent.pop(peer.node, None)
-        self._roster.gone.pop(peer.node, None)
-        peer.incarnation, peer.refutation = news.incarnation, news.refutation
-        peer.claim, peer.role = ClaimedState.ALIVE, news.role
-        peer.metadata, peer.metadata_version, peer.rtt_s = b"", 0, None
-        self._judge.relocate(peer, news.address, news.stream_port)
-        self._judge.await_confirmation(peer)
-        self._station.tell_others(peer.news(ClaimedState.ALIVE))
-        self._station.change(peer, before)
+            # Only a new process has a new incarnation: the old process has certainly ended.
+            self._lifecycle.mark_dead(
+                peer, ClaimedState.REFUSED, is_from_gossip=True, is_replaced=True
+            )
+        self._table.silent.pop(peer.node, None)
+        self._table.refused.pop(peer.node, None)
+        peer.restart(update)
+        self._lifecycle.relocate(peer, update.address, update.stream_port)
+        self._lifecycle.await_confirmation(peer)
+        self._context.broadcast(peer.update(ClaimedState.ALIVE))
+        self._context.report_change(peer, before)
 
     def refuted(self, peer: MemberRecord, refutation: int, address: str, stream_port: int) -> None:
-        """The peer has contradicted what was said about it, in the life we know it in."""
+        """Apply a refutation by a member, within the incarnation that the table knows."""
         if peer.claim in FINAL_STATES:
-            return  # of those only a new life is believed
+            return  # only a new incarnation outranks a final state
         before = peer.state
         peer.refutation, peer.claim = refutation, ClaimedState.ALIVE
         if address:
-            self._judge.relocate(peer, address, stream_port)
-        self._station.tell_others(peer.news(ClaimedState.ALIVE), urgent=True)
+            self._lifecycle.relocate(peer, address, stream_port)
+        self._context.broadcast(peer.update(ClaimedState.ALIVE), urgent=True)
         if before is MemberState.SUSPECT:
-            self._judge.clear(peer)
+            self._lifecycle.clear(peer)
         elif before is MemberState.DEAD:
-            self._judge.returned(peer)
+            self._lifecycle.revive(peer)
 
-    def _take_accusation(self, peer: MemberRecord, news: MemberUpdate) -> None:
-        if news.refutation < peer.refutation:
+    def _merge_suspicion(self, peer: MemberRecord, update: MemberUpdate) -> None:
+        if update.refutation < peer.refutation:
             return  # refuted already
-        if news.refutation > peer.refutation:
-            # It has refuted before, unheard by us, and is accused again.
-            peer.refutation = news.refutation
+        if update.refutation > peer.refutation:
+            # The member has refuted before, which this node missed, and is suspected again.
+            peer.refutation = update.refutation
             if peer.suspicion is not None:
-                self._judge.clear(peer)
-        if news.claim is ClaimedState.SILENT:
-            self._judge.condemn(peer, news.by)
+                self._lifecycle.clear(peer)
+        if update.claim is ClaimedState.SILENT:
+            self._lifecycle.suspect_strongly(peer, update.by)
         else:
-            self._judge.suspect(peer, news.by)
+            self._lifecycle.suspect(peer, update.by)
 
-    def _take_final(self, peer: MemberRecord, news: MemberUpdate) -> None:
-        if not outranks(news, peer):
+    def _merge_final(self, peer: MemberRecord, update: MemberUpdate) -> None:
+        if not outranks(update, peer):
             return
         was_living = peer.is_living
         if was_living:
-            # In the life it was known in: whoever acts on the death knows it by that.
-            self._judge.mark_dead(peer, news.claim, is_from_gossip=True)
-        peer.refutation = max(peer.refutation, news.refutation)
-        peer.incarnation = news.incarnation
-        self._station.tell_others(news)
+            # Reported with the incarnation the member was known by: subscribers know that one.
+            self._lifecycle.mark_dead(peer, update.claim, is_from_gossip=True)
+        peer.refutation = max(peer.refutation, update.refutation)
+        peer.incarnation = update.incarnation
+        self._context.broadcast(update)
         if peer.state is MemberState.UNCONFIRMED:
-            self._judge.forget(peer, "unconfirmed.removed")
+            self._lifecycle.forget(peer, "unconfirmed.removed")
         elif not was_living:
-            self._judge.mark_final(peer, news.claim)
+            self._lifecycle.mark_final(peer, update.claim)
 
-    def _correct(self, peer: MemberRecord, news: MemberUpdate) -> None:
-        """Someone takes a life for going on that is over, or was found silent: say so again."""
-        station = self._station
-        if news.incarnation == peer.incarnation and not station.gossip.is_telling(peer.node):
-            station.tell_others(peer.news(peer.claim, station.node))
+    def _repeat_claim(self, peer: MemberRecord, update: MemberUpdate) -> None:
+        """Gossip the claim about a dead member again: another member believes it is alive."""
+        context = self._context
+        if update.incarnation == peer.incarnation and not context.gossip.has_claim_about(peer.node):
+            context.broadcast(peer.update(peer.claim, context.local.node))
 
-    # About this node.
+    # Claims about this node.
 
-    def _take_own(self, news: MemberUpdate) -> None:
-        station = self._station
-        if station.is_leaving or news.incarnation < station.incarnation:
+    def _merge_local(self, update: MemberUpdate) -> None:
+        local = self._context.local
+        if local.is_leaving or update.incarnation < local.incarnation:
             return
-        if news.incarnation > station.incarnation:
-            self._reborn(news.incarnation, "a later incarnation of this node is known")
-        elif news.claim in FINAL_STATES:
-            self._reborn(news.incarnation, f"said to be {news.claim.name.lower()}")
-        elif news.claim is not ClaimedState.ALIVE and news.refutation >= station.refutation:
-            self._refute(news)
-        elif news.refutation > station.refutation:
-            station.refutation = news.refutation + 1
-            station.announce()
+        if update.incarnation > local.incarnation:
+            reason = "a later incarnation of this node is known"
+            self._raise_incarnation(update.incarnation, reason)
+        elif update.claim in FINAL_STATES:
+            reason = f"this node was claimed to be {update.claim.name.lower()}"
+            self._raise_incarnation(update.incarnation, reason)
+        elif update.claim is not ClaimedState.ALIVE and update.refutation >= local.refutation:
+            self._refute(update)
+        elif update.refutation > local.refutation:
+            local.refute(update.refutation + 1)
+            self._context.broadcast_local()
 
-    def _refute(self, news: MemberUpdate) -> None:
-        station = self._station
-        station.refutation = news.refutation + 1
-        station.awareness.refuted()
-        station.log_own("suspicion.refuted", f"by {news.by}")
-        station.announce()
-        station.catch_up()  # suspected: it was out of reach, if only for a moment
-        accuser = self._roster.get(news.by)
+    def _refute(self, update: MemberUpdate) -> None:
+        """Refute a suspicion of this node, and answer the member that suspects it directly."""
+        context, local = self._context, self._context.local
+        local.refute(update.refutation + 1)
+        context.awareness.refuted()
+        context.log_local("suspicion.refuted", f"by {update.by}")
+        context.broadcast_local()
+        context.catch_up()  # this node was unreachable, if only for a moment
+        accuser = self._table.get(update.by)
         if accuser is not None and accuser.is_living:
-            station.effects.append(
-                SendDatagram(accuser.address, Gossip(station.sender, (station.own_news(),)))
-            )
+            refutation = Gossip(local.sender, (local.update(),))
+            context.effects.append(SendDatagram(accuser.address, refutation))
 
-    def _reborn(self, above: int, why: str) -> None:
-        """Outranks a past that the clock did not outrank, or a death that was none."""
-        station = self._station
-        if station.now_s - self._reborn_s < _REBORN_AGAIN_S:
+    def _raise_incarnation(self, above: int, reason: str) -> None:
+        """Outrank a past incarnation that the clock did not outrank, or a false death."""
+        context = self._context
+        raised_s = self._raised_s
+        if raised_s is not None and context.now_s - raised_s < _RAISE_INCARNATION_EVERY_S:
             return
-        self._reborn_s = station.now_s
-        station.incarnation, station.refutation = above + 1, 0
-        station.log_own("node.reborn", why)
-        station.effects.append(IncarnationRaised(station.incarnation))
-        station.announce()
+        self._raised_s = context.now_s
+        context.local.start_incarnation(above + 1)
+        context.log_local("incarnation.raised", reason)
+        context.effects.append(IncarnationRaised(above + 1, reason))
+        context.broadcast_local()

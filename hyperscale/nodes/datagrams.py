@@ -54,7 +54,7 @@ def bind_datagrams(host: str, port: int) -> socket.socket:
     return bound
 
 
-class Datagrams:
+class DatagramSocket:
     """Sends while the context lasts, and receives once somebody listens."""
 
     def __init__(self, bound: socket.socket, sealer: DatagramSealer) -> None:

@@ -28,7 +28,7 @@ from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.health.overload import OverloadDetector, OverloadLevel
 from hyperscale.health.progress import WorkProgress
 from hyperscale.health.routing import RoutingDecision
-from hyperscale.membership.core import LocalIdentity, Membership
+from hyperscale.membership.core import Membership
 from hyperscale.membership.discovery import Discovery
 from hyperscale.membership.events import (
     Member,
@@ -37,8 +37,10 @@ from hyperscale.membership.events import (
     MemberState,
     MetadataChanged,
 )
-from hyperscale.membership.messages import View
-from hyperscale.nodes.datagrams import Datagrams, bind_datagrams
+from hyperscale.membership.local_node import LocalIdentity
+from hyperscale.membership.messages import PushPull
+from hyperscale.nodes.datagrams import DatagramSocket, bind_datagrams
+from hyperscale.nodes.discovery import DiscoveryDriver, Resolver
 from hyperscale.nodes.http import (
     HttpEndpoint,
     ReadinessReport,
@@ -55,7 +57,7 @@ from hyperscale.nodes.identity import (
 )
 from hyperscale.nodes.load_monitor import LoadMonitor
 from hyperscale.nodes.member_metrics import MemberMetrics
-from hyperscale.nodes.membership import MembershipDriver, Resolver
+from hyperscale.nodes.membership import MembershipDriver
 from hyperscale.nodes.messages import (
     AnnouncedLoad,
     ListMembers,
@@ -155,7 +157,7 @@ class MemberNode:
         spec: RoleSpec,
         *,
         server: PeerServer,
-        datagrams: Datagrams,
+        datagrams: DatagramSocket,
         address: str,
         http: tuple[str, int],
         rng: Random,
@@ -184,12 +186,17 @@ class MemberNode:
         self.tasks = TaskSupervisor()
         self.driver = MembershipDriver(
             core,
-            discovery,
-            address=address,
+            DiscoveryDriver(
+                discovery,
+                address=address,
+                server=server,
+                tasks=self.tasks,
+                resolver=_resolver(config),
+                on_contact=self._member_discovered,
+            ),
             server=server,
             datagrams=datagrams,
             tasks=self.tasks,
-            resolver=_resolver(config),
             on_change=self._member_changed,
         )
         self.load_monitor = LoadMonitor(
@@ -223,7 +230,7 @@ class MemberNode:
             has_joined=not needs
             or any(
                 peer.role in needs and peer.state is MemberState.ALIVE
-                for peer in self.driver.core.roster.living
+                for peer in self.driver.core.table.living
             ),
             is_leaving=self._is_leaving,
             overload=self.load_monitor.level,
@@ -272,7 +279,7 @@ class MemberNode:
             await service.leave()
         self.driver.leave()
         await asyncio.wait(
-            [self.driver.gone, self.tasks.failed], return_when=asyncio.FIRST_COMPLETED
+            [self.driver.left, self.tasks.failed], return_when=asyncio.FIRST_COMPLETED
         )
 
     def announce(self) -> None:
@@ -308,6 +315,9 @@ class MemberNode:
     def _overload_changed(self, level: OverloadLevel) -> None:
         self.server.admission.load = Load(level)
         self.announce()
+
+    def _member_discovered(self, address: str) -> None:
+        self.driver.discovered(address)
 
     def _member_changed(self, changed: MemberChanged | MemberDied) -> None:
         if self._spec.workers is not None:
@@ -370,7 +380,7 @@ async def open_member(config: NodeConfig, spec: RoleSpec) -> AsyncIterator[Membe
             cluster=local.cluster,
             environment=local.environment,
         )
-        datagrams = stack.enter_context(Datagrams(bound, sealer))
+        datagrams = stack.enter_context(DatagramSocket(bound, sealer))
         listen = config.listen
         http_socket = stack.enter_context(
             bind_http(listen.http_host or listen.host, listen.http_port)
@@ -384,7 +394,7 @@ async def open_member(config: NodeConfig, spec: RoleSpec) -> AsyncIterator[Membe
             http=http_socket.getsockname()[:2],
             rng=rng,
         )
-        handlers.add(View, member.load_monitor.timed(member.driver.asked))
+        handlers.add(PushPull, member.load_monitor.timed(member.driver.push_pull_requested))
         handlers.add(ListMembers, member.load_monitor.timed(member.list_members))
         for service in spec.services:
             service.attach(member, handlers)

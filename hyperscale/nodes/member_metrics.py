@@ -8,7 +8,7 @@ import time
 from collections import Counter
 
 from hyperscale.membership.events import MemberState
-from hyperscale.nodes.datagrams import Datagrams
+from hyperscale.nodes.datagrams import DatagramSocket
 from hyperscale.nodes.membership import MembershipDriver
 from hyperscale.nodes.metrics import Family, counter, gauge
 from hyperscale.wire.errors import RefusalReason
@@ -22,7 +22,9 @@ RTT_MEMBERS_MAX = 1_000
 class MemberMetrics:
     """Reads the counts of a member's parts when /metrics is requested."""
 
-    def __init__(self, driver: MembershipDriver, server: PeerServer, datagrams: Datagrams) -> None:
+    def __init__(
+        self, driver: MembershipDriver, server: PeerServer, datagrams: DatagramSocket
+    ) -> None:
         self._driver = driver
         self._server = server
         self._datagrams = datagrams
@@ -71,7 +73,7 @@ class MemberMetrics:
             unconfirmed += member.state is MemberState.UNCONFIRMED
             if member.rtt_s is not None and len(rtts) < RTT_MEMBERS_MAX:
                 rtts.append(({"peer_id": member.node}, member.rtt_s))
-        audit = core.audit.counts
+        audit = core.audit_log.counts
         return [
             gauge(
                 "hyperscale_members",
@@ -132,7 +134,7 @@ class MemberMetrics:
         ]
 
     def _discovery(self) -> list[Family]:
-        driver = self._driver
+        driver = self._driver.discovery
         lookups = driver.dns_lookups
         return [
             counter(
@@ -144,7 +146,7 @@ class MemberMetrics:
             gauge(
                 "hyperscale_discovery_candidate_set_size",
                 "Addresses from seeds and DNS",
-                ({}, len(driver.discovery.candidates)),
+                ({}, len(driver.core.candidates)),
             ),
         ]
 
@@ -196,7 +198,7 @@ class MemberMetrics:
         return [
             counter(
                 "hyperscale_datagrams_total",
-                "Datagrams",
+                "DatagramSocket",
                 *(({"direction": way}, counts[way]) for way in ("received", "sent")),
             ),
             counter(

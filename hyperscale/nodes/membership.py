@@ -1,40 +1,23 @@
-"""The membership and discovery cores on real sockets: events in, effects performed in order.
+"""Runs the membership core of a node: datagrams, dials, push-pulls and kept sessions.
 
-Owns the one timer of the cores, the sessions membership wants kept, and the short tasks that
-dial, exchange views and ask DNS. Decides nothing: what an outcome means is the cores' to say.
-
-Refused evidence is made here: a session that ends is dialled again at once, and only the
-kernel's own refusal of the connection counts, or that someone else answers at that address.
+The evidence that a process has ended is collected here: when a kept session ends, this node
+dials again at once. Only a connection that the kernel refuses, or another process that answers at
+the address, is reported to the core; what the report means is decided there.
 """
 
 import asyncio
 import logging
-import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, get_args
 
 import msgspec
 
-from hyperscale.config.addresses import format_address, split_address
+from hyperscale.config.addresses import split_address
 from hyperscale.errors import InvariantError
 from hyperscale.membership.core import Membership
-from hyperscale.membership.discovery import (
-    ContactMember,
-    Discovery,
-    DiscoveryEvent,
-    DiscoveryTick,
-    MemberDown,
-    MemberUp,
-    NameResolved,
-    NameUnresolved,
-    ProbeAddress,
-    ProbeAnswered,
-    ProbeFailed,
-    ResolveName,
-    WarnOperator,
-)
+from hyperscale.membership.discovery import MemberDown, MemberUp
 from hyperscale.membership.events import (
     LIVING,
     AddressChanged,
@@ -51,6 +34,7 @@ from hyperscale.membership.events import (
     MemberChanged,
     MemberDied,
     MemberDiscovered,
+    MembershipEffect,
     MembershipEvent,
     MemberState,
     PushPullCompleted,
@@ -59,12 +43,11 @@ from hyperscale.membership.events import (
     ReplyToPushPull,
     SendDatagram,
     StartPushPull,
-    Tick,
 )
-from hyperscale.membership.messages import Datagram, View
-from hyperscale.nodes.datagrams import Datagrams
-from hyperscale.nodes.metrics import DurationHistogram
-from hyperscale.nodes.turns import Turns
+from hyperscale.membership.messages import Datagram, PushPull, PushPullReply
+from hyperscale.nodes.datagrams import DatagramSocket
+from hyperscale.nodes.discovery import DiscoveryDriver
+from hyperscale.sansio.driver import CoreDriver
 from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.connection import Connection
@@ -72,101 +55,85 @@ from hyperscale.wire.errors import CallError, PeerProtocolError, RefusalReason
 from hyperscale.wire.server import PeerServer
 
 DIAL_S = 2.0
-SYNC_S = 5.0
-_WATCH_AGAIN_S = 2.0
+PUSH_PULL_S = 5.0
+_REDIAL_S = 2.0
 _SETTLE_S = 0.1
 _DATAGRAMS = frozenset(get_args(Datagram))
-_DNS_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-
-Resolver = Callable[[str, float], Awaitable[NameResolved | NameUnresolved]]
-"""Looks a name up, within so many seconds."""
 
 _log = logging.getLogger("hyperscale.membership")
 
 
 class MembershipDriver:
-    """Runs the two cores of one node."""
+    """Feeds the membership core and performs its effects."""
 
     def __init__(
         self,
         core: Membership,
-        discovery: Discovery,
+        discovery: DiscoveryDriver,
         *,
-        address: str,
         server: PeerServer,
-        datagrams: Datagrams,
+        datagrams: DatagramSocket,
         tasks: TaskSupervisor,
-        resolver: Resolver | None,
         on_change: Callable[[MemberChanged | MemberDied], None],
     ) -> None:
         self.core = core
         self.discovery = discovery
+        self.datagrams = datagrams
         self.counts: Counter[str] = Counter()
         self.deaths: Counter[str] = Counter()
-        self.dns_lookups: Counter[str] = Counter()
-        self.dns_duration = DurationHistogram(
-            "hyperscale_discovery_dns_resolution_duration_seconds",
-            "How long DNS lookups took",
-            _DNS_BOUNDS_S,
-        )
-        self._address = address
+        self._loop = asyncio.get_running_loop()
+        self.left: asyncio.Future[None] = self._loop.create_future()
+        """Done when the other members had time to hear that this node leaves."""
         self._server = server
-        self._resolver = resolver
         self._tasks = tasks
         self._on_change = on_change
-        self._loop = asyncio.get_running_loop()
-        self.gone: asyncio.Future[None] = self._loop.create_future()
-        """Done when the farewell has been told."""
-        self.datagrams = datagrams
-        self._turns: Turns[MembershipEvent] = Turns(self._handle)
-        self._is_leaving = False
-        self._is_stopped = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_s = float("inf")
-        self._discovery_timer: asyncio.TimerHandle | None = None
-        self._watches: dict[str, asyncio.Task[None]] = {}
-        self._dialling: set[str] = set()
-        self._met: dict[str, str] = {}  # who answered at an address
-        self._perform: dict[type, Callable[[Any], None]] = {
-            SendDatagram: self._sent,
-            MemberChanged: self._changed,
-            MemberDied: self._died,
-            StartPushPull: self._sync_wanted,
-            ReplyToPushPull: self._sync_answered,
-            DialMember: self._dial_wanted,
-            KeepSession: self._watch_wanted,
-            DropSession: self._unwatched,
-            DrainSocket: self._drained,
-            IncarnationRaised: self._reborn,
-            LeaveCompleted: self._went,
+        self._sessions: dict[str, asyncio.Task[None]] = {}
+        self._dialing: set[str] = set()
+        self._effect_handlers: dict[type, Callable[[Any], None]] = {
+            SendDatagram: self._send_datagram,
+            MemberChanged: self._report_change,
+            MemberDied: self._report_death,
+            StartPushPull: self._start_push_pull,
+            ReplyToPushPull: self._reply_to_push_pull,
+            DialMember: self._dial_member,
+            KeepSession: self._keep_session,
+            DropSession: self._drop_session,
+            DrainSocket: self._drain_socket,
+            IncarnationRaised: self._raise_incarnation,
+            LeaveCompleted: self._complete_leave,
         }
+        self._driver: CoreDriver[MembershipEvent, MembershipEffect] = CoreDriver(
+            core,
+            lambda effect: self._effect_handlers[type(effect)](effect),
+            clock=time.monotonic,
+            on_failure=self._fail,
+            # A datagram in the socket was sent before now: read it before any timer fires.
+            before_tick=datagrams.drain,
+        )
 
     # -- lifetime -------------------------------------------------------------------------
 
     def start(self) -> None:
-        """From here on there is a member. The sockets are open."""
+        """Take part in the cluster. The sockets are open."""
         self.datagrams.listen(self._received)
-        self._arm()
-        self._find(DiscoveryTick())
+        self._driver.arm()
+        self.discovery.start()
 
     def move(self, address: str) -> None:
-        """This node is reached at another address from here on."""
-        _log.info("node.moved", extra={"address": address, "was": self._address})
-        self._address = address
+        """Announce that this node is reached at another address."""
+        _log.info("node.moved", extra={"address": address, "was": self.discovery.address})
+        self.discovery.address = address
         self.feed(AddressChanged(address))
 
     def leave(self) -> None:
-        """Tells the others; `gone` follows."""
-        self._is_leaving = True
-        self._cancel_discovery()
+        """Announce that this node leaves; `left` is done once the others had time to hear it."""
+        self.discovery.stop()
         self.feed(LeaveRequested())
 
     def stop(self) -> None:
-        """Take no more events; tasks may still be ending."""
-        self._is_stopped = True
-        self._cancel_discovery()
-        if self._timer is not None:
-            self._timer.cancel()
+        """Take no more events. The supervisor ends the tasks."""
+        self.discovery.stop()
+        self._driver.stop()
 
     def _fail(self, error: BaseException) -> None:
         self.stop()
@@ -175,85 +142,63 @@ class MembershipDriver:
     # -- events ---------------------------------------------------------------------------
 
     def feed(self, event: MembershipEvent) -> None:
-        """Hands one event to the core and performs what follows, in order."""
-        if self._is_stopped:
-            return
-        try:
-            if self._turns.take(event):
-                self._arm()
-        except Exception as error:  # noqa: BLE001  a bug of ours: told to whoever runs the node
-            self._fail(error)
+        """Hand one event to the core and perform its effects."""
+        self._driver.feed(event)
 
-    def _handle(self, event: MembershipEvent) -> None:
-        for effect in self.core.handle(event, now_s=time.monotonic()):
-            self._perform[type(effect)](effect)
+    def discovered(self, address: str) -> None:
+        """Take a member that discovery has found."""
+        self.feed(MemberDiscovered(address))
 
     def _received(self, source: str, node: str, incarnation: int, message: Any) -> None:
-        """A datagram that opened."""
         if type(message) in _DATAGRAMS:
             self.feed(DatagramReceived(source, node, incarnation, message))
         else:
             self.counts["datagrams_unexpected"] += 1
 
-    def asked(self, call: InboundCall, view: View) -> None:
-        """Another member wants to exchange views; the core answers by `ReplyToPushPull`."""
+    def push_pull_requested(self, call: InboundCall, request: PushPull) -> None:
+        """Handle the push-pull of another member; `ReplyToPushPull` answers the call."""
         peer = call.peer
-        self.feed(PushPullRequested(peer.node_id, peer.incarnation, view, call))
-
-    def _arm(self) -> None:
-        wake_at_s = self.core.wake_at_s()
-        if self._is_stopped or wake_at_s == self._timer_s:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_s = wake_at_s
-        delay_s = max(0.0, wake_at_s - time.monotonic())
-        self._timer = self._loop.call_later(delay_s, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer, self._timer_s = None, float("inf")
-        # Whatever waits in the socket was sent before now: nobody is judged before it is heard.
-        self.datagrams.drain()
-        self.feed(Tick())
+        self.feed(PushPullRequested(peer.node_id, peer.incarnation, request, call))
 
     # -- effects --------------------------------------------------------------------------
 
-    def _sent(self, effect: SendDatagram) -> None:
+    def _send_datagram(self, effect: SendDatagram) -> None:
         self.datagrams.send(effect.address, effect.datagram)
 
-    def _sync_wanted(self, effect: StartPushPull) -> None:
-        self._tasks.spawn(self._sync(effect), f"sync:{effect.address}")
+    def _start_push_pull(self, effect: StartPushPull) -> None:
+        self._tasks.spawn_request(self._push_pull(effect), f"push-pull:{effect.address}")
 
-    def _sync_answered(self, effect: ReplyToPushPull) -> None:
-        assert isinstance(effect.token, InboundCall)
-        effect.token.reply(effect.view)
+    def _reply_to_push_pull(self, effect: ReplyToPushPull) -> None:
+        if not isinstance(effect.token, InboundCall):
+            raise InvariantError(f"the token of a push-pull is a {type(effect.token).__name__}")
+        effect.token.reply(effect.reply)
 
-    def _dial_wanted(self, effect: DialMember) -> None:
-        if effect.node not in self._dialling:
-            self._dialling.add(effect.node)
-            self._tasks.spawn(self._dial(effect), f"dial:{effect.address}")
+    def _dial_member(self, effect: DialMember) -> None:
+        if effect.node not in self._dialing:
+            self._dialing.add(effect.node)
+            self._tasks.spawn_request(self._dial_once(effect), f"dial:{effect.address}")
 
-    def _watch_wanted(self, effect: KeepSession) -> None:
-        self._unwatched(effect)
-        self._watches[effect.node] = self._tasks.spawn(
-            self._watch(effect), f"watch:{effect.address}"
+    def _keep_session(self, effect: KeepSession) -> None:
+        self._drop_session(effect)
+        self._sessions[effect.node] = self._tasks.spawn(
+            self._maintain_session(effect), f"session:{effect.address}"
         )
 
-    def _unwatched(self, effect: KeepSession | DropSession) -> None:
-        task = self._watches.pop(effect.node, None)
+    def _drop_session(self, effect: KeepSession | DropSession) -> None:
+        task = self._sessions.pop(effect.node, None)
         if task is not None:
             task.cancel()
 
-    def _drained(self, effect: DrainSocket) -> None:
+    def _drain_socket(self, effect: DrainSocket) -> None:
         self.counts["stalls"] += 1
         _log.info("node.stalled", extra={"late_s": round(effect.late_s, 3)})
         self.datagrams.drain()
 
-    def _went(self, _: LeaveCompleted) -> None:
-        if not self.gone.done():
-            self.gone.set_result(None)
+    def _complete_leave(self, _: LeaveCompleted) -> None:
+        if not self.left.done():
+            self.left.set_result(None)
 
-    def _changed(self, changed: MemberChanged) -> None:
+    def _report_change(self, changed: MemberChanged) -> None:
         member, before = changed.member, changed.before
         if member.state is not before and member.state is not MemberState.DEAD:
             _log.info(
@@ -269,12 +214,12 @@ class MembershipDriver:
         if member.state is MemberState.LEFT and before in LIVING:
             self.counts["leaves"] += 1
         if member.state is MemberState.ALIVE and before is not MemberState.SUSPECT:
-            self._find(MemberUp(member.node, member.stream_address))
+            self.discovery.feed(MemberUp(member.node, member.stream_address))
         elif member.state not in LIVING and before in LIVING:
-            self._find(MemberDown(member.node))
+            self.discovery.feed(MemberDown(member.node))
         self._on_change(changed)
 
-    def _died(self, died: MemberDied) -> None:
+    def _report_death(self, died: MemberDied) -> None:
         self.deaths[died.evidence.name.lower()] += 1
         if died.is_from_gossip:
             self.counts["gossip_informed_deaths"] += 1
@@ -289,43 +234,44 @@ class MembershipDriver:
         )
         self._on_change(died)
 
-    def _reborn(self, effect: IncarnationRaised) -> None:
+    def _raise_incarnation(self, effect: IncarnationRaised) -> None:
         incarnation = effect.incarnation
-        why = self.core.audit.entries[-1].detail
-        _log.warning("node.reborn", extra={"incarnation": incarnation, "detail": why})
+        _log.warning(
+            "incarnation.raised", extra={"incarnation": incarnation, "detail": effect.reason}
+        )
         self.datagrams.sealer.renew(incarnation)
         self._server.local = msgspec.structs.replace(self._server.local, incarnation=incarnation)
 
     # -- streams --------------------------------------------------------------------------
 
-    async def _sync(self, effect: StartPushPull) -> None:
+    async def _push_pull(self, effect: StartPushPull) -> None:
         try:
-            async with asyncio.timeout(SYNC_S):
+            async with asyncio.timeout(PUSH_PULL_S):
                 connection = await self._connection(effect.node, effect.address)
-                deadline_s = self._loop.time() + SYNC_S
-                view = await connection.call(effect.view, View, deadline_s=deadline_s)
+                deadline_s = self._loop.time() + PUSH_PULL_S
+                reply = await connection.call(effect.request, PushPullReply, deadline_s=deadline_s)
         except (PeerProtocolError, CallError, OSError) as error:
             self.counts["syncs_failed"] += 1
-            _log.debug("sync.failed: %s", error, extra={"address": effect.address})
+            _log.debug("push_pull.failed: %s", error, extra={"address": effect.address})
             self.feed(PushPullFailed(effect.node))
             return
         self.counts["syncs"] += 1
         peer = connection.peer
-        self.feed(PushPullCompleted(peer.node_id, peer.incarnation, view))
+        self.feed(PushPullCompleted(peer.node_id, peer.incarnation, reply))
 
     async def _connection(self, node: str, address: str) -> Connection:
-        """The connection there is, or a new one."""
-        found = self._server.connection_to(node or self._met.get(address, ""))
+        """Return the connection to a node, or dial its address."""
+        found = self._server.connection_to(node or self.discovery.node_at.get(address, ""))
         return found or await self._server.dial(*split_address(address))
 
-    async def _dial(self, effect: DialMember) -> None:
+    async def _dial_once(self, effect: DialMember) -> None:
         try:
-            await self._try_dial(effect.node, effect.incarnation, effect.address)
+            await self._dial(effect.node, effect.incarnation, effect.address)
         finally:
-            self._dialling.discard(effect.node)
+            self._dialing.discard(effect.node)
 
-    async def _try_dial(self, node: str, incarnation: int, address: str) -> Connection | None:
-        """Connects and tells the core what it found; the connection if it is to that life."""
+    async def _dial(self, node: str, incarnation: int, address: str) -> Connection | None:
+        """Connect and report the outcome; return the connection if it is to that incarnation."""
         try:
             async with asyncio.timeout(DIAL_S):
                 connection = await self._server.dial(*split_address(address))
@@ -335,94 +281,30 @@ class MembershipDriver:
         except (PeerProtocolError, CallError, OSError) as error:
             _log.debug("dial.failed: %s", error, extra={"address": address, "member": node})
             if isinstance(error, PeerProtocolError) and error.reason is RefusalReason.LOOPED:
-                own = self._server.local  # this node has that address by now
-                self.feed(DialAnswered(node, incarnation, address, own.node_id, own.incarnation))
+                local = self._server.local  # this node has that address by now
+                self.feed(
+                    DialAnswered(node, incarnation, address, local.node_id, local.incarnation)
+                )
             return None
         peer = connection.peer
         self.feed(DialAnswered(node, incarnation, address, peer.node_id, peer.incarnation))
         found = (peer.node_id, peer.incarnation)
         return connection if found == (node, incarnation) else None
 
-    async def _watch(self, watch: KeepSession) -> None:
-        """Keeps a session; as soon as it ends, looks whether the process is still there."""
-        node, incarnation = watch.node, watch.incarnation
+    async def _maintain_session(self, session: KeepSession) -> None:
+        """Keep a connection; when it ends, dial again to see whether the process still runs."""
+        node, incarnation = session.node, session.incarnation
         while True:
             connection = self._server.connection_to(node)
             if connection is None or connection.peer.incarnation != incarnation:
-                connection = await self._try_dial(node, incarnation, watch.address)
+                connection = await self._dial(node, incarnation, session.address)
             if connection is None:
-                await asyncio.sleep(_WATCH_AGAIN_S)
+                await asyncio.sleep(_REDIAL_S)
                 continue
             began_s = self._loop.time()
             await asyncio.wait([connection.gone])
-            if self._loop.time() - began_s < _WATCH_AGAIN_S:
-                await asyncio.sleep(_SETTLE_S)  # two dialled at once, or something is wrong there
-
-    # -- discovery ------------------------------------------------------------------------
-
-    def _find(self, event: DiscoveryEvent) -> None:
-        """One step of discovery."""
-        if self._is_stopped or self._is_leaving:
-            return
-        for effect in self.discovery.handle(event, now_s=time.monotonic()):
-            match effect:
-                case ProbeAddress(address, timeout_s):
-                    self._tasks.spawn(self._probe(address, timeout_s), f"probe:{address}")
-                case ResolveName(name, timeout_s):
-                    self._tasks.spawn(self._resolve(name, timeout_s), f"resolve:{name}")
-                case ContactMember(address):
-                    self.feed(MemberDiscovered(address))
-                case WarnOperator(text):
-                    _log.warning("discovery.warned", extra={"detail": text})
-        self._cancel_discovery()
-        wake_at_s = self.discovery.wake_at_s()
-        if wake_at_s < float("inf"):
-            delay_s = max(0.0, wake_at_s - time.monotonic())
-            self._discovery_timer = self._loop.call_later(delay_s, self._find, DiscoveryTick())
-
-    async def _probe(self, address: str, timeout_s: float) -> None:
-        host, port = split_address(address)
-        try:
-            async with asyncio.timeout(timeout_s):
-                if await self._is_self(host, port):
-                    self._met_self(address)
-                    return
-                connection = await self._server.dial(host, port)
-        except PeerProtocolError as error:
-            if error.reason is RefusalReason.LOOPED:  # by an address this node does not know it has
-                self._met_self(address)
-            else:
-                self._find(ProbeFailed(address, str(error)))
-        except (CallError, OSError) as error:
-            _log.debug("probe.failed: %s", error, extra={"address": address})
-            self._find(ProbeFailed(address))
-        else:
-            peer = connection.peer
-            self._met[address] = peer.node_id
-            self._find(ProbeAnswered(address, peer.node_id, peer.cluster, peer.environment))
-
-    async def _is_self(self, host: str, port: int) -> bool:
-        """Whether a seed is this node, by whatever name."""
-        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return any(format_address(*place[:2]) == self._address for *_, place in found)
-
-    def _met_self(self, address: str) -> None:
-        local = self._server.local
-        self._find(ProbeAnswered(address, local.node_id, local.cluster, local.environment))
-
-    async def _resolve(self, name: str, timeout_s: float) -> None:
-        began_s = time.monotonic()
-        if self._resolver is None:
-            raise InvariantError(f"{name} is to be looked up, but there is no resolver")
-        outcome = await self._resolver(name, timeout_s)
-        self.dns_duration.observe(time.monotonic() - began_s)
-        self.dns_lookups["error" if isinstance(outcome, NameUnresolved) else "success"] += 1
-        self._find(outcome)
-
-    def _cancel_discovery(self) -> None:
-        if self._discovery_timer is not None:
-            self._discovery_timer.cancel()
-            self._discovery_timer = None
+            if self._loop.time() - began_s < _REDIAL_S:
+                await asyncio.sleep(_SETTLE_S)  # both nodes dialed at once, or the peer is broken
 
 
 _EVENT_OF_RETURN = {

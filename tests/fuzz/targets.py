@@ -20,12 +20,14 @@ import msgspec
 
 import hyperscale
 from hyperscale._native import Recorder
-from hyperscale.membership.core import LocalIdentity, Membership
-from hyperscale.membership.events import DatagramReceived, PushPullRequested, Tick
-from hyperscale.membership.messages import View
+from hyperscale.membership.core import Membership
+from hyperscale.membership.events import DatagramReceived, PushPullCompleted, PushPullRequested
+from hyperscale.membership.local_node import LocalIdentity
+from hyperscale.membership.messages import PushPull, PushPullReply
 from hyperscale.membership.settings import MembershipConfig
 from hyperscale.nodes.http import Response, plain, respond
 from hyperscale.plan import StepKind, StepPlan, WorkflowPlan
+from hyperscale.sansio.core import Tick
 from hyperscale.stats.report import CheckReport, MetricReport, Report, ReportMerge
 from hyperscale.stats.workflow import WorkflowStats
 from hyperscale.wire.admission import Admission, AdmissionWatermarks
@@ -342,11 +344,13 @@ def membership(data: bytes) -> None:
         except PeerProtocolError:
             core.handle(Tick(), now_s=now_s)
             continue
-        if isinstance(message, View):
+        if isinstance(message, PushPull):
             core.handle(PushPullRequested(sender, incarnation, message, 0), now_s=now_s)
+        elif isinstance(message, PushPullReply):
+            core.handle(PushPullCompleted(sender, incarnation, message), now_s=now_s)
         else:
             core.handle(DatagramReceived("127.0.0.1:2", sender, incarnation, message), now_s=now_s)
-    check(core.wake_at_s() >= 0, "no time to wake at")
+    check((core.wake_at_s() or -1.0) >= 0, "no time to wake at")
 
 
 def _nothing() -> Response:

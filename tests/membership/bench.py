@@ -4,14 +4,14 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, TypeVar
 
-from hyperscale.membership.core import LocalIdentity, Membership
+from hyperscale.membership.core import Membership
 from hyperscale.membership.events import (
     DatagramReceived,
     MembershipEffect,
     MembershipEvent,
     SendDatagram,
-    Tick,
 )
+from hyperscale.membership.local_node import LocalIdentity
 from hyperscale.membership.messages import (
     Ack,
     ClaimedState,
@@ -22,6 +22,7 @@ from hyperscale.membership.messages import (
     Sender,
 )
 from hyperscale.membership.settings import MembershipConfig
+from hyperscale.sansio.core import Tick
 from hyperscale.wire.roles import Role
 
 _T = TypeVar("_T")
@@ -46,8 +47,8 @@ class Bench:
     def run(self, seconds: float, *, answering: tuple[str, ...] = ()) -> list[MembershipEffect]:
         """Lets time pass, tick by tick; who is `answering` acks every ping at once."""
         began, ends_s = len(self.effects), self.now_s + seconds
-        while self.core.wake_at_s() <= ends_s:
-            self.now_s = max(self.now_s, self.core.wake_at_s())
+        while (wake_at_s := self.core.wake_at_s()) is not None and wake_at_s <= ends_s:
+            self.now_s = max(self.now_s, wake_at_s)
             for effect in self.handle(Tick()):
                 if isinstance(effect, SendDatagram) and isinstance(effect.datagram, Ping):
                     node = effect.datagram.target
@@ -79,10 +80,10 @@ class Bench:
     def role_of(self, node: str) -> Role:
         return Role.WORKER if node.startswith("w") else Role.MANAGER
 
-    def say(self, *news: MemberUpdate, by: str = "a") -> list[MembershipEffect]:
+    def say(self, *updates: MemberUpdate, by: str = "a") -> list[MembershipEffect]:
         """`by` tells the core something."""
         sender = Sender(f"{by}:1", self.role_of(by))
-        return self.receive(by, Gossip(sender, news))
+        return self.receive(by, Gossip(sender, updates))
 
     def meet(self, *nodes: str) -> None:
         """Confirms members, as a two-way exchange does."""
@@ -107,7 +108,7 @@ class Bench:
     def told(self, node: str) -> list[MemberUpdate]:
         """What the core has told others about a node, in its own words."""
         sent = [e.datagram for e in self.effects if isinstance(e, SendDatagram)]
-        return [n for d in sent for n in d.news if n.node == node]
+        return [n for d in sent for n in d.updates if n.node == node]
 
 
 def alive(

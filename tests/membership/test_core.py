@@ -29,8 +29,9 @@ from hyperscale.membership.messages import (
     Gossip,
     MemberSnapshot,
     Ping,
+    PushPull,
+    PushPullReply,
     Sender,
-    View,
 )
 from hyperscale.wire.roles import Role
 from tests.membership.bench import Bench, alive, claim
@@ -45,12 +46,12 @@ def test_leaving_is_told_widely_and_never_refuted() -> None:
     bench.handle(LeaveRequested())
     assert {n.claim for n in bench.told("self")} == {ClaimedState.LEFT}
     bench.say(claim(ClaimedState.SUSPECT, "self", 5, incarnation=500))
-    assert bench.core.station.refutation == 0
+    assert bench.core.context.local.refutation == 0
     assert bench.all(LeaveCompleted) == []
     bench.run(1.1)
     assert bench.all(LeaveCompleted) == [LeaveCompleted()]
     bench.receive("a", Ping(Sender("a:1", Role.MANAGER), 9, "self"))
-    assert bench.all(Ack)[-1].news[0].claim is ClaimedState.LEFT
+    assert bench.all(Ack)[-1].updates[0].claim is ClaimedState.LEFT
 
 
 def test_who_leaves_is_gone_without_having_died() -> None:
@@ -61,21 +62,21 @@ def test_who_leaves_is_gone_without_having_died() -> None:
     assert bench.all(MemberDied) == []
     bench.handle(DialRefused("b", 100, "b:1"))
     assert bench.core.state_of("b") is MemberState.LEFT
-    assert bench.core.audit.counts["member.left"] == 1
+    assert bench.core.audit_log.counts["member.left"] == 1
 
 
 def test_a_known_node_at_a_new_address_is_followed_there() -> None:
     bench = Bench()
     bench.meet("a", "b")
     bench.say(msgspec.structs.replace(alive("b", refutation=1), address="new:2"))
-    assert bench.core.roster.peers["b"].address == "new:2"
+    assert bench.core.table.peers["b"].address == "new:2"
     assert bench.core.state_of("b") is MemberState.ALIVE
     bench.run(3.0, answering=("a", "b"))
     sent = [
         e for e in bench.effects if isinstance(e, SendDatagram) and isinstance(e.datagram, Ping)
     ]
     assert {e.address for e in sent if e.datagram.target == "b"} == {"new:2"}
-    assert bench.core.audit.counts["member.moved"] == 1
+    assert bench.core.audit_log.counts["member.moved"] == 1
 
 
 def test_a_move_of_this_node_outranks_what_was_known() -> None:
@@ -107,7 +108,7 @@ def test_only_newer_metadata_is_taken() -> None:
     for version, metadata in ((2, b"two"), (1, b"one"), (3, b"three")):
         bench.run(1.1)
         bench.ack("a", bench.pings("a")[-1], metadata_version=version, metadata=metadata)
-    assert bench.core.roster.peers["a"].metadata == b"three"
+    assert bench.core.table.peers["a"].metadata == b"three"
     seen = [c.member.metadata for c in bench.all(MemberChanged) if c.member.state is c.before]
     assert seen == [b"two", b"three"]
 
@@ -117,11 +118,11 @@ def test_metadata_of_a_new_life_starts_over() -> None:
     bench.meet("a")
     bench.run(1.1)
     bench.ack("a", bench.pings("a")[-1], metadata_version=9, metadata=b"old life")
-    view = View(
+    view = PushPullReply(
         Sender("a:1", Role.MANAGER), (MemberSnapshot(alive("a", incarnation=200), 1, b"new"),)
     )
     bench.handle(PushPullCompleted("a", 200, view))
-    assert bench.core.roster.peers["a"].metadata == b"new"
+    assert bench.core.table.peers["a"].metadata == b"new"
 
 
 # Watching, exchanging.
@@ -131,11 +132,10 @@ def test_sessions_are_kept_with_whom_the_ring_gives_and_roles_allow() -> None:
     manager = Bench()
     manager.meet("a", "w1", "w2")
     manager.run(1.5, answering=("a", "w1", "w2"))
-    watched = set(manager.core._watching)
-    assert watched == {"a", "w1", "w2"}
+    assert set(manager.core.sessions) == {"a", "w1", "w2"}
     worker = Bench(role=Role.WORKER)
     worker.meet("a", "w1", "w2")
-    assert set(worker.core._watching) <= {"a"}
+    assert set(worker.core.sessions) <= {"a"}
 
 
 def test_a_session_is_given_up_with_its_node() -> None:
@@ -166,8 +166,8 @@ def test_a_view_holds_the_dead_and_no_rumours() -> None:
     bench.meet("a", "b")
     bench.handle(DialRefused("b", 100, "b:1"))
     bench.say(alive("rumour"))
-    bench.handle(PushPullRequested("a", 100, View(Sender("a:1", Role.MANAGER)), "token"))
-    records = {r.news.node: r.news.claim for r in bench.all(ReplyToPushPull)[-1].view.records}
+    bench.handle(PushPullRequested("a", 100, PushPull(Sender("a:1", Role.MANAGER)), "token"))
+    records = {m.update.node: m.update.claim for m in bench.all(ReplyToPushPull)[-1].reply.members}
     assert records == {
         "self": ClaimedState.ALIVE,
         "a": ClaimedState.ALIVE,
@@ -180,8 +180,8 @@ def test_what_a_view_holds_against_someone_names_who_says_so() -> None:
     bench.meet("a", "b", "c")
     bench.until(lambda: bench.core.state_of("b") is MemberState.DEAD, answering=("a", "c"))
     bench.say(claim(ClaimedState.SUSPECT, "c", by="z"))
-    bench.handle(PushPullRequested("a", 100, View(Sender("a:1", Role.MANAGER)), "token"))
-    records = {r.news.node: r.news for r in bench.all(ReplyToPushPull)[-1].view.records}
+    bench.handle(PushPullRequested("a", 100, PushPull(Sender("a:1", Role.MANAGER)), "token"))
+    records = {m.update.node: m.update for m in bench.all(ReplyToPushPull)[-1].reply.members}
     said = {node: (news.claim, news.by) for node, news in records.items()}
     assert said["b"] == (ClaimedState.SILENT, "self")
     assert said["c"] == (ClaimedState.SUSPECT, "z")
@@ -197,10 +197,10 @@ def test_own_datagrams_are_ignored() -> None:
 def test_a_datagram_of_a_past_life_is_answered_with_the_life_that_is_known() -> None:
     bench = Bench()
     bench.meet("a")
-    late = Ping(Sender("a:2"), 1, "self", news=(claim(ClaimedState.LEFT, "a"),))
+    late = Ping(Sender("a:2"), 1, "self", updates=(claim(ClaimedState.LEFT, "a"),))
     (sent,) = bench.receive("a", late, incarnation=99)
     assert isinstance(sent, SendDatagram)
     assert (sent.address, type(sent.datagram)) == ("a:2", Gossip)
-    assert [(news.node, news.incarnation) for news in sent.datagram.news] == [("a", 100)]
+    assert [(news.node, news.incarnation) for news in sent.datagram.updates] == [("a", 100)]
     assert bench.receive("a", late, incarnation=99) == []  # not for each of them
     assert bench.core.state_of("a") is MemberState.ALIVE

@@ -12,7 +12,6 @@ from hyperscale.membership.discovery import (
     DiscoveryEffect,
     DiscoveryEvent,
     DiscoveryPhase,
-    DiscoveryTick,
     MemberDown,
     MemberUp,
     NameResolved,
@@ -23,6 +22,7 @@ from hyperscale.membership.discovery import (
     ResolveName,
     WarnOperator,
 )
+from hyperscale.sansio.core import Tick
 
 
 class Search:
@@ -38,8 +38,8 @@ class Search:
 
     def tick(self) -> list[DiscoveryEffect]:
         """Sleeps until it is wanted again."""
-        self.now_s = max(self.now_s, self.core.wake_at_s())
-        return self.on(DiscoveryTick())
+        self.now_s = max(self.now_s, self.core.wake_at_s() or self.now_s)
+        return self.on(Tick())
 
     def met(self, address: str, node: str = "other", **kwargs: str) -> list[DiscoveryEffect]:
         isolation = {"cluster": "acme", "environment": "prod", **kwargs}
@@ -135,7 +135,7 @@ def test_seeds_that_are_no_members_are_tried_on_in_the_background() -> None:
     assert probed(search.tick()) == ["b:1"]
     assert search.met("b:1", node="late") == [ContactMember("b:1")]
     search.on(MemberUp("late", "b:1"))
-    assert search.core.wake_at_s() == float("inf")
+    assert search.core.wake_at_s() is None
 
 
 def test_a_member_known_by_another_address_is_not_tried_again() -> None:
@@ -143,7 +143,7 @@ def test_a_member_known_by_another_address_is_not_tried_again() -> None:
     search.tick()
     search.met("manager-0.example:9000", node="m0")
     search.on(MemberUp("m0", "10.0.0.7:9000"))
-    assert search.core.wake_at_s() == float("inf")
+    assert search.core.wake_at_s() is None
     assert probed(search.on(MemberDown("m0"))) == ["manager-0.example:9000"]
 
 
@@ -245,7 +245,7 @@ def test_a_refusal_by_the_other_side_is_shown_once() -> None:
     search.tick()
     (warning,) = search.on(ProbeFailed("a:1", "wrong secret"))
     assert isinstance(warning, WarnOperator)
-    assert warning.text == "a:1 is not one of ours: wrong secret"
+    assert warning.text == "a:1 cannot be joined: wrong secret"
     search.tick()
     assert search.on(ProbeFailed("a:1", "wrong secret")) == []
 
@@ -297,7 +297,7 @@ def test_a_name_that_failed_is_left_alone_even_by_a_node_left_alone() -> None:
     effects = search.on(MemberDown("a"))
     assert [e.name for e in effects if isinstance(e, ResolveName)] == ["x"]
     search.now_s += 20.0
-    effects = search.on(DiscoveryTick())
+    effects = search.on(Tick())
     assert [e.name for e in effects if isinstance(e, ResolveName)] == ["y"]
 
 
@@ -313,8 +313,8 @@ def test_what_a_name_said_last_is_still_tried_while_it_does_not_resolve() -> Non
 
 def test_without_seeds_and_names_there_is_nothing_to_do() -> None:
     search = Search()
-    assert search.core.wake_at_s() == float("inf")
-    assert search.on(DiscoveryTick()) == []
+    assert search.core.wake_at_s() is None
+    assert search.on(Tick()) == []
     assert search.core.phase is DiscoveryPhase.INITIAL
     assert search.on(NameResolved("unknown", ("a:1",), 1.0)) == []
     assert search.on(NameUnresolved("unknown", "why")) == []

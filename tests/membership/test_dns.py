@@ -12,7 +12,7 @@ import dns.rrset
 import pytest
 
 from hyperscale.membership.discovery import NameResolved, NameUnresolved
-from hyperscale.membership.dns_resolver import DnsResolver, stream_address
+from hyperscale.membership.dns_resolver import DnsResolver
 
 RECORDS = {
     ("managers.example.", "A"): ["10.0.0.1", "10.0.0.2"],
@@ -110,8 +110,3 @@ def test_what_does_not_resolve_says_why(resolver: DnsResolver) -> None:
 def test_a_silent_server_costs_its_timeout_and_no_more(resolver: DnsResolver) -> None:
     silent = resolve(resolver, "silent.example", timeout_s=0.2)
     assert isinstance(silent, NameUnresolved)
-
-
-def test_ipv6_is_written_in_brackets() -> None:
-    assert stream_address("fd00::1", 9000) == "[fd00::1]:9000"
-    assert stream_address("10.0.0.1", 9000) == "10.0.0.1:9000"

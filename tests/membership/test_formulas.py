@@ -87,9 +87,9 @@ def test_waits_double_up_to_a_cap_with_a_quarter_of_jitter(
 
 
 def test_greetings_of_a_newcomer_are_spread_where_many_send_them() -> None:
-    assert formulas.greeting_within_s(3) == pytest.approx(0.06)
-    assert formulas.greeting_within_s(1000) == 20.0
-    assert formulas.greeting_within_s(100_000) == 30.0
+    assert formulas.contact_within_s(3) == pytest.approx(0.06)
+    assert formulas.contact_within_s(1000) == 20.0
+    assert formulas.contact_within_s(100_000) == 30.0
 
 
 def test_those_who_were_away_catch_up_soon_and_not_all_at_once() -> None:

@@ -55,7 +55,7 @@ def test_newer_news_of_a_node_replaces_what_was_said() -> None:
     assert len(queue) == 2
     queue.put(alive("a", 1))
     assert told(queue) == [("a", "ALIVE")]
-    assert queue.is_telling("a")
+    assert queue.has_claim_about("a")
 
 
 def test_the_same_accusation_is_queued_once() -> None:
@@ -79,7 +79,7 @@ def test_a_datagram_is_never_filled_beyond_its_room() -> None:
     for n in range(200):
         queue.put(alive(f"node-{n}"))
     for room in (0, 10, 100, 500, 900):
-        sizes = {item.news.node: item.size for item in queue.items.values()}
+        sizes = {item.update.node: item.size for item in queue.items.values()}
         news = queue.take(room, limit=1_000)
         assert sum(sizes[each.node] for each in news) <= room
 
@@ -92,4 +92,4 @@ def test_beyond_its_bound_the_most_told_is_forgotten() -> None:
         queue.put(alive(f"n{n}"))
     assert len(queue) == ITEMS_MAX
     assert queue.dropped == 1
-    assert not queue.is_telling("told")
+    assert not queue.has_claim_about("told")

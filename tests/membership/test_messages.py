@@ -16,8 +16,8 @@ from hyperscale.membership.messages import (
     Nack,
     Ping,
     PingRequest,
+    PushPull,
     Sender,
-    View,
 )
 from hyperscale.wire.registry import REGISTRY, SizeClass
 from hyperscale.wire.roles import Role
@@ -37,7 +37,7 @@ MESSAGES = (
     IndirectAck(SENDER, 2, "worker-7", 1_700_000_000_000, 4, NEWS),
     Nack(SENDER, 2, NEWS),
     Gossip(SENDER, NEWS),
-    View(SENDER, tuple(MemberSnapshot(news, 1, b"x") for news in NEWS), True),
+    PushPull(SENDER, tuple(MemberSnapshot(news, 1, b"x") for news in NEWS)),
 )
 
 
@@ -82,7 +82,7 @@ def test_a_view_of_ten_thousand_members_fits_a_frame() -> None:
         MemberUpdate("n" * 40, 2**50, ClaimedState.ALIVE, 2, "", Role.MANAGER, "10.0.0.1:9000"), 9
     )
     metadata = msgspec.structs.replace(record, metadata=b"m" * METADATA_BYTES_MAX)
-    view = View(SENDER, (metadata,) * 10_000)
+    view = PushPull(SENDER, (metadata,) * 10_000)
     assert len(REGISTRY.encode(view)) <= SizeClass.LARGE
 
 

@@ -121,5 +121,5 @@ def test_an_earlier_life_hears_at_once_which_one_is_known() -> None:
     bench.handle(DialAnswered("a", 100, "a:1", "a", 40))
     (sent,) = bench.all(SendDatagram)
     assert sent.address == "a:1"
-    assert [(news.node, news.incarnation) for news in sent.datagram.news] == [("a", 100)]
+    assert [(news.node, news.incarnation) for news in sent.datagram.updates] == [("a", 100)]
     assert bench.core.state_of("a") is MemberState.ALIVE

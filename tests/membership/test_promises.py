@@ -22,7 +22,7 @@ from hyperscale.membership.settings import MembershipConfig
 from hyperscale.wire.roles import Role
 from tests.membership.bench import Bench, claim
 
-LOOK_S = MembershipConfig().last_look_s
+LOOK_S = MembershipConfig().final_probe_s
 
 
 def seconds_until_dead(bench: Bench, node: str, *, answering: tuple[str, ...]) -> float:
@@ -43,7 +43,7 @@ def test_each_witness_brings_the_verdict_nearer(witnesses: tuple[str, ...], last
     bench = Bench()
     bench.meet(*"abcdef")
     bench.say(*(claim(ClaimedState.SUSPECT, "f", by=by) for by in witnesses))
-    suspicion = bench.core.roster.peers["f"].suspicion
+    suspicion = bench.core.table.peers["f"].suspicion
     assert suspicion is not None
     assert suspicion.deadline_s - bench.now_s == pytest.approx(lasts_s, abs=0.001)
 
@@ -58,7 +58,7 @@ def test_accusations_without_end_never_put_the_verdict_off() -> None:
     while bench.core.state_of("f") is not MemberState.DEAD:
         bench.say(claim(ClaimedState.SUSPECT, "f", by=f"witness-{at % 20}"))
         at += 1
-        suspicion = bench.core.roster.peers["f"].suspicion
+        suspicion = bench.core.table.peers["f"].suspicion
         if suspicion is not None:
             assert suspicion.deadline_s <= last_s
             last_s = suspicion.deadline_s
@@ -72,7 +72,7 @@ def test_one_accuser_heard_a_hundred_times_is_one_witness() -> None:
     bench.meet(*"abcdef")
     for _ in range(100):
         bench.say(claim(ClaimedState.SUSPECT, "f", by="x"))
-    suspicion = bench.core.roster.peers["f"].suspicion
+    suspicion = bench.core.table.peers["f"].suspicion
     assert suspicion is not None
     assert suspicion.deadline_s - bench.now_s == pytest.approx(10.5)
 
@@ -101,7 +101,7 @@ def test_states_are_passed_through_in_order() -> None:
 def test_a_far_member_is_given_the_time_its_answers_take() -> None:
     bench = Bench()
     bench.meet("a", "b")
-    bench.core.roster.peers["b"].rtt_s = 0.2
+    bench.core.table.peers["b"].contact.rtt_s = 0.2
     bench.until(lambda: bench.pings("b"), answering=("a",))
     asked_s = bench.now_s
     bench.until(lambda: bench.all(PingRequest), answering=("a",))
@@ -224,10 +224,10 @@ def test_a_silent_member_turns_out_to_be_gone_without_dying_again() -> None:
 def test_the_audit_keeps_the_last_and_counts_all() -> None:
     bench = Bench()
     for at in range(ENTRIES_MAX + 10):
-        bench.core.audit.add(float(at), "member.moved", "a", 1)
-    assert len(bench.core.audit.entries) == ENTRIES_MAX
-    assert bench.core.audit.entries[-1].at_s == ENTRIES_MAX + 9
-    assert bench.core.audit.counts["member.moved"] == ENTRIES_MAX + 10
+        bench.core.audit_log.add(float(at), "member.moved", "a", 1)
+    assert len(bench.core.audit_log.entries) == ENTRIES_MAX
+    assert bench.core.audit_log.entries[-1].at_s == ENTRIES_MAX + 9
+    assert bench.core.audit_log.counts["member.moved"] == ENTRIES_MAX + 10
 
 
 def test_nothing_is_sent_to_a_member_that_left() -> None:

@@ -19,7 +19,6 @@ from hyperscale.membership.events import (
     PushPullFailed,
     PushPullRequested,
     SendDatagram,
-    Tick,
 )
 from hyperscale.membership.messages import (
     Ack,
@@ -31,9 +30,11 @@ from hyperscale.membership.messages import (
     Nack,
     Ping,
     PingRequest,
+    PushPull,
+    PushPullReply,
     Sender,
-    View,
 )
+from hyperscale.sansio.core import Tick
 from hyperscale.wire.registry import REGISTRY
 from hyperscale.wire.roles import NODES
 from tests.membership.bench import Bench
@@ -54,16 +55,16 @@ news = st.builds(
     role=roles,
     address=addresses,
 )
-rumours = st.lists(news, max_size=4).map(tuple)
+updates = st.lists(news, max_size=4).map(tuple)
 datagrams = st.one_of(
-    st.builds(Ping, sender=senders, sequence=sequences, target=names, news=rumours),
+    st.builds(Ping, sender=senders, sequence=sequences, target=names, updates=updates),
     st.builds(
         Ack,
         sender=senders,
         sequence=sequences,
         metadata_version=numbers,
         metadata=st.binary(max_size=20),
-        news=rumours,
+        updates=updates,
     ),
     st.builds(
         PingRequest,
@@ -71,7 +72,7 @@ datagrams = st.one_of(
         sequence=sequences,
         target=names,
         target_address=addresses,
-        news=rumours,
+        updates=updates,
     ),
     st.builds(
         IndirectAck,
@@ -80,26 +81,26 @@ datagrams = st.one_of(
         target=names,
         incarnation=numbers,
         refutation=numbers,
-        news=rumours,
+        updates=updates,
     ),
-    st.builds(Nack, sender=senders, sequence=sequences, news=rumours),
-    st.builds(Gossip, sender=senders, news=rumours),
+    st.builds(Nack, sender=senders, sequence=sequences, updates=updates),
+    st.builds(Gossip, sender=senders, updates=updates),
 )
-views = st.builds(
-    View,
-    sender=senders,
-    records=st.lists(
-        st.builds(MemberSnapshot, news=news, metadata_version=numbers), max_size=4
-    ).map(tuple),
-)
+snapshots = st.lists(
+    st.builds(MemberSnapshot, update=news, metadata_version=numbers), max_size=4
+).map(tuple)
+requests = st.builds(PushPull, sender=senders, members=snapshots)
+replies = st.builds(PushPullReply, sender=senders, members=snapshots)
 events = st.one_of(
     st.builds(
         DatagramReceived, source=addresses, node=names, incarnation=numbers, datagram=datagrams
     ),
     st.just(Tick()),
     st.builds(MemberDiscovered, address=addresses),
-    st.builds(PushPullCompleted, node=names, incarnation=numbers, view=views),
-    st.builds(PushPullRequested, node=names, incarnation=numbers, view=views, token=st.none()),
+    st.builds(PushPullCompleted, node=names, incarnation=numbers, reply=replies),
+    st.builds(
+        PushPullRequested, node=names, incarnation=numbers, request=requests, token=st.none()
+    ),
     st.builds(PushPullFailed, node=names),
     st.builds(DialRefused, node=names, incarnation=numbers, address=addresses),
     st.builds(
@@ -140,14 +141,14 @@ def _follow(bench: Bench, living: set[str]) -> None:
 
 
 def _check_table(bench: Bench, living: set[str]) -> None:
-    roster, judge = bench.core.roster, bench.core.judge
-    assert {peer.node for peer in roster.living} == living
-    assert {node for _, node in roster._ring} == living
-    assert "self" not in roster.peers
-    for peer in roster.peers.values():
+    table, lifecycle = bench.core.table, bench.core.lifecycle
+    assert {peer.node for peer in table.living} == living
+    assert {node for _, node in table._ring} == living
+    assert "self" not in table.peers
+    for peer in table.peers.values():
         assert (peer.suspicion is not None) == (peer.state is MemberState.SUSPECT)
-        assert (peer.node in judge.suspects) == (peer.state is MemberState.SUSPECT)
-        assert (peer.node in roster.silent or peer.node in roster.gone) == (
+        assert (peer.node in lifecycle.suspects) == (peer.state is MemberState.SUSPECT)
+        assert (peer.node in table.silent or peer.node in table.refused) == (
             peer.state is MemberState.DEAD
         )
     assert bench.core.wake_at_s() > 0

@@ -18,7 +18,7 @@ def test_the_defaults_keep_the_promised_bounds() -> None:
     ("setting", "part"),
     [
         ({"probe_timeout_s": 2.0}, "probe_timeout_s=2.0 must be below probe_interval_s=1.0"),
-        ({"suspicion_min_s": 11.0}, "suspicion_min_s=11.0 and last_look_s=1.5"),
+        ({"suspicion_min_s": 11.0}, "suspicion_min_s=11.0 plus final_probe_s=1.5"),
     ],
 )
 def test_contradictions_name_both_values(setting: dict[str, float], part: str) -> None:

@@ -46,7 +46,7 @@ def test_an_unwell_node_is_more_patient_but_not_beyond_the_maximum() -> None:
 
 def test_anothers_verdict_ends_this_nodes_extra_patience() -> None:
     doubt = suspicion(multiplier=3.0)
-    doubt.condemn()
+    doubt.shorten()
     assert doubt.deadline_s == 106.0
 
 
@@ -58,7 +58,7 @@ def test_stalls_of_this_node_extend_it_up_to_a_bound() -> None:
     assert doubt.deadline_s == 120.0
     doubt.extend(5.0, most_s=8.0)
     assert doubt.deadline_s == 120.0
-    doubt.condemn()
+    doubt.shorten()
     assert doubt.deadline_s == 114.0
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from hyperscale.errors import InputError, InvariantError
 from hyperscale.membership.messages import Gossip, Sender
-from hyperscale.nodes.datagrams import Datagrams, bind_datagrams
+from hyperscale.nodes.datagrams import DatagramSocket, bind_datagrams
 from hyperscale.wire.cluster_secret import Secrets, make_secret
 from hyperscale.wire.sealing import DatagramSealer
 from tests.lab.waiting import until_async
@@ -23,7 +23,7 @@ class Post:
         self.sockets = [bind_datagrams("127.0.0.1", 0) for _ in range(2)]
         given = (secrets, other or secrets)
         self.ends = [
-            Datagrams(bound, DatagramSealer(each, name, 7))
+            DatagramSocket(bound, DatagramSealer(each, name, 7))
             for bound, each, name in zip(self.sockets, given, "ab", strict=True)
         ]
         self.address = f"127.0.0.1:{self.sockets[1].getsockname()[1]}"
@@ -111,8 +111,8 @@ def test_a_dual_stack_socket_exchanges_datagrams_with_an_ipv4_socket() -> None:
         both, old = bind_datagrams("::", 0), bind_datagrams("127.0.0.1", 0)
         heard: list[tuple[str, str, int, Any]] = []
         with (
-            Datagrams(both, DatagramSealer(None, "both", 1)) as here,
-            Datagrams(old, DatagramSealer(None, "old", 1)) as there,
+            DatagramSocket(both, DatagramSealer(None, "both", 1)) as here,
+            DatagramSocket(old, DatagramSealer(None, "old", 1)) as there,
         ):
             here.listen(lambda *item: heard.append(item))
             there.listen(lambda *item: heard.append(item))

@@ -9,6 +9,7 @@ stands still: datagrams wait in its socket buffer, connections are accepted or r
 survives a crash is what it had synced to the disk. This module does not know what programs do.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -22,7 +23,6 @@ INBOX_DATAGRAMS_MAX = 256
 """What a socket's receive buffer holds of small datagrams by default on Linux."""
 
 WALL_EPOCH_MS = 1_700_000_000_000
-_INFINITY = float("inf")
 
 
 class Violation(AssertionError):
@@ -44,8 +44,8 @@ class Program(Protocol):
 
     def wake(self, now_s: float) -> None: ...
 
-    def wake_at_s(self) -> float:
-        """When `wake` is wanted next; infinity for never."""
+    def wake_at_s(self) -> float | None:
+        """Return when `wake` is wanted next; None for never."""
 
 
 class Monitor:
@@ -109,7 +109,7 @@ class Host:
         self.outbox: list[Callable[[], None]] = []
         self.inbox_dropped = 0
         self.paused_at_s = 0.0
-        self._wake_at_s = _INFINITY
+        self._wake_at_s: float | None = None
 
     # What a program may do.
 
@@ -204,7 +204,7 @@ class Host:
         self.paused = self.blocked = False
         self.inbox.clear()
         self.outbox.clear()
-        self._wake_at_s = _INFINITY
+        self._wake_at_s = None
         self.disk.lose_unsynced()
         if wipe:
             self.disk.wipe()
@@ -228,7 +228,7 @@ class Host:
         self.world.monitor.resumed(self, stood_s)
         # A loop that wakes may run its timers before it reads its sockets: the worse order for
         # a failure detector, so it comes first half of the time, while the packets still wait.
-        if self.world.rng.random() < 0.5 and self.program.wake_at_s() <= self.world.now_s:
+        if self.world.rng.random() < 0.5 and self._is_wake_due(self.program):
             self.program.wake(self.world.now_s)
             self.world.monitor.after(self)
         self._flush()
@@ -284,9 +284,14 @@ class Host:
         if program is None:
             return
         wanted_s = program.wake_at_s()
-        if wanted_s < self._wake_at_s:
+        scheduled_s = math.inf if self._wake_at_s is None else self._wake_at_s
+        if wanted_s is not None and wanted_s < scheduled_s:
             self._wake_at_s = wanted_s
             self.world.schedule_wake(self, wanted_s)
+
+    def _is_wake_due(self, program: Program | None) -> bool:
+        wake_at_s = None if program is None else program.wake_at_s()
+        return wake_at_s is not None and wake_at_s <= self.world.now_s
 
     def _flush(self) -> None:
         while self.inbox and self.program is not None and not (self.paused or self.blocked):
@@ -296,10 +301,10 @@ class Host:
         """The wake scheduled for `at_s` is due: whether it is still wanted."""
         if at_s != self._wake_at_s:
             return False  # an earlier one took its place
-        self._wake_at_s = _INFINITY
+        self._wake_at_s = None
         if self.paused:
             return False  # `resume` looks again
-        if self.program.wake_at_s() > self.world.now_s:
+        if not self._is_wake_due(self.program):
             self.settle()
             return False
         return True

@@ -113,7 +113,7 @@ def test_a_node_of_another_cluster_is_refused_and_joins_nobody() -> None:
     for address in hosts:
         world.add(address, lambda host: MemberProgram(host, config)).start()
     world.run(60.0)
-    known = {a: len(world.hosts[a].program.core.roster.living) for a in hosts}
+    known = {a: len(world.hosts[a].program.core.table.living) for a in hosts}
     assert known == {"n0": 2, "n1": 2, "n2": 2, "stranger": 0}
 
 
@@ -149,7 +149,7 @@ def test_a_minute_apart_is_healed_without_discovery(seed: int) -> None:
     for ways in (halves, halves[::-1]):
         world.network.cut(*ways)
     world.run(80.0)
-    apart = {a: len(world.hosts[a].program.core.roster.living) for a in hosts}
+    apart = {a: len(world.hosts[a].program.core.table.living) for a in hosts}
     assert apart == dict.fromkeys(hosts, 3)
     world.network.heal()
     took_s = world.run_until(lambda: not views_agree(world), within_s=60.0)
@@ -165,4 +165,4 @@ def test_members_that_know_each_other_stay_quiet() -> None:
     world.run(10.0)
     per_second = world.network.sent / 10.0 / len(addresses)
     assert 5.0 < per_second < 7.0
-    assert not any(h.program.core.judge.suspects for h in world.hosts.values())
+    assert not any(h.program.core.lifecycle.suspects for h in world.hosts.values())

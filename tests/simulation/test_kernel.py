@@ -26,7 +26,7 @@ class Recorder:
         self.heard: list[tuple[float, str, Any]] = []
         self.events: list[Any] = []
         self.woken_s: list[float] = []
-        self.wake_s = float("inf")
+        self.wake_s: float | None = None
 
     def start(self, now_s: float) -> None:
         self.host.disk.write("started", now_s)
@@ -44,9 +44,9 @@ class Recorder:
 
     def wake(self, now_s: float) -> None:
         self.woken_s.append(now_s)
-        self.wake_s = float("inf")
+        self.wake_s: float | None = None
 
-    def wake_at_s(self) -> float:
+    def wake_at_s(self) -> float | None:
         return self.wake_s
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hyperscale.nodes.datagrams import Datagrams, bind_datagrams
+from hyperscale.nodes.datagrams import DatagramSocket, bind_datagrams
 from hyperscale.wire.cluster_secret import Secrets
 from hyperscale.wire.errors import RefusalReason
 from hyperscale.wire.registry import REGISTRY
@@ -82,7 +82,7 @@ def attacked(
         heard: list[str] = []
         bound = bind_datagrams("127.0.0.1", 0)
         with (
-            Datagrams(bound, sealer(secret, "target")) as port,
+            DatagramSocket(bound, sealer(secret, "target")) as port,
             socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end,
         ):
             port.listen(lambda _address, node_id, _incarnation, _message: heard.append(node_id))
@@ -129,7 +129,7 @@ def test_reordered_ones_are_heard_and_random_ones_are_not() -> None:
         rng.shuffle(mixed)
         bound = bind_datagrams("127.0.0.1", 0)
         with (
-            Datagrams(bound, sealer(SECRET, "target")) as port,
+            DatagramSocket(bound, sealer(SECRET, "target")) as port,
             socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end,
         ):
             port.listen(lambda _address, _node, _incarnation, message: heard.append(message.text))

@@ -17,8 +17,9 @@ from typing import Any
 
 import msgspec
 
-from hyperscale.membership.core import LocalIdentity, Membership
+from hyperscale.membership.core import Membership
 from hyperscale.membership.events import MemberDied
+from hyperscale.membership.local_node import LocalIdentity
 from hyperscale.membership.member_table import MemberRecord
 from hyperscale.membership.messages import ClaimedState
 from hyperscale.membership.settings import MembershipConfig
@@ -36,7 +37,7 @@ WARM_UP_S = 5.0
 INTERVAL_S = 75.0
 
 OURS = MembershipConfig()
-LIFEGUARD_OFF: dict[str, Any] = {"health_score_max": 0, "nacks": False, "tells_suspects": False}
+LIFEGUARD_OFF: dict[str, Any] = {"health_score_max": 0, "nacks": False, "buddy_system": False}
 
 
 def hearsay_believed(
@@ -44,16 +45,16 @@ def hearsay_believed(
 ) -> Membership:
     """As the papers have it: no last look, no watching of successors, hearsay kills."""
     core = Membership(identity, config, **kwargs)
-    judge = core.judge
+    lifecycle = core.lifecycle
 
     def condemned(peer: MemberRecord, by: str) -> None:
-        judge.mark_dead(peer, ClaimedState.SILENT, is_from_gossip=True)
+        lifecycle.mark_dead(peer, ClaimedState.SILENT, is_from_gossip=True)
 
     def run_out(node: str) -> None:
-        judge.mark_dead(core.roster.peers[node], ClaimedState.SILENT, is_from_gossip=False)
+        lifecycle.mark_dead(core.table.peers[node], ClaimedState.SILENT, is_from_gossip=False)
 
-    judge.condemn = condemned  # type: ignore[method-assign]
-    core._timers[TimerKind.SUSPICION] = run_out
+    lifecycle.suspect_strongly = condemned  # type: ignore[method-assign]
+    core._timer_handlers[TimerKind.SUSPICION] = run_out
     return core
 
 
@@ -68,12 +69,12 @@ def _config(**changes: Any) -> MembershipConfig:
     return msgspec.structs.replace(OURS, **changes)
 
 
-_LOOK_S = OURS.last_look_s
+_LOOK_S = OURS.final_probe_s
 DETECTORS = (
     Detector(
         "SWIM, as in the paper",
         _config(
-            watched=0,
+            ring_successors=0,
             suspicion_min_s=PAPER_SUSPICION_S,
             suspicion_max_s=PAPER_SUSPICION_S + _LOOK_S,
             **LIFEGUARD_OFF,
@@ -83,7 +84,7 @@ DETECTORS = (
     Detector(
         "Lifeguard, as in the paper",
         _config(
-            watched=0,
+            ring_successors=0,
             suspicion_min_s=PAPER_SUSPICION_S,
             suspicion_max_s=PAPER_SUSPICION_MAX_S + _LOOK_S,
         ),

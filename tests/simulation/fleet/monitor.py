@@ -108,7 +108,7 @@ class FleetMonitor(Monitor):
             holders = [
                 (other, other.life)
                 for other, _ in observers
-                if other.is_running and core.station.role in MAY_CONNECT[other.program.role]
+                if other.is_running and core.context.local.role in MAY_CONNECT[other.program.role]
             ]
             little_loss = self.world.network.link.loss <= LITTLE_LOSS
             if how == "crash" and holders and little_loss and not self._cut_lately():
@@ -141,7 +141,7 @@ class FleetMonitor(Monitor):
                     self._died(host, change)
                 else:
                     self._changed(host, change)
-        if program.core.judge.suspects:
+        if program.core.lifecycle.suspects:
             self._check_witnesses(host, program.core)
 
     def _changed(self, host: Host, change: MemberChanged) -> None:
@@ -229,7 +229,7 @@ class FleetMonitor(Monitor):
         if suspected is None:
             self.world.fail(f"{host.address}: {node} died of silence without being suspected")
             return
-        look_s = host.program.config.membership.last_look_s
+        look_s = host.program.config.membership.final_probe_s
         lasted_s = self.world.now_s - suspected.began_s - look_s
         if lasted_s < suspected.warranted_s - 0.01 and self.strict:
             self.world.fail(
@@ -239,7 +239,7 @@ class FleetMonitor(Monitor):
 
     def _check_witnesses(self, host: Host, core: Membership) -> None:
         """Invariant 4, while a suspicion lasts."""
-        for peer in core.judge.suspects.values():
+        for peer in core.lifecycle.suspects.values():
             suspicion = peer.suspicion
             if suspicion is None:
                 continue
@@ -268,7 +268,7 @@ class FleetMonitor(Monitor):
         least_s: float = config.suspicion_min_s
         if charge in self._condemned:
             return least_s  # by another: who has condemned a charge itself does not suspect it
-        most_s = config.suspicion_max_s - config.last_look_s
+        most_s = config.suspicion_max_s - config.final_probe_s
         return suspicion_s(least_s, most_s, max(0, witnesses - 1), wanted)
 
     def _accused(self, accuser: str, charge: Charge) -> None:
@@ -302,7 +302,7 @@ class FleetMonitor(Monitor):
                 if not host.is_up or host.life != host_life:
                     continue
                 core: Membership = host.program.core
-                peer = core.roster.get(life[0])
+                peer = core.table.get(life[0])
                 if peer is None or not peer.is_living or peer.incarnation != life[1]:
                     continue
                 due_s = self._calm_for(host, how) + bound_s
@@ -339,14 +339,14 @@ class FleetMonitor(Monitor):
 
 def _observe_accusations(core: Membership, note: Any) -> None:
     """Hears every accusation a core makes of its own (not those it repeats)."""
-    suspect = core.judge.suspect
+    suspect = core.lifecycle.suspect
 
     def observed(peer: Any, by: str) -> None:
         if by == core.node:
             note(by, _charge(peer))
         suspect(peer, by)
 
-    core.judge.suspect = observed  # type: ignore[method-assign]  # a spy, not a stub
+    core.lifecycle.suspect = observed  # type: ignore[method-assign]  # a spy, not a stub
 
 
 def _charge(member: Member | MemberRecord) -> Charge:
@@ -366,11 +366,11 @@ def views_agree(world: World, *, suspects: bool = False) -> str:
         for other, theirs in running.items():
             if other == node:
                 continue
-            peer = core.roster.get(other)
+            peer = core.table.get(other)
             if peer is None or peer.state not in fine or peer.incarnation != theirs.incarnation:
                 seen = "unknown" if peer is None else f"{peer.state} {peer.incarnation}"
                 return f"{node} sees {other} as {seen}"
-        if len(core.roster.living) != len(running) - 1:
-            extra = [p.node for p in core.roster.living if p.node not in running]
+        if len(core.table.living) != len(running) - 1:
+            extra = [p.node for p in core.table.living if p.node not in running]
             return f"{node} still has {', '.join(extra)} among the living"
     return ""

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from hyperscale.membership.core import LocalIdentity, Membership
+from hyperscale.membership.core import Membership
+from hyperscale.membership.local_node import LocalIdentity
 from hyperscale.membership.member_table import MemberRecord
 from hyperscale.membership.settings import MembershipConfig
 
@@ -17,7 +18,7 @@ from hyperscale.membership.settings import MembershipConfig
 def no_stall_guard(identity: LocalIdentity, config: MembershipConfig, **kwargs: Any) -> Membership:
     """After a stall neither is the socket emptied (the shell's part) nor more time given."""
     core = Membership(identity, config, **kwargs)
-    core.judge.stalled = lambda late_s: None  # type: ignore[method-assign]
+    core.lifecycle.extend_for_stall = lambda late_s: None  # type: ignore[method-assign]
     return core
 
 
@@ -38,14 +39,18 @@ def dead_never_reprobed(
 ) -> Membership:
     """Who is dead is not asked again, nor synced with."""
     never_s = 3600.0
-    rules = {"reprobe_silent_s": never_s, "reprobe_gone_s": never_s, "sync_dead_s": never_s}
+    rules = {
+        "reprobe_silent_s": never_s,
+        "reprobe_refused_s": never_s,
+        "push_pull_silent_s": never_s,
+    }
     return Membership(identity, msgspec.structs.replace(config, **rules), **kwargs)
 
 
 def counted_twice(identity: LocalIdentity, config: MembershipConfig, **kwargs: Any) -> Membership:
     """The same witness shortens a suspicion each time it is heard."""
     core = Membership(identity, config, **kwargs)
-    suspect = core.judge.suspect
+    suspect = core.lifecycle.suspect
 
     def counted(peer: MemberRecord, by: str) -> None:
         suspicion = peer.suspicion
@@ -53,19 +58,19 @@ def counted_twice(identity: LocalIdentity, config: MembershipConfig, **kwargs: A
             by = f"{by} again {len(suspicion.witnesses)}"
         suspect(peer, by)
 
-    core.judge.suspect = counted  # type: ignore[method-assign]
+    core.lifecycle.suspect = counted  # type: ignore[method-assign]
     return core
 
 
 def verdict_unnamed(identity: LocalIdentity, config: MembershipConfig, **kwargs: Any) -> Membership:
     """Verdicts do not say whose they are: they count beside the witnesses that are named."""
     core = Membership(identity, config, **kwargs)
-    named = core.station.accuser_of
+    named = core.context.accuser_of
 
     def unnamed(peer: MemberRecord) -> str:
         return "" if peer.suspicion is None else named(peer)
 
-    core.station.accuser_of = unnamed  # type: ignore[method-assign]
+    core.context.accuser_of = unnamed  # type: ignore[method-assign]
     return core
 
 

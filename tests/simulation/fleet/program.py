@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from hyperscale.membership.core import LocalIdentity, Membership
+from hyperscale.membership.core import Membership
 from hyperscale.membership.discovery import (
     ContactMember,
     Discovery,
     DiscoveryConfig,
     DiscoveryEffect,
     DiscoveryPhase,
-    DiscoveryTick,
     MemberDown,
     MemberUp,
     ProbeAddress,
@@ -44,10 +43,11 @@ from hyperscale.membership.events import (
     ReplyToPushPull,
     SendDatagram,
     StartPushPull,
-    Tick,
 )
+from hyperscale.membership.local_node import LocalIdentity
 from hyperscale.membership.messages import IndirectAck, PingRequest
 from hyperscale.membership.settings import MembershipConfig
+from hyperscale.sansio.core import Tick
 from hyperscale.wire.roles import Role
 from tests.simulation import network
 from tests.simulation.kernel import Host
@@ -81,7 +81,7 @@ def show(payload: Any) -> str:
     node, _, datagram = payload
     news = " ".join(
         f"{n.node}+{n.refutation}:{n.claim.name.lower()}{'/' + n.by if n.by else ''}"
-        for n in datagram.news
+        for n in datagram.updates
     )
     kind = type(datagram).__name__
     about = f" {datagram.target}" if isinstance(datagram, PingRequest | IndirectAck) else ""
@@ -126,7 +126,7 @@ class MemberProgram:
             now_s=host.world.now_s,
         )
         self._discovers = True
-        self._discover_at_s = host.world.now_s
+        self._discover_at_s: float | None = host.world.now_s
         self._started_s = host.world.now_s
         self._retries: dict[str, float] = {}
         self._watched: dict[str, KeepSession] = {}
@@ -136,7 +136,7 @@ class MemberProgram:
     # Kernel side.
 
     def start(self, now_s: float) -> None:
-        self._find(DiscoveryTick(), now_s)
+        self._find(Tick(), now_s)
 
     def datagram(self, source: str, payload: Any, now_s: float) -> None:
         self.last = "datagram"
@@ -197,19 +197,20 @@ class MemberProgram:
         if self.config.drains:
             self.host.drain()
         self.last = "wake"
-        if self.core.wake_at_s() <= now_s:
+        wake_at_s = self.core.wake_at_s()
+        if wake_at_s is not None and wake_at_s <= now_s:
             self._perform(self._handle(Tick(), now_s=now_s))
-        if self._discover_at_s <= now_s:
-            self._find(DiscoveryTick(), now_s)
+        if self._discover_at_s is not None and self._discover_at_s <= now_s:
+            self._find(Tick(), now_s)
         for node in [node for node, at_s in self._retries.items() if at_s <= now_s]:
             del self._retries[node]
             watch = self._watched.get(node)
             if watch is not None:
                 self.host.open(watch.address, ("watch", node, watch.incarnation))
 
-    def wake_at_s(self) -> float:
-        wake_at_s = min(self.core.wake_at_s(), self._discover_at_s)
-        return min(wake_at_s, *self._retries.values()) if self._retries else wake_at_s
+    def wake_at_s(self) -> float | None:
+        times = [self.core.wake_at_s(), self._discover_at_s, *self._retries.values()]
+        return min((at_s for at_s in times if at_s is not None), default=None)
 
     # What tests do to it.
 
@@ -220,7 +221,7 @@ class MemberProgram:
 
     def stop_discovery(self) -> None:
         self._discovers = False
-        self._discover_at_s = float("inf")
+        self._discover_at_s = None
 
     # Core side.
 
@@ -228,7 +229,7 @@ class MemberProgram:
         """One step of discovery, unless it stands still by now."""
         if not self._discovers:
             return
-        is_found = self.core.roster.living or self.discovery.phase is DiscoveryPhase.JOINED
+        is_found = self.core.table.living or self.discovery.phase is DiscoveryPhase.JOINED
         if not self.config.rejoin and is_found and now_s > self._started_s + _DISCOVERED_S:
             self.stop_discovery()
             return
@@ -264,10 +265,10 @@ class MemberProgram:
                 if host.world.trace is not None:
                     self._note(effect)
             elif kind is StartPushPull:
-                request = ("sync", self.node, core.incarnation, effect.view)
+                request = ("sync", self.node, core.incarnation, effect.request)
                 host.ask(effect.address, request, ("sync", effect.node, effect.incarnation))
             elif kind is ReplyToPushPull:
-                host.answer(effect.token, (self.node, core.incarnation, effect.view))
+                host.answer(effect.token, (self.node, core.incarnation, effect.reply))
             elif kind is DialMember:
                 token = ("dial", effect.node, effect.incarnation)
                 host.ask(effect.address, ("hello",), token, within_s=_DIAL_WITHIN_S)

@@ -327,7 +327,7 @@ def _heal(world: World, monitor: FleetMonitor, plan: Plan) -> float:
         if not host.is_up and host.address in plan.restart_after:
             host.start()
     # Who has met nobody yet waits for its next try at the seeds.
-    alone = any(h.is_up and not h.program.core.roster.living for h in world.hosts.values())
+    alone = any(h.is_up and not h.program.core.table.living for h in world.hosts.values())
     within_s = CONVERGED_WITHIN_S + (_NEXT_TRY_S if alone else 0.0)
     healed_s = world.now_s
     while True:

@@ -30,8 +30,8 @@ def settled_fleet(world: World, addresses: list[str], config: FleetConfig) -> No
             node=core.node,
             incarnation=core.incarnation,
             claim=ClaimedState.ALIVE,
-            role=core.station.role,
-            address=core.station.address,
+            role=core.context.local.role,
+            address=core.context.local.address,
         )
         for core in cores
     ]
@@ -44,17 +44,16 @@ def settled_fleet(world: World, addresses: list[str], config: FleetConfig) -> No
 
 
 def _meet(core: Membership, known: list[MemberUpdate]) -> None:
-    station = core.station
-    station.effects = []
+    context = core.context
+    context.effects = []
     for news in known:
         if news.node != core.node:
-            core.rumours.take(news)
-            core.judge.answered(core.roster.peers[news.node])
-    station.gossip.items.clear()
-    station.gossip._bytes = 0
-    station.deadlines.cancel(TimerKind.GOSSIP_ROUND, None)
-    every_s = push_pull_s(station.config.push_pull_s, len(core.roster))
-    station.set(TimerKind.SYNC_ROUND, None, every_s * station.rng.random())
-    station.deadlines._rebuild()
-    station.audit.entries.clear()
-    station.effects = []
+            core.merger.merge(news)
+            core.lifecycle.confirm(core.table.peers[news.node])
+    context.gossip.clear()
+    context.timers.cancel(TimerKind.GOSSIP_ROUND, None)
+    every_s = push_pull_s(context.config.push_pull_s, len(core.table))
+    context.set_timer(TimerKind.PUSH_PULL_ROUND, None, every_s * context.rng.random())
+    context.timers._rebuild()
+    context.audit_log.entries.clear()
+    context.effects = []

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hyperscale.membership.timers import TimerHeap, TimerKind
 
 keys = st.tuples(
-    st.sampled_from([TimerKind.PROBE, TimerKind.SUSPICION, TimerKind.GREET]), st.integers(0, 5)
+    st.sampled_from([TimerKind.PROBE, TimerKind.SUSPICION, TimerKind.CONTACT]), st.integers(0, 5)
 )
 times = st.integers(0, 40).map(float)
 actions = st.lists(
@@ -44,7 +44,7 @@ def test_it_does_what_a_plain_table_would(
             else:
                 earliest_s = min(table.values())
                 assert table.pop(due) == earliest_s <= at_s
-        assert heap.next_s == min(table.values(), default=float("inf"))
+        assert heap.next_s == min(table.values(), default=None)
         assert len(heap) == len(table)
         for each, when in table.items():
             assert heap.at_s(*each) == when

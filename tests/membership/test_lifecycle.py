@@ -12,7 +12,6 @@ from hyperscale.membership.events import (
     PushPullRequested,
     ReplyToPushPull,
     StartPushPull,
-    Tick,
 )
 from hyperscale.membership.messages import (
     Ack,
@@ -20,9 +19,11 @@ from hyperscale.membership.messages import (
     Gossip,
     MemberSnapshot,
     Ping,
+    PushPull,
+    PushPullReply,
     Sender,
-    View,
 )
+from hyperscale.sansio.core import Tick
 from hyperscale.wire.roles import Role
 from tests.membership.bench import Bench, alive, claim
 
@@ -65,7 +66,7 @@ def test_an_unconfirmed_peer_is_never_judged_and_forgotten_after_its_roles_time(
         bench.run(2.0, answering=("a",))
         assert bench.core.state_of("x") is None
         assert bench.all(MemberDied) == []
-        assert bench.core.audit.counts["unconfirmed.removed"] == 1
+        assert bench.core.audit_log.counts["unconfirmed.removed"] == 1
 
 
 def test_greetings_of_a_silent_stranger_grow_rarer() -> None:
@@ -78,7 +79,7 @@ def test_greetings_of_a_silent_stranger_grow_rarer() -> None:
 
 def test_an_exchange_over_a_stream_confirms_both_sides() -> None:
     asked = Bench()
-    view = View(
+    view = PushPull(
         Sender("a:1", Role.MANAGER), (MemberSnapshot(alive("a")), MemberSnapshot(alive("b")))
     )
     asked.handle(PushPullRequested("a", 100, view, "token"))
@@ -86,12 +87,12 @@ def test_an_exchange_over_a_stream_confirms_both_sides() -> None:
     assert asked.core.state_of("b") is MemberState.UNCONFIRMED
     (answer,) = asked.all(ReplyToPushPull)
     assert answer.token == "token"
-    assert [r.news.node for r in answer.view.records] == ["self"]
+    assert [m.update.node for m in answer.reply.members] == ["self"]
     asking = Bench()
     asking.handle(MemberDiscovered("a:1"))
     (sync,) = asking.all(StartPushPull)
-    assert (sync.address, sync.node, sync.view.is_join) == ("a:1", "", True)
-    asking.handle(PushPullCompleted("a", 100, view))
+    assert (sync.address, sync.node) == ("a:1", "")
+    asking.handle(PushPullCompleted("a", 100, PushPullReply(view.sender, view.members)))
     assert asking.core.state_of("a") is MemberState.ALIVE
 
 
@@ -113,7 +114,7 @@ def test_an_accusation_is_told_to_its_subject_first() -> None:
     bench.say(claim(ClaimedState.SUSPECT, "b", by="z"))
     bench.run(1.5, answering=("a",))
     ping = bench.pings("b")[0]
-    assert [(n.node, n.claim) for n in ping.news[:1]] == [("b", ClaimedState.SUSPECT)]
+    assert [(n.node, n.claim) for n in ping.updates[:1]] == [("b", ClaimedState.SUSPECT)]
 
 
 def test_only_a_higher_refutation_clears_by_hearsay() -> None:
@@ -133,12 +134,12 @@ def test_this_node_refutes_what_is_said_of_it_and_feels_less_well() -> None:
     bench = Bench()
     bench.meet("a")
     bench.say(claim(ClaimedState.SUSPECT, "self", 0, incarnation=500))
-    assert bench.core.station.refutation == 1
+    assert bench.core.context.local.refutation == 1
     assert bench.core.awareness.score == 1
     bench.say(claim(ClaimedState.SUSPECT, "self", 0, incarnation=500))
-    assert bench.core.station.refutation == 1
+    assert bench.core.context.local.refutation == 1
     bench.say(claim(ClaimedState.SILENT, "self", 6, incarnation=500))
-    assert bench.core.station.refutation == 7
+    assert bench.core.context.local.refutation == 7
     assert [n.refutation for n in bench.told("self")][:2] == [1, 7]
     assert bench.all(MemberDied) == []
 
@@ -148,14 +149,16 @@ def test_accusations_of_an_earlier_life_are_nothing_to_this_one() -> None:
     bench.meet("a")
     bench.say(claim(ClaimedState.SUSPECT, "self", 9, incarnation=499))
     bench.say(claim(ClaimedState.REFUSED, "self", 9, incarnation=499))
-    assert (bench.core.incarnation, bench.core.station.refutation) == (500, 0)
+    assert (bench.core.incarnation, bench.core.context.local.refutation) == (500, 0)
 
 
 def test_who_is_said_to_be_gone_goes_on_as_a_new_incarnation() -> None:
     bench = Bench()
     bench.meet("a")
     bench.say(claim(ClaimedState.REFUSED, "self", incarnation=500))
-    assert bench.all(IncarnationRaised) == [IncarnationRaised(501)]
+    assert bench.all(IncarnationRaised) == [
+        IncarnationRaised(501, "this node was claimed to be refused")
+    ]
     assert bench.core.incarnation == 501
 
 
@@ -180,7 +183,7 @@ def test_an_unanswered_suspicion_ends_in_a_last_look_and_then_in_death() -> None
     assert (died.member.node, died.evidence) == ("b", ClaimedState.SILENT)
     assert not died.is_from_gossip
     assert 6.0 <= bench.now_s - died.member.since_s + 7.5 < 12.5
-    assert len(bench.pings("b")) >= bench.core._config.last_look_pings
+    assert len(bench.pings("b")) >= bench.core._config.final_probe_pings
 
 
 def test_hearsay_of_silence_is_a_suspicion_and_never_more() -> None:
@@ -237,7 +240,7 @@ def test_hearsay_of_a_gone_process_kills_and_is_told_on() -> None:
         bench.say(claim(ClaimedState.REFUSED, "b"))
     (died,) = bench.all(MemberDied)
     assert died.is_from_gossip
-    assert bench.core.audit.counts["member.died"] == 1
+    assert bench.core.audit_log.counts["member.died"] == 1
     bench.run(1.0, answering=("a",))
     assert bench.told("b")
 
@@ -305,7 +308,7 @@ def test_a_silent_member_that_returns_refutes_and_is_asked_for_what_was_missed()
     bench.effects.clear()
     bench.receive("b", Ping(Sender("b:1", Role.MANAGER), 5, "self"))
     (ack,) = bench.all(Ack)
-    assert [(n.node, n.claim) for n in ack.news[:1]] == [("b", ClaimedState.SILENT)]
+    assert [(n.node, n.claim) for n in ack.updates[:1]] == [("b", ClaimedState.SILENT)]
     assert [s.node for s in bench.all(StartPushPull)] == ["b"]
     assert bench.core.state_of("b") is MemberState.DEAD
     bench.receive("b", Gossip(Sender("b:1", Role.MANAGER, 1)))
@@ -335,7 +338,7 @@ def test_the_silent_are_asked_again_and_again_and_forgotten_after_a_day() -> Non
     assert asked.count("c") >= 3
     bench.run(600.0, answering=("a",))
     assert bench.core.state_of("b") is None
-    assert bench.core.audit.counts["tombstone.removed"] == 2
+    assert bench.core.audit_log.counts["tombstone.removed"] == 2
 
 
 # Stalls.
@@ -346,14 +349,14 @@ def test_after_a_stall_nobody_is_judged_before_the_socket_is_read() -> None:
     bench.meet("a", "b")
     bench.say(claim(ClaimedState.SUSPECT, "b", by="z"))
     bench.run(0.2, answering=("a",))
-    due_s = bench.core.roster.peers["b"].suspicion.deadline_s
+    due_s = bench.core.table.peers["b"].suspicion.deadline_s
     bench.now_s = due_s + 4.0  # stood still past every deadline
     assert any(isinstance(effect, DrainSocket) for effect in bench.handle(Tick()))
     assert bench.core.state_of("b") is MemberState.SUSPECT
-    assert bench.core.roster.peers["b"].suspicion.looks == 0
+    assert bench.core.table.peers["b"].suspicion.final_probes == 0
     bench.receive("a", Gossip(Sender("a:1", Role.MANAGER), (alive("b", refutation=1),)))
     assert bench.core.state_of("b") is MemberState.ALIVE
-    assert bench.core.audit.counts["node.stalled"] == 1
+    assert bench.core.audit_log.counts["node.stalled"] == 1
     assert bench.core.awareness.score > 0
 
 
@@ -363,7 +366,7 @@ def test_a_stall_is_counted_once_however_many_packets_waited() -> None:
     bench.now_s += 10.0
     for _ in range(50):
         bench.say(alive("b"))
-    assert bench.core.audit.counts["node.stalled"] == 1
+    assert bench.core.audit_log.counts["node.stalled"] == 1
 
 
 def test_small_delays_are_no_stall() -> None:
@@ -372,4 +375,4 @@ def test_small_delays_are_no_stall() -> None:
     for _ in range(20):
         bench.now_s = bench.core.wake_at_s() + 0.3
         bench.run(0.0, answering=("a",))
-    assert "node.stalled" not in bench.core.audit.counts
+    assert "node.stalled" not in bench.core.audit_log.counts

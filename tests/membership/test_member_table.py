@@ -23,12 +23,12 @@ def peer(node: str, role: Role = Role.MANAGER, incarnation: int = 1) -> MemberRe
 def roster_of(
     count: int, own: str = "self", role: Role = Role.MANAGER, seed: int = 1
 ) -> MemberTable:
-    roster = MemberTable(own, Random(seed))
+    table = MemberTable(own, Random(seed))
     for n in range(count):
         member = peer(f"n{n}", role)
-        roster.add(member)
-        roster.enter(member)
-    return roster
+        table.add(member)
+        table.enter(member)
+    return table
 
 
 claims = st.builds(
@@ -83,37 +83,37 @@ def test_a_refutation_needs_a_strictly_higher_number() -> None:
 
 
 def test_every_member_is_asked_once_per_round() -> None:
-    roster = roster_of(10)
-    asked = Counter(roster.next_target().node for _ in range(30))
+    table = roster_of(10)
+    asked = Counter(table.next_target().node for _ in range(30))
     assert set(asked.values()) == {3}
 
 
 def test_who_leaves_is_asked_no_more_and_who_enters_is_asked_within_the_round() -> None:
-    roster = roster_of(5)
-    roster.next_target()
-    roster.exit(roster.peers["n3"])
+    table = roster_of(5)
+    table.next_target()
+    table.exit(table.peers["n3"])
     newcomer = peer("new")
-    roster.add(newcomer)
-    roster.enter(newcomer)
-    asked = [roster.next_target().node for _ in range(9)]
+    table.add(newcomer)
+    table.enter(newcomer)
+    asked = [table.next_target().node for _ in range(9)]
     assert "n3" not in asked
     assert "new" in asked[:5]
 
 
 def test_an_empty_table_has_nobody_to_ask() -> None:
-    roster = MemberTable("self", Random(1))
-    assert roster.next_target() is None
-    assert roster.sample(3) == []
-    assert roster.successors(2, 16) == []
-    assert len(roster) == 1
+    table = MemberTable("self", Random(1))
+    assert table.next_target() is None
+    assert table.sample(3) == []
+    assert table.successors(2, 16) == []
+    assert len(table) == 1
 
 
 @given(st.integers(3, 30), st.integers(1, 6), st.integers(0, 1000))
 def test_a_sample_holds_different_healthy_members_only(count: int, wanted: int, seed: int) -> None:
-    roster = roster_of(count, seed=seed)
-    roster.exit(roster.peers["n1"])
-    roster.peers["n2"].state = MemberState.SUSPECT
-    names = [member.node for member in roster.sample(wanted, but="n0", healthy=True)]
+    table = roster_of(count, seed=seed)
+    table.exit(table.peers["n1"])
+    table.peers["n2"].state = MemberState.SUSPECT
+    names = [member.node for member in table.sample(wanted, but="n0", healthy=True)]
     assert len(set(names)) == len(names) <= wanted
     assert not {"n0", "n1", "n2"} & set(names)
     if count - 3 <= wanted:
@@ -124,22 +124,22 @@ def test_everyone_is_watched_by_as_many_as_agreed() -> None:
     names = [f"n{n}" for n in range(12)]
     watchers: Counter[str] = Counter()
     for own in names:
-        roster = MemberTable(own, Random(1))
+        table = MemberTable(own, Random(1))
         for other in names:
             if other != own:
                 member = peer(other)
-                roster.add(member)
-                roster.enter(member)
-        watchers.update(found.node for found in roster.successors(2, 16))
+                table.add(member)
+                table.enter(member)
+        watchers.update(found.node for found in table.successors(2, 16))
     assert watchers == dict.fromkeys(names, 2)
 
 
 def test_behind_suspected_successors_the_next_are_watched_too() -> None:
-    roster = roster_of(8)
-    first, second, third, fourth = roster.successors(4, 16)
+    table = roster_of(8)
+    first, second, third, fourth = table.successors(4, 16)
     first.state = second.state = MemberState.SUSPECT
-    assert roster.successors(2, 16) == [first, second, third, fourth]
-    assert roster.successors(2, 3) == [first, second, third]
+    assert table.successors(2, 16) == [first, second, third, fourth]
+    assert table.successors(2, 3) == [first, second, third]
 
 
 @given(st.integers(1, 5), st.integers(0, 20))
@@ -150,13 +150,13 @@ def test_every_process_is_watched_over_streams_by_those_who_may_connect(
     roles |= {f"w{n}": Role.WORKER for n in range(workers)}
     watchers: Counter[str] = Counter()
     for own, own_role in roles.items():
-        roster = MemberTable(own, Random(1))
+        table = MemberTable(own, Random(1))
         for other, role in roles.items():
             if other != own:
                 member = peer(other, role)
-                roster.add(member)
-                roster.enter(member)
-        for duty in roster.stream_duties(2, own_role):
+                table.add(member)
+                table.enter(member)
+        for duty in table.session_targets(2, own_role):
             assert duty.role in MAY_CONNECT[own_role]
             watchers[duty.node] += 1
     for node, role in roles.items():
