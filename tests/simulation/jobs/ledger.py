@@ -1,8 +1,8 @@
-"""A ledger that is right by construction: it stands for consensus, which is tested elsewhere.
+"""A ledger that is correct by construction; consensus itself is tested elsewhere.
 
-One log per group, known to the world. Whoever leads a group commits after a moment, if it
-reaches a majority; a leader that stands still or is cut off is replaced after a while, and
-may go on believing for a little that it leads: what it commands then is what fences are for.
+Each group has one log that all managers see. The leader of a group commits after a short delay
+if it reaches a majority. A leader that is paused or cut off is replaced after a while, and may
+believe for a short time that it still leads: fences must stop the commands it sends then.
 """
 
 from collections.abc import Callable
@@ -34,8 +34,8 @@ class Entry:
 class Group:
     term: int = 0
     leader: str | None = None
-    life: int = 0  # of the leader's process: another one does not lead
-    lost_s: float | None = None  # since when the leader does not lead any more in truth
+    life: int = 0  # of the leader's process; a restarted process does not lead
+    lost_s: float | None = None  # when the leader lost its majority
     patience_s: float = 1.0
     log: list[Entry] = field(default_factory=list)
 
@@ -56,7 +56,7 @@ class Ledger:
         self.machine = machine
         self.truth = {number: machine(number) for number in range(1, groups + 1)}
         self.records: dict[str, Job] = {}
-        self.was_leaderless = False  # for so long that leases ran out
+        self.was_leaderless = False  # longer than the leases
         self.on_commit: Callable[[int, Event, Reply], None] = lambda group, event, reply: None
         world.after(_LOOK_EVERY_S, self._look)
 
@@ -92,9 +92,11 @@ class Ledger:
             self.world.after(_PROPOSAL_S * self.world.rng.random(), fail)
 
     def confirm(self, host: "Host", group: int, term: int, question: int) -> None:
-        """Most managers say that this one leads, or nothing is heard. What they answer is
-        waiting there when a leader that stood still meanwhile wakes up. One in a dozen takes
-        more than a quarter of a second, as with a slow disk, one in forty more than one."""
+        """Confirm a leadership after a delay, if the leader still reaches a majority.
+
+        A paused leader gets the answer when it resumes. One answer in twelve takes more than a
+        quarter of a second, as with a slow disk, and one in forty more than a second.
+        """
         draw = self.world.rng.random()
         wait_s = 0.005 + 3.0 * draw**30
 
@@ -173,7 +175,7 @@ class Ledger:
         return is_same and self._reaches_majority(group.leader)
 
     def stepped_down(self, number: int) -> None:
-        """Its leader has noticed by itself that it reaches nobody."""
+        """Note that the leader of a group has noticed that it lost its majority."""
         self.groups[number].leader = None
 
     def _elect(self, number: int, group: Group) -> None:
@@ -182,7 +184,7 @@ class Ledger:
             self.make_leader(number, self.world.rng.choice(able))
 
     def make_leader(self, number: int, name: str) -> None:
-        """An election, or a transfer."""
+        """Elect a leader, or transfer the leadership."""
         group = self.groups[number]
         is_told = group.leader is not None and not self.world.network.is_cut(name, group.leader)
         if group.leader is not None and group.leader != name and is_told:
@@ -193,8 +195,7 @@ class Ledger:
         self._later(name, "lead", (number, group.term), 0.01)
 
     def _notice(self, number: int, name: str, term: int, after_s: float) -> None:
-        """It notices by itself that it reaches nobody, about as soon as others do; but one that
-        stands still hears nothing, and takes its time when it wakes up."""
+        """Let a leader notice that it lost its majority; a paused one notices after it resumes."""
         host = self.world.hosts[name]
 
         def look() -> None:

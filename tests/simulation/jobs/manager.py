@@ -1,4 +1,4 @@
-"""A manager's process: the shell around job leaders, the allocator and their machines."""
+"""A manager's process: drives job leaders, the allocator and the state machines."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,7 @@ _SILENT_S = (4.0, 12.0)
 
 
 class _Seen:
-    """What membership knows of a worker, at this manager."""
+    """The membership state of a worker at one manager."""
 
     def __init__(self) -> None:
         self.life = 0
@@ -78,7 +78,7 @@ class ManagerProgram:
     # --- the ledger's hooks ---------------------------------------------------------------
 
     def entry(self, group: int, now_s: float) -> None:
-        """Entries up to here are committed."""
+        """Apply the committed entries of a group."""
         log = self.ledger.groups[group].log
         while self.applied[group] < len(log):
             entry = log[self.applied[group]]
@@ -105,7 +105,7 @@ class ManagerProgram:
             return
         if self.ledger.leads(self.host.address, group, term):
             if self.ledger.groups[group].lost_s is None:
-                return  # it was only cut off for a moment
+                return  # it was cut off only for a moment
             self.ledger.stepped_down(group)
         if group == ALLOCATION:
             self._allocate(LostAllocator(), now_s)
@@ -252,7 +252,7 @@ class ManagerProgram:
                 case ev.AnswerProgress(token=handle, reply=reply):
                     self.host.answer(handle, reply)
                 case ev.LogJobError(job=job, error=error):
-                    self.host.world.fail(f"{job} cannot be looked at: {error!r}")
+                    self.host.world.fail(f"{job} failed in the leader: {error!r}")
                 case ev.ConfirmLeadership(question=question):
                     self.ledger.confirm(self.host, group, self.terms[group], question)
 

@@ -2,15 +2,15 @@
 
 Safety, at any time (most of it at the target, see `target`):
  1. no slot of a workflow is loaded by two executors at once; no attempt begins twice
- 2. no core is held by two runs; who is exclusive is alone
+ 2. no core is held by two attempts; an exclusive workflow runs alone
  3. every job ends once; its replicas agree
- 4. a part is decided by the attempt that was open; a dependent begins after what it waits for
+ 4. the result of a part is that of its open attempt; dependents begin after their dependencies
 At the end:
- 5. every job has ended, nothing runs, no result waits, no core is held
+ 5. every job has ended, nothing runs, every result is acknowledged, no core is held
  6. reported <= target <= reported + gaps
 Bounds, in the schedules they are meant for:
  7. a change of leaders restarts no part
- 8. the load of a worker that crashed is back within 5 s of its death being seen
+ 8. the load of a crashed worker runs again within 5 s after its death was detected
 """
 
 from typing import TYPE_CHECKING
@@ -50,11 +50,11 @@ class JobMonitor(Monitor):
     def stopping(self, host: Host, how: str) -> None:
         """Executors die with their worker's process."""
         if host.address in self.plan.workers:
-            self.target.gone_s.clear()  # one death at a time is what the bound is about
+            self.target.gone_s.clear()  # the bound holds for a single death
         for executor in self._executors(host):
             executor.die(is_lost=True)
             self.target.leave(executor)
-        # With most cores gone there may be no room, whatever is shared.
+        # With most cores lost there may be no room, even on shared cores.
         workers = self.plan.workers
         left = sum(
             cores
@@ -65,7 +65,7 @@ class JobMonitor(Monitor):
             self.target.gone_s.clear()
 
     def paused(self, host: Host) -> None:
-        """Sometimes the agent alone stands still, sometimes the whole machine."""
+        """Pause the agent alone, or the whole machine."""
         if self.world.rng.random() < 0.5:
             for executor in self._executors(host):
                 executor.freeze()
@@ -169,6 +169,6 @@ def _check_record(world: World, job: str, record: Job, arrived: int) -> None:
 
 
 def _check_part(world: World, which: str, attempt: int, stamped: int) -> None:
-    # Each of the part's cores stamps its reports with its attempt; merged, they are summed.
+    # Every executor reports its attempt as a count; a merged report holds the sum.
     if stamped % attempt:
         world.fail(f"{which}: attempt {attempt} is decided by the result of another")

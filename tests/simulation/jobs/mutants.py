@@ -1,4 +1,4 @@
-"""The parts with one rule broken each: the invariants and bounds must notice every one."""
+"""Cores with one broken rule each: an invariant or a bound must catch every one of them."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from tests.simulation.jobs.schedules import Cores
 
 
 class TermAsAttempt(Agent):
-    """A new term names a new run: whatever was begun under the last one is superseded."""
+    """A new term supersedes every attempt of an older term."""
 
     def _command_received(self, event: CommandReceived, now_s: float) -> list[AgentEffect]:
         command = event.command
@@ -42,7 +42,7 @@ class GrantsAtOnce(Allocator):
 
 
 class AnyResultDecides(JobLeader):
-    """The result of a part counts, whichever attempt it is of."""
+    """The result of any attempt decides its part."""
 
     def handle(self, event: LeaderEvent, *, now_s: float) -> list[LeaderEffect]:
         if isinstance(event, WorkerAnnounced) and isinstance(event.message, DeliverResult):
@@ -80,7 +80,7 @@ class _Unconfirmed(LeaseRenewal):
 
 
 class Unconfirmed(JobLeader):
-    """Leases count from the last stamp, whoever may have been elected meanwhile."""
+    """Leases count from the last stamp, although another leader may have been elected."""
 
     make_leases = _Unconfirmed
 
@@ -95,7 +95,7 @@ class Mutant:
     cores: Cores
     profile: str
     caught_by: tuple[str, ...]
-    """Parts of what violations say, any of them."""
+    """Texts of violations, of which one must occur."""
 
 
 MUTANTS = (

@@ -1,8 +1,8 @@
-"""Random schedules for a datacenter: jobs, faults, and the run of one seed.
+"""Random schedules for a datacenter: jobs and faults, drawn from one seed.
 
-A run has two phases. First managers and workers start, jobs are submitted and some cancelled,
+A schedule has two phases. First managers and workers start, jobs are submitted and some cancelled,
 and faults happen while the invariants are checked. Then everything heals and every job must
-end within a bound, all of it accounted for.
+end within a bound, and every request must be accounted for.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ QUIET_WITHIN_S = 30.0
 
 @dataclass(frozen=True)
 class Profile:
-    """What may happen. Rates are expected events per run."""
+    """Faults that may happen. Rates are expected events per schedule."""
 
     name: str
     managers: tuple[int, ...] = (1, 3, 3, 5)
@@ -58,17 +58,17 @@ class Profile:
     leader_pauses: float = 0.0
     manager_cuts: float = 0.0
     deposals: float = 0.0
-    """A leader is cut off with a worker, and stands still for a while before it notices."""
+    """A leader is cut off together with a worker, and paused before it notices."""
     transfers: float = 0.0
     blackouts: float = 0.0
-    """All managers crash at once and come back one by one."""
+    """All managers crash at once and restart one by one."""
     goes_on: float = 0.0
     cancels: float = 0.3
     exclusive: float = 0.15
     longest_s: float = 17.0
     restarts: float = 0.7
     is_steady: bool = False
-    """Workers are well and leaders come back soon: then no part may be restarted."""
+    """Workers have no faults and leaders restart soon: no part may be restarted."""
     restored_within_s: float | None = None
     flaky: float = 0.01
     is_exclusive_checked: bool = False
@@ -158,7 +158,7 @@ PROFILES = {
             "crashes",
             managers=(3,),
             worker_crashes=2.0,
-            # What this network loses is asked for again a second later; TCP needs a fifth of it.
+            # A lost message is repeated after a second here; TCP repeats it after a fifth of that.
             loss_max=0.0,
             exclusive=0.0,
             cancels=0.0,
@@ -176,12 +176,12 @@ class Submission:
     workflows: list[dict[str, Any]]
     timeout_s: float | None = None
     cancel_s: float | None = None
-    goes_on: bool = False  # without managers
+    goes_on: bool = False  # in isolation
 
 
 @dataclass
 class Plan:
-    """One schedule, complete."""
+    """One complete schedule."""
 
     profile: str
     seed: int
@@ -212,7 +212,7 @@ class Outcome:
 
 @dataclass
 class Setup:
-    """What programs are built from; mutants replace the factories."""
+    """The factories of programs; mutants replace some of them."""
 
     plan: Plan
     ledger: Ledger
@@ -228,7 +228,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Cores:
-    """The parts under test, or what takes their place."""
+    """The cores under test, or mutants of them."""
 
     agent: Callable[..., Agent] = Agent
     leader: Callable[..., JobLeader] = JobLeader
@@ -370,7 +370,7 @@ class _Draw:
 
 
 def run(plan: Plan, *, cores: Cores | None = None, trace: Trace | None = None) -> Outcome:
-    """Plays a schedule; raises `Violation` where an invariant or a bound does not hold."""
+    """Run a schedule; raise `Violation` if an invariant or a bound does not hold."""
     cores = cores or Cores()
     monitor = JobMonitor()
     world = World(plan.seed, monitor=monitor, trace=trace)
@@ -412,7 +412,7 @@ def run(plan: Plan, *, cores: Cores | None = None, trace: Trace | None = None) -
 
 
 def _submit(world: World, ledger: Ledger, plan: Plan, job: Submission) -> str:
-    """A client that tries until it is committed; and its cancel, if it has one."""
+    """Submit a job, repeatedly until it is committed, and cancel it if the schedule says so."""
     group = slot_of(job.key) % plan.groups + 1
     test = TestPlan(file="shop.py", workflows=tuple(_workflow(each) for each in job.workflows))
     isolation = Isolation.CONTINUE if job.goes_on else Isolation.STOP

@@ -1,4 +1,4 @@
-"""Running jobs as a suite of the campaign: the profiles take turns, seed by seed."""
+"""The job simulation as a suite of the campaign: seeds alternate between profiles."""
 
 from collections.abc import Iterable
 

@@ -1,8 +1,8 @@
-"""The target of the load, and the executors that generate it: the truth to compare with.
+"""The target of the load and the simulated executors that generate it.
 
-An executor goes on while the agent beside it stands still; it dies with its worker's process;
-it stops by itself when its lease is over. What it sent is counted here, by slot, and two
-executors for the same slot at the same time are a violation wherever they come from.
+An executor continues while its agent is paused, dies with its worker's process, and stops by
+itself when its lease is over. The target counts requests by slot; results are compared with
+these counts. Two executors of one slot at the same time are a violation.
 """
 
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ Slot = tuple[str, str, int]
 
 @dataclass
 class Target:
-    """Who sends what, and how much arrived."""
+    """Executors by slot and by core, and the requests that arrived."""
 
     world: "World"
     active: dict[Slot, "Executor"] = field(default_factory=dict)
@@ -41,9 +41,9 @@ class Target:
     gone_s: dict[Slot, float] = field(default_factory=dict)
     obeys_leases: bool = True
     is_exclusive_checked: bool = False
-    """Where workers stay: what an unheard worker still holds, nobody can know."""
+    """For profiles without lost workers: what a lost worker still runs is unknown."""
     flaky: float = 0.01
-    """How often preparing fails."""
+    """Probability that preparing fails."""
 
     def occupy(self, executor: "Executor") -> None:
         key = executor.host.address, executor.place
@@ -66,7 +66,7 @@ class Target:
         if (executor.run, slot[2]) in self.begun:
             self.world.fail(f"attempt doubled: {executor.run} begins again")
         self.begun.add((executor.run, slot[2]))
-        # Load that was lost comes back beside others if it must; nothing new begins so.
+        # Only a recovery may run beside an exclusive workflow.
         is_checked = self.is_exclusive_checked and executor.run.attempt == 1
         for rival in self.active.values() if is_checked else ():
             is_other = rival.run.job != executor.run.job and rival.frozen_s is None
@@ -87,7 +87,7 @@ class Target:
 
 
 class Executor:
-    """One core's share of a run."""
+    """The executor of one slot of an attempt."""
 
     def __init__(
         self, target: Target, host: "Host", command: PreparePart, place: int, index: int
@@ -189,7 +189,7 @@ class Executor:
             vus=1,
             iterations=sent,
             steps=[StepReport(name="hit", counts=counts)],
-            # Which attempt this was, so that a result can be told from another's.
+            # The attempt, as a count: the monitor compares it with the committed result.
             rss_bytes=self.run.attempt,
         )
         return native(made)
@@ -202,7 +202,7 @@ class Executor:
             self.tell(PlaceReported(self.run, self.place, self.report()))
 
     def finish(self, status: PartStatus, error: str | None) -> None:
-        """Its load ends here; the process is gone a moment later."""
+        """End the load now and vacate the place a moment later."""
         if self.is_over:
             return
         report = self.report()
@@ -228,7 +228,7 @@ class Executor:
 
 
 def prepare(executors: list[Executor]) -> None:
-    """All executors of a run import its code; one in a while cannot."""
+    """Prepare the executors of an attempt, which fails now and then."""
     first = executors[0]
     world = first.world
     for executor in executors:

@@ -1,4 +1,4 @@
-"""Running jobs under faults: random schedules, and mutants that must be caught."""
+"""The job simulation: random schedules, and mutants that must be caught."""
 
 import pytest
 
@@ -8,42 +8,42 @@ from tests.simulation.jobs.schedules import PROFILES
 from tests.simulation.jobs.suite import JobSuite
 from tests.simulation.trace import Trace
 
-MUTANT_SEEDS = 400  # a rule may be broken for long before it matters
+MUTANT_SEEDS = 400  # a broken rule may need many schedules to show
 
-# Seeds that once showed something, by profile; each stays right.
+# Seeds that found an error in the past, by profile.
 FOUND = {
     "workers": {
-        5: "a report that was long under way is as old as it says",
-        11: "grants nobody used are taken back, also while workers keep telling",
-        29: "a run of the new process does not die with the old one",
+        5: "the age of a delayed report is that of its content",
+        11: "unused grants expire although workers keep announcing cores",
+        29: "an attempt of a restarted worker does not end with the old process",
     },
     "isolation": {
-        33: "a machine that stood still does not wake up beside its successor",
+        33: "a resumed machine generates no load beside the next attempt",
         27: "the same, with two cores",
         382: "a workflow planned for one grant is not dispatched by another",
     },
     "everything": {
-        447: "nor with a grant that was taken back meanwhile",
-        218178824931: "a checkpoint without news is no news",
-        142965879163: "a worker that lacks a run says so until it is heard",
-        146561058283: "a first report that was long under way is as old as it may be",
+        447: "a workflow is not dispatched with an expired grant",
+        218178824931: "a checkpoint without new reports does not renew their age",
+        142965879163: "a worker repeats that it does not know an attempt",
+        146561058283: "the age of a delayed first report is its upper bound",
     },
     "stubborn": {
-        218178826133: "what is known of a run is as old as its last report, whoever leads",
-        235336450019: "parts do not hold cores for ever while another of theirs finds none",
+        218178826133: "the age of statistics is that of the last report, across leaders",
+        235336450019: "parts release their cores if another part of the workflow gets none",
     },
     "allocators": {
-        911317: "two that must be alone do not wait for each other's cores for ever",
+        911317: "two exclusive workflows do not wait for each other's cores",
     },
     "blackout": {
-        146561055142: "load begins when it is told to, not when that is answered",
+        146561055142: "load counts from the start command, not from its reply",
     },
     "leaders": {
-        23: "a run its worker was never told of costs no retry and leaves no gap",
+        23: "an attempt unknown to its worker costs no retry and leaves no gap",
     },
     "crashes": {
-        27: "a worker back before its leader knows is not taken for dead",
-        64: "no workers for a moment is not no workers",
+        27: "a worker that restarts before its death is detected is not lost",
+        64: "a job survives a moment without workers",
     },
 }
 
@@ -59,20 +59,20 @@ def test_random_schedules_violate_no_invariant_and_no_bound() -> None:
     ("profile", "seed"),
     [(profile, seed) for profile, seeds in FOUND.items() for seed in seeds],
 )
-def test_what_once_went_wrong_stays_right(profile: str, seed: int) -> None:
+def test_seeds_that_found_an_error_pass(profile: str, seed: int) -> None:
     suite = JobSuite([profile])
     suite.run(suite.draw(seed), None)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 @pytest.mark.timeout(120)
-def test_a_broken_rule_is_noticed(mutant: Mutant) -> None:
+def test_every_mutant_is_caught(mutant: Mutant) -> None:
     suite = JobSuite([mutant.profile], cores=mutant.cores)
     assert is_noticed(suite, mutant.caught_by, schedules=MUTANT_SEEDS)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_the_same_seed_is_the_same_run(profile: str) -> None:
+def test_the_same_seed_gives_the_same_trace(profile: str) -> None:
     suite = JobSuite([profile])
     digests = set()
     for _ in range(2):

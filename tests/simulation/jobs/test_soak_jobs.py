@@ -1,4 +1,4 @@
-"""The long run of the job simulation. Writes what it found to benchmarks/results."""
+"""The job simulation with thousands of seeds; writes its report to benchmarks/results."""
 
 from multiprocessing import get_context
 

@@ -1,4 +1,4 @@
-"""A worker's process: the shell around the agent core, with modelled executors."""
+"""A worker's process: drives the agent core, with simulated executors."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.simulation.kernel import Host
 
 CLOCK_S = 5_000.0
-"""Clocks differ from host to host; only their pace is the same."""
+"""Clocks of hosts differ by multiples of this offset and run at the same rate."""
 
 
 class WorkerProgram:
@@ -114,11 +114,11 @@ class WorkerProgram:
                 self.host.disk.write("results", kept)
 
     def _stop(self, run: AttemptId, places: tuple[int, ...], reason: str, grace_s: float) -> None:
-        """User code may take its grace; its load ends at once, its process later."""
+        """Stop the load of executors at once, and their processes within the grace period."""
         world = self.host.world
         executors = [each for each in self.executors.get(run, []) if each.place in places]
         if executors and executors[0].began_s is None:
-            # Not begun: the shell says that it could not be prepared, or that all are gone.
+            # Not started: either preparing fails, or every executor ends at once.
             for each in executors:
                 each.is_over = True
                 self.target.leave(each)
