@@ -1,7 +1,7 @@
 """Errors, typed by who must act.
 
 `InputError` is for the user to correct, and nothing has run yet; `RunError` means a run
-could not be carried through; `InvariantError` is a bug of ours. `reporting.exit_codes` maps
+could not be carried through; `InvariantError` is a bug in Hyperscale. `reporting.exit_codes` maps
 them to the exit codes of the command line.
 """
 

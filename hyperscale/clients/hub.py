@@ -157,7 +157,7 @@ class ClientHub:
         return self._engine.in_flight if self._engine else 0
 
     def cut(self) -> None:
-        """Aborts everything in flight; whoever awaits it is cancelled."""
+        """Abort every request in flight; tasks that await one are cancelled."""
         if self._engine is not None:
             self._engine.abort_all()
 
@@ -184,7 +184,7 @@ class ClientHub:
         self._is_guarded = True
         poll = engine.poll
 
-        # A function of ours in between, so that the interpreter gets to handle its signals
+        # A Python function in between, so that the interpreter gets to handle its signals
         # before anything is written.
         def poll_unless_halted() -> None:
             if not self._is_halted:
@@ -197,7 +197,7 @@ class ClientHub:
             self._engine.abort_all()
             self._loop.remove_reader(self._engine.fileno())
             self._rebind(_closed)
-            # Nobody knows the engine any more: its connections end here, not when a collector
+            # The last reference to the engine: its connections end here, not when a collector
             # comes by.
             self._engine = self._loop = None
             self._send = _unopened

@@ -1,4 +1,4 @@
-"""Which step is running: how a client call knows whom its traffic belongs to.
+"""The step that is running: client calls count their traffic for it.
 
 A context variable, because steps of one virtual user run concurrently and user code may
 start tasks of its own; both inherit it.

@@ -307,7 +307,7 @@ class Hidden:
 
 
 class NodeConfig(Struct, frozen=True, kw_only=True):
-    """Everything a node is told. `loading` makes it."""
+    """The whole configuration of a node. Made by `loading`."""
 
     role: NodeRole
     node: NodeSection = NodeSection()
@@ -333,7 +333,7 @@ SECTIONS: dict[str, type[_Section]] = {
     "log": LogSection,
 }
 
-# Where the roles differ, so that one of each runs on a machine without being told anything.
+# Defaults that differ by role, so that one node of each role runs on a machine without settings.
 ROLE_DEFAULTS: dict[str, dict[tuple[str, str], Any]] = {
     "manager": {},
     "worker": {("listen", "port"): 9100, ("listen", "http_port"): 9101},

@@ -138,7 +138,7 @@ def merged(bundles: Sequence[tuple[Bundle, Sequence[str]]]) -> Bundle:
             content = opened.source(module)
             if entries.setdefault(entry, content) != content:
                 raise InputError(
-                    f"module {module!r} lies in two places with different content",
+                    f"module {module!r} is in two places with different content",
                     hint="rename one, or submit the workflows one after the other",
                 )
             sources[module] = entry
@@ -222,9 +222,9 @@ class _Loader(SourceLoader):
     def __init__(self, bundle: OpenBundle, file: Path) -> None:
         self._bundle = bundle
         sources = bundle.manifest.sources
-        # "src/a/b.py" lies two directories below its root; so does the file it was made from.
+        # "src/a/b.py" is two directories below its root; so is the file it was made from.
         main = sources.get(bundle.manifest.module, "src/")
-        # Where the test lies may be said by a name alone.
+        # The path of the test may be a name alone.
         depth = main.count("/") - 1
         root = file.parents[depth] if depth < len(file.parents) else Path()
         self.names = {
@@ -250,7 +250,7 @@ class _Loader(SourceLoader):
         return decode_source(self._bundle.source(fullname), self.get_filename(fullname))
 
     def remember_lines(self) -> None:
-        """Gives tracebacks and `inspect` the lines that run, whatever lies on disk by now."""
+        """Give tracebacks and `inspect` the lines that run, even if the file has changed."""
         for module, name in self.names.items():
             text = self.get_source(module)
             # No modification time: linecache then never looks for the file.
@@ -312,7 +312,7 @@ _mounted: _Mounted | None = None
 
 
 def mount(path: Path, file: str, *, job: str = "") -> ModuleType:
-    """Imports a bundle's main module; `file` is where the test lies for its user.
+    """Import a bundle's main module; `file` is the user's path of the test.
 
     One bundle is mounted at a time: another one takes its place, and so does the same one for
     another job, which finds its modules as they were written and not as the last job left them.

@@ -81,7 +81,7 @@ class _LimitedRaw(io.RawIOBase):
     def _put(self, payload: bytes) -> None:
         try:
             sent = os.write(self._out, payload) if payload else 0
-        except BlockingIOError:  # the supervisor is not reading: losing output beats waiting
+        except BlockingIOError:  # the pool is not reading: output is dropped, not waited for
             sent = 0
         self._limit.dropped_bytes += len(payload) - sent
 
@@ -129,7 +129,7 @@ def complain(text: str) -> None:
 
 
 class LineReader:
-    """The supervisor's end: bytes of a pipe in, limited whole-line text out. Owns no clock."""
+    """The pool's end: bytes of a pipe in, limited whole-line text out. Owns no clock."""
 
     def __init__(self, limit: OutputLimit) -> None:
         self._limit = limit
@@ -145,7 +145,7 @@ class LineReader:
         return text[:end].decode("utf-8", "replace")
 
     def finish(self) -> str:
-        """What is left when the stream, or the part that wrote to it, has ended."""
+        """Return the incomplete last line, when the stream or the slot has ended."""
         text = self._partial + self._limit.take_note()
         self._partial = b""
         return text.decode("utf-8", "replace")

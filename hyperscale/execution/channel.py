@@ -1,7 +1,7 @@
 """One end of the control socket, in an event loop.
 
 Owns buffering, framing and the two readiness callbacks. It is not an asyncio transport
-because the supervisor must be able to read, at once, all that a dead executor left behind.
+because the pool must be able to read at once everything that a dead executor has sent.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class Channel(Generic[_Message]):
                 data = self._end.recv(_READ_BYTES)
             except BlockingIOError:
                 return
-            except OSError as error:  # a reset: the peer died with bytes of ours unread
+            except OSError as error:  # a reset: the peer died before it read everything
                 self._lose(None if isinstance(error, ConnectionError) else str(error))
                 return
             if not data:

@@ -24,7 +24,7 @@ RESERVED = frozenset({"hyperscale", "msgspec", "uvloop", "cloudpickle"})
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One module of a test: the name it is imported by, and where it lies."""
+    """One module of a test: its name and its path."""
 
     module: str
     root: Path

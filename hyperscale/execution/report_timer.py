@@ -1,7 +1,7 @@
-"""The regular beat of a running part: reports, loop lag, a look at the lease.
+"""The timer of a running slot: it sends reports, measures loop lag and checks the lease.
 
-One timer for all three. It keeps beating while teardown hooks run, so that the supervisor
-can tell a part that takes long from one that holds the interpreter.
+The timer keeps running during teardown hooks, so that the pool can tell a slow hook from code that
+holds the interpreter.
 """
 
 import asyncio
@@ -44,13 +44,13 @@ class ReportTimer:
             self._timer = None
 
     def take_lag_s(self) -> float:
-        """The worst delay of a beat since the last call."""
+        """Return the worst delay of a beat since the last call."""
         lag_s, self._lag_s = self._lag_s, 0.0
         return lag_s
 
     def _schedule(self) -> None:
-        # From now, not from when the last was due: beats missed in a stall are not made up.
-        # Not the loop's own clock, which stands still while callbacks run.
+        # From now, not from when the last beat was due: missed beats are not made up. Not by the
+        # loop's own clock, which does not advance while callbacks run.
         self._due_s = time.monotonic() + BEAT_S
         self._timer = self._loop.call_later(BEAT_S, self._beat)
 
@@ -64,7 +64,7 @@ class ReportTimer:
 
 
 class ResidentMemory:
-    """How much of the process is in memory. Opened once: descriptors may run out later."""
+    """The resident memory of this process. Opened once: descriptors may run out later."""
 
     def __init__(self) -> None:
         self._statm = open("/proc/self/statm", "rb", buffering=0)  # noqa: SIM115 - see close

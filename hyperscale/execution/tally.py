@@ -1,4 +1,4 @@
-"""What checks and custom metrics come to on one executor."""
+"""Counts of checks and values of custom metrics on one executor."""
 
 import math
 from collections.abc import Callable
@@ -57,7 +57,7 @@ class MetricTally:
         self._spread = Histogram() if kind in SPREAD_KINDS else None
 
     def add(self, value: object) -> None:
-        """One returned value; None says there is none this time."""
+        """Add one returned value; None adds nothing."""
         if value is None:
             return
         if not isinstance(value, int | float) or not _is_finite(value):

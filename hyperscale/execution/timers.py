@@ -1,4 +1,4 @@
-"""A timer of this process that the kernel keeps: on CLOCK_BOOTTIME, telling by a signal."""
+"""A kernel timer of this process, on CLOCK_BOOTTIME, that sends a signal."""
 
 import ctypes
 import os
@@ -29,8 +29,8 @@ class _Itimerspec(ctypes.Structure):
 
 
 class KernelTimer:
-    """Sends the signal to the thread that made it, once for each `set`: of a process that was
-    stopped, any thread might take it, and this one go on before that."""
+    """Sends a signal to the thread that made the timer, once for each `set`. A signal to the whole
+    process could reach another thread while this one runs on."""
 
     def __init__(self, number: int) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -44,7 +44,7 @@ class KernelTimer:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
     def set(self, at_boottime_ns: int) -> None:
-        """Fires then, or at once if that has passed."""
+        """Fire at that time, or at once if it has passed."""
         # Zero would disarm it.
         self._arm(max(1, at_boottime_ns))
 

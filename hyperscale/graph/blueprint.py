@@ -1,7 +1,7 @@
 """The blueprint: a workflow as an executor runs it, functions and all.
 
 Beside the data-only plan, this is the only view of a workflow the runtime needs. It is
-made inside the executor, from the imported class; nothing of it travels.
+made inside the executor, from the imported class; it is never sent anywhere.
 """
 
 from collections.abc import Callable, Mapping
@@ -84,10 +84,10 @@ def blueprint(
     *,
     files: Mapping[str, bytes] = MappingProxyType({}),
 ) -> Blueprint:
-    """The runtime view of `cls`. `plan` is the one that travelled, with a run's overrides.
+    """Make the runtime view of `cls`. `plan` is the one that was sent, with a run's overrides.
 
-    `files` is the content of `File` defaults by their path as written, where they travelled
-    along; others are read from where the plan found them.
+    `files` is the content of `File` defaults by their path as written, if it was sent along;
+    other files are read from where the plan found them.
     """
     reading = read(cls)
     plan = plan_workflow(reading) if plan is None else plan

@@ -1,6 +1,6 @@
 """Imports a test file and finds its workflows. Nothing of the user's escapes as a traceback.
 
-Whatever goes wrong in the file is told as one message with the file and line it happened in.
+An error in the file becomes one message with the file and line where it happened.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from hyperscale.graph.workflow import Workflow, defined_in, forget_module
 
 
 def module_name(path: str | Path) -> str:
-    """The name a test file is imported under: the same in every process, nobody else's."""
+    """Return the module name of a test file: unique to the file, the same in every process."""
     return "hyperscale_file_" + re.sub(r"\W", "_", Path(path).stem)
 
 
@@ -71,7 +71,7 @@ def _importable(directory: str) -> Iterator[None]:
 
 
 def collect(module: ModuleType) -> list[type[Workflow]]:
-    """The workflows a file defines, in order. Imported ones are somebody else's.
+    """Return the workflows a file defines, in order; workflows it imports are not included.
 
     Bases are left out: marked `abstract = True`, named with a leading underscore, having
     abstract methods, or without a step of their own while another class builds on them.

@@ -1,6 +1,6 @@
 """Turns workflow classes into the data-only plan that travels.
 
-`build_plan` is the door: it validates every class, applies what the command line overrides
+`build_plan` is the entry point: it validates every class, applies what the command line overrides
 and chooses which workflows run.
 """
 

@@ -166,7 +166,7 @@ def has_steps(cls: type[Workflow]) -> bool:
 
 
 def file_of(cls: type) -> str:
-    """The file a class came from, short where it lies below the working directory."""
+    """Return the file of a class, relative if it is below the working directory."""
     path = getattr(sys.modules.get(cls.__module__), "__file__", None)
     return display_path(path) if path else cls.__module__
 

@@ -144,7 +144,7 @@ def _refuse_unknown(reading: Reading) -> None:
         elif name in COMING_ATTRIBUTES and not _is_method(value):
             raise InputError(
                 f"{reading.where}.{name}: {name!r} is not supported yet",
-                hint="remove it; nothing of it would be done",
+                hint="remove it: it has no effect",
             )
 
 

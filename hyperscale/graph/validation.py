@@ -133,7 +133,7 @@ def _validate_after(reading: Reading, hook: ReadHook, by_name: Mapping[str, Read
             )
         if name in reading.dropped:
             raise InputError(
-                f"{hook.where}: waits for {name!r}, which {reading.name} or a base of it replaces "
+                f"{hook.where}: waits for {name!r}, which {reading.name} or a base class replaces "
                 "by a method that is no step",
                 hint=f"put @step() above the new {name} too",
             )
@@ -173,7 +173,7 @@ def _validate_parameters(reading: Reading, hook: ReadHook) -> list[str]:
 
 
 def _refuse_unfed(reading: Reading, hook: ReadHook, parameter: ReadParameter) -> None:
-    # What is in the context is known only at run time, so any source of it is benefit of doubt.
+    # The context is known only at run time: any code that may fill it is assumed to do so.
     if parameter.by_name and hook.state is None and (reading.depends or may_fill_context(reading)):
         return
     raise InputError(

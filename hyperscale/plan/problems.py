@@ -11,7 +11,7 @@ from hyperscale.plan.thresholds import thresholds_of
 
 
 def plan_problem(plan: Plan) -> str | None:
-    """Why nobody could run it, if so."""
+    """Return why the workflow can never run, or None."""
     return next(filter(None, map(_workflow_problem, plan.workflows)), None)
 
 

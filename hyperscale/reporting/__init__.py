@@ -1,8 +1,8 @@
 """The result of a run, and the forms and places it goes to.
 
-What people import stands here; the rest of the package is imported from its modules. Names are
-fetched when they are first used: whoever only needs the model of a result does not load every
-form it can be written in.
+The public names are here; the rest of the package is imported from its modules. Names are loaded
+when they are first used, so that a program that only needs the model of a result does not load
+every report format.
 """
 
 from importlib import import_module

@@ -35,7 +35,7 @@ class OptimizedArg:
 
     @classmethod
     def wrap(cls, value: object) -> "OptimizedArg":
-        """The read-only value of this kind, or an InputError saying why there is none."""
+        """Return the value in read-only form; raises InputError if it is not of this kind."""
         raise NotImplementedError
 
 
@@ -246,7 +246,7 @@ class _File(OptimizedArg):
 
 
 class FileContent(bytes, OptimizedArg):
-    """The bytes of a file. `path` is where it was, `filename` the last part of it."""
+    """The bytes of a file. `path` is its original path, `filename` the last part of the path."""
 
     path: Path
 

@@ -139,7 +139,7 @@ class HTTPResponse(CallResult):
         charset = self._charset()
         try:
             return self.exchange.body.decode(charset, errors="replace")
-        except LookupError:  # a charset nobody knows
+        except LookupError:  # an unknown charset
             return self.exchange.body.decode("utf-8", errors="replace")
 
     def json(self) -> Any:

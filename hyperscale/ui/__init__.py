@@ -1,6 +1,6 @@
 """What a person sees of a run: the live view, plain lines, or nothing.
 
-`open_ui` is the way in. The UI is told what happens (`update`, `log`, `finish`) and knows
+`open_ui` is the way in. The run reports to the UI (`update`, `log`, `finish`), which knows
 nothing of executors or runners; a run never waits for it.
 """
 

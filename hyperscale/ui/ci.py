@@ -1,7 +1,7 @@
 """Plain lines for logs and pipes: one per workflow every few seconds, no control codes.
 
-`RunLog` decides what to say from successive views and is pure; `CiLog` gets lines out
-without ever holding up the run; `CiUi` joins the two.
+`RunLog` turns successive views into lines and is pure; `CiLog` writes lines without ever delaying
+the run; `CiUi` joins the two.
 """
 
 import threading
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 FIRST_LINE_AT_S = 1.0
 SILENCE_S = 30.0
-"""A line at least this often, whatever there is to say."""
+"""A line is written at least this often."""
 LINES_MAX = 2000  # waiting to be written; beyond that lines are dropped and counted
 _SUMMARY_WIDTH = 120
 _CLOSE_WITHIN_S = 2.0
@@ -38,7 +38,7 @@ _ERRORS_SHOWN = 4
 
 
 class RunLog:
-    """Remembers what was said, so that each start, end and warning is said once."""
+    """Turns successive views into lines: each start, end and warning is written once."""
 
     def __init__(self, theme: Theme, *, interval_s: float) -> None:
         self._theme = theme
@@ -50,7 +50,7 @@ class RunLog:
         self._said_s = 0.0
 
     def lines(self, view: "RunView") -> list[str]:
-        """What has happened since the last view."""
+        """Return the lines for what has happened since the last view."""
         clock = format_clock(view.elapsed_s)
         widest = max((cell_width(self._theme.clean(w.name)) for w in view.workflows), default=0)
         lines = []
@@ -128,7 +128,7 @@ def _awaited(view: "RunView") -> str:
 
 
 class CiLog:
-    """Writes lines on a thread. A reader that stops reading costs lines, not time."""
+    """Writes lines on a thread: a slow reader loses lines and never delays the run."""
 
     def __init__(self, stream: TextIO, *, lines_max: int = LINES_MAX) -> None:
         self._stream = stream
@@ -153,7 +153,7 @@ class CiLog:
             self._changed.notify()
 
     def close(self, *, within_s: float | None) -> None:
-        """Get out what is queued; None waits for as long as the reader takes."""
+        """Write what is queued; None waits for the reader without a limit."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
@@ -171,8 +171,8 @@ class CiLog:
             if not lines:
                 return
             if dropped:
-                lines.append(f"... {dropped} lines dropped: they were read too slowly")
-            # Once nobody reads any more, lines are thrown away; the run goes on.
+                lines.append(f"... {dropped} lines dropped: the output is read too slowly")
+            # After the reader is gone, lines are dropped and the run continues.
             is_read = is_read and write_through(self._stream, "\n".join(lines) + "\n")
 
 

@@ -88,7 +88,7 @@ def _banner(view: "RunView", width: int, rows: int, theme: Theme) -> list[Styled
 
 
 def _usage(view: "RunView", width: int, theme: Theme) -> list[StyledLine]:
-    """How the workers fare: the busiest, as many as there is room for, each in its place."""
+    """Return the line with the CPU and memory of the busiest workers that fit."""
     if not view.usage:
         return []
     line = StyledLine(theme, "workers", "dim")

@@ -106,7 +106,7 @@ def headline(workflow: "WorkflowView", width: int, theme: Theme, *, name_width: 
 
 
 def _time_line(workflow: "WorkflowView", theme: Theme, *, room: int) -> StyledLine:
-    """Percent done, elapsed of duration, remaining; less of it where room is short."""
+    """Return percent done, elapsed of duration and remaining time, as far as they fit."""
     line = StyledLine(theme).add(f"  {workflow.progress:4.0%}", "title")
     left_s = max(0.0, workflow.duration_s - workflow.elapsed_s)
     if workflow.progress > 0.01:  # a count of iterations may be reached before the time is

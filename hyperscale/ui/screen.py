@@ -18,13 +18,13 @@ class Screen:
         self._size = (0, 0)
 
     def forget(self) -> None:
-        """Send the next frame whole: somebody else may have written over the last one."""
+        """Send the next frame whole: other programs may have written over the last one."""
         self._lines = []
         self._size = (0, 0)
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing of ours is known to be on it."""
+        """Return True if no frame is known to be on the screen."""
         return not self._lines
 
     def draw(self, lines: Sequence[str], *, columns: int, rows: int) -> bytes:

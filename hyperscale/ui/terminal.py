@@ -112,7 +112,7 @@ class Terminal:
         return columns or 80, rows or 24
 
     def write(self, data: memoryview) -> int:
-        """As much of `data` as the terminal takes now. OSError if there is none any more."""
+        """Write as much of `data` as the terminal takes now. Raises OSError if it is gone."""
         try:
             return os.write(self.fd, data)
         except BlockingIOError:
@@ -128,7 +128,7 @@ class Terminal:
     def retake(self) -> bool:
         """After a stop the shell has set its own modes: take ours again, if it is our turn.
 
-        To be called by whoever draws, between frames; true if all must be drawn anew.
+        Call it between frames; returns True if everything must be drawn again.
         """
         if not self._was_stopped or not in_foreground(self.fd):
             return False
@@ -148,11 +148,11 @@ class Terminal:
                 poller.poll(left_s * 1000)
                 view = view[self.write(view) :]
         except OSError:
-            return b""  # hung up: nobody is looking
+            return b""  # the terminal is gone
         return bytes(view)
 
     def _catch_signals(self) -> None:
-        """Leave before a signal ends the process. Signals somebody handles are theirs."""
+        """Restore the terminal before a signal ends the process; handled signals are left alone."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in _ENDING_SIGNALS:

@@ -1,4 +1,4 @@
-"""Text as a terminal sees it: how wide it is, what of it is harmless, and numbers for people.
+"""Text for terminals: its width, removing control characters, and numbers for people.
 
 Everything that can come from outside (names, user output, error messages) passes through
 `clean` before it is drawn, so nothing a test author or a target writes can move the cursor,
@@ -47,7 +47,7 @@ def _clean_character(character: str) -> str:
     kind = unicodedata.category(character)
     if kind in ("Zl", "Zp") or character in "\t\n\r\v\f\x85":
         return " "
-    # Surrogates cannot be encoded, and nobody knows the width of the unassigned.
+    # Surrogates cannot be encoded, and unassigned characters have no known width.
     if kind in ("Cc", "Cs", "Cn") or _NEWLY_WIDE.match(character):
         return _REPLACEMENT
     # Direction overrides, joiners, zero-width marks; selectors that change their base's width.

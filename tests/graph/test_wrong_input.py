@@ -443,7 +443,7 @@ def test_a_step_overridden_by_a_plain_method_is_missed_by_name(files: Files) -> 
         """,
     )
     assert message == (
-        "shop.py:7: Shop.b: waits for 'a', which Shop or a base of it replaces by a method that "
+        "shop.py:7: Shop.b: waits for 'a', which Shop or a base class replaces by a method that "
         "is no step (hint: put @step() above the new a too)"
     )
 

@@ -128,7 +128,7 @@ def test_a_reader_that_stopped_reading_costs_lines_not_time() -> None:
         while b"dropped" not in received:
             received += reading.read1(65536)
         lines.close(within_s=None)
-    assert b"lines dropped: they were read too slowly" in received
+    assert b"lines dropped: the output is read too slowly" in received
     assert b"line 0 " in received
 
 
