@@ -80,7 +80,8 @@ class ClientProgram:
         self.is_active = True
         self.probes: list[tuple[str, str]] = []
         """(key, node) still to be submitted, one after another, until answered."""
-        self._next_s = host.world.now_s + workload.every_s * host.world.rng.random()
+        first_s = workload.every_s * host.world.rng.random()
+        self._next_s: float | None = host.world.now_s + first_s
         self._calls: dict[int, Callable[[Any], None]] = {}
         self._count = 0
         self._is_busy = False
@@ -105,21 +106,22 @@ class ClientProgram:
 
     def wake(self, now_s: float) -> None:
         if self._is_busy:
-            self._next_s = float("inf")
+            self._next_s = None
         elif self.probes:
             self._probe()
         elif self.is_active:
             self._act(now_s)
         else:
-            self._next_s = float("inf")
+            self._next_s = None
 
-    def wake_at_s(self) -> float:
-        return float("inf") if self._is_busy else self._next_s
+    def wake_at_s(self) -> float | None:
+        return None if self._is_busy else self._next_s
 
     def probe(self, probes: list[tuple[str, str]]) -> None:
         self.is_active = False
         self.probes = probes
-        self._next_s = min(self._next_s, self.host.world.now_s + 0.05)
+        soon_s = self.host.world.now_s + 0.05
+        self._next_s = soon_s if self._next_s is None else min(self._next_s, soon_s)
         self.host.settle()
 
     # -- operations -----------------------------------------------------------------------
