@@ -15,8 +15,9 @@ from hyperscale.errors import InvariantError
 from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.wire.credentials import VERSION, asking_role, incarnation_now, security_of
 from hyperscale.wire.errors import RemoteError, RemoteErrorCode
+from hyperscale.wire.listener import ServerLimits
 from hyperscale.wire.messages import Introduction
-from hyperscale.wire.server import PeerServer, ServerLimits
+from hyperscale.wire.server import PeerServer
 
 ASK_S = 30.0
 _HANDSHAKE_S = 3.0

@@ -40,7 +40,7 @@ class ProgressMeter:
         self._config = config or ProgressConfig()
         self._assigned = 0
         self._actions: int | None = None
-        self._moved_s = float("-inf")
+        self._moved_s: float | None = None  # when work was assigned or an action finished
 
     def report(self, *, assigned: int, actions: int, now_s: float) -> None:
         """`actions` counts up for the life of the node; any change of it is a movement."""
@@ -51,7 +51,7 @@ class ProgressMeter:
         self._actions = actions
 
     def state(self, *, now_s: float) -> WorkProgress:
-        if not self._assigned:
+        if not self._assigned or self._moved_s is None:
             return WorkProgress.IDLE
         still_s = now_s - self._moved_s
         if still_s >= self._config.stuck_s:

@@ -153,7 +153,7 @@ class MemberMetrics:
     def _refusals(self) -> list[Family]:
         local = self._server.local
         refused = self._server.refusals.counts + self._datagrams.refusals.counts
-        rejected = self._server.rejections
+        rejected = self._server.refusals.rejections
         return [
             counter(
                 "hyperscale_peers_refused_total",

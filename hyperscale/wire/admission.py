@@ -41,6 +41,15 @@ class Load(IntEnum):
     OVERLOADED = 3
 
 
+# Bound once: in Python 3.11 each access through an enum class costs a Python call.
+_CRITICAL, _HIGH, _NORMAL = (
+    MessagePriority.CRITICAL,
+    MessagePriority.HIGH,
+    MessagePriority.NORMAL,
+)
+_HEALTHY, _OVERLOADED = Load.HEALTHY, Load.OVERLOADED
+
+
 class AdmissionWatermarks(Struct, frozen=True):
     """How many requests below CRITICAL may be in flight, in all and of the lower priorities."""
 
@@ -144,17 +153,17 @@ class Admission:
             self._in_flight -= 1
 
     def _has_room(self, priority: MessagePriority) -> bool:
-        if priority is MessagePriority.CRITICAL:
+        if priority is _CRITICAL:
             return self.in_flight[0] < CRITICAL_MAX
         in_flight, load = self._in_flight, self.load
-        if in_flight >= self._total_max or load is Load.OVERLOADED:
+        if in_flight >= self._total_max or load is _OVERLOADED:
             return False
-        if priority is MessagePriority.HIGH:
+        if priority is _HIGH:
             return True
-        if priority is MessagePriority.NORMAL:
+        if priority is _NORMAL:
             return in_flight < self._mark_normal and self.in_flight[priority] < self._normal_max
         return (
-            load is Load.HEALTHY
+            load is _HEALTHY
             and in_flight < self._mark_low
             and self.in_flight[priority] < self._low_max
         )

@@ -18,6 +18,10 @@ class BreakerState(StrEnum):
     HALF_OPEN = "half_open"
 
 
+# Bound once: in Python 3.11 each access through an enum class costs a Python call.
+_CLOSED = BreakerState.CLOSED
+
+
 class CircuitBreaker:
     def __init__(
         self, *, failures: int = 3, window_s: float = 30.0, recovery_s: float = 10.0
@@ -34,9 +38,13 @@ class CircuitBreaker:
             return BreakerState.HALF_OPEN
         return self._state
 
+    @property
+    def is_closed(self) -> bool:
+        return self._state is _CLOSED
+
     def try_begin(self, *, now_s: float) -> float:
         """0.0: the call may go, and its outcome must be told. Else seconds until one may."""
-        if self._state is BreakerState.CLOSED:
+        if self._state is _CLOSED:
             return 0.0
         if self._state is BreakerState.OPEN:
             wait_s = self._opened_s + self._recovery_s - now_s
@@ -50,8 +58,8 @@ class CircuitBreaker:
 
     def succeeded(self) -> None:
         self._is_trying = False
-        if self._state is not BreakerState.CLOSED:
-            self._state = BreakerState.CLOSED
+        if self._state is not _CLOSED:
+            self._state = _CLOSED
         if self._failed_s:
             self._failed_s.clear()
 

@@ -1,35 +1,38 @@
-"""A session on an asyncio transport: reading, writing in batches, one timer, handler tasks.
+"""A session on an asyncio transport: reading, writing in batches, one timer.
 
-The thin shell around `handshake` and `session`. Everything that leaves during one turn of the
-loop is sealed and written together at its end. Handler tasks belong to their connection: the
-peer's cancel, the call's deadline and the end of the connection end them.
+The thin shell around `handshake` and `session`. Frames queued during one turn of the event loop
+are sealed and written together at its end. `call_runner` runs the handlers.
 """
 
 import asyncio
+import logging
 import os
 import socket
 import ssl
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 from msgspec import Struct
 
 from hyperscale.errors import HyperscaleError
 from hyperscale.wire.admission import Admission
-from hyperscale.wire.calls import InboundCall, StreamBuffer
+from hyperscale.wire.call_runner import CallRunner
+from hyperscale.wire.calls import StreamBuffer
 from hyperscale.wire.errors import (
     ConnectionLostError,
     PeerProtocolError,
     QueueFullError,
     RefusalReason,
-    RemoteError,
-    RemoteErrorCode,
     UnreachableError,
 )
-from hyperscale.wire.handlers import HandlerKind, Handlers, fail, finish
-from hyperscale.wire.handshake import Handshake, HandshakeResult, handshake_decoder, refusal_frame
+from hyperscale.wire.frames import Frame
+from hyperscale.wire.handlers import Handlers
+from hyperscale.wire.handshake import (
+    Handshake,
+    HandshakeResult,
+    handshake_decoder,
+    refusal_frame,
+)
 from hyperscale.wire.messages import SALT_BYTES, Introduction
 from hyperscale.wire.outbox import QueuedFrame
 from hyperscale.wire.registry import REGISTRY, UNKNOWN_KIND_BYTES_MAX
@@ -39,22 +42,22 @@ from hyperscale.wire.session import Session
 from hyperscale.wire.streams import ReplyStream
 
 LEAVE_S = 30.0
-"""What is in flight when a connection is left has this long to finish."""
+"""How long calls in flight may take once the connection is leaving."""
 CLOSE_S = 1.0
 BATCH_BYTES = 256 * 1024
 WRITE_BUFFER_BYTES = 1024 * 1024
-STREAM_OUTBOX_BYTES = 1024 * 1024
-"""Streams wait while more than this is queued, so that they never crowd out the rest."""
 
 _TCP_RTO_MAX_MS = 44  # Linux 6.15 and later; the socket module has no name for it yet
 _RESEND_MS_MAX = 1000
+
+_log = logging.getLogger("hyperscale.wire")
 
 _Reply = TypeVar("_Reply", bound=Struct)
 _Item = TypeVar("_Item", bound=Struct)
 
 
 class ConnectionOwner(Protocol):
-    """What a connection needs of the node it belongs to."""
+    """What a connection needs from the server it belongs to."""
 
     local: Introduction
     security: Security
@@ -62,17 +65,44 @@ class ConnectionOwner(Protocol):
     admission: Admission
     protocol: tuple[int, int]
 
-    def vet(self, peer: Introduction) -> None:
-        """Raises `PeerProtocolError` for a peer that is not wanted."""
+    def check_peer(self, peer: Introduction) -> None:
+        """Raise `PeerProtocolError` for a peer this node does not accept."""
 
-    def opened(self, connection: "Connection") -> None: ...
+    def opened(self, connection: "Connection") -> None:
+        """The handshake succeeded."""
 
-    def closed(self, connection: "Connection", why: str, unsent: list[QueuedFrame]) -> None: ...
+    def closed(self, connection: "Connection", why: str, unsent: list[QueuedFrame]) -> None:
+        """The connection has ended; `unsent` are one-way messages that were not written."""
 
-    def refused(self, connection: "Connection", error: PeerProtocolError) -> None: ...
+    def refused(self, connection: "Connection", error: PeerProtocolError) -> None:
+        """The peer broke the protocol after the handshake."""
 
-    def ending(self, task: asyncio.Task[None]) -> None:
-        """A handler task has been cancelled and may take a moment to end."""
+    def handler_cancelled(self, task: asyncio.Task[None]) -> None:
+        """A handler task was cancelled and may take a moment to end."""
+
+
+class Endpoint(Struct, frozen=True):
+    """The remote address of a connection, and which side dialed."""
+
+    host: str
+    port: int
+    is_dialer: bool
+
+
+class _Timers:
+    """The timers of one connection: the session's next deadline, and the end of its leave."""
+
+    __slots__ = ("leave", "session", "session_at_s")
+
+    def __init__(self) -> None:
+        self.session: asyncio.TimerHandle | None = None
+        self.session_at_s = 0.0
+        self.leave: asyncio.TimerHandle | None = None
+
+    def cancel(self) -> None:
+        for timer in (self.session, self.leave):
+            if timer is not None:
+                timer.cancel()
 
 
 class Connection(asyncio.Protocol):
@@ -80,73 +110,80 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, owner: ConnectionOwner, *, is_dialer: bool, host: str, port: int) -> None:
         loop = asyncio.get_running_loop()
-        self.is_dialer = is_dialer
-        self.host = host
-        self.port = port
+        self.endpoint = Endpoint(host, port, is_dialer)
         self.handshaken: asyncio.Future[HyperscaleError | None] = loop.create_future()
-        """Resolved when the handshake has ended: with what went wrong, or with None."""
+        """Resolved when the handshake has ended: with its error, or with None."""
         self.gone: asyncio.Future[str] = loop.create_future()
         """Resolved with the reason when the connection has ended."""
-        self.opened_s = 0.0
         self._loop = loop
         self._owner = owner
         self._session: Session | None = None
-        self._agreement: HandshakeResult | None = None
         self._transport: asyncio.Transport | None = None
         self._handshake: Handshake | None = None
         self._decoder = handshake_decoder()
+        self._runner = CallRunner(owner, self._flush_soon)
+        self._timers = _Timers()
         self._why = ""
         self._is_closing = False
         self._is_paused = False
         self._is_flush_due = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_s = 0.0
-        self._leave_timer: asyncio.TimerHandle | None = None
-        self._room_waiters: list[asyncio.Future[None]] = []
 
-    # -- who and how ----------------------------------------------------------------------
+    # -- peer and state -------------------------------------------------------------------
+
+    @property
+    def is_dialer(self) -> bool:
+        """True if this node opened the connection."""
+        return self.endpoint.is_dialer
 
     @property
     def peer(self) -> Introduction:
-        return self._established().peer
+        return self.session.peer
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What both sides can do."""
-        agreement = self._agreement
-        return frozenset() if agreement is None else agreement.capabilities
+        """The capabilities that both sides have."""
+        result = self._handshake_result
+        return frozenset() if result is None else result.capabilities
 
     @property
     def protocol(self) -> tuple[int, int]:
-        agreement = self._agreement
-        return self._owner.protocol if agreement is None else agreement.protocol
+        """The protocol version that both sides speak."""
+        result = self._handshake_result
+        return self._owner.protocol if result is None else result.protocol
+
+    @property
+    def _handshake_result(self) -> HandshakeResult | None:
+        return None if self._handshake is None else self._handshake.result
 
     @property
     def is_established(self) -> bool:
-        """Whether the handshake succeeded, ever."""
+        """True if the handshake has succeeded, even if the connection has ended since."""
         return self._session is not None
 
     @property
     def is_usable(self) -> bool:
-        """Whether something new may be asked here."""
+        """True if a new call may start."""
         session = self._session
         return session is not None and not self._is_closing and not session.is_leaving
 
     @property
     def session(self) -> Session:
-        """The state below, for statistics and tests."""
-        return self._established()
+        """The session; raises `UnreachableError` before the handshake has succeeded."""
+        if self._session is None:
+            host, port = self.endpoint.host, self.endpoint.port
+            raise UnreachableError(f"the connection to {host}:{port} is not established")
+        return self._session
 
-    # -- asking ---------------------------------------------------------------------------
+    # -- calls ----------------------------------------------------------------------------
 
     async def call(self, message: Struct, reply: type[_Reply], *, deadline_s: float) -> _Reply:
-        """Sends a request and waits for its answer; `deadline_s` on the loop's clock."""
-        session = self._established()
-        if self._is_closing:
-            raise UnreachableError(f"{type(message).__name__}: the connection is closed")
+        """Send a request and wait for its reply; `deadline_s` on the clock of the loop."""
+        session = self._session
+        if session is None or self._is_closing:
+            session = self._open_session(message)
         future: asyncio.Future[_Reply] = self._loop.create_future()
         request_id = session.request(message, reply, future, deadline_s=deadline_s)
-        if deadline_s < self._timer_s:
+        if deadline_s < self._timers.session_at_s:
             self._arm()
         if not self._is_flush_due:
             self._is_flush_due = True
@@ -159,65 +196,72 @@ class Connection(asyncio.Protocol):
             raise
 
     def send(self, message: Struct, *, deadline_s: float = 0.0, at_once: bool = False) -> None:
-        """Sends a one-way message: queued now, or `QueueFullError`. With the rest of this turn
-        of the loop, or `at_once` if others wait for it and more of this turn would take long."""
-        session = self._established()
-        if self._is_closing:
-            raise UnreachableError(f"{type(message).__name__}: the connection is closed")
-        session.send(message, deadline_s=deadline_s)
+        """Queue a one-way message, or raise `QueueFullError`.
+
+        It is written at the end of this turn of the loop; with `at_once` now, for a message
+        that other nodes wait for while this turn may still take long.
+        """
+        self._open_session(message).send(message, deadline_s=deadline_s)
         if at_once:
             self._flush()
         else:
             self._flush_soon()
 
-    def resend(self, entry: QueuedFrame) -> None:
-        """Queues what another connection did not send; dropped if the queue is full."""
+    def resend(self, frame: QueuedFrame) -> None:
+        """Queue a message that another connection did not send; drop it if the queue is full."""
         with suppress(QueueFullError):
-            self._established().outbox.push(entry)
+            self.session.outbox.push(frame)
         self._flush_soon()
 
     def stream(
         self, message: Struct, item: type[_Item], *, deadline_s: float
     ) -> ReplyStream[_Item]:
-        """Sends a request that is answered in parts."""
+        """Return a stream that sends the request when it is entered."""
         return ReplyStream(self, message, item, deadline_s)
 
     def open_stream(
-        self, message: Struct, item: type[Struct], inflow: StreamBuffer, deadline_s: float
+        self, message: Struct, item: type[Struct], buffer: StreamBuffer, deadline_s: float
     ) -> int:
-        session = self._established()
-        if self._is_closing:
-            raise UnreachableError(f"{type(message).__name__}: the connection is closed")
-        request_id = session.request(message, item, None, deadline_s=deadline_s, inflow=inflow)
+        """Send a request whose reply is a stream; return its request id."""
+        session = self._open_session(message)
+        request_id = session.request(message, item, None, deadline_s=deadline_s, buffer=buffer)
         self._arm()
         self._flush_soon()
         return request_id
 
     def cancel(self, request_id: int) -> None:
+        """Give up a request."""
         if self._session is not None:
             self._session.cancel(request_id)
             self._flush_soon()
 
     def grant(self, request_id: int, credit_bytes: int) -> None:
+        """Allow the sender of a stream to send this many bytes more."""
         if self._session is not None:
             self._session.grant(request_id, credit_bytes)
             self._flush_soon()
 
+    def _open_session(self, message: Struct) -> Session:
+        session = self.session
+        if self._is_closing:
+            raise UnreachableError(f"{type(message).__name__}: the connection is closed")
+        return session
+
     # -- the end --------------------------------------------------------------------------
 
     def leave(self, why: str) -> None:
-        """Asks nothing new, finishes what is in flight, then closes."""
+        """Start no new call, let calls in flight finish, then close."""
         if self._session is None:
             self.abort(why)
             return
         self._why = self._why or why
-        self._session.say_goodbye(why)
+        self._session.send_go_away(why)
         self._flush_soon()
-        if self._leave_timer is None:
-            self._leave_timer = self._loop.call_later(LEAVE_S, self.abort, why)
+        if self._timers.leave is None:
+            self._timers.leave = self._loop.call_later(LEAVE_S, self.abort, why)
 
     def abort(self, why: str) -> None:
-        """Ends it now, whatever is in flight."""
+        """End the connection now; calls in flight fail."""
         self._end(why)
         if self._transport is not None:
             self._transport.abort()
@@ -225,12 +269,12 @@ class Connection(asyncio.Protocol):
             self._lose(why)
 
     def drop(self, why: str) -> None:
-        """For a transport that never came to be, or that nobody will report the end of."""
+        """End a connection whose transport was never made, or will not report its end."""
         self.abort(why)
         self._lose(why)
 
     def give_up(self, why: str) -> None:
-        """`abort`, unless it is ending already: then what it has to say may still be sent."""
+        """Abort, unless the connection is closing already: its last frames may still be sent."""
         if not self._is_closing or self._transport is None:
             self.abort(why)
 
@@ -243,12 +287,12 @@ class Connection(asyncio.Protocol):
             transport.abort()
             return
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        _resend_often(transport)
+        _limit_retransmission_delay(transport)
         owner, security = self._owner, self._owner.security
         try:
-            vouched = None
+            identity = None
             if security.mode is SecurityMode.TLS:
-                vouched = certificate_identity(transport.get_extra_info("peercert"))
+                identity = certificate_identity(transport.get_extra_info("peercert"))
         except PeerProtocolError as error:
             transport.write(refusal_frame(error))
             self._breach(error)
@@ -259,8 +303,8 @@ class Connection(asyncio.Protocol):
             security.secrets,
             is_dialer=self.is_dialer,
             salt=os.urandom(SALT_BYTES),
-            vouched=vouched,
-            vet=owner.vet,
+            certificate=identity,
+            check_peer=owner.check_peer,
             protocol=owner.protocol,
         )
         transport.write(self._handshake.begin())
@@ -274,12 +318,15 @@ class Connection(asyncio.Protocol):
                 if self._session is not None:
                     self._session.take(frame, now_s=now_s)
                 else:
-                    self._shake(frame)
+                    self._continue_handshake(frame)
         except PeerProtocolError as error:
             self._breach(error)
             return
         except QueueFullError as error:
-            self.abort(f"the peer does not read what it asked for: {error}")
+            self.abort(f"the peer does not read the replies to its requests: {error}")
+            return
+        except Exception as error:  # noqa: BLE001  a bug ends the connection it occurred on
+            self._fail(error)
             return
         session = self._session
         if session is not None and (session.outbox or session.is_leaving):
@@ -287,9 +334,7 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         if self._decoder.is_mid_frame and not self._is_closing:
-            self._breach(
-                PeerProtocolError("the stream ends within a frame", reason=RefusalReason.TRUNCATED)
-            )
+            self._breach(_ended_mid_frame())
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -297,9 +342,7 @@ class Connection(asyncio.Protocol):
             self._reject(certificate_error(exc))
         why = self._why or ("closed by the peer" if exc is None else f"lost: {exc}")
         if self._session is None and self._decoder.is_mid_frame and not self._is_closing:
-            self._reject(
-                PeerProtocolError("the stream ends within a frame", reason=RefusalReason.TRUNCATED)
-            )
+            self._reject(_ended_mid_frame())
         self._lose(why)
 
     def pause_writing(self) -> None:
@@ -311,12 +354,7 @@ class Connection(asyncio.Protocol):
 
     # -- inside ---------------------------------------------------------------------------
 
-    def _established(self) -> Session:
-        if self._session is None:
-            raise UnreachableError(f"the connection to {self.host}:{self.port} is not established")
-        return self._session
-
-    def _shake(self, frame: Any) -> None:
+    def _continue_handshake(self, frame: Frame) -> None:
         handshake, transport = self._handshake, self._transport
         if handshake is None or transport is None:
             return
@@ -325,26 +363,23 @@ class Connection(asyncio.Protocol):
         except PeerProtocolError as error:
             transport.write(handshake.refusal(error))
             raise
-        if handshake.agreement is not None:
-            self._open(handshake.agreement)
+        if handshake.result is not None:
+            self._start_session(handshake.result)
         transport.write(answer)
         if self._session is not None and not self.handshaken.done():
-            # Only now: whoever is told may write at once, and our introduction goes first.
+            # Only now: the owner may write at once, and this side's introduction goes first.
             self._owner.opened(self)
             self.handshaken.set_result(None)
 
-    def _open(self, agreement: HandshakeResult) -> None:
-        self._agreement = agreement
-        self.opened_s = self._loop.time()
-        self._handshake = None
+    def _start_session(self, result: HandshakeResult) -> None:
         self._decoder.limits = REGISTRY.limits
         self._decoder.limit_other = UNKNOWN_KIND_BYTES_MAX
-        self._decoder.overhead = 0 if agreement.opener is None else TAG_BYTES
+        self._decoder.overhead = 0 if result.opener is None else TAG_BYTES
         self._session = Session(
-            agreement,
+            result,
             is_dialer=self.is_dialer,
             admission=self._owner.admission,
-            on_call=self._on_call,
+            on_call=self._runner.run,
             on_refused=lambda error: self._owner.refused(self, error),
             now_s=self._loop.time(),
         )
@@ -356,31 +391,36 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        # The one that was planned, if this came before it, will find nothing to do.
+        # A flush that is already scheduled will find nothing to do.
         self._is_flush_due = False
         session, transport = self._session, self._transport
         if session is None or transport is None or self._is_closing:
             return
         now_s = self._loop.time()
-        while not self._is_paused:
-            data = session.outgoing(now_s=now_s, bytes_max=BATCH_BYTES)
-            if not data:
-                break
-            transport.write(data)
-        if self._room_waiters and session.outbox.held_bytes < STREAM_OUTBOX_BYTES:
-            self._wake_waiters()
+        try:
+            while not self._is_paused:
+                data = session.outgoing(now_s=now_s, bytes_max=BATCH_BYTES)
+                if not data:
+                    break
+                transport.write(data)
+        except Exception as error:  # noqa: BLE001  a bug ends the connection it occurred on
+            self._fail(error)
+            return
+        if self._runner.room_waiters:
+            self._runner.wake_if_room(session)
         if session.is_leaving and session.is_drained:
-            self._end(self._why or "the peer said goodbye")
+            self._end(self._why or "the peer left")
             self._close(transport)
 
     def _arm(self) -> None:
-        """Sets the one timer to the session's next deadline."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """Set the session timer to the session's next deadline."""
+        timers = self._timers
+        if timers.session is not None:
+            timers.session.cancel()
+            timers.session = None
         if self._session is not None and not self._is_closing:
-            self._timer_s = self._session.wake_at_s()
-            self._timer = self._loop.call_at(self._timer_s, self._on_timer)
+            timers.session_at_s = self._session.wake_at_s()
+            timers.session = self._loop.call_at(timers.session_at_s, self._on_timer)
 
     def _on_timer(self) -> None:
         session = self._session
@@ -391,88 +431,33 @@ class Connection(asyncio.Protocol):
         except QueueFullError as error:
             self.abort(f"the peer reads nothing: {error}")
             return
+        except Exception as error:  # noqa: BLE001  a bug ends the connection it occurred on
+            self._fail(error)
+            return
         if not is_alive:
             self.abort("the peer has been silent for too long")
             return
         self._flush_soon()
         self._arm()
 
-    def _on_call(self, call: InboundCall) -> None:
-        handler = self._owner.handlers.get(call.spec.kind)
-        if handler is None:
-            text = f"a {self._owner.local.role} does not serve {call.spec.name}"
-            call.fail(RemoteError(text, code=RemoteErrorCode.UNHANDLED))
-            return
-        if handler.shape is HandlerKind.PLAIN:
-            try:
-                finish(call, handler.function(call, call.message))
-            except Exception as error:  # noqa: BLE001  whatever it does, the caller is answered
-                fail(call, error)
-            return
-        if handler.shape is HandlerKind.ASYNC:
-            work = self._serve(call, handler.function)
-        else:
-            work = self._serve_stream(call, handler.function)
-        task = self._loop.create_task(work, name=handler.name)
-        call.on_cancel = partial(self._cancel_task, task)
-
-    def _cancel_task(self, task: asyncio.Task[None]) -> None:
-        task.cancel()
-        self._owner.ending(task)
-
-    async def _serve(self, call: InboundCall, function: Callable[..., Any]) -> None:
-        try:
-            finish(call, await function(call, call.message))
-        except Exception as error:  # noqa: BLE001  whatever a handler does, the caller is answered
-            fail(call, error)
-        except BaseException:  # cancelled: by the peer, by the deadline, or because the node stops
-            call.abandon()
-            raise
-        if not self._is_flush_due:
-            self._flush_soon()
-
-    async def _serve_stream(self, call: InboundCall, function: Callable[..., Any]) -> None:
-        items = function(call, call.message)
-        try:
-            async for item in items:
-                await self._room_for(call)
-                call.send_item(item)
-                self._flush_soon()
-            call.end_stream()
-        except Exception as error:  # noqa: BLE001  whatever a handler does, the caller is answered
-            fail(call, error)
-        except BaseException:
-            call.abandon()
-            raise
-        finally:
-            await items.aclose()
-            self._flush_soon()
-
-    async def _room_for(self, call: InboundCall) -> None:
-        """Waits until the reader has consumed enough and the queue to it is short."""
-        session = call.session
-        while call.is_open and (
-            call.credit_bytes <= 0 or session.outbox.held_bytes >= STREAM_OUTBOX_BYTES
-        ):
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._room_waiters.append(waiter)
-            call.on_credit = self._wake_waiters
-            await waiter
-
-    def _wake_waiters(self) -> None:
-        waiters, self._room_waiters = self._room_waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+    def _fail(self, error: Exception) -> None:
+        _log.error(
+            "connection.failed: %s: %s",
+            self.endpoint.host,
+            error,
+            exc_info=error,
+            extra={"peer": self.endpoint.host, "detail": str(error)},
+        )
+        self.abort(f"{type(error).__name__} on this connection")
 
     def _breach(self, error: PeerProtocolError) -> None:
-        """The peer broke the rules: it is told as far as it can be, counted, and dropped."""
+        """End the connection because the peer broke the protocol; tell the peer, if possible."""
         self._reject(error)
         transport = self._transport
         if transport is None:
             return
         if self._session is not None and not self._is_closing:
-            self._session.say_goodbye(str(error))
+            self._session.send_go_away(str(error))
             transport.write(self._session.outgoing(now_s=self._loop.time(), bytes_max=BATCH_BYTES))
         self._end(str(error))
         self._close(transport)
@@ -484,45 +469,48 @@ class Connection(asyncio.Protocol):
             self._owner.refused(self, error)
 
     def _end(self, why: str) -> None:
-        """Nothing is read or written from here on; `connection_lost` follows."""
+        """Read and write nothing from now on; `connection_lost` follows."""
         self._why = self._why or why
         self._is_closing = True
 
     def _close(self, transport: asyncio.Transport) -> None:
-        """Sends what is written, then closes; whoever does not take it in time goes without."""
+        """Write the buffered bytes, then close; abort if the peer does not read them in time."""
         transport.close()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(CLOSE_S, transport.abort)
+        if self._timers.session is not None:
+            self._timers.session.cancel()
+        self._timers.session = self._loop.call_later(CLOSE_S, transport.abort)
 
     def _lose(self, why: str) -> None:
         if self.gone.done():
             return
         self._is_closing = True
-        for timer in (self._timer, self._leave_timer):
-            if timer is not None:
-                timer.cancel()
+        self._timers.cancel()
         unsent: list[QueuedFrame] = []
         if self._session is not None:
             unsent = self._session.close(why)
-        self._wake_waiters()
+        self._runner.wake_waiters()
         if not self.handshaken.done():
-            self.handshaken.set_result(ConnectionLostError(f"{self.host}:{self.port}: {why}"))
+            host, port = self.endpoint.host, self.endpoint.port
+            self.handshaken.set_result(ConnectionLostError(f"{host}:{port}: {why}"))
         self.gone.set_result(why)
         self._owner.closed(self, why, unsent)
 
 
-def _resend_often(transport: asyncio.Transport) -> None:
-    """What was lost is sent again each second. The kernel waits twice as long each time, so a
-    network that was gone for four seconds would be used again after six: leases do not last."""
-    with suppress(OSError):  # an older kernel: then it takes longer
+def _ended_mid_frame() -> PeerProtocolError:
+    return PeerProtocolError("the stream ends within a frame", reason=RefusalReason.TRUNCATED)
+
+
+def _limit_retransmission_delay(transport: asyncio.Transport) -> None:
+    """Make the kernel retransmit every second. By default it doubles the wait each time, so a
+    network that was down for four seconds is used again after six: too late for leases."""
+    with suppress(OSError):  # an older kernel: it recovers more slowly
         transport.get_extra_info("socket").setsockopt(
             socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, _RESEND_MS_MAX
         )
 
 
 def certificate_error(error: ssl.SSLError) -> PeerProtocolError:
-    """What TLS refused, in the words of whoever has to mend it."""
+    """Return the error for a connection that TLS refused."""
     detail = getattr(error, "verify_message", "") or error.reason or str(error)
     return PeerProtocolError(
         f"TLS refused the connection: {detail}",

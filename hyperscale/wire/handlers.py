@@ -1,9 +1,10 @@
-"""Handlers by message type, and what becomes of what they return or raise.
+"""Handlers by message type, and how their results and errors become replies.
 
-A handler is a plain function (answers at once, inside the read: for probes and the like), a
-coroutine function, or an async generator function (an answer in parts). It gets the call and
-the message. Raise `OverloadedError` to refuse for now, `RemoteError` to fail with a code of
-one's own; other errors of ours travel as text, unexpected ones do not leave the node.
+A handler is a plain function (replies at once, while the frame is read: for short work), a
+coroutine function, or an async generator function (a stream). It gets the call and the message.
+It raises `OverloadedError` to refuse the call for now and `RemoteError` to fail with a code; any
+other `HyperscaleError` travels as `FAILED`; an unexpected error is logged and travels without its
+text.
 """
 
 import inspect
@@ -30,40 +31,45 @@ HandlerFunction = (
 
 
 class HandlerKind(Enum):
+    """How a handler is run."""
+
     PLAIN = auto()
     ASYNC = auto()
     STREAM = auto()
 
 
 class Handler(Struct, frozen=True):
+    """One registered handler."""
+
     function: Callable[..., Any]
-    shape: HandlerKind
+    kind: HandlerKind
     name: str
 
 
 class Handlers:
-    """What a node answers. Complete before the node listens."""
+    """The messages a node serves. Complete before the node listens."""
 
     def __init__(self) -> None:
         self._by_kind: dict[int, Handler] = {}
         self.get = self._by_kind.get
 
     def add(self, message: type[_M], function: HandlerFunction[_M]) -> None:
+        """Register the handler of a message type."""
         spec = REGISTRY.by_type.get(message)
         if spec is None:
             raise InvariantError(f"{message.__name__} is not a registered message")
         if spec.kind in self._by_kind:
             raise InvariantError(f"{spec.name} has a handler already")
-        shape = HandlerKind.PLAIN
+        kind = HandlerKind.PLAIN
         if inspect.isasyncgenfunction(function):
-            shape = HandlerKind.STREAM
+            kind = HandlerKind.STREAM
         elif inspect.iscoroutinefunction(function):
-            shape = HandlerKind.ASYNC
-        self._by_kind[spec.kind] = Handler(function, shape, spec.name)
+            kind = HandlerKind.ASYNC
+        self._by_kind[spec.kind] = Handler(function, kind, spec.name)
 
 
 def finish(call: InboundCall, result: Struct | None) -> None:
-    """Sends what a handler returned."""
+    """Reply with the result of a handler."""
     if not call.request_id:
         call.abandon()
     elif result is None:
@@ -74,7 +80,7 @@ def finish(call: InboundCall, result: Struct | None) -> None:
 
 
 def fail(call: InboundCall, error: Exception) -> None:
-    """Sends what a handler raised, as far as it concerns the peer."""
+    """Reply with the error of a handler; log an unexpected one."""
     if isinstance(error, OverloadedError):
         call.refuse(error.retry_after_s)
     elif isinstance(error, RemoteError):

@@ -1,18 +1,18 @@
-"""The first four frames of a connection, as a state machine without a socket.
+"""The handshake: the first four frames of a connection, as a state machine without a socket.
 
     dialer    Hello         version, security, salt          in the clear
     acceptor  Hello         likewise
     dialer    Introduction  cluster, environment, who        sealed where there is a secret
     acceptor  Introduction  likewise                         (or Refused, at either step)
 
-Within TLS nothing is sealed again: the certificate has vouched for who the peer may be. A side that
+Inside TLS nothing is sealed again: the certificate names the identity of the peer. A side that
 does not accept the other sends `HandshakeRefused`, naming both values, and closes. Versions with
 the same major number use the older minor; capabilities are the intersection of both lists.
 """
 
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -50,7 +50,7 @@ _LIMITS = dict.fromkeys((_HELLO, _INTRODUCTION, _REFUSED), HANDSHAKE_BYTES_MAX)
 
 
 class HandshakeResult(Struct, frozen=True):
-    """What both sides know once the handshake is done."""
+    """What both sides agreed on, and the keys of the session."""
 
     peer: Introduction
     protocol: tuple[int, int]
@@ -60,10 +60,17 @@ class HandshakeResult(Struct, frozen=True):
 
 
 class _Isolation(Struct):
-    """The two fields that are judged before any other is looked at."""
+    """The two fields that are checked before the rest is decoded."""
 
     cluster: str
     environment: str
+
+
+class _KeyMaterial(NamedTuple):
+    """The salts of both sides, and both hellos as they were sent."""
+
+    salts: bytes
+    transcript: bytes
 
 
 class _Step(Enum):
@@ -74,14 +81,14 @@ class _Step(Enum):
 
 
 def handshake_decoder() -> WireFrameDecoder:
-    """A decoder with the limits that hold until the peer is known."""
+    """Return a decoder with the limits that hold until the handshake has succeeded."""
     return WireFrameDecoder(_LIMITS, limit_other=0, overhead=TAG_BYTES)
 
 
 class Handshake:
-    """One side of a handshake: frames in, bytes out, an `agreement` in the end.
+    """One side of a handshake: frames in, bytes out, and a `result` at the end.
 
-    `vet` may refuse a peer for reasons only the caller knows (it is us, it is too many); it runs
+    `check_peer` raises for a peer that the caller does not accept (itself, one too many); it runs
     before this side introduces itself. After an error, send what `refusal()` returns and close.
     """
 
@@ -93,38 +100,44 @@ class Handshake:
         *,
         is_dialer: bool,
         salt: bytes,
-        vouched: CertificateIdentity | None = None,
-        vet: Callable[[Introduction], None] = lambda _: None,
+        certificate: CertificateIdentity | None = None,
+        check_peer: Callable[[Introduction], None] = lambda _: None,
         protocol: tuple[int, int] = PROTOCOL,
     ) -> None:
         if (mode is SecurityMode.SECRET and secrets is None) or (
-            mode is SecurityMode.TLS and vouched is None
+            mode is SecurityMode.TLS and certificate is None
         ):
-            raise InvariantError(f"a handshake in mode {mode} without what proves it")
-        self.agreement: HandshakeResult | None = None
+            raise InvariantError(f"a handshake in mode {mode} without a secret or certificate")
+        self.result: HandshakeResult | None = None
         self._local = local
         self._mode = mode
         self._secrets = secrets
         self._is_dialer = is_dialer
-        self._us, self._them = ("dialer", "acceptor") if is_dialer else ("acceptor", "dialer")
-        self._vouched = vouched
-        self._vet = vet
+        self._certificate = certificate
+        self._check_peer = check_peer
         self._protocol = protocol
         self._step = _Step.HELLO
         self._hello = REGISTRY.encode(HandshakeHello(*protocol, security=mode, salt=salt))
         self._salt = salt
-        self._transcript = b""
-        self._salts = b""
+        self._key_material = _KeyMaterial(b"", b"")
         self._agreed_protocol = protocol
         self._sealer: FrameSealer | None = None
         self._opener: FrameOpener | None = None
 
+    @property
+    def _us(self) -> str:
+        return "dialer" if self._is_dialer else "acceptor"
+
+    @property
+    def _them(self) -> str:
+        return "acceptor" if self._is_dialer else "dialer"
+
     def begin(self) -> bytes:
-        """What the dialer sends first; the acceptor waits."""
+        """Return the first bytes to send: the dialer's hello; the acceptor waits for it."""
         return _frame(_HELLO, self._hello) if self._is_dialer else b""
 
     def receive(self, frame: Frame) -> bytes:
-        """Takes the peer's next frame; returns what to send."""
+        """Take the peer's next frame; return the bytes to send."""
         if frame.kind == _REFUSED:
             raise self._refused_by_peer(frame)
         match self._step, frame.kind:
@@ -138,7 +151,7 @@ class Handshake:
         )
 
     def refusal(self, error: PeerProtocolError) -> bytes:
-        """Tells the peer why; nothing if it was the peer who refused."""
+        """Return the frame that tells the peer why; empty if the peer has refused this side."""
         if isinstance(error, PeerRefusedError) or self._step is _Step.REFUSED:
             return b""
         self._step = _Step.REFUSED
@@ -160,9 +173,9 @@ class Handshake:
             )
         self._check_mode(hello.security)
         self._agreed_protocol = min(self._protocol, (hello.major, hello.minor))
-        said = (self._hello, frame.body) if self._is_dialer else (frame.body, self._hello)
+        hellos = (self._hello, frame.body) if self._is_dialer else (frame.body, self._hello)
         salts = (self._salt, hello.salt) if self._is_dialer else (hello.salt, self._salt)
-        self._transcript, self._salts = b"".join(said), b"".join(salts)
+        self._key_material = _KeyMaterial(b"".join(salts), b"".join(hellos))
         self._step = _Step.INTRODUCTION
         if not self._is_dialer:
             return _frame(_HELLO, self._hello)
@@ -181,15 +194,15 @@ class Handshake:
         )
         peer: Introduction = _decode(Introduction, body)
         _check_fields(peer)
-        if self._vouched is not None:
-            check_identity(peer, self._vouched)
+        if self._certificate is not None:
+            check_identity(peer, self._certificate)
         if self._is_dialer:
             check_may_connect(self._local.role, peer.role)
         else:
             check_may_connect(peer.role, self._local.role)
-        self._vet(peer)
+        self._check_peer(peer)
         self._step = _Step.DONE
-        self.agreement = HandshakeResult(
+        self.result = HandshakeResult(
             peer=peer,
             protocol=self._agreed_protocol,
             capabilities=frozenset(self._local.capabilities) & frozenset(peer.capabilities),
@@ -201,7 +214,7 @@ class Handshake:
         return _frame(_INTRODUCTION, REGISTRY.encode(self._local), self._sealer)
 
     def _open(self, frame: Frame) -> bytes:
-        """The acceptor finds out which of its secrets the dialer uses; the dialer knows."""
+        """Open the introduction. The acceptor tries each of its secrets; the dialer uses one."""
         if self._secrets is None:
             raise InvariantError("sealed handshake without secrets")
         for secret in (None,) if self._is_dialer else self._secrets.accepted:
@@ -212,15 +225,18 @@ class Handshake:
                     return self._opener.open(frame.head, frame.body)
             except PeerProtocolError:
                 continue
-        self._sealer = self._opener = None  # a refusal must be readable to whoever has another
+        self._sealer = self._opener = (
+            None  # a peer with another secret must be able to read the refusal
+        )
         raise PeerProtocolError(
-            "the introduction opens with none of this node's secrets",
+            "none of this node's secrets opens the introduction",
             reason=RefusalReason.SECRET,
             hint="both nodes need the same cluster secret, or one of them the other's as previous",
         )
 
     def _use(self, secret: bytes) -> None:
-        keys = session_keys(secret, salts=self._salts, transcript=self._transcript)
+        salts, transcript = self._key_material
+        keys = session_keys(secret, salts=salts, transcript=transcript)
         own, other = keys if self._is_dialer else (keys.from_acceptor, keys.from_dialer)
         self._sealer, self._opener = FrameSealer(own), FrameOpener(other)
 
@@ -261,7 +277,7 @@ class Handshake:
 
 
 def refusal_frame(error: PeerProtocolError, sealer: FrameSealer | None = None) -> bytes:
-    """The frame that tells a peer why it is not wanted."""
+    """Return the frame that tells a peer why it is refused."""
     said = HandshakeRefused(reason=error.reason, message=str(error)[:_REFUSAL_CHARS_MAX])
     return _frame(_REFUSED, REGISTRY.encode(said), sealer)
 
@@ -282,7 +298,7 @@ def _decode(struct: type[Struct], body: bytes) -> Any:
 
 
 def _check_fields(peer: Introduction) -> None:
-    """Bounds on what is kept of a peer for as long as it is connected."""
+    """Raise if a field of the introduction, which is kept while connected, is out of bounds."""
     names = (peer.cluster, peer.environment, peer.node_id, peer.datacenter or "none")
     bounded = (peer.version, peer.tcp_address, peer.udp_address, *peer.capabilities)
     if (
@@ -298,5 +314,5 @@ def _check_fields(peer: Introduction) -> None:
 
 
 def _shown(text: str) -> str:
-    """What a stranger wrote, fit for a log line."""
+    """Return text of an unauthenticated peer, escaped and bounded for a log line."""
     return ascii(text if len(text) <= _REFUSAL_CHARS_MAX else text[:_REFUSAL_CHARS_MAX] + "...")

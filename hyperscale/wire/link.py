@@ -1,9 +1,9 @@
-"""A lasting link to one peer: dials, dials again, and decides whether a call may go.
+"""A link to one peer: dials with backoff, opens a circuit breaker, and retries refused calls.
 
-Uses whatever connection to the peer there is, also one the peer opened. While there is none,
-calls wait for it until their deadline and one-way messages are parked (bounded, and not for
-long). A peer whose calls keep failing is left alone for a while; what it refused for now is
-repeated when it said so.
+A link uses any connection to the peer, also one the peer opened. Without a connection, calls wait
+until their deadline and one-way messages are parked (bounded, and for a short time). After
+repeated failures the circuit breaker opens; an overloaded peer is called again after the time it
+asked for.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from hyperscale.wire.errors import (
     RemoteError,
     UnreachableError,
 )
-from hyperscale.wire.outbox import WAITING, Outbox, QueuedFrame
+from hyperscale.wire.outbox import Outbox, QueuedFrame
 from hyperscale.wire.registry import REGISTRY, MessagePriority
 from hyperscale.wire.streams import ReplyStream
 
@@ -37,14 +37,17 @@ PARKED_BYTES_MAX = 4 * 1024 * 1024
 PARKED_S = 10.0
 RETRIES_MAX = 3
 FLAPPING_S = 1.0
-"""A connection that did not last this long is no reason to dial again at once."""
+"""After a connection that lasted less than this, the link backs off before it dials again."""
+
+# Bound once: in Python 3.11 each access through an enum class costs a Python call.
+_CRITICAL = MessagePriority.CRITICAL
 
 _Reply = TypeVar("_Reply", bound=Struct)
 _Item = TypeVar("_Item", bound=Struct)
 
 
 class LinkOwner(Protocol):
-    """What a link needs of its node."""
+    """What a link needs from its server."""
 
     rng: Random
     hooks: "ConnectionHooks"
@@ -55,7 +58,7 @@ class LinkOwner(Protocol):
 
 
 class PeerLink:
-    """A peer at an address, whether it is there now or not."""
+    """A peer at an address, connected or not."""
 
     def __init__(
         self, node: LinkOwner, host: str, port: int, *, node_id: str | None = None
@@ -63,15 +66,15 @@ class PeerLink:
         self.host = host
         self.port = port
         self.node_id = node_id
-        """Who answers there, once known."""
-        self.last_error = "not dialled yet"
+        """The node at the address, once known."""
+        self.last_error = "not dialed yet"
         self.refused_s: float | None = None
-        """Since when nobody has listened there, as far as is known: none was connected since."""
+        """When the address first refused a connection since the last one; None if it has not."""
         self._node = node
         self._loop = asyncio.get_running_loop()
         self.closing: asyncio.Future[None] = self._loop.create_future()
         self._breaker = CircuitBreaker()
-        self._courtesy = RetryThrottle()
+        self._throttle = RetryThrottle()
         self._backoff = Backoff(node.rng)
         self._parked = Outbox(PARKED_BYTES_MAX)
         self._changed = asyncio.Event()
@@ -79,7 +82,7 @@ class PeerLink:
 
     @property
     def connection(self) -> Connection | None:
-        """The usable connection, if there is one."""
+        """The usable connection; None if there is none."""
         return None if self.node_id is None else self._node.connection_to(self.node_id)
 
     @property
@@ -87,24 +90,24 @@ class PeerLink:
         return self._breaker.state(now_s=self._loop.time())
 
     def close(self) -> None:
-        """Stops dialling. The connection stays as long as others use it or the node lives."""
+        """Stop dialing. The connection stays while others use it."""
         if not self.closing.done():
             self.closing.set_result(None)
-        self.heed()
+        self.connection_changed()
 
     # -- asking ---------------------------------------------------------------------------
 
     async def call(
         self, message: Struct, reply: type[_Reply], *, deadline_s: float, retries: int = RETRIES_MAX
     ) -> _Reply:
-        """Asks, waiting for a connection if need be; a refusal for now is obeyed and repeated.
+        """Call the peer; wait for a connection, and retry while the peer is overloaded.
 
-        Raises a `CallError`; its `is_definite` says whether the peer certainly did nothing.
+        Raise a `CallError`; its `is_definite` is True if the peer certainly executed nothing.
         """
         operation = type(message)
         while True:
-            if self._courtesy.is_waiting:
-                await self._wait_courteously(operation, deadline_s)
+            if self._throttle.is_waiting:
+                await self._wait_for_retry(operation, deadline_s)
             self._check_breaker(message)
             try:
                 connection = self.connection or await self._connected(message, deadline_s)
@@ -112,17 +115,17 @@ class PeerLink:
             except OverloadedError as error:
                 self._breaker.succeeded()
                 now_s = self._loop.time()
-                wait_s = self._courtesy.refused(operation, error.retry_after_s, now_s=now_s)
+                wait_s = self._throttle.refused(operation, error.retry_after_s, now_s=now_s)
                 retries -= 1
                 if retries < 0 or now_s + wait_s >= deadline_s:
                     raise
             except UnreachableError:
-                # Nothing was sent: again on the next connection, within the same deadline.
+                # Nothing was sent: try the next connection, within the same deadline.
                 self._breaker.abandoned()
                 if self._loop.time() >= deadline_s or self.closing.done():
                     self._breaker.failed(now_s=self._loop.time())
                     raise
-                await asyncio.sleep(0)  # the end of the old connection must be heard first
+                await asyncio.sleep(0)  # lets the loop report the end of the old connection
             except (RemoteError, QueueFullError):
                 self._breaker.succeeded()
                 raise
@@ -134,11 +137,11 @@ class PeerLink:
                 raise
             else:
                 self._breaker.succeeded()
-                self._courtesy.accepted(operation)
+                self._throttle.accepted(operation)
                 return result
 
     def send(self, message: Struct, *, deadline_s: float | None = None) -> None:
-        """Sends a one-way message, or parks it for a while if there is no connection."""
+        """Send a one-way message, or park it for a while if there is no connection."""
         connection = self.connection
         if connection is not None:
             connection.send(message, deadline_s=deadline_s or 0.0)
@@ -152,14 +155,14 @@ class PeerLink:
     async def stream(
         self, message: Struct, item: type[_Item], *, deadline_s: float
     ) -> ReplyStream[_Item]:
-        """A request answered in parts: `async with await link.stream(...) as parts`."""
+        """Return a stream: `async with await link.stream(...) as items`."""
         connection = self.connection or await self._connected(message, deadline_s)
         return connection.stream(message, item, deadline_s=deadline_s)
 
     # -- keeping it up --------------------------------------------------------------------
 
     async def maintain(self) -> None:
-        """Dials while there is no connection, until the link is closed."""
+        """Dial whenever there is no connection, until the link is closed."""
         up_since_s: float | None = None
         while not self.closing.done():
             self._changed.clear()
@@ -177,21 +180,21 @@ class PeerLink:
                 if not is_flapping:
                     self._backoff.reset()
             if not is_flapping and await self._try_dial():
-                self._breaker.succeeded()  # a handshake is a call that was answered
+                self._breaker.succeeded()  # a handshake counts as a call that succeeded
                 up_since_s = self._loop.time()
                 continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._backoff.next_s()):
                     await self._changed.wait()
 
-    def hope(self) -> None:
-        """Somebody is said to be there again: dials at once, whatever was found before."""
+    def dial_now(self) -> None:
+        """Dial at once: the peer is reported to be back."""
         self.refused_s = None
         self._backoff.reset()
         self._changed.set()
 
-    def heed(self) -> None:
-        """Something changed about the connections to this peer."""
+    def connection_changed(self) -> None:
+        """Wake the tasks that wait for a connection to this peer."""
         self._changed.set()
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -199,14 +202,12 @@ class PeerLink:
                 waiter.set_result(None)
 
     def park_again(self, unsent: list[QueuedFrame]) -> None:
-        """One-way messages a lost connection had not sent yet."""
+        """Park one-way messages that a lost connection had not sent."""
         now_s = self._loop.time()
-        for entry in unsent:
-            until_s = entry.deadline_s or now_s + PARKED_S
-            with suppress(QueueFullError):  # what does not fit is lost, as it would have been
-                self._parked.push(
-                    QueuedFrame(entry.kind, 0, entry.priority, until_s, entry.body, WAITING)
-                )
+        for frame in unsent:
+            until_s = frame.deadline_s or now_s + PARKED_S
+            with suppress(QueueFullError):  # messages that do not fit are lost with the connection
+                self._parked.push(QueuedFrame(frame.kind, 0, frame.priority, until_s, frame.body))
 
     # -- inside ---------------------------------------------------------------------------
 
@@ -220,40 +221,40 @@ class PeerLink:
             self._node.hooks.dial_failed(self.host, self.port, self.node_id, error)
             return False
         self.node_id = connection.peer.node_id
-        self.heed()
+        self.connection_changed()
         return True
 
     def _unpark(self, connection: Connection) -> None:
         now_s = self._loop.time()
-        while (entry := self._parked.pop(now_s=now_s)) is not None:
+        while (frame := self._parked.pop(now_s=now_s)) is not None:
             connection.resend(
-                QueuedFrame(entry.kind, 0, entry.priority, entry.deadline_s, entry.body)
+                QueuedFrame(frame.kind, 0, frame.priority, frame.deadline_s, frame.body)
             )
 
     def _check_breaker(self, message: Struct) -> None:
-        if REGISTRY.spec_of(message).priority is MessagePriority.CRITICAL:
-            return  # cancels and final results are always worth a try
+        if self._breaker.is_closed or REGISTRY.spec_of(message).priority is _CRITICAL:
+            return  # cancels and final results are always tried
         wait_s = self._breaker.try_begin(now_s=self._loop.time())
         if wait_s > 0:
             raise CircuitOpenError(
                 f"{type(message).__name__} to {self.host}:{self.port}: recent calls failed, "
-                f"left alone for {wait_s:.1f} s; last: {self.last_error}",
+                f"the circuit is open for {wait_s:.1f} s; last error: {self.last_error}",
                 retry_after_s=wait_s,
             )
 
-    async def _wait_courteously(self, operation: type[Struct], deadline_s: float) -> None:
-        wait_s = self._courtesy.wait_s(operation, now_s=self._loop.time())
+    async def _wait_for_retry(self, operation: type[Struct], deadline_s: float) -> None:
+        wait_s = self._throttle.wait_s(operation, now_s=self._loop.time())
         if wait_s <= 0:
             return
         if self._loop.time() + wait_s >= deadline_s:
             raise OverloadedError(
-                f"{operation.__name__} to {self.host}:{self.port}: the peer asked to wait",
+                f"{operation.__name__} to {self.host}:{self.port}: the peer is overloaded",
                 retry_after_s=wait_s,
             )
         await asyncio.sleep(wait_s)
 
     async def _connected(self, message: Struct, deadline_s: float) -> Connection:
-        """The connection, once there is one; `UnreachableError` at the deadline."""
+        """Wait for a connection; raise `UnreachableError` at the deadline."""
         name = f"{type(message).__name__} to {self.host}:{self.port}"
         try:
             async with asyncio.timeout_at(deadline_s):
@@ -266,6 +267,6 @@ class PeerLink:
                     await waiter
         except TimeoutError:
             raise UnreachableError(
-                f"{name}: no connection before the deadline; last: {self.last_error}"
+                f"{name}: no connection before the deadline; last error: {self.last_error}"
             ) from None
         raise UnreachableError(f"{name}: the link is closed")

@@ -1,7 +1,7 @@
 """Refused peers: counted by reason, logged once per peer and reason.
 
-The log line is for whoever runs the node; the count is for the graphs. Both are bounded: what
-strangers send must not fill a disk, whatever addresses they forge.
+Counts feed metrics; log lines tell the operator. Both are bounded: an unauthenticated peer must
+not be able to fill a disk, whatever addresses it forges.
 """
 
 import logging
@@ -16,14 +16,19 @@ _log = logging.getLogger("hyperscale.wire")
 
 
 class RefusalLog:
+    """Counts refusals and logs the first of each kind."""
+
     def __init__(self) -> None:
         self.counts: Counter[RefusalReason] = Counter()
+        """Peers this node refused."""
+        self.rejections: Counter[RefusalReason] = Counter()
+        """Peers that refused this node."""
         self._logged: OrderedDict[tuple[str, RefusalReason], None] = OrderedDict()
         self._minute = -1
         self._lines = 0
 
     def add(self, peer: str, error: PeerProtocolError, *, now_s: float) -> None:
-        """`peer` is as much of its address as stays the same when it tries again."""
+        """Count a refusal. `peer` is the part of the address that stays the same on a retry."""
         self.counts[error.reason] += 1
         key = (peer, error.reason)
         if key in self._logged:

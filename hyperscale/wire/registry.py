@@ -102,8 +102,11 @@ class MessageRegistry:
             ) from None
 
     def encode(self, message: Struct) -> bytes:
-        """The body of a message; raises if it outgrew its size class."""
-        spec = self.spec_of(message)
+        """Return the body of a message; raise if it exceeds its size class."""
+        return self.encode_as(self.spec_of(message), message)
+
+    def encode_as(self, spec: MessageSpec, message: Struct) -> bytes:
+        """Return the body of a message whose spec is known already."""
         body = self._encode(message)
         if len(body) > spec.size:
             raise InvariantError(

@@ -1,11 +1,11 @@
-"""One established connection without its socket: requests, answers, streams, deadlines.
+"""One established connection without its socket: calls, replies, streams, deadlines.
 
-Frames in (`take`), bytes out (`outgoing`), time by argument (`tick`, `wake_at_s`). Owns the
-numbers of requests, what is pending in both directions, the outgoing queue, keep-alive and the
-orderly end. It knows no task and no transport; `connection` drives it.
+Frames in (`take`), bytes out (`outgoing`), time by argument (`tick`, `wake_at_s`). Owns the calls
+of both sides, the outgoing queue, the keep-alive and the orderly shutdown. `connection` drives
+it; it knows neither tasks nor transports.
 
 Only a breach of framing or sealing ends a connection. A message that cannot be decoded, is not
-allowed or not known is answered with `CallFailed` and counted: a peer one version apart must be
+allowed or not known is answered with `CallFailed` and counted: peers one version apart must be
 able to go on.
 """
 
@@ -15,8 +15,14 @@ from contextlib import suppress
 from msgspec import Struct
 
 from hyperscale.wire.admission import Admission
-from hyperscale.wire.call_deadlines import CallDeadlines
-from hyperscale.wire.calls import InboundCall, PendingCall, ReplyFuture, StreamBuffer
+from hyperscale.wire.calls import (
+    InboundCall,
+    InboundCalls,
+    PendingCall,
+    PendingCalls,
+    ReplyFuture,
+    StreamBuffer,
+)
 from hyperscale.wire.errors import (
     CallError,
     ConnectionLostError,
@@ -29,8 +35,9 @@ from hyperscale.wire.errors import (
     RemoteErrorCode,
     UnreachableError,
 )
-from hyperscale.wire.frames import DEADLINE_MS_MAX, REQUEST_ID_MAX, Frame, encode_head
+from hyperscale.wire.frames import DEADLINE_MS_MAX, Frame, encode_head
 from hyperscale.wire.handshake import HandshakeResult
+from hyperscale.wire.keep_alive import KeepAliveTimer
 from hyperscale.wire.messages import (
     CallFailed,
     CallOverloaded,
@@ -41,14 +48,12 @@ from hyperscale.wire.messages import (
     StreamCredit,
     StreamEnd,
 )
-from hyperscale.wire.outbox import GONE, Outbox, QueuedFrame
+from hyperscale.wire.outbox import FrameFate, Outbox, QueuedFrame
 from hyperscale.wire.registry import REGISTRY, MessagePriority, MessageSpec
 from hyperscale.wire.sealing import TAG_BYTES
 
 PING_AFTER_S = 5.0
 LOST_AFTER_S = 15.0
-STALL_S = 0.5
-"""Waking later than this past the due time is a stall of ours, not silence of the peer's."""
 _REMOTE_TEXT_CHARS_MAX = 2000
 
 _CODE_OF_REASON = {
@@ -57,7 +62,8 @@ _CODE_OF_REASON = {
     RefusalReason.MALFORMED: RemoteErrorCode.MALFORMED,
 }
 _CONTROL_KIND_MAX = 17
-_CANCEL, _FAILED, _OVERLOADED, _END, _CREDIT, _PING, _PONG, _GOODBYE = (
+_CRITICAL = MessagePriority.CRITICAL
+_CANCEL, _FAILED, _OVERLOADED, _END, _CREDIT, _KEEP_ALIVE, _KEEP_ALIVE_REPLY, _GO_AWAY = (
     REGISTRY.by_type[struct].kind
     for struct in (
         CancelCall,
@@ -73,7 +79,7 @@ _CANCEL, _FAILED, _OVERLOADED, _END, _CREDIT, _PING, _PONG, _GOODBYE = (
 
 
 class Session:
-    """One connection's conversation. `on_call` gets every request that was taken on."""
+    """The calls of one connection. `on_call` gets every call of the peer that was admitted."""
 
     def __init__(
         self,
@@ -91,327 +97,287 @@ class Session:
         self.outbox = Outbox()
         self.frames_received = 0
         self.frames_sent = 0
-        self.answers_late = 0
+        self.replies_late = 0
         self._sealer = agreement.sealer
         self._opener = agreement.opener
         self._overhead = 0 if agreement.sealer is None else TAG_BYTES
-        self._is_dialer = is_dialer
-        self._parity = 1 if is_dialer else 0
-        self._next_id = 1 if is_dialer else 2
-        self._pending: dict[int, PendingCall] = {}
-        self._calls: dict[int, InboundCall] = {}
-        self._one_ways: set[InboundCall] = set()
-        self._deadlines = CallDeadlines()
-        self._admission = admission
+        self._pending = PendingCalls(is_dialer=is_dialer)
+        self._inbound = InboundCalls(admission)
         self._on_call = on_call
         self._on_refused = on_refused
-        self._ping_after_s = ping_after_s
-        self._lost_after_s = lost_after_s
-        self._heard_s = now_s
-        self._is_pinged = False
-        self._due_s = now_s + ping_after_s
-        self._has_said_goodbye = False
-        self._has_heard_goodbye = False
+        self._keep_alive = KeepAliveTimer(
+            now_s=now_s, ping_after_s=ping_after_s, lost_after_s=lost_after_s
+        )
+        self._is_go_away_sent = False
+        self._is_go_away_received = False
 
-    # -- asking ---------------------------------------------------------------------------
+    @property
+    def opened_s(self) -> float:
+        """When the handshake succeeded."""
+        return self._keep_alive.opened_s
+
+    # -- calls of this node ---------------------------------------------------------------
 
     def request(
         self,
         message: Struct,
         reply: type[Struct],
-        waiter: ReplyFuture | None,
+        future: ReplyFuture | None,
         *,
         deadline_s: float,
-        inflow: StreamBuffer | None = None,
+        buffer: StreamBuffer | None = None,
     ) -> int:
-        """Queues a request; its outcome goes to `waiter`, or item by item to `inflow`."""
+        """Queue a request; its outcome goes to `future`, or item by item to `buffer`."""
         spec = REGISTRY.spec_of(message)
         reply_spec = REGISTRY.by_type[reply]
-        request_id = self._take_id()
-        body = REGISTRY.encode(message)
-        entry = QueuedFrame(spec.kind, request_id, spec.priority, deadline_s, body)
-        self.outbox.push(entry)
-        bucket = self._deadlines.add(request_id, deadline_s) if deadline_s else -1
-        self._pending[request_id] = PendingCall(
-            spec.name, entry, reply_spec, waiter=waiter, inflow=inflow, bucket=bucket
-        )
+        pending = self._pending
+        request_id = pending.take_id()
+        body = REGISTRY.encode_as(spec, message)
+        frame = QueuedFrame(spec.kind, request_id, spec.priority, deadline_s, body)
+        self.outbox.push(frame)
+        call = PendingCall(spec.name, frame, reply_spec, future=future, buffer=buffer)
+        pending.add(request_id, call, deadline_s)
         return request_id
 
     def send(self, message: Struct, *, deadline_s: float = 0.0) -> None:
-        """Queues a one-way message."""
+        """Queue a one-way message."""
         spec = REGISTRY.spec_of(message)
-        self.outbox.push(
-            QueuedFrame(spec.kind, 0, spec.priority, deadline_s, REGISTRY.encode(message))
-        )
+        body = REGISTRY.encode_as(spec, message)
+        self.outbox.push(QueuedFrame(spec.kind, 0, spec.priority, deadline_s, body))
 
     def cancel(self, request_id: int) -> None:
-        """Nobody waits for this answer any more: takes the request back, or tells the peer."""
-        pending = self._forget_pending(request_id)
-        if pending is not None and not self.outbox.discard(pending.entry):
+        """Give up a request: drop it from the queue, or tell the peer to cancel it."""
+        call = self._pending.pop(request_id)
+        if call is not None and not self.outbox.discard(call.frame):
             self._push_control(CancelCall(), request_id)
 
     def grant(self, request_id: int, credit_bytes: int) -> None:
-        """The reader of a stream has room again."""
-        if request_id in self._pending:
+        """Allow the sender of a stream to send this many bytes more."""
+        if request_id in self._pending.by_id:
             self._push_control(StreamCredit(credit_bytes), request_id)
 
     @property
     def pending_count(self) -> int:
-        return len(self._pending)
+        return len(self._pending.by_id)
 
-    # -- answering ------------------------------------------------------------------------
+    # -- replies of this node -------------------------------------------------------------
 
     @property
     def calls(self) -> list[InboundCall]:
-        """What is being carried out for the peer."""
-        return [*self._calls.values(), *self._one_ways]
+        """The calls of the peer that are being executed."""
+        return list(self._inbound)
 
     def answer(self, call: InboundCall, message: Struct) -> None:
+        """Reply to a request; a one-way message just ends."""
         if not call.is_open:
             return
         if call.request_id:
             spec = REGISTRY.spec_of(message)
-            # An answer is never less urgent than its question.
+            # A reply is never less urgent than its request.
             self._push(call, spec, min(spec.priority, call.spec.priority), message)
-        self.forget(call)
+        self._inbound.forget(call)
 
     def answer_failure(self, call: InboundCall, error: RemoteError) -> None:
+        """Reply with an error."""
         if not call.is_open:
             return
         if call.request_id:
             text, hint = error.detail[:_REMOTE_TEXT_CHARS_MAX], error.hint[:_REMOTE_TEXT_CHARS_MAX]
             self._push_control(CallFailed(error.code_text, text, hint), call.request_id)
-        self.forget(call)
+        self._inbound.forget(call)
 
     def answer_overloaded(self, call: InboundCall, retry_after_s: float) -> None:
+        """Reply that this node is overloaded and executed nothing."""
         if not call.is_open:
             return
         if call.request_id:
             self._push_control(CallOverloaded(retry_after_s, call.spec.name), call.request_id)
-        self.forget(call)
+        self._inbound.forget(call)
 
     def answer_item(self, call: InboundCall, item: Struct) -> int:
-        """Returns how many bytes of the stream's window the item takes."""
+        """Send one item of a stream; return how many bytes of the window it takes."""
         if not call.is_open:
             return 0
-        # A stream is bulk: it travels in the lane of its items, however urgent the question was.
+        # A stream is bulk: it travels in the lane of its items, however urgent the request was.
         spec = REGISTRY.spec_of(item)
         call.lane = max(call.lane, spec.priority)
         return self._push(call, spec, call.lane, item)
 
     def answer_end(self, call: InboundCall) -> None:
+        """End a stream."""
         if call.is_open:
             self._push(call, REGISTRY.by_type[StreamEnd], call.lane, StreamEnd())
-            self.forget(call)
+            self._inbound.forget(call)
 
     def forget(self, call: InboundCall) -> None:
-        """The one way an inbound call ends."""
-        if not call.is_open:
-            return
-        call.is_open = False
-        if call.request_id:
-            del self._calls[call.request_id]
-            if call.bucket >= 0:
-                self._deadlines.remove(call.request_id, call.bucket)
-        else:
-            self._one_ways.discard(call)
-        self._admission.release(call.spec.priority)
+        """End a call of the peer without a reply."""
+        self._inbound.forget(call)
 
     # -- frames in, bytes out -------------------------------------------------------------
 
     def take(self, frame: Frame, *, now_s: float) -> None:
-        """One frame of the peer's. Raises `PeerProtocolError` if the connection must end."""
+        """Handle one frame of the peer. Raise `PeerProtocolError` if the connection must end."""
         body = frame.body
         if self._opener is not None:
             body = self._opener.open(frame.head, body)
-        self._heard_s = now_s
-        self._is_pinged = False
+        keep_alive = self._keep_alive
+        keep_alive.heard_s = now_s
+        keep_alive.is_pinged = False
         self.frames_received += 1
         request_id = frame.request_id
-        if request_id and request_id & 1 == self._parity:
-            self._take_answer(request_id, frame.kind, body)
+        if request_id and request_id & 1 == self._pending.parity:
+            self._take_reply(request_id, frame.kind, body)
         elif frame.kind > _CONTROL_KIND_MAX:
             self._take_call(request_id, frame.kind, body, frame.deadline_ms, now_s)
         else:
             self._take_control(request_id, frame.kind, body)
 
     def outgoing(self, *, now_s: float, bytes_max: int) -> bytes:
-        """The next frames to put on the wire, sealed, about `bytes_max` of them."""
+        """Return the next frames to write, sealed, about `bytes_max` of them."""
         pop = self.outbox.pop
         sealer, overhead = self._sealer, self._overhead
         parts: list[bytes] = []
         size = 0
         while size < bytes_max:
-            entry = pop(now_s=now_s)
-            if entry is None:
+            frame = pop(now_s=now_s)
+            if frame is None:
                 break
-            body, deadline_s = entry.body, entry.deadline_s
+            body, deadline_s = frame.body, frame.deadline_s
             deadline_ms = 0
             if deadline_s:
                 deadline_ms = min(int((deadline_s - now_s) * 1000) + 1, DEADLINE_MS_MAX)
             head = encode_head(
-                entry.kind, entry.request_id, deadline_ms, entry.priority, len(body) + overhead
+                frame.kind, frame.request_id, deadline_ms, frame.priority, len(body) + overhead
             )
             parts.append(head)
             parts.append(body if sealer is None else sealer.seal(head, body))
             size += len(body)
-            entry.body = b""  # a pending request keeps its entry, not what it weighed
+            frame.body = b""  # a pending call keeps its frame, but not the memory of the body
             self.frames_sent += 1
         return b"".join(parts)
 
     # -- time -----------------------------------------------------------------------------
 
     def wake_at_s(self) -> float:
-        """When `tick` has something to do, at the latest."""
-        after_s = self._lost_after_s if self._is_pinged else self._ping_after_s
-        self._due_s = self._heard_s + after_s
-        deadline_s = self._deadlines.wake_at_s()
-        if deadline_s is not None and deadline_s < self._due_s:
-            self._due_s = deadline_s
-        return self._due_s
+        """Return when `tick` is due at the latest."""
+        due_s = self._keep_alive.next_due_s()
+        for calls in (self._pending, self._inbound):
+            deadline_s = calls.wake_at_s()
+            if deadline_s is not None and deadline_s < due_s:
+                due_s = deadline_s
+        self._keep_alive.due_s = due_s
+        return due_s
 
     def tick(self, *, now_s: float) -> bool:
-        """Expires what is due. False: the peer has been silent for too long."""
-        late_s = now_s - self._due_s
-        if late_s > STALL_S:
-            # We did not run, so we could not hear either: what the peer sent meanwhile is
-            # still in the socket and is read before the next tick.
-            self._heard_s += late_s
-        for request_id in self._deadlines.expired(now_s=now_s):
+        """End calls past their deadline and ping a silent peer; return False if it is lost."""
+        keep_alive = self._keep_alive
+        keep_alive.forgive_stall(now_s=now_s)
+        for request_id in self._inbound.expired(now_s=now_s):
+            call = self._inbound.by_id.get(request_id)
+            if call is not None:
+                call.cancel()
+        for request_id in self._pending.expired(now_s=now_s):
             self._expire(request_id)
-        silent_s = now_s - self._heard_s
-        if silent_s >= self._lost_after_s:
+        if keep_alive.is_lost(now_s=now_s):
             return False
-        if silent_s >= self._ping_after_s and not self._is_pinged:
-            self._is_pinged = True
+        if keep_alive.should_ping(now_s=now_s):
             self._push_control(KeepAlive(), 0)
         return True
 
-    # -- the end --------------------------------------------------------------------------
+    # -- shutdown -------------------------------------------------------------------------
 
-    def say_goodbye(self, why: str) -> None:
-        """No request of ours follows what is queued now. In the last lane, so that none does."""
-        if not self._has_said_goodbye:
-            self._has_said_goodbye = True
-            entry = QueuedFrame(
-                _GOODBYE, 0, MessagePriority.LOW, 0.0, REGISTRY.encode(GoAway(why[:200]))
-            )
-            with suppress(QueueFullError):  # then the end comes by time instead
-                self.outbox.push(entry)
+    def send_go_away(self, why: str) -> None:
+        """Announce that no request follows. In the last lane, after every queued request."""
+        if not self._is_go_away_sent:
+            self._is_go_away_sent = True
+            body = REGISTRY.encode(GoAway(why[:200]))
+            with suppress(QueueFullError):  # then the connection ends by its leave timeout
+                self.outbox.push(QueuedFrame(_GO_AWAY, 0, MessagePriority.LOW, 0.0, body))
 
     @property
     def is_leaving(self) -> bool:
-        """Whether either side has said goodbye: nothing new is asked here."""
-        return self._has_said_goodbye or self._has_heard_goodbye
+        """True once either side has sent `GoAway`: no new request may start."""
+        return self._is_go_away_sent or self._is_go_away_received
 
     @property
     def is_drained(self) -> bool:
-        """Whether both sides have said goodbye and nothing is left to do."""
+        """True once both sides have sent `GoAway` and every call has ended."""
         return (
-            self._has_said_goodbye
-            and self._has_heard_goodbye
-            and not (self._pending or self._calls or self._one_ways or self.outbox)
+            self._is_go_away_sent
+            and self._is_go_away_received
+            and not (self._pending.by_id or self._inbound or self.outbox)
         )
 
     def close(self, why: str) -> list[QueuedFrame]:
-        """Ends everything; returns the one-way messages that were not sent."""
+        """End every call; return the one-way messages that were not sent."""
         unsent: list[QueuedFrame] = []
-        for entry in self.outbox.drain():
-            entry.fate = GONE
-            if not entry.request_id and entry.kind > _CONTROL_KIND_MAX:
-                unsent.append(entry)
-        pending, self._pending = self._pending, {}
-        for each in pending.values():
-            name = f"{each.name} to {self.peer.node_id}"
-            if each.entry.fate == GONE:
-                each.fail(UnreachableError(f"{name}: not sent: {why}"))
+        for frame in self.outbox.drain():
+            frame.fate = FrameFate.GONE
+            if not frame.request_id and frame.kind > _CONTROL_KIND_MAX:
+                unsent.append(frame)
+        pending = list(self._pending.by_id.values())
+        self._pending.by_id.clear()
+        for call in pending:
+            name = f"{call.name} to {self.peer.node_id}"
+            if call.frame.fate is FrameFate.GONE:
+                call.fail(UnreachableError(f"{name}: not sent: {why}"))
             else:
-                each.fail(ConnectionLostError(f"{name}: no answer: {why}"))
-        for call in self.calls:
-            call.cancel()
+                call.fail(ConnectionLostError(f"{name}: no reply: {why}"))
+        for inbound in self.calls:
+            inbound.cancel()
         return unsent
 
     # -- inside ---------------------------------------------------------------------------
 
-    def _take_id(self) -> int:
-        request_id = self._next_id
-        while request_id in self._pending:  # after four billion calls the numbers come round
-            request_id = self._id_after(request_id)
-        self._next_id = self._id_after(request_id)
-        return request_id
-
-    def _id_after(self, request_id: int) -> int:
-        return request_id + 2 if request_id + 2 <= REQUEST_ID_MAX else 2 - self._parity
-
-    def _take_answer(self, request_id: int, kind: int, body: bytes) -> None:
-        pending = self._pending.get(request_id)
-        if pending is None:
-            self.answers_late += 1  # cancelled or expired meanwhile
+    def _take_reply(self, request_id: int, kind: int, body: bytes) -> None:
+        call = self._pending.by_id.get(request_id)
+        if call is None:
+            self.replies_late += 1  # the call was cancelled or timed out meanwhile
             return
-        if kind != pending.reply.kind:
-            self._take_other_answer(request_id, pending, kind, body)
+        if kind != call.reply.kind:
+            self._take_other_reply(request_id, call, kind, body)
             return
         try:
-            message = pending.reply.decode(body)
+            message = call.reply.decode(body)
         except (ValueError, RecursionError) as error:
-            malformed = RemoteError(f"{pending.name}: {error}", code=RemoteErrorCode.MALFORMED)
-            self._fail(request_id, malformed)
+            text = f"{call.name}: the reply does not decode: {error}"
+            self._fail(request_id, RemoteError(text, code=RemoteErrorCode.MALFORMED))
             return
-        if pending.inflow is not None:
-            pending.inflow.feed(message, len(body))
+        if call.buffer is not None:
+            call.buffer.feed(message, len(body))
             return
-        del self._pending[request_id]
-        if pending.bucket >= 0:
-            self._deadlines.remove(request_id, pending.bucket)
-        waiter = pending.waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(message)
+        del self._pending.by_id[request_id]
+        if call.bucket >= 0:
+            self._pending.deadlines.remove(request_id, call.bucket)
+        future = call.future
+        if future is not None and not future.done():
+            future.set_result(message)
 
-    def _take_other_answer(
-        self, request_id: int, pending: PendingCall, kind: int, body: bytes
-    ) -> None:
-        name = f"{pending.name} to {self.peer.node_id}"
-        if kind == _END and pending.inflow is not None:
-            self._forget_pending(request_id)
-            pending.inflow.end()
-            return
-        error: CallError
-        if kind == _OVERLOADED:
-            refused: CallOverloaded = REGISTRY.decode(kind, body)
-            error = OverloadedError(
-                f"{name}: refused, retry after {refused.retry_after_s:.3g} s",
-                retry_after_s=refused.retry_after_s,
-            )
-        elif kind == _FAILED:
-            failed: CallFailed = REGISTRY.decode(kind, body)
-            error = RemoteError(
-                f"{name}: {failed.code}: {failed.message}",
-                code=RemoteErrorCode.parse(failed.code),
-                hint=failed.hint,
-                detail=failed.message,
-                code_text=failed.code,
-            )
+    def _take_other_reply(self, request_id: int, call: PendingCall, kind: int, body: bytes) -> None:
+        if kind == _END and call.buffer is not None:
+            self._pending.pop(request_id)
+            call.buffer.end()
         else:
-            error = RemoteError(f"{name}: answered by kind {kind}", code=RemoteErrorCode.UNEXPECTED)
-        self._fail(request_id, error)
+            name = f"{call.name} to {self.peer.node_id}"
+            self._fail(request_id, _error_of_reply(name, kind, body))
 
     def _take_call(
         self, request_id: int, kind: int, body: bytes, deadline_ms: int, now_s: float
     ) -> None:
-        if request_id in self._calls:
-            raise PeerProtocolError(f"request {request_id} again", reason=RefusalReason.UNEXPECTED)
+        if request_id in self._inbound.by_id:
+            raise PeerProtocolError(
+                f"request id {request_id} is in use", reason=RefusalReason.UNEXPECTED
+            )
         spec = REGISTRY.by_kind.get(kind)
         if spec is None:
-            refusal = PeerProtocolError(
-                f"message kind {kind} is not known", reason=RefusalReason.UNKNOWN
-            )
-            self._refuse(request_id, refusal)
+            self._refuse(request_id, f"message kind {kind} is not known", RefusalReason.UNKNOWN)
             return
-        if self.peer.role not in spec.senders:
-            text = f"a {self.peer.role} may not send {spec.name}"
-            self._refuse(request_id, PeerProtocolError(text, reason=RefusalReason.ROLE))
+        peer, admission = self.peer, self._inbound.admission
+        if peer.role not in spec.senders:
+            text = f"a {peer.role} may not send {spec.name}"
+            self._refuse(request_id, text, RefusalReason.ROLE)
             return
-        retry_after_s = self._admission.admit(spec, self.peer.role, self.peer.node_id, now_s=now_s)
+        retry_after_s = admission.admit(spec, peer.role, peer.node_id, now_s=now_s)
         if retry_after_s:
             if request_id:
                 self._push_control(CallOverloaded(retry_after_s, spec.name), request_id)
@@ -419,89 +385,88 @@ class Session:
         try:
             message = spec.decode(body)
         except (ValueError, RecursionError) as error:
-            self._admission.release(spec.priority)
+            admission.release(spec.priority)
             text = f"{spec.name} does not decode: {error}"
-            self._refuse(request_id, PeerProtocolError(text, reason=RefusalReason.MALFORMED))
+            self._refuse(request_id, text, RefusalReason.MALFORMED)
             return
         deadline_s = now_s + deadline_ms / 1000 if deadline_ms else 0.0
         call = InboundCall(self, spec, request_id, message, deadline_s)
-        if request_id:
-            self._calls[request_id] = call
-            if deadline_s:
-                call.bucket = self._deadlines.add(request_id, deadline_s)
-        else:
-            self._one_ways.add(call)
+        self._inbound.add(call)
         self._on_call(call)
 
     def _take_control(self, request_id: int, kind: int, body: bytes) -> None:
         if kind == _CANCEL:
-            call = self._calls.get(request_id)
+            call = self._inbound.by_id.get(request_id)
             if call is not None:
                 call.cancel()
         elif kind == _CREDIT:
             credit: StreamCredit = REGISTRY.decode(kind, body)
-            call = self._calls.get(request_id)
+            call = self._inbound.by_id.get(request_id)
             if call is not None:
                 call.add_credit(credit.consumed_bytes)
-        elif kind == _PING:
+        elif kind == _KEEP_ALIVE:
             self._push_control(KeepAliveReply(), 0)
-        elif kind == _GOODBYE:
-            self._has_heard_goodbye = True
-            self.say_goodbye("")
-        elif kind != _PONG:
+        elif kind == _GO_AWAY:
+            self._is_go_away_received = True
+            self.send_go_away("")
+        elif kind != _KEEP_ALIVE_REPLY:
             raise PeerProtocolError(
                 f"kind {kind} on an established connection", reason=RefusalReason.UNEXPECTED
             )
 
-    def _refuse(self, request_id: int, error: PeerProtocolError) -> None:
-        self._on_refused(error)
+    def _refuse(self, request_id: int, text: str, reason: RefusalReason) -> None:
+        self._on_refused(PeerProtocolError(text, reason=reason))
         if request_id:
-            code = _CODE_OF_REASON[error.reason]
-            self._push_control(CallFailed(code, error.message, error.hint), request_id)
+            self._push_control(CallFailed(_CODE_OF_REASON[reason], text), request_id)
 
     def _push(self, call: InboundCall, spec: MessageSpec, priority: int, message: Struct) -> int:
-        body = REGISTRY.encode(message)
+        body = REGISTRY.encode_as(spec, message)
+        frame = QueuedFrame(spec.kind, call.request_id, priority, call.deadline_s, body)
         try:
-            self.outbox.push(
-                QueuedFrame(spec.kind, call.request_id, priority, call.deadline_s, body)
-            )
+            self.outbox.push(frame)
         except QueueFullError:
-            text = "the answer did not fit the queue to this peer"
+            text = "the reply did not fit the outgoing queue to this peer"
             self._push_control(CallFailed(RemoteErrorCode.QUEUE_FULL, text), call.request_id)
-            self.forget(call)
+            self._inbound.forget(call)
         return len(body)
 
     def _push_control(self, message: Struct, request_id: int) -> None:
         spec = REGISTRY.by_type[type(message)]
-        self.outbox.push(
-            QueuedFrame(
-                spec.kind, request_id, MessagePriority.CRITICAL, 0.0, REGISTRY.encode(message)
-            )
-        )
-
-    def _forget_pending(self, request_id: int) -> PendingCall | None:
-        pending = self._pending.pop(request_id, None)
-        if pending is not None and pending.bucket >= 0:
-            self._deadlines.remove(request_id, pending.bucket)
-        return pending
+        body = REGISTRY.encode_as(spec, message)
+        self.outbox.push(QueuedFrame(spec.kind, request_id, _CRITICAL, 0.0, body))
 
     def _fail(self, request_id: int, error: CallError) -> None:
-        pending = self._forget_pending(request_id)
-        if pending is not None:
-            pending.fail(error)
+        call = self._pending.pop(request_id)
+        if call is not None:
+            call.fail(error)
 
     def _expire(self, request_id: int) -> None:
-        if request_id & 1 != self._parity:
-            call = self._calls.get(request_id)
-            if call is not None:
-                call.cancel()
+        call = self._pending.by_id.get(request_id)
+        if call is None:
             return
-        pending = self._pending.get(request_id)
-        if pending is None:
-            return
-        name = f"{pending.name} to {self.peer.node_id}"
-        if self.outbox.discard(pending.entry):
+        name = f"{call.name} to {self.peer.node_id}"
+        if self.outbox.discard(call.frame):
             self._fail(request_id, UnreachableError(f"{name}: not sent before the deadline"))
         else:
             self._push_control(CancelCall(), request_id)
-            self._fail(request_id, DeadlineError(f"{name}: no answer before the deadline"))
+            self._fail(request_id, DeadlineError(f"{name}: no reply before the deadline"))
+
+
+def _error_of_reply(name: str, kind: int, body: bytes) -> CallError:
+    """Return the error that a reply other than the expected one means."""
+    if kind == _OVERLOADED:
+        refused: CallOverloaded = REGISTRY.decode(kind, body)
+        return OverloadedError(
+            f"{name}: refused, retry after {refused.retry_after_s:.3g} s",
+            retry_after_s=refused.retry_after_s,
+        )
+    if kind == _FAILED:
+        failed: CallFailed = REGISTRY.decode(kind, body)
+        return RemoteError(
+            f"{name}: {failed.code}: {failed.message}",
+            code=RemoteErrorCode.parse(failed.code),
+            hint=failed.hint,
+            detail=failed.message,
+            code_text=failed.code,
+        )
+    return RemoteError(f"{name}: the reply is of kind {kind}", code=RemoteErrorCode.UNEXPECTED)

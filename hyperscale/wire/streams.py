@@ -1,4 +1,4 @@
-"""Answers in parts, for those who read them."""
+"""The reading end of a stream: a reply in items."""
 
 import asyncio
 from types import TracebackType
@@ -15,10 +15,10 @@ _Item = TypeVar("_Item", bound=Struct)
 
 
 class ReplyStream(Generic[_Item]):
-    """An async iterator over the parts of an answer. Leaving it early cancels the rest.
+    """An async iterator over the items of a stream. Leaving it early cancels the rest.
 
-    async with connection.stream(Request(), Part, deadline_s=...) as parts:
-        async for part in parts: ...
+    async with connection.stream(Request(), Item, deadline_s=...) as items:
+        async for item in items: ...
     """
 
     def __init__(
@@ -28,13 +28,13 @@ class ReplyStream(Generic[_Item]):
         self._message = message
         self._item = item
         self._deadline_s = deadline_s
-        self._inflow = StreamBuffer(self._wake)
+        self._buffer = StreamBuffer(self._wake)
         self._request_id = 0
         self._waiter: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> Self:
         self._request_id = self._connection.open_stream(
-            self._message, self._item, self._inflow, self._deadline_s
+            self._message, self._item, self._buffer, self._deadline_s
         )
         return self
 
@@ -50,18 +50,18 @@ class ReplyStream(Generic[_Item]):
         return self
 
     async def __anext__(self) -> _Item:
-        inflow = self._inflow
-        while not inflow.items:
-            if inflow.error is not None:
-                raise inflow.error
-            if inflow.is_ended:
+        buffer = self._buffer
+        while not buffer.items:
+            if buffer.error is not None:
+                raise buffer.error
+            if buffer.is_ended:
                 raise StopAsyncIteration
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
             finally:
                 self._waiter = None
-        item, credit_bytes = inflow.take()
+        item, credit_bytes = buffer.take()
         if credit_bytes:
             self._connection.grant(self._request_id, credit_bytes)
         assert isinstance(item, self._item)

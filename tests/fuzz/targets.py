@@ -171,7 +171,7 @@ def handshake(data: bytes) -> None:
             machine.receive(frame)
     except PeerProtocolError as error:
         machine.refusal(error)
-    check(machine.agreement is None, "an agreement without the secret")
+    check(machine.result is None, "an agreement without the secret")
 
 
 def introduction(data: bytes) -> None:
@@ -184,7 +184,7 @@ def introduction(data: bytes) -> None:
     except PeerProtocolError as error:
         machine.refusal(error)
         return
-    agreement = machine.agreement
+    agreement = machine.result
     check(agreement is not None, "neither agreed nor refused")
     if agreement is not None:
         check(agreement.peer.cluster == "acme", "another cluster")
@@ -223,8 +223,8 @@ def session(data: bytes) -> None:
         now_s=0.0,
     )
     inflow = StreamBuffer(lambda: None)
-    machine.request(KeepAlive(), KeepAliveReply, None, deadline_s=3.0, inflow=None)
-    machine.request(KeepAlive(), Chunk, None, deadline_s=0.0, inflow=inflow)
+    machine.request(KeepAlive(), KeepAliveReply, None, deadline_s=3.0, buffer=None)
+    machine.request(KeepAlive(), Chunk, None, deadline_s=0.0, buffer=inflow)
     now_s = 0.0
     decoder = WireFrameDecoder(REGISTRY.limits, limit_other=UNKNOWN_KIND_BYTES_MAX, overhead=16)
     try:

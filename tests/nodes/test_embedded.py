@@ -271,7 +271,7 @@ def test_the_earlier_of_two_processes_with_one_name_is_stopped_with_a_reason(
         ]
         for twin in twins:
             await twin.start()
-        await until_async(lambda: any("twin in incarnation" in text for text in told()))
+        await until_async(lambda: any("twin has incarnation" in text for text in told()))
         for node in (*twins, home):
             await node.graceful_shutdown()
 

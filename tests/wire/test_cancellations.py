@@ -183,7 +183,7 @@ def test_a_dial_cancelled_after_any_number_of_turns_leaves_no_socket(turns: int)
             with suppress(asyncio.CancelledError):
                 await dial
             if dial.cancelled():
-                await until_async(lambda: not a._all)
+                await until_async(lambda: not a.connection_count)
 
     run(main)
 

@@ -31,8 +31,8 @@ def side(
     previous: str | None = None,
     mode: SecurityMode | None = None,
     protocol: tuple[int, int] = PROTOCOL,
-    vouched: CertificateIdentity | None = None,
-    vet: Any = lambda _: None,
+    certificate: CertificateIdentity | None = None,
+    check_peer: Any = lambda _: None,
     **intro: Any,
 ) -> Handshake:
     secrets = None if secret is None else Secrets(secret, previous)
@@ -44,8 +44,8 @@ def side(
         secrets,
         is_dialer=is_dialer,
         salt=os.urandom(SALT_BYTES),
-        vouched=vouched,
-        vet=vet,
+        certificate=certificate,
+        check_peer=check_peer,
         protocol=protocol,
     )
 
@@ -75,14 +75,14 @@ def shake(dialer: Handshake, acceptor: Handshake) -> dict[str, PeerProtocolError
 
 def agreed(dialer: Handshake, acceptor: Handshake) -> None:
     assert shake(dialer, acceptor) == {}
-    assert dialer.agreement is not None
-    assert acceptor.agreement is not None
+    assert dialer.result is not None
+    assert acceptor.result is not None
 
 
 def test_two_nodes_with_the_same_secret_agree_and_can_talk() -> None:
     dialer, acceptor = side(is_dialer=True), side(is_dialer=False)
     agreed(dialer, acceptor)
-    one, two = dialer.agreement, acceptor.agreement
+    one, two = dialer.result, acceptor.result
     assert one is not None
     assert two is not None
     assert (one.peer.node_id, two.peer.node_id) == ("acceptor", "dialer")
@@ -112,8 +112,8 @@ def test_capabilities_are_what_both_have() -> None:
     dialer = side(is_dialer=True, capabilities=["a", "b"])
     acceptor = side(is_dialer=False, capabilities=["b", "c"])
     agreed(dialer, acceptor)
-    assert dialer.agreement is not None
-    assert dialer.agreement.capabilities == {"b"}
+    assert dialer.result is not None
+    assert dialer.result.capabilities == {"b"}
 
 
 @pytest.mark.parametrize("theirs", [(1, 0), (1, 1), (1, 2), (1, 3), (1, 9)])
@@ -122,8 +122,8 @@ def test_minor_versions_meet_at_the_older(theirs: tuple[int, int]) -> None:
     acceptor = side(is_dialer=False, protocol=theirs)
     agreed(dialer, acceptor)
     for each in (dialer, acceptor):
-        assert each.agreement is not None
-        assert each.agreement.protocol == min((1, 2), theirs)
+        assert each.result is not None
+        assert each.result.protocol == min((1, 2), theirs)
 
 
 def test_a_newer_minor_may_say_more_than_we_know() -> None:
@@ -139,8 +139,8 @@ def test_a_newer_minor_may_say_more_than_we_know() -> None:
     for kind, body in ((1, newer), (2, said)):
         encoded = msgspec.msgpack.encode(body)
         acceptor.receive(frames(encode_head(kind, 0, 0, 0, len(encoded)) + encoded)[0])
-    assert acceptor.agreement is not None
-    assert acceptor.agreement.protocol == PROTOCOL
+    assert acceptor.result is not None
+    assert acceptor.result.protocol == PROTOCOL
 
 
 def refused(
@@ -161,7 +161,7 @@ def refused(
         assert value in str(errors[by])
         assert value in str(errors[told])
     refuser = acceptor if by == "acceptor" else dialer
-    assert refuser.agreement is None
+    assert refuser.result is None
 
 
 def test_another_major_version_is_refused_with_both() -> None:
@@ -263,26 +263,31 @@ def test_a_rotation_in_three_rounds_refuses_nobody() -> None:
 
 
 def test_the_caller_may_refuse_for_reasons_of_its_own() -> None:
-    def vet(peer: Introduction) -> None:
+    def check_peer(peer: Introduction) -> None:
         raise PeerProtocolError(f"no room for {peer.node_id}", reason=RefusalReason.CROWDED)
 
-    refused(side(is_dialer=True), side(is_dialer=False, vet=vet), RefusalReason.CROWDED, "no room")
+    refused(
+        side(is_dialer=True),
+        side(is_dialer=False, check_peer=check_peer),
+        RefusalReason.CROWDED,
+        "no room",
+    )
 
 
 def test_the_dialer_may_refuse_too() -> None:
-    def vet(peer: Introduction) -> None:
+    def check_peer(peer: Introduction) -> None:
         raise PeerProtocolError(f"{peer.node_id} is me", reason=RefusalReason.LOOPED)
 
-    errors = shake(side(is_dialer=True, vet=vet), side(is_dialer=False))
+    errors = shake(side(is_dialer=True, check_peer=check_peer), side(is_dialer=False))
     assert errors["dialer"].reason is RefusalReason.LOOPED
 
 
 class TestCertificates:
     def test_a_certificate_must_vouch_for_what_the_peer_says(self) -> None:
-        def dial(vouched: CertificateIdentity, **intro: Any) -> dict[str, PeerProtocolError]:
-            acceptor = side(is_dialer=False, mode=SecurityMode.TLS, vouched=vouched)
+        def dial(certificate: CertificateIdentity, **intro: Any) -> dict[str, PeerProtocolError]:
+            acceptor = side(is_dialer=False, mode=SecurityMode.TLS, certificate=certificate)
             return shake(
-                side(is_dialer=True, mode=SecurityMode.TLS, vouched=MANAGER, **intro), acceptor
+                side(is_dialer=True, mode=SecurityMode.TLS, certificate=MANAGER, **intro), acceptor
             )
 
         assert dial(MANAGER) == {}
@@ -315,7 +320,7 @@ class TestAttacks:
         hello = dialer.begin()
         named = dialer.receive(frames(first.receive(frames(hello)[0]))[0])
         first.receive(frames(named)[0])
-        assert first.agreement is not None
+        assert first.result is not None
 
         second.receive(frames(hello)[0])
         with pytest.raises(PeerProtocolError) as caught:
@@ -382,7 +387,7 @@ class TestAttacks:
             machine.receive(Frame(kind, 0, 0, 0, bytes(16), body))
         except PeerProtocolError as error:
             machine.refusal(error)
-        assert machine.agreement is None
+        assert machine.result is None
 
     def test_what_a_stranger_writes_is_fit_for_a_log(self) -> None:
         errors = shake(side(is_dialer=True, cluster="a\x1b[31m\n"), side(is_dialer=False))

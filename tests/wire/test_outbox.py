@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from hyperscale.wire.errors import QueueFullError
 from hyperscale.wire.frames import HEAD_BYTES
-from hyperscale.wire.outbox import GONE, SENT, Outbox, QueuedFrame
+from hyperscale.wire.outbox import FrameFate, Outbox, QueuedFrame
 
 
 def entry(
@@ -93,7 +93,7 @@ def test_what_is_past_its_deadline_is_not_sent() -> None:
     box.push(late)
     box.push(good)
     assert sent(box, now_s=5.0) == [good]
-    assert (late.fate, good.fate) == (GONE, SENT)
+    assert (late.fate, good.fate) == (FrameFate.GONE, FrameFate.SENT)
     assert (box.expired, box.held_bytes) == (1, 0)
 
 

@@ -17,12 +17,13 @@ import pytest
 from hyperscale.wire.cluster_secret import Secrets
 from hyperscale.wire.errors import PeerProtocolError, PeerRefusedError, RefusalReason
 from hyperscale.wire.frames import FRAME_BYTES_MAX, encode_head
-from hyperscale.wire.handshake import Handshake, handshake_decoder
+from hyperscale.wire.handshake import PROTOCOL, Handshake, handshake_decoder
+from hyperscale.wire.listener import ServerLimits
 from hyperscale.wire.messages import SALT_BYTES
 from hyperscale.wire.registry import REGISTRY, SizeClass
 from hyperscale.wire.roles import Role
 from hyperscale.wire.security import SecurityMode
-from hyperscale.wire.server import PeerServer, ServerLimits
+from hyperscale.wire.server import PeerServer
 from tests.lab.loops import run
 from tests.lab.peers import SECRET, Answer, Question, echoing, introduction, server
 from tests.lab.waiting import soon, until_async
@@ -50,10 +51,10 @@ class Raw:
         )
         decoder = handshake_decoder()
         self.writer.write(machine.begin())
-        while machine.agreement is None:
+        while machine.result is None:
             for frame in decoder.feed(await self.reader.read(65536)):
                 self.writer.write(machine.receive(frame))
-        self.sealer = machine.agreement.sealer
+        self.sealer = machine.result.sealer
         return self
 
     def frame(self, kind: int, body: bytes, request_id: int = 1) -> bytes:
@@ -176,7 +177,7 @@ TCP: dict[str, tuple[Attack, RefusalReason]] = {
     "no secret": (dialling(secret=None), RefusalReason.UNSEALED),
     "another cluster": (dialling(intro={"cluster": "other"}), RefusalReason.CLUSTER),
     "another environment": (dialling(intro={"environment": "other"}), RefusalReason.ENVIRONMENT),
-    "another major version": (dialling(protocol=(1, 0)), RefusalReason.VERSION),
+    "another major version": (dialling(protocol=(PROTOCOL[0] + 1, 0)), RefusalReason.VERSION),
     "our own node id": (dialling("target"), RefusalReason.LOOPED),
     "another protocol": (saying(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"), RefusalReason.OVERSIZED),
     "a frame over every limit": (
@@ -278,7 +279,7 @@ def test_the_refused_are_told_both_values() -> None:
             address = await node.listen("127.0.0.1", 0)
             link = stranger.link(*address)
             await until_async(lambda: "'mine'" in link.last_error and "'theirs'" in link.last_error)
-            assert stranger.rejections[RefusalReason.CLUSTER] >= 1
+            assert stranger.refusals.rejections[RefusalReason.CLUSTER] >= 1
             assert not stranger.refusals.counts
 
     run(main)
@@ -313,7 +314,8 @@ def test_connections_of_one_host_are_bounded() -> None:
             await until_async(lambda: node.refusals.counts[RefusalReason.CROWDED] == 3)
             for raw in crowd + more:
                 await raw.close()
-            await until_async(lambda: not node._per_host)
+            await until_async(lambda: not node.connection_count)
+            await (await (await Raw.dial(address)).shake()).close()
 
     run(main)
 

@@ -190,7 +190,7 @@ class JobLeaders:
         elif member.state is MemberState.ALIVE and change.before not in LIVING:
             self._guard.recovered(worker)
             if (link := self._peers.link(worker)) is not None:
-                link.hope()
+                link.dial_now()
             self._feed_all(WorkerUp(worker))
         self.update_held()
 

@@ -1,0 +1,137 @@
+"""The listening sockets of a server: accepting connections within limits."""
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from msgspec import Struct
+
+from hyperscale.errors import InputError
+from hyperscale.wire.errors import PeerProtocolError, RefusalReason
+
+_ACCEPT_PAUSE_S = 0.1
+_ACCEPT_BATCH = 64
+_BACKLOG = 512
+
+_log = logging.getLogger("hyperscale.wire")
+
+
+class ServerLimits(Struct, frozen=True):
+    """How many connections and handshakes a node accepts."""
+
+    connections_max: int = 4096
+    connections_per_host_max: int = 1024
+    handshakes_max: int = 256
+    handshake_s: float = 5.0
+
+
+class Listener:
+    """Accepts sockets and counts connections per host.
+
+    `on_accept` gets each accepted socket and must start a task that calls `handshaking`;
+    `on_refuse` gets the error of each connection beyond the limits.
+    """
+
+    def __init__(
+        self,
+        limits: ServerLimits,
+        *,
+        connections: Callable[[], int],
+        on_accept: Callable[[socket.socket, str, int], None],
+        on_refuse: Callable[[str, PeerProtocolError], None],
+    ) -> None:
+        self._limits = limits
+        self._connections = connections
+        self._on_accept = on_accept
+        self._on_refuse = on_refuse
+        self._sockets: set[socket.socket] = set()
+        self._accepted: set[socket.socket] = set()  # their task has not begun
+        self._per_host: Counter[str] = Counter()
+        self._handshakes = 0
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Listen on an address; return it with the port that was chosen for port 0."""
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            family, _, _, _, address = found[0]
+            listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        except OSError as error:
+            raise InputError(
+                f"cannot listen on {host}:{port}: {error.strerror or error}",
+                hint="is another node running there?",
+            ) from error
+        listening.setblocking(False)
+        self._sockets.add(listening)
+        self._watch(listening)
+        bound: tuple[str, int] = listening.getsockname()[:2]
+        return bound
+
+    @contextmanager
+    def handshaking(self, accepted: socket.socket, host: str) -> Iterator[None]:
+        """Count a connection of `host`, and its handshake while the context lasts."""
+        self._accepted.discard(accepted)
+        self._per_host[host] += 1
+        self._handshakes += 1
+        try:
+            yield
+        finally:
+            self._handshakes -= 1
+
+    def connection_closed(self, host: str) -> None:
+        """Count one accepted connection of `host` less."""
+        self._per_host[host] -= 1
+        if not self._per_host[host]:
+            del self._per_host[host]
+
+    def close(self) -> None:
+        """Stop listening."""
+        loop = asyncio.get_running_loop()
+        while self._sockets:
+            listening = self._sockets.pop()
+            loop.remove_reader(listening.fileno())
+            listening.close()
+
+    def close_accepted(self) -> None:
+        """Close the accepted sockets whose task never began."""
+        while self._accepted:
+            self._accepted.pop().close()
+
+    def _watch(self, listening: socket.socket) -> None:
+        if listening in self._sockets:
+            loop = asyncio.get_running_loop()
+            loop.add_reader(listening.fileno(), self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        """Accept the connections that wait. Synchronous, so that no accepted socket is lost."""
+        loop = asyncio.get_running_loop()
+        for _ in range(_ACCEPT_BATCH):
+            try:
+                accepted, address = listening.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no file descriptors left: try again in a moment
+                _log.warning("accept.failed: %s", error, extra={"detail": str(error)})
+                loop.remove_reader(listening.fileno())
+                loop.call_later(_ACCEPT_PAUSE_S, self._watch, listening)
+                return
+            host, port = str(address[0]), int(address[1])
+            if self._is_crowded(host):
+                accepted.close()
+                crowded = PeerProtocolError("too many connections", reason=RefusalReason.CROWDED)
+                self._on_refuse(host, crowded)
+                continue
+            accepted.setblocking(False)
+            self._accepted.add(accepted)
+            self._on_accept(accepted, host, port)
+
+    def _is_crowded(self, host: str) -> bool:
+        limits = self._limits
+        return (
+            self._handshakes >= limits.handshakes_max
+            or self._connections() >= limits.connections_max
+            or self._per_host[host] >= limits.connections_per_host_max
+        )
