@@ -1,5 +1,5 @@
-"""The time series in the results of a job: whatever was dropped to make records small, they
-hold every request, in the interval in which it ended."""
+"""The time series in the results of a job hold every request, in the interval in which it ended,
+whatever detail was dropped to keep records small."""
 
 import pytest
 from hypothesis import given, settings
@@ -62,7 +62,7 @@ def told(
 
 
 def steady(seconds: int, steps: int, *, every_s: int = 5) -> list[Report]:
-    """A report now and then, with the seconds just before it."""
+    """A report every few seconds, with the seconds just before it."""
     return [
         told(
             steps,
@@ -76,7 +76,7 @@ def steady(seconds: int, steps: int, *, every_s: int = 5) -> list[Report]:
 
 
 def committed(report: bytes | None, *, parts: int) -> bytes:
-    """What the log has of a part that ended so, as one of so many."""
+    """The final report of one of `parts` parts, as it is committed."""
     return final_report(report, parts=parts)
 
 
@@ -110,7 +110,7 @@ def test_the_series_of_a_result_hold_every_request(
 ) -> None:
     merge, alone = PartMerge("Load", 0), WorkflowStats(load(1))
     for report in steady(seconds, steps):
-        merge.offer(report)
+        merge.add(report)
     whole = merge.whole()
     assert whole is not None
     stats = result_of(whole, steps=steps, parts=parts)
@@ -129,7 +129,7 @@ def test_the_series_of_a_result_hold_every_request(
 
 
 @pytest.mark.parametrize(("steps", "parts"), [(1, 33), (1, 1_000), (20, 1_000), (20, 10_000)])
-def test_a_part_of_many_takes_little_of_the_log(steps: int, parts: int) -> None:
+def test_the_committed_report_of_one_part_of_many_is_small(steps: int, parts: int) -> None:
     report = told(steps, total=6_000, sequence=1, elapsed_s=600.0, seconds=list(range(600)), slot=0)
     record = committed(report.encode(), parts=parts)
     assert len(record) < 64 * 1024
@@ -145,7 +145,7 @@ executors = st.lists(
 
 @settings(max_examples=40)
 @given(executors, st.lists(st.tuples(st.integers(0, 2), st.integers(1, 60)), max_size=30))
-def test_however_far_apart_executors_are_each_request_is_in_its_interval_once(
+def test_executors_at_different_seconds_count_each_request_once_in_its_interval(
     of_executors: list[list[int]], pace: list[tuple[int, int]]
 ) -> None:
     merge, place_told = PartMerge("Load", 0), [0] * len(of_executors)
@@ -154,7 +154,7 @@ def test_however_far_apart_executors_are_each_request_is_in_its_interval_once(
     def offer(place: int, seconds: list[int], until: int) -> None:
         nonlocal sequence
         sequence += 1
-        merge.offer(
+        merge.add(
             told(
                 1,
                 total=PER_S * until,
@@ -187,19 +187,19 @@ def test_however_far_apart_executors_are_each_request_is_in_its_interval_once(
 
 @settings(max_examples=10)
 @given(st.data())
-def test_a_leader_that_is_told_everything_anew_counts_nothing_twice(data: st.DataObject) -> None:
+def test_a_leader_that_gets_whole_reports_again_counts_nothing_twice(data: st.DataObject) -> None:
     at_s = st.integers(1, 180).map(lambda n: 5 * n)
     asked_s = data.draw(st.sets(at_s, max_size=5))
     lost_s = data.draw(st.sets(st.integers(1, 90).map(lambda n: 10 * n), max_size=5))
     merge, heard, exact = PartMerge("Load", 0), WorkflowStats(load(1)), WorkflowStats(load(1))
     for report in steady(900, 1):
         now_s = report.sequence
-        merge.offer(report)
+        merge.add(report)
         exact.apply(report)
         merged = merge.latest(now_s=float(now_s))
         if merged is not None and now_s not in lost_s:
             heard.apply(merged)
-            merge.taken()
+            merge.acknowledge()
         if now_s in asked_s and (whole := merge.whole()) is not None:
             heard.apply(whole)
     last = merge.whole()
@@ -208,11 +208,11 @@ def test_a_leader_that_is_told_everything_anew_counts_nothing_twice(data: st.Dat
     assert totals(heard.series("s0")) == totals(exact.series("s0"))
 
 
-def test_where_there_are_too_many_histograms_to_merge_counts_are_kept_of_old_seconds() -> None:
+def test_old_seconds_keep_only_counts_if_there_are_too_many_histograms_to_merge() -> None:
     merge, places, seconds = PartMerge("Load", 0), MERGED_PER_S + 1, RECENT_S + 40
     for at in range(1, seconds + 1):
         for place in range(places):
-            merge.offer(
+            merge.add(
                 told(
                     1,
                     total=PER_S * at,

@@ -1,4 +1,4 @@
-"""Executors in miniature: they count what they are told and report it like real ones."""
+"""Simulated executors: they count requests and report them as real executors do."""
 
 from dataclasses import dataclass, field
 

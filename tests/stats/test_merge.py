@@ -46,7 +46,7 @@ def merged(reports: list[Report]) -> WorkflowStats:
 
 
 def picture(stats: WorkflowStats) -> dict[str, Any]:
-    """Everything that can be asked of the stats, comparable."""
+    """Everything the statistics can return, in a form that can be compared."""
     return {
         "counts": {name: stats.counts(name) for name, _ in stats.steps},
         "headline": stats.headline_counts(),
@@ -156,7 +156,7 @@ def test_a_merged_percentile_equals_that_of_the_pooled_samples(
     assert merged(parts).latency("login").quantile_ns(q) == pytest.approx(exact, rel=0.001)
 
 
-def test_averaged_percentiles_would_be_wrong_and_ours_are_not() -> None:
+def test_percentiles_come_from_merged_histograms_not_from_averages() -> None:
     fast, slow = Part(slot=0), Part(slot=1)
     for _ in range(9_900):
         fast.request("login", 10 * MS)
@@ -167,7 +167,7 @@ def test_averaged_percentiles_would_be_wrong_and_ours_are_not() -> None:
     assert latency.p999_ms == pytest.approx(1000, rel=0.001)
 
 
-def test_histograms_of_the_last_report_that_had_them_stand() -> None:
+def test_a_report_without_histograms_keeps_the_ones_reported_before() -> None:
     part = Part()
     part.request("login", 5 * MS)
     stats = merged([part.report(histograms=True)])
@@ -177,7 +177,7 @@ def test_histograms_of_the_last_report_that_had_them_stand() -> None:
     assert stats.latency("login").count == 1
 
 
-def test_a_histogram_that_cannot_be_read_does_not_take_the_others_with_it() -> None:
+def test_a_broken_histogram_is_left_out_of_the_merge() -> None:
     whole, broken = Part(slot=0), Part(slot=1)
     whole.request("login", 5 * MS)
     broken.request("login", 5 * MS)
@@ -188,7 +188,7 @@ def test_a_histogram_that_cannot_be_read_does_not_take_the_others_with_it() -> N
     assert stats.latency("login").count == 1
 
 
-def test_a_histogram_that_arrives_late_is_newer_than_none() -> None:
+def test_a_histogram_in_a_late_report_is_used_if_there_is_no_newer_one() -> None:
     part = Part()
     part.request("login", 5 * MS)
     with_histogram = part.report(histograms=True)
@@ -198,7 +198,7 @@ def test_a_histogram_that_arrives_late_is_newer_than_none() -> None:
     assert stats.counts("login").total == 1
 
 
-def test_a_superseded_attempt_keeps_its_requests_but_not_its_virtual_users() -> None:
+def test_an_earlier_attempt_counts_for_requests_but_not_for_virtual_users() -> None:
     stats = WorkflowStats(make_plan())
     for attempt in (0, 1):
         part = Part()
@@ -209,7 +209,7 @@ def test_a_superseded_attempt_keeps_its_requests_but_not_its_virtual_users() -> 
     assert stats.vus == 5
 
 
-def test_the_headline_is_the_test_steps_alone() -> None:
+def test_the_headline_counts_test_steps_only() -> None:
     part = Part()
     for step in ("login", "pay", "note"):
         part.request(step, 5 * MS)

@@ -1,4 +1,4 @@
-"""Encoded reports: what every reader must make of them, and of bytes that are no report."""
+"""Encoded reports: reading, writing, refusing garbage, and making them smaller."""
 
 import msgspec
 import pytest
@@ -33,14 +33,14 @@ def test_an_encoded_report_holds_what_was_decoded() -> None:
     assert again.has_histograms
 
 
-def test_a_report_is_read_whatever_the_size_of_its_numbers() -> None:
+def test_numbers_of_any_size_are_read_as_they_were_written() -> None:
     made = Part().made()
     for number in (0, 127, 128, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**63):
         made.iterations = made.vus = number
         assert read(Report.decode(encoded(made)).encode()) == made
 
 
-def test_keys_of_a_newer_version_are_carried_on() -> None:
+def test_unknown_keys_stay_in_every_report_made_from_a_report() -> None:
     newer = msgspec.to_builtins(busy_part().made(), builtin_types=(bytes,))
     newer["weather"] = {"nested": [1, 2.5, None, b"x", {"deep": "y" * 300}]}
     newer["steps"][0]["retried"] = 7
@@ -62,7 +62,7 @@ def test_keys_of_a_newer_version_are_carried_on() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_bytes_that_are_no_report_are_refused(data: bytes) -> None:
+def test_bytes_that_are_not_a_report_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         Report.decode(data)
 

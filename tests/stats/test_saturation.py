@@ -27,7 +27,7 @@ def test_a_core_in_full_use_for_two_seconds_is_saturated() -> None:
     assert watch.is_saturated
 
 
-def test_a_busy_but_not_full_core_is_not() -> None:
+def test_a_core_that_is_busy_but_not_full_is_not_saturated() -> None:
     watch, part = SaturationWatch("Shop"), Part()
     run(watch, part, 20, cpu_share=0.85)
     assert not watch.was_saturated
@@ -43,7 +43,7 @@ def test_the_warning_does_not_flicker_around_the_limit() -> None:
     assert watch.was_saturated
 
 
-def test_one_late_tick_is_not_saturation_and_repeated_ones_are() -> None:
+def test_repeated_loop_lag_is_saturation_and_a_single_one_is_not() -> None:
     watch, part = SaturationWatch("Shop"), Part()
     run(watch, part, 0.1, lag_s=0.4)
     run(watch, part, 6.0)
@@ -60,7 +60,7 @@ def test_a_loop_that_stalls_for_a_second_at_a_time_is_noticed() -> None:
     assert watch.is_saturated
 
 
-def test_one_saturated_core_of_two_is_enough_and_named() -> None:
+def test_the_warning_counts_the_saturated_cores() -> None:
     watch = SaturationWatch("Shop")
     calm, busy = Part(slot=0), Part(slot=1)
     run(watch, calm, 4)
@@ -93,7 +93,7 @@ def test_a_repeated_or_late_report_changes_nothing() -> None:
     assert not watch.was_saturated
 
 
-def test_a_core_shared_with_others_is_saturated_when_nothing_is_idle() -> None:
+def test_a_core_that_waits_for_other_processes_is_saturated_when_never_idle() -> None:
     watch, part = SaturationWatch("Shop"), Part()
     run(watch, part, 4, cpu_share=0.6, wait_share=0.2)
     assert not watch.is_saturated

@@ -27,7 +27,7 @@ def point(second: int, total: int = 1, failed: int = 0, latency_ms: int = 5) -> 
     return SeriesPoint(second=second, total=total, failed=failed, latency=latency)
 
 
-class Teller:
+class ReportingPart:
     """One part that reports the seconds of one step."""
 
     def __init__(self, stats: WorkflowStats, slot: int = 0) -> None:
@@ -35,7 +35,9 @@ class Teller:
         self._slot = slot
         self._sequence = 0
 
-    def tell(self, *points: SeriesPoint, elapsed_s: float | None = None, series_s: int = 1) -> None:
+    def report(
+        self, *points: SeriesPoint, elapsed_s: float | None = None, series_s: int = 1
+    ) -> None:
         self._sequence += 1
         report = PartReport(
             workflow="Shop",
@@ -63,8 +65,8 @@ def in_intervals(of_seconds: dict[int, int], width_s: int) -> dict[int, int]:
 
 def test_a_second_is_the_sum_of_its_parts() -> None:
     stats = WorkflowStats(make_plan())
-    Teller(stats, 0).tell(point(0, 3, failed=1, latency_ms=10))
-    Teller(stats, 1).tell(point(0, 1, latency_ms=1000))
+    ReportingPart(stats, 0).report(point(0, 3, failed=1, latency_ms=10))
+    ReportingPart(stats, 1).report(point(0, 1, latency_ms=1000))
     (value,) = stats.series("login")
     assert (value.total, value.failed) == (4, 1)
     assert value.p50_ms is not None
@@ -75,39 +77,39 @@ def test_a_second_is_the_sum_of_its_parts() -> None:
 
 def test_a_closed_second_is_not_counted_twice() -> None:
     stats = WorkflowStats(make_plan())
-    part = Teller(stats)
-    part.tell(*(point(second, 2) for second in range(20)))
-    part.tell(point(0, 2), elapsed_s=20.5)
-    part.tell(point(0, 3), elapsed_s=21.5)
+    part = ReportingPart(stats)
+    part.report(*(point(second, 2) for second in range(20)))
+    part.report(point(0, 2), elapsed_s=20.5)
+    part.report(point(0, 3), elapsed_s=21.5)
     assert totals(stats) == dict.fromkeys(range(20), 2)
 
 
-def test_of_a_second_the_larger_count_stands_in_whatever_order_it_comes() -> None:
+def test_the_larger_count_of_a_second_wins_in_any_order() -> None:
     stats = WorkflowStats(make_plan())
-    part = Teller(stats)
-    part.tell(point(0, 2))
-    part.tell(point(0, 5))
-    part.tell(point(0, 3))
+    part = ReportingPart(stats)
+    part.report(point(0, 2))
+    part.report(point(0, 5))
+    part.report(point(0, 3))
     assert totals(stats) == {0: 5}
 
 
 @pytest.mark.parametrize("width_s", TIERS_S[:3])
 def test_a_part_that_reports_late_is_still_counted(width_s: int) -> None:
     stats = WorkflowStats(make_plan())
-    first, late = Teller(stats, 0), Teller(stats, 1)
-    first.tell(*(point(second, 2) for second in range(100)))
+    first, late = ReportingPart(stats, 0), ReportingPart(stats, 1)
+    first.report(*(point(second, 2) for second in range(100)))
     expected = {second: 2 if second % 2 else 5 for second in range(100)}
     for _ in range(3):  # closed with the part now: not counted again
-        late.tell(*(point(second, 3) for second in range(0, 100, 2)), elapsed_s=100.0)
-        first.tell(point(99, 2), elapsed_s=100.0, series_s=width_s)
+        late.report(*(point(second, 3) for second in range(0, 100, 2)), elapsed_s=100.0)
+        first.report(point(99, 2), elapsed_s=100.0, series_s=width_s)
         assert totals(stats) == in_intervals(expected, width_s)
 
 
-def test_empty_intervals_are_shown_as_such() -> None:
+def test_intervals_without_requests_are_in_the_series() -> None:
     stats = WorkflowStats(make_plan())
-    part = Teller(stats)
+    part = ReportingPart(stats)
     assert stats.series("login") == []
-    part.tell(point(2, 4), elapsed_s=4.2)
+    part.report(point(2, 4), elapsed_s=4.2)
     series = stats.series("login")
     assert [value.total for value in series] == [0, 0, 4, 0, 0]
     assert (series[0].p50_ms, series[0].p99_ms, series[0].at_s) == (None, None, 0)
@@ -119,28 +121,28 @@ def test_empty_intervals_are_shown_as_such() -> None:
     behind=st.integers(0, 60),
     width_s=st.sampled_from(TIERS_S),
 )
-def test_every_request_is_in_its_interval_however_far_a_part_is_behind(
+def test_every_request_is_counted_in_its_interval_when_a_part_reports_late(
     seconds: list[int], behind: int, width_s: int
 ) -> None:
     stats, seconds = WorkflowStats(make_plan()), sorted(seconds)
-    first, second = Teller(stats, 0), Teller(stats, 1)
+    first, second = ReportingPart(stats, 0), ReportingPart(stats, 1)
     for n in range(len(seconds) + behind):
         if n < len(seconds):
-            first.tell(point(seconds[n], 2))
+            first.report(point(seconds[n], 2))
         if n >= behind:
-            second.tell(point(seconds[n - behind], 3))
-    first.tell(point(seconds[-1], 2), series_s=width_s)
+            second.report(point(seconds[n - behind], 3))
+    first.report(point(seconds[-1], 2), series_s=width_s)
     shown_s = stats.series_interval_s
     assert shown_s >= width_s
     assert totals(stats) == in_intervals(dict.fromkeys(seconds, 5), shown_s)
 
 
 @pytest.mark.parametrize("seconds", [299, 301, 450, 600, 601, 3_100, 6_000, 7_000])
-def test_a_run_of_any_length_is_whole_in_the_tier_that_is_shown(seconds: int) -> None:
+def test_the_series_of_a_run_of_any_length_is_complete(seconds: int) -> None:
     stats = WorkflowStats(make_plan())
-    part = Teller(stats)
+    part = ReportingPart(stats)
     for second in range(seconds):
-        part.tell(point(second))
+        part.report(point(second))
     shown, width_s = stats.series("login"), stats.series_interval_s
     assert len(shown) == -(-seconds // width_s) <= 600
     assert sum(value.total for value in shown) == seconds
@@ -185,11 +187,11 @@ def test_a_report_bounded_for_the_log_has_every_request_in_its_interval(
         assert sum(timed) <= max(4_000, 64_000 // parts)
 
 
-def test_the_finest_tier_that_holds_the_run_is_shown() -> None:
+def test_intervals_get_wider_with_the_length_of_the_run() -> None:
     shown_s = []
     for elapsed_s in (1, 600, 601, 6000, 6001, 36_000, 30 * 86_400):
         stats = WorkflowStats(make_plan())
-        Teller(stats).tell(point(0), elapsed_s=elapsed_s)
+        ReportingPart(stats).report(point(0), elapsed_s=elapsed_s)
         shown_s.append(stats.series_interval_s)
     assert shown_s == [1, 1, 10, 10, 60, 60, 7200]
 
@@ -212,7 +214,7 @@ def test_the_headline_series_grows_with_its_reports() -> None:
 @pytest.mark.parametrize(
     ("series_s", "interval_s"), [(1, 1), (7, 10), (10, 10), (601, 7200), (10**9, 7200), (0, 1)]
 )
-def test_intervals_are_at_least_as_wide_as_what_was_reported_as_one(
+def test_intervals_are_at_least_as_wide_as_the_widest_reported_point(
     series_s: int, interval_s: int
 ) -> None:
     part, stats = Part(), WorkflowStats(make_plan())
@@ -224,7 +226,7 @@ def test_intervals_are_at_least_as_wide_as_what_was_reported_as_one(
     assert [value.total for value in stats.series("login")] == [1]
 
 
-def test_a_part_stuck_for_minutes_loses_nothing() -> None:
+def test_the_seconds_of_a_part_that_was_stuck_for_minutes_are_counted() -> None:
     stats = WorkflowStats(make_plan(duration_s=300))
     stuck, running = Part(slot=0), Part(slot=1)
     stuck.request("login", 5 * MS, at_s=1.0)
@@ -244,10 +246,9 @@ def test_a_part_stuck_for_minutes_loses_nothing() -> None:
     st.sampled_from([1, 10, 1_000, 100_000]),
     st.lists(st.integers(1, 12), min_size=1, max_size=120),
 )
-def test_the_last_report_of_an_attempt_has_every_second_it_told(
+def test_the_last_report_of_an_attempt_holds_every_second_it_reported(
     parts: int, strides: list[int]
 ) -> None:
-    """However many parts share the room, and however long it ran."""
     stats, told, second = WorkflowStats(make_plan()), Part(), 0
     for stride in strides:
         second += stride

@@ -107,14 +107,14 @@ def abort(stats: WorkflowStats) -> str | None:
     return None if verdict is None else verdict.threshold.name
 
 
-def test_a_failed_threshold_aborts_only_if_it_says_so() -> None:
+def test_a_failed_threshold_aborts_only_with_abort_on_fail() -> None:
     for abort_on_fail in (False, True):
         stats = stats_with(("login.p99", "<1s"), ("p99", "<250ms"), abort_on_fail=abort_on_fail)
         fill(stats)
         assert abort(stats) == ("p99" if abort_on_fail else None)
 
 
-def test_the_first_seconds_abort_nothing() -> None:
+def test_thresholds_do_not_abort_in_the_first_seconds() -> None:
     stats = stats_with(("p99", "<250ms"), abort_on_fail=True)
     fill(stats, elapsed_s=ABORT_AFTER_S / 2)
     assert abort(stats) is None
@@ -124,13 +124,13 @@ def test_the_first_seconds_abort_nothing() -> None:
     ("name", "limit"),
     [("total", ">=1000"), ("login.total", ">1000"), ("carts", ">=1000")],
 )
-def test_a_lower_limit_that_may_still_be_reached_aborts_nothing(name: str, limit: str) -> None:
+def test_a_lower_limit_that_may_still_be_reached_does_not_abort(name: str, limit: str) -> None:
     stats = stats_with((name, limit), abort_on_fail=True)
     fill(stats)
     assert abort(stats) is None
 
 
-def test_nothing_measured_yet_aborts_nothing() -> None:
+def test_a_threshold_without_samples_does_not_abort() -> None:
     stats = stats_with(("pay.p99", "<1ms"), ("checks", ">99%"), abort_on_fail=True)
     part = Part()
     part.request("login", 10 * MS, at_s=10.0)

@@ -21,7 +21,7 @@ def test_the_current_rate_is_that_of_the_last_two_seconds() -> None:
     assert view.steps[1].rate_now == 0
 
 
-def test_the_current_rate_is_right_from_the_start_however_long_the_start_was_waited_for() -> None:
+def test_the_current_rate_does_not_include_the_time_before_the_start() -> None:
     stats = WorkflowStats(make_plan())
     meter, part = LiveMeter(stats), Part()
     for tick in range(30):
@@ -45,14 +45,14 @@ def test_a_stall_shows_as_a_rate_of_zero() -> None:
     assert view.rate_now == 0
 
 
-def test_the_first_view_divides_by_nothing() -> None:
+def test_a_view_before_the_first_report_has_rates_of_zero() -> None:
     view = LiveMeter(WorkflowStats(make_plan())).view(now_s=5.0, status="preparing", cores=2)
     assert (view.rate_now, view.rate_total, view.progress, view.total) == (0, 0, 0, 0)
     assert view.rate_series == ()
     assert [step.p99_ms for step in view.steps] == [None, None, None]
 
 
-def test_plots_hold_finished_seconds_only() -> None:
+def test_plots_show_finished_seconds_only() -> None:
     stats = WorkflowStats(make_plan())
     meter, part = LiveMeter(stats), Part()
     for second, requests in enumerate((3, 0, 2, 1)):
@@ -66,7 +66,7 @@ def test_plots_hold_finished_seconds_only() -> None:
     assert view.latency_series[0][1] == pytest.approx(5, rel=0.001)
 
 
-def test_a_second_is_finished_when_its_series_has_come_not_when_its_counts_have() -> None:
+def test_a_second_is_finished_when_its_series_has_arrived_not_its_counts() -> None:
     stats = WorkflowStats(make_plan())
     meter, part = LiveMeter(stats), Part()
     part.request("login", 5 * MS, at_s=0.5)
@@ -94,7 +94,7 @@ def test_percentiles_are_refreshed_twice_a_second_and_at_the_end() -> None:
     assert last.steps[0].max_ms == pytest.approx(500, rel=0.001)
 
 
-def test_progress_is_the_nearer_of_time_and_iterations() -> None:
+def test_progress_is_the_larger_share_of_time_or_iterations() -> None:
     stats = WorkflowStats(make_plan(duration_s=10, iterations=4))
     meter, part = LiveMeter(stats), Part()
     part.request("login", 5 * MS, at_s=1.0)

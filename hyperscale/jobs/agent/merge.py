@@ -30,7 +30,7 @@ class PartMerge:
         self._histograms_again_s: float | None = None
         self._phases_again_s: float | None = None
 
-    def offer(self, report: Report) -> None:
+    def add(self, report: Report) -> None:
         """Merge a report of one executor."""
         self._merge.apply(report)
         self._has_new_histograms = self._has_new_histograms or report.has_histograms
@@ -74,11 +74,11 @@ class PartMerge:
             )
         )
 
-    def taken(self) -> None:
+    def acknowledge(self) -> None:
         """Note that the job leader has the latest report."""
         self._merge.acknowledge()
 
-    def untold(self) -> None:
+    def retell(self) -> None:
         """Note that the next report goes to a job leader that has none of the earlier ones."""
         self._merge.retell()
         self._phases_again_s = None

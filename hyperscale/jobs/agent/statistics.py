@@ -25,12 +25,11 @@ class AttemptStatistics:
 
     def add(self, place: int, report: Report, *, now_s: float) -> None:
         """Merge a cumulative report of one executor."""
-        self._merge.offer(report)
+        self._merge.add(report)
         self._saturation.observe(report)
         self._reported_s[place] = report.elapsed_s - self._offset_s
-        actions = report.actions
-        if self._actions.get(place) != actions:
-            self._actions[place] = actions
+        if self._actions.get(place) != report.actions:
+            self._actions[place] = report.actions
             self._last_action_s = now_s
 
     def note_gap(self, place: int, ended_s: float) -> None:
@@ -60,11 +59,11 @@ class AttemptStatistics:
 
     def acknowledged(self) -> None:
         """Note that the job leader has the latest report."""
-        self._merge.taken()
+        self._merge.acknowledge()
 
     def leader_changed(self) -> None:
         """Note that the next report goes to a job leader that has none of the earlier ones."""
-        self._merge.untold()
+        self._merge.retell()
 
     def why_still(self, *, now_s: float) -> str:
         """Say why no action has finished for long; empty if one has, or none is in progress."""

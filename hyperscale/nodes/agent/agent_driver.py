@@ -199,8 +199,7 @@ class AgentDriver:
     def feed(self, event: AgentEvent) -> None:
         """Hand one event to the core and perform its effects."""
         if isinstance(event, PlaceReported):
-            total = event.report.actions
-            self._usage.note_actions(event.attempt_id, event.place, total)
+            self._usage.note_actions(event.attempt_id, event.place, event.report.actions)
         self._driver.feed(event)
 
     def _after_events(self) -> None:

@@ -1,4 +1,4 @@
-"""Several executors' reports as one."""
+"""Reports of a part's executors, merged into one report for the job leader."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,8 +81,8 @@ def decoded(data: bytes | None) -> PartReport:
 
 def test_executors_are_summed_and_their_histograms_merged() -> None:
     merge = PartMerge("Load", 4)
-    merge.offer(report(4, 1, [10, 20]))
-    merge.offer(report(5, 1, [30]))
+    merge.add(report(4, 1, [10, 20]))
+    merge.add(report(5, 1, [30]))
     merged = decoded(merge.latest(now_s=1.0))
     assert (merged.slot, merged.sequence, merged.vus, merged.iterations) == (4, 1, 4, 3)
     assert merged.steps[0].counts.status_codes == {200: 3}
@@ -94,11 +94,11 @@ def test_executors_are_summed_and_their_histograms_merged() -> None:
     assert (merged.cpu_s, merged.rss_bytes) == (1.0, 200)
 
 
-def test_histograms_go_only_when_there_are_new_ones() -> None:
+def test_a_report_has_histograms_only_if_executors_sent_new_ones() -> None:
     merge = PartMerge("Load", 0)
-    merge.offer(report(0, 1, [10]))
+    merge.add(report(0, 1, [10]))
     first = decoded(merge.latest(now_s=1.0))
-    merge.offer(report(0, 2, [10, 10], histograms=False))
+    merge.add(report(0, 2, [10, 10], histograms=False))
     second = decoded(merge.latest(now_s=2.0))
     whole = decoded(merge.whole())
     assert first is not None
@@ -111,18 +111,18 @@ def test_histograms_go_only_when_there_are_new_ones() -> None:
     assert [first.sequence, second.sequence, whole.sequence] == [1, 2, 3]
 
 
-def test_phases_go_less_often_and_again_to_whoever_is_new() -> None:
+def test_phases_are_sent_every_few_seconds_and_at_once_to_a_new_leader() -> None:
     merge = PartMerge("Load", 0)
 
     def has_phases(second: int) -> bool:
-        merge.offer(report(0, second, [10]))
+        merge.add(report(0, second, [10]))
         merged = decoded(merge.latest(now_s=float(second)))
         assert merged.steps[0].latency is not None
         return merged.steps[0].phases is not None
 
     told_s = [second for second in range(1, 14) if has_phases(second)]
     assert told_s == [1, 1 + PHASES_S, 1 + 2 * PHASES_S]
-    merge.untold()
+    merge.retell()
     assert has_phases(14)
     whole = decoded(merge.whole())
     assert whole.steps[0].phases is not None
@@ -133,7 +133,7 @@ def test_very_many_histograms_are_merged_less_often() -> None:
     merged_s = []
     for second in range(1, 7):
         for place in range(2 * MERGED_PER_S):
-            merge.offer(report(place, second, [10]))
+            merge.add(report(place, second, [10]))
         merged = decoded(merge.latest(now_s=float(second)))
         assert merged.iterations == 2 * MERGED_PER_S
         if merged.steps[0].latency is not None:
@@ -141,35 +141,35 @@ def test_very_many_histograms_are_merged_less_often() -> None:
     assert merged_s == [1, 3, 5]
 
 
-def test_seconds_that_were_taken_are_not_told_again() -> None:
+def test_acknowledged_seconds_are_not_sent_again() -> None:
     merge = PartMerge("Load", 0)
 
     def told(second: int) -> list[int]:
-        merge.offer(report(0, second, [10]))
+        merge.add(report(0, second, [10]))
         merged = decoded(merge.latest(now_s=float(second)))
         return [point.second for point in merged.steps[0].series]
 
     for second in range(1, 30):
         assert told(second)[0] == max(1, second - SERIES_S + 1)
-    merge.taken()
+    merge.acknowledge()
     assert told(30) == [30]
     assert told(31) == [30, 31]  # the last one was lost
     assert merge.latest(now_s=31.0) is not None  # one without seconds, which is taken
-    merge.taken()
+    merge.acknowledge()
     assert told(32) == [30, 31, 32]
-    merge.offer(report(1, 31, [10]))  # it grows while the report is under way
-    merge.taken()
-    merge.offer(report(1, 30, [10]))  # it grows when all is told
+    merge.add(report(1, 31, [10]))  # it grows while the report is under way
+    merge.acknowledge()
+    merge.add(report(1, 30, [10]))  # it grows when all is told
     assert told(33) == [30, 31, 33]
-    merge.taken()
-    merge.untold()
+    merge.acknowledge()
+    merge.retell()
     assert len(told(34)) == SERIES_S
 
 
-def test_a_long_run_is_bounded() -> None:
+def test_the_whole_report_of_a_long_run_is_bounded() -> None:
     merge = PartMerge("Load", 0)
     for sequence in range(1, 1_000):
-        merge.offer(report(0, sequence, [10]))
+        merge.add(report(0, sequence, [10]))
     whole = decoded(merge.whole())
     seconds = [point.second for point in whole.steps[0].series]
     assert len(seconds) <= 100 + RECENT_S
@@ -188,7 +188,7 @@ def test_a_long_run_is_bounded() -> None:
     ),
     st.randoms(use_true_random=False),
 )
-def test_merged_here_or_by_the_leader_the_totals_are_the_same(
+def test_merging_on_the_worker_first_does_not_change_the_totals(
     said: list[tuple[int, list[int], bool]], rng: object
 ) -> None:
     merge, direct, through = PartMerge("Load", 0), WorkflowStats(PLAN), WorkflowStats(PLAN)
@@ -198,7 +198,7 @@ def test_merged_here_or_by_the_leader_the_totals_are_the_same(
         values[slot] = values.get(slot, []) + more
         reports.append(report(slot, sequence, values[slot], histograms=histograms))
     for one in [*reports, *reports]:  # again: changes nothing
-        merge.offer(one)
+        merge.add(one)
         direct.apply(one)
         through.apply(merge.latest(now_s=float(one.sequence)) or b"")
     through.apply(merge.whole() or b"")
@@ -216,19 +216,19 @@ def test_merged_here_or_by_the_leader_the_totals_are_the_same(
     ),
     st.data(),
 )
-def test_whichever_reports_are_lost_the_seconds_are_told_in_the_end(
+def test_seconds_of_lost_reports_are_sent_again(
     said: list[tuple[int, int, list[int]]], data: st.DataObject
 ) -> None:
     merge, heard = PartMerge("Load", 0), WorkflowStats(PLAN)
     seconds: dict[tuple[int, int], list[int]] = {}
     for now_s, (slot, second, more) in enumerate(said):
         seconds[slot, second] = seconds.get((slot, second), []) + more
-        merge.offer(report(slot, second, seconds[slot, second]))
+        merge.add(report(slot, second, seconds[slot, second]))
         merged = decoded(merge.latest(now_s=float(now_s)))
         if data.draw(st.booleans()):
             heard.apply(encoded(merged))
-            merge.taken()
-    merge.offer(report(0, 11, [10]))
+            merge.acknowledge()
+    merge.add(report(0, 11, [10]))
     last = decoded(merge.latest(now_s=float(len(said))))
     heard.apply(encoded(last))
     totals: dict[int, int] = {11: 1}
