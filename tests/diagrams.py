@@ -15,6 +15,7 @@ from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.state import JOB_MOVES, WORKFLOW_MOVES, WorkflowStatus
 from hyperscale.jobs.leader import attempts as leader_attempts
 from hyperscale.jobs.leader.worker_liveness import WORKER_MOVES, WorkerState
+from hyperscale.ledger.group_maintenance import UPKEEP_MOVES, UpkeepState
 
 DOCUMENTS = Path(__file__).parents[1] / "docs"
 _BLOCK = re.compile(
@@ -61,6 +62,7 @@ DIAGRAMS = {
     "attempt-on-worker": StateDiagram(
         ATTEMPT_MOVES, initial=(AttemptState.WAITING, AttemptState.PREPARING)
     ),
+    "group-upkeep": StateDiagram(UPKEEP_MOVES, initial=(UpkeepState.IDLE,)),
 }
 
 

@@ -10,7 +10,7 @@ next leader finds the remaining ones by looking at the state.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import Enum, auto
+from enum import StrEnum
 from typing import Final
 
 from msgspec import Struct
@@ -131,37 +131,42 @@ MaintenanceEffect = Step | ChangeGroup | RequestHistoryState
 # -- state --------------------------------------------------------------------------------
 
 
-class UpkeepState(Enum):
+class UpkeepState(StrEnum):
     """What is under way for one group."""
 
-    IDLE = auto()
-    DECIDING = auto()
+    IDLE = "idle"
+    DECIDING = "deciding"
     """Group 0: decisions about the topology."""
-    REPORTING_VOTERS = auto()
-    RELEASING = auto()
+    REPORTING_VOTERS = "reporting_voters"
+    RELEASING = "releasing"
     """Key slots are taken from this group."""
-    HANDING_OVER = auto()
+    HANDING_OVER = "handing_over"
     """Key slots and their keys are given to the group they move to."""
-    ENDING = auto()
-    """A drained group without jobs gives its history away and is destroyed."""
+    ENDING = "ending"
+    """A drained group without jobs hands over its history and is destroyed."""
 
 
-TRANSITIONS: Final[Mapping[UpkeepState, frozenset[UpkeepState]]] = {
-    UpkeepState.IDLE: frozenset(UpkeepState) - {UpkeepState.IDLE},
-    UpkeepState.DECIDING: frozenset({UpkeepState.DECIDING, UpkeepState.IDLE}),
-    UpkeepState.REPORTING_VOTERS: frozenset(UpkeepState) - {UpkeepState.DECIDING},
-    UpkeepState.RELEASING: frozenset(
-        {
-            UpkeepState.RELEASING,
-            UpkeepState.HANDING_OVER,
-            UpkeepState.ENDING,
-            UpkeepState.IDLE,
-        }
-    ),
-    UpkeepState.HANDING_OVER: frozenset(
-        {UpkeepState.HANDING_OVER, UpkeepState.ENDING, UpkeepState.IDLE}
-    ),
-    UpkeepState.ENDING: frozenset({UpkeepState.ENDING, UpkeepState.IDLE}),
+UPKEEP_MOVES: Final[Mapping[UpkeepState, Mapping[UpkeepState, str]]] = {
+    UpkeepState.IDLE: {
+        UpkeepState.DECIDING: "group 0, and the policy has decisions",
+        UpkeepState.REPORTING_VOTERS: "the wanted voters vote",
+        UpkeepState.RELEASING: "a migration takes key slots from the group",
+        UpkeepState.HANDING_OVER: "key slots are released",
+        UpkeepState.ENDING: "drained and empty",
+    },
+    UpkeepState.DECIDING: {UpkeepState.IDLE: "done or failed"},
+    UpkeepState.REPORTING_VOTERS: {
+        UpkeepState.RELEASING: "reported",
+        UpkeepState.HANDING_OVER: "reported",
+        UpkeepState.ENDING: "reported",
+        UpkeepState.IDLE: "done or failed",
+    },
+    UpkeepState.RELEASING: {
+        UpkeepState.HANDING_OVER: "released",
+        UpkeepState.IDLE: "done or failed",
+    },
+    UpkeepState.HANDING_OVER: {UpkeepState.IDLE: "done or failed"},
+    UpkeepState.ENDING: {UpkeepState.IDLE: "done or failed"},
 }
 
 
@@ -188,12 +193,11 @@ class GroupUpkeep:
     def stop(self) -> None:
         """Drop the remaining steps."""
         self._steps.clear()
-        if self.state is not UpkeepState.IDLE:
-            self._enter(UpkeepState.IDLE)
+        self._enter(UpkeepState.IDLE)
 
     def _enter(self, state: UpkeepState) -> None:
         """The only writer of `state`."""
-        if state not in TRANSITIONS[self.state]:
+        if state is not self.state and state not in UPKEEP_MOVES[self.state]:
             raise InvariantError(
                 f"maintenance of group {self._group}: {self.state.name} -> {state.name}"
             )
@@ -432,24 +436,21 @@ class GroupMaintenance:
             yield UpkeepState.REPORTING_VOTERS, CommitRecord(group, group, DigestRequested(0))
             settled = VotersSettled(group, tuple(record.voters), record.change)
             yield UpkeepState.REPORTING_VOTERS, CommitDecision(group, settled)
-        for migration in self._core.topology.migrations.values():
-            if migration.source == group and not replica.has_released(migration.number):
-                released = KeySlotsReleased(
-                    0, migration.number, migration.key_slots, group, migration.target
-                )
+        migrations = [m for m in self._core.topology.migrations.values() if m.source == group]
+        for each in migrations:
+            if not replica.has_released(each.number):
+                released = KeySlotsReleased(0, each.number, each.key_slots, group, each.target)
                 yield UpkeepState.RELEASING, CommitRecord(group, group, released)
         for number, outgoing in replica.outgoing.items():
             adopted = KeySlotsAdopted(0, number, outgoing.key_slots, group, outgoing.keys)
             yield UpkeepState.HANDING_OVER, CommitRecord(group, outgoing.target, adopted)
             yield UpkeepState.HANDING_OVER, CommitDecision(group, MigrationEnded(number))
-            yield (
-                UpkeepState.HANDING_OVER,
-                CommitRecord(group, group, KeySlotsHandedOver(0, number)),
-            )
+            handed_over = KeySlotsHandedOver(0, number)
+            yield UpkeepState.HANDING_OVER, CommitRecord(group, group, handed_over)
         # Only the leader knows that a group is empty: it has applied everything, and a group
         # without key slots gets no new jobs. Another replica may merely lag behind.
         is_empty = not (replica.key_slots or replica.outgoing or self._live_jobs(replica.machine))
-        if record.state is GroupState.DRAINING and is_empty:
+        if record.state is GroupState.DRAINING and is_empty and not migrations:
             yield UpkeepState.ENDING, HandOverHistory(group)
             yield UpkeepState.ENDING, CommitDecision(group, GroupDestroyed(group))
 
