@@ -1,4 +1,4 @@
-"""Seeded trouble for a cluster under load: everything that must hold, holds."""
+"""Seeded faults for a cluster under load: all checks hold."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from tests.lab.waiting import WAIT_S
 
 MANAGERS = ("manager-1", "manager-2", "manager-3")
 WORKERS = ("worker-1", "worker-2", "worker-3")
-CLUSTERS = 2  # of the soak, side by side
+CLUSTERS = 2  # that the soak runs side by side
 
 
 @given(st.integers(0, 10**6), st.floats(2.0, 120.0))
@@ -26,10 +26,10 @@ def test_a_fault_plan_follows_from_its_seed_and_leaves_a_majority(
 ) -> None:
     plan = make_plan(seed, MANAGERS, WORKERS, duration_s)
     assert plan == make_plan(seed, MANAGERS, WORKERS, duration_s)
-    for trouble in plan:
-        assert 0 < trouble.at_s < duration_s
+    for fault in plan:
+        assert 0 < fault.at_s < duration_s
         down = {
-            other.node for other in plan if other.at_s <= trouble.at_s < other.at_s + other.away_s
+            other.node for other in plan if other.at_s <= fault.at_s < other.at_s + other.away_s
         }
         assert len(down & set(MANAGERS)) <= 1
         assert len(down & set(WORKERS)) <= 2
@@ -50,7 +50,7 @@ def test_all_checks_hold_under_chaos(cluster: Cluster, seed: int) -> None:
     assert (done.returncode, stderr) == (0, ""), stdout
 
 
-# What the first trouble of their plans does to a manager.
+# The first fault of each plan, which is one of a manager.
 @pytest.mark.parametrize(("seed", "trouble"), [(3, "paused, "), (5, "killed")])
 def test_interrupted_chaos_restarts_all_nodes_and_cancels_its_job(
     cluster: Cluster, seed: int, trouble: str
@@ -63,10 +63,10 @@ def test_interrupted_chaos_restarts_all_nodes_and_cancels_its_job(
     name = line.split()[2]
     chaos.send_signal(signal.SIGINT)
     for line in chaos.stdout:
-        if "interrupted" in line:  # and again, and again: they are brought back all the same
+        if "interrupted" in line:  # the nodes are brought back although more signals follow
             chaos.send_signal(signal.SIGINT)
     _, stderr = chaos.communicate(timeout=WAIT_S)
-    # The last one may find a process that has nothing to do any more but to end of it.
+    # The last signal may hit a process that is about to end.
     assert chaos.returncode in (130, -signal.SIGINT)
     assert stderr in ("", "hyperscale: interrupted\n")
     stat = Path(f"/proc/{cluster.node(name).pid}/stat").read_text()
@@ -78,8 +78,7 @@ def test_interrupted_chaos_restarts_all_nodes_and_cancels_its_job(
 @pytest.mark.soak
 @pytest.mark.timeout(4 * 3600)
 def test_all_checks_hold_for_many_seeds(tmp_path: Path) -> None:
-    """Fifty seeds on 3 managers and 4 workers, two clusters side by side;
-    `HYPERSCALE_CHAOS_SEEDS` for another number."""
+    """Fifty seeds, or `HYPERSCALE_CHAOS_SEEDS`, on two clusters of 3 managers and 4 workers."""
     count = int(os.environ.get("HYPERSCALE_CHAOS_SEEDS", "50"))
     seeds = range(1000, 1000 + count)
     with ThreadPoolExecutor(CLUSTERS) as pool:
@@ -95,7 +94,7 @@ def test_all_checks_hold_for_many_seeds(tmp_path: Path) -> None:
 
 
 def try_seeds(directory: Path, seeds: Sequence[int]) -> list[tuple[int, str, str]]:
-    """Each seed, its facts, and all that was said if something was broken."""
+    """Run chaos with each seed; return the seed, its facts, and the output of a failed run."""
     tried = []
     with running_cluster(directory, "--workers", "4") as cluster:
         for seed in seeds:

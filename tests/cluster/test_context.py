@@ -1,4 +1,4 @@
-"""What flows between workflows on a cluster, and results that arrive whoever was away.
+"""Values passed between workflows on a cluster, and results that survive absent managers.
 
 User code notes what it sees, and when, in a file: all nodes are on one machine and share its
 monotonic clock.
@@ -28,7 +28,7 @@ from tests.lab.waiting import WAIT_S, until
 
 
 def told(cluster: Cluster) -> int:
-    """How often workers told a result."""
+    """Return how many times workers sent a result."""
     return sum(metric(cluster, "hyperscale_worker_results_sent_total"))
 
 
@@ -218,7 +218,7 @@ async def test_a_result_is_delivered_after_all_managers_were_down_and_counts_onc
     pushes: list[WorkflowResultPush] = []
     managers = [manager.pid for manager in cluster.file.managers]
     async with cluster.client() as client:
-        # So long that managers can be stopped in it, and that it ends within its lease.
+        # Long enough to stop the managers, short enough to end within its lease.
         file = cluster.paced(vus=3, duration="4s")
         job = await client.submit_job(file, on_workflow_result=pushes.append)
         await asyncio.to_thread(until, lambda: users(cluster) == 3, what="all parts have started")
@@ -226,9 +226,11 @@ async def test_a_result_is_delivered_after_all_managers_were_down_and_counts_onc
         for pid in managers:
             os.kill(pid, signal.SIGSTOP)
         try:
-            # Its cores are free although nobody takes the result; it is told again and again.
+            # The cores are free although no manager takes the result, which is sent again.
             await asyncio.to_thread(until, lambda: all_free(cluster), what="cores are free")
-            await asyncio.to_thread(until, lambda: told(cluster) > before + 3, what="told again")
+            await asyncio.to_thread(
+                until, lambda: told(cluster) > before + 3, what="the result is sent again"
+            )
         finally:
             for pid in managers:
                 os.kill(pid, signal.SIGCONT)
@@ -295,6 +297,6 @@ class After(Workflow):
         assert after == "After: dependency failed: Bad"
     assert (
         len(notes.times("Bad runs")) == 2
-    )  # once in each job: what fails by itself is not retried
+    )  # once in each job: a workflow that fails is not retried
     assert notes.times("After runs") == []
     until(lambda: all_free(cluster), what="all cores are free")

@@ -1,4 +1,4 @@
-"""How jobs end that do not end well: code that does not let go, time limits, cancelling.
+"""Jobs that do not complete: code that hangs or exits, time limits, cancellation.
 
 Each has a readable reason, leaves nothing running, and its cores serve the next job.
 """
@@ -32,7 +32,7 @@ def misbehaving(
     duration: str = "300ms",
     more: str = "",
 ) -> Path:
-    """A test whose hook `where` does this; as a step it answers nothing."""
+    """Write a test whose hook `where` runs this code; a step returns nothing."""
     is_step = where == "step"
     hook = "async def misbehave(self) -> " + ("HTTPResponse" if is_step else "None")
     return cluster.write(
@@ -43,7 +43,7 @@ def misbehaving(
 
 
 def exception_of(final: JobFinalResult) -> int:
-    """How many steps raised."""
+    """Return how many steps raised."""
     return sum(
         step.errors.get("exception", 0)
         for workflow in final.workflow_results
@@ -87,9 +87,9 @@ async def test_cores_of_user_code_that_hangs_or_exits_serve_the_next_job(
         assert f"had to be killed: {blamed} holds the interpreter" in ends[where].reason
     for where, notes in hogs.items():
         pids = notes.words("spins")
-        assert len(pids) == 1, ends[where].result.segments  # elsewhere it would do the same
+        assert len(pids) == 1, ends[where].result.segments  # it is not tried on another worker
         assert not is_alive(int(pids[0]))
-    # What ends its executor is tried on every worker once, and three times more at most.
+    # Code that ends its executor is tried once on each worker, at most three times more.
     assert (given_up.status, given_up.exit_code) == ("failed", 3)
     assert "given up after 3 attempts: " in given_up.reason
     assert "exited with code 7" in given_up.reason
@@ -135,8 +135,8 @@ async def test_errors_of_user_code_are_reported_with_its_own_traceback(
         )
     assert forked.status == "completed", forked.reason
     (child,) = notes.words("child")
-    until(lambda: not is_alive(int(child)), what="what it forked is gone")
-    # A step that raises is a failed step; so is a request that takes too long.
+    until(lambda: not is_alive(int(child)), what="the forked process is gone")
+    # A step that raises is a failed step, and so is a request that times out.
     for final in (recursed, greedy, interrupted):
         assert (final.status, final.exit_code) == ("completed", 0), final.reason
         assert exception_of(final) > 0
@@ -156,8 +156,8 @@ async def test_errors_of_user_code_are_reported_with_its_own_traceback(
 async def test_a_job_without_progress_ends_at_its_time_limit(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Setup hooks get two minutes. A step that waits for ever gets as long, and once more time
-    when it asks for it; one that goes on has its workflow's time."""
+    """Setup hooks get two minutes. A step that waits forever gets the same time, and once more
+    when it asks for it; a step that makes progress has the time of its workflow."""
     notes = Notes(tmp_path / "notes")
     stuck = misbehaving(cluster, "step", "await asyncio.sleep(1e6)", duration="10m")
     async with cluster.client() as client:
@@ -204,7 +204,7 @@ async def test_a_cancelled_job_reports_it_and_an_ended_job_cannot_be_cancelled(
         running = await client.submit_job(cluster.paced(vus=1, duration="60s"))
         short = await client.submit_job(cluster.paced(vus=1, duration="200ms"))
         await client.cancel_job(running, "enough of it")
-        for _ in range(2):  # also once it has ended
+        for _ in range(2):  # also after the job has ended
             final = await client.wait_for_completion(running)
             assert (final.status, final.reason) == ("cancelled", "enough of it")
             assert (await client.cancel_job(running, "again")).accepted

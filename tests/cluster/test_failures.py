@@ -1,4 +1,4 @@
-"""Nodes that die or stop while a job runs: it goes on, and its results stay exact."""
+"""Nodes die or pause while a job runs: the job continues and its results stay exact."""
 
 import asyncio
 import time
@@ -34,12 +34,15 @@ async def test_a_killed_worker_is_replaced_for_the_rest_of_the_time(cluster: Clu
     assert [segment.worker for segment in result.segments] == [victim]
     assert {gap.worker for gap in result.gaps} <= {victim}
     assert result.attempts == len(result.workflows[0].workers) + 1
-    # The new attempt takes over where the old one was; from the beginning it would take longer.
+    # The new attempt runs for the remaining time only.
     assert result.workflows[0].elapsed_seconds < 10.0 + killed_s - began_s
-    # With as many users as the old one had, whose executor is gone.
+    # The new attempt has as many virtual users as the old one, whose executor is gone.
     assert counts["connections"]["total"] == 6 + 6 // result.workflows[0].cores
-    assert max(cluster.per_second().values()) <= 6 * 51  # both ends of a second count
-    until(lambda: not any(map(is_alive, executors)), what="its executors are gone with it")
+    assert max(cluster.per_second().values()) <= 6 * 51  # requests at both ends of a second count
+    until(
+        lambda: not any(map(is_alive, executors)),
+        what="the executors of the killed worker are gone",
+    )
 
 
 @on_loop
@@ -54,7 +57,7 @@ async def test_a_job_continues_when_its_leader_is_killed(cluster: Cluster) -> No
     assert news[-1].job.status.value == "completed"
     assert_exact(cluster, result)
     assert (result.segments, result.gaps) == ([], [])
-    assert result.attempts == len(result.workflows[0].workers)  # no part was started again
+    assert result.attempts == len(result.workflows[0].workers)  # no part has a second attempt
     assert cluster.counts()["connections"]["total"] == 6
 
 
@@ -73,7 +76,7 @@ async def test_a_job_is_cancelled_while_its_leader_is_gone(cluster: Cluster) -> 
 
 @on_loop
 async def test_a_submission_survives_the_loss_of_managers(cluster: Cluster) -> None:
-    """The manager asked first is dead: another one takes it, once."""
+    """The manager that is asked first is dead: another one accepts the job, once."""
     cluster.kill("manager-2")
     async with cluster.client("manager-2", "manager-1", "manager-3") as client:
         job = await client.submit_job(cluster.paced(vus=3, duration="1s"), key="once")
@@ -84,8 +87,9 @@ async def test_a_submission_survives_the_loss_of_managers(cluster: Cluster) -> N
 
 
 async def receiver(cluster: Cluster) -> str:
-    """The manager that is receiving a bundle, as soon as one is: this is looked for on the loop
-    that sends it, between its pieces."""
+    """Return the manager that receives a bundle, as soon as there is one.
+
+    It runs on the loop of the client, between the pieces of the bundle."""
     data = cluster.directory / "data"
     async with asyncio.timeout(WAIT_S):
         while not (found := list(data.rglob("*.part"))):

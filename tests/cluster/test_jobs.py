@@ -1,4 +1,4 @@
-"""Jobs on three managers and three workers; what the target counted is the truth."""
+"""Jobs on three managers and three workers, compared with the counts of the target."""
 
 import asyncio
 import json
@@ -188,7 +188,7 @@ async def test_a_job_is_cancelled_through_any_manager(cluster: Cluster) -> None:
     async with cluster.client() as client:
         final = await client.wait_for_completion(job)
         never = await client.wait_for_completion(waiting)
-        told = await client.cancel_job(job)  # again is harmless, also when it has ended
+        told = await client.cancel_job(job)  # a second cancel is harmless, also after the end
         assert told.accepted or told.status == "cancelled"
     assert (final.status, never.status) == ("cancelled", "cancelled")
     assert "wrong place" in final.reason
@@ -203,8 +203,8 @@ def test_cancel_prints_the_status_of_the_job(cluster: Cluster) -> None:
     job = cluster.run("submit", str(cluster.paced(duration="60s")), *flags)
     assert job.returncode == 0, job.stderr
     name = job.stdout.strip()
-    assert f"hyperscale watch {name}" in job.stderr  # who would write the results
-    for _ in range(2):  # again is harmless
+    assert f"hyperscale watch {name}" in job.stderr  # the command that writes the results
+    for _ in range(2):  # a second cancel is harmless
         cancelled = cluster.run("cancel", name, "--reason", "enough", *where)
         assert cancelled.returncode == 0, cancelled.stderr
     watched = cluster.run("watch", name, *where)

@@ -1,5 +1,5 @@
-"""A worker is cut off from its managers and still reaches the target: the load is moved, never
-doubled, and what was sent is counted once."""
+"""A worker is isolated from its managers and still reaches the target: its load is moved, never
+doubled, and every request is counted once."""
 
 import asyncio
 import math
@@ -25,12 +25,12 @@ from tests.lab.split_cluster import Split, SplitCluster, split_cluster
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it is all there")
 
 VUS = 6
-RATE = VUS * 50  # each waits 20 ms for each answer
-MOST = VUS * 51  # both ends of a second count
-LAST = "worker-3"  # the one beyond the link
+RATE = VUS * 50  # each virtual user waits 20 ms for each answer
+MOST = VUS * 51  # requests at both ends of a second count
+LAST = "worker-3"  # the worker beyond the link
 DURATION_S = 40
-OTHERS_END_S = 25.0  # until then, from the cut on, nobody's time is over
-LOOK_S = 0.02  # between two looks at who is connected
+OTHERS_END_S = 25.0  # no other part ends earlier after the cut
+LOOK_S = 0.02  # between two samples of the connections
 
 SMALL = Split(managers=(1, 0), workers=(1, 1))
 ALONE = Split(managers=(3, 0), workers=(2, 1))
@@ -53,22 +53,22 @@ def with_manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SplitClus
 
 @dataclass(frozen=True)
 class Seen:
-    """What became of a job during which the link was cut."""
+    """The outcome of a job during which the link was cut."""
 
     result: RunResult
     leader: str
     users: tuple[tuple[float, int], ...]
-    """How many virtual users were connected, by seconds since the cut. Unlike their requests,
-    they do not become fewer when the machine has other work."""
+    """Connected virtual users, by seconds since the cut. Unlike the number of requests, their
+    number does not drop when the machine is busy."""
 
     @property
     def first_missing_s(self) -> float:
-        """When somebody was missing for the first time; 0 if nobody ever was."""
+        """Return when a virtual user was first missing; 0 if none ever was."""
         return min(self._missing_s(), default=0.0)
 
     @property
     def restored_s(self) -> float:
-        """From when on all that were asked for were seen; 0 if they were all the time."""
+        """Return from when on all virtual users were connected; 0 if they always were."""
         last_s = max(self._missing_s(), default=None)
         if last_s is None:
             return 0.0
@@ -76,7 +76,7 @@ class Seen:
 
     @property
     def coarsest_s(self) -> float:
-        """The longest time between two looks: by so much any of these may be too late."""
+        """Return the longest time between two samples: the error of the other times."""
         instants = [at_s for at_s, _ in self.users]
         return max(later - at_s for at_s, later in pairwise(instants))
 
@@ -90,12 +90,12 @@ class Seen:
 async def started(
     client: HyperscaleClient, cluster: SplitCluster, duration: str, leader: str, isolation: str
 ) -> str:
-    """A job that runs on all workers and is led by `leader`, if that matters."""
+    """Submit a job that runs on all workers and, if given, is led by `leader`."""
     while True:
         cluster.target.reset()
         file = cluster.paced(vus=VUS, duration=duration)
         job = await client.submit_job(file, on_isolation=isolation)
-        await running(client, cluster, job, 500)  # it has been heard of
+        await running(client, cluster, job, 500)  # the job runs
         if not leader or leader_of(cluster, job) == leader:
             return job
         await client.cancel_job(job)
@@ -141,7 +141,7 @@ async def test_an_isolated_worker_is_replaced_and_no_request_counts_twice(
 ) -> None:
     with split_cluster(tmp_path / "lab", SMALL) as cluster:
         async with cluster.client() as client:
-            # It ends after the lease of what runs beyond the cut.
+            # The cut ends after the lease of the part beyond it.
             job = await client.submit_job(cluster.paced(vus=VUS, duration="9s"))
             await running(client, cluster, job, 20)
             cluster.net.cut()
@@ -318,7 +318,7 @@ def test_commands_work_over_a_slow_lossy_link(alone: SplitCluster) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_clients_find_the_majority(with_manager: SplitCluster) -> None:
-    """The manager they ask first is cut off with the minority, and does not say so."""
+    """The manager that is asked first is isolated with the minority, and stays silent."""
     cluster = with_manager
     took_s: dict[str, float] = {}
 

@@ -1,4 +1,4 @@
-"""Who gets cores, how many and when, on two workers of two cores each."""
+"""Which workflows get cores, how many and when, on two workers of two cores each."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -35,7 +35,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def load(name: str, *, vus: int = 8, duration: str = "1s", path: str = DELAY, **more: str) -> str:
-    """A workflow; `depends` is what it waits for, anything else an attribute of it."""
+    """Return the source of a workflow; `depends` names its dependencies."""
     depends = more.pop("depends", "")
     lines = [f"@depends({depends})"] if depends else []
     lines += [f"class {name}(Workflow):", f"    vus = {vus}", f'    duration = "{duration}"']
@@ -69,7 +69,7 @@ async def ended(client: HyperscaleClient, job: str) -> JobFinalResult:
 
 
 async def running_jobs(client: HyperscaleClient) -> dict[str, int]:
-    """Cores by job, as the workers tell them."""
+    """Return the cores of each job, from the runs of the workers."""
     found: dict[str, int] = {}
     for row in (await client.get_workers()).workers:
         for held in row.runs:
@@ -78,7 +78,7 @@ async def running_jobs(client: HyperscaleClient) -> dict[str, int]:
 
 
 async def becomes(look: Callable[[], Awaitable[object]], wanted: object) -> None:
-    """Waits until what is seen is what is wanted."""
+    """Wait until the observed value is the wanted one."""
     seen: object = None
     try:
         async with asyncio.timeout(WAIT_S):
@@ -89,7 +89,7 @@ async def becomes(look: Callable[[], Awaitable[object]], wanted: object) -> None
 
 
 def counted(cluster: Cluster, route: str) -> int:
-    """What the target has read of one route."""
+    """Return how many requests the target received on one route."""
     return int(cluster.counts()["routes"][route]["GET"])
 
 
@@ -101,7 +101,9 @@ async def test_two_jobs_share_the_cores_and_each_reports_its_own_requests(cluste
         ]
         jobs = await asyncio.gather(*map(client.submit_job, files))
         await becomes(lambda: running_jobs(client), dict.fromkeys(jobs, 2))
-        await asyncio.to_thread(until, lambda: users(cluster) == 4, what="all users load")
+        await asyncio.to_thread(
+            until, lambda: users(cluster) == 4, what="all virtual users are connected"
+        )
         for job in jobs:
             await client.cancel_job(job)
         finals = [await ended(client, job) for job in jobs]
@@ -116,7 +118,7 @@ async def test_two_jobs_share_the_cores_and_each_reports_its_own_requests(cluste
 async def test_a_workflow_gets_the_share_of_cores_of_its_priority(
     cluster: Cluster,
 ) -> None:
-    """Of four cores: low 1, normal 1 to 3, high 3 to 4, and the rest up to all of them."""
+    """Of four cores, low gets 1, normal 1 to 3, high 3 to 4, and others up to all of them."""
     file = cluster.write(
         load("High", priority="high")
         + load("Low", priority="LOW")
@@ -126,7 +128,7 @@ async def test_a_workflow_gets_the_share_of_cores_of_its_priority(
     async with cluster.client() as client:
         final = await ended(client, await client.submit_job(file))
     assert cores(final) == {"High": 3, "Low": 1, "Normal": 3, "Auto": 4}
-    # More cores than a worker has: on both, and one result of all of them.
+    # More cores than one worker has: both workers, and one merged result.
     auto = final.workflow_results[3]
     assert auto.workers == ["worker-1", "worker-2"]
     (step,) = auto.steps
@@ -142,7 +144,9 @@ async def test_a_job_without_free_cores_shows_its_queue_position_and_runs_later(
         first = await client.submit_job(cluster.write(load("First", vus=2, duration="60s")))
         await status_is(client, first, "running")
         file = cluster.write(load("High", priority="high"))
-        second = await client.submit_job(file)  # its share is 3 of all 4, not of the 2 left
+        second = await client.submit_job(
+            file
+        )  # its share is 3 of all 4 cores, not of the 2 free ones
         await status_is(client, second, "queued")
         watching = cluster.command("watch", second, "--ui", "ci", *where)
         why = "High needs 3 cores, and 2 of 4 are busy"
@@ -217,7 +221,7 @@ async def test_a_full_queue_refuses_a_new_job_but_not_a_repeated_one(
         waiting = [await client.submit_job(file, key=f"k{n}") for n in range(QUEUE_MAX)]
 
         async def places() -> list[int]:
-            # In whatever order: a job's next leader does not know how long it has waited.
+            # In any order: a new leader does not know how long a job has waited.
             rows = {row.job: row for row in (await another.get_jobs(live_only=True)).jobs}
             return sorted(rows[job].position for job in waiting if job in rows)
 
@@ -238,7 +242,7 @@ async def test_a_full_queue_refuses_a_new_job_but_not_a_repeated_one(
         await becomes(places, [1, 2, 3])
         assert await another.submit_job(file, key="k1") == waiting[1]
         for submitted in (by_command, by_client):
-            # It is let in should nobody know of the queue meanwhile, as while leaders change.
+            # The job is accepted if the queue is unknown, as during a change of leaders.
             while (refused := await submitted())[0] == 0:
                 await becomes(places, [1, 2, 3])
             assert refused[0] is ExitCode.RUN_FAILED

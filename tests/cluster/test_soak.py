@@ -1,4 +1,4 @@
-"""What takes long: failures at many moments, long absences, rolling restarts. `make soak`."""
+"""Soak tests of clusters: failures at many moments, long absences, rolling restarts."""
 
 import asyncio
 import os
@@ -40,13 +40,13 @@ def facts(cluster: Cluster, result: RunResult) -> str:
 
 
 def full_seconds(cluster: Cluster) -> list[int]:
-    """Requests in each whole second of the load, the first and the last left out."""
+    """Return the requests of each second of the load, without the first and the last second."""
     seconds = cluster.per_second()
     return [seconds.get(second, 0) for second in range(min(seconds) + 1, max(seconds))]
 
 
 def _back_after_s(cluster: Cluster, began_s: float) -> int:
-    """After how many seconds the load was what it should be, for two seconds in a row."""
+    """Return after how many seconds the full load was back for two seconds in a row."""
     seconds = cluster.per_second()
     counts = [seconds.get(second, 0) for second in range(int(began_s), max(seconds) - 1)]
     low = next((at for at, count in enumerate(counts) if count < VUS * 50 * 0.75), None)
@@ -92,7 +92,7 @@ def test_leaders_are_killed_at_many_moments(shared: Cluster) -> None:
 
     control = statistics.median(asyncio.run(once(None, 0.0)))
     for number in range(count):
-        if number % 4 == 0:  # what the machine does by itself
+        if number % 4 == 0:  # a control: no leader is killed
             undisturbed.append(min(asyncio.run(once(None, 0.0))) / control)
             lines[-1] += f"; lowest second {undisturbed[-1]:.0%} of the first control's median"
         what = ("leader", "allocator", "both")[number % 3]
@@ -140,7 +140,7 @@ def test_all_managers_are_gone_for_half_a_minute(shared: Cluster, on_isolation: 
 
 @pytest.mark.parametrize("lead_s", [None, 0.0, 0.5, 2.0])
 def test_a_worker_is_killed(shared: Cluster, lead_s: float | None) -> None:
-    """By itself, and so long after the leader of its job was."""
+    """Kill a worker alone, and some time after the leader of its job."""
     duration_s = 20
     lines: list[str] = []
     backs_s: list[int] = []
@@ -167,7 +167,9 @@ def test_a_worker_is_killed(shared: Cluster, lead_s: float | None) -> None:
         assert result.status.value == "completed"
         assert_exact(shared, result)
         assert shared.counts()["connections"]["peak"] <= VUS
-        assert result.elapsed_seconds <= duration_s + 10  # what was left when it died, not all
+        assert (
+            result.elapsed_seconds <= duration_s + 10
+        )  # the new attempt ran for the remaining time only
     title = "a worker killed"
     if lead_s is not None:
         title += f" {lead_s:g} s after its leader"

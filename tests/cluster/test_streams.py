@@ -1,4 +1,4 @@
-"""Whoever reads what `submit` says, or does not, the job is made and its end is told."""
+"""`submit` makes its job and waits for its end, whether or not its output is read."""
 
 import json
 import subprocess

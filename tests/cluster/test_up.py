@@ -1,4 +1,4 @@
-"""`hyperscale cluster up` itself: what it starts, what it tells, and that it leaves nothing."""
+"""`hyperscale cluster up`: what it starts and prints, and that it leaves no process."""
 
 import json
 import os
@@ -59,9 +59,12 @@ def test_a_node_that_dies_is_reported_and_restarted_only_on_request(small: Clust
     with pytest.raises(RunError, match="worker-1 is running"):
         restart_node(small.directory, "worker-1")
     small.kill("worker-1")
-    until(lambda: "worker-1 was killed by SIGKILL" in said(small), what="the death is told")
+    until(lambda: "worker-1 was killed by SIGKILL" in said(small), what="the death is reported")
     where = ("--dir", str(small.directory))
-    until(lambda: "dead" in small.run("workers", *where).stdout, what="managers know of it")
+    until(
+        lambda: "dead" in small.run("workers", *where).stdout,
+        what="managers know that the worker is dead",
+    )
     in_vain = small.run("drain", "worker-1", *where)
     assert (in_vain.returncode, "worker-1 is dead" in in_vain.stderr) == (3, True), in_vain.stderr
     before = small.node("worker-1").pid
@@ -122,7 +125,7 @@ def test_no_node_survives_a_killed_cluster_up(tmp_path: Path) -> None:
         nodes = [row.pid for row in cluster.file.nodes]
         assert cluster.file.managers[0].tcp == f"127.0.0.1:{base}"
         (worker,) = cluster.file.workers
-        until(lambda: children_of(worker.pid), what="it has an executor")
+        until(lambda: children_of(worker.pid), what="the worker has an executor")
         nodes += [pid for node in nodes for pid in children_of(node)]
         os.kill(cluster.file.pid, signal.SIGKILL)
         until(lambda: not any(map(is_alive, nodes)), what="all nodes are gone")
@@ -141,8 +144,8 @@ def test_cluster_up_explains_on_a_terminal_what_it_waits_for(tmp_path: Path) -> 
         assert process.stdout.readline() == "ready\n"
         process.stdout.close()
         manager = read_cluster(tmp_path / "lab").node("manager-1")
-        os.kill(manager.pid, signal.SIGKILL)  # which is told to nobody
-        until(lambda: not is_alive(manager.pid), what="its end")
+        os.kill(manager.pid, signal.SIGKILL)  # the report has no reader any more
+        until(lambda: not is_alive(manager.pid), what="the manager has ended")
         assert restart_node(tmp_path / "lab", "manager-1") != manager.pid
         process.send_signal(signal.SIGINT)
         process.wait(WAIT_S)

@@ -1,4 +1,4 @@
-"""Clusters for tests, where they keep their data, and where soak tests leave what they found."""
+"""Clusters of node processes for tests, their directories, and the file of soak results."""
 
 import sys
 from collections.abc import Iterator
@@ -26,13 +26,13 @@ def report() -> Report:
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes keep their data below the working directory."""
+    """Run each test in its own directory: nodes keep their data below it."""
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[NodeCluster]:
-    """A cluster of its own; what its nodes wrote is shown when the test fails."""
+    """Yield a cluster of the test; print the logs of its nodes if the test fails."""
     with NodeCluster(tmp_path) as running:
         yield running
         if request.node.stash.get(_FAILED, False):

@@ -1,4 +1,4 @@
-"""Bundles on disk: whole or not there."""
+"""Bundles on disk: complete or missing."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""Clusters of real processes on loopback: forming, dying, standing still, leaving, moving.
+"""Clusters of real processes on loopback: nodes join, die, pause, leave and move.
 
 No time is asserted here; the soak tests print the times.
 """
@@ -16,13 +16,15 @@ from tests.lab.waiting import until
 
 
 def test_a_cluster_forms_in_any_start_order(cluster: NodeCluster) -> None:
-    """The worker first, then a manager that names the other, which comes last."""
+    """The worker starts first, then a manager whose seed is the manager that starts last."""
     port = free_port()
     seed = ("--seed", f"127.0.0.1:{port}")
     worker = cluster.start("worker", "w0", *seed).wait_listening()
     assert worker.get("/readyz")[0] == 503
     early = cluster.start("manager", "m1", *seed).wait_listening()
-    assert early.get("/readyz")[0] == 503  # it has seeds: it waits for their ledger
+    assert (
+        early.get("/readyz")[0] == 503
+    )  # a manager with seeds waits until it has joined their ledger
     late = cluster.start("manager", "m0", "--port", str(port)).wait_listening()
     wait_for_view([worker, early, late])
     until(lambda: worker.get("/readyz")[0] == 200, what="the worker is ready")
@@ -32,7 +34,7 @@ def test_a_cluster_forms_in_any_start_order(cluster: NodeCluster) -> None:
 
 
 def test_identical_seed_lists_make_one_cluster(cluster: NodeCluster) -> None:
-    """Each finds itself among its seeds, by a name, and does not join itself."""
+    """Each node finds itself among its seeds, by a name, and does not join itself."""
     ports = [free_port() for _ in range(3)]
     seeds = [word for port in ports for word in ("--seed", f"localhost:{port}")]
     nodes = [
@@ -56,7 +58,7 @@ def test_a_killed_node_is_declared_dead_by_all_once(cluster: NodeCluster) -> Non
         assert node.seen("member.died")[0]["evidence"] == "refused"
     told = sum(node.metric("hyperscale_gossip_informed_deaths_total") for node in others)
     found = sum(node.metric("hyperscale_deaths_total") for node in others)
-    assert (found, told <= 1) == (2, True)  # at least one found out by itself
+    assert (found, told <= 1) == (2, True)  # at least one node detected the death itself
 
 
 def test_a_restarted_node_joins_with_a_new_incarnation(cluster: NodeCluster) -> None:
@@ -97,10 +99,10 @@ def test_a_node_paused_for_four_seconds_is_not_declared_dead(cluster: NodeCluste
     still = nodes[-1]
     still.signal(signal.SIGSTOP)
     try:
-        time.sleep(4)  # the fault itself, not a wait for something to happen
+        time.sleep(4)  # the fault, not a wait for a condition
     finally:
         still.signal(signal.SIGCONT)
-    until(lambda: still.seen("node.stalled"), what="it noticed")
+    until(lambda: still.seen("node.stalled"), what="the node logged that it stalled")
     wait_for_view(nodes)
     assert not deaths(nodes)
 
@@ -120,7 +122,7 @@ def test_a_stopped_node_leaves_the_cluster_and_no_process_or_socket_behind(
         others = [node for node in nodes if node.process.poll() is None]
         until(
             lambda who=leaver, rest=others: all(n.states()[who.name] == "left" for n in rest),
-            what=f"{leaver.name} has left for all",
+            what=f"{leaver.name} has left, as all others see it",
         )
         assert not group_members(leaver.process.pid)
         assert not leaver.warnings()
@@ -137,7 +139,10 @@ def test_a_manager_routes_work_only_to_healthy_workers(cluster: NodeCluster) -> 
     def routing() -> dict[str, str | None]:
         return {row.node: row.routing for row in members_of(manager).members}
 
-    until(lambda: routing() == {"m0": None, "w0": "route", "w1": "route"}, what="both get work")
+    until(
+        lambda: routing() == {"m0": None, "w0": "route", "w1": "route"},
+        what="both workers get work",
+    )
     other.kill()
     wait_for_death("w1", [manager])
     assert routing()["w1"] == "evict"
@@ -151,7 +156,7 @@ def test_a_second_signal_skips_the_farewell(cluster: NodeCluster) -> None:
     node = cluster.start("manager", "m0", "--membership-leave-s", "50s", "--stop-s", "60s")
     node.wait_listening()
     node.signal(signal.SIGINT)
-    until(lambda: node.seen("node.leaving"), what="it says farewell")
+    until(lambda: node.seen("node.leaving"), what="the node leaves")
     node.signal(signal.SIGINT)
     assert node.process.wait(30) == 0
 
@@ -175,7 +180,7 @@ def test_a_node_may_restart_at_another_address(cluster: NodeCluster) -> None:
 def test_no_member_is_declared_dead_on_a_busy_machine(cluster: NodeCluster) -> None:
     nodes = cluster.form(2, 1)
     with busy_cores(2 * (os.cpu_count() or 1)):
-        time.sleep(8)  # the fault itself
+        time.sleep(8)  # the fault
     wait_for_view(nodes)
     assert not deaths(nodes)
 
@@ -189,5 +194,8 @@ def test_metrics_are_served(cluster: NodeCluster) -> None:
     assert node.metric("hyperscale_peers_unconfirmed") == 0
     assert node.metric("hyperscale_datagrams_total", direction="received") > 0
     assert 'hyperscale_node_info{version="' in text
-    until(lambda: "hyperscale_peer_rtt_seconds{" in node.get("/metrics")[1], what="a round trip")
+    until(
+        lambda: "hyperscale_peer_rtt_seconds{" in node.get("/metrics")[1],
+        what="a round-trip time is measured",
+    )
     assert node.get("/nothing")[0] == 404

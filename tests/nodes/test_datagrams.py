@@ -17,7 +17,7 @@ HELLO = Gossip(Sender("127.0.0.1:1"))
 
 
 class Post:
-    """Two nodes' datagram sockets and what the second has received."""
+    """The UDP sockets of two nodes, and the datagrams that the second one received."""
 
     def __init__(self, secrets: Secrets | None = None, other: Secrets | None = None) -> None:
         self.sockets = [bind_datagrams("127.0.0.1", 0) for _ in range(2)]
@@ -70,7 +70,7 @@ def test_drain_reads_all_waiting_datagrams() -> None:
         with Post() as post:
             for _ in range(300):
                 post.ends[0].send(post.address, HELLO)
-            post.ends[1].drain()  # without a turn of the loop in between
+            post.ends[1].drain()  # the event loop does not run in between
             return len(post.received)
 
     assert asyncio.run(drain()) == 300
@@ -96,7 +96,7 @@ def test_a_renewed_sealer_uses_a_new_key_and_keeps_the_windows_of_others() -> No
     assert other.open(one.seal(b"late")) == ("a", 9, b"late")
     assert one.open(other.seal(b"hi")) == ("b", 8, b"hi")
     with pytest.raises(Exception, match="known is 9"):
-        other.open(early)  # the windows have survived
+        other.open(early)  # the replay window of the first incarnation is kept
     with pytest.raises(InvariantError):
         one.renew(9)
 

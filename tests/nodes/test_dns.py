@@ -1,4 +1,4 @@
-"""Nodes that find each other by DNS names, asked of a name server of our own."""
+"""Nodes find each other by DNS names; a name server of the test answers."""
 
 import socket
 import threading
@@ -73,10 +73,13 @@ def test_nodes_find_each_other_by_a_dns_name(tmp_path: Path, kind: str) -> None:
         if kind == "A":
             flags = (*flags, "--discovery-default-port", str(port))
         early = cluster.start("worker", "w0", *flags).wait_listening()
-        until(lambda: early.seen("discovery.warned"), what="it says that nobody is there yet")
+        until(
+            lambda: early.seen("discovery.warned"),
+            what="the worker warns that the name has no address",
+        )
         assert name in early.seen("discovery.warned")[0]["detail"]
         assert early.metric("hyperscale_discovery_dns_lookups_total", result="error") == 1
-        early.kill()  # it would ask again in half a minute
+        early.kill()  # its next lookup would be in half a minute
         names.records["managers.test", "A"] = ["127.0.0.1"]
         names.records["_hyperscale._tcp.test", "SRV"] = [f"0 0 {port} managers.test."]
         manager = cluster.start("manager", "m0", *flags, "--port", str(port)).wait_listening()

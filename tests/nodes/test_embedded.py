@@ -1,4 +1,4 @@
-"""Nodes inside a program: started, waited for and stopped from Python, leaving nothing."""
+"""Nodes inside a program: started, awaited and stopped from Python."""
 
 import asyncio
 import gc
@@ -49,7 +49,7 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
         async def main() -> None:
             before = asyncio.all_tasks()
             await work()
-            # Nothing of theirs is left but what is ending this very moment.
+            # No task of the nodes is left, except those that end at this moment.
             await asyncio.sleep(0)
             assert asyncio.all_tasks() == before
 
@@ -71,14 +71,14 @@ def test_an_embedded_manager_and_worker_join_and_leave() -> None:
     async def work() -> None:
         first, second = manager(), worker("127.0.0.1:1")
         await first.start(timeout_s=60)
-        await second.start()  # its seed is nobody: it listens all the same
+        await second.start()  # no node is at its seed; it listens nevertheless
         with pytest.raises(RunError, match="no manager is known"):
             await second.wait_ready(timeout_s=0.01)
         third = worker(first.address, node={"cores": 1})
         await third.start(timeout_s=60)
         assert jobs_of(first).allocator.allocator.free() == {
             third.node_id: 1
-        }  # ready: a job can use it
+        }  # the worker is ready
         await until_async(lambda: len(first.members()) == 2)
         assert {member.node for member in third.members()} == {first.node_id, third.node_id}
         await third.graceful_shutdown()
@@ -94,7 +94,7 @@ def test_an_embedded_manager_and_worker_join_and_leave() -> None:
 
 
 def test_the_objects_of_a_stopped_manager_may_be_collected_by_any_thread() -> None:
-    """Its consensus core belongs to the thread of its loop, and threads collect for each other."""
+    """The native ledger may only be used by its own thread, but any thread may collect garbage."""
 
     async def work() -> None:
         node = manager()
@@ -164,7 +164,7 @@ def test_a_node_can_be_started_only_once_and_used_only_after_that() -> None:
         with pytest.raises(InvariantError, match="once"):
             await node.start()
         await node.graceful_shutdown()
-        await node.graceful_shutdown()  # again changes nothing
+        await node.graceful_shutdown()  # a second call changes nothing
 
     run(work)
 
@@ -199,7 +199,7 @@ def test_a_bug_in_a_core_stops_the_node_with_its_error() -> None:
         def broken(*_: object, **__: object) -> list[Any]:
             raise InvariantError("this cannot be")
 
-        core.handle = broken  # type: ignore[method-assign]  # the bug
+        core.handle = broken  # type: ignore[method-assign]  # the bug of this test
         await until_async(lambda: node.has_ended)
         with pytest.raises(InvariantError, match="this cannot be"):
             await node.graceful_shutdown()
@@ -252,7 +252,7 @@ def test_a_node_found_at_the_address_of_another_proves_the_other_gone(
 def test_the_earlier_of_two_processes_with_one_name_is_stopped_with_a_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The later one outranks it: it may be the same node, restarted."""
+    """The later process wins: it may be the same node after a restart."""
 
     def told() -> list[str]:
         events = [r for r in caplog.records if r.msg == "discovery.warned"]
@@ -264,7 +264,7 @@ def test_the_earlier_of_two_processes_with_one_name_is_stopped_with_a_reason(
         discovery = {"seeds": [home.address], "retry_most_s": 0.5}
         hasty = {"suspicion_min_s": 1.0, "suspicion_max_s": 2.5}
         seeds = {"discovery": discovery, "membership": hasty}
-        # On two machines, each with a disk of its own.
+        # As on two machines: each has its own data directory.
         twins = [
             manager(**seeds, node={"id": "twin", "data_dir": directory})
             for directory in ("here", "there")

@@ -57,7 +57,7 @@ def test_a_reader_that_stops_reading_does_not_block_the_node() -> None:
         for _ in range(LINES_WAITING_MAX + 5_000):
             writer.emit(logging.LogRecord("hyperscale", 20, "f", 1, "a.b", (), None))
         assert writer.dropped > 0
-        os.close(reading)  # what is still written goes nowhere, without an error
+        os.close(reading)  # later writes fail, and the node does not notice
     with suppress(BrokenPipeError):
         stream.close()
 

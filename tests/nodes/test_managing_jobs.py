@@ -1,4 +1,4 @@
-"""What a manager keeps of jobs and workers, and for how long. A manager in this process."""
+"""A manager in this process: what it keeps about jobs and workers, and for how long."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ from tests.lab.waiting import until_async
 
 
 class ForgetfulMachine(JobMachine):
-    """Keeps one job that has ended."""
+    """A job machine that keeps one ended job."""
 
     def __init__(self, datacenter: str, group: int) -> None:
         super().__init__(datacenter, group, limits=Limits(ended_jobs=1))
@@ -65,7 +65,7 @@ async def managing(directory: Path) -> AsyncIterator[tuple[ManagerServer, JobLea
         await node.graceful_shutdown()
 
 
-# Workers that fall silent.
+# Silent workers.
 
 
 def member(name: str, state: MemberState) -> Member:
@@ -74,7 +74,7 @@ def member(name: str, state: MemberState) -> Member:
 
 
 def join(node: ManagerServer, name: str) -> None:
-    """For as long as nothing is awaited: nobody is there."""
+    """Make a member known that does not exist; it stays alive until the loop runs."""
     address = "127.0.0.1:1"
     driver, life = node.member.driver, 2 * node.member.driver.core.incarnation
     driver.feed(DatagramReceived(address, name, life, Gossip(Sender(address, Role.WORKER))))
@@ -101,7 +101,7 @@ async def test_workers_are_held_if_more_than_half_of_them_fall_silent(
     assert two_of_four == frozenset()
 
 
-# What is kept of jobs.
+# The output of jobs.
 
 
 def printed(job: str, text: str = "hello\n", *, number: int = 0) -> ForwardOutput:
@@ -141,7 +141,7 @@ async def test_the_output_of_a_job_is_dropped_with_the_job(
         await execute(group, CancelRequested(job=job, reason="no more", by="test"))
         await until_async(lambda: not list(machine.jobs()))
         leaders.forget_ended()
-        assert leaders.output.get(job) is not None  # whoever watches it late has it still
+        assert leaders.output.get(job) is not None  # a late watcher still gets the output
         later, group = await submit("k2")
         await execute(group, CancelRequested(job=later, reason="no more", by="test"))
         await until_async(lambda: machine.job(job) is None)

@@ -1,4 +1,4 @@
-"""A node whose machine gets another address while it runs, in a network namespace of its own."""
+"""A node whose machine gets another address while it runs, in a network namespace."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ def can_make_namespaces() -> bool:
 
 @pytest.mark.skipif(not can_make_namespaces(), reason="needs root, ip and network namespaces")
 def test_members_learn_the_new_address_of_a_running_node(tmp_path: Path) -> None:
-    """Bound to every address, it tells whichever faces outwards; that one changes."""
+    """The node listens on all addresses and advertises the outward one, which changes."""
     holder = subprocess.Popen(
         ["unshare", "-n", "sh", "-ec", _SETUP + "echo up\nexec sleep 3600"],
         stdout=subprocess.PIPE,
@@ -50,8 +50,11 @@ def test_members_learn_the_new_address_of_a_running_node(tmp_path: Path) -> None
             for change in ("addr add 10.72.0.2/24", "addr del 10.71.0.1/24"):
                 subprocess.run([*inside, "ip", *change.split(), "dev", "t0"], check=True)
             moved = f"10.72.0.2:{roamer.port}"
-            until(lambda: roamer.seen("node.moved", address=moved), what="it noticed")
-            until(lambda: moved in home.members_text(), what="the other knows")
+            until(
+                lambda: roamer.seen("node.moved", address=moved),
+                what="the node logged its new address",
+            )
+            until(lambda: moved in home.members_text(), what="the other node knows the new address")
             wait_for_view([home, roamer])
             assert not deaths([home, roamer])
     finally:

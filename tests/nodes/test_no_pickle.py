@@ -1,4 +1,4 @@
-"""No message can execute code: nothing between nodes can even reach a pickle.
+"""No message can execute code: no module of a node imports pickle.
 
 Twice over: by the graph of imports, lazy ones included, and by what a running node has loaded.
 """
@@ -42,8 +42,9 @@ def graph() -> grimp.ImportGraph:
 
 
 def is_of_the_user(module: str) -> bool:
-    """A client runs where the user is, and packs classes that have no file by pickling them.
-    No node imports it."""
+    """Return True for modules of the client, which pickles classes that have no file.
+
+    No node imports them."""
     return module.startswith(("hyperscale.client.client", "hyperscale.lab")) and (
         module != "hyperscale.client.messages"
     )
@@ -66,7 +67,7 @@ def test_no_node_module_imports_pickle(graph: grimp.ImportGraph, package: str) -
 
 
 def test_the_import_graph_contains_the_node_modules(graph: grimp.ImportGraph) -> None:
-    """The executor may unpickle: it runs the user's code anyway. So the walk can fail."""
+    """The executor may unpickle, as it runs user code anyway: the search finds it there."""
     assert any(
         graph.find_shortest_chain(module, "cloudpickle")
         or graph.find_shortest_chain(module, "pickle")

@@ -1,4 +1,4 @@
-"""Real nodes on both ends of a link that is cut and mended; twenty of them in the soak."""
+"""Nodes at both ends of a link that is cut and mended; twenty nodes in the soak."""
 
 import time
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def net() -> Iterator[NetLab]:
 
 
 class Halves:
-    """A cluster half of which is at each end of the link."""
+    """A cluster with half of its nodes at each end of the link."""
 
     def __init__(self, cluster: NodeCluster, net: NetLab, *flags: str) -> None:
         self._cluster = cluster
@@ -39,7 +39,7 @@ class Halves:
         return [*self.a, *self.b]
 
     def form(self, managers: int, workers: int) -> None:
-        """So many on each side; all know one seed, which is on the first."""
+        """Start nodes on both sides; their only seed is on the first side."""
         first = self._start(self._net.a, "manager", "ma0").wait_listening()
         self.a.append(first)
         for half, side, letter in ((self.a, self._net.a, "a"), (self.b, self._net.b, "b")):
@@ -65,7 +65,7 @@ class Halves:
         )
 
     def cut_until_dead(self) -> None:
-        """Cuts the link until each half has given the other up."""
+        """Cut the link until each half has declared the other half dead."""
         self._net.cut()
         for half, other in ((self.a, self.b), (self.b, self.a)):
             gone = {node.name for node in other}
@@ -73,11 +73,11 @@ class Halves:
                 lambda half=half, gone=gone: all(
                     node.states()[name] == "dead" for node in half for name in gone
                 ),
-                what="each half has given the other up",
+                what="each half has declared the other half dead",
             )
 
     def mend(self) -> float:
-        """Mends it; seconds until the last of them had everyone alive again."""
+        """Mend the link; return the seconds until all nodes see all others alive."""
         at_s = time.time()
         self._net.mend()
         wait_for_view(self.nodes)
@@ -107,7 +107,7 @@ def test_no_member_is_declared_dead_over_a_slow_lossy_link(tmp_path: Path, net: 
         halves = Halves(cluster, net)
         halves.form(1, 1)
         net.link(delay_s=0.05, jitter_s=0.02, loss=0.2)
-        time.sleep(8)  # the fault itself
+        time.sleep(8)  # the fault
         net.link()
         wait_for_view(halves.nodes)
         assert not deaths(halves.nodes)
@@ -125,7 +125,7 @@ def test_a_partition_of_twenty_nodes_heals_in_time(
         for _ in range(3):
             halves.cut_until_dead()
             healed_s.append(halves.mend())
-        # Names say the half: ma0, wb3.
+        # Names contain the half: ma0, wb3.
         across, within = 0, 0
         for node in halves.nodes:
             for event in node.seen("member.died"):
@@ -152,7 +152,7 @@ def test_twenty_nodes_stay_alive_over_a_lossy_link(
         halves = Halves(cluster, net)
         halves.form(2, 8)
         net.link(delay_s=0.05, jitter_s=0.02, loss=0.2)
-        time.sleep(120)  # the fault itself
+        time.sleep(120)  # the fault
         net.link()
         wait_for_view(halves.nodes)
         suspicions = sum(len(node.seen("member.suspected")) for node in halves.nodes)

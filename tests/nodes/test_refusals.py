@@ -1,4 +1,4 @@
-"""Who is not let in, and what both sides are told; secrets and certificates on real processes."""
+"""Nodes that are refused, and what both sides log; secrets and certificates."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ def secret_file(directory: Path, name: str = "cluster.secret") -> tuple[str, ...
 
 
 def told(node: NodeProcess) -> str:
-    """What a node said about others that it, or that they, would not have."""
+    """Return what a node logged about peers that it refused or that refused it."""
     refused = [*node.seen("discovery.warned"), *node.seen("peer.refused")]
     return "\n".join(str(event["detail"]) for event in refused)
 
@@ -48,7 +48,7 @@ def test_a_node_of_another_cluster_or_environment_is_refused_by_name(
     stray = cluster.start("manager", "m1", flag, "theirs", "--seed", home.address, *retry)
     stray.wait_listening()
     for node in (home, stray):
-        until(lambda node=node: told(node), what=f"{node.name} says so")
+        until(lambda node=node: told(node), what=f"{node.name} logs the refusal")
         assert f"wrong {what}" in told(node)
         assert "ours" in told(node)
         assert "theirs" in told(node)
@@ -56,11 +56,11 @@ def test_a_node_of_another_cluster_or_environment_is_refused_by_name(
     assert not stray.living()
     name = f"hyperscale_discovery_{what}_id_rejections_total"
     assert home.metric(name, expected="ours") >= 1
-    # Told once per peer, however often it tries.
+    # The refusal is logged once per peer, however often the peer tries.
     tries = home.metric("hyperscale_peers_refused_total", reason=what)
     until(
         lambda: home.metric("hyperscale_peers_refused_total", reason=what) > tries,
-        what="it tries again",
+        what="the node tries again",
     )
     assert len(home.seen("peer.refused")) == 1
 
@@ -71,7 +71,7 @@ def test_a_node_with_another_secret_is_refused(cluster: NodeCluster, tmp_path: P
         "worker", "w0", *secret_file(tmp_path, "other.secret"), "--seed", home.address
     ).wait_listening()
     for node in (home, stray):
-        until(lambda node=node: "secrets" in told(node), what=f"{node.name} says so")
+        until(lambda node=node: "secrets" in told(node), what=f"{node.name} logs the refusal")
     assert not home.living()
     assert not stray.living()
     assert home.metric("hyperscale_peers_refused_total", reason="secret") >= 1
@@ -83,7 +83,7 @@ def test_a_node_without_a_secret_is_refused_by_a_cluster_with_one(
     home = cluster.start("manager", "m0", *secret_file(tmp_path)).wait_listening()
     stray = cluster.start("worker", "w0", "--seed", home.address).wait_listening()
     for node in (home, stray):
-        until(lambda node=node: "secret" in told(node), what=f"{node.name} says so")
+        until(lambda node=node: "secret" in told(node), what=f"{node.name} logs the refusal")
     assert home.metric("hyperscale_peers_refused_total", reason="unsealed") >= 1
 
 
@@ -101,7 +101,7 @@ def test_nodes_with_one_secret_form_a_cluster_and_never_show_the_secret(
     file.write_text(f"{secret}\n")
     named = {"HYPERSCALE_SECRET_FILE": str(file)}
     cluster.start("worker", "w9", "--seed", nodes[0].address, environment=named).wait_listening()
-    until(lambda: "w9" in nodes[0].living(), what="a node that has it from a file is let in")
+    until(lambda: "w9" in nodes[0].living(), what="a node that reads the secret from a file joins")
     code, out, err = run("members", "--connect", nodes[0].address, environment=named)
     assert (code, "3 of 3 alive" in out) == (0, True), err
     code, _, err = run("members", "--connect", nodes[0].address)
@@ -110,7 +110,7 @@ def test_nodes_with_one_secret_form_a_cluster_and_never_show_the_secret(
 
 
 def test_a_secret_is_rotated_without_losing_a_member(cluster: NodeCluster, tmp_path: Path) -> None:
-    """While both are accepted, nodes with either are one cluster."""
+    """While both secrets are accepted, nodes with either form one cluster."""
     old, new = secret_file(tmp_path, "old"), secret_file(tmp_path, "new")
     old_previous = ("--previous-secret-file", old[1])
     new_previous = ("--previous-secret-file", new[1])
@@ -120,7 +120,7 @@ def test_a_secret_is_rotated_without_losing_a_member(cluster: NodeCluster, tmp_p
     wait_for_view([first, second])
     late = cluster.start("worker", "w0", *old, "--seed", second.address).wait_listening()
     wait_for_view([first, second, late])
-    # Once the old one is dropped it opens nothing.
+    # The old secret is refused once it is dropped.
     done = cluster.start("manager", "m2", *new).wait_listening()
     stray = cluster.start("worker", "w1", *old, "--seed", done.address).wait_listening()
     until(lambda: "secrets" in told(stray), what="the old secret is refused")
@@ -164,24 +164,25 @@ def test_nodes_with_certificates_form_a_cluster(cluster: NodeCluster, tmp_path: 
     operator = (*tls_flags(certs, "operator"), *secret)
     code, out, err = run("members", "--connect", manager.address, *operator)
     assert (code, "2 of 2 alive" in out) == (0, True), err
-    # Jobs are a client's business, and an operator's; a worker has none with them.
+    # Clients and operators may ask about jobs; workers may not.
     for role, expected in (("client", 0), ("operator", 0), ("worker", 2)):
         flags = [flag.replace("--key", "--certificate-key") for flag in tls_flags(certs, role)]
         code, _, err = run("jobs", "--manager", manager.address, *flags, *secret)
         assert code == expected, err
     assert "says it is a client, its certificate says worker" in err
-    # A worker's certificate does not make a manager.
+    # A manager with the certificate of a worker is refused.
     stray = cluster.start("manager", "m1", *tls_flags(certs, "worker"), *secret, *seed)
     stray.wait_listening()
     for node in (manager, stray):
         until(
-            lambda node=node: "certificate says worker" in told(node), what=f"{node.name} says so"
+            lambda node=node: "certificate says worker" in told(node),
+            what=f"{node.name} logs the refusal",
         )
-    # Without a certificate nobody is let in.
+    # A node without a certificate is refused.
     plain = cluster.start(
         "manager", "m2", "--cluster", "acme", "--environment", "test", *secret, *seed
     ).wait_listening()
-    until(lambda: told(plain), what="it is refused")
+    until(lambda: told(plain), what="the node is refused")
     assert manager.living() == {"w0"}
 
 

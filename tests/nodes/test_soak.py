@@ -1,4 +1,4 @@
-"""Twenty real nodes on loopback: killed, stopped, starved of CPU. Times are printed and kept.
+"""Twenty nodes on loopback: killed, paused, starved of CPU. Times are printed and kept.
 
 `make soak` runs them; what they found is in benchmarks/results/soak-members.txt.
 """
@@ -77,11 +77,13 @@ def test_no_member_is_declared_dead_after_a_pause_of_four_seconds(
     for still in (*([node] for node in nodes[::4]), nodes[1:6]):
         for node in still:
             node.signal(signal.SIGSTOP)
-        time.sleep(4)  # the fault itself
+        time.sleep(4)  # the fault
         for node in still:
             node.signal(signal.SIGCONT)
         for node in still:
-            until(lambda node=node: node.seen("node.stalled"), what="it noticed")
+            until(
+                lambda node=node: node.seen("node.stalled"), what="the node logged that it stalled"
+            )
         wait_for_view(nodes)
     suspicions = sum(len(node.seen("member.suspected")) for node in nodes)
     report.write(
@@ -97,7 +99,7 @@ def test_no_member_is_declared_dead_while_the_machine_is_busy(
 ) -> None:
     cores = os.cpu_count() or 1
     with busy_cores(2 * cores):
-        time.sleep(BUSY_S)  # the fault itself
+        time.sleep(BUSY_S)  # the fault
     wait_for_view(nodes)
     suspicions = sum(len(node.seen("member.suspected")) for node in nodes)
     stalls = sum(len(node.seen("node.stalled")) for node in nodes)

@@ -237,8 +237,8 @@ def line(number: int, *, attempt: int = 1) -> OutputLine:
 
 @given(st.lists(st.integers(1, 3), max_size=40), st.data())
 def test_each_output_line_is_passed_on_once_across_streams(attempts: list[int], data: Any) -> None:
-    """All lines say the same. A stream begins with what its leader still keeps, which may be
-    older than all that was heard, in one piece or several, and goes on line by line."""
+    """All lines have the same text. A stream begins with the lines that its leader still keeps,
+    which may be older than all lines seen, in one piece or several, and goes on line by line."""
     lines = [
         line(1000 + attempts[:at].count(attempt), attempt=attempt)
         for at, attempt in enumerate(attempts)
@@ -246,7 +246,7 @@ def test_each_output_line_is_passed_on_once_across_streams(attempts: list[int], 
     got: list[OutputLine] = []
     given_before: set[int] = set()
     memory = SeenOutput()
-    position = data.draw(st.integers(0, len(lines)))  # somebody may come late
+    position = data.draw(st.integers(0, len(lines)))  # the watch may begin late
     while position < len(lines):
         kept_from = data.draw(st.integers(0, position))
         ends = data.draw(st.integers(position + 1, len(lines)))
@@ -266,7 +266,7 @@ def test_each_output_line_is_passed_on_once_across_streams(attempts: list[int], 
 async def test_equal_lines_are_all_passed_on_when_the_leader_changes() -> None:
     going_on = JobView(job="x", status=JobStatus.RUNNING, file="shop.py")
     ended = JobView(job="x", status=JobStatus.COMPLETED, file="shop.py", ended_ms=1)
-    kept = [range(1, 4), range(2, 8)]  # the next leader was told some of it before
+    kept = [range(1, 4), range(2, 8)]  # the next leader has some of the same lines
 
     async def watch(_call: InboundCall, _asked: WatchJob) -> AsyncGenerator[WatchJobUpdate, None]:
         lines = [line(number) for number in kept.pop(0)]
@@ -349,7 +349,7 @@ def test_a_file_is_packaged_with_the_modules_it_imports(tmp_path: Path) -> None:
     assert [workflow.name for workflow in package.plan.workflows] == ["Shop"]
     names = zipfile.ZipFile(BytesIO(package.payload)).namelist()
     assert {"src/shop.py", "src/helper.py"} <= set(names)
-    assert package == package_file(file)  # the same bytes again, so the same submission
+    assert package == package_file(file)  # packaging is deterministic
 
 
 def test_classes_without_a_file_cannot_be_mixed_with_others(tmp_path: Path) -> None:

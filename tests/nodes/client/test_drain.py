@@ -1,4 +1,4 @@
-"""Taking nodes out of service from Python."""
+"""Take nodes out of service from Python."""
 
 import asyncio
 from pathlib import Path
@@ -14,7 +14,7 @@ ANY_PORT = {"port": 0, "http_port": 0}
 
 
 async def the_worker(client: HyperscaleClient, *, is_draining: bool) -> WorkerRow:
-    """The only one, once the allocator has heard that of it."""
+    """Wait until the allocator knows the only worker in this state; return its row."""
     async with asyncio.timeout(30):
         while True:
             told = await client.get_workers()
@@ -37,7 +37,7 @@ async def test_only_a_known_node_that_the_cluster_can_spare_is_drained(tmp_path:
     await worker.start(timeout_s=60)
     async with HyperscaleClient([manager.address]) as client:
         row = await the_worker(client, is_draining=False)
-        for _ in range(2):  # again is harmless
+        for _ in range(2):  # a second drain is harmless
             assert (await client.drain_node(row.worker)).left == 0
         await the_worker(client, is_draining=True)
         with pytest.raises(InputError, match="no manager and no worker 'worker-9'") as unknown:

@@ -1,4 +1,4 @@
-"""What the results of a job say beyond its numbers."""
+"""The notes in the results of a job."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A bundle on its way to managers that lose connections, die, stay silent or get it damaged."""
+"""Upload a bundle to managers that lose connections, die, stay silent or receive damaged bytes."""
 
 import asyncio
 import hashlib
@@ -42,7 +42,7 @@ Address = tuple[str, int]
 
 
 class Tier:
-    """Who else there is: an address book, with nobody known to be dead."""
+    """An address book of managers, none of which is known to be dead."""
 
     def __init__(self, own: PeerServer, book: dict[str, Address]) -> None:
         self._own = own
@@ -68,7 +68,7 @@ class Tier:
 
 
 class Manager:
-    """The bundles of a manager, behind a real socket. `before` is called with each piece."""
+    """The bundles of a manager behind a real socket; `before` is awaited for each piece."""
 
     def __init__(self, directory: Path, name: str, book: dict[str, Address]) -> None:
         self.pieces: list[PutBlob] = []
@@ -103,14 +103,14 @@ class Manager:
 
     def drop_connections(self) -> None:
         for connection in self.server.connections:
-            connection.abort("the test says so")
+            connection.abort("the test closes the connection")
 
 
 @asynccontextmanager
 async def lab(
     directory: Path, managers: int
 ) -> AsyncIterator[tuple[list[Manager], ManagerConnections]]:
-    """So many managers, and a client that asks them in this order."""
+    """Run managers, and a client that asks them in this order."""
     book: dict[str, Address] = {}
     made = [Manager(directory, f"m{number}", book) for number in range(managers)]
     async with AsyncExitStack() as stack:
@@ -131,7 +131,9 @@ async def test_pieces_that_arrived_survive_a_lost_connection(tmp_path: Path) -> 
         manager.before = lose
         await upload(managers, PACKAGE, within_s=20.0)
         assert manager.has_it(tmp_path)
-        assert len(manager.pieces) <= PIECES + 4  # each loss: one repeated, one out of order
+        assert (
+            len(manager.pieces) <= PIECES + 4
+        )  # each loss repeats one piece and sends one out of order
 
 
 @on_loop
@@ -254,7 +256,7 @@ async def test_a_manager_removes_old_bundles_but_none_of_its_jobs(tmp_path: Path
 
 @on_loop
 async def test_a_silent_manager_does_not_block_an_upload(tmp_path: Path) -> None:
-    """Most of three have it, though the third says nothing; and a fourth finds it."""
+    """A majority of three gets the bundle although the third is silent; a fourth finds it."""
     async with lab(tmp_path, 3) as ([first, second, third], managers):
         silent = await asyncio.start_server(_say_nothing, "127.0.0.1", 0)
         async with silent:
@@ -262,7 +264,7 @@ async def test_a_silent_manager_does_not_block_an_upload(tmp_path: Path) -> None
             await upload(managers, PACKAGE, within_s=20.0)
             assert await first.bundles.spread(SHA256, ["m0", "m1", "m2"], "m0")
             assert second.has_it(tmp_path)
-            first.book["m0"] = first.book.pop("m2")  # asked before the one that has it
+            first.book["m0"] = first.book.pop("m2")  # asked before the manager that has the bundle
             assert await third.bundles.find(SHA256, "m2")
             assert third.has_it(tmp_path)
 
