@@ -159,12 +159,14 @@ class Allocator:
 
     def _announced(self, cores: AnnounceCores, now_s: float) -> bool:
         announcement = self._pool.announce(cores)
+        if announcement is None:
+            return False
         for request_id in announcement.now_held:
             if (request := self._queue.get(request_id)) is not None:
                 request.is_held = True
         if announcement.freed_cores and self.waiting and self._freed_at_s is None:
             self._freed_at_s = now_s
-        return announcement.is_news
+        return True
 
     def _request(self, message: RequestCores, now_s: float) -> RequestCoresReply:
         """Queue or renew a request. A grant of a new request follows as `SendGrant`."""

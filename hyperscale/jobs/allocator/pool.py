@@ -67,46 +67,12 @@ class Reservations:
         """Return True if the request has a reservation on any worker."""
         return request_id in self._by_request
 
-    def has_worker(self, worker: str) -> bool:
-        """Return True if any request has a reservation on the worker."""
-        return worker in self._by_worker
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerCores:
-    """The last announcement of one worker."""
-
-    total: int
-    incarnation: int
-    version: int
-    is_draining: bool
-    held: tuple[HeldCores, ...]
-
-    def is_same_state(self, other: "WorkerCores") -> bool:
-        """Return True if only the version of the announcement differs."""
-        return (self.total, self.is_draining, self.held) == (
-            other.total,
-            other.is_draining,
-            other.held,
-        )
-
-    @property
-    def taken(self) -> int:
-        """Cores held by attempts; those that run beside others take none."""
-        return sum(held.cores for held in self.held if not held.shared)
-
-    @property
-    def executors(self) -> int:
-        """Executors that run, shared ones included."""
-        return sum(held.cores for held in self.held)
-
 
 class Announcement(NamedTuple):
-    """What an announcement changed."""
+    """What a worker's announcement changed."""
 
-    is_news: bool = False
-    freed_cores: bool = False
-    now_held: tuple[str, ...] = ()  # ids of requests of which the worker now holds a share
+    freed_cores: bool
+    now_held: list[str]  # ids of requests of which the worker now holds a share
 
 
 class CorePool:
@@ -114,7 +80,7 @@ class CorePool:
 
     def __init__(self, workers: Iterable[str] = ()) -> None:
         self.reservations = Reservations()
-        self._workers: dict[str, WorkerCores] = {}
+        self._workers: dict[str, AnnounceCores] = {}  # the last announcement of each
         self._silent: set[str] = set(workers)  # alive, but not announced yet
         self._lost: dict[str, int] = {}  # dead worker -> its last announced incarnation
 
@@ -135,36 +101,32 @@ class CorePool:
         for reservation in self.reservations.on_worker(worker):
             self.reservations.remove(reservation)
 
-    def announce(self, cores: AnnounceCores) -> Announcement:
-        """Store a worker's announcement and drop the reservations it fulfils."""
+    def announce(self, cores: AnnounceCores) -> Announcement | None:
+        """Store a worker's announcement and drop the reservations it fulfils.
+
+        Return None if the announcement is outdated or only repeats the last one.
+        """
         worker = cores.worker
         known = self._workers.get(worker)
         if known is not None and (cores.incarnation, cores.version) < (
             known.incarnation,
             known.version,
         ):
-            return Announcement()  # a later announcement arrived first
+            return None  # a later announcement arrived first
         if cores.incarnation <= self._lost.get(worker, -1):
-            return Announcement()  # sent before the worker died
+            return None  # sent before the worker died
         self._silent.discard(worker)
-        announced = WorkerCores(
-            cores.total, cores.incarnation, cores.version, cores.draining, tuple(cores.held)
-        )
-        self._workers[worker] = announced
-        if (
-            known is not None
-            and announced.is_same_state(known)
-            and not self.reservations.has_worker(worker)
-        ):
-            return Announcement()  # workers repeat their announcement each second
+        self._workers[worker] = cores
+        reserved = self.reservations.on_worker(worker)
+        if known is not None and not reserved and _is_same_state(cores, known):
+            return None
         held = {(held.run.job, held.run.workflow, held.run.part) for held in cores.held}
-        now_held = [each for each in self.reservations.on_worker(worker) if each.key[1:] in held]
+        now_held = [each for each in reserved if each.key[1:] in held]
         for reservation in now_held:
             self.reservations.remove(reservation)
         return Announcement(
-            is_news=True,
-            freed_cores=known is not None and announced.taken < known.taken,
-            now_held=tuple(each.key.request_id for each in now_held),
+            freed_cores=known is not None and _taken(cores) < _taken(known),
+            now_held=[each.key.request_id for each in now_held],
         )
 
     # --- reads ------------------------------------------------------------------------------
@@ -172,7 +134,7 @@ class CorePool:
     @property
     def size(self) -> int:
         """Cores of all workers that accept work, free or not."""
-        return sum(worker.total for worker in self._workers.values() if not worker.is_draining)
+        return sum(worker.total for worker in self._workers.values() if not worker.draining)
 
     @property
     def worker_count(self) -> int:
@@ -189,21 +151,22 @@ class CorePool:
         """True if every worker that is alive has announced its cores."""
         return not self._silent
 
-    def accepting(self) -> dict[str, WorkerCores]:
+    def accepting(self) -> dict[str, AnnounceCores]:
         """Return the workers that accept work."""
-        return {name: worker for name, worker in self._workers.items() if not worker.is_draining}
+        return {name: worker for name, worker in self._workers.items() if not worker.draining}
 
     def free(self) -> dict[str, int]:
         """Return the cores of each accepting worker that are neither held nor reserved."""
         return {
-            name: max(0, worker.total - worker.taken - self._reserved(name))
+            name: max(0, worker.total - _taken(worker) - self._reserved(name))
             for name, worker in self.accepting().items()
         }
 
     def executors(self) -> dict[str, int]:
         """Return the executors of each accepting worker, running or reserved, shared or not."""
         return {
-            name: worker.executors + sum(each.cores for each in self.reservations.on_worker(name))
+            name: sum(held.cores for held in worker.held)
+            + sum(reservation.cores for reservation in self.reservations.on_worker(name))
             for name, worker in self.accepting().items()
         }
 
@@ -219,3 +182,13 @@ class CorePool:
     def _reserved(self, worker: str) -> int:
         """Return the reserved cores of a worker; shared reservations take none."""
         return sum(each.cores for each in self.reservations.on_worker(worker) if not each.shared)
+
+
+def _taken(cores: AnnounceCores) -> int:
+    """Return the cores held by attempts; attempts that run beside others take none."""
+    return sum(held.cores for held in cores.held if not held.shared)
+
+
+def _is_same_state(one: AnnounceCores, other: AnnounceCores) -> bool:
+    """Return True if only the version of the announcements differs."""
+    return (one.total, one.draining, one.held) == (other.total, other.draining, other.held)

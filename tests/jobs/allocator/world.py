@@ -63,7 +63,7 @@ class AllocatorWorld:
             incarnation=self.incarnations[name],
             version=self.versions[name],
             total=self.totals[name],
-            held=self.held[name],
+            held=list(self.held[name]),
             draining=name in self.draining,
         )
         self.handle(CoresAnnounced(cores))
