@@ -6,7 +6,7 @@ from hyperscale.config.loading import NodeSettings
 from hyperscale.config.schema import NodeConfig
 from hyperscale.health.readiness import ManagerReadiness
 from hyperscale.jobs.allocator.core import Allocator
-from hyperscale.jobs.committed.keys import slot_of
+from hyperscale.jobs.committed.keys import key_slot_of
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import LedgerLimits
 from hyperscale.ledger.machine import Machine
@@ -41,7 +41,7 @@ def ledger_service(config: NodeConfig) -> LedgerService:
         LedgerSettings(
             founders=section.founders or (0 if seeds else 1),
             make_machine=lambda group: JobMachine(config.node.datacenter, group),
-            key_slot_of=slot_of,
+            key_slot_of=key_slot_of,
             live_jobs=_live_jobs,
             history_days=section.history_days,
             limits=LedgerLimits(

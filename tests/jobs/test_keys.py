@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from hyperscale.errors import InputError
 from hyperscale.jobs.committed.keys import (
     KEY_BYTES_MAX,
-    SLOTS,
+    KEY_SLOTS,
     JobName,
     job_id,
     key_problem,
+    key_slot_of,
     parse_job_id,
-    slot_of,
 )
 
 
 @given(st.text())
 def test_every_key_has_a_slot(key: str) -> None:
-    assert 0 <= slot_of(key) < SLOTS
+    assert 0 <= key_slot_of(key) < KEY_SLOTS
 
 
 @given(st.text(min_size=1), st.integers(0, 10_000))
@@ -32,7 +32,9 @@ def test_a_job_id_says_where_to_ask_for_it(key: str, group: int) -> None:
 
 
 def test_slots_and_ids_are_the_same_in_every_process() -> None:
-    code = "from hyperscale.jobs.committed.keys import *; print(slot_of('a'), job_id('x', 1, 'a'))"
+    code = (
+        "from hyperscale.jobs.committed.keys import *; print(key_slot_of('a'), job_id('x', 1, 'a'))"
+    )
     said = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -40,13 +42,13 @@ def test_slots_and_ids_are_the_same_in_every_process() -> None:
         check=True,
         env={"PYTHONHASHSEED": "77"},
     ).stdout.split()
-    assert said == [str(slot_of("a")), job_id("x", 1, "a")]
+    assert said == [str(key_slot_of("a")), job_id("x", 1, "a")]
 
 
 def test_slots_are_used_evenly() -> None:
-    counts = [0] * SLOTS
-    for number in range(64 * SLOTS):
-        counts[slot_of(f"key-{number}")] += 1
+    counts = [0] * KEY_SLOTS
+    for number in range(64 * KEY_SLOTS):
+        counts[key_slot_of(f"key-{number}")] += 1
     assert min(counts) > 20
     assert max(counts) < 120
 

@@ -21,7 +21,7 @@ from hyperscale.jobs.committed.events import (
     WorkflowEnded,
     encode,
 )
-from hyperscale.jobs.committed.keys import slot_of
+from hyperscale.jobs.committed.keys import key_slot_of
 from hyperscale.jobs.committed.machine import Applied, JobMachine, Limits
 from hyperscale.jobs.committed.state import Job, WorkflowStatus, decode_job
 from hyperscale.plan import StateKind, StatePlan
@@ -557,8 +557,8 @@ def test_keys_are_handed_over_by_slot() -> None:
     old, new = Book(), Book()
     keys = [f"k{number}" for number in range(20)]
     jobs = {key: old.submit(key=key) for key in keys}
-    slots = frozenset(slot_of(key) for key in keys[:7])
-    moved = [key for key in keys if slot_of(key) in slots]
+    slots = frozenset(key_slot_of(key) for key in keys[:7])
+    moved = [key for key in keys if key_slot_of(key) in slots]
     new.machine.import_keys(old.machine.export_keys(slots))
     for key in keys:
         if key in moved:

@@ -3,7 +3,7 @@
 import pytest
 
 from hyperscale.jobs.committed.events import CancelRequested, Code, JobFinished, JobStatus, encode
-from hyperscale.jobs.committed.keys import slot_of
+from hyperscale.jobs.committed.keys import key_slot_of
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import LedgerLimits
 from hyperscale.ledger.core_events import AnnounceRole, ProposalFailure
@@ -214,12 +214,14 @@ def test_key_slots_and_their_keys_migrate_to_another_group() -> None:
     tier = SmallTier(groups=2)
     one = tier.elect(1, 1)
     tier.elect(2, 2)
-    key = next(f"key-{n}" for n in range(99) if slot_of(f"key-{n}") in one.replicas[1].key_slots)
+    key = next(
+        f"key-{n}" for n in range(99) if key_slot_of(f"key-{n}") in one.replicas[1].key_slots
+    )
     job = reply_of(tier.commit(1, 1, submit(key), key)).job
     foreign = tier.commit(2, 2, submit(key), key)
     assert isinstance(foreign, EntryResult)
     assert foreign.moved_to is not None
-    tier.propose_record(1, 1, KeySlotsReleased(0, 1, (slot_of(key),), 1, 2))
+    tier.propose_record(1, 1, KeySlotsReleased(0, 1, (key_slot_of(key),), 1, 2))
     tier.settle()
     migration = one.replicas[1].outgoing[1]
     tier.propose_record(2, 2, KeySlotsAdopted(0, 1, migration.key_slots, 1, migration.keys))

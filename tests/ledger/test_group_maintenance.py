@@ -3,7 +3,7 @@
 from typing import Any
 
 from hyperscale.jobs.committed.events import JobFinished, JobStatus, encode
-from hyperscale.jobs.committed.keys import slot_of
+from hyperscale.jobs.committed.keys import key_slot_of
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.group_maintenance import (
     ChangeGroup,
@@ -133,7 +133,7 @@ def test_a_migration_is_released_adopted_and_handed_over() -> None:
 def test_a_draining_group_is_destroyed_only_when_its_jobs_have_ended() -> None:
     tier = MaintainedTier()
     key = "key"
-    group = next(g for g in (1, 2, 3) if tier.leader(g).replicas[g].key_slots & {slot_of(key)})
+    group = next(g for g in (1, 2, 3) if tier.leader(g).replicas[g].key_slots & {key_slot_of(key)})
     leader = tier.leader(group).number
     job = reply_of(tier.commit(leader, group, submit(key), key)).job
     heir = next(g for g in (1, 2, 3) if g != group)
@@ -148,7 +148,7 @@ def test_a_draining_group_is_destroyed_only_when_its_jobs_have_ended() -> None:
     assert topology.groups[group].state is GroupState.DESTROYED
     assert group in tier.handed_over
     assert all(group not in core.replicas for core in tier.cores.values())
-    owner = topology.owners[slot_of(key)]
+    owner = topology.owners[key_slot_of(key)]
     again = tier.commit(tier.leader(owner).number, owner, submit(key), key)
     reply = reply_of(again)
     assert (reply.job, reply.was_duplicate) == (job, True)
@@ -159,7 +159,7 @@ def test_a_drained_node_votes_nowhere_and_nothing_is_lost() -> None:
     jobs = {}
     for number in range(12):
         key = f"key-{number}"
-        group = tier.leader(0).topology.owners[slot_of(key)]
+        group = tier.leader(0).topology.owners[key_slot_of(key)]
         leader = tier.leader(group).number
         jobs[key] = reply_of(tier.commit(leader, group, submit(key), key)).job
     tier.decide(NodeStateChanged(2, NodeState.DRAINING))
@@ -169,7 +169,7 @@ def test_a_drained_node_votes_nowhere_and_nothing_is_lost() -> None:
     assert all(2 not in (*g.voters, *g.settled) for g in living)
     assert topology.nodes[2].state is NodeState.GONE
     for key, job in jobs.items():
-        owner = topology.owners[slot_of(key)]
+        owner = topology.owners[key_slot_of(key)]
         reply = reply_of(tier.commit(tier.leader(owner).number, owner, submit(key), key))
         assert (reply.job, reply.was_duplicate) == (job, True)
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from hyperscale.errors import InvariantError
 from hyperscale.jobs.committed.events import CancelRequested, Code, encode
-from hyperscale.jobs.committed.keys import slot_of
+from hyperscale.jobs.committed.keys import key_slot_of
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.records import (
     KeySlotsAdopted,
@@ -26,7 +26,7 @@ ALL = range(KEY_SLOTS)
 
 
 def replica(group: int = 1, key_slots: range = ALL) -> Replica:
-    return Replica(group, JobMachine("dc", group), slot_of, key_slots)
+    return Replica(group, JobMachine("dc", group), key_slot_of, key_slots)
 
 
 def put(target: Replica, record: Record) -> EntryResult:
@@ -70,7 +70,7 @@ def test_a_command_without_a_key_is_applied_whatever_key_slots_the_group_owns() 
 def test_a_key_migrates_with_its_key_slot_and_makes_no_second_job() -> None:
     old, new = replica(1), replica(2, range(0))
     first = reply_of(submit(old, "key"))
-    key_slot = slot_of("key")
+    key_slot = key_slot_of("key")
     hand_over(old, new, 7, (key_slot,))
     assert submit(old, "key").moved_to == 2
     again = reply_of(submit(new, "key"))
@@ -81,7 +81,7 @@ def test_a_key_migrates_with_its_key_slot_and_makes_no_second_job() -> None:
 
 def test_between_release_and_adoption_no_group_applies_the_key() -> None:
     old, new = replica(1), replica(2, range(0))
-    put(old, KeySlotsReleased(NOW, 7, (slot_of("key"),), 1, 2))
+    put(old, KeySlotsReleased(NOW, 7, (key_slot_of("key"),), 1, 2))
     assert submit(old, "key").moved_to == 2
     assert submit(new, "key").moved_to == 0
 
@@ -89,7 +89,7 @@ def test_between_release_and_adoption_no_group_applies_the_key() -> None:
 def test_adopting_key_slots_twice_changes_nothing() -> None:
     old, new = replica(1), replica(2, range(0))
     submit(old, "key")
-    put(old, KeySlotsReleased(NOW, 7, (slot_of("key"),), 1, 2))
+    put(old, KeySlotsReleased(NOW, 7, (key_slot_of("key"),), 1, 2))
     outgoing = old.outgoing[7]
     adopted = KeySlotsAdopted(NOW, 7, outgoing.key_slots, 1, outgoing.keys)
     put(new, adopted)
@@ -183,7 +183,7 @@ def test_a_key_makes_one_job_wherever_its_key_slot_migrates(
         elif isinstance(what, list):
             source = groups[(seed + migration) % 3]
             target = groups[(seed // 3 + migration + 1) % 3]
-            key_slots = tuple({slot_of(key) for key in what} & source.key_slots)
+            key_slots = tuple({key_slot_of(key) for key in what} & source.key_slots)
             if source is not target and key_slots:
                 migration += 1
                 hand_over(source, target, migration, key_slots)

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from hyperscale.jobs.committed.events import Reply, encode
-from hyperscale.jobs.committed.keys import slot_of
+from hyperscale.jobs.committed.keys import key_slot_of
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import FOLLOWED, LedgerCore, LedgerLimits
 from hyperscale.ledger.core_events import (
@@ -75,7 +75,7 @@ class SmallTier:
             number,
             store,
             make_machine=lambda group: self.machine("dc", group),
-            key_slot_of=slot_of,
+            key_slot_of=key_slot_of,
             seed=Random(number * 1_000 + store.syncs).getrandbits(63),
             limits=self.limits,
             images=store.images(),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hyperscale.errors import InputError
 
-SLOTS = 1024
+KEY_SLOTS = 1024
 KEY_BYTES_MAX = 128
 _ID_CHARS = 20  # 100 bits
 
@@ -25,10 +25,10 @@ class JobName(NamedTuple):
     id: str
 
 
-def slot_of(key: str) -> int:
-    """The slot of a key; slots are mapped to groups."""
+def key_slot_of(key: str) -> int:
+    """Return the key slot of a key; each key slot belongs to one group of the ledger."""
     hashed = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(hashed, "big") % SLOTS
+    return int.from_bytes(hashed, "big") % KEY_SLOTS
 
 
 def job_id(scope: str, group: int, key: str) -> str:
@@ -68,5 +68,5 @@ def key_problem(key: str) -> str | None:
     return None
 
 
-def in_slots(keys: Iterable[str], slots: frozenset[int]) -> list[str]:
-    return [key for key in keys if slot_of(key) in slots]
+def in_key_slots(keys: Iterable[str], key_slots: frozenset[int]) -> list[str]:
+    return [key for key in keys if key_slot_of(key) in key_slots]

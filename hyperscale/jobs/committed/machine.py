@@ -42,7 +42,7 @@ from hyperscale.jobs.committed.events import (
     encode,
     kind_of,
 )
-from hyperscale.jobs.committed.keys import in_slots, job_id, key_problem
+from hyperscale.jobs.committed.keys import in_key_slots, job_id, key_problem
 from hyperscale.jobs.committed.state import (
     JOB_ENDS,
     Job,
@@ -204,10 +204,10 @@ class JobMachine:
         """Hash the whole state afresh, so that a damaged value shows."""
         return hashlib.blake2b(_encoder.encode(self._state), digest_size=16).digest()
 
-    def export_keys(self, slots: frozenset[int]) -> bytes:
+    def export_keys(self, key_slots: frozenset[int]) -> bytes:
         """Hand over the key records of these key slots, and forget them."""
         keys = self._state.keys
-        moved = {key: keys.pop(key) for key in in_slots(list(keys), slots)}
+        moved = {key: keys.pop(key) for key in in_key_slots(list(keys), key_slots)}
         return _encoder.encode(moved)
 
     def import_keys(self, data: bytes) -> None:

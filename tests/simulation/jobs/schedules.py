@@ -19,7 +19,7 @@ from hyperscale.jobs.committed.events import (
     JobSubmitted,
     payload_digest,
 )
-from hyperscale.jobs.committed.keys import job_id, parse_job_id, slot_of
+from hyperscale.jobs.committed.keys import job_id, key_slot_of, parse_job_id
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.jobs.leader.core import JobLeader
 from hyperscale.jobs.messages import Isolation
@@ -413,7 +413,7 @@ def run(plan: Plan, *, cores: Cores | None = None, trace: Trace | None = None) -
 
 def _submit(world: World, ledger: Ledger, plan: Plan, job: Submission) -> str:
     """Submit a job, repeatedly until it is committed, and cancel it if the schedule says so."""
-    group = slot_of(job.key) % plan.groups + 1
+    group = key_slot_of(job.key) % plan.groups + 1
     test = TestPlan(file="shop.py", workflows=tuple(_workflow(each) for each in job.workflows))
     isolation = Isolation.CONTINUE if job.goes_on else Isolation.STOP
     options = JobOptions(timeout_s=job.timeout_s, on_isolation=isolation)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hyperscale.jobs.committed.keys import slot_of
+from hyperscale.jobs.committed.keys import key_slot_of
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import MANAGEMENT, LedgerCore
 from hyperscale.ledger.core_events import (
@@ -99,7 +99,7 @@ class Router:
 
     def _group_of(self, command: Command) -> int:
         if command.group < 0:
-            return self._core.topology.owners[slot_of(command.key)]
+            return self._core.topology.owners[key_slot_of(command.key)]
         return self._core.topology.heir_of(command.group)
 
     def _here(self, command: Command, told: Told) -> None:
