@@ -24,7 +24,7 @@ JOB_LINES_MAX = 20_200  # of jobs, nodes, client and lab
 
 CLASS_LINES_MAX = 350
 LARGER_CLASSES: dict[str, str] = {}  # class -> reason
-CLASS_LINES_PENDING: set[str] = {"Connection", "Session"}
+CLASS_LINES_PENDING: set[str] = set()
 
 ATTRIBUTES_MAX = 15
 WIDER_CLASSES = {  # class -> reason

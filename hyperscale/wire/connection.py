@@ -88,6 +88,9 @@ class Endpoint(Struct, frozen=True):
     port: int
     is_dialer: bool
 
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
 
 class _Timers:
     """The timers of one connection: the session's next deadline, and the end of its leave."""
@@ -140,19 +143,8 @@ class Connection(asyncio.Protocol):
         return self.session.peer
 
     @property
-    def capabilities(self) -> frozenset[str]:
-        """The capabilities that both sides have."""
-        result = self._handshake_result
-        return frozenset() if result is None else result.capabilities
-
-    @property
-    def protocol(self) -> tuple[int, int]:
-        """The protocol version that both sides speak."""
-        result = self._handshake_result
-        return self._owner.protocol if result is None else result.protocol
-
-    @property
-    def _handshake_result(self) -> HandshakeResult | None:
+    def agreement(self) -> HandshakeResult | None:
+        """The result of the handshake; None until it has succeeded."""
         return None if self._handshake is None else self._handshake.result
 
     @property
@@ -170,8 +162,7 @@ class Connection(asyncio.Protocol):
     def session(self) -> Session:
         """The session; raises `UnreachableError` before the handshake has succeeded."""
         if self._session is None:
-            host, port = self.endpoint.host, self.endpoint.port
-            raise UnreachableError(f"the connection to {host}:{port} is not established")
+            raise UnreachableError(f"the connection to {self.endpoint} is not established")
         return self._session
 
     # -- calls ----------------------------------------------------------------------------
@@ -196,16 +187,10 @@ class Connection(asyncio.Protocol):
             raise
 
     def send(self, message: Struct, *, deadline_s: float = 0.0, at_once: bool = False) -> None:
-        """Queue a one-way message, or raise `QueueFullError`.
-
-        It is written at the end of this turn of the loop; with `at_once` now, for a message
-        that other nodes wait for while this turn may still take long.
-        """
+        """Queue a one-way message, or raise `QueueFullError`. `at_once` writes it now, not at the
+        end of this turn of the loop: for a message that other nodes wait for."""
         self._open_session(message).send(message, deadline_s=deadline_s)
-        if at_once:
-            self._flush()
-        else:
-            self._flush_soon()
+        (self._flush if at_once else self._flush_soon)()
 
     def resend(self, frame: QueuedFrame) -> None:
         """Queue a message that another connection did not send; drop it if the queue is full."""
@@ -288,25 +273,12 @@ class Connection(asyncio.Protocol):
             return
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         _limit_retransmission_delay(transport)
-        owner, security = self._owner, self._owner.security
         try:
-            identity = None
-            if security.mode is SecurityMode.TLS:
-                identity = certificate_identity(transport.get_extra_info("peercert"))
+            self._handshake = _new_handshake(self._owner, transport, is_dialer=self.is_dialer)
         except PeerProtocolError as error:
             transport.write(refusal_frame(error))
             self._breach(error)
             return
-        self._handshake = Handshake(
-            owner.local,
-            security.mode,
-            security.secrets,
-            is_dialer=self.is_dialer,
-            salt=os.urandom(SALT_BYTES),
-            certificate=identity,
-            check_peer=owner.check_peer,
-            protocol=owner.protocol,
-        )
         transport.write(self._handshake.begin())
 
     def data_received(self, data: bytes) -> None:
@@ -427,27 +399,17 @@ class Connection(asyncio.Protocol):
         if session is None or self._is_closing:
             return
         try:
-            is_alive = session.tick(now_s=self._loop.time())
+            if not session.tick(now_s=self._loop.time()):
+                self.abort("the peer has been silent for too long")
         except QueueFullError as error:
             self.abort(f"the peer reads nothing: {error}")
-            return
         except Exception as error:  # noqa: BLE001  a bug ends the connection it occurred on
             self._fail(error)
-            return
-        if not is_alive:
-            self.abort("the peer has been silent for too long")
-            return
         self._flush_soon()
         self._arm()
 
     def _fail(self, error: Exception) -> None:
-        _log.error(
-            "connection.failed: %s: %s",
-            self.endpoint.host,
-            error,
-            exc_info=error,
-            extra={"peer": self.endpoint.host, "detail": str(error)},
-        )
+        _log_failure(self.endpoint, error)
         self.abort(f"{type(error).__name__} on this connection")
 
     def _breach(self, error: PeerProtocolError) -> None:
@@ -490,10 +452,38 @@ class Connection(asyncio.Protocol):
             unsent = self._session.close(why)
         self._runner.wake_waiters()
         if not self.handshaken.done():
-            host, port = self.endpoint.host, self.endpoint.port
-            self.handshaken.set_result(ConnectionLostError(f"{host}:{port}: {why}"))
+            self.handshaken.set_result(ConnectionLostError(f"{self.endpoint}: {why}"))
         self.gone.set_result(why)
         self._owner.closed(self, why, unsent)
+
+
+def _new_handshake(
+    owner: ConnectionOwner, transport: asyncio.Transport, *, is_dialer: bool
+) -> Handshake:
+    security = owner.security
+    certificate = None
+    if security.mode is SecurityMode.TLS:
+        certificate = certificate_identity(transport.get_extra_info("peercert"))
+    return Handshake(
+        owner.local,
+        security.mode,
+        security.secrets,
+        is_dialer=is_dialer,
+        salt=os.urandom(SALT_BYTES),
+        certificate=certificate,
+        check_peer=owner.check_peer,
+        protocol=owner.protocol,
+    )
+
+
+def _log_failure(endpoint: Endpoint, error: Exception) -> None:
+    _log.error(
+        "connection.failed: %s: %s",
+        endpoint.host,
+        error,
+        exc_info=error,
+        extra={"peer": endpoint.host, "detail": str(error)},
+    )
 
 
 def _ended_mid_frame() -> PeerProtocolError:

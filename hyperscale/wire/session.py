@@ -50,7 +50,7 @@ from hyperscale.wire.messages import (
 )
 from hyperscale.wire.outbox import FrameFate, Outbox, QueuedFrame
 from hyperscale.wire.registry import REGISTRY, MessagePriority, MessageSpec
-from hyperscale.wire.sealing import TAG_BYTES
+from hyperscale.wire.sealing import TAG_BYTES, FrameSealer
 
 PING_AFTER_S = 5.0
 LOST_AFTER_S = 15.0
@@ -100,7 +100,6 @@ class Session:
         self.replies_late = 0
         self._sealer = agreement.sealer
         self._opener = agreement.opener
-        self._overhead = 0 if agreement.sealer is None else TAG_BYTES
         self._pending = PendingCalls(is_dialer=is_dialer)
         self._inbound = InboundCalls(admission)
         self._on_call = on_call
@@ -179,20 +178,18 @@ class Session:
 
     def answer_failure(self, call: InboundCall, error: RemoteError) -> None:
         """Reply with an error."""
-        if not call.is_open:
-            return
-        if call.request_id:
-            text, hint = error.detail[:_REMOTE_TEXT_CHARS_MAX], error.hint[:_REMOTE_TEXT_CHARS_MAX]
-            self._push_control(CallFailed(error.code_text, text, hint), call.request_id)
-        self._inbound.forget(call)
+        text, hint = error.detail[:_REMOTE_TEXT_CHARS_MAX], error.hint[:_REMOTE_TEXT_CHARS_MAX]
+        self._answer_control(call, CallFailed(error.code_text, text, hint))
 
     def answer_overloaded(self, call: InboundCall, retry_after_s: float) -> None:
         """Reply that this node is overloaded and executed nothing."""
-        if not call.is_open:
-            return
-        if call.request_id:
-            self._push_control(CallOverloaded(retry_after_s, call.spec.name), call.request_id)
-        self._inbound.forget(call)
+        self._answer_control(call, CallOverloaded(retry_after_s, call.spec.name))
+
+    def _answer_control(self, call: InboundCall, message: Struct) -> None:
+        if call.is_open:
+            if call.request_id:
+                self._push_control(message, call.request_id)
+            self._inbound.forget(call)
 
     def answer_item(self, call: InboundCall, item: Struct) -> int:
         """Send one item of a stream; return how many bytes of the window it takes."""
@@ -234,26 +231,8 @@ class Session:
 
     def outgoing(self, *, now_s: float, bytes_max: int) -> bytes:
         """Return the next frames to write, sealed, about `bytes_max` of them."""
-        pop = self.outbox.pop
-        sealer, overhead = self._sealer, self._overhead
-        parts: list[bytes] = []
-        size = 0
-        while size < bytes_max:
-            frame = pop(now_s=now_s)
-            if frame is None:
-                break
-            body, deadline_s = frame.body, frame.deadline_s
-            deadline_ms = 0
-            if deadline_s:
-                deadline_ms = min(int((deadline_s - now_s) * 1000) + 1, DEADLINE_MS_MAX)
-            head = encode_head(
-                frame.kind, frame.request_id, deadline_ms, frame.priority, len(body) + overhead
-            )
-            parts.append(head)
-            parts.append(body if sealer is None else sealer.seal(head, body))
-            size += len(body)
-            frame.body = b""  # a pending call keeps its frame, but not the memory of the body
-            self.frames_sent += 1
+        parts = _sealed_frames(self.outbox, self._sealer, now_s, bytes_max)
+        self.frames_sent += len(parts) // 2
         return b"".join(parts)
 
     # -- time -----------------------------------------------------------------------------
@@ -335,7 +314,12 @@ class Session:
             self.replies_late += 1  # the call was cancelled or timed out meanwhile
             return
         if kind != call.reply.kind:
-            self._take_other_reply(request_id, call, kind, body)
+            if kind == _END and call.buffer is not None:
+                self._pending.pop(request_id)
+                call.buffer.end()
+            else:
+                name = f"{call.name} to {self.peer.node_id}"
+                self._fail(request_id, _error_of_reply(name, kind, body))
             return
         try:
             message = call.reply.decode(body)
@@ -352,14 +336,6 @@ class Session:
         future = call.future
         if future is not None and not future.done():
             future.set_result(message)
-
-    def _take_other_reply(self, request_id: int, call: PendingCall, kind: int, body: bytes) -> None:
-        if kind == _END and call.buffer is not None:
-            self._pending.pop(request_id)
-            call.buffer.end()
-        else:
-            name = f"{call.name} to {self.peer.node_id}"
-            self._fail(request_id, _error_of_reply(name, kind, body))
 
     def _take_call(
         self, request_id: int, kind: int, body: bytes, deadline_ms: int, now_s: float
@@ -450,6 +426,32 @@ class Session:
         else:
             self._push_control(CancelCall(), request_id)
             self._fail(request_id, DeadlineError(f"{name}: no reply before the deadline"))
+
+
+def _sealed_frames(
+    outbox: Outbox, sealer: FrameSealer | None, now_s: float, bytes_max: int
+) -> list[bytes]:
+    """Take frames from the outbox; return the head and the body of each."""
+    pop = outbox.pop
+    overhead = 0 if sealer is None else TAG_BYTES
+    parts: list[bytes] = []
+    size = 0
+    while size < bytes_max:
+        frame = pop(now_s=now_s)
+        if frame is None:
+            break
+        body, deadline_s = frame.body, frame.deadline_s
+        deadline_ms = 0
+        if deadline_s:
+            deadline_ms = min(int((deadline_s - now_s) * 1000) + 1, DEADLINE_MS_MAX)
+        head = encode_head(
+            frame.kind, frame.request_id, deadline_ms, frame.priority, len(body) + overhead
+        )
+        parts.append(head)
+        parts.append(body if sealer is None else sealer.seal(head, body))
+        size += len(body)
+        frame.body = b""  # a pending call keeps its frame, but not the memory of the body
+    return parts
 
 
 def _error_of_reply(name: str, kind: int, body: bytes) -> CallError:
