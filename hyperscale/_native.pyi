@@ -14,7 +14,7 @@ class Histogram:
     def merge(self, other: Histogram) -> None: ...
     @staticmethod
     def merged(payloads: list[bytes]) -> Histogram:
-        """All that was encoded in them, together."""
+        """Merge encoded histograms. Raises ValueError if one of them cannot be decoded."""
     def reset(self) -> None: ...
     def copy(self) -> Histogram: ...
     @property
@@ -29,12 +29,12 @@ class Histogram:
     def stdev_ns(self) -> float: ...
     def quantile_ns(self, q: float) -> int: ...
     def encode(self) -> bytes:
-        """HdrHistogram V2, plain: quick to make and to merge."""
+        """HdrHistogram V2, plain: fast to encode and to merge."""
     def encode_deflated(self) -> bytes:
-        """HdrHistogram V2, deflated: as every tool for it reads, for what people keep."""
+        """HdrHistogram V2, deflated: the form that HdrHistogram tools read."""
     @staticmethod
     def decode(payload: bytes) -> Histogram:
-        """Either of them."""
+        """Decode HdrHistogram V2, plain or deflated."""
 
 @final
 class Recorder:
@@ -42,7 +42,7 @@ class Recorder:
 
     def __init__(self, steps: int) -> None: ...
     def begin(self) -> None:
-        """Sets second 0 of the series to now."""
+        """Set second 0 of the series to now."""
     def record(
         self,
         step: int,
@@ -52,7 +52,7 @@ class Recorder:
         error: str | None = None,
     ) -> None: ...
     def record_exchange(self, step: int, exchange: Exchange, accepted: bool) -> bool:
-        """Counts an HTTP exchange; `accepted` lets a status of 400 or more pass. True if ok."""
+        """Count an HTTP exchange; `accepted`: a status of 400 or more is ok. Return True if ok."""
     def add_cut(self, step: int, count: int = 1) -> None: ...
     def add_skipped(self, step: int, count: int = 1) -> None: ...
     def add_sent(self, step: int, requests: int, bytes_sent: int, bytes_received: int) -> None: ...
@@ -76,8 +76,8 @@ class Recorder:
         rss_bytes: int = 0,
         cpu_wait_s: float = 0.0,
     ) -> Report:
-        """Everything counted so far; the steps have these names, in order. With `histograms` also
-        the seconds from `series_from` on, `offset_s` added to each."""
+        """Return a report of everything counted so far; the steps have these names, in order. With
+        `histograms` it has histograms and the seconds from `series_from` on, `offset_s` added."""
 
 @final
 class StepCounts:

@@ -1,1 +1,1 @@
-"""Counters, histograms, time series: how they are reported, merged and judged."""
+"""Statistics: reports, their merge, live views, thresholds and saturation."""

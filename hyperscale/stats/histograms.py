@@ -1,8 +1,7 @@
-"""Histograms in their encoded form: merging them and reading values off them.
+"""Values of histograms: percentiles, summaries and curves.
 
-Percentiles anywhere come from here, that is from merged histograms, never from other
-percentiles. A decoded histogram takes some 200 KB, an encoded one about 1 KB: what is kept
-for long is kept encoded.
+Percentiles are always computed from merged histograms, never from other percentiles. A decoded
+histogram takes 200 KB, an encoded one about 1 KB, so histograms are stored encoded.
 """
 
 from collections.abc import Iterable
@@ -17,7 +16,7 @@ METRIC_SCALE = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """The shape of a latency histogram, in milliseconds; all None without samples."""
+    """A summary of a latency histogram, in milliseconds; all None without samples."""
 
     min_ms: float | None = None
     mean_ms: float | None = None
@@ -47,15 +46,12 @@ class Latency:
 
 
 def quantile_ms(histogram: Histogram, q: float) -> float | None:
-    """The latency at quantile `q`, or None if nothing was recorded."""
+    """Return the latency at quantile `q`; None if nothing was recorded."""
     return histogram.quantile_ns(q) / NS_PER_MS if histogram.count else None
 
 
 def merge_encoded(payloads: Iterable[bytes]) -> Histogram:
-    """One histogram of all samples behind `payloads`.
-
-    What cannot be read is left out: one broken report must not take the others with it.
-    """
+    """Return one histogram of all encoded ones. Payloads that cannot be decoded are left out."""
     payloads = list(payloads)
     try:
         return Histogram.merged(payloads)
@@ -72,10 +68,10 @@ def _is_readable(payload: bytes) -> bool:
 
 
 def percentile_curve(histogram: Histogram, *, steps_per_half: int = 5) -> list[tuple[float, float]]:
-    """(percentile, ms) along the distribution, denser towards the tail.
+    """Return (percentile, ms) pairs along the distribution, denser towards the tail.
 
-    Each halving of the distance to 100 % gets the same number of points, as in
-    HdrHistogram's own percentile plots; it ends where fewer than one sample is left.
+    Each halving of the distance to 100 % gets the same number of points, as in the percentile
+    plots of HdrHistogram. The curve ends where less than one sample lies beyond a point.
     """
     if not histogram.count:
         return []

@@ -1,8 +1,8 @@
-"""Noticing that the load generator itself is the bottleneck.
+"""Detection of load generators that are themselves the bottleneck.
 
-An executor that is never idle, because it uses its whole core or has to share it, or whose
-loop runs late, handles responses late, and the latencies it reports then contain its own
-delay. Works on what the reports say of their own time; reads no clock.
+An executor that is never idle, because it uses its whole core or shares it with other processes, or
+whose event loop runs late, handles responses late: the latencies it reports contain its own delay.
+All times come from reports; nothing here reads a clock.
 """
 
 from collections import deque
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from hyperscale.stats.report import Report
 
 CPU_WINDOW_S = 2.0
-# Share of time spent running or waiting for a core: what is left is idle.
+# Share of time spent running or waiting for a core; the rest is idle time.
 BUSY_SHARE_HIGH = 0.90
-BUSY_SHARE_CALM = 0.80  # lower than HIGH, or the warning would flicker
-WAIT_SHARE_TOLD = 0.10
+BUSY_SHARE_CALM = 0.80  # lower than HIGH, so that the warning does not flicker
+WAIT_SHARE_NAMED = 0.10
 LAG_S_HIGH = 0.100
 LAG_S_CALM = 0.050
-# One late tick is a garbage collection; this many within the window are not. The window
-# is longer than that of the CPU, since a loop that stalls for a second reports as seldom.
+# A single lag may be a garbage collection; this many within the window are not. The window is
+# longer than that of the CPU because a loop that stalls for a second also reports that rarely.
 LAG_WINDOW_S = 5.0
 LAG_REPEATS = 3
 
@@ -62,7 +62,7 @@ class _Executor:
 
 
 class SaturationWatch:
-    """Watches the executors of one workflow. Feed it the reports that feed the stats."""
+    """The executors of one workflow, by slot and attempt. Takes every report of theirs."""
 
     def __init__(self, workflow: str) -> None:
         self._workflow = workflow
@@ -88,23 +88,23 @@ class SaturationWatch:
 
     @property
     def is_saturated(self) -> bool:
-        """Now."""
+        """True if an executor is saturated now."""
         return any(executor.is_saturated for executor in self._executors.values())
 
     @property
     def was_saturated(self) -> bool:
-        """At any time of the run."""
+        """True if an executor was saturated at any time of the run."""
         return any(executor.was_saturated for executor in self._executors.values())
 
     def live_warning(self) -> str | None:
-        """For the live view, while it lasts."""
+        """Return the warning for the live view; None if no executor is saturated now."""
         now = [executor for executor in self._executors.values() if executor.is_saturated]
         if not now:
             return None
         return self._text([executor.now for executor in now], "is", "")
 
     def final_warning(self) -> str | None:
-        """For the results, if it ever was."""
+        """Return the warning for the results; None if no executor was ever saturated."""
         past = [executor for executor in self._executors.values() if executor.was_saturated]
         if not past:
             return None
@@ -115,7 +115,7 @@ class SaturationWatch:
     def _judge(self, executor: _Executor) -> None:
         samples = executor.samples
         last = samples[-1]
-        # CPU use needs both ends: from the youngest sample that is a whole window old.
+        # CPU use is measured between two samples that are at least one window apart.
         edge_s = last.elapsed_s - CPU_WINDOW_S
         first = next((s for s in reversed(samples) if s.elapsed_s <= edge_s), samples[0])
         span_s = last.elapsed_s - first.elapsed_s
@@ -139,7 +139,7 @@ class SaturationWatch:
             worst = worst.or_worse(load)
         facts = f"CPU {worst.cpu_share:.0%}, loop lag {worst.loop_lag_s * 1000:.0f} ms"
         advice = "Use fewer vus, add an interval between iterations, or give it more cores."
-        if worst.wait_share > WAIT_SHARE_TOLD:
+        if worst.wait_share > WAIT_SHARE_NAMED:
             facts = f"waited for a core {worst.wait_share:.0%} of the time, {facts}"
             advice = f"Other processes take its cores: stop or move them. {advice}"
         return (

@@ -1,7 +1,7 @@
-"""Judging thresholds: which value a line looks at, and whether it keeps its limit.
+"""Verdicts on thresholds: the value a threshold refers to, and whether it is within its limit.
 
-No samples means failed: a test that measured nothing has shown nothing. The syntax lives in
-`hyperscale.plan.thresholds`.
+A threshold without samples fails: a test that measured nothing has proved nothing. The syntax of
+thresholds is in `hyperscale.plan.thresholds`.
 """
 
 from collections.abc import Iterable
@@ -14,8 +14,7 @@ from hyperscale.stats.workflow import MetricStats, WorkflowStats
 
 _NS_PER_S = 1e9
 
-# The first requests of a run pay for connections and cold caches; ending a run over
-# them would make `abort_on_fail` useless.
+# The first requests of a run open connections and find caches cold. They must not abort a run.
 ABORT_AFTER_S = 2.0
 
 
@@ -26,7 +25,7 @@ class Verdict:
     passed: bool
 
     def describe(self) -> str:
-        """`login.p99 <250ms, was 312ms`: for people."""
+        """Return the verdict as a sentence: `login.p99 <250ms, was 312ms`."""
         threshold = self.threshold
         if self.value is None:
             return f"{threshold.name} {threshold.limit}, but there were no samples"
@@ -35,22 +34,22 @@ class Verdict:
 
 
 def judge(threshold: Threshold, stats: WorkflowStats) -> Verdict:
-    """The threshold's value over the whole run so far."""
+    """Judge a threshold by its value over the whole run so far."""
     value, has_samples = _value(threshold, stats)
     passed = has_samples and value is not None and threshold.passes(value)
     return Verdict(threshold, value, passed)
 
 
 def judge_all(stats: WorkflowStats) -> list[Verdict]:
-    """Every threshold of the workflow's plan, in the order written."""
+    """Judge every threshold of the workflow's plan, in the order written."""
     return [judge(threshold, stats) for threshold in thresholds_of(stats.plan)]
 
 
 def abort_verdict(thresholds: Iterable[Threshold], stats: WorkflowStats) -> Verdict | None:
-    """The first `abort_on_fail` threshold that has failed beyond doubt, if any.
+    """Return the verdict on the first `abort_on_fail` threshold that can no longer pass; else None.
 
-    Not asked in the first seconds; not answered for what has no samples yet; and not for a
-    lower limit on something that only grows, which may still be reached.
+    Nothing aborts in the first seconds, without samples, or because of a lower limit on a count,
+    which may still be reached.
     """
     if stats.elapsed_s < ABORT_AFTER_S:
         return None
@@ -72,7 +71,7 @@ def _may_still_grow_to(threshold: Threshold, stats: WorkflowStats) -> bool:
 
 
 def _value(threshold: Threshold, stats: WorkflowStats) -> tuple[float | None, bool]:
-    """The value, and whether any sample stands behind it."""
+    """Return the value of a threshold, and whether there are samples."""
     if threshold.metric is not None:
         value = _metric_value(stats.metric(threshold.metric), threshold.key, stats.elapsed_s)
         return value, value is not None

@@ -1,7 +1,7 @@
-"""The live view: frozen snapshots of a running test, for whatever shows them.
+"""The live view: immutable snapshots of a running test, for terminals and clients.
 
-`LiveMeter` derives them from successive merges. It reads no clock: the caller passes
-`now_s`, any monotonic number of seconds.
+`LiveMeter` makes them from the merged statistics of a workflow. It reads no clock: the caller
+passes `now_s`, monotonic seconds.
 """
 
 from collections import deque
@@ -12,10 +12,10 @@ from hyperscale.stats.histograms import quantile_ms
 from hyperscale.stats.report import SeriesValue
 from hyperscale.stats.workflow import WorkflowStats
 
-# "Now" is the last two seconds: long enough to be steady over reports that come ten
-# times a second, short enough to show a stall at once.
+# Current rates are those of the last two seconds: long enough to be steady although reports come
+# only ten times a second, short enough to show a stall at once.
 RATE_WINDOW_S = 2.0
-# Percentiles change slowly and cost a decode per part and step.
+# Percentiles change slowly, and computing them decodes one histogram per part and step.
 LATENCY_REFRESH_S = 0.5
 LATENCY_PARTS_PER_S = 500
 
@@ -30,7 +30,7 @@ class CheckView:
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """One step so far. Percentiles are None until something was timed."""
+    """One step so far. Percentiles are None until a request was timed."""
 
     name: str
     kind: str
@@ -50,7 +50,7 @@ class StepView:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowView:
-    """One workflow so far. Totals and plots are its headline, errors those of all steps."""
+    """One workflow so far. Totals and plots are of its headline steps, errors of all steps."""
 
     name: str
     status: str
@@ -80,7 +80,7 @@ class WorkflowView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerUsage:
-    """What generating the load takes of a worker now, as shares of what it has."""
+    """Shares of a worker's CPU and memory that load generation uses now."""
 
     worker: str
     cpu: float
@@ -122,7 +122,7 @@ class _Percentiles:
 
 
 class LiveMeter:
-    """Rates and percentiles of one workflow, cheap enough to ask for ten times a second."""
+    """Rates and percentiles of one workflow, cheap enough for ten views a second."""
 
     def __init__(self, stats: WorkflowStats) -> None:
         self._stats = stats
@@ -142,7 +142,7 @@ class LiveMeter:
         error: str | None = None,
         is_final: bool = False,
     ) -> WorkflowView:
-        """A snapshot. `is_final` refreshes what is otherwise allowed to be half a second old."""
+        """Return a snapshot. With `is_final` percentiles are computed again, however recent."""
         stats, plan = self._stats, self._stats.plan
         headline, everything = stats.headline_counts(), stats.total_counts()
         first, last = self._sample(now_s, headline.total)
@@ -185,19 +185,19 @@ class LiveMeter:
         )
 
     def _sample(self, now_s: float, headline: int) -> tuple[_Sample, _Sample]:
-        """Notes the totals now; returns the oldest sample in the window and this one."""
+        """Record the totals; return the oldest sample of the window and the new one."""
         steps = {name: self._stats.counts(name).total for name, _ in self._stats.steps}
         last = _Sample(now_s, headline, steps)
         if not self._has_begun and self._stats.elapsed_s > 0:
             self._has_begun = True
-            # The rate is counted from the beginning, not from while it was waited for.
+            # Rates count from the start of the load, not from the first view before it.
             before = (
                 self._samples[-1] if self._samples else _Sample(0.0, 0, dict.fromkeys(steps, 0))
             )
             self._samples.clear()
             self._samples.append(replace(before, now_s=now_s - self._stats.elapsed_s))
         self._samples.append(last)
-        # One sample at or beyond the window's edge stays, or the window would shrink.
+        # One sample at or beyond the edge of the window stays, so that it spans the whole window.
         while len(self._samples) > 2 and self._samples[1].now_s <= now_s - RATE_WINDOW_S:
             self._samples.popleft()
         return self._samples[0], last
@@ -211,7 +211,7 @@ class LiveMeter:
 
     def _refresh_percentiles(self, now_s: float, is_final: bool) -> None:
         at_s = self._percentiles_at_s
-        # Merging the histograms of very many parts takes long: then it is done less often.
+        # The more parts have histograms to merge, the less often percentiles are computed.
         again_s = max(LATENCY_REFRESH_S, self._stats.parts / LATENCY_PARTS_PER_S)
         if at_s is not None and now_s - at_s < again_s and not is_final:
             return

@@ -1,6 +1,6 @@
-//! Latency histograms: nanoseconds, 100 ns to 1 h, three significant digits,
-//! exchanged in the standard `HdrHistogram` V2 format: plain between processes, where
-//! inflating would cost ten times what merging does, and deflated in what people keep.
+//! Latency histograms: nanoseconds, 100 ns to 1 h, three significant digits, encoded in the
+//! standard `HdrHistogram` V2 format. Reports carry the plain form, because inflating costs ten
+//! times as much as merging; results files carry the deflated form.
 
 use std::io::Read;
 
@@ -64,8 +64,8 @@ impl Histogram {
         self.inner.add(&other.inner).map_err(|error| HistError::Merge(error.to_string()))
     }
 
-    /// One histogram of all in `payloads`: as if each were decoded and merged, at a fraction of
-    /// the cost. Most buckets of an encoded histogram are empty, and none of those is touched.
+    /// Merges encoded histograms. The result equals decoding and merging each of them, at a
+    /// fraction of the cost: most buckets of an encoded histogram are empty and are skipped.
     pub fn merged<'a>(payloads: impl IntoIterator<Item = &'a [u8]>) -> Result<Self, HistError> {
         let mut merged = Self::new();
         let mut sums = vec![0_u64; BUCKETS];
@@ -74,7 +74,7 @@ impl Histogram {
         for payload in payloads {
             taken.clear();
             if counts(payload, |index, count| taken.push((index, count))).is_none() {
-                // Deflated, of another make, or broken: whoever knows the whole format decides.
+                // Deflated, written by another library, or broken: the full decoder decides.
                 merged.merge(&Self::decode(payload)?)?;
                 continue;
             }
@@ -144,14 +144,14 @@ impl Histogram {
         Ok(out)
     }
 
-    /// Accepts V2, plain or deflated, and only our own bounds, so that what was
-    /// decoded can always be merged and never asks for a huge allocation.
+    /// Decodes V2, plain or deflated. Only histograms with the bounds above are accepted, so that
+    /// decoded histograms can always be merged and no payload causes a huge allocation.
     pub fn decode(payload: &[u8]) -> Result<Self, HistError> {
         const PAYLOAD_BYTES_MAX: usize = 4 << 20;
         if payload.len() > PAYLOAD_BYTES_MAX {
             return Err(HistError::Decode(format!("{} bytes is too long", payload.len())));
         }
-        // The head first: the crate makes room for whatever it says.
+        // The crate allocates as much as the head claims, so the head is checked first.
         let mut head = [0; HEAD_BYTES];
         let is_whole = if number(payload, 0) == Some(V2_DEFLATE) {
             ZlibDecoder::new(payload.get(8..).unwrap_or_default()).read_exact(&mut head).is_ok()
@@ -171,7 +171,7 @@ impl Histogram {
     }
 }
 
-/// Whether this is the head of V2 with our own bounds.
+/// True if this is the head of a V2 payload with the bounds above.
 fn is_ours(head: &[u8]) -> bool {
     let long =
         |at: usize| Some(u64::from(number(head, at)?) << 32 | u64::from(number(head, at + 4)?));
@@ -183,8 +183,8 @@ fn is_ours(head: &[u8]) -> bool {
         && long(32) == Some(1.0_f64.to_bits())
 }
 
-/// Hands over every bucket that is not empty, with its count. None if this is not V2 with our
-/// own bounds, from the first byte to the last.
+/// Calls `take` with the index and count of every bucket that is not empty. None if the payload is
+/// not a complete V2 payload with the bounds above.
 fn counts(payload: &[u8], mut take: impl FnMut(usize, u64)) -> Option<()> {
     let (head, mut rest) = payload.split_at_checked(HEAD_BYTES)?;
     if !is_ours(head) || usize::try_from(number(head, 4)?) != Ok(rest.len()) {
@@ -219,10 +219,10 @@ fn value_at(index: usize) -> u64 {
     }
 }
 
-/// LEB128, but for a ninth byte, which is taken whole.
+/// Reads a LEB128 number whose ninth byte, if there is one, has eight bits of the number.
 #[inline]
 fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    // Most are a single byte: empty stretches and small counts.
+    // Most numbers are a single byte: runs of empty buckets and small counts.
     let (&first, rest) = bytes.split_first()?;
     if first & 0x80 == 0 {
         return Some((u64::from(first), rest));
@@ -249,7 +249,7 @@ mod tests {
     use super::Histogram;
 
     #[test]
-    fn encoded_ones_merge_as_decoded_ones_do() {
+    fn encoded_histograms_merge_like_decoded_ones() {
         let mut state = 1_u64;
         let mut random = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_merges_as_far_as_it_decodes() {
+    fn a_payload_merges_exactly_if_it_decodes() {
         let mut histogram = Histogram::new();
         histogram.record(5_000, 3);
         let mut payload = histogram.encode().unwrap();
@@ -299,14 +299,14 @@ mod tests {
             }
             payload[at] ^= 0x55;
         }
-        payload[4..8].fill(0xff); // it claims to be larger than memory
+        payload[4..8].fill(0xff); // a claimed size larger than memory
         assert!(Histogram::merged([payload.as_slice()]).is_err());
         assert!(Histogram::merged([b"".as_slice()]).is_err());
         assert!(Histogram::merged([&payload[..payload.len() / 2]]).is_err());
     }
 
     #[test]
-    fn what_was_encoded_decodes_to_the_same_values() {
+    fn decoding_restores_the_encoded_values() {
         let mut histogram = Histogram::new();
         for value_ns in [1, 100, 5_000, 1_000_000, 3_600_000_000_000, u64::MAX] {
             histogram.record(value_ns, 3);

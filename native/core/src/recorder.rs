@@ -1,5 +1,5 @@
-//! What one executor counted of one workflow: per step counters, histograms and
-//! a per-second series. Written by the engine and by the runtime, read by reports.
+//! The statistics of one workflow on one executor: for each step counters, histograms and a series
+//! of seconds. The engine and the runtime write them, reports read them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,9 +7,9 @@ use crate::clock;
 use crate::hist::{HistError, Histogram};
 use crate::report::{Counts, Phases, Point, Report, StepReport};
 
-/// Recent seconds kept for re-reporting; the receiver holds the whole series.
+/// The newest seconds kept for later reports; the receiver holds the whole series.
 const SERIES_SECONDS_MAX: usize = 600;
-/// Error classes are few; a cap keeps hostile class names from growing memory.
+/// Error classes are few; the limit keeps hostile class names from growing memory.
 const ERROR_CLASSES_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,8 +178,8 @@ impl Recorder {
         &self.steps
     }
 
-    /// Counts one finished step. A step the recorder does not know is not counted:
-    /// calls made outside any step have no row.
+    /// Counts one finished step. Calls made outside any step have an unknown index and are not
+    /// counted.
     pub fn record(
         &mut self,
         step: u32,
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_error_classes_do_not_grow_memory() {
+    fn error_classes_over_the_limit_count_as_other() {
         let mut recorder = Recorder::new(1);
         for n in 0..1000 {
             let class = format!("class {n}");
