@@ -142,7 +142,12 @@ class AttemptLifecycle:
         progress = self._tables.job(job, now_s=now_s)
         statistics = progress.statistics_of(job, attempt.id.workflow)
         parts = len(job.workflows[attempt.id.workflow].parts)
-        report = statistics.take(reported.report, attempt=attempt.id.attempt, parts=parts)
+        report = statistics.take(
+            reported.report,
+            slot=attempt.assignment.first_slot,
+            attempt=attempt.id.attempt,
+            parts=parts,
+        )
         if report is None:
             return
         is_first = attempt.timeline.reported_s is None

@@ -25,10 +25,15 @@ class WorkflowStatistics:
         self.has_abort = any(threshold.abort_on_fail for threshold in self.thresholds)
         self.rate_per_core = 0.0  # requests/s: the highest of any part, as measured
 
-    def take(self, report: bytes, *, attempt: int, parts: int | None = None) -> Report | None:
-        """Take a report of one attempt. None: it is older than what is known, or it is not of
-        this workflow (workers are not trusted). With `parts`, the number of parts, its seconds
-        are kept for `last_report`."""
+    def take(
+        self, data: bytes, *, slot: int, attempt: int, parts: int | None = None
+    ) -> Report | None:
+        """Take a report of one attempt. None: it is older than what is known, or it is not of this
+        workflow and slot (workers are not trusted). With `parts`, the number of parts, its
+        seconds are kept for `last_report`."""
+        report = decode_report(data)
+        if report is None or report.slot != slot:
+            return None
         try:
             return self.stats.apply(report, attempt=attempt, parts=parts)
         except ValueError:
@@ -43,7 +48,7 @@ class WorkflowStatistics:
             of_attempts = [(each.attempt, each.elapsed_s, each.report) for each in part.segments]
             of_attempts.append((part.attempt, part.elapsed_s, part.report))
             for attempt, elapsed_s, data in of_attempts:
-                report = self.take(data, attempt=attempt)
+                report = self.take(data, slot=part.first_slot, attempt=attempt)
                 if report is not None and elapsed_s > RATE_SPAN_S:
                     self.measured(report.sent / elapsed_s / part.cores)
 
