@@ -3,18 +3,10 @@
 from dataclasses import replace
 
 from hyperscale.client.messages import WatchJobUpdate
-from hyperscale.jobs.committed.state import JobView, WorkflowRow, WorkflowStatus
+from hyperscale.jobs.committed.state import JobView, WorkflowRow
+from hyperscale.jobs.committed.view_status import view_status
 from hyperscale.reporting.results import RunResult, WorkflowResult
-from hyperscale.stats.view import RunView, WorkflowView
-
-# What the terminal calls the phases of a workflow.
-_PHASES = {
-    WorkflowStatus.PENDING: "waiting",
-    WorkflowStatus.DISPATCHED: "preparing",
-    WorkflowStatus.AGGREGATED: "completed",
-    WorkflowStatus.FAILED_CANCELING_DEPENDENTS: "failed",
-    WorkflowStatus.FAILED_READY_FOR_RETRY: "waiting",
-}
+from hyperscale.stats.view import RunView, ViewStatus, WorkflowView
 
 
 def display_of(news: WatchJobUpdate, before: RunView | None = None) -> RunView:
@@ -43,8 +35,7 @@ def display_of(news: WatchJobUpdate, before: RunView | None = None) -> RunView:
 
 def _workflow(row: WorkflowRow, known: WorkflowView | None) -> WorkflowView:
     view = known or _not_started(row)
-    phase = _PHASES.get(row.status, row.status.value)
-    status = phase if row.ended_as is None else row.ended_as.value
+    status = view_status(row.status, row.ended_as)
     return replace(view, status=status, error=row.error or view.error)
 
 
@@ -73,7 +64,7 @@ def _with_result(view: WorkflowView, end: WorkflowResult | None) -> WorkflowView
 def _not_started(row: WorkflowRow) -> WorkflowView:
     return WorkflowView(
         name=row.name,
-        status="waiting",
+        status=ViewStatus.WAITING,
         vus=0,
         cores=row.cores,
         elapsed_s=0.0,

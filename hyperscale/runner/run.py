@@ -39,7 +39,7 @@ from hyperscale.sansio.core import Tick
 from hyperscale.stats.report import Report
 from hyperscale.stats.saturation import SaturationWatch
 from hyperscale.stats.thresholds import abort_verdict
-from hyperscale.stats.view import LiveMeter, RunView
+from hyperscale.stats.view import LiveMeter, RunView, ViewStatus
 from hyperscale.stats.workflow import WorkflowStats
 
 ABORT_CHECK_EVERY_S = 0.5
@@ -168,10 +168,10 @@ class _Workflow:
         self.saturation.observe(report)
 
     @property
-    def shown_status(self) -> str:
+    def view_status(self) -> ViewStatus:
         if self.status is not None:
-            return self.status.value
-        return "stopping" if self.stop and self.holds else self.phase.value
+            return ViewStatus(self.status.value)
+        return ViewStatus.STOPPING if self.stop and self.holds else ViewStatus(self.phase.value)
 
     @property
     def outcome(self) -> WorkflowOutcome:
@@ -248,7 +248,7 @@ class LocalRun:
             workflows=tuple(
                 workflow.meter.view(
                     now_s=now_s,
-                    status=workflow.shown_status,
+                    status=workflow.view_status,
                     cores=workflow.cores,
                     error=workflow.error or (workflow.faults[0] if workflow.faults else None),
                     is_final=workflow.phase is WorkflowPhase.ENDED,

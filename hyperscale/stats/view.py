@@ -7,6 +7,7 @@ passes `now_s`, monotonic seconds.
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from hyperscale.stats.histograms import quantile_ms
 from hyperscale.stats.report import SeriesValue
@@ -18,6 +19,21 @@ RATE_WINDOW_S = 2.0
 # Percentiles change slowly, and computing them decodes one histogram per part and step.
 LATENCY_REFRESH_S = 0.5
 LATENCY_PARTS_PER_S = 500
+
+
+class ViewStatus(StrEnum):
+    """What a workflow does, as people see it."""
+
+    WAITING = "waiting"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    CANCELLING = "cancelling"
+    COMPLETED = "completed"
+    PARTIAL = "partial"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +69,7 @@ class WorkflowView:
     """One workflow so far. Totals and plots are of its headline steps, errors of all steps."""
 
     name: str
-    status: str
+    status: ViewStatus
     vus: int
     cores: int
     elapsed_s: float
@@ -137,7 +153,7 @@ class LiveMeter:
         self,
         *,
         now_s: float,
-        status: str,
+        status: ViewStatus,
         cores: int,
         error: str | None = None,
         is_final: bool = False,

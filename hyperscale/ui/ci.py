@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
 from hyperscale.config import format_duration
+from hyperscale.stats.view import RunView, ViewStatus, WorkflowView
 from hyperscale.ui.api import Mode
 from hyperscale.ui.panel import is_active, is_ended, latency_now
 from hyperscale.ui.stream import write_through
@@ -26,7 +27,6 @@ from hyperscale.ui.theme import Theme
 
 if TYPE_CHECKING:
     from hyperscale.reporting.results import RunResult
-    from hyperscale.stats.view import RunView, WorkflowView
 
 FIRST_LINE_AT_S = 1.0
 SILENCE_S = 30.0
@@ -74,7 +74,9 @@ class RunLog:
         name = workflow.name
         if name in self._ended:
             return
-        is_begun = workflow.status == "running" or (is_active(workflow) and workflow.elapsed_s > 0)
+        is_begun = workflow.status is ViewStatus.RUNNING or (
+            is_active(workflow) and workflow.elapsed_s > 0
+        )
         if is_begun and name not in self._started:
             self._started.add(name)
             self._next_at_s[name] = FIRST_LINE_AT_S

@@ -6,15 +6,12 @@ tested without a terminal.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from hyperscale.stats.view import RunView, ViewStatus, WorkflowView
 from hyperscale.ui.line import StyledLine
 from hyperscale.ui.panel import compact, is_active, is_ended, panel, rows_wanted
 from hyperscale.ui.text import cell_width, clip, format_clock, wrap_words
 from hyperscale.ui.theme import Theme
-
-if TYPE_CHECKING:
-    from hyperscale.stats.view import RunView, WorkflowView
 
 _NAME_WIDTH_MAX = 28
 _SATURATED = (
@@ -169,7 +166,7 @@ def _urgency(workflow: "WorkflowView", selected: str | None) -> int:
         return 0
     if is_active(workflow):
         return 1
-    if workflow.status in ("failed", "timeout", "partial"):
+    if workflow.status in (ViewStatus.FAILED, ViewStatus.TIMEOUT, ViewStatus.PARTIAL):
         return 2
     return 3 if is_ended(workflow) else 4
 
@@ -191,7 +188,7 @@ def _output(pane: Pane, width: int, height: int, theme: Theme) -> list[StyledLin
 def _footer(view: "RunView", width: int, theme: Theme, pane: Pane) -> StyledLine:
     if pane.is_stopping and pane.only_watches:
         return StyledLine(theme, "leaving: the job goes on", "warn")
-    if pane.is_stopping or any(w.status == "stopping" for w in view.workflows):
+    if pane.is_stopping or any(w.status is ViewStatus.STOPPING for w in view.workflows):
         return StyledLine(theme, "stopping: waiting for requests in flight", "warn")
     line = StyledLine(theme)
     output = "hide output" if pane.shows_output else "output"

@@ -5,8 +5,9 @@ rows go. It knows nothing of the other workflows or of the terminal.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from hyperscale.stats.view import StepView, ViewStatus, WorkflowView
 from hyperscale.ui import plot
 from hyperscale.ui.line import Column, StyledLine, table
 from hyperscale.ui.text import (
@@ -18,9 +19,6 @@ from hyperscale.ui.text import (
 )
 from hyperscale.ui.theme import Theme
 
-if TYPE_CHECKING:
-    from hyperscale.stats.view import StepView, WorkflowView
-
 INDENT = 2
 PLOT_ROWS_MIN = 4  # a title and three rows of curve
 PLOT_ROWS_MAX = 16
@@ -29,8 +27,14 @@ _NOTE_GAP = 4
 _LABEL_WIDTH = 6  # of a plot's axis
 _SIDE_BY_SIDE_WIDTH = 72
 
-_ENDED = {"completed", "partial", "failed", "cancelled", "timeout"}
-_ACTIVE = {"running", "stopping", "cancelling", "completing"}
+_ENDED = {
+    ViewStatus.COMPLETED,
+    ViewStatus.PARTIAL,
+    ViewStatus.FAILED,
+    ViewStatus.CANCELLED,
+    ViewStatus.TIMEOUT,
+}
+_ACTIVE = {ViewStatus.RUNNING, ViewStatus.STOPPING, ViewStatus.CANCELLING}
 
 
 def is_ended(workflow: "WorkflowView") -> bool:
@@ -38,23 +42,23 @@ def is_ended(workflow: "WorkflowView") -> bool:
 
 
 def is_active(workflow: "WorkflowView") -> bool:
-    """Whether it is worth a panel: it has numbers that move."""
+    """Return True if the workflow has numbers that change, and so gets a panel."""
     return workflow.status in _ACTIVE
 
 
-def status_mark(theme: Theme, status: str) -> tuple[str, str]:
-    """The symbol and the role of a status."""
+def status_mark(theme: Theme, status: ViewStatus) -> tuple[str, str]:
+    """Return the symbol of a status and its role in the theme."""
     glyphs = theme.glyphs
     match status:
-        case "completed":
+        case ViewStatus.COMPLETED:
             return glyphs.passed, "ok"
-        case "failed" | "timeout":
+        case ViewStatus.FAILED | ViewStatus.TIMEOUT:
             return glyphs.failed, "failed"
-        case "partial":
+        case ViewStatus.PARTIAL:
             return glyphs.failed, "warn"
-        case "cancelled" | "cancelling" | "stopping":
+        case ViewStatus.CANCELLED | ViewStatus.CANCELLING | ViewStatus.STOPPING:
             return glyphs.cancelled, "warn"
-        case "running" | "completing":
+        case ViewStatus.RUNNING:
             return glyphs.running, "running"
     return glyphs.waiting, "dim"
 
@@ -123,13 +127,13 @@ def compact(workflow: "WorkflowView", width: int, theme: Theme, *, name_width: i
     """The workflow in one line."""
     mark, role = status_mark(theme, workflow.status)
     line = StyledLine(theme, mark, role).add(" ").add_fit(workflow.name, name_width, "title")
-    if is_active(workflow) and workflow.status == "running":
+    if is_active(workflow) and workflow.status is ViewStatus.RUNNING:
         line.add(f"  {workflow.progress:4.0%}")
     else:
         line.add("  ").add_fit(workflow.status, 9, role)
     if workflow.error:
         return line.add("  ").add(
-            workflow.error, "" if workflow.status == "cancelled" else "failed"
+            workflow.error, "" if workflow.status is ViewStatus.CANCELLED else "failed"
         )
     if workflow.total or workflow.elapsed_s:
         parts = _facts(workflow, theme, is_live=is_active(workflow))

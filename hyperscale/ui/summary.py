@@ -14,6 +14,7 @@ from hyperscale.reporting.results import (
     is_fruitless,
 )
 from hyperscale.stats.attempt_results import UsageResult
+from hyperscale.stats.view import ViewStatus
 from hyperscale.ui.line import Column, StyledLine, table, wrap
 from hyperscale.ui.panel import INDENT, Note, by_count, status_mark, step_label
 from hyperscale.ui.text import format_bytes, format_count, format_ms, format_rate, wrap_words
@@ -48,7 +49,7 @@ def summary(result: RunResult, width: int, theme: Theme) -> list[str]:
 def _workflow(
     workflow: WorkflowResult, usage: Sequence[UsageResult], width: int, theme: Theme
 ) -> list[StyledLine]:
-    mark, role = status_mark(theme, workflow.status.value)
+    mark, role = status_mark(theme, ViewStatus(workflow.status.value))
     if is_fruitless(workflow):
         mark, role = theme.glyphs.failed, "failed"
     head = StyledLine(theme, mark, role).add(" ").add(workflow.name, "title")
@@ -289,7 +290,7 @@ def _outputs(outputs: Mapping[str, str], theme: Theme) -> list[StyledLine]:
 
 
 def _verdict(result: RunResult, width: int, theme: Theme) -> list[StyledLine]:
-    mark, role = status_mark(theme, result.status.value)
+    mark, role = status_mark(theme, ViewStatus(result.status.value))
     if result.status is not RunStatus.COMPLETED:
         text = f"{mark} {result.status.value}"
         if result.elapsed_seconds:  # one that never began took no time

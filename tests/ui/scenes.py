@@ -14,7 +14,7 @@ from hyperscale.reporting.results import (
     ThresholdResult,
     WorkflowResult,
 )
-from hyperscale.stats.view import CheckView, RunView, StepView, WorkflowView
+from hyperscale.stats.view import CheckView, RunView, StepView, ViewStatus, WorkflowView
 
 
 def step(name: str, total: int, *, failed: int = 0, cut: int = 0, p50_ms: float = 3.2) -> StepView:
@@ -65,7 +65,7 @@ def running(
     each, failed_each = total // len(step_names), failed // len(step_names)
     return WorkflowView(
         name=name,
-        status=status,
+        status=ViewStatus(status),
         vus=1000,
         cores=2,
         elapsed_s=elapsed_s,
@@ -98,7 +98,7 @@ def running(
 def idle(name: str, status: str = "waiting", *, error: str | None = None) -> WorkflowView:
     return WorkflowView(
         name=name,
-        status=status,
+        status=ViewStatus(status),
         vus=0,
         cores=0,
         elapsed_s=0.0,

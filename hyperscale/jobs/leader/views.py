@@ -4,6 +4,7 @@ from msgspec.structs import replace
 
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.state import Job, JobView, view_of
+from hyperscale.jobs.committed.view_status import view_status
 from hyperscale.jobs.leader.tables import LeaderTables
 from hyperscale.stats.view import RunView, WorkerUsage
 
@@ -29,7 +30,7 @@ def live_view(tables: LeaderTables, job: Job, *, now_s: float) -> RunView:
     workflows = [
         progress.statistics_of(job, name).meter.view(
             now_s=now_s,
-            status=workflow.status.value,
+            status=view_status(workflow.status, workflow.ended_as),
             cores=workflow.slots,
             error=workflow.error or (workflow.stop.reason if workflow.stop else None),
             is_final=workflow.has_ended,
