@@ -29,7 +29,7 @@ GOAL_RATE = 5_000
 GOAL_SHARE = 0.5
 GOAL_P99_S = 0.015
 VALUE_BYTES = 300
-"""As much as one of our entries has."""
+"""The size of one of our entries."""
 GROUP = 1
 NODES = 3
 
@@ -50,12 +50,12 @@ class Point:
 
     @property
     def cpu_us(self) -> float:
-        """Of all three servers, for one commit."""
+        """Return the CPU time of all three servers per commit."""
         return self.server_cpu_s / self.commits * 1e6
 
 
 class Tier:
-    """Three servers, their leader, and how to load it."""
+    """Three servers, their leader, and a client that loads it."""
 
     def __init__(self, name: str, pids: list[int], measure: Callable[[str, float], Any]) -> None:
         self.name = name
@@ -83,7 +83,7 @@ def wait_for(what: str, condition: Callable[[], Any], within_s: float = 60) -> A
         except (OSError, KeyError, IndexError):
             pass
         if time.monotonic() > until_s:
-            raise SystemExit(f"in vain for {within_s:.0f} s: {what}")
+            raise SystemExit(f"not within {within_s:.0f} s: {what}")
         time.sleep(0.1)
 
 
@@ -217,7 +217,7 @@ def etcd_tier(folder: Path) -> Iterator[Tier]:
 
 
 def grpc_put(key: bytes, value: bytes) -> bytes:
-    """A Put as gRPC frames it: no compression, length, protobuf fields 1 and 2."""
+    """Return a Put in gRPC framing: no compression, length, protobuf fields 1 and 2."""
     body = b"\x0a" + varint(len(key)) + key + b"\x12" + varint(len(value)) + value
     return b"\x00" + len(body).to_bytes(4, "big") + body
 

@@ -66,7 +66,7 @@ class Client:
         return done
 
     async def make_jobs(self, count: int) -> list[bytes]:
-        """Jobs of the group, and for each an event to commit: a checkpoint of a part.
+        """Submit jobs to the group; return an event to commit for each: a checkpoint of a part.
 
         There are no workers, so nothing runs, and the state machine of every replica looks
         the job up and answers that it has no such part. The way of an entry is the same.
@@ -99,7 +99,7 @@ class Client:
         return bodies
 
     async def closed(self, bodies: list[bytes], in_flight: int, seconds: float) -> list[float]:
-        """So many at once, each followed by the next; the latency of each."""
+        """Keep this many commits in flight; return the latency of each."""
         until_s = time.perf_counter() + seconds
         latencies: list[float] = []
 
@@ -113,8 +113,8 @@ class Client:
         return latencies
 
     async def paced(self, bodies: list[bytes], rate: float, seconds: float) -> list[float]:
-        """So many a second, whether the last was answered or not; latencies from when each
-        was due."""
+        """Start this many commits per second, answered or not; return their latencies, measured
+        from when each was due."""
         latencies: list[float] = []
         began_s = time.perf_counter()
         tasks: set[asyncio.Task[None]] = set()
@@ -136,7 +136,7 @@ class Client:
 
 
 async def run(address: str, group: int, seconds: float) -> None:
-    """Serves measurements as they are asked for on standard input, one per line."""
+    """Run the measurements requested on standard input, one per line."""
     local = Introduction(
         cluster="hyperscale",
         environment="default",

@@ -1,4 +1,4 @@
-"""What a tier costs as it grows from 10 to 100 nodes: small groups beside one group of all.
+"""The cost of a tier as it grows from 10 to 100 nodes: small groups beside one group of all.
 
 Every node is the real core, the network and the disks are simulated without faults. Every node
 brings the same load, so the totals over all nodes divided by the commits are what each node bears
@@ -104,7 +104,7 @@ def measure(nodes: int, groups: int, voters: int) -> Cost:
 
 
 def _spread(world: World, programs: list[LedgerProgram], groups: int) -> None:
-    """Every node leads its share, as placement would have it."""
+    """Spread the leaderships over the nodes, as the topology policy would."""
     for group in range(1, groups + 1):
         for program in programs:
             program.transfer(group, group)

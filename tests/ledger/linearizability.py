@@ -47,7 +47,7 @@ class Operation:
 
 
 class History:
-    """Operations as they happen."""
+    """The operations of all clients, in the order of their calls."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
@@ -61,17 +61,17 @@ class History:
         operation.returned_s, operation.result = now_s, result
 
     def dropped(self, operation: Operation) -> None:
-        """It was certainly not carried out: as if it had never been invoked."""
+        """Drop an operation that certainly took no effect."""
         self.operations.remove(operation)
 
 
 class Model(Protocol):
-    """One object, one operation at a time."""
+    """A sequential model of one object."""
 
     initial: Hashable
 
     def step(self, state: Any, name: str, argument: Any) -> tuple[Any, Any]:
-        """The next state, and what the caller is told."""
+        """Return the next state and the result of an operation."""
 
 
 class JobRegister:
@@ -128,7 +128,7 @@ class Counterexample:
 
 
 def check(history: Iterable[Operation], model: Model | None = None) -> Counterexample | None:
-    """None if every key's operations are linearizable."""
+    """Return None if the operations on every key are linearizable."""
     by_key: dict[str, list[Operation]] = {}
     for operation in history:
         by_key.setdefault(operation.key, []).append(operation)

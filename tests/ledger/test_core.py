@@ -1,4 +1,4 @@
-"""Several cores together, without faults: who leads, what is answered, what survives."""
+"""Several ledger cores together, without faults: elections, answers, restarts."""
 
 import pytest
 
@@ -234,7 +234,7 @@ def test_key_slots_and_their_keys_migrate_to_another_group() -> None:
 
 
 def replace_voter(tier: SmallTier, leader: int, old: int, new: int) -> None:
-    """One voter for another, under the eyes of group 0."""
+    """Replace one voter by another, with the decisions of group 0."""
     voters = tuple(sorted({*tier.cores[leader].topology.groups[1].voters} - {old} | {new}))
     manager = next(c.number for c in tier.cores.values() if c.may_act(0))
     tier.commit(manager, 0, encode_decision(VotersWanted(1, voters)))

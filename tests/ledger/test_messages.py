@@ -1,4 +1,4 @@
-"""What the core packs for a peer, cut into what a frame holds."""
+"""Packed messages for a peer are cut into pieces that fit into a frame."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""A group's state: order, slots and their hand-over, snapshots, digests."""
+"""A replica: the order of entries, migrations of key slots, snapshots, digests."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Group 0's rules: what it refuses, and that it says the same after a snapshot."""
+"""The rules of the topology: what it refuses, and that snapshots change nothing."""
 
 import pytest
 from hypothesis import example, given

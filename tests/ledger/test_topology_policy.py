@@ -1,4 +1,4 @@
-"""Where groups, slots and leaderships go: one look at a time, until there is nothing left to do."""
+"""The policy spreads groups, key slots and leaderships until nothing is left to decide."""
 
 import math
 from collections import Counter
@@ -43,7 +43,7 @@ def nodes(*domains: str, awaited: int | None = None) -> Topology:
 
 
 def settle(topology: Topology, health: TierHealth = CALM, rounds: int = 200) -> list[Decision]:
-    """Decides until nothing is left, while leaders do at once what is wanted of them."""
+    """Apply the decisions of the policy until it makes none, with leaders that act at once."""
     made: list[Decision] = []
     for _ in range(rounds):
         decisions = decide(topology, health)

@@ -42,7 +42,7 @@ LIMITS = LedgerLimits(election_ticks=6, heartbeat_ticks=2)
 
 
 class SmallTier:
-    """Cores by number. `cut` nodes hear and say nothing."""
+    """Cores by node number. Messages from and to `cut` nodes are dropped."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class SmallTier:
         del self.cores[number]
 
     def settle(self, rounds: int = 200) -> None:
-        """Until nobody has anything to say."""
+        """Run passes until no core sends a message."""
         for _ in range(rounds):
             busy = [self._turn(number) for number in tuple(self.cores)]
             if not any(busy):
@@ -143,7 +143,7 @@ class SmallTier:
             self.settle()
 
     def elect(self, group: int, number: int) -> LedgerCore:
-        """Makes a node the leader of a group."""
+        """Make a node the leader of a group."""
         core = self.cores[number]
         for _ in range(40):
             if core.may_act(group):
@@ -158,7 +158,7 @@ class SmallTier:
         raise AssertionError(f"node {number} does not come to lead group {group}")
 
     def commit(self, number: int, group: int, body: bytes, key: str = "") -> Any:
-        """Has something committed by a leader, and returns what became of it."""
+        """Propose a command at a leader and return its result."""
         token = self.propose(number, group, body, key)
         self.settle()
         return self.answers.get(token)

@@ -70,13 +70,13 @@ class Tier:
             until(lambda node=node: node.get("/readyz")[0] == 200, what=f"{name} is ready")
 
     def told(self, name: str) -> GetLedgerStatusReply:
-        """What one of them says about the ledger."""
+        """Return the ledger status of one manager."""
         return asked(
             self.addresses, GetLedgerStatus(), GetLedgerStatusReply, self.names.index(name)
         )
 
     def leader_of(self, group: int) -> str:
-        """Waits until all that are there agree."""
+        """Wait until all running managers agree on the leader of a group; return its name."""
         deadline_s = time.monotonic() + 30
         while True:
             running = [n for n in self.names if self.nodes[n].process.poll() is None]
@@ -87,7 +87,7 @@ class Tier:
             assert time.monotonic() < deadline_s, f"group {group} is led by {leaders}"
 
     def wait_settled(self) -> None:
-        """Until leaderships are where they should be and no slot moves."""
+        """Wait until the preferred leaders lead and no key slot migrates."""
 
         def is_settled() -> bool:
             told = self.told(self.names[0])
@@ -101,7 +101,7 @@ class Tier:
         until(is_settled, what="the groups are settled")
 
     def wait_equal(self, via: str = "") -> VerifyReply:
-        """Until every replica of every group answers, with equal hashes of its state."""
+        """Wait until all replicas of all groups answer with equal digests."""
         deadline_s = time.monotonic() + 40
         number = self.names.index(via) if via else 0
         while True:

@@ -1,4 +1,4 @@
-"""Clients of a real tier: a forwarder without a vote, and load that remembers what it was told.
+"""Clients of a real tier: a forwarder without a vote, and load that remembers its answers.
 
 The forwarder speaks what managers speak to each other about commands they do not lead. It is
 known to the tier as a peer only: no member, no seat, nothing to lose.
@@ -50,11 +50,11 @@ _Answer = TypeVar("_Answer", bound=Struct)
 
 
 class UnknownError(Exception):
-    """It may have been carried out, or not."""
+    """The command may or may not have been committed."""
 
 
 class Forwarder:
-    """Asks nodes of a tier as one of their peers would."""
+    """Sends commands to the nodes of a tier as a peer does."""
 
     def __init__(self, addresses: Sequence[str], role: Role = Role.MANAGER) -> None:
         self._addresses = addresses
@@ -92,7 +92,7 @@ class Forwarder:
     async def command(
         self, group: int, key: str, body: bytes, *, via: int | None = None, within_s: float = 60.0
     ) -> ForwardCommandReply:
-        """Committed, for certain; `UnknownError` when nobody can say."""
+        """Commit a command; raise `UnknownError` if it may or may not be committed."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + within_s
         while True:
@@ -116,7 +116,7 @@ class Forwarder:
     async def commit(
         self, event: Event, *, via: int | None = None, within_s: float = 60.0
     ) -> tuple[ForwardCommandReply, Reply]:
-        """Repeats an event, which may be done twice, until it is known what became of it."""
+        """Repeat an idempotent event until its outcome is known."""
         if isinstance(event, JobSubmitted):
             group, key = -1, event.key
         else:
@@ -133,7 +133,7 @@ class Forwarder:
                 return done, decode_reply(done.reply)
 
     async def events(self, job: str = "", *, since_ms: int = 0) -> list[tuple[Any, ...]]:
-        """Every row, asked for page by page of any node that answers."""
+        """Fetch all history rows, page by page, from any node that answers."""
         rows: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         while True:
             asked = ListEvents(job=job, since_ms=since_ms, limit=5_000)
@@ -147,7 +147,7 @@ class Forwarder:
 
 
 class Acknowledged(Struct):
-    """What a client was told about one of its jobs."""
+    """The answers a client got about one of its jobs."""
 
     key: str
     job: str
@@ -155,7 +155,7 @@ class Acknowledged(Struct):
 
 
 class Load:
-    """Clients in a thread of their own, each making jobs, cancelling and ending them."""
+    """Clients in their own thread that submit, cancel and finish jobs."""
 
     def __init__(
         self, addresses: Sequence[str], *, clients: int = 8, pause_s: float = 0.005, tag: str = "k"
@@ -220,7 +220,7 @@ class Load:
 
 
 def run(work: "Callable[[Forwarder], Coroutine[Any, Any, Any]]", addresses: Sequence[str]) -> Any:
-    """One piece of work with a forwarder of its own."""
+    """Run one piece of work with its own forwarder."""
 
     async def within() -> Any:
         async with Forwarder(addresses) as forwarder:
@@ -230,7 +230,7 @@ def run(work: "Callable[[Forwarder], Coroutine[Any, Any, Any]]", addresses: Sequ
 
 
 def asked(addresses: Sequence[str], question: Struct, answer: type[_Answer], via: int) -> _Answer:
-    """What one node answers an operator; repeated while it does not."""
+    """Return the answer of one node to an operator; retry while it does not answer."""
 
     async def within() -> _Answer:
         async with Forwarder(addresses, Role.OPERATOR) as forwarder:
@@ -244,7 +244,7 @@ def asked(addresses: Sequence[str], question: Struct, answer: type[_Answer], via
 
 
 def losses(acknowledged: Sequence[Acknowledged], rows: Sequence[tuple[Any, ...]]) -> list[str]:
-    """What was acknowledged and is not there, or is there twice."""
+    """Return the acknowledged jobs that are missing or exist twice."""
     found: dict[str, list[str]] = {}
     keys: dict[str, list[str]] = {}
     for job, _, _, _, kind, data in rows:

@@ -1,4 +1,4 @@
-"""Who uses the ledger: one operation after another, through any node, with keys.
+"""Clients of a simulated ledger: one operation after another, through any node, with keys.
 
 Two kinds of jobs. Those with keys `k…` are only submitted, cancelled, finished and read, and what
 clients were told about them is a history that must be linearizable. Those with keys `w…` are also
@@ -51,19 +51,19 @@ _DIGESTS = [_submission("", payload).digest for payload in range(len(_PAYLOADS))
 
 @dataclass
 class Workload:
-    """What all clients share: what they did, and the jobs they have heard of."""
+    """The shared state of all clients: their operations, and the jobs they know."""
 
     nodes: list[str]
     keys: int = 5
     every_s: float = 0.1
     work: float = 0.3
-    """Share of operations on jobs that are worked on."""
+    """Share of operations on jobs whose parts are dispatched."""
     history: History = field(default_factory=History)
     jobs: dict[str, str] = field(default_factory=dict)
     tokens: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Group and index of the write that made the job of a key."""
+    """Group and index of the entry that created the job of a key."""
     attempts: dict[tuple[str, int], int] = field(default_factory=dict)
-    """The last attempt of a part of a job that was heard of."""
+    """The last known attempt of each part of a job."""
     answered: int = 0
     unknown: int = 0
     refused: int = 0
@@ -72,14 +72,14 @@ class Workload:
 
 
 class ClientProgram:
-    """One client. It is never crashed: it is the one who remembers."""
+    """One client. It never crashes, so that it remembers its operations."""
 
     def __init__(self, host: Host, workload: Workload) -> None:
         self.host = host
         self.workload = workload
         self.is_active = True
         self.probes: list[tuple[str, str]] = []
-        """(key, node) still to be submitted, one after another, until answered."""
+        """(key, node) to be submitted one after another, each until it is answered."""
         first_s = workload.every_s * host.world.rng.random()
         self._next_s: float | None = host.world.now_s + first_s
         self._calls: dict[int, Callable[[Any], None]] = {}
@@ -195,7 +195,7 @@ class ClientProgram:
         self._call(node, ("session", group, index, job), told)
 
     def _work(self, node: str, key: str) -> None:
-        """Something about a part, right or wrong."""
+        """Send an event about a part, which may be valid or not."""
         rng, workload = self.host.world.rng, self.workload
         job = workload.jobs.get(key)
         if job is None:
@@ -270,7 +270,7 @@ class ClientProgram:
                 self.workload.unknown += 1
 
     def _settled(self, operation: Operation, answer: Any) -> Reply | None:
-        """Writes down what was heard."""
+        """Record the answer in the history."""
         self._count_answer(answer)
         history = self.workload.history
         if answer[0] == "refused":

@@ -1,4 +1,4 @@
-"""What must hold in a tier, after every event.
+"""The invariants of a tier, checked after every event.
 
 1. At most one leader of a group in a term, and at most one vote of a node, however often it
    restarts.
@@ -46,7 +46,7 @@ _VOTED = 6  # the kind of message that answers a request for a vote
 
 @dataclass
 class Findings:
-    """What a run saw."""
+    """Counts of what happened in a run."""
 
     entries: int = 0
     acknowledged: int = 0
@@ -66,7 +66,7 @@ class _Part:
 
 @dataclass(slots=True)
 class _Fact:
-    """What is known of one applied entry."""
+    """One applied entry, and the digest of the state after it."""
 
     term: int
     data: bytes
@@ -83,7 +83,7 @@ class _Group:
 
 
 class LedgerMonitor(Monitor, Observer):
-    """Invariants of a tier."""
+    """Checks the invariants of a tier."""
 
     def __init__(self) -> None:
         self.findings = Findings()
@@ -161,7 +161,7 @@ class LedgerMonitor(Monitor, Observer):
             self.check_digest(core, group)
 
     def check_digest(self, core: ObservedCore, group: int) -> None:
-        """Whether a replica is what others were after the same entries."""
+        """Check that a replica equals the others after the same entries."""
         replica = core.replicas[group]
         fact = self._group(group).facts.get(replica.applied)
         if fact is not None and fact.digest != replica.digest():
@@ -175,7 +175,7 @@ class LedgerMonitor(Monitor, Observer):
         self.check_digest(core, group)
 
     def _first(self, core: ObservedCore, group: int, data: bytes) -> None:
-        """An entry was applied for the first time anywhere."""
+        """Note an entry that is applied for the first time on any node."""
         record = decode_record(data)
         replica = core.replicas[group]
         if isinstance(record, KeySlotsReleased | KeySlotsAdopted):
@@ -186,7 +186,7 @@ class LedgerMonitor(Monitor, Observer):
             self._judge(group, record, core.last_reply)
 
     def born(self, core: ObservedCore, group: int) -> None:
-        """A group was created with its key slots."""
+        """Note a group that was created with its key slots."""
         known = self._group(group)
         if not known.slots and not known.facts:
             known.slots = frozenset(core.replicas[group].key_slots)
@@ -277,7 +277,7 @@ class LedgerMonitor(Monitor, Observer):
     # -- logs -----------------------------------------------------------------------------
 
     def wrote(self, group: int, entries: Iterable[tuple[int, int, int, bytes]]) -> None:
-        """Entries were handed to a disk: of one index and term there is only one."""
+        """Check that entries given to a disk are unique by index and term."""
         logs = self._group(group).logs
         for index, term, _, data in entries:
             if logs.setdefault((index, term), data) != data:
@@ -286,7 +286,7 @@ class LedgerMonitor(Monitor, Observer):
     # -- after healing --------------------------------------------------------------------
 
     def unsettled(self, *, is_final: bool = False) -> str:
-        """Empty if all running nodes agree and every group works; else what is missing."""
+        """Return why the tier has not converged; empty if all running nodes agree."""
         cores = [
             host.program.core
             for host in self.world.hosts.values()
@@ -330,7 +330,7 @@ class LedgerMonitor(Monitor, Observer):
         return "" if mine == theirs else f"node {core.number} is at {mine} of {theirs} in {group}"
 
     def check_all(self) -> None:
-        """At the end: every replica once more, and every slot has its owner."""
+        """Check at the end every replica again, and that every key slot has an owner."""
         for host in self.world.hosts.values():
             program = host.program
             if isinstance(program, LedgerProgram) and program.core is not None:
@@ -339,7 +339,7 @@ class LedgerMonitor(Monitor, Observer):
 
 
 def unpacked(packed: bytes) -> Iterator[tuple[int, dict[int, int]]]:
-    """The groups and integer fields of packed consensus messages (protobuf)."""
+    """Return the groups and integer fields of packed consensus messages (protobuf)."""
     at = 0
     while at < len(packed):
         group = int.from_bytes(packed[at : at + 8], "little")

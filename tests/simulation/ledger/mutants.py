@@ -1,4 +1,4 @@
-"""Rules broken on purpose, each in one place. The simulator must notice every one.
+"""Rules broken on purpose, each in one place. The simulator must catch every one.
 
 They are injected around the product: in the loop that drives the core, in the disk, in the machine
 that is replicated.
@@ -26,7 +26,7 @@ class Mutant:
     name: str
     profile: str = "strikes"
     caught_by: tuple[str, ...] = ()
-    """Words of the violations that may be what notices it."""
+    """Words of the violations that may catch it."""
     core: Callable[..., ObservedCore] = ObservedCore
     machine: Callable[[str, int], Machine] = JobMachine
     store: Callable[[], CrashableStore] | None = None
@@ -38,7 +38,7 @@ REAL = Mutant(name="none")
 
 
 class Hasty(ObservedCore):
-    """Messages leave before what they promise is on disk."""
+    """Messages are sent before the writes they depend on are durable."""
 
     def _take(self, turn: Any, out: PassOutput) -> None:
         super()._take(turn, out)
@@ -66,7 +66,7 @@ class Twice(JobMachine):
 
 
 class Unfenced(JobMachine):
-    """A result counts whichever attempt it is of."""
+    """A result counts for any attempt."""
 
     def apply(self, index: int, stamp_ms: int, body: bytes) -> Applied:
         event = decode(body)
@@ -79,7 +79,7 @@ class Unfenced(JobMachine):
 
 
 class GreedyReplica(Replica):
-    """A key is taken whatever slot it falls in."""
+    """A command is applied whatever group owns its key slot."""
 
     def _applied(self, index: int, record: Record) -> EntryResult:
         if isinstance(record, MachineCommand):

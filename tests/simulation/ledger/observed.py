@@ -1,4 +1,4 @@
-"""A real core that tells what it does, so that a monitor can judge it."""
+"""A real ledger core that reports to an observer, so that a monitor can check it."""
 
 from typing import Any
 
@@ -7,37 +7,37 @@ from hyperscale.ledger.replica import EntryResult
 
 
 class Observer:
-    """Told what cores do. The monitor is one."""
+    """Callbacks of observed cores. The monitor is one."""
 
     def applied(self, core: "ObservedCore", group: int, index: int, term: int, data: bytes) -> None:
-        """After an entry was applied."""
+        """An entry was applied."""
 
     def acknowledged(
         self, core: "ObservedCore", group: int, outcome: EntryResult, data: bytes
     ) -> None:
-        """Someone is told that an entry is committed."""
+        """A proposer was answered that its entry is committed."""
 
     def restored(self, core: "ObservedCore", group: int) -> None:
         """A replica was replaced by a snapshot."""
 
     def born(self, core: "ObservedCore", group: int) -> None:
-        """A replica began from a group's first image."""
+        """A replica was created from a group's first image."""
 
     def wrote(self, group: int, entries: Any) -> None:
-        """Entries were handed to the disk."""
+        """Entries were given to the disk."""
 
     def voted(self, core: "ObservedCore", packed: bytes) -> None:
-        """Messages leave, among them the answer to a request for a vote."""
+        """Messages that contain a vote were sent."""
 
 
 class ObservedCore(LedgerCore):
-    """A core that tells what it applies."""
+    """A ledger core that reports what it applies."""
 
     def __init__(self, *args: Any, observer: Observer, **kwargs: Any) -> None:
         self.observer = observer
         self.last_reply: object = None
         self.seats: dict[int, list[tuple[int, list[int], list[int]]]] = {}
-        """Who took part from which entry on: voters, and those of the configuration left."""
+        """Per group: index, voters, and outgoing voters of each configuration."""
         super().__init__(*args, **kwargs)
 
     def _seated(self, group: int, index: int) -> None:

@@ -1,4 +1,4 @@
-"""What is under way on a simulated node: timers, calls to other nodes, writes to its disk."""
+"""The pending work of a simulated node: timers, calls to other nodes, writes to its disk."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -9,7 +9,7 @@ from tests.simulation.ledger.store import CrashableStore
 
 
 class PendingWork:
-    """Calls back when their time has come; all of it dies with the process."""
+    """Callbacks of timers, calls and writes; they end with the process."""
 
     def __init__(self, host: Host, store: CrashableStore) -> None:
         self._host = host
@@ -39,7 +39,7 @@ class PendingWork:
             told(message)
 
     def keep(self, ticket: int, then: Callable[[], None]) -> None:
-        """Calls back once a write is durable."""
+        """Call back once a write is durable."""
         if not self._store.has_failed and self._store.durable() >= ticket:
             then()
         else:

@@ -51,11 +51,11 @@ from tests.simulation.ledger.tier import Tier
 SNAPSHOT_S = 1.0
 
 VOTE = b"\x08\x06\x10"
-"""How the answer to a request for a vote begins, in the encoding of the consensus core."""
+"""The first bytes of an encoded vote."""
 
 
 def show(payload: Any) -> str:
-    """A datagram in short."""
+    """Describe a datagram briefly."""
     kind, number, *rest = payload
     if kind == "raft":
         return f"raft of {number}, {len(rest[0])} bytes"
@@ -76,7 +76,7 @@ class LedgerProgram:
         self.core: ObservedCore | None = None
         self.router: Router | None = None
         self.roles: list[GroupRole] = []
-        """Since the monitor last took them."""
+        """Role changes that the monitor has not taken yet."""
         self._pending = PendingWork(host, self.store)
         self._pulling: set[int] = set()
         self._first_tick_at_s = host.world.now_s + TICK_S * host.world.rng.random()
@@ -123,7 +123,7 @@ class LedgerProgram:
             maintenance.begin()
 
     def _join(self, now_s: float) -> None:
-        """Asks anyone for a number until there is one, under a name that outlives this process."""
+        """Ask any node for a number until one answers, with a nonce that survives a restart."""
         if "nonce" not in self.store.meta:
             if not self.store.has_failed:
                 self.store.put_meta("nonce", f"{self.host.address}.{self.host.life}".encode())
@@ -331,11 +331,11 @@ class LedgerProgram:
     # -- what schedules tell it -----------------------------------------------------------
 
     def submit(self, key: str, body: bytes, told: Callable[[Answer], None]) -> None:
-        """Has something committed in the group of its key, as if a client had asked here."""
+        """Commit a command in the group of its key, as if a client had sent it to this node."""
         self._commit(Command(-1, key, body), told)
 
     def decide(self, decision: Any) -> None:
-        """An operator, or placement with other things on its mind, wants something decided."""
+        """Commit a decision of an operator."""
         self._commit(Command(MANAGEMENT, "", encode_decision(decision)), lambda _: None)
 
     def _commit(self, command: Command, told: Callable[[Answer], None]) -> None:
@@ -345,7 +345,7 @@ class LedgerProgram:
             self.host.settle()
 
     def move(self, source: int, target: int, every: int) -> None:
-        """Has one in `every` slots of a group moved to another."""
+        """Move one in `every` key slots of a group to another group."""
         if self.core is not None:
             owners = self.core.topology.owners
             slots = [slot for slot, owner in enumerate(owners) if owner == source]
@@ -362,17 +362,17 @@ class LedgerProgram:
                 self.decide(GroupDraining(group, active[0]))
 
     def drain(self, address: str) -> None:
-        """Has a node drained."""
+        """Drain a node."""
         number = None if self.core is None else self.core.topology.number_of(address)
         if number is not None:
             self.decide(NodeStateChanged(number, NodeState.DRAINING))
 
     def unfit(self, address: str) -> None:
-        """A node should not lead for now."""
+        """Make a node unfit to lead."""
         self.tier.unfit.add(address)
 
     def transfer(self, group: int, position: int) -> None:
-        """Gives a leadership away, if this node has it."""
+        """Transfer the leadership of a group, if this node leads it."""
         core = self.core
         if core is not None and core.is_leader(group):
             voters = core.raft.seats(group)[0]

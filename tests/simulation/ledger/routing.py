@@ -42,7 +42,7 @@ Told = Callable[[Answer], None]
 
 @dataclass(slots=True)
 class Command:
-    """Something to be committed: a body for a machine, or one of the ledger's own records."""
+    """A command for a state machine, or a record of the ledger itself."""
 
     group: int
     key: str
@@ -56,7 +56,7 @@ def record_command(group: int, record: Record) -> Command:
 
 
 class Router:
-    """One node's way to the groups of its tier."""
+    """Routes the commands and reads of one node."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Router:
         return self._core.topology.heir_of(command.group)
 
     def _here(self, command: Command, told: Told) -> None:
-        """Has it committed, if this node leads the group of the command."""
+        """Propose a command, if this node leads its group."""
         core = self._core
         group = command.group
         if not core.is_leader(group):
@@ -142,7 +142,7 @@ class Router:
                 told(("done", group, outcome.index, outcome.reply))
 
     def forwarded(self, command: Command, told: Told) -> None:
-        """For another node: committed here, or passed on to the leader this node knows."""
+        """Commit a command for another node, or forward it to the leader this node knows."""
         routed = _routed_to(command, self._group_of(command))
 
         def done(answer: Answer) -> None:
@@ -156,7 +156,7 @@ class Router:
         self._here(routed, done)
 
     def routed(self, command: Command, told: Told) -> None:
-        """For a client: tries while the answer is a certain no."""
+        """Commit a command for a client; retry while it is certainly not committed."""
         deadline_s = self._host.world.now_s + CALL_S
 
         def once(hint: str) -> None:
@@ -251,7 +251,7 @@ def _routed_to(command: Command, group: int) -> Command:
 
 
 def _early_reply(core: LedgerCore, group: int, data: bytes) -> object:
-    """What the machine would say now."""
+    """Return the reply the state machine would give now."""
     replica, record = core.replicas[group], decode_record(data)
     before = replica.machine.snapshot()
     reply = replica.machine.apply(0, core.clock.now_ms, getattr(record, "body", b"")).reply

@@ -1,4 +1,4 @@
-"""Random schedules for a tier: profiles of what may go wrong, and the run of one seed.
+"""Random schedules of faults for a tier: profiles, and the run of one seed.
 
 A run has two phases. First faults happen while clients work and the invariants are checked after
 every event. Then everything heals, whoever is down is started again, and within a bound every
@@ -36,7 +36,7 @@ _VOTER, _LEARNER = 0x08, 0x10  # tags of a configuration, as the consensus core 
 
 @dataclass(frozen=True)
 class Profile:
-    """What may happen, and how often in relation."""
+    """The faults of a schedule, and their relative frequency."""
 
     name: str
     kinds: dict[str, float]
@@ -83,12 +83,12 @@ PROFILES = {
 BALLOTS = Profile(
     "ballots", {"outage": 2.0, "cut": 1.0}, steps=(4, 8), lasts_s=(2.0, 3.5), crash_on_vote=0.3
 )
-"""Elections all the time, and nodes that restart between two candidates: for mutants only."""
+"""Constant elections, and nodes that restart between two candidates: for mutants only."""
 
 
 @dataclass
 class Plan:
-    """Everything about a run, as data."""
+    """A whole run as data."""
 
     profile: str
     seed: int
@@ -106,7 +106,7 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """What a run came to."""
+    """The result of a run."""
 
     nodes: int
     events: int
@@ -121,7 +121,7 @@ class Outcome:
 
 
 def draw(profile: Profile, seed: int) -> Plan:
-    """The plan of a seed, and of nothing else."""
+    """Return the plan of a seed; it depends on the seed alone."""
     rng = Random(f"{profile.name}-{seed}")
     count = rng.choice((3, 3, 3, 3, 5)) if profile.name != "everything" else rng.choice((3, 4, 5))
     nodes = [f"n{number}" for number in range(count)]
@@ -213,7 +213,7 @@ def _drawn(kind: str, at_s: float, plan: Plan, rng: Random) -> list[faults.Step]
 
 
 def _told(kind: str, at_s: float, plan: Plan, rng: Random) -> faults.Step:
-    """Something a program is told: it finds out itself what that means just then."""
+    """Return an action on a program; its meaning depends on the state at that time."""
     group = rng.randint(1, plan.groups)
     step = {"at_s": at_s, "do": "tell", "host": rng.choice(plan.nodes), "method": kind}
     match kind:
@@ -232,7 +232,7 @@ def _told(kind: str, at_s: float, plan: Plan, rng: Random) -> faults.Step:
 
 
 def founded(nodes: list[str], groups: int, *, seats: int = VOTERS) -> dict[str, CrashableStore]:
-    """The disks of a tier that was just founded, with its groups decided and not yet begun."""
+    """Return the disks of a tier that was just founded: groups are decided, not yet created."""
     topology = Topology()
     topology.decide(Founded(len(nodes)))
     numbers = {address: topology.decide(NodeJoined(address, address)).number for address in nodes}
@@ -281,7 +281,7 @@ def tier_of(plan: Plan, monitor: LedgerMonitor, mutant: Mutant) -> Tier:
 
 
 def run(plan: Plan, *, mutant: Mutant = REAL, trace: Trace | None = None) -> Outcome:
-    """Plays a plan. Raises `Violation`."""
+    """Run a plan; raise `Violation` if an invariant is broken."""
     monitor = LedgerMonitor()
     world = World(plan.seed, monitor=monitor, trace=trace)
     world.show = show
@@ -340,7 +340,7 @@ def _heal(world: World, tier: Tier, monitor: LedgerMonitor) -> float:
 
 
 def _probe(world: World, monitor: LedgerMonitor, workload: Workload, clients: list[str]) -> None:
-    """Every node gets something committed, whichever group it is for."""
+    """Have each node commit a command."""
     programs: list[ClientProgram] = [world.hosts[address].program for address in clients]
     for at, program in enumerate(programs):
         program.probe(

@@ -1,4 +1,4 @@
-"""A disk for the ledger that a crash robs of everything it had not synced.
+"""A simulated disk for the ledger: a crash loses everything that was not synced.
 
 Writes are ordered and become durable in order, a whole sync at a time: while one is under way
 the next collects, as the native store's writer does it. A crash in the middle of a sync leaves
@@ -18,13 +18,13 @@ Entry = tuple[int, int, int, bytes]
 
 @dataclass(slots=True)
 class GroupFile:
-    """What the disk has of one group."""
+    """The contents of the disk about one group."""
 
     hard: tuple[int, int, int]
     snapshot: Snapshot
     entries: dict[int, Entry] = field(default_factory=dict)
     last: int = 0
-    """The highest entry; the log has no holes up to there."""
+    """The index of the last entry; the log has no holes up to it."""
 
     @classmethod
     def of(cls, image: GroupImage) -> "GroupFile":
@@ -37,7 +37,7 @@ class GroupFile:
         return GroupImage(group, self.hard, self.snapshot, ordered)
 
     def holds(self, index: int, term: int) -> bool:
-        """Whether the entry of this place and term, or a snapshot of it, is here."""
+        """Return True if the log or the snapshot includes this entry."""
         if index <= self.snapshot[0]:
             return True
         entry = self.entries.get(index)
@@ -65,22 +65,22 @@ class GroupFile:
 
 
 class CrashableStore:
-    """One node's disk. Survives the processes that use it; `crash` ends what one had begun."""
+    """The disk of one node. It survives processes; `crash` drops their unsynced writes."""
 
     def __init__(self) -> None:
         self.groups: dict[int, GroupFile] = {}
-        """What is durable."""
+        """The durable state of each group."""
         self.meta: dict[str, bytes] = {}
         self.history: dict[tuple[str, int, int, str], HistoryRow] = {}
         self.has_failed = False
         self.lost: set[int] = set()
-        """Numbers of nodes whose disk this was before it was lost."""
+        """Numbers of the nodes that lost this disk before."""
         self.syncs = 0
         self._queue: list[tuple[int, str, Any]] = []
         self._ticket = 0
         self._durable = 0
         self._syncing = 0
-        """The last ticket of the sync under way; 0: none is."""
+        """The last ticket of the sync under way; 0: no sync is under way."""
         self._pending_bytes = 0
 
     # -- Store ----------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class CrashableStore:
         self._syncing = self._ticket
 
     def end_sync(self) -> None:
-        """What was written before it began can no longer be lost."""
+        """Make durable what was written before the sync began."""
         upto, self._syncing = self._syncing, 0
         self._settle(upto)
         self._pending_bytes = 0 if not self._queue else self._pending_bytes
@@ -132,11 +132,11 @@ class CrashableStore:
         self.syncs += 1
 
     def fail(self) -> None:
-        """Nothing more is durable in this life."""
+        """Fail the disk: nothing more becomes durable until the next process."""
         self.has_failed = True
 
     def crash(self, *, keeps_sync: bool) -> None:
-        """The process ends. `keeps_sync`: the sync under way had just been done."""
+        """End the process. `keeps_sync`: the sync under way is completed."""
         if self._syncing and keeps_sync:
             self._settle(self._syncing)
         self._queue.clear()
@@ -145,7 +145,7 @@ class CrashableStore:
         self.has_failed = False
 
     def wipe(self) -> None:
-        """The disk is lost, and with it what its node had promised."""
+        """Lose the disk, and with it the votes and entries of its node."""
         if number := self.meta.get("number"):
             self.lost.add(int(number))
         self.groups.clear()
@@ -156,7 +156,7 @@ class CrashableStore:
         return [self.groups[group].image(group) for group in sorted(self.groups)]
 
     def twin(self) -> "CrashableStore":
-        """Another disk with the same durable contents."""
+        """Return another disk with the same durable contents."""
         other = CrashableStore()
         for group, kept in self.groups.items():
             other.groups[group] = copy(kept)

@@ -1,4 +1,4 @@
-"""The ledger as a suite of the campaign: the profiles take turns, seed by seed."""
+"""The ledger as a suite of the campaign: one profile after the other, seed by seed."""
 
 from collections.abc import Iterable
 

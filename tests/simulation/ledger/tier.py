@@ -1,4 +1,4 @@
-"""What all nodes of a simulated tier have in common: disks, limits, and what goes wrong there."""
+"""The shared state of the nodes of a simulated tier: disks, limits and disk faults."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,6 +26,6 @@ class Tier:
     stale_snapshots: bool = False
     acks_early: bool = False
     crash_on_vote: float = 0.0
-    """Share of votes after which the voter crashes, to be back at once."""
+    """Share of votes after which the voter crashes and restarts at once."""
     manages: bool = True
-    """False: groups stay as they were founded."""
+    """False: no maintenance, groups stay as they were founded."""
