@@ -190,7 +190,7 @@ async def test_the_heir_of_a_destroyed_group_acknowledges_its_results(
             voters=[],
             settled=[],
             founders=[],
-            slots=[],
+            key_slots=[],
             leader=0,
             state=GroupState.DESTROYED,
             heir=leaders.led()[0],
