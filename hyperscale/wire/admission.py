@@ -1,10 +1,10 @@
-"""Which requests a node takes on: nested watermarks, limits per guest, fair share under stress.
+"""Admission of requests: nested watermarks, rate limits per client, fair share under stress.
 
-Watermarks count what is in flight below CRITICAL: LOW is taken below half of the total, NORMAL
-below four fifths, HIGH below all of it; so while a HIGH is refused no NORMAL or LOW is taken.
-Members are bounded by the watermarks only; guests (clients, operators) also by a rate per
-message type, which shrinks to an equal share when the node is stressed. Nothing is counted for
-what is refused. Time is an argument; the numbers a refusal carries are for the peer to obey.
+Watermarks count the requests in flight below CRITICAL: LOW is admitted below half of the total,
+NORMAL below four fifths, HIGH below all of it; so while HIGH is refused, NORMAL and LOW are too.
+Nodes are bounded by the watermarks only; external callers (clients, operators) also by a rate per
+message type, which shrinks to an equal share when the node is stressed. A refused request is not
+counted as in flight; its reply says when to retry.
 """
 
 from collections import OrderedDict
@@ -17,14 +17,14 @@ from hyperscale.wire.registry import MessagePriority, MessageSpec
 from hyperscale.wire.roles import NODES, Role
 
 WINDOW_S = 10.0
-GUESTS_MAX = 10_000
-GUEST_IDLE_S = 300.0
+CLIENTS_MAX = 10_000
+CLIENT_IDLE_S = 300.0
 CRITICAL_MAX = 10_000
-"""Beyond it something is broken: still no probe is lost, for those are answered in place."""
+"""More CRITICAL requests in flight mean a bug. Probes are not affected: they run at once."""
 
 _LOW_MARK = 0.5
 _NORMAL_MARK = 0.8
-_RETRY_S = {  # a refused LOW stays away longest
+_RETRY_S = {  # a refused LOW request waits longest
     MessagePriority.CRITICAL: (0.1, 0.3),
     MessagePriority.HIGH: (0.1, 0.5),
     MessagePriority.NORMAL: (0.25, 1.0),
@@ -33,7 +33,7 @@ _RETRY_S = {  # a refused LOW stays away longest
 
 
 class Load(IntEnum):
-    """How loaded this node is, as judged by its overload detector."""
+    """How loaded this node is, according to its overload detector."""
 
     HEALTHY = 0
     BUSY = 1
@@ -51,7 +51,7 @@ _HEALTHY, _OVERLOADED = Load.HEALTHY, Load.OVERLOADED
 
 
 class AdmissionWatermarks(Struct, frozen=True):
-    """How many requests below CRITICAL may be in flight, in all and of the lower priorities."""
+    """How many requests below CRITICAL may be in flight: in total, NORMAL and LOW."""
 
     total: int = 1000
     normal: int = 300
@@ -68,7 +68,7 @@ WATERMARKS: dict[Role, AdmissionWatermarks] = {
 
 
 class SlidingWindow:
-    """Events of about the last `window_s`: the current window and what is left of the one before.
+    """Counts events of about the last `window_s`, from the current and the previous window.
 
     They count as `current + previous x (1 - progress of the current window)`.
     """
@@ -82,21 +82,21 @@ class SlidingWindow:
         self._previous = 0
 
     def try_take(self, limit: int, *, now_s: float) -> float:
-        """0.0 and counted; or not counted, and the seconds until it would be."""
+        """Count an event and return 0.0, or return the seconds until the limit allows it."""
         progress = self._roll(now_s)
         if self._current + self._previous * (1 - progress) + 1 <= limit:
             self._current += 1
             return 0.0
         room = limit - 1
         if self._current <= room:
-            # What is left of the previous window shrinks to the room there is.
+            # Wait until the share of the previous window has shrunk enough.
             needed = 1 - (room - self._current) / self._previous
             return max((needed - progress) * self._window_s, 0.001)
         needed = 1 - room / self._current
         return (1 - progress + needed) * self._window_s
 
     def _roll(self, now_s: float) -> float:
-        """Moves on to the window `now_s` is in; returns how far into it."""
+        """Advance to the window of `now_s`; return the progress in it, 0 to 1."""
         passed = int((now_s - self._started_s) / self._window_s)
         if passed >= 1:
             self._previous = self._current if passed == 1 else 0
@@ -105,7 +105,7 @@ class SlidingWindow:
         return min(max((now_s - self._started_s) / self._window_s, 0.0), 1.0)
 
 
-class _Guest:
+class _ClientRates:
     __slots__ = ("seen_s", "windows")
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class _Guest:
 
 
 class Admission:
-    """One node's door. Every `admit` that returns 0.0 is followed by one `release`."""
+    """Admits requests of one node. Every `admit` that returns 0.0 needs one `release`."""
 
     def __init__(self, watermarks: AdmissionWatermarks, rng: Random) -> None:
         self._rng = rng
@@ -123,7 +123,7 @@ class Admission:
         self._mark_normal = watermarks.total * _NORMAL_MARK
         self._normal_max = watermarks.normal
         self._low_max = watermarks.low
-        self._guests: OrderedDict[str, _Guest] = OrderedDict()
+        self._clients: OrderedDict[str, _ClientRates] = OrderedDict()
         self._in_flight = 0  # below CRITICAL
         self.load = Load.HEALTHY
         self.in_flight = [0, 0, 0, 0]
@@ -131,13 +131,13 @@ class Admission:
         self.shed = [0, 0, 0, 0]
 
     def admit(self, spec: MessageSpec, role: Role, sender: str, *, now_s: float) -> float:
-        """0.0: taken on. Else the `retry_after_s` to answer with; nothing was counted."""
+        """Return 0.0 if the request is admitted; otherwise the `retry_after_s` of the refusal."""
         priority = spec.priority
         if not self._has_room(priority):
             self.shed[priority] += 1
             return self._rng.uniform(*_RETRY_S[priority])
         if role not in NODES:
-            wait_s = self._take_of_guest(spec, sender, now_s)
+            wait_s = self._take_of_client(spec, sender, now_s)
             if wait_s > 0:
                 self.shed[priority] += 1
                 return wait_s
@@ -168,42 +168,42 @@ class Admission:
             and self.in_flight[priority] < self._low_max
         )
 
-    def _take_of_guest(self, spec: MessageSpec, sender: str, now_s: float) -> float:
-        guest = self._guests.get(sender)
-        if guest is None:
+    def _take_of_client(self, spec: MessageSpec, sender: str, now_s: float) -> float:
+        client = self._clients.get(sender)
+        if client is None:
             self._forget_idle(now_s)
-            guest = self._guests[sender] = _Guest()
-        guest.seen_s = now_s
-        self._guests.move_to_end(sender)
+            client = self._clients[sender] = _ClientRates()
+        client.seen_s = now_s
+        self._clients.move_to_end(sender)
         limit = spec.rate_per_10s
         if self.load >= Load.STRESSED:
-            limit = max(1, limit // self._active_guests(now_s))
-        window = guest.windows.get(spec.kind)
+            limit = max(1, limit // self._active_clients(now_s))
+        window = client.windows.get(spec.kind)
         if window is None:
-            window = guest.windows[spec.kind] = SlidingWindow(WINDOW_S, now_s=now_s)
+            window = client.windows[spec.kind] = SlidingWindow(WINDOW_S, now_s=now_s)
         return window.try_take(limit, now_s=now_s)
 
-    def _active_guests(self, now_s: float) -> int:
-        """Guests heard of within the window, this one included; the most recent come last."""
+    def _active_clients(self, now_s: float) -> int:
+        """Return how many clients sent a request within the window, the current one included."""
         active = 0
-        for guest in reversed(self._guests.values()):
-            if now_s - guest.seen_s > WINDOW_S:
+        for client in reversed(self._clients.values()):
+            if now_s - client.seen_s > WINDOW_S:
                 break
             active += 1
         return max(active, 1)
 
     def _forget_idle(self, now_s: float) -> None:
-        while self._guests:
-            oldest = next(iter(self._guests.values()))
-            if len(self._guests) < GUESTS_MAX and now_s - oldest.seen_s < GUEST_IDLE_S:
+        while self._clients:
+            oldest = next(iter(self._clients.values()))
+            if len(self._clients) < CLIENTS_MAX and now_s - oldest.seen_s < CLIENT_IDLE_S:
                 return
-            self._guests.popitem(last=False)
+            self._clients.popitem(last=False)
 
 
 class RetryThrottle:
-    """The caller's side: stays away for as long as it was told, longer if told again.
+    """The caller's side of a refusal: waits as long as the peer asked, longer each time.
 
-    Keyed by peer and message type; a refusal of one operation delays no other.
+    A refusal of one message type does not delay the others.
     """
 
     def __init__(self, *, factor: float = 1.5, cap_s: float = 60.0) -> None:
@@ -214,19 +214,19 @@ class RetryThrottle:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether any operation may have to wait."""
+        """True if a call of any message type may have to wait."""
         return bool(self._until_s)
 
     def wait_s(self, operation: object, *, now_s: float) -> float:
-        """How long a call of this operation has to wait before it is sent."""
+        """Return how long a call of this message type has to wait before it is sent."""
         return max(self._until_s.get(operation, 0.0) - now_s, 0.0)
 
     def refused(self, operation: object, retry_after_s: float, *, now_s: float) -> float:
-        """Records a refusal; returns the wait."""
+        """Record a refusal; return how long to wait."""
         count = self._refusals.get(operation, 0)
         self._refusals[operation] = count + 1
         wait_s = min(max(retry_after_s, 0.001) * self._factor**count, self._cap_s)
-        # A hostile or broken peer may say years, or nothing at all; both are bounded.
+        # A hostile or broken peer may send years or NaN: both are bounded.
         until_s = now_s + (wait_s if wait_s == wait_s else 1.0)  # noqa: PLR0124  NaN
         self._until_s[operation] = max(self._until_s.get(operation, 0.0), until_s)
         return self._until_s[operation] - now_s

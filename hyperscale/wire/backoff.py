@@ -1,5 +1,4 @@
-"""How long to wait before trying again: doubling, capped, with jitter so that many do not
-return at once."""
+"""Exponential backoff with a cap, and with jitter so that many nodes do not retry at once."""
 
 from random import Random
 

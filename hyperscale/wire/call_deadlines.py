@@ -1,7 +1,7 @@
-"""Many deadlines, most of them never reached: kept in buckets, so forgetting one costs nothing.
+"""The deadlines of calls, in buckets of `QUANTUM_S`: removing one is a set operation.
 
-Exact to `QUANTUM_S`, never early. A heap would hold every finished call until its deadline; a
-timer per call costs more than the call.
+Never early, and at most `QUANTUM_S` late. Most deadlines are never reached: a heap would keep
+every finished call until its deadline, and a timer per call costs more than the call.
 """
 
 import heapq
@@ -11,14 +11,14 @@ QUANTUM_S = 0.02
 
 
 class CallDeadlines:
-    """Integers with deadlines on the caller's clock."""
+    """Request ids and their deadlines, on the clock of the caller."""
 
     def __init__(self) -> None:
         self._buckets: dict[int, set[int]] = {}
         self._order: list[int] = []
 
     def add(self, number: int, deadline_s: float) -> int:
-        """Returns the bucket, which `remove` wants back."""
+        """Add a deadline; return its bucket, which `remove` needs."""
         bucket = int(deadline_s / QUANTUM_S) + 1
         members = self._buckets.get(bucket)
         if members is None:
@@ -34,7 +34,7 @@ class CallDeadlines:
             members.discard(number)
 
     def wake_at_s(self) -> float | None:
-        """When `expired` may next have something; None if never."""
+        """Return when a deadline may expire next; None if there is none."""
         while self._order:
             bucket = self._order[0]
             if self._buckets[bucket]:
@@ -44,6 +44,6 @@ class CallDeadlines:
         return None
 
     def expired(self, *, now_s: float) -> Iterator[int]:
-        """Every number whose deadline has passed, once."""
+        """Yield every id whose deadline has passed, once."""
         while self._order and self._order[0] * QUANTUM_S <= now_s:
             yield from self._buckets.pop(heapq.heappop(self._order))

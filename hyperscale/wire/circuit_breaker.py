@@ -1,11 +1,11 @@
 """A circuit breaker for one peer, on an explicit clock.
 
-    CLOSED     calls go; `failures` of them failing within `window_s` open it
-    OPEN       calls fail at once; after `recovery_s` one may try
-    HALF_OPEN  one call is trying; its outcome closes or opens again
+    CLOSED     calls pass; `failures` of them failing within `window_s` open the circuit
+    OPEN       calls fail at once; after `recovery_s` one trial call may pass
+    HALF_OPEN  the trial call is under way; its outcome closes or opens the circuit
 
-One failure per operation, whatever it tried inside. A refusal by a healthy peer (overload, a
-failing handler) is no failure: the peer answered.
+A call counts as one failure, however often it was retried inside. A reply of the peer is never a
+failure, even if it refuses the call or its handler failed.
 """
 
 from collections import deque
@@ -43,7 +43,7 @@ class CircuitBreaker:
         return self._state is _CLOSED
 
     def try_begin(self, *, now_s: float) -> float:
-        """0.0: the call may go, and its outcome must be told. Else seconds until one may."""
+        """Return 0.0 if a call may pass; its outcome must be reported. Otherwise the wait."""
         if self._state is _CLOSED:
             return 0.0
         if self._state is BreakerState.OPEN:
@@ -66,7 +66,7 @@ class CircuitBreaker:
     def failed(self, *, now_s: float) -> None:
         was_trying, self._is_trying = self._is_trying, False
         if self._state is BreakerState.OPEN:
-            return  # a call that began before it opened
+            return  # a call that began before the circuit opened
         self._failed_s.append(now_s)
         is_full = len(self._failed_s) == self._failed_s.maxlen
         if was_trying or (is_full and now_s - self._failed_s[0] <= self._window_s):
@@ -74,5 +74,5 @@ class CircuitBreaker:
             self._opened_s = now_s
 
     def abandoned(self) -> None:
-        """A call ended without an outcome (its caller gave up)."""
+        """End a call without an outcome: its caller gave up."""
         self._is_trying = False

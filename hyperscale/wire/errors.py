@@ -1,4 +1,4 @@
-"""What goes wrong between nodes, typed by who must act.
+"""The errors of communication between nodes, typed by who must act.
 
 `PeerProtocolError`: the peer broke the protocol or is not allowed here; drop the connection and
 count the `RefusalReason`. `CallError` and its subclasses: a call did not succeed; `is_definite`
@@ -12,32 +12,32 @@ from hyperscale.errors import HyperscaleError
 
 
 class RefusalReason(StrEnum):
-    """Why a peer, frame or datagram was refused: the label it is counted under."""
+    """Why a peer, frame or datagram was refused. Metrics count refusals by this label."""
 
-    SECRET = "secret"  # opens under none of our secrets  # noqa: S105  a label, not a secret
-    UNSEALED = "unsealed"  # no secret where one is required
-    SEALED = "sealed"  # a secret where this node has none
-    CERTIFICATE = "certificate"  # TLS refused it: expired, unknown authority, none at all
-    IDENTITY = "identity"  # the certificate does not vouch for what the peer says it is
+    SECRET = "secret"  # no secret of this node opens it  # noqa: S105  a label, not a secret
+    UNSEALED = "unsealed"  # not sealed, but this node requires a secret
+    SEALED = "sealed"  # sealed, but this node has no secret
+    CERTIFICATE = "certificate"  # TLS refused it: expired, unknown authority, or missing
+    IDENTITY = "identity"  # the certificate does not match the peer's introduction
     ROLE = "role"  # this role may not connect here, or not send this message
     CLUSTER = "cluster"
     ENVIRONMENT = "environment"
     VERSION = "version"
     LOOPED = "looped"  # the peer is this node itself
-    INCARNATION = "incarnation"  # an earlier life of a node we know a later one of
+    INCARNATION = "incarnation"  # a later incarnation of the node is known
     REPLAYED = "replayed"
     TAMPERED = "tampered"  # a sealed frame that does not open: altered, replayed or reordered
     TRUNCATED = "truncated"
     OVERSIZED = "oversized"
     MALFORMED = "malformed"
-    UNEXPECTED = "unexpected"  # well formed, but not what may come now
+    UNEXPECTED = "unexpected"  # well formed, but not allowed at this point
     UNKNOWN = "unknown"  # a message kind this version does not know
-    CROWDED = "crowded"  # over a limit of connections or handshakes
+    CROWDED = "crowded"  # beyond a limit of connections or handshakes
     SLOW = "slow"  # the handshake took too long
 
 
 class PeerProtocolError(HyperscaleError):
-    """The peer broke the protocol or is not allowed here. Drop it; count `reason`."""
+    """The peer broke the protocol or is not allowed here. Drop the connection; count `reason`."""
 
     def __init__(self, message: str, *, reason: RefusalReason, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -45,24 +45,24 @@ class PeerProtocolError(HyperscaleError):
 
 
 class PeerRefusedError(PeerProtocolError):
-    """The other side refused this node, and said why."""
+    """The peer refused this node; the message is the peer's."""
 
 
 class CallError(HyperscaleError):
     """A call to a peer did not succeed."""
 
     is_definite: ClassVar[bool] = False
-    """True where the peer certainly did not carry the call out."""
+    """True if the peer certainly did not execute the call."""
 
 
 class UnreachableError(CallError):
-    """No connection to the peer was there before the deadline; nothing was sent."""
+    """There was no connection to the peer before the deadline; nothing was sent."""
 
     is_definite = True
 
 
 class CircuitOpenError(CallError):
-    """Recent calls to this peer failed; it is left alone for `retry_after_s`."""
+    """Recent calls to this peer failed; no call is sent for `retry_after_s`."""
 
     is_definite = True
 
@@ -72,13 +72,13 @@ class CircuitOpenError(CallError):
 
 
 class QueueFullError(CallError):
-    """More is waiting for this peer than the outgoing queue takes; nothing was sent."""
+    """The outgoing queue to this peer is full; nothing was sent."""
 
     is_definite = True
 
 
 class OverloadedError(CallError):
-    """The peer did not take the call on; it may be repeated after `retry_after_s`."""
+    """The peer is overloaded and executed nothing; retry after `retry_after_s`."""
 
     is_definite = True
 
@@ -88,11 +88,11 @@ class OverloadedError(CallError):
 
 
 class ConnectionLostError(CallError):
-    """The connection ended while the call was out: it may or may not have been carried out."""
+    """The connection ended before the reply: the call may or may not have been executed."""
 
 
 class DeadlineError(CallError):
-    """The deadline passed while the call was out: it may or may not have been carried out."""
+    """The deadline passed before the reply: the call may or may not have been executed."""
 
 
 class RemoteErrorCode(StrEnum):

@@ -1,6 +1,6 @@
-"""What the wire itself says: handshake, answers that are not results, stream control.
+"""The messages of the wire itself: handshake, error replies, keep-alive, stream control.
 
-Bodies of calls and their results are registered by the packages they belong to.
+Requests and replies are registered by the packages they belong to.
 """
 
 from msgspec import Struct
@@ -13,7 +13,7 @@ SALT_BYTES = 32
 
 @message(kind=1, priority=MessagePriority.CRITICAL, size=SizeClass.DATAGRAM, senders=EVERYONE)
 class HandshakeHello(Struct, frozen=True):
-    """The first frame each way, in the clear: enough to agree on how to go on."""
+    """The first frame of each side, not sealed: protocol version, security mode and salt."""
 
     major: int
     minor: int
@@ -23,7 +23,7 @@ class HandshakeHello(Struct, frozen=True):
 
 @message(kind=2, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=EVERYONE)
 class Introduction(Struct, frozen=True):
-    """Who a node is. The second frame each way, sealed where there is a secret."""
+    """The identity of a node. The second frame of each side, sealed if there is a secret."""
 
     cluster: str
     environment: str
@@ -39,7 +39,7 @@ class Introduction(Struct, frozen=True):
 
 @message(kind=3, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=EVERYONE)
 class HandshakeRefused(Struct, frozen=True):
-    """Instead of either: why not. The last frame."""
+    """Sent instead of either: why the peer is refused. The last frame of a connection."""
 
     reason: str
     message: str
@@ -47,29 +47,29 @@ class HandshakeRefused(Struct, frozen=True):
 
 @message(kind=10, priority=MessagePriority.CRITICAL, size=SizeClass.DATAGRAM, senders=EVERYONE)
 class KeepAlive(Struct, frozen=True):
-    """Are you there? Any frame is an answer; a Pong if there is nothing else to say."""
+    """Ask a silent peer for any frame. It sends `KeepAliveReply` if it has no other."""
 
 
 @message(kind=11, priority=MessagePriority.CRITICAL, size=SizeClass.DATAGRAM, senders=EVERYONE)
 class KeepAliveReply(Struct, frozen=True):
-    pass
+    """Show that this side is alive."""
 
 
 @message(kind=12, priority=MessagePriority.CRITICAL, size=SizeClass.DATAGRAM, senders=EVERYONE)
 class GoAway(Struct, frozen=True):
-    """No new request will come from this side; what is in flight is finished."""
+    """Announce that no new request follows; calls in flight are finished."""
 
     why: str = ""
 
 
 @message(kind=13, priority=MessagePriority.CRITICAL, size=SizeClass.DATAGRAM, senders=EVERYONE)
 class CancelCall(Struct, frozen=True):
-    """The caller no longer wants the answer to the request in the header."""
+    """Cancel the request whose id is in the header."""
 
 
 @message(kind=14, priority=MessagePriority.CRITICAL, size=SizeClass.DATAGRAM, senders=EVERYONE)
 class CallOverloaded(Struct, frozen=True):
-    """Answer: not taken on, nothing was done. Ask again after `retry_after_s`."""
+    """Reply: the request was not admitted and not executed. Retry after `retry_after_s`."""
 
     retry_after_s: float
     operation: str = ""
@@ -86,18 +86,18 @@ class CallFailed(Struct, frozen=True):
 
 @message(kind=16, priority=MessagePriority.NORMAL, size=SizeClass.DATAGRAM, senders=EVERYONE)
 class StreamEnd(Struct, frozen=True):
-    """The answer in parts is complete."""
+    """End a stream."""
 
 
 @message(kind=17, priority=MessagePriority.CRITICAL, size=SizeClass.DATAGRAM, senders=EVERYONE)
 class StreamCredit(Struct, frozen=True):
-    """The reader of a stream has consumed this many bytes; as many more may be sent."""
+    """Allow the sender of a stream to send as many bytes as the reader has consumed."""
 
     consumed_bytes: int
 
 
 @message(kind=18, priority=MessagePriority.NORMAL, size=SizeClass.MEDIUM, senders=EVERYONE)
 class Chunk(Struct, frozen=True):
-    """A piece of something large."""
+    """Carry one piece of a large object."""
 
     data: bytes

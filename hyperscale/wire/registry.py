@@ -1,4 +1,4 @@
-"""The one registry of message types: number, priority, size class, who may send it, how often.
+"""The registry of message types: number, priority, size class, allowed senders, rate limit.
 
 A message is a `msgspec` Struct, encoded by field name so that unknown fields are ignored and
 missing ones take their default: nodes one version apart understand each other. Its number
@@ -31,7 +31,7 @@ KIND_BYTES = 2
 
 
 class MessagePriority(IntEnum):
-    """What is shed last (0) to first (3), and what leaves a queue first to last."""
+    """Load is shed from LOW to CRITICAL; queues are emptied from CRITICAL to LOW."""
 
     CRITICAL = 0  # probes, leadership, cancels, final results, leases: never shed
     HIGH = 1  # submit, dispatch, registration, state sync
@@ -40,7 +40,7 @@ class MessagePriority(IntEnum):
 
 
 class SizeClass(IntEnum):
-    """How many bytes an encoded message may have; refused before it is read."""
+    """The largest size of an encoded message; a larger one is refused by its header."""
 
     DATAGRAM = 1_200
     SMALL = 64 * 1024
@@ -49,10 +49,10 @@ class SizeClass(IntEnum):
 
 
 UNKNOWN_KIND_BYTES_MAX = int(SizeClass.MEDIUM)
-"""A newer peer may send kinds we do not know: they are read, answered "unknown", forgotten."""
+"""The size limit of unknown kinds: a newer peer may send them, and gets an error reply."""
 
 RATE_PER_10S = 100
-"""What one guest may send of a message in 10 s unless its registration says otherwise."""
+"""How often one client may send a message in 10 s, unless its registration says otherwise."""
 
 
 class MessageSpec(Struct, frozen=True):
@@ -87,7 +87,7 @@ class MessageRegistry:
         taken = self.by_kind.get(spec.kind)
         # A module imported a second time (a reload, a test) brings the same class again.
         if taken is not None and _path(taken.type) != _path(spec.type):
-            raise InvariantError(f"{spec.name}: kind {spec.kind} is {taken.name}'s already")
+            raise InvariantError(f"{spec.name}: kind {spec.kind} belongs to {taken.name}")
         self.by_kind[spec.kind] = spec
         self.by_type[spec.type] = spec
         self.limits[spec.kind] = int(spec.size)
@@ -117,7 +117,7 @@ class MessageRegistry:
         return body
 
     def decode(self, kind: int, body: bytes) -> Any:
-        """The message in `body`; typed errors for everything a peer can get wrong."""
+        """Return the message in `body`; raise `PeerProtocolError` if it cannot be decoded."""
         spec = self.by_kind.get(kind)
         if spec is None:
             raise PeerProtocolError(f"unknown message kind {kind}", reason=RefusalReason.UNKNOWN)
@@ -129,11 +129,11 @@ class MessageRegistry:
             ) from error
 
     def pack(self, message: Struct) -> bytes:
-        """A message with its number in front, for datagrams."""
+        """Return a message with its kind in front, for a datagram."""
         return self.spec_of(message).kind.to_bytes(KIND_BYTES, "big") + self.encode(message)
 
     def unpack(self, data: bytes) -> Any:
-        """What `pack` made."""
+        """Return the message that `pack` encoded."""
         if len(data) < KIND_BYTES:
             raise PeerProtocolError(
                 f"a datagram of {len(data)} bytes holds no message", reason=RefusalReason.TRUNCATED
@@ -160,10 +160,10 @@ def message(
     rate_per_10s: int = RATE_PER_10S,
     registry: MessageRegistry = REGISTRY,
 ) -> Callable[[type[_S]], type[_S]]:
-    """Registers a Struct as a message.
+    """Register a Struct as a message.
 
-    `senders` are the roles whose messages of this type are accepted: members only, unless
-    guests (client, operator) are named. `rate_per_10s` bounds one guest; members are exempt.
+    `senders` are the roles that may send it: nodes only, unless clients or operators are named.
+    `rate_per_10s` limits one client or operator; nodes are exempt.
     """
 
     def register(struct: type[_S]) -> type[_S]:
@@ -184,7 +184,7 @@ def message(
 
 
 def nested(struct: type[_S]) -> type[_S]:
-    """Marks a Struct that is only ever a field of messages and has no number of its own."""
+    """Mark a Struct that is only a field of messages and has no kind of its own."""
     REGISTRY.parts.add(struct)
     return struct
 

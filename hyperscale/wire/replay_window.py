@@ -1,7 +1,7 @@
-"""Which counters of one sender have been seen: the sliding window of IPsec (RFC 6479's idea).
+"""The counters seen from one sender: a sliding window against replays, as in IPsec (RFC 6479).
 
-Datagrams may be reordered, so a counter need not be the highest so far; but each may come
-only once, and what is older than the window is refused unseen.
+Datagrams may be reordered, so a counter need not be the highest so far; but each is accepted
+once, and a counter below the window is refused.
 """
 
 WINDOW = 2048
@@ -18,14 +18,14 @@ class ReplayWindow:
         self._seen = 0  # bit n: counter highest - n
 
     def is_fresh(self, counter: int) -> bool:
-        """Whether `counter` may still be accepted. Changes nothing."""
+        """Return True if `counter` may still be accepted; record nothing."""
         behind = self._highest - counter
         if behind < 0:
             return True
         return behind < WINDOW and not self._seen >> behind & 1
 
     def mark(self, counter: int) -> None:
-        """Records an accepted counter; only once its datagram has been authenticated."""
+        """Record a counter. Call it only after its datagram has been authenticated."""
         ahead = counter - self._highest
         if ahead > 0:
             # A huge jump would shift by as many bits; beyond the window nothing remains anyway.

@@ -1,8 +1,7 @@
-"""Who may connect to whom.
+"""Which role may connect to which.
 
-Roles come from certificates where there are some; with the cluster secret alone they are what
-the peer says they are. They are enforced all the same: that catches mistakes, not attackers
-who hold the secret.
+A certificate proves the role of a peer. With the cluster secret alone the role is what the peer
+claims; enforcing it catches mistakes, but not an attacker who has the secret.
 """
 
 from enum import StrEnum
@@ -19,11 +18,11 @@ class Role(StrEnum):
 
 
 NODES = frozenset({Role.GATE, Role.MANAGER, Role.WORKER})
-"""The roles that are members; everyone else is a guest."""
+"""The roles of cluster members; clients and operators are external."""
 EVERYONE = frozenset(Role)
 
-# Gates and managers push to clients, but on connections the clients opened: a client does not
-# listen. The rows allow both all the same, so that a client may be a listener one day.
+# Clients do not listen today: gates and managers reach them over connections that the clients
+# opened. The table allows both directions, so that a client may listen one day.
 MAY_CONNECT: dict[Role, frozenset[Role]] = {
     Role.CLIENT: frozenset({Role.GATE, Role.MANAGER}),
     Role.GATE: frozenset({Role.MANAGER, Role.GATE, Role.CLIENT}),
@@ -34,7 +33,7 @@ MAY_CONNECT: dict[Role, frozenset[Role]] = {
 
 
 def check_may_connect(initiator: Role, target: Role) -> None:
-    """Raises unless `initiator` may open a connection to `target`."""
+    """Raise unless `initiator` may open a connection to `target`."""
     if target not in MAY_CONNECT[initiator]:
         allowed = ", ".join(sorted(MAY_CONNECT[initiator]))
         raise PeerProtocolError(

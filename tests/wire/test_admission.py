@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperscale.wire.admission import (
+    CLIENT_IDLE_S,
+    CLIENTS_MAX,
     CRITICAL_MAX,
-    GUEST_IDLE_S,
-    GUESTS_MAX,
     Admission,
     AdmissionWatermarks,
     Load,
@@ -189,13 +189,13 @@ class TestGuests:
                 modest += self.ask(admission, "modest", now_s) == 0.0
         assert modest == 10
 
-    def test_idle_guests_are_forgotten_and_their_number_is_bounded(self) -> None:
+    def test_idle_clients_are_forgotten_and_their_number_is_bounded(self) -> None:
         admission = door(total=10**9)
-        for number in range(GUESTS_MAX + 50):
+        for number in range(CLIENTS_MAX + 50):
             self.ask(admission, f"g{number}", 0.0)
-        assert len(admission._guests) <= GUESTS_MAX
-        self.ask(admission, "late", GUEST_IDLE_S + 1)
-        assert list(admission._guests) == ["late"]
+        assert len(admission._clients) <= CLIENTS_MAX
+        self.ask(admission, "late", CLIENT_IDLE_S + 1)
+        assert list(admission._clients) == ["late"]
 
     def test_nothing_is_counted_for_what_is_refused(self) -> None:
         admission = door(total=10_000)
