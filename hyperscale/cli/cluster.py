@@ -63,8 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     up.add_argument("--managers", metavar="N", help="managers (default: 3, or as before)")
     up.add_argument("--workers", metavar="N", help="workers (default: 3, or as before)")
     up.add_argument("--cores", metavar="N", help="cores of each worker (default: 1, or as before)")
-    up.add_argument("--datacenters", metavar="N", default="1", help="only 1 is possible yet")
-    up.add_argument("--gates", metavar="N", default="0", help="only 0 is possible yet")
+    up.add_argument("--datacenters", metavar="N", default="1", help="datacenters; only 1 so far")
+    up.add_argument("--gates", metavar="N", default="0", help="gates; none so far")
     up.add_argument(
         "--base-port",
         metavar="P",

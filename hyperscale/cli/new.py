@@ -94,7 +94,9 @@ def run(args: argparse.Namespace) -> int:
     from hyperscale.testing.arguments import split_url
 
     if not Path(args.file).stem.strip("."):
-        raise InputError(f"{args.file!r} is not the name of a file", hint="such as shop.py")
+        raise InputError(
+            f"{args.file!r} is not the name of a file", hint="give a file name, such as shop.py"
+        )
     path = Path(args.file if args.file.endswith(".py") else f"{args.file}.py")
     split_url(args.url)
     text = TEMPLATE.format(file=path, name=class_name(path.stem), url=args.url.rstrip("/"))

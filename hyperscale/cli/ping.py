@@ -28,7 +28,7 @@ exit codes: 0 a status below 400, 1 a status of 400 or more, 2 invalid input, 3 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("protocol", metavar="PROTOCOL", choices=("http",), help="only http yet")
+    parser.add_argument("protocol", metavar="PROTOCOL", choices=("http",), help="protocol: http")
     parser.add_argument("url", metavar="URL", help="URL with http:// or https://")
     parser.add_argument(
         "--method", "-X", metavar="M", default="GET", help="request method (default: GET)"

@@ -55,7 +55,9 @@ async def ask(
     except PeerProtocolError as error:
         mistake = user_error((host, port), error)
         if mistake is None:
-            raise RunError(f"{where} cannot be asked: {dial_reason(error)}", hint=_HTTP) from error
+            raise RunError(
+                f"{where} cannot be reached: {dial_reason(error)}", hint=_HTTP
+            ) from error
         raise mistake from error
     except RemoteError as error:
         if error.code is RemoteErrorCode.UNKNOWN_MESSAGE:
@@ -66,10 +68,10 @@ async def ask(
         raise RunError(f"{where}: {error}") from error
     except ConnectionRefusedError as error:
         raise RunError(
-            f"{where} cannot be asked: connection refused", hint="is a node running there?"
+            f"{where} cannot be reached: connection refused", hint="is a node running there?"
         ) from error
     except (OSError, CallError) as error:
         raise RunError(
-            f"{where} cannot be asked: {getattr(error, 'strerror', None) or error}",
+            f"{where} cannot be reached: {getattr(error, 'strerror', None) or error}",
             hint="is a node running there?",
         ) from error

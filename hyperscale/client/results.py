@@ -67,7 +67,7 @@ def _notes(end: JobEnd) -> list[str]:
         where = f"{row.worker} after {row.elapsed_seconds:.1f} s"
         lost_on.setdefault((row.workflow, row.reason), []).append(where)
     notes += [
-        f"{workflow}: attempts on {', '.join(where)} were given up: {reason}"
+        f"{workflow}: attempts on {', '.join(where)} were revoked: {reason}"
         for (workflow, reason), where in lost_on.items()
     ]
     for workflow in dict.fromkeys(row.workflow for row in end.usage if row.saturated):

@@ -19,7 +19,8 @@ def format_exchange(exchange: "Exchange", *, body_chars_max: int = BODY_CHARS_MA
 
 def format_timings(exchange: "Exchange") -> str:
     """Where the time went, and over what."""
-    parts = [f"{_ms(exchange.latency_ns)} from request to last byte"]
+    until = "last byte" if exchange.error is None else "failure"
+    parts = [f"{_ms(exchange.latency_ns)} from request to {until}"]
     for name, value_ns in (
         ("waiting for a connection", exchange.blocked_ns),
         ("connect", exchange.connect_ns),

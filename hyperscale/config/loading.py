@@ -32,6 +32,7 @@ from hyperscale.config.schema import (
 from hyperscale.errors import InputError
 
 _FILE_BYTES_MAX = 1024 * 1024
+_NUMBERS = {int: "a whole number", float: "a number"}
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 # What an orchestrator puts there for a service whose name begins with ours.
 _SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$")
@@ -240,9 +241,10 @@ def _checked(setting: Setting, found: ConfigValue) -> Any:
     try:
         return msgspec.convert(value, setting.type)
     except msgspec.ValidationError as error:
-        raise InputError(
-            f"{_where(setting, found.source)}: {found.value!r}: {_lower(str(error))}"
-        ) from None
+        where = f"{_where(setting, found.source)}: {found.value!r}"
+        if isinstance(value, str) and type(setting.default) in _NUMBERS:
+            raise InputError(f"{where} is not {_NUMBERS[type(setting.default)]}") from None
+        raise InputError(f"{where}: {_lower(str(error))}") from None
 
 
 def _from_text(setting: Setting, text: str, source: str) -> Any:

@@ -155,7 +155,9 @@ def _read(file: Path) -> bytes:
             raise InputError(f"{shown}: is a pipe or a device, not a file")
         return file.read_bytes()
     except FileNotFoundError:
-        raise InputError(f"{shown}: no such file") from None
+        raise InputError(
+            f"{shown}: no such file", hint="'hyperscale new FILE' writes a test file to start from"
+        ) from None
     except IsADirectoryError:
         raise InputError(f"{shown}: is a directory", hint="name the test file in it") from None
     except OSError as error:
@@ -192,7 +194,7 @@ def _translated(error: BaseException, file: Path) -> InputError:
     if isinstance(error, SystemExit):
         return InputError(
             f"{place}: the file ends the process (exit code {error.code}) when it is imported",
-            hint='put it below `if __name__ == "__main__":`',
+            hint='move the code that ends it below `if __name__ == "__main__":`',
         )
     said = f": {error}" if str(error) else ""
     return InputError(f"{place}: importing the file raised {type(error).__name__}{said}")

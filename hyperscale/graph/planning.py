@@ -165,7 +165,7 @@ def _choose(workflows: Sequence[WorkflowPlan], only: Sequence[str]) -> tuple[set
     for name in only:
         if name not in known:
             raise InputError(
-                f"--only {name}: no workflow of that name", hint=f"there is {', '.join(known)}"
+                f"--only {name}: no workflow of that name", hint=f"the file has {', '.join(known)}"
             )
     chosen = set(only)
     added = []

@@ -95,7 +95,7 @@ def parse_count(value: object, *, where: str, most: int) -> int:
     if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
         number = int(value)
     if isinstance(number, bool) or not isinstance(number, int):
-        raise InputError(f"{where}: {value!r} is not a whole number", hint="write it as 10")
+        raise InputError(f"{where}: {value!r} is not a whole number", hint="such as 10")
     if not 1 <= number <= most:
         raise InputError(f"{where}: {value!r} must be at least 1 and at most {most}")
     return number

@@ -205,7 +205,7 @@ class LocalCluster:
         try:
             row = self._file.node(msgspec.json.decode(line, type=StartNode).start)
             if self._processes[row.id].poll() is None:
-                return StartNodeReply(error=f"{row.id} is running", is_running=True)
+                return StartNodeReply(error=f"{row.id} is already running", is_running=True)
             if row.id not in self._ended:
                 self._node_ended(row.id)
             self._start(row)

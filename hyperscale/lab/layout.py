@@ -157,6 +157,6 @@ def _check_free(ports: range) -> None:
     if taken:
         shown = ", ".join(map(str, taken[:5]))
         raise InputError(
-            f"--base-port: of {ports.start} to {ports.stop - 1}, in use: {shown}",
-            hint="choose another, or leave the flag out for any free ports",
+            f"--base-port: needs ports {ports.start} to {ports.stop - 1}, in use: {shown}",
+            hint="choose another --base-port, or omit the flag to use any free ports",
         )

@@ -64,7 +64,7 @@ class UrlValue(str, OptimizedArg):
 
 def split_url(value: str) -> SplitResult:
     """The parts of an absolute http(s) URL; InputError says what is missing."""
-    hint = 'write it whole, as "https://host/path"'
+    hint = 'write the full URL, such as "https://host/path"'
     if any(character.isspace() or ord(character) < 0x20 for character in value):
         raise InputError(f"{value!r} is not a URL: it has a blank or control character", hint=hint)
     try:

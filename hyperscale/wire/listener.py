@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -60,9 +61,11 @@ class Listener:
             family, _, _, _, address = found[0]
             listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
         except OSError as error:
+            # `create_server` appends the address to `strerror`, which the message has already.
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error
             raise InputError(
-                f"cannot listen on {host}:{port}: {error.strerror or error}",
-                hint="is another node running there?",
+                f"cannot listen on {host}:{port}: {reason}",
+                hint="another process may use the port; choose another one with --port",
             ) from error
         listening.setblocking(False)
         self._sockets.add(listening)

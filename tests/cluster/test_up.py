@@ -56,7 +56,7 @@ def test_cluster_up_prints_the_addresses_of_all_nodes(small: Cluster) -> None:
 
 def test_a_node_that_dies_is_reported_and_restarted_only_on_request(small: Cluster) -> None:
     small.heal()
-    with pytest.raises(RunError, match="worker-1 is running"):
+    with pytest.raises(RunError, match="worker-1 is already running"):
         restart_node(small.directory, "worker-1")
     small.kill("worker-1")
     until(lambda: "worker-1 was killed by SIGKILL" in said(small), what="the death is reported")

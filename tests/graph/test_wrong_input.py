@@ -75,7 +75,7 @@ def test_a_bad_attribute_is_refused_by_name(files: Files, attribute: str, said: 
         ({"vus": "1.5"}, "--vus: '1.5' is not a whole number"),
         ({"vus": "9" * 5000}, "--vus: '999"),
         ({"duration": "x"}, "--duration: 'x' is not a duration"),
-        ({"only": ["Shops"]}, "--only Shops: no workflow of that name (hint: there is Shop)"),
+        ({"only": ["Shops"]}, "--only Shops: no workflow of that name (hint: the file has Shop)"),
     ],
 )
 def test_a_bad_override_is_refused_by_its_flag(

@@ -45,7 +45,7 @@ def parse_job_id(job: str) -> JobName:
     if not (dot and dash and scope and name and group.isascii() and group.isdecimal()):
         raise InputError(
             f"{job!r} is not a job id",
-            hint="a job id looks like dc1.3-k5mz…; `hyperscale jobs` lists them",
+            hint="a job id looks like dc1.3-k5mz…; 'hyperscale jobs' lists them",
         )
     return JobName(scope, int(group), name)
 

@@ -212,9 +212,9 @@ def open_store(directory: Path) -> LedgerStore:
     except LedgerError as error:
         raise InputError(
             str(error),
-            hint="a full disk needs room; a directory serves one process: stop the other, or give "
-            "another --data-dir; a damaged directory can be moved away: the node then joins as a "
-            "new one",
+            hint="if another process uses it, stop that process or give another --data-dir; if the "
+            "disk is full, free some space; if it is damaged, move the directory away: the node "
+            "then joins as a new one",
         ) from error
     except OSError as error:
         raise InputError(f"{directory}: {error.strerror or error}") from error

@@ -247,7 +247,7 @@ class OperatorRequests:
     async def _remove(ledger: Ledger, number: int, name: str) -> ChangeMemberReply:
         if ledger.peers.dead_for_s(name) is None:
             return ChangeMemberReply(
-                refused=f"{name} is alive", hint=f"drain it first: 'hyperscale drain {name}'"
+                refused=f"{name} is alive", hint=f"drain it: 'hyperscale drain {name}'"
             )
         done = f"{name} is removed; it can join again as a new node"
         return await _decided(ledger, NodeStateChanged(number, NodeState.GONE), done)

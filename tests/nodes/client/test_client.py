@@ -216,7 +216,7 @@ async def test_a_server_that_is_no_node_is_named_as_such(said: bytes, why: str) 
                 GetJob(job="x"), GetJobReply, within_s=9.0, patience_s=0.0
             )
         host, port = web.sockets[0].getsockname()
-        with pytest.raises(RunError, match=f"{host}:{port} cannot be asked: {why}") as told:
+        with pytest.raises(RunError, match=f"{host}:{port} cannot be reached: {why}") as told:
             await ask(
                 node_config("manager", {}), host, port, GetJob(job="x"), GetJobReply, timeout_s=9.0
             )
