@@ -29,7 +29,8 @@ class Lab:
 
     @property
     def sent(self) -> int:
-        return self.recorder.snapshot()[0][0][5]
+        report = self.recorder.report(["step"], workflow="Lab", slot=0, sequence=1, elapsed_s=1.0)
+        return report.sent
 
 
 @asynccontextmanager
