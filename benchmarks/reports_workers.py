@@ -247,7 +247,7 @@ class Worker:
             PrepareAttempt: self._prepare,
             StartAttempt: self._start,
             StopAttempt: self._stop,
-            StoreResult: lambda effect: self.feed(ResultStored(effect.result.run)),
+            StoreResult: lambda effect: self.feed(ResultStored(effect.result.attempt_id)),
             LeaseAttempt: lambda _: None,
             EraseResult: lambda _: None,
         }
@@ -287,9 +287,13 @@ class Worker:
     async def _report_to(self, effect: SendReport) -> None:
         now_s = time.monotonic()
         parts = [
-            PartProgress(run=each.run, report=load.report(now_s), elapsed_s=now_s - load.starts_s)
+            PartProgress(
+                attempt_id=each.attempt_id,
+                report=load.report(now_s),
+                elapsed_s=now_s - load.starts_s,
+            )
             for each in effect.progress.parts
-            if (load := self._loads.get(each.run)) is not None
+            if (load := self._loads.get(each.attempt_id)) is not None
         ]
         progress = msgspec.structs.replace(effect.progress, parts=parts)
         answers, taken = self.answers, None
@@ -307,7 +311,7 @@ class Worker:
         self.feed(ReportAnswered(progress.group, effect.to, taken))
 
     def _prepare(self, effect: PrepareAttempt) -> None:
-        run = effect.command.run
+        run = effect.command.attempt_id
         self._slots[run] = effect.command.first_slot
         self.feed(AttemptPrepared(run))
 

@@ -55,7 +55,7 @@ class Refusal(Enum):
     STALE_ATTEMPT = "stale_attempt"  # superseded by a newer attempt, or over
     NO_CORES = "no_cores"  # not enough free cores; does not count as a retry
     DRAINING = "draining"  # the worker accepts no work; does not count as a retry
-    UNKNOWN_RUN = "unknown_run"  # the attempt to start was never prepared here
+    UNKNOWN_ATTEMPT = "unknown_attempt"  # the attempt to start was never prepared here
     INVALID = "invalid"  # the command is inconsistent; `reason` says how
 
 
@@ -86,7 +86,7 @@ class PreparePart(Struct, frozen=True, kw_only=True):
     is still on the worker is stopped first.
     """
 
-    run: AttemptId
+    attempt_id: AttemptId
     group: int
     term: int
     leader: str  # node that gets AnnounceReady, ReportProgress and DeliverResult
@@ -121,7 +121,7 @@ class StartPart(Struct, frozen=True, kw_only=True):
     The leader has subtracted half the round trip, so that all parts start together.
     """
 
-    run: AttemptId
+    attempt_id: AttemptId
     group: int
     term: int
     start_in_ms: float
@@ -138,7 +138,7 @@ class StopPart(Struct, frozen=True, kw_only=True):
     also ends with a DeliverResult, which holds its last statistics.
     """
 
-    run: AttemptId
+    attempt_id: AttemptId
     group: int
     term: int
     reason: str
@@ -160,7 +160,7 @@ class RenewLeases(Struct, frozen=True, kw_only=True):
     term: int
     leader: str
     lease_ms: int
-    runs: list[AttemptId]
+    attempts: list[AttemptId]
     stamp_ms: int = 0
 
 
@@ -177,7 +177,7 @@ class ListAttempts(Struct, frozen=True, kw_only=True):
 class AcknowledgeResult(Struct, frozen=True, kw_only=True):
     """Forget a result: it is committed, or not needed any more."""
 
-    run: AttemptId
+    attempt_id: AttemptId
     group: int
     term: int
 
@@ -189,7 +189,7 @@ class AcknowledgeResult(Struct, frozen=True, kw_only=True):
 class PartCommandReply(Struct, frozen=True, kw_only=True):
     """The reply to a command. A refused command has changed nothing."""
 
-    run: AttemptId
+    attempt_id: AttemptId
     accepted: bool
     refusal: Refusal = Refusal.NONE
     reason: str = ""
@@ -219,7 +219,7 @@ class PartView(Struct, frozen=True, kw_only=True):
     """One attempt as its worker sees it. `report` (`hyperscale.stats.report.Report`, encoded) is
     whole: with histograms and the full series."""
 
-    run: AttemptId
+    attempt_id: AttemptId
     phase: PartPhase
     cores: int
     elapsed_s: float = 0.0  # of this attempt
@@ -244,7 +244,7 @@ class AnnounceReady(Struct, frozen=True, kw_only=True):
 
     worker: str
     group: int
-    run: AttemptId
+    attempt_id: AttemptId
     stamp_ms: int = 0  # as in PartCommandReply
 
 
@@ -256,7 +256,7 @@ class AnnouncePrepareFailed(Struct, frozen=True, kw_only=True):
 
     worker: str
     group: int
-    run: AttemptId
+    attempt_id: AttemptId
     error: str
     hint: str = ""
     is_input: bool = False  # the user's file or class is wrong: no retry
@@ -272,7 +272,7 @@ class PartProgress(Struct, frozen=True, kw_only=True, gc=False):
     continue where the previous attempt ended.
     """
 
-    run: AttemptId
+    attempt_id: AttemptId
     report: bytes
     elapsed_s: float  # of this attempt
     phase: PartPhase = PartPhase.RUNNING
@@ -311,7 +311,7 @@ class DeliverResult(Struct, frozen=True, kw_only=True):
 
     worker: str
     group: int
-    run: AttemptId
+    attempt_id: AttemptId
     status: PartStatus
     report: bytes | None
     elapsed_s: float = 0.0  # of this attempt
@@ -330,7 +330,7 @@ class ForwardOutput(Struct, frozen=True, kw_only=True):
 
     worker: str
     group: int
-    run: AttemptId
+    attempt_id: AttemptId
     slot: int
     stream: str  # "stdout" or "stderr"
     text: str
@@ -340,7 +340,7 @@ class ForwardOutput(Struct, frozen=True, kw_only=True):
 # --- job leader to allocator, and back ---------------------------------------------------
 
 
-class AskState(Enum):
+class RequestState(Enum):
     """What became of a request for cores."""
 
     GRANTED = "granted"
@@ -356,10 +356,10 @@ class RequestCores(Struct, frozen=True, kw_only=True):
     """Request cores for one workflow, or for a new attempt of one part. -> RequestCoresReply
 
     Repeated each second until granted (the allocator forgets a request after 5 s), and whenever a
-    grant may have been lost: the same `ask` gets the same grant.
+    grant may have been lost: the same request gets the same grant.
     """
 
-    ask: str  # id of the request: the same for the same job, workflow and purpose
+    request_id: str  # id of the request: the same for the same job, workflow and purpose
     job: str
     workflow: str
     group: int
@@ -391,8 +391,8 @@ class WorkerShare(Struct, frozen=True):
 class RequestCoresReply(Struct, frozen=True, kw_only=True):
     """A grant, or the position of a request that waits and the reason."""
 
-    ask: str
-    state: AskState
+    request_id: str
+    state: RequestState
     group: int = 0  # of a grant: the group whose leader made the request
     shares: list[WorkerShare] = field(default_factory=list)  # in order of slots
     shared: bool = False  # as in PreparePart
@@ -407,7 +407,7 @@ class RequestCoresReply(Struct, frozen=True, kw_only=True):
 class ReleaseCores(Struct, frozen=True, kw_only=True):
     """Release a request or its grant. Repeating it is harmless."""
 
-    ask: str
+    request_id: str
     group: int
     term: int
     part: int = -1  # release only the share of this part; -1: everything
@@ -417,7 +417,7 @@ class ReleaseCores(Struct, frozen=True, kw_only=True):
 class HeldCores(Struct, frozen=True, kw_only=True):
     """Cores that an attempt holds on a worker."""
 
-    run: AttemptId
+    attempt_id: AttemptId
     cores: int
     shared: bool = False
     exclusive: bool = False  # as in PreparePart
@@ -455,7 +455,7 @@ class DrainWorker(Struct, frozen=True):
 
 @message(kind=442, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_WORKERS)
 class DrainWorkerReply(Struct, frozen=True):
-    runs: int
+    attempts: int
     """Attempts on the worker, including those whose result is not acknowledged."""
 
 

@@ -245,7 +245,7 @@ async def test_a_full_queue_refuses_a_new_job_but_not_a_repeated_one(
             # The job is accepted if the queue is unknown, as during a change of leaders.
             while (refused := await submitted())[0] == 0:
                 await becomes(places, [1, 2, 3])
-            assert refused[0] is ExitCode.RUN_FAILED
+            assert refused[0] == ExitCode.RUN_FAILED
             assert "no room for another job: capacity exceeded: 3 workflows wait" in refused[1]
         for job in [*waiting, running]:
             await client.cancel_job(job)

@@ -75,7 +75,7 @@ class Worker:
     def cores(self) -> AnnounceCores:
         self.version += 1
         held = [
-            HeldCores(run=run, cores=c.cores, shared=c.shared, exclusive=c.exclusive)
+            HeldCores(attempt_id=run, cores=c.cores, shared=c.shared, exclusive=c.exclusive)
             for run, c in self.runs.items()
             if self.phases[run] is not PartPhase.FINISHED
         ]
@@ -190,7 +190,7 @@ class Rig:
                 elapsed_s=elapsed_s,
                 total=int(rate * elapsed_s),
             )
-            parts.append(PartProgress(run=run, report=made, elapsed_s=elapsed_s))
+            parts.append(PartProgress(attempt_id=run, report=made, elapsed_s=elapsed_s))
         self.answered = None
         self.feed(ev.ProgressReported(ReportProgress(worker=name, group=1, parts=parts)))
         return self.answered
@@ -220,7 +220,7 @@ class Rig:
                 DeliverResult(
                     worker=name,
                     group=1,
-                    run=run,
+                    attempt_id=run,
                     status=status,
                     report=report(
                         run.workflow,
@@ -348,66 +348,73 @@ class Rig:
 
     def _obey(self, worker: Worker, command: Any) -> Any:
         match command:
-            case PreparePart(run=run):
+            case PreparePart(attempt_id=run):
                 if worker.refusal is not Refusal.NONE:
                     return PartCommandReply(
-                        run=run, accepted=False, refusal=worker.refusal, reason="no"
+                        attempt_id=run, accepted=False, refusal=worker.refusal, reason="no"
                     )
                 worker.runs[run] = command
                 worker.phases.setdefault(run, PartPhase.PREPARING)
                 if worker.readies:
                     self.ready(worker.name)
                 return self._answer(run, worker)
-            case StartPart(run=run):
+            case StartPart(attempt_id=run):
                 if run not in worker.runs:
                     return PartCommandReply(
-                        run=run, accepted=False, refusal=Refusal.UNKNOWN_RUN, reason="unknown"
+                        attempt_id=run,
+                        accepted=False,
+                        refusal=Refusal.UNKNOWN_ATTEMPT,
+                        reason="unknown",
                     )
                 worker.phases[run] = PartPhase.RUNNING
                 worker.echoed.append(command.stamp_ms)
                 worker.starts.setdefault(run, self.now_s + command.start_in_ms / 1000)
                 return self._answer(run, worker)
-            case StopPart(run=run):
+            case StopPart(attempt_id=run):
                 worker.stops.append(run)
                 if worker.phases.get(run) not in (None, PartPhase.FINISHED):
                     self._end(worker, run, command.reason)
                 return self._answer(run, worker)
             case RenewLeases():
                 worker.renewals += 1
-                worker.renewed = command.runs
+                worker.renewed = command.attempts
                 worker.echoed.append(command.stamp_ms)
                 open_ = {r for r, p in worker.phases.items() if p is not PartPhase.FINISHED}
                 return RenewLeasesReply(
                     accepted=True,
-                    unknown=[run for run in command.runs if run not in worker.runs],
-                    unlisted=sorted(open_ - set(command.runs), key=str),
+                    unknown=[run for run in command.attempts if run not in worker.runs],
+                    unlisted=sorted(open_ - set(command.attempts), key=str),
                     stamp_ms=self.now_ms,
                 )
             case ListAttempts():
                 views = [
-                    PartView(run=run, phase=worker.phases[run], cores=c.cores)
+                    PartView(attempt_id=run, phase=worker.phases[run], cores=c.cores)
                     for run, c in worker.runs.items()
                 ]
                 return ListAttemptsReply(worker=worker.name, parts=views, stamp_ms=self.now_ms)
-            case AcknowledgeResult(run=run):
+            case AcknowledgeResult(attempt_id=run):
                 worker.acks.append(run)
                 worker.runs.pop(run, None)
                 worker.phases.pop(run, None)
                 return None
         raise AssertionError(command)
 
-    def _answer(self, run: AttemptId, worker: Worker) -> PartCommandReply:
-        phase = worker.phases.get(run, PartPhase.UNKNOWN)
-        return PartCommandReply(run=run, accepted=True, phase=phase, stamp_ms=self.now_ms)
+    def _answer(self, attempt_id: AttemptId, worker: Worker) -> PartCommandReply:
+        phase = worker.phases.get(attempt_id, PartPhase.UNKNOWN)
+        return PartCommandReply(
+            attempt_id=attempt_id, accepted=True, phase=phase, stamp_ms=self.now_ms
+        )
 
-    def _end(self, worker: Worker, run: AttemptId, reason: str) -> None:
-        worker.phases[run] = PartPhase.FINISHED
+    def _end(self, worker: Worker, attempt_id: AttemptId, reason: str) -> None:
+        worker.phases[attempt_id] = PartPhase.FINISHED
         finished = DeliverResult(
             worker=worker.name,
             group=1,
-            run=run,
+            attempt_id=attempt_id,
             status=PartStatus.STOPPED,
-            report=report(run.workflow, slot=worker.runs[run].first_slot, sequence=10**9),
+            report=report(
+                attempt_id.workflow, slot=worker.runs[attempt_id].first_slot, sequence=10**9
+            ),
             error=reason,
         )
         self.later(ev.WorkerAnnounced(finished))
@@ -418,7 +425,7 @@ class Rig:
         for run, phase in list(worker.phases.items()):
             if phase is PartPhase.PREPARING:
                 worker.phases[run] = PartPhase.READY
-                message = AnnounceReady(worker=name, group=1, run=run, stamp_ms=self.now_ms)
+                message = AnnounceReady(worker=name, group=1, attempt_id=run, stamp_ms=self.now_ms)
                 self.later(ev.WorkerAnnounced(message))
 
 

@@ -32,7 +32,7 @@ def test_a_job_is_planned_dispatched_prepared_and_started() -> None:
     rig = Rig(workers=3, cores=2)
     job = rig.submit(workflow("Load", vus=100))
     assert rig.job(job).status is JobStatus.RUNNING
-    commands = sorted(rig.prepared(), key=lambda command: command.run.part)
+    commands = sorted(rig.prepared(), key=lambda command: command.attempt_id.part)
     assert [(c.first_slot, c.cores, c.slots, c.parts) for c in commands] == [
         (0, 2, 6, 3),
         (2, 2, 6, 3),
@@ -49,10 +49,10 @@ def test_nothing_reaches_a_worker_before_its_dispatch_is_committed() -> None:
     job = rig.commit(submission("second", plan(workflow("Load"))))
     rig.commits = False
     rig.run(3.0)
-    assert all(command.run.job != job for command in rig.prepared())
+    assert all(command.attempt_id.job != job for command in rig.prepared())
     rig.commits = True
     rig.run(3.0)
-    assert any(command.run.job == job for command in rig.prepared())
+    assert any(command.attempt_id.job == job for command in rig.prepared())
 
 
 def test_all_parts_start_together_once_all_are_ready() -> None:
@@ -100,7 +100,7 @@ def test_a_lease_counts_from_what_was_heard_before_the_leader_was_asked_about() 
     worker = rig.workers["w0"]
     rig.run(0.5)
     run = next(iter(worker.runs))
-    message = AnnounceReady(worker="w0", group=1, run=run, stamp_ms=rig.now_ms)
+    message = AnnounceReady(worker="w0", group=1, attempt_id=run, stamp_ms=rig.now_ms)
     rig.feed(ev.WorkerAnnounced(message))
     worker.echoed.clear()
     rig.feed(ev.LeadershipConfirmed(rig.question))
@@ -204,11 +204,11 @@ def test_dependents_start_when_what_they_wait_for_has_completed_and_get_its_valu
     )
     rig = Rig(workers=1)
     job = rig.submit(provider, user, workflow("Other", vus=1))
-    assert {command.run.workflow for command in rig.prepared()} == {"Login", "Other"}
+    assert {command.attempt_id.workflow for command in rig.prepared()} == {"Login", "Other"}
     given = encode_provided(Provided(states={"token": b"secret"}))
     rig.finish("w0", provided=[given], workflow="Login")
     rig.run(0.3)
-    (command,) = [c for c in rig.prepared() if c.run.workflow == "Load"]
+    (command,) = [c for c in rig.prepared() if c.attempt_id.workflow == "Load"]
     assert decode_received(command.context).uses["take"]["token"].chunks == (b"secret",)
     assert rig.job(job).workflows["Other"].status is WorkflowStatus.RUNNING
 
@@ -319,7 +319,7 @@ def test_the_view_says_what_was_lost_and_who_is_at_its_limit() -> None:
     run = rig.running()[rig.job(job).workflows["Load"].parts[1].worker][0]
     worker = rig.job(job).workflows["Load"].parts[1].worker
     part = PartProgress(
-        run=run, report=report("Load", slot=1, sequence=10**6, elapsed_s=7.0), elapsed_s=7.0
+        attempt_id=run, report=report("Load", slot=1, sequence=10**6, elapsed_s=7.0), elapsed_s=7.0
     )
     progress = ReportProgress(worker=worker, group=1, parts=[part], cpu=0.9, saturated=[run])
     rig.feed(ev.ProgressReported(progress))

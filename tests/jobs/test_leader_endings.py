@@ -25,12 +25,17 @@ def test_bad_input_found_while_preparing_ends_the_workflow() -> None:
     job = rig.submit(workflow("Load"))
     (command,) = rig.prepared()
     refused = AnnouncePrepareFailed(
-        worker="w0", group=1, run=command.run, error="no module x", hint="add it", is_input=True
+        worker="w0",
+        group=1,
+        attempt_id=command.attempt_id,
+        error="no module x",
+        hint="add it",
+        is_input=True,
     )
     rig.feed(ev.WorkerAnnounced(refused))
     assert rig.job(job).status is JobStatus.FAILED
     assert rig.job(job).workflows["Load"].error == "no module x (hint: add it)"
-    assert rig.workers["w0"].acks == [command.run]
+    assert rig.workers["w0"].acks == [command.attempt_id]
 
 
 def test_a_cancel_stops_what_runs_and_says_why() -> None:
@@ -156,7 +161,7 @@ def test_a_part_that_moves_gets_more_time_and_one_that_does_not_gets_none() -> N
     granted = []
     for sequence, total in enumerate((100, 100, 200, 300, 400, 500, 600), start=10**6):
         part = PartProgress(
-            run=run,
+            attempt_id=run,
             report=report("Load", sequence=sequence, elapsed_s=2.0, total=total),
             elapsed_s=2.0,
             extension="a long step",

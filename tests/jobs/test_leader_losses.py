@@ -25,14 +25,14 @@ def test_a_dead_worker_is_replaced_at_once_for_the_rest_of_the_duration() -> Non
     rig = Rig(workers=3, cores=2)
     job = rig.submit(workflow("Load", vus=4, duration_s=30.0))
     rig.run(10.0, reports=True)
-    victim = rig.prepared()[0].run
+    victim = rig.prepared()[0].attempt_id
     name = rig.job(job).workflows["Load"].parts[victim.part].worker
     rig.kill(name)
     rig.run(0.2)
     part = rig.job(job).workflows["Load"].parts[victim.part]
     assert (part.attempt, part.is_open) == (2, True)
     assert part.worker != name
-    (command,) = [c for c in rig.prepared() if c.run.attempt == 2]
+    (command,) = [c for c in rig.prepared() if c.attempt_id.attempt == 2]
     assert command.elapsed_s == pytest.approx(10.0, abs=1.0)
     assert not command.shared  # the third worker was idle
     assert (command.first_slot, command.slots) == (victim.part * 2, 4)
@@ -49,7 +49,7 @@ def test_with_all_cores_taken_the_load_comes_back_beside_others() -> None:
     rig.run(3.0, reports=True)
     rig.kill("w0")
     rig.run(0.2)
-    (command,) = [c for c in rig.prepared() if c.run.attempt == 2]
+    (command,) = [c for c in rig.prepared() if c.attempt_id.attempt == 2]
     assert command.shared
     assert rig.job(job).workflows["Load"].parts[0].worker == "w1"
 
@@ -84,7 +84,7 @@ def test_the_seconds_of_a_dead_worker_stay_in_the_series() -> None:
             total=(second + 1) * 50,
             series=[SeriesPoint(second=second, total=50)],
         )
-        part = PartProgress(run=run, report=made, elapsed_s=second + 1.0)
+        part = PartProgress(attempt_id=run, report=made, elapsed_s=second + 1.0)
         rig.feed(ev.ProgressReported(ReportProgress(worker="w0", group=1, parts=[part])))
         rig.run(1.0)
     rig.kill("w0")
@@ -403,7 +403,7 @@ def test_a_run_that_was_given_up_is_not_started_though_its_worker_comes_back() -
     rig.ready("w0")
     rig.run(0.5)
     assert first not in away.starts
-    late = PartProgress(run=first, report=report("Load", total=50), elapsed_s=1.0)
+    late = PartProgress(attempt_id=first, report=report("Load", total=50), elapsed_s=1.0)
     progress = ev.ProgressReported(ReportProgress(worker="w0", group=1, parts=[late]))
     (answer,) = rig.leader.handle(progress, now_s=rig.now_s)
     assert isinstance(answer, ev.AnswerProgress)  # no stop before the revocation is committed

@@ -58,7 +58,7 @@ def test_a_new_leader_stops_what_does_not_belong() -> None:
     job = rig.submit(workflow("Load", vus=1))
     stranger = AttemptId(job, "Load", 0, 7)
     command = rig.prepared()[0]
-    rig.workers["w1"].runs[stranger] = msgspec.structs.replace(command, run=stranger)
+    rig.workers["w1"].runs[stranger] = msgspec.structs.replace(command, attempt_id=stranger)
     rig.workers["w1"].phases[stranger] = PartPhase.RUNNING
     rig.take_over()
     assert stranger in rig.workers["w1"].stops
@@ -178,7 +178,7 @@ def test_who_follows_does_nothing() -> None:
     assert rig.leader.view(job, now_s=rig.now_s) is None
     for worker in rig.workers.values():
         for run in worker.runs:
-            finished = AnnouncePrepareFailed(worker=worker.name, group=1, run=run, error="x")
+            finished = AnnouncePrepareFailed(worker=worker.name, group=1, attempt_id=run, error="x")
             assert rig.leader.handle(ev.WorkerAnnounced(finished), now_s=rig.now_s) == []
 
 

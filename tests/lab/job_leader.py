@@ -173,16 +173,16 @@ class StandInLeader:
     async def prepare(
         self,
         code: Code,
-        run: AttemptId | None = None,
+        attempt_id: AttemptId | None = None,
         *,
         term: int = 1,
         cores: int = 1,
         **changes: Any,
     ) -> PartCommandReply:
         self.blobs.setdefault(code.sha256, code.bundle.payload)
-        run = run or run_id(workflow=code.plan.name)
+        attempt_id = attempt_id or run_id(workflow=code.plan.name)
         command = PreparePart(
-            run=run,
+            attempt_id=attempt_id,
             group=1,
             term=term,
             leader=self.server.local.node_id,
@@ -190,7 +190,7 @@ class StandInLeader:
             first_slot=0,
             slots=cores,
             cores=cores,
-            plan=code.plans[run.workflow],
+            plan=code.plans[attempt_id.workflow],
             file=str(code.file),
             bundle=code.sha256,
         )
@@ -198,14 +198,14 @@ class StandInLeader:
 
     async def start(
         self,
-        run: AttemptId | None = None,
+        attempt_id: AttemptId | None = None,
         *,
         term: int = 1,
         lease_ms: int = 8_000,
         stamp_ms: int = 0,
     ) -> PartCommandReply:
         command = StartPart(
-            run=run or run_id(),
+            attempt_id=attempt_id or run_id(),
             group=1,
             term=term,
             start_in_ms=0.0,
@@ -215,9 +215,9 @@ class StandInLeader:
         return await self.ask(command, PartCommandReply)
 
     async def stop(
-        self, run: AttemptId | None = None, *, term: int = 1, reason: str = "cancelled"
+        self, attempt_id: AttemptId | None = None, *, term: int = 1, reason: str = "cancelled"
     ) -> PartCommandReply:
-        command = StopPart(run=run or run_id(), group=1, term=term, reason=reason)
+        command = StopPart(attempt_id=attempt_id or run_id(), group=1, term=term, reason=reason)
         return await self.ask(command, PartCommandReply)
 
     async def renew(
@@ -228,7 +228,7 @@ class StandInLeader:
             term=term,
             leader=self.server.local.node_id,
             lease_ms=lease_ms,
-            runs=list(runs or [run_id()]),
+            attempts=list(runs or [run_id()]),
             stamp_ms=stamp_ms,
         )
         return await self.ask(command, RenewLeasesReply)
@@ -237,21 +237,26 @@ class StandInLeader:
         command = ListAttempts(group=1, term=term, leader=self.server.local.node_id)
         return await self.ask(command, ListAttemptsReply)
 
-    def acknowledge(self, run: AttemptId | None = None, *, term: int = 1) -> None:
+    def acknowledge(self, attempt_id: AttemptId | None = None, *, term: int = 1) -> None:
         (connection,) = self.server.connections
-        connection.send(AcknowledgeResult(run=run or run_id(), group=1, term=term))
+        connection.send(AcknowledgeResult(attempt_id=attempt_id or run_id(), group=1, term=term))
 
     async def run(
-        self, code: Code, run: AttemptId | None = None, *, lease_ms: int = 8_000, **changes: Any
+        self,
+        code: Code,
+        attempt_id: AttemptId | None = None,
+        *,
+        lease_ms: int = 8_000,
+        **changes: Any,
     ) -> AttemptId:
         """Prepare and start an attempt, under this lease."""
-        run = run or run_id(workflow=code.plan.name)
-        answer = await self.prepare(code, run, lease_ms=60_000, **changes)
+        attempt_id = attempt_id or run_id(workflow=code.plan.name)
+        answer = await self.prepare(code, attempt_id, lease_ms=60_000, **changes)
         assert answer.accepted, answer
-        await self.hears(AnnounceReady, lambda ready: ready.run == run)
-        answer = await self.start(run, term=changes.get("term", 1), lease_ms=lease_ms)
+        await self.hears(AnnounceReady, lambda ready: ready.attempt_id == attempt_id)
+        answer = await self.start(attempt_id, term=changes.get("term", 1), lease_ms=lease_ms)
         assert answer.accepted, answer
-        return run
+        return attempt_id
 
     # --- hearing --------------------------------------------------------------------------
 

@@ -108,7 +108,7 @@ def printed(job: str, text: str = "hello\n", *, number: int = 0) -> ForwardOutpu
     return ForwardOutput(
         worker="w",
         group=1,
-        run=AttemptId(job, "Load", 3, 2),
+        attempt_id=AttemptId(job, "Load", 3, 2),
         slot=0,
         stream="stdout",
         text=text,
@@ -197,10 +197,10 @@ async def test_the_heir_of_a_destroyed_group_acknowledges_its_results(
         )
         run = AttemptId("default.99-old", "Load", 0, 1)
         status = PartStatus.COMPLETED
-        done = DeliverResult(worker="w1", group=99, run=run, status=status, report=None)
+        done = DeliverResult(worker="w1", group=99, attempt_id=run, status=status, report=None)
         leaders.announced(cast("InboundCall", None), done)
         del groups[99]
-    assert [each.run for each in sent if isinstance(each, AcknowledgeResult)] == [run]
+    assert [each.attempt_id for each in sent if isinstance(each, AcknowledgeResult)] == [run]
 
 
 def test_the_output_of_all_jobs_is_bounded_and_the_oldest_is_dropped(

@@ -89,7 +89,7 @@ class AttemptOnWorker:
 
     @property
     def id(self) -> AttemptId:
-        return self.command.run
+        return self.command.attempt_id
 
     @property
     def group(self) -> int:

@@ -150,7 +150,7 @@ class Agent:
 
     def _results_restored(self, event: ResultsRestored, now_s: float) -> None:
         for result in event.results:
-            self._fences.bury(result.run, now_s=now_s)
+            self._fences.bury(result.attempt_id, now_s=now_s)
             self._reports.results.add(bounded(result), is_stored=True, now_s=now_s)
 
     def _usage_measured(self, event: UsageMeasured, _now_s: float) -> None:
@@ -208,7 +208,7 @@ class Agent:
                 return self._stop(command, now_s)
 
     def _prepare(self, command: PreparePart, now_s: float) -> _Decision:
-        attempt_id = command.run
+        attempt_id = command.attempt_id
         if self._attempts.get(attempt_id) is not None or attempt_id in self._reports.results:
             return [], None  # a repeated command gets the same reply
         older = self._attempts.of_part(attempt_id)
@@ -226,9 +226,9 @@ class Agent:
         problem = _contradiction(command)
         if problem:
             return Refusal.INVALID, problem
-        if not self._fences.may_begin(command.run):
-            newest = self._fences.attempt(command.run)
-            is_superseded = newest > command.run.attempt
+        if not self._fences.may_begin(command.attempt_id):
+            newest = self._fences.attempt(command.attempt_id)
+            is_superseded = newest > command.attempt_id.attempt
             reason = f"attempt {newest} was seen" if is_superseded else "the attempt is over"
             return Refusal.STALE_ATTEMPT, reason
         if self.is_draining:
@@ -238,13 +238,13 @@ class Agent:
         return None
 
     def _start(self, command: StartPart, now_s: float) -> _Decision:
-        attempt = self._attempts.get(command.run)
+        attempt = self._attempts.get(command.attempt_id)
         lease_until_s = self._lease_until_s(command, now_s)
         refusal: _Refused | None = None
-        if command.run in self._reports.results:
+        if command.attempt_id in self._reports.results:
             return [], None
-        if attempt is None and not self._fences.is_over(command.run):
-            refusal = Refusal.UNKNOWN_RUN, "the attempt was never prepared here"
+        if attempt is None and not self._fences.is_over(command.attempt_id):
+            refusal = Refusal.UNKNOWN_ATTEMPT, "the attempt was never prepared here"
         elif attempt is None or not attempt.is_live:
             refusal = Refusal.STALE_ATTEMPT, "the attempt is over"
         elif attempt.state not in (AttemptState.READY, AttemptState.RUNNING):
@@ -261,14 +261,14 @@ class Agent:
         return effects, None
 
     def _stop(self, command: StopPart, now_s: float) -> _Decision:
-        newest = self._fences.attempt(command.run)
-        if command.run.attempt < newest:
+        newest = self._fences.attempt(command.attempt_id)
+        if command.attempt_id.attempt < newest:
             return [], (Refusal.STALE_ATTEMPT, f"attempt {newest} was seen")
         effects: list[AgentEffect] = []
-        for attempt in self._attempts.of_part(command.run):
+        for attempt in self._attempts.of_part(command.attempt_id):
             cause = StopCause(command.reason)
             effects += self._attempts.stop(attempt, cause, command.grace_s, now_s=now_s)
-        self._fences.bury(command.run, now_s=now_s)
+        self._fences.bury(command.attempt_id, now_s=now_s)
         return effects, None
 
     def _renew(
@@ -279,16 +279,16 @@ class Agent:
             return [], RenewLeasesReply(accepted=False, seen_term=seen_term)
         lease_until_s = self._lease_until_s(command, now_s)
         effects: list[AgentEffect] = []
-        for attempt_id in command.runs:
+        for attempt_id in command.attempts:
             attempt = self._attempts.get(attempt_id)
             if attempt is not None and attempt.is_live:
                 effects += self._attempts.extend_lease(attempt, lease_until_s)
-        known, listed = self.attempts, set(command.runs)
+        known, listed = self.attempts, set(command.attempts)
         here = [attempt.id for attempt in self._attempts.of_group(command.group)]
         reply = RenewLeasesReply(
             accepted=True,
             seen_term=seen_term,
-            unknown=[attempt_id for attempt_id in command.runs if attempt_id not in known],
+            unknown=[attempt_id for attempt_id in command.attempts if attempt_id not in known],
             unlisted=[attempt_id for attempt_id in here if attempt_id not in listed],
             stamp_ms=self._clock.stamp_ms(now_s),
         )
@@ -306,7 +306,7 @@ class Agent:
         attempts = self._attempts.of_group(command.group)
         views = [
             PartView(
-                run=attempt.id,
+                attempt_id=attempt.id,
                 phase=attempt.phase,
                 cores=attempt.command.cores,
                 elapsed_s=attempt.statistics.elapsed_s,
@@ -316,7 +316,7 @@ class Agent:
         ]
         # The statistics of ended attempts are in their results, which are sent again.
         finished = self._reports.results.restart(command.group, now_s=now_s)
-        views += [PartView(run=each, phase=PartPhase.FINISHED, cores=0) for each in finished]
+        views += [PartView(attempt_id=each, phase=PartPhase.FINISHED, cores=0) for each in finished]
         return ListAttemptsReply(
             worker=self._worker,
             seen_term=seen_term,
@@ -326,10 +326,10 @@ class Agent:
         )
 
     def _acknowledge(self, command: AcknowledgeResult, now_s: float) -> list[AgentEffect]:
-        if not self._reports.results.acknowledge(command.run):
+        if not self._reports.results.acknowledge(command.attempt_id):
             return []
-        self._fences.bury(command.run, now_s=now_s)
-        return [EraseResult(command.run)]
+        self._fences.bury(command.attempt_id, now_s=now_s)
+        return [EraseResult(command.attempt_id)]
 
     def _part_reply(
         self,
@@ -337,14 +337,14 @@ class Agent:
         refusal: _Refused | None,
         now_s: float,
     ) -> PartCommandReply:
-        attempt_id, known = command.run, self.attempts
+        attempt_id, known = command.attempt_id, self.attempts
         newest = max(
             (other for other in known if part_of(other) == part_of(attempt_id)),
             key=lambda other: other.attempt,
             default=attempt_id,
         )
         return PartCommandReply(
-            run=attempt_id,
+            attempt_id=attempt_id,
             accepted=refusal is None,
             refusal=Refusal.NONE if refusal is None else refusal[0],
             reason="" if refusal is None else refusal[1],
@@ -357,11 +357,11 @@ class Agent:
 
 def _contradiction(command: PreparePart) -> str:
     """Say what is wrong with a command; empty if nothing is."""
-    if command.run.attempt < 1:
-        return f"attempt {command.run.attempt} is below 1"
+    if command.attempt_id.attempt < 1:
+        return f"attempt {command.attempt_id.attempt} is below 1"
     if command.cores < 1 or not 0 <= command.first_slot <= command.slots - command.cores:
         return f"{command.cores} cores from slot {command.first_slot} exceed {command.slots} slots"
-    if command.plan.name != command.run.workflow:
+    if command.plan.name != command.attempt_id.workflow:
         return f"the plan is that of workflow {command.plan.name}"
     if not _SHA256.match(command.bundle):
         return f"{command.bundle[:64]!r} is not the SHA-256 of a bundle"

@@ -39,7 +39,7 @@ class PlaceTable:
 
         Return None and change nothing if there are not enough.
         """
-        attempt_id, count = command.run, command.cores
+        attempt_id, count = command.attempt_id, command.cores
         cores, shared = range(self.total), range(self.total, self.total * SHARED_MAX)
         span = shared if command.shared else cores
         taken_over = () if superseded is None else self.places(superseded)

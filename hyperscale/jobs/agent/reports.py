@@ -156,7 +156,7 @@ class ReportSchedule:
         message = AnnounceReady(
             worker=self.worker,
             group=attempt.group,
-            run=attempt.id,
+            attempt_id=attempt.id,
             stamp_ms=self._clock.stamp_ms(now_s),
         )
         leader = self._leaders.get(attempt.group, attempt.command.leader)
@@ -188,7 +188,7 @@ class ReportSchedule:
                 ForwardOutput(
                     worker=self.worker,
                     group=attempt.group,
-                    run=attempt.id,
+                    attempt_id=attempt.id,
                     slot=slots.get(place, first),
                     stream=stream,
                     text=text,
@@ -218,7 +218,7 @@ class ReportSchedule:
         reported = [each for each in attempts if each.group == group and each.is_reported]
         parts = [
             PartProgress(
-                run=attempt.id,
+                attempt_id=attempt.id,
                 report=report,
                 elapsed_s=attempt.statistics.elapsed_s,
                 phase=attempt.phase,

@@ -74,7 +74,9 @@ class PendingResults:
 
     def add(self, message: AttemptEnd, *, is_stored: bool, now_s: float) -> None:
         """Keep the end of an attempt until it is acknowledged."""
-        self._results[message.run] = PendingResult(message, is_stored, now_s, now_s + RESEND_FOR_S)
+        self._results[message.attempt_id] = PendingResult(
+            message, is_stored, now_s, now_s + RESEND_FOR_S
+        )
 
     def stored(self, attempt_id: AttemptId) -> PendingResult | None:
         """Note that a result is on disk; return it if it is still pending."""
@@ -92,7 +94,7 @@ class PendingResults:
         found = [each for each in self._results.values() if each.message.group == group]
         for result in found:
             result.restart(now_s=now_s)
-        return [result.message.run for result in found]
+        return [result.message.attempt_id for result in found]
 
     def due(self, *, now_s: float) -> list[PendingResult]:
         """Return the results that are to be sent now."""
@@ -119,7 +121,7 @@ def result_of(attempt: AttemptOnWorker, worker: str) -> DeliverResult:
         DeliverResult(
             worker=worker,
             group=attempt.group,
-            run=attempt.id,
+            attempt_id=attempt.id,
             status=status,
             report=attempt.statistics.whole(),
             elapsed_s=attempt.statistics.elapsed_s,
@@ -144,7 +146,7 @@ def prepare_failure_of(
         return AnnouncePrepareFailed(
             worker=worker,
             group=attempt.group,
-            run=attempt.id,
+            attempt_id=attempt.id,
             error=_cut(failed.error),
             hint=_cut(failed.hint),
             is_input=failed.is_input,
@@ -154,7 +156,7 @@ def prepare_failure_of(
     return DeliverResult(
         worker=worker,
         group=attempt.group,
-        run=attempt.id,
+        attempt_id=attempt.id,
         status=PartStatus.FAILED,
         report=report,
         error=_cut(error),
@@ -169,7 +171,7 @@ def bounded(result: DeliverResult) -> DeliverResult:
     """
     if result.status is not PartStatus.COMPLETED:
         return msgspec.structs.replace(result, provided=[])
-    problem = size_problem(result.run.workflow, result.provided, 0)
+    problem = size_problem(result.attempt_id.workflow, result.provided, 0)
     if problem is None:
         return result
     return msgspec.structs.replace(

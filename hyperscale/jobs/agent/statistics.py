@@ -14,8 +14,8 @@ class AttemptStatistics:
     """Reports by place, merged; and how current they are."""
 
     def __init__(self, command: PreparePart) -> None:
-        self._merge = PartMerge(command.run.workflow, command.first_slot)
-        self._saturation = SaturationWatch(command.run.workflow)
+        self._merge = PartMerge(command.attempt_id.workflow, command.first_slot)
+        self._saturation = SaturationWatch(command.attempt_id.workflow)
         self._offset_s = command.plan.offset_s(command.elapsed_s)  # run by earlier attempts
         self._reported_s: dict[int, float] = {}  # place -> elapsed time of its last report
         self._actions: dict[int, int] = {}  # place -> finished actions

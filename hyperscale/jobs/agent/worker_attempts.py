@@ -72,7 +72,7 @@ class WorkerAttempts:
         """Return what holds the places of this worker."""
         return [
             HeldCores(
-                run=attempt_id,
+                attempt_id=attempt_id,
                 cores=cores,
                 shared=self._attempts[attempt_id].command.shared,
                 exclusive=self._attempts[attempt_id].command.exclusive,
@@ -101,16 +101,18 @@ class WorkerAttempts:
     ) -> list[AgentEffect]:
         """Prepare a new attempt, once the older attempts of its part have left their places."""
         effects: list[AgentEffect] = []
-        cause = StopCause(f"superseded by attempt {command.run.attempt}")
+        cause = StopCause(f"superseded by attempt {command.attempt_id.attempt}")
         superseded = _with_executors(older)
         is_waiting = superseded is not None
         for other in older:
             effects += self.stop(other, cause, STOP_GRACE_S, now_s=now_s)
         places = self.places.take(command, superseded=superseded)
         if places is None:
-            raise InvariantError(f"{command.run} was accepted, but there are no places for it")
-        self._fences.begin(command.run, now_s=now_s)
-        self._attempts[command.run] = AttemptOnWorker(
+            raise InvariantError(
+                f"{command.attempt_id} was accepted, but there are no places for it"
+            )
+        self._fences.begin(command.attempt_id, now_s=now_s)
+        self._attempts[command.attempt_id] = AttemptOnWorker(
             command=command,
             places=places,
             state=AttemptState.WAITING if is_waiting else AttemptState.PREPARING,

@@ -42,11 +42,11 @@ from hyperscale.jobs.allocator.queue import (
 from hyperscale.jobs.allocator.waiting import NO_WORKERS, QueueSnapshot, no_worker_for
 from hyperscale.jobs.messages import (
     AnnounceCores,
-    AskState,
     HeldCores,
     ReleaseCores,
     RequestCores,
     RequestCoresReply,
+    RequestState,
 )
 from hyperscale.jobs.worker_events import WorkerDown, WorkerUp
 from hyperscale.sansio.core import Tick
@@ -171,8 +171,10 @@ class Allocator:
     def _request(self, message: RequestCores, now_s: float) -> RequestCoresReply:
         """Queue or renew a request. A grant of a new request follows as `SendGrant`."""
         if not self.is_leading or not self._queue.admit(message):
-            return RequestCoresReply(ask=message.ask, state=AskState.NOT_ALLOCATOR)
-        request = self._queue.get(message.ask)
+            return RequestCoresReply(
+                request_id=message.request_id, state=RequestState.NOT_ALLOCATOR
+            )
+        request = self._queue.get(message.request_id)
         if request is not None and request.grant is not None:
             if request.is_held or self._pool.reservations.has_request(request.id):
                 request.heard_s = now_s
@@ -191,7 +193,7 @@ class Allocator:
         return self._waiting_reply(request, now_s)
 
     def _released(self, release: ReleaseCores) -> bool:
-        request = self._queue.get(release.ask)
+        request = self._queue.get(release.request_id)
         if not self._queue.admit(release) or request is None:
             return False
         if release.part < 0:
@@ -276,9 +278,9 @@ class Allocator:
             self._pool.reservations.add(reservation)
         request.heard_s = now_s
         request.grant = RequestCoresReply(
-            ask=request.id,
+            request_id=request.id,
             group=message.group,
-            state=AskState.GRANTED,
+            state=RequestState.GRANTED,
             shares=decision.shares,
             shared=decision.shared,
             pool=self._pool.size,
@@ -290,8 +292,8 @@ class Allocator:
     def _refuse(self, message: RequestCores) -> RequestCoresReply:
         waiting = self.waiting
         return RequestCoresReply(
-            ask=message.ask,
-            state=AskState.EXCEEDED,
+            request_id=message.request_id,
+            state=RequestState.EXCEEDED,
             position=waiting + 1,
             queue=waiting,
             pool=self._pool.size,
@@ -303,15 +305,15 @@ class Allocator:
         snapshot = self._snapshot = self._snapshot or self._make_snapshot(now_s)
         message = request.message
         if not self._may_grant(now_s):
-            state, reason = AskState.REBUILDING, snapshot.why_rebuilding(request)
+            state, reason = RequestState.REBUILDING, snapshot.why_rebuilding(request)
         elif not snapshot.pool_size:
-            state, reason = AskState.IMPOSSIBLE, NO_WORKERS
+            state, reason = RequestState.IMPOSSIBLE, NO_WORKERS
         elif message.is_recovery and not can_recover(self._pool, message):
-            state, reason = AskState.IMPOSSIBLE, no_worker_for(message.cores)
+            state, reason = RequestState.IMPOSSIBLE, no_worker_for(message.cores)
         else:
-            state, reason = AskState.QUEUED, snapshot.why_waiting(request, now_s)
+            state, reason = RequestState.QUEUED, snapshot.why_waiting(request, now_s)
         return RequestCoresReply(
-            ask=request.id,
+            request_id=request.id,
             state=state,
             position=snapshot.position(request.place(now_s, self._age_s)),
             queue=len(snapshot.places),

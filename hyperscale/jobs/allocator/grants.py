@@ -128,7 +128,7 @@ def exclusive_workflow(pool: CorePool, queue: RequestQueue) -> WorkflowOfJob | N
     """Return the workflow that must run alone and has begun or was granted its cores."""
     for held in pool.held():
         if held.exclusive:
-            return held.run.job, held.run.workflow
+            return held.attempt_id.job, held.attempt_id.workflow
     for request in queue.all():
         if request.is_of_exclusive_workflow and (
             request.message.is_recovery or pool.reservations.has_request(request.id)
@@ -139,7 +139,7 @@ def exclusive_workflow(pool: CorePool, queue: RequestQueue) -> WorkflowOfJob | N
 
 def running_workflows(pool: CorePool, queue: RequestQueue) -> list[WorkflowOfJob]:
     """Return the workflows that hold cores or have reservations, each once."""
-    held = [(held.run.job, held.run.workflow) for held in pool.held()]
+    held = [(held.attempt_id.job, held.attempt_id.workflow) for held in pool.held()]
     reserved = [
         request.workflow for request in queue.all() if pool.reservations.has_request(request.id)
     ]
@@ -170,7 +170,7 @@ def spread_over_workers(cores: int, free: dict[str, int]) -> list[WorkerShare]:
 
 def _exclusive_jobs(pool: CorePool, queue: RequestQueue) -> set[str]:
     """Return the jobs that have the datacenter to themselves, or were granted it."""
-    return {held.run.job for held in pool.held() if held.exclusive} | {
+    return {held.attempt_id.job for held in pool.held() if held.exclusive} | {
         request.message.job
         for request in queue.all()
         if request.is_exclusive and pool.reservations.has_request(request.id)

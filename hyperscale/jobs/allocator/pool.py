@@ -120,7 +120,10 @@ class CorePool:
         reserved = self.reservations.on_worker(worker)
         if known is not None and not reserved and _is_same_state(cores, known):
             return None
-        held = {(held.run.job, held.run.workflow, held.run.part) for held in cores.held}
+        held = {
+            (held.attempt_id.job, held.attempt_id.workflow, held.attempt_id.part)
+            for held in cores.held
+        }
         now_held = [each for each in reserved if each.key[1:] in held]
         for reservation in now_held:
             self.reservations.remove(reservation)

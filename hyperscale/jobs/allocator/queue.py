@@ -49,12 +49,12 @@ class QueuedRequest:
 
     @property
     def id(self) -> str:
-        return self.message.ask
+        return self.message.request_id
 
     @property
     def claim(self) -> Claim:
         message = self.message
-        return Claim(message.ask, message.priority, message.is_test, message.vus)
+        return Claim(message.request_id, message.priority, message.is_test, message.vus)
 
     @property
     def workflow(self) -> WorkflowOfJob:
@@ -123,7 +123,7 @@ class RequestQueue:
             heard_s=now_s,
             order=self._arrivals,
         )
-        self._requests[message.ask] = request
+        self._requests[message.request_id] = request
         return request
 
     def remove(self, request_id: str) -> None:

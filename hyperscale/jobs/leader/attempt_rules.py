@@ -157,7 +157,7 @@ class AttemptRules:
         workflow, plan = job.workflows[attempt.id.workflow], job.plan_of(attempt.id.workflow)
         assignment, options = attempt.assignment, job.options
         command = PreparePart(
-            run=attempt.id,
+            attempt_id=attempt.id,
             group=self._tables.group,
             term=self._tables.term,
             leader=self._tables.node,

@@ -52,11 +52,11 @@ from hyperscale.jobs.leader.views import job_row, live_view
 from hyperscale.jobs.leader.worker_liveness import WorkerState
 from hyperscale.jobs.messages import (
     AnnounceReady,
-    AskState,
     AttemptId,
     DeliverResult,
     PartProgress,
     ReportProgressReply,
+    RequestState,
 )
 from hyperscale.jobs.worker_events import WorkerDown, WorkerUp
 from hyperscale.sansio.core import Tick
@@ -262,12 +262,12 @@ class JobLeader:
     def _worker_announced(self, event: WorkerAnnounced, now_s: float) -> list[LeaderEffect]:
         """Take news that a worker sent by itself. It stops repeating what is acknowledged."""
         tables, message = self.tables, event.message
-        attempt = tables.attempts.on(message.worker, message.run)
+        attempt = tables.attempts.on(message.worker, message.attempt_id)
         if attempt is None:
             if isinstance(message, AnnounceReady):
-                return [tables.stop(message.worker, message.run)]
-            return [tables.acknowledge(message.worker, message.run)]
-        tables.touched.add(message.run.job)
+                return [tables.stop(message.worker, message.attempt_id)]
+            return [tables.acknowledge(message.worker, message.attempt_id)]
+        tables.touched.add(message.attempt_id.job)
         if isinstance(message, AnnounceReady):
             tables.workers.heard(message.worker, message.stamp_ms, now_s=now_s)
             if attempt.phase in (AttemptPhase.DISPATCHED, AttemptPhase.PREPARING):
@@ -275,9 +275,11 @@ class JobLeader:
             if tables.workers.has_lease_time(message.worker, now_s=now_s):
                 return []
             return self._leases.confirm([], now_s=now_s)
-        job = self._machine.job(message.run.job)
+        job = self._machine.job(message.attempt_id.job)
         if isinstance(message, DeliverResult) and message.report is not None and job is not None:
-            final = PartProgress(run=attempt.id, report=message.report, elapsed_s=message.elapsed_s)
+            final = PartProgress(
+                attempt_id=attempt.id, report=message.report, elapsed_s=message.elapsed_s
+            )
             self._lifecycle.report(attempt, job, final, now_s=now_s)
         attempt.end(message)
         return []
@@ -289,19 +291,19 @@ class JobLeader:
         effects: list[LeaderEffect] = []
         extended_s: dict[str, float] = {}
         for part in progress.parts:
-            attempt = tables.attempts.on(progress.worker, part.run)
-            job = self._machine.job(part.run.job)
+            attempt = tables.attempts.on(progress.worker, part.attempt_id)
+            job = self._machine.job(part.attempt_id.job)
             if attempt is None or job is None:
-                effects.append(tables.stop(progress.worker, part.run))
+                effects.append(tables.stop(progress.worker, part.attempt_id))
                 continue
             if attempt.phase is AttemptPhase.LOST:
                 continue  # it is stopped once its revocation is committed
             self._lifecycle.report(attempt, job, part, now_s=now_s)
-            attempt.is_saturated = part.run in progress.saturated
+            attempt.is_saturated = part.attempt_id in progress.saturated
             if part.extension:
                 granted_s = attempt.activity.extend(now_s=now_s)
                 if granted_s:
-                    extended_s[f"{part.run.workflow}/{part.run.part}"] = granted_s
+                    extended_s[f"{part.attempt_id.workflow}/{part.attempt_id.part}"] = granted_s
         reply = ReportProgressReply(backpressure=event.backpressure, extended_s=extended_s)
         return [*effects, AnswerProgress(event.token, reply)]
 
@@ -309,12 +311,12 @@ class JobLeader:
 
     def _cores_answered(self, event: CoresAnswered, now_s: float) -> list[LeaderEffect]:
         reply = event.reply
-        request = self.tables.requests.get(reply.ask)
+        request = self.tables.requests.get(reply.request_id)
         if request is not None:
             request.take(reply, now_s=now_s)
             self.tables.touched.add(request.job)
-        elif reply.state is AskState.GRANTED and not self._is_used(reply.ask):
-            return [self.tables.release(reply.ask)]
+        elif reply.state is RequestState.GRANTED and not self._is_used(reply.request_id):
+            return [self.tables.release(reply.request_id)]
         return []
 
     def _is_used(self, request: str) -> bool:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hyperscale.jobs.messages import AskState, AttemptId, RequestCoresReply
+from hyperscale.jobs.messages import AttemptId, RequestCoresReply, RequestState
 
 GRANT_S = 10.0
 """A grant is good for this long; the allocator keeps it reserved a little longer."""
@@ -23,7 +23,7 @@ class CoreRequest:
 
     def grant(self, *, now_s: float) -> RequestCoresReply | None:
         """The grant, while it is good. One that expired may belong to another request by now."""
-        if self.reply is None or self.reply.state is not AskState.GRANTED:
+        if self.reply is None or self.reply.state is not RequestState.GRANTED:
             return None
         if now_s >= self.replied_s + GRANT_S:
             self.reply = None
@@ -37,10 +37,10 @@ class CoreRequest:
 
     def take(self, reply: RequestCoresReply, *, now_s: float) -> None:
         """Take the allocator's reply; once granted, later ones say nothing new."""
-        if self.reply is not None and self.reply.state is AskState.GRANTED:
+        if self.reply is not None and self.reply.state is RequestState.GRANTED:
             return
         self.reply, self.replied_s = reply, now_s
-        if reply.state is not AskState.IMPOSSIBLE:
+        if reply.state is not RequestState.IMPOSSIBLE:
             self.impossible_since_s = None
         elif self.impossible_since_s is None:
             self.impossible_since_s = now_s

@@ -120,7 +120,7 @@ class LeaseRenewal:
                 term=tables.term,
                 leader=tables.node,
                 lease_ms=tables.lease_ms,
-                runs=listed,
+                attempts=listed,
                 stamp_ms=worker.confirmed_ms,
             )
             effects.append(SendCommand(name, command))

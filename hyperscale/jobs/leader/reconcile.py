@@ -149,7 +149,7 @@ class Reconciler:
 
     def _wanted(self, request: str, job: Job, plan: WorkflowPlan) -> RequestCores:
         return RequestCores(
-            ask=request,
+            request_id=request,
             job=job.id,
             workflow=plan.name,
             group=self._tables.group,
@@ -165,7 +165,7 @@ class Reconciler:
     ) -> tuple[RequestCoresReply | None, list[LeaderEffect]]:
         """Return the grant if there is one; else send the request, repeat it, or end a workflow
         that has waited too long."""
-        request = self._tables.requests.open(wanted.ask, wanted.job, wanted.workflow)
+        request = self._tables.requests.open(wanted.request_id, wanted.job, wanted.workflow)
         grant = request.grant(now_s=now_s)
         if grant is not None:
             return grant, []
@@ -290,7 +290,7 @@ class Reconciler:
             attempt.command_sent_s = now_s
             attempt.timeline.start_sent(fenced_until_s)
             command = StartPart(
-                run=attempt.id,
+                attempt_id=attempt.id,
                 group=self._tables.group,
                 term=self._tables.term,
                 start_in_ms=start_in_s * 1000,
@@ -319,9 +319,10 @@ def _count_together(effects: list[LeaderEffect]) -> list[LeaderEffect]:
     if len(new) < 2:
         return effects
     counted = {
-        each.request.ask: SendCoreRequest(replace(each.request, together=len(new))) for each in new
+        each.request.request_id: SendCoreRequest(replace(each.request, together=len(new)))
+        for each in new
     }
     return [
-        counted.get(each.request.ask, each) if isinstance(each, SendCoreRequest) else each
+        counted.get(each.request.request_id, each) if isinstance(each, SendCoreRequest) else each
         for each in effects
     ]

@@ -45,11 +45,11 @@ class WorkerReplies:
                 return self._listed(event.worker, reply, now_s)
             case PartCommandReply() as reply:
                 match event.command:
-                    case PreparePart(run=attempt):
+                    case PreparePart(attempt_id=attempt):
                         return self._prepared(attempt, reply, now_s)
-                    case StartPart(run=attempt):
+                    case StartPart(attempt_id=attempt):
                         return self._started(attempt, reply, now_s)
-                    case StopPart(run=attempt):
+                    case StopPart(attempt_id=attempt):
                         return self._stopped(attempt, reply, now_s)
         return []
 
@@ -92,7 +92,7 @@ class WorkerReplies:
         if reply.refusal in (Refusal.STALE_TERM, Refusal.INVALID):
             return []  # another leader; or the command was under way too long, and is repeated
         reason = f"worker {attempt.worker} could not start it: {reply.reason}"
-        costs_retry = reply.refusal is Refusal.UNKNOWN_RUN
+        costs_retry = reply.refusal is Refusal.UNKNOWN_ATTEMPT
         return self._lose(attempt, reason, costs_retry=costs_retry, now_s=now_s)
 
     def _stopped(
@@ -136,12 +136,12 @@ class WorkerReplies:
         effects: list[LeaderEffect] = []
         here = set()
         for view in reply.parts:
-            here.add(view.run)
-            attempt = tables.attempts.on(worker, view.run)
+            here.add(view.attempt_id)
+            attempt = tables.attempts.on(worker, view.attempt_id)
             if attempt is not None:
                 self._adopt(attempt, view, now_s)
             elif view.phase is not PartPhase.FINISHED:
-                effects.append(tables.stop(worker, view.run))
+                effects.append(tables.stop(worker, view.attempt_id))
         if is_first:
             alive_s = reply.alive_ms / 1000
             for attempt in tables.attempts.of_worker(worker):
@@ -158,7 +158,10 @@ class WorkerReplies:
         job = self._machine.job(attempt.id.job)
         if view.report is not None and job is not None:
             reported = PartProgress(
-                run=view.run, report=view.report, elapsed_s=view.elapsed_s, phase=view.phase
+                attempt_id=view.attempt_id,
+                report=view.report,
+                elapsed_s=view.elapsed_s,
+                phase=view.phase,
             )
             self._lifecycle.report(attempt, job, reported, now_s=now_s)
 

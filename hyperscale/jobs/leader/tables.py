@@ -91,7 +91,7 @@ class LeaderTables:
 
     def stop(self, worker: str, attempt: AttemptId, reason: str = UNWANTED) -> SendCommand:
         command = StopPart(
-            run=attempt,
+            attempt_id=attempt,
             group=self.group,
             term=self.term,
             reason=reason,
@@ -100,8 +100,12 @@ class LeaderTables:
         return SendCommand(worker, command)
 
     def acknowledge(self, worker: str, attempt: AttemptId) -> SendCommand:
-        return SendCommand(worker, AcknowledgeResult(run=attempt, group=self.group, term=self.term))
+        return SendCommand(
+            worker, AcknowledgeResult(attempt_id=attempt, group=self.group, term=self.term)
+        )
 
     def release(self, request: str, *, part: int = -1) -> SendRelease:
         """Release a grant, or withdraw a request; with `part` only that part of a grant."""
-        return SendRelease(ReleaseCores(ask=request, group=self.group, term=self.term, part=part))
+        return SendRelease(
+            ReleaseCores(request_id=request, group=self.group, term=self.term, part=part)
+        )

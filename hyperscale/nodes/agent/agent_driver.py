@@ -277,14 +277,14 @@ class AgentDriver:
         _log.info(
             "run.finished",
             extra={
-                **_log_fields(result.run),
+                **_log_fields(result.attempt_id),
                 "status": result.status.value,
                 "reason": result.error or "",
                 "elapsed_s": round(result.elapsed_s, 3),
             },
         )
         storing = self._storage.store(result)
-        self._spawn(self._send_when_stored(result.run, storing), "store-result")
+        self._spawn(self._send_when_stored(result.attempt_id, storing), "store-result")
 
     async def _send_when_stored(self, attempt_id: AttemptId, storing: asyncio.Future[None]) -> None:
         try:

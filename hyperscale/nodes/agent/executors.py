@@ -75,7 +75,7 @@ class WorkerExecutors:
 
     def prepare(self, effect: PrepareAttempt) -> None:
         """Fetch the bundle and prepare the executors at the places of a new attempt."""
-        attempt_id = effect.command.run
+        attempt_id = effect.command.attempt_id
         for place in effect.places:
             self._attempts[place] = attempt_id
         name = f"prepare:{attempt_id.job}/{attempt_id.workflow}/{attempt_id.part}"
@@ -121,7 +121,7 @@ class WorkerExecutors:
     # --- preparing --------------------------------------------------------------------------
 
     async def _prepare(self, command: PreparePart, places: tuple[int, ...]) -> None:
-        attempt_id = command.run
+        attempt_id = command.attempt_id
         try:
             try:
                 for place in places:
@@ -218,14 +218,14 @@ def slots_of(command: PreparePart, bundle: Path) -> list[protocol.PrepareSlot]:
         protocol.PrepareSlot(
             bundle=str(bundle),
             file=command.file,
-            job=command.run.job,
-            workflow=command.run.workflow,
+            job=command.attempt_id.job,
+            workflow=command.attempt_id.workflow,
             plan=command.plan,
             slot=command.first_slot + index,
             slots=command.slots,
             context=command.context,
             log_level=command.log_level,
-            attempt=command.run.attempt,
+            attempt=command.attempt_id.attempt,
             elapsed_s=command.elapsed_s,
             iterations=iterations,
             static=command.static,

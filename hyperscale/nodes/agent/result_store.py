@@ -37,7 +37,7 @@ class ResultStore:
     def store(self, result: DeliverResult) -> None:
         """Write a result and sync it."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        path = self._path(result.run)
+        path = self._path(result.attempt_id)
         temporary = path.with_suffix(".part")
         with temporary.open("wb") as file:
             file.write(msgspec.msgpack.encode(result))

@@ -119,12 +119,12 @@ class JobQueries:
             lines.append(
                 OutputLine(
                     worker=line.worker,
-                    workflow=line.run.workflow,
+                    workflow=line.attempt_id.workflow,
                     slot=line.slot,
                     stream=line.stream,
                     text=line.text,
-                    part=line.run.part,
-                    attempt=line.run.attempt,
+                    part=line.attempt_id.part,
+                    attempt=line.attempt_id.attempt,
                     number=line.number,
                 )
             )

@@ -53,7 +53,7 @@ class NodeRequests:
                 )
             deadline_s = asyncio.get_running_loop().time() + ANSWER_S
             drains = await link.call(DrainWorker(), DrainWorkerReply, deadline_s=deadline_s)
-            return DrainNodeReply(left=drains.runs)
+            return DrainNodeReply(left=drains.attempts)
         topology = self._routing.ledger.topology
         number = topology.number_of(asked.node)
         if number is None:
@@ -83,10 +83,10 @@ def _worker_row(member: Member, holds: tuple[int, Sequence[HeldCores]] | None) -
         is_draining=said is not None and said.is_draining,
         runs=[
             WorkerRun(
-                job=each.run.job,
-                workflow=each.run.workflow,
-                part=each.run.part,
-                attempt=each.run.attempt,
+                job=each.attempt_id.job,
+                workflow=each.attempt_id.workflow,
+                part=each.attempt_id.part,
+                attempt=each.attempt_id.attempt,
                 cores=each.cores,
                 is_shared=each.shared,
             )

@@ -38,8 +38,8 @@ class Outputs:
         return self._by_job.get(job)
 
     def add(self, line: ForwardOutput) -> None:
-        output = self._by_job.pop(line.run.job, None) or Output()
-        self._by_job[line.run.job] = output
+        output = self._by_job.pop(line.attempt_id.job, None) or Output()
+        self._by_job[line.attempt_id.job] = output
         output.lines.append(line)
         output.total += 1
         self._characters += len(line.text)

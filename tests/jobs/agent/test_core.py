@@ -34,7 +34,7 @@ def test_an_attempt_goes_from_its_command_to_its_result() -> None:
     assert (reply.accepted, reply.phase) == (True, PartPhase.PREPARING)
     assert world.agent.free_cores == 2
     world.get_ready()
-    assert [ready.run for ready in world.sent(AnnounceReady)] == [attempt_id()]
+    assert [ready.attempt_id for ready in world.sent(AnnounceReady)] == [attempt_id()]
     assert world.part(start()).phase is PartPhase.RUNNING
     assert world.started[attempt_id()] == 1
     world.report(attempt_id(), 0, 10)
@@ -76,9 +76,11 @@ def test_after_ten_minutes_a_result_waits_on_disk_until_a_leader_lists_the_attem
     world.wait(700)
     assert world.sent(DeliverResult, world.wait(600)) == []
     here = world.listed(list_attempts(term=2), sender="m2")
-    assert [(view.run, view.phase) for view in here.parts] == [(attempt_id(), PartPhase.FINISHED)]
+    assert [(view.attempt_id, view.phase) for view in here.parts] == [
+        (attempt_id(), PartPhase.FINISHED)
+    ]
     effects = world.wait(0.5)
-    assert [m.run for m in world.sent(DeliverResult, effects)] == [attempt_id()]
+    assert [m.attempt_id for m in world.sent(DeliverResult, effects)] == [attempt_id()]
     assert {e.to for e in effects if isinstance(e, SendMessage) and e.to} == {"m2"}
 
 

@@ -26,7 +26,7 @@ CORES = 3
 @dataclass(frozen=True)
 class Act:
     what: str
-    run: AttemptId
+    attempt_id: AttemptId
     term: int
     cores: int
     shared: bool
@@ -42,7 +42,7 @@ ACTS = st.builds(
         + ["ready"] * 4
         + ["fail", "end", "end", "die", "obey", "obey", "drain"]
     ),
-    run=st.builds(
+    attempt_id=st.builds(
         AttemptId,
         st.sampled_from(["dc.1-a", "dc.1-b"]),
         st.just("Load"),
@@ -58,25 +58,27 @@ ACTS = st.builds(
 
 def _pick(choices: object, act: Act) -> AttemptId | None:
     found = sorted(choices, key=repr)  # type: ignore[call-overload]  # any collection of runs
-    return found[(act.run.attempt + act.cores) % len(found)] if found else None
+    return found[(act.attempt_id.attempt + act.cores) % len(found)] if found else None
 
 
 def _act(world: AgentWorld, act: Act) -> None:
     sender = f"m{act.term}"
     match act.what:
         case "prepare":
-            command = prepare(act.run, term=act.term, cores=act.cores, shared=act.shared)
+            command = prepare(act.attempt_id, term=act.term, cores=act.cores, shared=act.shared)
             world.part(command, sender=sender)
         case "start":
-            world.part(start(act.run, term=act.term), sender=sender)
+            world.part(start(act.attempt_id, term=act.term), sender=sender)
         case "stop":
-            world.part(stop(act.run, term=act.term), sender=sender)
+            world.part(stop(act.attempt_id, term=act.term), sender=sender)
         case "renew":
-            world.command(renew(act.run, *world.held, term=act.term), sender=sender)
+            world.command(renew(act.attempt_id, *world.held, term=act.term), sender=sender)
         case "who":
             world.command(list_attempts(term=act.term), sender=sender)
         case "ack":
-            world.command(ack(_pick(world.disk, act) or act.run, term=act.term), sender=sender)
+            world.command(
+                ack(_pick(world.disk, act) or act.attempt_id, term=act.term), sender=sender
+            )
         case "ready":
             if (run := _pick(world.preparing, act)) is not None:
                 world.get_ready(run)

@@ -151,7 +151,7 @@ def test_a_stop_of_an_older_attempt_does_not_stop_the_newer_one() -> None:
 
 def test_a_start_of_an_unknown_or_unprepared_attempt_is_refused() -> None:
     world = AgentWorld()
-    assert world.part(start()).refusal is Refusal.UNKNOWN_RUN
+    assert world.part(start()).refusal is Refusal.UNKNOWN_ATTEMPT
     world.part(prepare())
     assert world.part(start()).refusal is Refusal.INVALID
     world.get_ready()
@@ -165,8 +165,8 @@ def test_a_start_of_an_unknown_or_unprepared_attempt_is_refused() -> None:
         {"first_slot": 1},
         {"bundle": "../../etc/passwd"},
         {"bundle": ""},
-        {"run": attempt_id(0)},
-        {"run": attempt_id().__class__("dc.1-a", "Other", 0, 1)},
+        {"attempt_id": attempt_id(0)},
+        {"attempt_id": attempt_id().__class__("dc.1-a", "Other", 0, 1)},
     ],
 )
 def test_an_invalid_command_is_refused(wrong: dict[str, object]) -> None:
@@ -215,7 +215,7 @@ def test_cores_are_announced_on_change_and_each_second() -> None:
     world.part(prepare(cores=2))
     told = world.sent(AnnounceCores)[-1]
     assert (told.worker, told.incarnation, told.total) == ("w1", 7, 3)
-    assert [(held.run, held.cores) for held in told.held] == [(attempt_id(), 2)]
+    assert [(held.attempt_id, held.cores) for held in told.held] == [(attempt_id(), 2)]
     later = world.sent(AnnounceCores, world.wait(3))
     assert 3 <= len(later) <= 4
     versions = [message.version for message in world.sent(AnnounceCores)]
@@ -241,7 +241,7 @@ def test_a_leaving_worker_stops_its_attempts_for_a_retry() -> None:
     world.part(prepare(attempt_id(job="dc.1-b")))
     world.feed(DrainRequested(hands_over=True))
     world.obey_stops()
-    results = {result.run: result for result in world.sent(DeliverResult)}
+    results = {result.attempt_id: result for result in world.sent(DeliverResult)}
     assert len(results) == 2
     for result in results.values():
         assert (result.status, result.error) == (PartStatus.STOPPED, LEAVING)

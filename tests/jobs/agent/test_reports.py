@@ -106,7 +106,7 @@ def test_attempts_of_a_group_share_one_message_with_separate_sequences() -> None
     _reply(world, ReportProgressReply())
     world.wait(0.6)
     last = world.sent(ReportProgress)[-1]
-    assert {part.run: read(part.report).steps[0].counts.total for part in last.parts} == {
+    assert {part.attempt_id: read(part.report).steps[0].counts.total for part in last.parts} == {
         attempt_id(): 3,
         other: 4,
     }
@@ -115,7 +115,7 @@ def test_attempts_of_a_group_share_one_message_with_separate_sequences() -> None
         read(part.report).sequence
         for progress in world.sent(ReportProgress)
         for part in progress.parts
-        if part.run == other
+        if part.attempt_id == other
     ]
     assert sequences == sorted(set(sequences))
 
@@ -153,7 +153,7 @@ def test_a_new_leader_gets_phase_cores_and_statistics_of_every_attempt() -> None
     here = world.listed(list_attempts(term=2), sender="m2")
     assert (here.worker, here.accepted, here.seen_term) == ("w1", True, 2)
     (view,) = here.parts
-    assert (view.run, view.phase, view.cores) == (attempt_id(), PartPhase.RUNNING, 2)
+    assert (view.attempt_id, view.phase, view.cores) == (attempt_id(), PartPhase.RUNNING, 2)
     assert view.report is not None
     assert read(view.report).steps[0].counts.total == 3
 

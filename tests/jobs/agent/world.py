@@ -61,7 +61,7 @@ def prepare(
     attempt: AttemptId | None = None, *, term: int = 1, cores: int = 1, **changes: Any
 ) -> PreparePart:
     command = PreparePart(
-        run=attempt or attempt_id(),
+        attempt_id=attempt or attempt_id(),
         group=1,
         term=term,
         leader="m1",
@@ -77,17 +77,17 @@ def prepare(
 
 
 def start(attempt: AttemptId | None = None, *, term: int = 1, **changes: Any) -> StartPart:
-    command = StartPart(run=attempt or attempt_id(), group=1, term=term, start_in_ms=50.0)
+    command = StartPart(attempt_id=attempt or attempt_id(), group=1, term=term, start_in_ms=50.0)
     return msgspec.structs.replace(command, **changes)
 
 
 def stop(attempt: AttemptId | None = None, *, term: int = 1, reason: str = "cancelled") -> StopPart:
-    return StopPart(run=attempt or attempt_id(), group=1, term=term, reason=reason)
+    return StopPart(attempt_id=attempt or attempt_id(), group=1, term=term, reason=reason)
 
 
 def renew(*runs: AttemptId, term: int = 1, lease_ms: int = 8_000, stamp_ms: int = 0) -> RenewLeases:
     return RenewLeases(
-        group=1, term=term, leader="m1", lease_ms=lease_ms, runs=list(runs), stamp_ms=stamp_ms
+        group=1, term=term, leader="m1", lease_ms=lease_ms, attempts=list(runs), stamp_ms=stamp_ms
     )
 
 
@@ -96,7 +96,7 @@ def list_attempts(*, term: int = 1) -> ListAttempts:
 
 
 def ack(attempt: AttemptId | None = None, *, term: int = 1) -> AcknowledgeResult:
-    return AcknowledgeResult(run=attempt or attempt_id(), group=1, term=term)
+    return AcknowledgeResult(attempt_id=attempt or attempt_id(), group=1, term=term)
 
 
 def report(total: int, *, slot: int = 0, sequence: int = 1, elapsed_s: float = 1.0) -> Report:
@@ -245,7 +245,9 @@ class AgentWorld:
         return [message for message in messages if isinstance(message, kind)]
 
     def result(self, attempt: AttemptId | None = None) -> DeliverResult:
-        return next(m for m in self.sent(DeliverResult) if m.run == (attempt or attempt_id()))
+        return next(
+            m for m in self.sent(DeliverResult) if m.attempt_id == (attempt or attempt_id())
+        )
 
     # --- effects and invariants ---------------------------------------------------
 
@@ -255,7 +257,7 @@ class AgentWorld:
             assert not strangers, f"{effect} names places of other attempts"
         match effect:
             case PrepareAttempt():
-                attempt = effect.command.run
+                attempt = effect.command.attempt_id
                 for place in effect.places:
                     assert place not in self.places, (
                         f"place {place} is taken by {self.places[place]}"
@@ -281,13 +283,13 @@ class AgentWorld:
             case StopAttempt():
                 self.stopping[effect.attempt_id] = effect.reason
             case StoreResult():
-                self.finished[effect.result.run] += 1
-                assert self.finished[effect.result.run] == 1, "two results of one attempt"
-                assert effect.result.run not in self.places.values(), (
+                self.finished[effect.result.attempt_id] += 1
+                assert self.finished[effect.result.attempt_id] == 1, "two results of one attempt"
+                assert effect.result.attempt_id not in self.places.values(), (
                     "a result before the places are vacant"
                 )
-                self.disk[effect.result.run] = effect.result
-                self.feed(ResultStored(effect.result.run))
+                self.disk[effect.result.attempt_id] = effect.result
+                self.feed(ResultStored(effect.result.attempt_id))
             case EraseResult():
                 self.disk.pop(effect.attempt_id, None)
             case _:

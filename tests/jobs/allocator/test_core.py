@@ -10,9 +10,9 @@ from hyperscale.jobs.allocator.queue import AGE_S, RESERVE_S, SETTLE_S, TOGETHER
 from hyperscale.jobs.messages import (
     SHARED_MAX,
     AnnounceCores,
-    AskState,
     AttemptId,
     HeldCores,
+    RequestState,
     WorkerShare,
 )
 from hyperscale.jobs.worker_events import WorkerDown
@@ -22,7 +22,7 @@ from tests.jobs.allocator.world import AllocatorWorld
 
 def test_a_single_workflow_gets_all_cores() -> None:
     world = AllocatorWorld(8, 8, 8)
-    assert world.request("a").state is AskState.QUEUED
+    assert world.request("a").state is RequestState.QUEUED
     world.settle()
     assert world.cores("a") == 24
 
@@ -175,7 +175,7 @@ def test_a_recovery_does_not_wait_for_more_cores_to_come_free() -> None:
 def test_nothing_is_granted_before_every_worker_has_announced_its_cores() -> None:
     world = AllocatorWorld(4, 4, announced=False)
     reply = world.request("a")
-    assert reply.state is AskState.REBUILDING
+    assert reply.state is RequestState.REBUILDING
     assert reply.reason == "Load waits until w0, w1 announced which cores are in use"
     world.announce("w0")
     world.settle()
@@ -187,7 +187,7 @@ def test_nothing_is_granted_before_every_worker_has_announced_its_cores() -> Non
 
 def test_cores_granted_by_an_earlier_allocator_are_not_granted_again() -> None:
     world = AllocatorWorld(4, announced=False)
-    world.held["w0"] = [HeldCores(run=AttemptId("old", "Load", 0, 1), cores=3)]
+    world.held["w0"] = [HeldCores(attempt_id=AttemptId("old", "Load", 0, 1), cores=3)]
     world.announce("w0")
     world.request("a")
     world.settle()
@@ -243,9 +243,9 @@ def test_a_request_of_a_deposed_job_leader_is_refused() -> None:
     world = AllocatorWorld(2)
     world.request("old", term=1)
     world.release("old", term=2)
-    assert world.request("old", term=1).state is AskState.NOT_ALLOCATOR
-    assert world.request("other group", group=2, term=1).state is AskState.QUEUED
-    assert world.request("new", term=2).state is AskState.QUEUED
+    assert world.request("old", term=1).state is RequestState.NOT_ALLOCATOR
+    assert world.request("other group", group=2, term=1).state is RequestState.QUEUED
+    assert world.request("new", term=2).state is RequestState.QUEUED
 
 
 def test_a_release_by_a_deposed_job_leader_is_ignored() -> None:
@@ -270,7 +270,7 @@ def test_a_recovery_of_a_part_that_never_ran_waits_for_free_cores() -> None:
     world.request("other")
     world.settle()
     waits = world.request("new#2", is_recovery=True, part=0, cores=1)
-    assert waits.state is AskState.QUEUED
+    assert waits.state is RequestState.QUEUED
     world.run(3.0)
     assert "new#2" not in world.granted
     world.end("other")
@@ -366,7 +366,7 @@ def test_many_recoveries_are_granted_in_rounds_and_spread_over_the_workers() -> 
     too_large = world.request(
         "large", is_recovery=True, may_share=True, part=0, cores=SHARED_MAX + 1
     )
-    assert too_large.state is AskState.IMPOSSIBLE
+    assert too_large.state is RequestState.IMPOSSIBLE
     world.settle(holds=False)
     assert len(world.granted) == RECOVERED_AT_ONCE
     wake_at_s = world.allocator.wake_at_s()
@@ -405,7 +405,7 @@ def test_an_outdated_announcement_is_ignored() -> None:
 def test_a_node_that_is_not_the_allocator_grants_nothing() -> None:
     world = AllocatorWorld(4)
     world.handle(LostAllocator())
-    assert world.request("a").state is AskState.NOT_ALLOCATOR
+    assert world.request("a").state is RequestState.NOT_ALLOCATOR
     world.settle(holds=False)
     assert not world.granted
 
@@ -450,6 +450,6 @@ def check(world: AllocatorWorld) -> None:
     for name, total in world.totals.items():
         held = sum(each.cores for each in world.held[name])
         assert held <= total
-    jobs = {each.run.job: each.exclusive for held in world.held.values() for each in held}
+    jobs = {each.attempt_id.job: each.exclusive for held in world.held.values() for each in held}
     if any(jobs.values()):
         assert len(jobs) == 1

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hyperscale.jobs.allocator.core import Allocator
 from hyperscale.jobs.allocator.events import BecameAllocator
 from hyperscale.jobs.allocator.queue import AGE_S, RESERVE_S, SETTLE_S
-from hyperscale.jobs.messages import AskState
+from hyperscale.jobs.messages import RequestState
 from hyperscale.plan import Priority
 from tests.jobs.allocator.world import AllocatorWorld
 
@@ -43,7 +43,7 @@ class Script:
         pool.run(tenths / 10, holds=False)
         for name in pool.granted:
             self.granted_s.setdefault(name, pool.now_s)
-        held = {each.run.job for worker in pool.held.values() for each in worker}
+        held = {each.attempt_id.job for worker in pool.held.values() for each in worker}
         for name in [name for name in pool.granted if name not in held]:
             if pool.now_s >= self.granted_s[name] + GIVE_UP_S:
                 self._release(name)
@@ -53,14 +53,14 @@ class Script:
 
     def end(self, index: int) -> None:
         """End a running workflow."""
-        held = [each.run.job for worker in self.pool.held.values() for each in worker]
+        held = [each.attempt_id.job for worker in self.pool.held.values() for each in worker]
         running = list(dict.fromkeys(held))
         if index < len(running):
             self.pool.end(running[index])
 
     def release(self, index: int) -> None:
         """Release a request, or a grant that no worker holds yet."""
-        held = {each.run.job for worker in self.pool.held.values() for each in worker}
+        held = {each.attempt_id.job for worker in self.pool.held.values() for each in worker}
         open_ = [name for name in self.pool.requests if name not in held]
         if index < len(open_):
             self._release(open_[index])
@@ -80,7 +80,7 @@ class Script:
     def lead(self, _: None) -> None:
         """Replace the allocator. Grants that no worker holds yet are lost."""
         pool = self.pool
-        held = {each.run.job for worker in pool.held.values() for each in worker}
+        held = {each.attempt_id.job for worker in pool.held.values() for each in worker}
         for name in [name for name in pool.granted if name not in held]:
             del pool.granted[name]
             del pool.requests[name]
@@ -166,6 +166,6 @@ def test_every_waiting_request_has_its_own_position_and_a_reason(
     pool.now_s += SETTLE_S
     pool.tick()
     answers = [pool.repeat(name) for name in pool.requests if name not in pool.granted]
-    assert {answer.state for answer in answers} == {AskState.QUEUED}
+    assert {answer.state for answer in answers} == {RequestState.QUEUED}
     assert sorted(a.position for a in answers) == list(range(1, len(requested) + 1))
     assert all(answer.reason.startswith("Load ") for answer in answers)

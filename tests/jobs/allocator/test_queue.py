@@ -1,7 +1,7 @@
 """Waiting requests: their order, their position, and the reason they are given."""
 
 from hyperscale.jobs.allocator.queue import AGE_S, FORGET_S
-from hyperscale.jobs.messages import AskState, AttemptId, HeldCores
+from hyperscale.jobs.messages import AttemptId, HeldCores, RequestState
 from hyperscale.plan import Priority
 from tests.jobs.allocator.world import AllocatorWorld
 
@@ -78,7 +78,7 @@ def test_a_request_that_has_waited_outranks_a_later_one_of_higher_priority() -> 
 
 def test_waiting_requests_keep_their_order_when_the_allocator_changes() -> None:
     world = AllocatorWorld(4, announced=False)
-    world.held["w0"] = [HeldCores(run=AttemptId("old", "Load", 0, 1), cores=4)]
+    world.held["w0"] = [HeldCores(attempt_id=AttemptId("old", "Load", 0, 1), cores=4)]
     world.announce("w0")
     world.request("later", waited_s=5.0)
     world.request("new")
@@ -95,12 +95,12 @@ def test_the_queue_is_bounded() -> None:
         world.request(name)
         world.settle()
     reply = world.request("e")
-    assert reply.state is AskState.EXCEEDED
+    assert reply.state is RequestState.EXCEEDED
     assert reply.retry_after_s > 0
     assert reply.position == 3
     assert "capacity exceeded" in reply.reason
     assert world.allocator.room == 0
-    assert world.request("again", is_recovery=True, part=0, cores=1).state is AskState.QUEUED
+    assert world.request("again", is_recovery=True, part=0, cores=1).state is RequestState.QUEUED
 
 
 def test_a_request_that_is_no_longer_repeated_is_forgotten() -> None:
@@ -119,4 +119,4 @@ def test_the_reason_says_that_there_are_no_workers() -> None:
 def test_a_lost_part_that_no_other_worker_can_take_is_impossible() -> None:
     world = AllocatorWorld(4)
     reply = world.request("a#2", is_recovery=True, part=0, cores=2, exclude=["w0"])
-    assert reply.state is AskState.IMPOSSIBLE
+    assert reply.state is RequestState.IMPOSSIBLE

@@ -48,8 +48,8 @@ class AllocatorWorld:
             if isinstance(effect, AnswerRequest):
                 answers.append(effect.reply)
             else:
-                assert effect.reply.ask not in self.granted
-                self.granted[effect.reply.ask] = effect.reply
+                assert effect.reply.request_id not in self.granted
+                self.granted[effect.reply.request_id] = effect.reply
         return answers
 
     def tick(self) -> None:
@@ -71,7 +71,7 @@ class AllocatorWorld:
     def request(self, name: str, **fields: object) -> RequestCoresReply:
         """Request cores for a workflow `Load`, by default of a job with the request's name."""
         message = RequestCores(
-            ask=name,
+            request_id=name,
             leader="m1",
             **{"job": name, "workflow": "Load", "group": 1, "term": 1, "vus": 1000, **fields},  # type: ignore[arg-type]  # fields of RequestCores
         )
@@ -85,7 +85,7 @@ class AllocatorWorld:
 
     def release(self, name: str, *, term: int = 1, part: int = -1) -> None:
         """Release a request or its grant."""
-        self.handle(CoresReleased(ReleaseCores(ask=name, group=1, term=term, part=part)))
+        self.handle(CoresReleased(ReleaseCores(request_id=name, group=1, term=term, part=part)))
 
     def run(self, seconds: float, *, holds: bool = True, repeats: bool = True) -> None:
         """Let time pass; requests are repeated and workers hold what was granted."""
@@ -114,11 +114,11 @@ class AllocatorWorld:
             for index, share in enumerate(reply.shares):
                 part = max(request.part, index)
                 attempt = AttemptId(request.job, request.workflow, part, 1)
-                if all(held.run != attempt for held in self.held[share.worker]):
+                if all(held.attempt_id != attempt for held in self.held[share.worker]):
                     exclusive = request.is_test and request.priority is Priority.EXCLUSIVE
                     self.held[share.worker].append(
                         HeldCores(
-                            run=attempt,
+                            attempt_id=attempt,
                             cores=share.cores,
                             shared=reply.shared,
                             exclusive=exclusive,
@@ -130,7 +130,9 @@ class AllocatorWorld:
         """End the workflow of a granted request; its workers announce free cores."""
         ended = (self.requests[name].job, self.requests[name].workflow)
         for worker, held in self.held.items():
-            left = [each for each in held if (each.run.job, each.run.workflow) != ended]
+            left = [
+                each for each in held if (each.attempt_id.job, each.attempt_id.workflow) != ended
+            ]
             self.held[worker] = left
         del self.granted[name]
         del self.requests[name]

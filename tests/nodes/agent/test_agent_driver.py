@@ -50,7 +50,7 @@ def test_the_result_of_a_completed_part_is_exact(tmp_path: Path, target: Target)
             await leader.meet(node.address)
             run = await leader.run(code, cores=2)
             finished = await leader.hears(DeliverResult)
-            assert (finished.run, finished.status) == (run, PartStatus.COMPLETED)
+            assert (finished.attempt_id, finished.status) == (run, PartStatus.COMPLETED)
             assert finished.error is None
             assert total(finished) == await is_quiet(target) > 0
             assert finished.elapsed_s >= 1.5
@@ -79,7 +79,7 @@ def test_a_result_is_repeated_until_it_is_acknowledged(tmp_path: Path, target: T
             await leader.meet(node.address)
             run = await leader.run(code)
             await until_async(lambda: len(leader.said(DeliverResult)) >= 3)
-            assert len({repr(each.run) for each in leader.said(DeliverResult)}) == 1
+            assert len({repr(each.attempt_id) for each in leader.said(DeliverResult)}) == 1
             assert len(list(tmp_path.rglob("*.result"))) == 1
             leader.acknowledge(run)
             await until_async(lambda: not list(tmp_path.rglob("*.result")))
@@ -162,7 +162,7 @@ def test_load_continues_when_the_leader_changes(tmp_path: Path, target: Target) 
             renewed = await new.renew(run, term=2)
             assert (renewed.accepted, renewed.unknown) == (True, [])
             progress = await new.hears(ReportProgress)
-            assert progress.parts[0].run == run
+            assert progress.parts[0].attempt_id == run
             assert not (await old.renew(run, term=1)).accepted
             refused = await old.stop(run, term=1)
             assert (refused.refusal, refused.seen_term) == (Refusal.STALE_TERM, 2)
@@ -183,11 +183,11 @@ def test_a_higher_attempt_takes_the_cores_of_the_older_one(tmp_path: Path, targe
             await leader.run(code)
             await leader.loads(target)
             newer = await leader.run(code, run_id(2), elapsed_s=59.0)
-            old = await leader.hears(DeliverResult, lambda each: each.run == run_id(1))
+            old = await leader.hears(DeliverResult, lambda each: each.attempt_id == run_id(1))
             assert (old.status, old.error) == (PartStatus.STOPPED, "superseded by attempt 2")
             late = await leader.prepare(code, run_id(1))
             assert late.phase is PartPhase.FINISHED
-            done = await leader.hears(DeliverResult, lambda each: each.run == newer)
+            done = await leader.hears(DeliverResult, lambda each: each.attempt_id == newer)
             assert done.status is PartStatus.COMPLETED
             assert 0.9 < done.elapsed_s < 30.0
             assert done.report is not None
@@ -278,9 +278,9 @@ def test_code_that_never_yields_is_killed_and_its_core_is_used_again(
             other = run_id(job="dc.1-b")
             assert (await leader.prepare(code, other)).refusal is Refusal.NO_CORES
             finished = await leader.hears(DeliverResult)
-            assert (finished.run, finished.status) == (run, PartStatus.STOPPED)
+            assert (finished.attempt_id, finished.status) == (run, PartStatus.STOPPED)
             await leader.run(code, other)
-            finished = await leader.hears(DeliverResult, lambda each: each.run == other)
+            finished = await leader.hears(DeliverResult, lambda each: each.attempt_id == other)
             assert finished.status is PartStatus.COMPLETED
 
     run(work)
@@ -365,7 +365,7 @@ def test_a_bundle_is_fetched_once_and_kept(tmp_path: Path, target: Target) -> No
                 runs = [run_id(job=f"dc.{life}-{n}") for n in range(2)]
                 await asyncio.gather(*(leader.run(code, run) for run in runs))
                 for run in runs:
-                    await leader.hears(DeliverResult, lambda each, run=run: each.run == run)  # type: ignore[misc]  # bound now
+                    await leader.hears(DeliverResult, lambda each, run=run: each.attempt_id == run)  # type: ignore[misc]  # bound now
                     leader.acknowledge(run)
                 assert len(leader.fetches) == (1 if life == 0 else 0)
 
@@ -457,8 +457,8 @@ def test_a_shared_part_runs_beside_the_part_that_holds_the_core(
             beside = run_id(job="dc.1-b")
             run = await leader.run(code)
             await leader.run(code, beside, shared=True)
-            first = await leader.hears(DeliverResult, lambda each: each.run == run)
-            second = await leader.hears(DeliverResult, lambda each: each.run == beside)
+            first = await leader.hears(DeliverResult, lambda each: each.attempt_id == run)
+            second = await leader.hears(DeliverResult, lambda each: each.attempt_id == beside)
             assert first.status is second.status is PartStatus.COMPLETED
             assert total(first) + total(second) == await is_quiet(target)
 
@@ -484,10 +484,10 @@ def test_a_part_without_file_descriptors_is_a_retryable_failure(
                 refused = await leader.hears(AnnouncePrepareFailed)
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            assert (refused.run, refused.is_retryable) == (beside, True)
+            assert (refused.attempt_id, refused.is_retryable) == (beside, True)
             leader.acknowledge(beside)
             await until_async(
-                lambda: [held.run for held in leader.said(AnnounceCores)[-1].held] == [run]
+                lambda: [held.attempt_id for held in leader.said(AnnounceCores)[-1].held] == [run]
             )
             await _stopped(leader)
 

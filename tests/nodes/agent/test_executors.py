@@ -28,7 +28,7 @@ def test_an_attempt_stopped_right_after_its_prepare_command_ends(
     path = tmp_path / "bundle.zip"
     path.write_bytes(code.bundle.payload)
     command = PreparePart(
-        run=run_id(),
+        attempt_id=run_id(),
         group=1,
         term=1,
         leader="m1",
@@ -57,7 +57,7 @@ def test_an_attempt_stopped_right_after_its_prepare_command_ends(
         await executors.open()
         try:
             executors.prepare(PrepareAttempt(command, (0,)))
-            executors.stop(StopAttempt(command.run, (0,), "cancelled", 1.0))
+            executors.stop(StopAttempt(command.attempt_id, (0,), "cancelled", 1.0))
             await until_async(lambda: events)
         finally:
             await executors.close()

@@ -78,10 +78,10 @@ RUN = AttemptId("dc.1-a", "Load", 0, 1)
 def test_a_message_that_is_too_large_loses_the_histograms_of_its_oldest_seconds(kind: str) -> None:
     report = encoded(_report(20, 600))
     message: DeliverResult | ListAttemptsReply = DeliverResult(
-        worker="w1", group=1, run=RUN, status=PartStatus.COMPLETED, report=report
+        worker="w1", group=1, attempt_id=RUN, status=PartStatus.COMPLETED, report=report
     )
     if kind == "here":
-        view = PartView(run=RUN, phase=PartPhase.RUNNING, cores=1, report=report)
+        view = PartView(attempt_id=RUN, phase=PartPhase.RUNNING, cores=1, report=report)
         message = ListAttemptsReply(worker="w1", parts=[view])
     assert len(msgspec.msgpack.encode(message)) > REGISTRY.spec_of(message).size
     fitted = fit(message)
@@ -99,7 +99,7 @@ def test_a_message_that_is_too_large_loses_the_histograms_of_its_oldest_seconds(
 def test_a_message_of_very_many_steps_keeps_its_counts() -> None:
     report = encoded(_report(8_000, 1))
     message = DeliverResult(
-        worker="w1", group=1, run=RUN, status=PartStatus.COMPLETED, report=report
+        worker="w1", group=1, attempt_id=RUN, status=PartStatus.COMPLETED, report=report
     )
     fitted = fit(message)
     assert REGISTRY.encode(fitted)
@@ -127,7 +127,9 @@ def test_a_message_that_is_too_large_is_logged_and_does_not_end_the_worker(
 ) -> None:
     server: Any = _Server()
     managers = ManagerLinks(server, list)
-    finished = DeliverResult(worker="w1", group=1, run=RUN, status=PartStatus.FAILED, report=None)
+    finished = DeliverResult(
+        worker="w1", group=1, attempt_id=RUN, status=PartStatus.FAILED, report=None
+    )
     managers.send("m1", msgspec.structs.replace(finished, provided=[bytes(17_000_000)]))
     (record,) = caplog.records
     assert record.levelname == "ERROR"

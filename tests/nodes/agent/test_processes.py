@@ -114,9 +114,9 @@ def test_a_killed_worker_leaves_no_executor_and_sends_its_results_after_a_restar
                 await leader.meet(node.address)
                 done = await leader.run(short, run_id(job="dc.1-done"))
                 first = await leader.hears(DeliverResult)
-                assert first.run == done
+                assert first.attempt_id == done
                 running = await leader.run(code)
-                await leader.hears(ReportProgress, lambda each: each.parts[0].run == running)
+                await leader.hears(ReportProgress, lambda each: each.parts[0].attempt_id == running)
                 children = executors_of(node.process.pid)
                 node.kill()
                 await until_async(
@@ -127,7 +127,7 @@ def test_a_killed_worker_leaves_no_executor_and_sends_its_results_after_a_restar
                 node = start(cluster)
                 await heir.meet(node.address)
                 here = await heir.who_runs(term=2)
-                assert [(view.run, view.phase) for view in here.parts] == [
+                assert [(view.attempt_id, view.phase) for view in here.parts] == [
                     (done, PartPhase.FINISHED)
                 ]
                 again = await heir.hears(DeliverResult)
@@ -137,7 +137,7 @@ def test_a_killed_worker_leaves_no_executor_and_sends_its_results_after_a_restar
                 # The next attempt continues at the elapsed time of the last report.
                 before = counted(target)
                 newer = await heir.run(code, run_id(2), term=2, elapsed_s=59.0)
-                finished = await heir.hears(DeliverResult, lambda each: each.run == newer)
+                finished = await heir.hears(DeliverResult, lambda each: each.attempt_id == newer)
                 assert finished.status is PartStatus.COMPLETED
                 assert before + total(finished) == await is_quiet(target)
 
@@ -155,7 +155,7 @@ def test_sigterm_hands_the_part_over_and_exits_with_0(tmp_path: Path, target: Ta
                 await leader.loads(target, more_than=20)
                 node.process.send_signal(signal.SIGTERM)
                 finished = await leader.hears(DeliverResult)
-                assert (finished.run, finished.is_retryable) == (run, True)
+                assert (finished.attempt_id, finished.is_retryable) == (run, True)
                 leader.acknowledge(run)
                 await until_async(lambda: node.process.poll() is not None)
                 assert node.process.returncode == 0

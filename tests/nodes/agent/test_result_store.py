@@ -11,7 +11,7 @@ def finished(job: str = "dc.1-a", attempt: int = 1) -> DeliverResult:
     return DeliverResult(
         worker="w1",
         group=1,
-        run=AttemptId(job, "Load", 0, attempt),
+        attempt_id=AttemptId(job, "Load", 0, attempt),
         status=PartStatus.COMPLETED,
         report=None,
         provided=[b"\x00\xff"],
@@ -26,11 +26,11 @@ def test_stored_results_are_restored_until_they_are_erased(tmp_path: Path) -> No
     store.store(two)
     store.store(one)
     results, broken = ResultStore(tmp_path / "results").open()
-    assert sorted(each.run.attempt for each in results) == [1, 2]
+    assert sorted(each.attempt_id.attempt for each in results) == [1, 2]
     assert one in results
     assert broken == []
-    store.erase(one.run)
-    store.erase(one.run)
+    store.erase(one.attempt_id)
+    store.erase(one.attempt_id)
     assert ResultStore(tmp_path / "results").open() == ([two], [])
 
 
@@ -42,7 +42,7 @@ def test_a_damaged_result_is_listed_and_not_deleted(tmp_path: Path) -> None:
     store.store(finished("dc.1-b"))
     (tmp_path / "half.part").write_bytes(b"half")
     results, broken = store.open()
-    assert [each.run.job for each in results] == ["dc.1-b"]
+    assert [each.attempt_id.job for each in results] == ["dc.1-b"]
     assert broken == [damaged]
     assert not (tmp_path / "half.part").exists()
 

@@ -108,7 +108,7 @@ def test_a_worker_connects_to_its_leader_and_members_see_its_free_cores(
                 await until_async(lambda: service.worker is not None and service.worker.free == 2)
                 assert leader.said(AnnounceCores)[-1].incarnation > 0
                 drains = await leader.ask(DrainWorker(), DrainWorkerReply)
-                assert drains.runs == 0
+                assert drains.attempts == 0
                 await until_async(
                     lambda: (
                         service.worker is not None

@@ -268,4 +268,4 @@ class ManagerProgram:
                 case AnswerRequest(token=handle, reply=reply):
                     self.host.answer(handle, reply)
                 case SendGrant(leader=leader, reply=reply):
-                    self.host.send(leader, (self.setup.group_of(reply.ask), reply))
+                    self.host.send(leader, (self.setup.group_of(reply.request_id), reply))

@@ -47,11 +47,11 @@ class AnyResultDecides(JobLeader):
     def handle(self, event: LeaderEvent, *, now_s: float) -> list[LeaderEffect]:
         if isinstance(event, WorkerAnnounced) and isinstance(event.message, DeliverResult):
             message = event.message
-            if self.tables.attempts.get(message.run) is None:
+            if self.tables.attempts.get(message.attempt_id) is None:
                 for attempt in self.tables.attempts:
-                    if _is_same_part(attempt.id, message.run):
+                    if _is_same_part(attempt.id, message.attempt_id):
                         message = msgspec.structs.replace(
-                            message, run=attempt.id, worker=attempt.worker
+                            message, attempt_id=attempt.id, worker=attempt.worker
                         )
                         break
                 event = WorkerAnnounced(message)

@@ -49,7 +49,9 @@ class Target:
         key = executor.host.address, executor.place
         other = self.places.get(key)
         if other is not None:
-            self.world.fail(f"core double-booked: {key} by {executor.run} and {other.run}")
+            self.world.fail(
+                f"core double-booked: {key} by {executor.attempt_id} and {other.attempt_id}"
+            )
         self.places[key] = executor
 
     def leave(self, executor: "Executor") -> None:
@@ -60,18 +62,20 @@ class Target:
         other = self.active.get(slot)
         if other is not None and other.frozen_s is None:
             self.world.fail(
-                f"double load: slot {slot} by {executor.run} on {executor.host.address} "
-                f"beside attempt {other.run.attempt} on {other.host.address}"
+                f"double load: slot {slot} by {executor.attempt_id} on {executor.host.address} "
+                f"beside attempt {other.attempt_id.attempt} on {other.host.address}"
             )
-        if (executor.run, slot[2]) in self.begun:
-            self.world.fail(f"attempt doubled: {executor.run} begins again")
-        self.begun.add((executor.run, slot[2]))
+        if (executor.attempt_id, slot[2]) in self.begun:
+            self.world.fail(f"attempt doubled: {executor.attempt_id} begins again")
+        self.begun.add((executor.attempt_id, slot[2]))
         # Only a recovery may run beside an exclusive workflow.
-        is_checked = self.is_exclusive_checked and executor.run.attempt == 1
+        is_checked = self.is_exclusive_checked and executor.attempt_id.attempt == 1
         for rival in self.active.values() if is_checked else ():
-            is_other = rival.run.job != executor.run.job and rival.frozen_s is None
+            is_other = rival.attempt_id.job != executor.attempt_id.job and rival.frozen_s is None
             if is_other and (rival.exclusive or executor.exclusive):
-                self.world.fail(f"exclusive, but not alone: {executor.run} beside {rival.run}")
+                self.world.fail(
+                    f"exclusive, but not alone: {executor.attempt_id} beside {rival.attempt_id}"
+                )
         self.active[slot] = executor
         gone_s = self.gone_s.pop(slot, None)
         if gone_s is not None:
@@ -82,7 +86,7 @@ class Target:
             del self.active[executor.slot]
             if is_lost:
                 self.gone_s[executor.slot] = self.world.now_s
-        job = executor.run.job
+        job = executor.attempt_id.job
         self.counts[job] = self.counts.get(job, 0) + executor.sent()
 
 
@@ -97,10 +101,14 @@ class Executor:
         self.host = host
         self.life = host.life
         self.command = command
-        self.run = command.run
+        self.attempt_id = command.attempt_id
         self.place = place
         self.exclusive = command.exclusive
-        self.slot: Slot = (command.run.job, command.run.workflow, command.first_slot + index)
+        self.slot: Slot = (
+            command.attempt_id.job,
+            command.attempt_id.workflow,
+            command.first_slot + index,
+        )
         self.lease_s = float("inf")
         self.began_s: float | None = None
         self.frozen_s: float | None = None
@@ -163,7 +171,7 @@ class Executor:
             self.began_s = self.world.now_s - self.ran_s
             self._look_at_lease()
             if not self.is_over and self.target.active.get(self.slot) is not self:
-                self.world.fail(f"double load: {self.run} wakes up beside its successor")
+                self.world.fail(f"double load: {self.attempt_id} wakes up beside its successor")
 
     @property
     def _offset_s(self) -> float:
@@ -182,7 +190,7 @@ class Executor:
         sent = self.sent()
         counts = StepCounts(total=sent, ok=sent, sent=sent)
         made = PartReport(
-            workflow=self.run.workflow,
+            workflow=self.attempt_id.workflow,
             slot=self.slot[2],
             sequence=self.sequence,
             elapsed_s=self._offset_s + self._running_s(),
@@ -190,7 +198,7 @@ class Executor:
             iterations=sent,
             steps=[StepReport(name="hit", counts=counts)],
             # The attempt, as a count: the monitor compares it with the committed result.
-            rss_bytes=self.run.attempt,
+            rss_bytes=self.attempt_id.attempt,
         )
         return native(made)
 
@@ -199,7 +207,7 @@ class Executor:
             return
         self.world.after(_REPORT_S, self._report)
         if self.frozen_s is None:
-            self.tell(PlaceReported(self.run, self.place, self.report()))
+            self.tell(PlaceReported(self.attempt_id, self.place, self.report()))
 
     def finish(self, status: PartStatus, error: str | None) -> None:
         """End the load now and vacate the place a moment later."""
@@ -207,11 +215,11 @@ class Executor:
             return
         report = self.report()
         self.die(is_lost=False)
-        self.tell(PlaceEnded(self.run, self.place, status, error=error, report=report))
+        self.tell(PlaceEnded(self.attempt_id, self.place, status, error=error, report=report))
 
         def vacate() -> None:
             self.target.leave(self)
-            self.tell(PlaceVacated(self.run, self.place))
+            self.tell(PlaceVacated(self.attempt_id, self.place))
 
         if self.is_here:
             self.world.after(0.01, vacate)
@@ -243,8 +251,8 @@ def prepare(executors: list[Executor]) -> None:
             for each in executors:
                 each.is_over = True
                 first.target.leave(each)
-            first.tell(AttemptPrepareFailed(first.run, "bundle missing", is_retryable=True))
+            first.tell(AttemptPrepareFailed(first.attempt_id, "bundle missing", is_retryable=True))
         else:
-            first.tell(AttemptPrepared(first.run))
+            first.tell(AttemptPrepared(first.attempt_id))
 
     world.after(0.05 + 0.6 * world.rng.random(), ready)

@@ -94,7 +94,7 @@ class WorkerProgram:
                     Executor(self.target, self.host, command, place, index)
                     for index, place in enumerate(places)
                 ]
-                self.executors[command.run] = made
+                self.executors[command.attempt_id] = made
                 prepare(made)
             case ev.StartAttempt(attempt_id=run, start_in_ms=start_in_ms):
                 for executor in self.executors[run]:
@@ -105,18 +105,20 @@ class WorkerProgram:
             case ev.StopAttempt(attempt_id=run, places=places, reason=reason, grace_s=grace_s):
                 self._stop(run, places, reason, grace_s)
             case ev.StoreResult(result=result):
-                kept = {**self.host.disk.read("results", {}), result.run: result}
+                kept = {**self.host.disk.read("results", {}), result.attempt_id: result}
                 self.host.disk.write("results", kept)
-                self.host.sync(result.run, within_s=0.002)
+                self.host.sync(result.attempt_id, within_s=0.002)
             case ev.EraseResult(attempt_id=run):
                 kept = dict(self.host.disk.read("results", {}))
                 kept.pop(run, None)
                 self.host.disk.write("results", kept)
 
-    def _stop(self, run: AttemptId, places: tuple[int, ...], reason: str, grace_s: float) -> None:
+    def _stop(
+        self, attempt_id: AttemptId, places: tuple[int, ...], reason: str, grace_s: float
+    ) -> None:
         """Stop the load of executors at once, and their processes within the grace period."""
         world = self.host.world
-        executors = [each for each in self.executors.get(run, []) if each.place in places]
+        executors = [each for each in self.executors.get(attempt_id, []) if each.place in places]
         if executors and executors[0].began_s is None:
             # Not started: either preparing fails, or every executor ends at once.
             for each in executors:
@@ -126,8 +128,10 @@ class WorkerProgram:
 
             def gone() -> None:
                 for each in executors:
-                    each.tell(ev.PlaceEnded(run, each.place, PartStatus.STOPPED, error=reason))
-                    each.tell(ev.PlaceVacated(run, each.place))
+                    each.tell(
+                        ev.PlaceEnded(attempt_id, each.place, PartStatus.STOPPED, error=reason)
+                    )
+                    each.tell(ev.PlaceVacated(attempt_id, each.place))
 
             if first.is_here:
                 world.after(0.01, gone)

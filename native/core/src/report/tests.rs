@@ -1,3 +1,5 @@
+//! Tests of reports and of their merge.
+
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::sync::Arc;
