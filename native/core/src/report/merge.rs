@@ -95,7 +95,8 @@ struct Part {
     /// How far into the run its seconds are known.
     series_until_s: f64,
     steps: Vec<PartStep>,
-    distributions: Vec<(Box<str>, u64, Encoded)>,
+    /// By metric.
+    distributions: BTreeMap<Box<str>, (u64, Encoded)>,
 }
 
 impl Part {
@@ -108,20 +109,19 @@ impl Part {
     }
 
     fn distribution(&self, metric: &str) -> Option<&Encoded> {
-        let mut kept = self.distributions.iter();
-        kept.find(|(name, _, _)| **name == *metric).map(|(_, _, histogram)| histogram)
+        self.distributions.get(metric).map(|(_, histogram)| histogram)
     }
 
     fn keep_distribution(&mut self, metric: &MetricReport, sequence: u64) {
         let Some(histogram) = &metric.distribution else { return };
-        let mut kept = self.distributions.iter_mut();
-        match kept.find(|(name, _, _)| *name == metric.name) {
-            Some((_, known, kept)) if sequence > *known => {
+        match self.distributions.get_mut(&metric.name) {
+            Some((known, kept)) if sequence > *known => {
                 (*known, *kept) = (sequence, Arc::clone(histogram));
             }
             Some(_) => {}
             None => {
-                self.distributions.push((metric.name.clone(), sequence, Arc::clone(histogram)));
+                let kept = (sequence, Arc::clone(histogram));
+                self.distributions.insert(metric.name.clone(), kept);
             }
         }
     }
@@ -279,7 +279,7 @@ impl Merge {
             places: places.to_vec(),
             series_until_s: 0.0,
             steps: Vec::new(),
-            distributions: Vec::new(),
+            distributions: BTreeMap::new(),
         });
         self.count(report, places, Counts::add);
         index
@@ -522,9 +522,10 @@ impl Merge {
     pub fn checks(&self, planned: &[String]) -> Vec<CheckReport> {
         let named = |name: &str| CheckReport { name: name.into(), ..CheckReport::default() };
         let mut merged: Vec<CheckReport> = planned.iter().map(|name| named(name)).collect();
+        let planned = planned.iter().map(String::as_str).zip(0..);
+        let mut places: HashMap<&str, usize> = planned.collect();
         for check in self.in_order().flat_map(|(_, part)| &part.latest.checks) {
-            let place = merged.iter().position(|known| known.name == check.name);
-            let place = place.unwrap_or_else(|| {
+            let place = *places.entry(&check.name).or_insert_with(|| {
                 merged.push(named(&check.name));
                 merged.len() - 1
             });
@@ -608,9 +609,14 @@ impl Merge {
         for (_, part) in self.in_order() {
             report.unknown.adopt(&part.latest.unknown);
         }
+        let mut unknown = self.unknown_of_steps();
         let places = self.reported_places();
         for &place in &places {
-            report.steps.extend(self.merged_step(place, with_histograms, with_phases));
+            let step = self.merged_step(place, with_histograms, with_phases);
+            report.steps.extend(step.map(|step| StepReport {
+                unknown: unknown.remove(&place).unwrap_or_default(),
+                ..step
+            }));
         }
         self.tell(&mut report, &places, telling);
         Some(report)
@@ -630,6 +636,18 @@ impl Merge {
         found
     }
 
+    fn unknown_of_steps(&self) -> HashMap<usize, Unknown> {
+        let mut found: HashMap<usize, Unknown> = HashMap::new();
+        for (_, part) in self.in_order() {
+            for (step, &place) in part.latest.steps.iter().zip(&part.places) {
+                if !step.unknown.is_empty() {
+                    found.entry(place).or_default().adopt(&step.unknown);
+                }
+            }
+        }
+        found
+    }
+
     fn merged_step(
         &self,
         place: usize,
@@ -641,20 +659,13 @@ impl Merge {
         let phases = Phase::ALL.into_iter().map(Phase::name);
         let phases =
             phases.filter_map(|name| Some((name.into(), joined(self.phase(place, name))?)));
-        let mut unknown = Unknown::default();
-        for (_, part) in self.in_order() {
-            let reported = part.latest.steps.iter().zip(&part.places);
-            for (reported, _) in reported.filter(|(_, &at)| at == place) {
-                unknown.adopt(&reported.unknown);
-            }
-        }
         Some(StepReport {
             name: step.name.clone(),
             counts: step.counts.clone(),
             latency: with_histograms.then(|| joined(latencies)).flatten(),
             phases: with_phases.then(|| phases.collect()),
             series: Vec::new(),
-            unknown,
+            unknown: Unknown::default(),
         })
     }
 

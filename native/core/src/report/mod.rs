@@ -48,6 +48,10 @@ pub struct Unknown {
 }
 
 impl Unknown {
+    fn is_empty(&self) -> bool {
+        self.pairs.is_empty()
+    }
+
     /// Adds the pairs of `other` whose keys are not there yet.
     fn adopt(&mut self, other: &Self) {
         for (key, value) in &other.pairs {
