@@ -181,8 +181,8 @@ class JobLeader:
             case AttemptRevoked() | PartEnded():
                 attempt_id = AttemptId(event.job, event.workflow, event.part, event.attempt)
                 effects += self._lifecycle.close(attempt_id, job, event, now_s=now_s)
-            case Checkpointed() if reply.ok:
-                return []
+            case Checkpointed():
+                return []  # it changes nothing that a job needs
         if job.has_ended:
             return effects + self._reconcile(job, now_s)
         self.tables.touched.add(job.id)
