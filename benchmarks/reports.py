@@ -27,7 +27,7 @@ WORKERS = int(os.environ.get("BENCH_REPORTS_WORKERS", "1000"))
 SECONDS = float(os.environ.get("BENCH_REPORTS_S", "30"))
 SETTLE_S = 10.0
 STARTED_S = 120.0
-GOAL_CORES = 1.0
+GOAL_CORES = 0.5
 GOAL_SHARE = 0.95
 """Of the reports that default intervals make; with fewer, the manager would have throttled."""
 

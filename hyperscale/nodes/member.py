@@ -463,8 +463,9 @@ def _in_flight_share(server: PeerServer) -> float:
 
 def _queue_share(server: PeerServer) -> float:
     """Return how full the fullest outgoing queue is, 0 to 1."""
-    held = (each.session.outbox.held_bytes for each in server.connections)
-    return max(held, default=0) / OUTBOX_BYTES_MAX
+    return max([each.session.outbox.held_bytes for each in server.connections], default=0) / (
+        OUTBOX_BYTES_MAX
+    )
 
 
 def _row(

@@ -375,6 +375,8 @@ class Connection(asyncio.Protocol):
                 if not data:
                     break
                 transport.write(data)
+                if not session.outbox:
+                    break
         except Exception as error:  # noqa: BLE001  a bug ends the connection it occurred on
             self._fail(error)
             return

@@ -69,7 +69,9 @@ class Handlers:
 
 
 def finish(call: InboundCall, result: Struct | None) -> None:
-    """Reply with the result of a handler."""
+    """Reply with the result of a handler, unless the handler has replied by itself."""
+    if not call.is_open:
+        return
     if not call.request_id:
         call.abandon()
     elif result is None:

@@ -16,9 +16,9 @@ from hyperscale.stats.thresholds import abort_verdict
 
 CHECKPOINT_BYTES = 512 * 1024
 CHECKPOINTS_AT_ONCE = 64
-CHECKPOINT_ROUNDS = 8
-"""A job of many parts is saved in this many rounds, one each time all jobs are reconciled. With two
-rounds a second that is less than the time between two checkpoints."""
+CHECKPOINT_ROUNDS = 4
+"""A job of many parts is saved in this many rounds, one each time all jobs are reconciled. With one
+round a second that is less than the time between two checkpoints."""
 
 
 class Checkpoints:

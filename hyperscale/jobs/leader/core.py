@@ -123,8 +123,12 @@ class JobLeader:
         return effects
 
     def wake_at_s(self) -> float | None:
-        due_s = (self._reconcile_all_at_s, self._contact_at_s, self._soon_at_s)
-        return min((at_s for at_s in due_s if at_s is not None), default=None)
+        wake_at_s = self._reconcile_all_at_s
+        # Written out: this is asked for after every message.
+        for at_s in (self._contact_at_s, self._soon_at_s):
+            if at_s is not None and (wake_at_s is None or at_s < wake_at_s):
+                wake_at_s = at_s
+        return wake_at_s
 
     # --- leadership -------------------------------------------------------------------------
 
@@ -344,7 +348,7 @@ class JobLeader:
             effects += self._leases.contact(now_s=now_s)
         if self._reconcile_all_at_s is not None and now_s >= self._reconcile_all_at_s:
             is_large = len(self.tables.attempts) > _ATTEMPTS_MANY
-            self._reconcile_all_at_s = now_s + often_s * (2 if is_large else 1)
+            self._reconcile_all_at_s = now_s + often_s * (4 if is_large else 1)
             self._soon_at_s = None
             self.tables.touched.clear()
             for job in list(self._machine.jobs()):

@@ -159,8 +159,9 @@ class AttemptLifecycle:
         )
         attempt.activity.report(report.finished, now_s=now_s)
         statistics.measured(attempt.timeline.rate / attempt.assignment.cores)
-        if attempt.phase in _REPORTING:
-            is_stopping = reported.phase is PartPhase.STOPPING
+        is_stopping = reported.phase is PartPhase.STOPPING
+        is_news = is_stopping or attempt.phase is not AttemptPhase.RUNNING
+        if is_news and attempt.phase in _REPORTING:
             attempt.become(AttemptPhase.STOPPING if is_stopping else AttemptPhase.RUNNING)
         if attempt.activity.deadline_s is None:
             self._set_deadline(attempt, statistics)
