@@ -52,7 +52,8 @@ class LoadTimeline:
                 self.rates.append(sent / elapsed_s)
         elif span_s >= RATE_SPAN_S:
             self.rates.append((sent - self.sent) / span_s)
-            del self.rates[:-_RATES_KEPT]
+            if len(self.rates) > _RATES_KEPT:
+                del self.rates[0]
         self.sent = sent
         self.iterations = iterations
         self.elapsed_s = max(self.elapsed_s, elapsed_s)
