@@ -217,7 +217,7 @@ def test_a_result_counts_once() -> None:
     assert book.finish(job).code is Code.OK
     again = book.finish(job, status=PartStatus.FAILED, error="changed its mind")
     assert (again.ok, again.code) == (True, Code.DUPLICATE)
-    assert book.job(job).workflows["Load"].parts[0].status is PartStatus.COMPLETED
+    assert book.job(job).workflows["Load"].parts[0].is_completed
 
 
 def test_what_a_revoked_attempt_did_stays_and_the_next_runs_for_the_rest() -> None:
@@ -500,7 +500,8 @@ def test_too_large_a_context_fails_the_part_that_provides_it() -> None:
     state = book.job(job).workflows["Load"]
     assert state.ended_as is JobStatus.FAILED
     assert "bytes of context, more than 65,536" in (state.error or "")
-    assert state.parts[0].provided == []
+    assert state.parts[0].end is not None
+    assert state.parts[0].end.provided == []
 
 
 def test_too_large_a_context_of_a_job_fails_the_part_that_goes_too_far() -> None:
@@ -511,7 +512,7 @@ def test_too_large_a_context_of_a_job_fails_the_part_that_goes_too_far() -> None
     for part in range(parts):
         book.finish(job, part=part, provided=[b"x" * UPDATE_BYTES_MAX])
     state = book.job(job).workflows["Load"]
-    assert [part.status for part in state.parts].count(PartStatus.FAILED) == 1
+    assert [part.end and part.end.status for part in state.parts].count(PartStatus.FAILED) == 1
     assert "the job's context would be" in (state.error or "")
 
 

@@ -143,7 +143,7 @@ def check(job: Job, before: Job | None) -> None:
             needed = [job.workflows[name].ended_as for name in plan_.depends]
             assert all(end is JobStatus.COMPLETED for end in needed)
         if state.status is WorkflowStatus.COMPLETED:
-            assert all(part.status is PartStatus.COMPLETED for part in state.parts)
+            assert all(part.is_completed for part in state.parts)
         for part in state.parts:
             assert not (part.is_open and part.has_ended)
             assert len(part.segments) == part.attempt - (part.is_open or part.has_ended)
@@ -172,7 +172,7 @@ def check_moves(job: Job, before: Job) -> None:
         for old_part, new_part in zip(old.parts, new.parts, strict=False):
             assert new_part.attempt - old_part.attempt in (0, 1)
             if old_part.has_ended:
-                assert (new_part.status, new_part.attempt) == (old_part.status, old_part.attempt)
+                assert (new_part.end, new_part.attempt) == (old_part.end, old_part.attempt)
             if new_part.attempt > old_part.attempt:
                 assert not old_part.is_open
                 assert before.stop is None

@@ -34,7 +34,8 @@ def context_for(job: Job, workflow: str) -> bytes:
         if dependency is None or dependency.ended_as is not JobStatus.COMPLETED:
             continue
         try:
-            given = [decode_provided(each) for part in dependency.parts for each in part.provided]
+            ends = [part.end for part in dependency.parts if part.end is not None]
+            given = [decode_provided(each) for end in ends for each in end.provided]
         except msgspec.MsgspecError as exc:
             raise RunError(f"{workflow}: what {name} provided cannot be read: {exc}") from exc
         finished[name] = namespace_of(job.plan_of(name), given)

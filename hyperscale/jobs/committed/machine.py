@@ -47,7 +47,7 @@ from hyperscale.jobs.committed.state import (
     JOB_ENDS,
     Job,
     JobView,
-    Workflow,
+    WorkflowState,
     encode_job,
     view_of,
 )
@@ -272,7 +272,7 @@ class JobMachine:
             bundle=event.bundle,
             options=event.options,
             by=event.by,
-            workflows={plan.name: Workflow() for plan in event.plan.workflows},
+            workflows={plan.name: WorkflowState() for plan in event.plan.workflows},
             submitted_ms=state.now_ms,
         )
         if job.id in state.jobs:

@@ -9,6 +9,7 @@ from enum import Enum
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hyperscale.errors import InvariantError
 from hyperscale.jobs.committed.events import JobOptions, JobStatus
@@ -82,6 +83,15 @@ class Gap(Struct, kw_only=True, omit_defaults=True):
     requests_max: int
 
 
+class PartEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a part ended: the result of its last attempt."""
+
+    status: PartStatus
+    error: str | None = None
+    provided: list[bytes] = field(default_factory=list)  # context for dependents
+    was_saturated: bool = False
+
+
 class Part(Struct, kw_only=True, omit_defaults=True):
     """One worker's share of a workflow, and the attempts to run it."""
 
@@ -100,15 +110,20 @@ class Part(Struct, kw_only=True, omit_defaults=True):
     elapsed_s: float = 0.0
     iterations: int = 0
     report: bytes = b""  # at the last checkpoint; once ended, the final report
-    status: PartStatus | None = None  # once ended
-    error: str | None = None
-    provided: list[bytes] = field(default_factory=list)
+    end: PartEnd | None = None
     segments: list[Segment] = field(default_factory=list)
-    was_saturated: bool = False
 
     @property
     def has_ended(self) -> bool:
-        return self.status is not None
+        return self.end is not None
+
+    @property
+    def is_completed(self) -> bool:
+        return self.end is not None and self.end.status is PartStatus.COMPLETED
+
+    @property
+    def was_saturated(self) -> bool:
+        return self.end is not None and self.end.was_saturated
 
 
 class Stop(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -120,7 +135,7 @@ class Stop(Struct, frozen=True, kw_only=True, omit_defaults=True):
     failed_dependency: str = ""  # of a workflow: the one that failed, so that this cannot start
 
 
-class Workflow(Struct, kw_only=True, omit_defaults=True):
+class WorkflowState(Struct, kw_only=True, omit_defaults=True):
     status: WorkflowStatus = WorkflowStatus.PENDING
     parts: list[Part] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
@@ -163,7 +178,7 @@ class Job(Struct, kw_only=True, omit_defaults=True):
     options: JobOptions = field(default_factory=JobOptions)
     by: str = ""
     status: JobStatus = JobStatus.SUBMITTED
-    workflows: dict[str, Workflow] = field(default_factory=dict)  # in the plan's order
+    workflows: dict[str, WorkflowState] = field(default_factory=dict)  # in the plan's order
     stop: Stop | None = None
     reason: str = ""
     submitted_ms: int = 0
@@ -219,7 +234,8 @@ class Job(Struct, kw_only=True, omit_defaults=True):
         for workflow in self.workflows.values():
             for part in workflow.parts:
                 part.report = b""
-                part.provided = []
+                if part.end is not None:
+                    part.end = replace(part.end, provided=[])
                 for segment in part.segments:
                     segment.report = b""
 

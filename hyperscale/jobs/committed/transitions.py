@@ -7,6 +7,8 @@ raises `Refuse` and has changed nothing. `machine` finds the job and replies.
 from collections.abc import Sequence
 from itertools import pairwise
 
+from msgspec.structs import replace
+
 from hyperscale.jobs.committed.context import size_problem
 from hyperscale.jobs.committed.events import (
     AttemptRevoked,
@@ -27,9 +29,10 @@ from hyperscale.jobs.committed.state import (
     Gap,
     Job,
     Part,
+    PartEnd,
     Segment,
     Stop,
-    Workflow,
+    WorkflowState,
     WorkflowStatus,
 )
 from hyperscale.plan.status import PartStatus
@@ -73,7 +76,7 @@ def workflow_dispatched(job: Job, event: WorkflowDispatched, now_ms: int) -> boo
     return True
 
 
-def _has_same_parts(workflow: Workflow, parts: Sequence[PartDispatch]) -> bool:
+def _has_same_parts(workflow: WorkflowState, parts: Sequence[PartDispatch]) -> bool:
     """Return True if this very dispatch was applied before and every attempt is still the first."""
     known = [PartDispatch(part.first_slot, part.cores, part.worker) for part in workflow.parts]
     return known == list(parts) and all(part.attempt == 1 for part in workflow.parts)
@@ -107,7 +110,7 @@ def part_redispatched(job: Job, event: PartRedispatched, now_ms: int) -> bool:
     return True
 
 
-def _check_may_dispatch(job: Job, name: str, workflow: Workflow) -> None:
+def _check_may_dispatch(job: Job, name: str, workflow: WorkflowState) -> None:
     if workflow.has_ended:
         raise Refuse(Code.TERMINAL, f"{name} has ended")
     if job.stop is not None or workflow.stop is not None:
@@ -170,7 +173,7 @@ def revoked(job: Job, event: AttemptRevoked, now_ms: int) -> bool:
     return True
 
 
-def close_attempt(workflow: Workflow, part: Part, event: AttemptRevoked) -> None:
+def close_attempt(workflow: WorkflowState, part: Part, event: AttemptRevoked) -> None:
     """Turn the open attempt into a segment; the next attempt goes on where this one ended."""
     is_newer = event.elapsed_s >= part.elapsed_s and bool(event.report)
     elapsed_s = max(event.elapsed_s, part.elapsed_s)
@@ -192,7 +195,7 @@ def close_attempt(workflow: Workflow, part: Part, event: AttemptRevoked) -> None
     part.elapsed_s, part.iterations, part.report = 0.0, 0, b""
 
 
-def _leave_gap(workflow: Workflow, part: Part, event: AttemptRevoked | PartEnded) -> None:
+def _leave_gap(workflow: WorkflowState, part: Part, event: AttemptRevoked | PartEnded) -> None:
     if event.gap_s > 0 or event.requests_max > 0:
         workflow.gaps.append(
             Gap(
@@ -219,27 +222,31 @@ def sub_finished(job: Job, event: PartEnded, now_ms: int) -> bool:
             f"{'' if part.is_open else ', revoked'}; {event.attempt} does not count",
         )
     part.is_open = False
-    part.status, part.error = event.status, event.error
     part.elapsed_s = max(event.elapsed_s, part.elapsed_s)
     part.report = event.report or part.report
-    part.was_saturated = event.was_saturated
     _leave_gap(workflow, part, event)
-    if event.status is PartStatus.COMPLETED and event.provided:
-        problem = size_problem(event.workflow, event.provided, job.context_bytes)
-        if problem is None:
-            part.provided = event.provided
-            job.context_bytes += sum(map(len, event.provided))
-        else:
-            part.status, part.error = PartStatus.FAILED, problem
-    if part.status is not PartStatus.COMPLETED and workflow.stop is None:
-        workflow.stop = _stop_by(part)
+    part.end = _end_of(job, event)
+    if not part.is_completed and workflow.stop is None:
+        workflow.stop = _stop_by(part.end)
     if job.status is JobStatus.DISPATCHING:
         job.become(JobStatus.RUNNING)
     conclude(job, workflow, now_ms)
     return True
 
 
-def _stop_by(part: Part) -> Stop:
+def _end_of(job: Job, event: PartEnded) -> PartEnd:
+    """How the part ends; context that is too large fails it."""
+    end = PartEnd(status=event.status, error=event.error, was_saturated=event.was_saturated)
+    if event.status is not PartStatus.COMPLETED or not event.provided:
+        return end
+    problem = size_problem(event.workflow, event.provided, job.context_bytes)
+    if problem is not None:
+        return replace(end, status=PartStatus.FAILED, error=problem)
+    job.context_bytes += sum(map(len, event.provided))
+    return replace(end, provided=event.provided)
+
+
+def _stop_by(part: PartEnd) -> Stop:
     """The stop of a workflow by a part of it that did not complete."""
     if part.status is PartStatus.FAILED:
         return Stop(status=JobStatus.FAILED, reason=part.error or "it failed and gave no reason")
@@ -313,13 +320,11 @@ def job_finished(job: Job, event: JobFinished, now_ms: int) -> bool:
 # --- what follows ------------------------------------------------------------------------
 
 
-def conclude(job: Job, workflow: Workflow, now_ms: int) -> None:
+def conclude(job: Job, workflow: WorkflowState, now_ms: int) -> None:
     """End the workflow if no attempt is open and its end is known; then cancel its dependents."""
     if workflow.has_ended or workflow.has_open_parts():
         return
-    is_complete = bool(workflow.parts) and all(
-        part.status is PartStatus.COMPLETED for part in workflow.parts
-    )
+    is_complete = bool(workflow.parts) and all(part.is_completed for part in workflow.parts)
     if workflow.stop is None and not is_complete:
         return
     _end_workflow(workflow, now_ms)
@@ -331,7 +336,7 @@ def conclude(job: Job, workflow: Workflow, now_ms: int) -> None:
         job.become(JobStatus.COMPLETING)
 
 
-def _stop_workflow(workflow: Workflow, stop: Stop) -> None:
+def _stop_workflow(workflow: WorkflowState, stop: Stop) -> None:
     workflow.stop = stop
     if stop.status is not JobStatus.FAILED and workflow.status in (
         WorkflowStatus.DISPATCHED,
@@ -340,7 +345,7 @@ def _stop_workflow(workflow: Workflow, stop: Stop) -> None:
         workflow.become(WorkflowStatus.CANCELLING)
 
 
-def _end_workflow(workflow: Workflow, now_ms: int) -> None:
+def _end_workflow(workflow: WorkflowState, now_ms: int) -> None:
     stop = workflow.stop
     workflow.ended_ms = now_ms
     if stop is None:
@@ -385,14 +390,14 @@ def _cause(job: Job, depends: Sequence[str]) -> str | None:
     return None
 
 
-def _workflow(job: Job, name: str) -> Workflow:
+def _workflow(job: Job, name: str) -> WorkflowState:
     workflow = job.workflows.get(name)
     if workflow is None:
         raise Refuse(Code.UNKNOWN_WORKFLOW, f"job {job.id} has no workflow {name!r}")
     return workflow
 
 
-def _part(workflow: Workflow, index: int) -> Part:
+def _part(workflow: WorkflowState, index: int) -> Part:
     if not 0 <= index < len(workflow.parts):
         raise Refuse(Code.UNKNOWN_PART, f"there is no part {index} of {len(workflow.parts)}")
     return workflow.parts[index]

@@ -18,7 +18,7 @@ from hyperscale.jobs.committed.events import (
     WorkflowDispatched,
     WorkflowEnded,
 )
-from hyperscale.jobs.committed.state import Job, Part, Workflow, WorkflowStatus
+from hyperscale.jobs.committed.state import Job, Part, WorkflowState, WorkflowStatus
 from hyperscale.jobs.leader.attempt_rules import AttemptRules
 from hyperscale.jobs.leader.attempts import BEGUN, Attempt, AttemptPhase
 from hyperscale.jobs.leader.checkpoints import Checkpoints
@@ -78,7 +78,7 @@ class Reconciler:
         return _count_together(effects)
 
     def _stop_workflow(
-        self, job: Job, name: str, workflow: Workflow, reason: str, now_s: float
+        self, job: Job, name: str, workflow: WorkflowState, reason: str, now_s: float
     ) -> list[LeaderEffect]:
         effects: list[LeaderEffect] = []
         for index, part in enumerate(workflow.parts):
@@ -202,7 +202,7 @@ class Reconciler:
     # --- running parts ----------------------------------------------------------------------
 
     def _run(
-        self, job: Job, progress: JobProgress, name: str, workflow: Workflow, now_s: float
+        self, job: Job, progress: JobProgress, name: str, workflow: WorkflowState, now_s: float
     ) -> list[LeaderEffect]:
         """Bring every part that has not ended one step on, and start those that are ready."""
         effects: list[LeaderEffect] = []
@@ -244,7 +244,7 @@ class Reconciler:
         return not has_begun and max(waits, default=0.0) >= _YIELD_S
 
     def _start(
-        self, progress: JobProgress, workflow: Workflow, attempts: list[Attempt], now_s: float
+        self, progress: JobProgress, workflow: WorkflowState, attempts: list[Attempt], now_s: float
     ) -> list[LeaderEffect]:
         """Start all parts together the first time; later ones as soon as they are ready."""
         ready = [
