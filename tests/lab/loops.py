@@ -49,4 +49,4 @@ def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 def run_in_thread(work: Coroutine[Any, Any, None]) -> None:
     """Run a coroutine to its end in another thread: also callable while a loop runs here."""
     with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.attempt_id, work).result()
+        thread.submit(asyncio.run, work).result()
