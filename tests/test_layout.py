@@ -19,8 +19,8 @@ LINES_MAX = 600
 MARKS: dict[str, int] = {}
 MODULES_PENDING = {"native/core/src/report/merge.rs"}
 
-PACKAGE_LINES_MAX = 53_000  # 48,619 before the job core was rebuilt
-JOB_LINES_MAX = 20_200  # of jobs, nodes, client and lab
+PACKAGE_LINES_MAX = 52_600  # may only shrink; 48,619 before the job core was rebuilt
+JOB_LINES_MAX = 19_850  # of jobs, nodes, client and lab; the goal is 15,500
 
 CLASS_LINES_MAX = 350
 LARGER_CLASSES: dict[str, str] = {}  # class -> reason
