@@ -37,8 +37,8 @@ def security_of(config: NodeConfig) -> Security:
 
 
 def asking_role(config: NodeConfig) -> Role:
-    """As whom one who is no node asks: an operator may do all that a client may, so whoever has
-    the certificate of one is one; everyone else is a client."""
+    """Return the role of a process that is not a node: operator if it has an operator's certificate
+    (operators may do all that clients may), else client."""
     section = config.security
     if not section.certificate:
         return Role.CLIENT

@@ -245,6 +245,9 @@ class AttemptLifecycle:
         attempt = tables.attempts.remove(attempt_id)
         if attempt is None:
             return []
+        statistics = self._statistics(attempt)
+        if statistics is not None:
+            statistics.end(attempt.assignment.first_slot, attempt_id.attempt)
         if isinstance(event, AttemptRevoked):
             self._after_revocation(attempt, job, event, now_s)
         if attempt.result is not None:

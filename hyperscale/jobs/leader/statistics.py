@@ -60,6 +60,10 @@ class WorkflowStatistics:
         """Return the latest report of an attempt with its latest histograms, without series."""
         return self.stats.checkpoint(slot, attempt)
 
+    def end(self, slot: int, attempt: int) -> None:
+        """Free what was kept for `last_report` of an attempt that is closed."""
+        self.stats.end_attempt(slot, attempt)
+
     def last_report(self, slot: int, attempt: int) -> bytes:
         """Return all that is known of an attempt that will report no more."""
         return self.stats.last_report(slot, attempt)
