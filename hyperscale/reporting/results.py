@@ -409,11 +409,3 @@ def has_passed(
         and all(threshold.passed for threshold in thresholds)
         and not any(failed_checks(workflow, thresholds) for workflow in workflows)
     )
-
-
-def overall_status(statuses: list[RunStatus]) -> RunStatus:
-    """Return the status of a run: that of its workflows if they agree, else partial."""
-    kinds = set(statuses)
-    if len(kinds) == 1:
-        return kinds.pop()
-    return RunStatus.PARTIAL if kinds else RunStatus.FAILED

@@ -15,7 +15,6 @@ from hyperscale.reporting.json_report import decode_json, encode_json
 from hyperscale.reporting.results import (
     RunResult,
     RunStatus,
-    overall_status,
 )
 from hyperscale.reporting.schema import PATH, encode_schema
 from hyperscale.stats.workflow import WorkflowStats
@@ -193,11 +192,3 @@ def test_a_saturated_workflow_marks_the_run() -> None:
     assert result.saturated
     assert result.warnings == ["slow disk", "Shop: saturated"]
     assert result.workflows[0].warnings == ["Shop: saturated"]
-
-
-def test_the_status_of_a_run_is_that_of_its_workflows_or_partial() -> None:
-    completed, failed = RunStatus.COMPLETED, RunStatus.FAILED
-    assert overall_status([completed, completed]) is completed
-    assert overall_status([failed]) is failed
-    assert overall_status([completed, failed]) is RunStatus.PARTIAL
-    assert overall_status([]) is failed
