@@ -74,7 +74,6 @@ from hyperscale.membership.messages import (
     PushPullReply,
     Sender,
 )
-from hyperscale.nodes.datagrams import DatagramSocket, bind_datagrams
 from hyperscale.nodes.messages import NodeMetadata
 from hyperscale.plan.status import PartStatus
 from hyperscale.sansio.core import Tick
@@ -83,6 +82,7 @@ from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.cluster_secret import Secrets, read_secret_file
 from hyperscale.wire.connection import Connection
 from hyperscale.wire.credentials import VERSION, incarnation_now
+from hyperscale.wire.datagrams import DatagramSocket, bind_datagrams
 from hyperscale.wire.errors import CallError
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Introduction

@@ -20,7 +20,7 @@ MARKS: dict[str, int] = {}
 MODULES_PENDING = {"native/core/src/report/merge.rs"}
 
 PACKAGE_LINES_MAX = 52_600  # may only shrink; 48,619 before the job core was rebuilt
-JOB_LINES_MAX = 19_850  # of jobs, nodes, client and lab; the goal is 15,500
+JOB_LINES_MAX = 17_000
 
 CLASS_LINES_MAX = 350
 LARGER_CLASSES: dict[str, str] = {}  # class -> reason

@@ -10,7 +10,7 @@ from hyperscale.cli.signals import exit_on_interrupt
 
 if TYPE_CHECKING:
     from hyperscale.client.messages import WorkerRow
-    from hyperscale.nodes.ledger.operator_messages import GetLedgerStatusReply
+    from hyperscale.ledger.server.operator_messages import GetLedgerStatusReply
 
 _POLL_S = 0.5
 _IDLE = "runs nothing and gets no new work; it may be stopped"
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from hyperscale.client.messages import ListWorkers, ListWorkersReply
     from hyperscale.errors import InputError
-    from hyperscale.nodes.ledger.operator_messages import GetLedgerStatus, GetLedgerStatusReply
+    from hyperscale.ledger.server.operator_messages import GetLedgerStatus, GetLedgerStatusReply
 
     workers = {row.worker: row for row in query_node(args, ListWorkers(), ListWorkersReply).workers}
     if args.node in workers:
@@ -118,7 +118,7 @@ def _wait(args: argparse.Namespace) -> None:
 
     from hyperscale.config import parse_duration_s
     from hyperscale.errors import RunError
-    from hyperscale.nodes.ledger.operator_messages import GetLedgerStatus, GetLedgerStatusReply
+    from hyperscale.ledger.server.operator_messages import GetLedgerStatus, GetLedgerStatusReply
 
     deadline_s = time.monotonic() + parse_duration_s(args.timeout, where="--timeout")
     while True:

@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _fetch_status(args: argparse.Namespace) -> Any:
-    from hyperscale.nodes.ledger.operator_messages import GetLedgerStatus, GetLedgerStatusReply
+    from hyperscale.ledger.server.operator_messages import GetLedgerStatus, GetLedgerStatusReply
 
     return query_node(args, GetLedgerStatus(), GetLedgerStatusReply)
 
@@ -166,7 +166,7 @@ def _groups(args: argparse.Namespace) -> int:
 def _history(args: argparse.Namespace) -> int:
     from hyperscale.errors import InputError, RunError
     from hyperscale.jobs.committed.keys import parse_job_id
-    from hyperscale.nodes.ledger.operator_messages import ListEvents, ListEventsReply
+    from hyperscale.ledger.server.operator_messages import ListEvents, ListEventsReply
 
     if args.job:
         parse_job_id(args.job)  # raises if it is not a job id
@@ -261,7 +261,7 @@ def _change(args: argparse.Namespace) -> int:
 def change_member(args: argparse.Namespace, change: str, node: str, group: int = -1) -> None:
     """Request a change of the ledger's members and print its outcome."""
     from hyperscale.errors import RunError
-    from hyperscale.nodes.ledger.operator_messages import (
+    from hyperscale.ledger.server.operator_messages import (
         ChangeMember,
         ChangeMemberReply,
         MemberChange,
@@ -279,7 +279,7 @@ def change_member(args: argparse.Namespace, change: str, node: str, group: int =
 
 
 def _snapshot(args: argparse.Namespace) -> int:
-    from hyperscale.nodes.ledger.operator_messages import Compact, CompactReply
+    from hyperscale.ledger.server.operator_messages import Compact, CompactReply
 
     reply = query_node(args, Compact(), CompactReply)
     if args.json:
@@ -294,7 +294,7 @@ def _snapshot(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from hyperscale.nodes.ledger.operator_messages import Verify, VerifyReply
+    from hyperscale.ledger.server.operator_messages import Verify, VerifyReply
 
     reply = query_node(args, Verify(), VerifyReply)
     found: dict[int, set[str]] = {}

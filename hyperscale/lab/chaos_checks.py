@@ -19,7 +19,7 @@ from hyperscale.config.loading import node_config
 from hyperscale.errors import HyperscaleError, RunError
 from hyperscale.lab.cluster import why_not_ready
 from hyperscale.lab.fault_plan import Fault, FaultKind
-from hyperscale.nodes.ledger.operator_messages import Verify, VerifyReply
+from hyperscale.ledger.server.operator_messages import Verify, VerifyReply
 from hyperscale.reporting.results import RunResult
 
 BACK_S = 60.0

@@ -32,7 +32,7 @@ from hyperscale.errors import InputError, RunError
 from hyperscale.lab.control import LINE_BYTES_MAX, StartNode, StartNodeReply, short_path
 from hyperscale.lab.layout import ClusterOptions, lay_out, shape_of
 from hyperscale.lab.node_processes import ended_how, start_node
-from hyperscale.nodes.http import ReadinessReport
+from hyperscale.telemetry.http import ReadinessReport
 from hyperscale.wire.cluster_secret import make_secret, write_secret_file
 
 READY_S = 60.0

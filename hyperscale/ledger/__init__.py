@@ -10,5 +10,5 @@ history: rows about jobs, kept beside the log.
 `core` runs all groups of a node (events and effects in `core_events`); `replica` is one group's
 state, `records` its log entries; `topology` is the state of group 0 and `topology_policy` decides
 about it; `group_maintenance` is what leaders do for their groups; `messages` travel between nodes.
-Sockets, tasks and clocks are in `nodes.ledger`; consensus and the store are native.
+Store, links, tasks and clocks are in `server`; consensus and the store are native.
 """

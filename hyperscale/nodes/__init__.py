@@ -4,14 +4,12 @@ manager, worker    what a program starts, embedded or from the command line
 server             start and stop a node, in a task or as a whole process
 member             one node as a member of its cluster: what it opens and closes, in which order
 membership         the membership and discovery cores on real sockets
-datagrams, http    the UDP socket; the endpoint of /metrics, /healthz and /readyz
-load_monitor       measures the load of this node
 worker_health      what a manager knows about the health of its workers
-metrics            the Prometheus text format       member_metrics  the metrics of a member
+member_metrics     the metrics of a member
 identity           a node's name and addresses      settings        the settings of its parts
-messages           what operators ask a node        logs            events as JSON lines
-bundle_store       bundles on disk
-ledger/, jobs/     what a manager adds              agent/          what a worker adds
+messages           what operators ask a node
+ledger_service     the ledger of a manager
+jobs/              what else a manager adds         agent/          what a worker adds
 
 The cores decide; nodes own order, lifetime and I/O.
 """

@@ -22,10 +22,10 @@ from hyperscale.membership.discovery import (
     ResolveName,
     WarnOperator,
 )
-from hyperscale.nodes.metrics import DurationHistogram
 from hyperscale.sansio.core import Tick
 from hyperscale.sansio.driver import CoreDriver
 from hyperscale.sansio.tasks import TaskSupervisor
+from hyperscale.telemetry.metrics import DurationHistogram
 from hyperscale.wire.errors import CallError, PeerProtocolError, RefusalReason
 from hyperscale.wire.server import PeerServer
 

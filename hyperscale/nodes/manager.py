@@ -6,12 +6,12 @@ from hyperscale.config.loading import NodeSettings
 from hyperscale.config.schema import NodeConfig
 from hyperscale.health.readiness import ManagerReadiness
 from hyperscale.jobs.allocator.core import Allocator
-from hyperscale.jobs.committed.keys import key_slot_of
+from hyperscale.jobs.committed.keys import key_slot_of, parse_job_id
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import LedgerLimits
 from hyperscale.ledger.machine import Machine
 from hyperscale.nodes.jobs.service import JobsService
-from hyperscale.nodes.ledger.ledger_service import LedgerService, LedgerSettings
+from hyperscale.nodes.ledger_service import LedgerService, LedgerSettings
 from hyperscale.nodes.member import ReadinessInputs, RoleSpec
 from hyperscale.nodes.server import NodeServer, complete_config
 from hyperscale.nodes.worker_health import WorkerHealth
@@ -42,6 +42,7 @@ def ledger_service(config: NodeConfig) -> LedgerService:
             founders=section.founders or (0 if seeds else 1),
             make_machine=lambda group: JobMachine(config.node.datacenter, group),
             key_slot_of=key_slot_of,
+            group_of_job=lambda job: parse_job_id(job).group,
             live_jobs=_live_jobs,
             history_days=section.history_days,
             limits=LedgerLimits(

@@ -25,6 +25,7 @@ from msgspec import Struct
 from hyperscale.config.addresses import parse_address, split_address
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError, InvariantError, RunError
+from hyperscale.health.load_monitor import LoadMonitor
 from hyperscale.health.overload import OverloadDetector, OverloadLevel
 from hyperscale.health.progress import WorkProgress
 from hyperscale.health.routing import RoutingDecision
@@ -39,23 +40,13 @@ from hyperscale.membership.events import (
 )
 from hyperscale.membership.local_node import LocalIdentity
 from hyperscale.membership.messages import PushPull
-from hyperscale.nodes.datagrams import DatagramSocket, bind_datagrams
 from hyperscale.nodes.discovery import DiscoveryDriver, Resolver
-from hyperscale.nodes.http import (
-    HttpEndpoint,
-    ReadinessReport,
-    Response,
-    Routes,
-    bind_http,
-    json_response,
-)
 from hyperscale.nodes.identity import (
     advertised_address,
     http_address_of,
     may_move,
     node_id_of,
 )
-from hyperscale.nodes.load_monitor import LoadMonitor
 from hyperscale.nodes.member_metrics import MemberMetrics
 from hyperscale.nodes.membership import MembershipDriver
 from hyperscale.nodes.messages import (
@@ -66,13 +57,22 @@ from hyperscale.nodes.messages import (
     NodeMetadata,
     metadata_of,
 )
-from hyperscale.nodes.metrics import CONTENT_TYPE, Collector, Family, render
 from hyperscale.nodes.settings import discovery_config, membership_config
 from hyperscale.nodes.worker_health import WorkerHealth
 from hyperscale.sansio.tasks import TaskSupervisor
+from hyperscale.telemetry.http import (
+    HttpEndpoint,
+    ReadinessReport,
+    Response,
+    Routes,
+    bind_http,
+    json_response,
+)
+from hyperscale.telemetry.metrics import CONTENT_TYPE, Collector, Family, render
 from hyperscale.wire.admission import WATERMARKS, Admission, Load
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.credentials import VERSION, incarnation_now, security_of
+from hyperscale.wire.datagrams import DatagramSocket, bind_datagrams
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.outbox import OUTBOX_BYTES_MAX

@@ -8,9 +8,9 @@ import time
 from collections import Counter
 
 from hyperscale.membership.events import MemberState
-from hyperscale.nodes.datagrams import DatagramSocket
 from hyperscale.nodes.membership import MembershipDriver
-from hyperscale.nodes.metrics import Family, counter, gauge
+from hyperscale.telemetry.metrics import Family, counter, gauge
+from hyperscale.wire.datagrams import DatagramSocket
 from hyperscale.wire.errors import RefusalReason
 from hyperscale.wire.registry import MessagePriority
 from hyperscale.wire.roles import NODES

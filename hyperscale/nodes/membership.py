@@ -45,12 +45,12 @@ from hyperscale.membership.events import (
     StartPushPull,
 )
 from hyperscale.membership.messages import Datagram, PushPull, PushPullReply
-from hyperscale.nodes.datagrams import DatagramSocket
 from hyperscale.nodes.discovery import DiscoveryDriver
 from hyperscale.sansio.driver import CoreDriver
 from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.connection import Connection
+from hyperscale.wire.datagrams import DatagramSocket
 from hyperscale.wire.errors import CallError, PeerProtocolError, RefusalReason
 from hyperscale.wire.server import PeerServer
 

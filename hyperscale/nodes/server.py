@@ -19,8 +19,8 @@ from hyperscale.config.schema import NodeConfig, NodeRole
 from hyperscale.errors import InputError, InvariantError
 from hyperscale.membership.events import Member
 from hyperscale.nodes.identity import data_directory, node_id_of
-from hyperscale.nodes.logs import Logging
 from hyperscale.nodes.member import MemberNode, RoleSpec, open_member
+from hyperscale.telemetry.logs import Logging
 
 _GC_THRESHOLDS = (20_000, 20, 20)
 

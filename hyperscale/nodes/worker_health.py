@@ -10,7 +10,7 @@ from hyperscale.health.progress import WorkProgress
 from hyperscale.health.routing import HealthSignals, RoutingDecision
 from hyperscale.membership.events import LIVING, MemberChanged, MemberDied, MemberState
 from hyperscale.nodes.messages import metadata_of
-from hyperscale.nodes.metrics import Family, gauge
+from hyperscale.telemetry.metrics import Family, gauge
 from hyperscale.wire.roles import Role
 
 

@@ -25,11 +25,11 @@ from hyperscale.membership.events import DatagramReceived, PushPullCompleted, Pu
 from hyperscale.membership.local_node import LocalIdentity
 from hyperscale.membership.messages import PushPull, PushPullReply
 from hyperscale.membership.settings import MembershipConfig
-from hyperscale.nodes.http import Response, plain, respond
 from hyperscale.plan import StepKind, StepPlan, WorkflowPlan
 from hyperscale.sansio.core import Tick
 from hyperscale.stats.report import CheckReport, MetricReport, Report, ReportMerge
 from hyperscale.stats.workflow import WorkflowStats
+from hyperscale.telemetry.http import Response, plain, respond
 from hyperscale.wire.admission import Admission, AdmissionWatermarks
 from hyperscale.wire.calls import InboundCall, StreamBuffer
 from hyperscale.wire.certificate_identity import identity_from_uris

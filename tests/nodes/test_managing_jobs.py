@@ -19,6 +19,7 @@ from hyperscale.jobs.messages import (
     DeliverResult,
     ForwardOutput,
 )
+from hyperscale.ledger.server.tier_peers import MemberPeers
 from hyperscale.ledger.topology import GroupRecord, GroupState
 from hyperscale.membership.events import (
     DatagramReceived,
@@ -32,7 +33,6 @@ from hyperscale.nodes.jobs import output as outputs
 from hyperscale.nodes.jobs.job_leaders import JobLeaders
 from hyperscale.nodes.jobs.output import Outputs
 from hyperscale.nodes.jobs.service import JobsService
-from hyperscale.nodes.ledger.tier_peers import MemberPeers
 from hyperscale.plan.status import PartStatus
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from hyperscale.nodes.datagrams import DatagramSocket, bind_datagrams
 from hyperscale.wire.cluster_secret import Secrets
+from hyperscale.wire.datagrams import DatagramSocket, bind_datagrams
 from hyperscale.wire.errors import RefusalReason
 from hyperscale.wire.registry import REGISTRY
 from hyperscale.wire.sealing import DATAGRAM_BYTES_MAX, DatagramSealer

@@ -52,8 +52,8 @@ from hyperscale.nodes.agent.message_size import fit
 from hyperscale.nodes.agent.storage import WorkerStorage
 from hyperscale.nodes.agent.usage import UsageMeter
 from hyperscale.nodes.member import MemberNode
-from hyperscale.nodes.metrics import Family, counter, gauge
 from hyperscale.sansio.driver import CoreDriver
+from hyperscale.telemetry.metrics import Family, counter, gauge
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError, OverloadedError
 from hyperscale.wire.roles import Role

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
+from hyperscale.execution.bundle_store import sync_directory
 from hyperscale.jobs.messages import AttemptId, DeliverResult
-from hyperscale.nodes.bundle_store import sync_directory
 
 _decoder = msgspec.msgpack.Decoder(DeliverResult)
 

@@ -18,7 +18,7 @@ from hyperscale.jobs.messages import (
 from hyperscale.membership.events import MemberChanged, MemberDied
 from hyperscale.nodes.agent.agent_driver import AgentDriver
 from hyperscale.nodes.member import MemberNode, NodeService
-from hyperscale.nodes.metrics import Family
+from hyperscale.telemetry.metrics import Family
 from hyperscale.wire.handlers import Handlers
 
 _HAND_OVER_SHARE = 0.7

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from hyperscale.errors import RunError
+from hyperscale.execution.bundle_store import BundleStore
 from hyperscale.jobs.messages import AttemptId, DeliverResult
 from hyperscale.nodes.agent.result_store import ResultStore
-from hyperscale.nodes.bundle_store import BundleStore
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

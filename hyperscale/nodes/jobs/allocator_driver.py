@@ -24,8 +24,8 @@ from hyperscale.jobs.messages import (
     RequestCoresReply,
 )
 from hyperscale.ledger.core import MANAGEMENT
-from hyperscale.nodes.ledger.ledger import Ledger
-from hyperscale.nodes.ledger.tier_peers import TierPeers
+from hyperscale.ledger.server.ledger import Ledger
+from hyperscale.ledger.server.tier_peers import TierPeers
 from hyperscale.sansio.driver import CoreDriver
 from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.wire.calls import InboundCall

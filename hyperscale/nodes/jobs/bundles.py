@@ -19,9 +19,9 @@ from hyperscale.client.messages import (
     PutBlobReply,
 )
 from hyperscale.errors import RunError
+from hyperscale.execution.bundle_store import BundleStore, IncomingBundle
 from hyperscale.jobs.messages import FetchBlob
-from hyperscale.nodes.bundle_store import BundleStore, IncomingBundle
-from hyperscale.nodes.ledger.tier_peers import TierPeers
+from hyperscale.ledger.server.tier_peers import TierPeers
 from hyperscale.plan.limits import BUNDLE_BYTES_MAX
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError, RemoteError, RemoteErrorCode, UnreachableError

@@ -31,14 +31,14 @@ from hyperscale.jobs.messages import (
 from hyperscale.jobs.worker_events import WorkerDown, WorkerUp
 from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.core_events import AppliedEntry
+from hyperscale.ledger.server.ledger import Ledger
+from hyperscale.ledger.server.ledger_driver import wall_ms
+from hyperscale.ledger.server.tier_peers import TierPeers
 from hyperscale.membership.events import LIVING, MemberChanged, MemberDied, MemberState
 from hyperscale.membership.messages import ClaimedState
 from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
 from hyperscale.nodes.jobs.leader_driver import LeaderDriver
 from hyperscale.nodes.jobs.output import Outputs
-from hyperscale.nodes.ledger.ledger import Ledger
-from hyperscale.nodes.ledger.ledger_driver import wall_ms
-from hyperscale.nodes.ledger.tier_peers import TierPeers
 from hyperscale.nodes.member import MemberNode
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.roles import Role

@@ -20,10 +20,10 @@ from hyperscale.client.messages import (
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.machine import Limits
 from hyperscale.jobs.committed.state import Job, JobView, decode_job, view_of
+from hyperscale.ledger.server.ledger import Freshness, ReadLevel
 from hyperscale.ledger.topology import GroupState
 from hyperscale.nodes.jobs.job_leaders import JobLeaders
 from hyperscale.nodes.jobs.job_routing import ANSWER_S, JobRouting, no_such_job
-from hyperscale.nodes.ledger.ledger import Freshness, ReadLevel
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError, RemoteError, RemoteErrorCode
 from hyperscale.wire.messages import Chunk

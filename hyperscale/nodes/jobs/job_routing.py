@@ -9,8 +9,8 @@ from msgspec import Struct
 from hyperscale.errors import InputError
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.jobs.committed.machine import JobMachine
-from hyperscale.nodes.ledger.ledger import Ledger
-from hyperscale.nodes.ledger.tier_peers import TierPeers
+from hyperscale.ledger.server.ledger import Ledger
+from hyperscale.ledger.server.tier_peers import TierPeers
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError, RemoteError, RemoteErrorCode
 from hyperscale.wire.roles import Role

@@ -21,9 +21,9 @@ from hyperscale.jobs.messages import (
     RequestCores,
     RequestCoresReply,
 )
+from hyperscale.ledger.server.ledger import STRONG, Ledger
+from hyperscale.ledger.server.tier_peers import TierPeers
 from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
-from hyperscale.nodes.ledger.ledger import STRONG, Ledger
-from hyperscale.nodes.ledger.tier_peers import TierPeers
 from hyperscale.sansio.driver import CoreDriver
 from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.wire.errors import CallError

@@ -14,11 +14,11 @@ from hyperscale.client.messages import (
 from hyperscale.jobs.allocator.core import Allocator
 from hyperscale.jobs.messages import DrainWorker, DrainWorkerReply, HeldCores
 from hyperscale.ledger.core import MANAGEMENT
+from hyperscale.ledger.server.operator_messages import ChangeMemberReply
+from hyperscale.ledger.server.operator_requests import drain
 from hyperscale.ledger.topology import NodeState
 from hyperscale.membership.events import LIVING, Member
 from hyperscale.nodes.jobs.job_routing import ANSWER_S, JobRouting
-from hyperscale.nodes.ledger.operator_messages import ChangeMemberReply
-from hyperscale.nodes.ledger.operator_requests import drain
 from hyperscale.nodes.member import MemberNode
 from hyperscale.nodes.messages import metadata_of
 from hyperscale.wire.calls import InboundCall

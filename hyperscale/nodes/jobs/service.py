@@ -12,6 +12,8 @@ from msgspec import Struct
 from hyperscale.client import messages as client_messages
 from hyperscale.jobs import messages
 from hyperscale.jobs.allocator.core import Allocator
+from hyperscale.ledger.server.errors import OutcomeUnknownError, UnavailableError
+from hyperscale.ledger.server.ledger import Ledger
 from hyperscale.membership.events import MemberChanged, MemberDied
 from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
 from hyperscale.nodes.jobs.bundles import Bundles
@@ -20,11 +22,9 @@ from hyperscale.nodes.jobs.job_queries import JobQueries
 from hyperscale.nodes.jobs.job_routing import JobRouting
 from hyperscale.nodes.jobs.node_requests import NodeRequests
 from hyperscale.nodes.jobs.submissions import Submissions
-from hyperscale.nodes.ledger.errors import OutcomeUnknownError, UnavailableError
-from hyperscale.nodes.ledger.ledger import Ledger
-from hyperscale.nodes.ledger.ledger_service import LedgerService
+from hyperscale.nodes.ledger_service import LedgerService
 from hyperscale.nodes.member import MemberNode, NodeService
-from hyperscale.nodes.metrics import Family, gauge
+from hyperscale.telemetry.metrics import Family, gauge
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError, RemoteErrorCode
 from hyperscale.wire.handlers import Handlers

@@ -24,11 +24,11 @@ from hyperscale.jobs.committed.events import (
 )
 from hyperscale.jobs.committed.keys import key_problem
 from hyperscale.jobs.committed.state import JOB_ENDS
+from hyperscale.ledger.server.ledger import STRONG
 from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
 from hyperscale.nodes.jobs.bundles import Bundles
 from hyperscale.nodes.jobs.job_queries import JobQueries
 from hyperscale.nodes.jobs.job_routing import JobRouting
-from hyperscale.nodes.ledger.ledger import STRONG
 from hyperscale.plan.problems import plan_problem
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError, RemoteErrorCode

@@ -16,8 +16,8 @@ from hyperscale.client.messages import KeepBlob, PutBlob, PutBlobReply
 from hyperscale.client.submission import Package
 from hyperscale.client.upload import PIECE_BYTES, upload
 from hyperscale.errors import RunError
+from hyperscale.execution.bundle_store import BUNDLES_MAX
 from hyperscale.jobs.messages import FetchBlob
-from hyperscale.nodes.bundle_store import BUNDLES_MAX
 from hyperscale.nodes.jobs.bundles import UPLOADS_MAX, Bundles
 from hyperscale.plan import Plan
 from hyperscale.plan.limits import BUNDLE_BYTES_MAX

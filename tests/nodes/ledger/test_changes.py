@@ -10,7 +10,7 @@ import pytest
 
 from hyperscale.client.messages import ListJobs, ListJobsReply
 from hyperscale.jobs.committed.keys import parse_job_id
-from hyperscale.nodes.ledger.operator_messages import ChangeMember, ChangeMemberReply, MemberChange
+from hyperscale.ledger.server.operator_messages import ChangeMember, ChangeMemberReply, MemberChange
 from tests.jobs.builders import submission
 from tests.lab.nodes import NodeCluster, NodeProcess
 from tests.lab.soak_report import Report

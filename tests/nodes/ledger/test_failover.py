@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hyperscale.jobs.committed.events import CancelRequested, encode
-from hyperscale.nodes.ledger.operator_messages import Compact, CompactReply
+from hyperscale.ledger.server.operator_messages import Compact, CompactReply
 from tests.lab.nodes import NodeCluster
 from tests.lab.soak_report import Report
 from tests.lab.waiting import until

@@ -4,7 +4,7 @@ import asyncio
 
 from hyperscale.jobs.committed.events import CancelRequested, encode
 from hyperscale.ledger.messages import ForwardCommand, ForwardCommandReply
-from hyperscale.nodes.ledger.operator_messages import Compact, CompactReply
+from hyperscale.ledger.server.operator_messages import Compact, CompactReply
 from hyperscale.plan import Plan
 from tests.jobs.builders import submission, workflow
 from tests.lab.nodes import NodeCluster

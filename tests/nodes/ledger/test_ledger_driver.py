@@ -12,10 +12,10 @@ from hyperscale.jobs.committed.keys import key_slot_of
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import LedgerCore
 from hyperscale.ledger.core_events import AppliedEntry, LedgerFounded
+from hyperscale.ledger.server.ledger import Ledger
+from hyperscale.ledger.server.ledger_driver import LedgerDriver
 from hyperscale.ledger.topology import Founded, GroupCreated, NodeJoined, Topology
-from hyperscale.nodes.ledger.ledger import Ledger
-from hyperscale.nodes.ledger.ledger_driver import LedgerDriver
-from hyperscale.nodes.ledger.ledger_service import LAYOUT_VERSION, open_store
+from hyperscale.nodes.ledger_service import LAYOUT_VERSION, open_store
 from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.wire.connection import Connection
 from hyperscale.wire.link import PeerLink

@@ -19,7 +19,7 @@ from hyperscale.jobs.committed.events import (
     encode,
 )
 from hyperscale.jobs.committed.keys import parse_job_id
-from hyperscale.nodes.ledger.operator_messages import ListEvents, ListEventsReply
+from hyperscale.ledger.server.operator_messages import ListEvents, ListEventsReply
 from hyperscale.wire.errors import CallError
 from tests.jobs.builders import plan, submission, workflow
 from tests.lab.nodes import NodeCluster

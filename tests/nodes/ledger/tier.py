@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hyperscale.nodes.ledger.operator_messages import (
+from hyperscale.ledger.server.operator_messages import (
     GetLedgerStatus,
     GetLedgerStatusReply,
     Verify,

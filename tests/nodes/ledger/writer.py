@@ -30,7 +30,7 @@ from hyperscale.jobs.committed.events import (
 )
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.ledger.messages import ForwardCommand, ForwardCommandReply
-from hyperscale.nodes.ledger.operator_messages import (
+from hyperscale.ledger.server.operator_messages import (
     ListEvents,
     ListEventsReply,
 )

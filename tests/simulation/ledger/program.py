@@ -1,6 +1,6 @@
 """One node of a simulated tier: a real ledger core on a crashable disk.
 
-It does on virtual time what `hyperscale.nodes.ledger` does with sockets: batches, snapshot
+It does on virtual time what `hyperscale.ledger.server` does with sockets: batches, snapshot
 transfer, forwarded commands, strong and session reads, and the maintenance of groups. Consensus
 messages are datagrams here, so they get lost, duplicated, delayed and reordered.
 """

@@ -1,6 +1,6 @@
 """Commands and reads in a simulated tier.
 
-It does on virtual time what `hyperscale.nodes.ledger.ledger` does with sockets: a command is
+It does on virtual time what `hyperscale.ledger.server.ledger` does with sockets: a command is
 forwarded to the leader of its group; a strong read waits for a read index, a session read for
 the entry its caller has seen.
 """

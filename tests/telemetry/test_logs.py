@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale.nodes.logs import LINES_WAITING_MAX, JsonLines, LineWriter, Logging
+from hyperscale.telemetry.logs import LINES_WAITING_MAX, JsonLines, LineWriter, Logging
 
 
 def line_of(message: object, *args: object, **extra: object) -> dict[str, Any]:

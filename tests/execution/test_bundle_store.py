@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hyperscale.errors import RunError
+from hyperscale.execution.bundle_store import BundleStore
 from hyperscale.nodes import bundle_store as shelves
-from hyperscale.nodes.bundle_store import BundleStore
 
 
 def sha256(data: bytes) -> str:

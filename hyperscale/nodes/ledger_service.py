@@ -15,20 +15,20 @@ from hyperscale.errors import InputError, RunError
 from hyperscale.ledger.core import FOLLOWED, LedgerCore, LedgerLimits
 from hyperscale.ledger.core_events import LeadershipTransferRequested, LedgerFounded, LedgerJoined
 from hyperscale.ledger.machine import Machine
+from hyperscale.ledger.server.ledger import Ledger
+from hyperscale.ledger.server.ledger_driver import LedgerDriver, wall_ms
+from hyperscale.ledger.server.ledger_join import LedgerIdentity, LedgerJoin
+from hyperscale.ledger.server.ledger_metrics import collect
+from hyperscale.ledger.server.maintenance_driver import MaintenanceDriver
+from hyperscale.ledger.server.operator_requests import OperatorRequests
+from hyperscale.ledger.server.peer_requests import OpenLedger, answer_peers
+from hyperscale.ledger.server.tier_peers import MemberPeers
 from hyperscale.ledger.topology import NodeState
 from hyperscale.membership.events import Member
 from hyperscale.nodes.identity import remember_name
-from hyperscale.nodes.ledger.ledger import Ledger
-from hyperscale.nodes.ledger.ledger_driver import LedgerDriver, wall_ms
-from hyperscale.nodes.ledger.ledger_join import LedgerIdentity, LedgerJoin
-from hyperscale.nodes.ledger.ledger_metrics import collect
-from hyperscale.nodes.ledger.maintenance_driver import MaintenanceDriver
-from hyperscale.nodes.ledger.operator_requests import OperatorRequests
-from hyperscale.nodes.ledger.peer_requests import OpenLedger, answer_peers
-from hyperscale.nodes.ledger.tier_peers import MemberPeers
 from hyperscale.nodes.member import MemberNode, NodeService
 from hyperscale.nodes.messages import AnnouncedLoad, metadata_of
-from hyperscale.nodes.metrics import Family
+from hyperscale.telemetry.metrics import Family
 from hyperscale.wire.handlers import Handlers
 
 LAYOUT_VERSION: Final = 2
@@ -49,6 +49,8 @@ class LedgerSettings(Struct, frozen=True, kw_only=True):
     founders: int
     make_machine: Callable[[int], Machine]
     key_slot_of: Callable[[str], int]
+    group_of_job: Callable[[str], int]
+    """Returns the group a job id names; raises `InputError` if the text is not a job id."""
     live_jobs: Callable[[Machine], int]
     """Returns how many jobs of a group have not ended."""
     limits: LedgerLimits | None = None
@@ -100,7 +102,7 @@ class LedgerService(NodeService):
         )
         self._join.answer(handlers)
         answer_peers(handlers, lambda: self._open_ledger)
-        OperatorRequests(self.require).answer(handlers)
+        OperatorRequests(self.require, self._settings.group_of_job).answer(handlers)
 
     async def start(self) -> None:
         if self._identity.ledger:

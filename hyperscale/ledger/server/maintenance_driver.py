@@ -28,9 +28,9 @@ from hyperscale.ledger.messages import (
     TakeHistoryReply,
 )
 from hyperscale.ledger.records import encode_record
+from hyperscale.ledger.server.peer_requests import OpenLedger
 from hyperscale.ledger.topology import Decision
 from hyperscale.ledger.topology_policy import TierHealth
-from hyperscale.nodes.ledger.peer_requests import OpenLedger
 from hyperscale.sansio.driver import CoreDriver
 
 _HISTORY_S = 60.0

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from hyperscale.health.overload import OverloadDetector, OverloadLevel
-from hyperscale.nodes.load_monitor import (
+from hyperscale.health.load_monitor import (
     LoadMonitor,
     cgroup_memory_share,
     machine_memory_share,
     memory_share,
     resident_bytes,
 )
-from hyperscale.nodes.metrics import render
+from hyperscale.health.overload import OverloadDetector, OverloadLevel
+from hyperscale.telemetry.metrics import render
 from tests.lab.waiting import until_async
 
 

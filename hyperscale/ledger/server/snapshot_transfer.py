@@ -8,7 +8,7 @@ from contextlib import suppress
 from hyperscale.errors import RunError
 from hyperscale.ledger.core_events import SendSnapshotOffer, SnapshotDelivered, SnapshotReceived
 from hyperscale.ledger.messages import FetchSnapshot, OfferSnapshot
-from hyperscale.nodes.ledger.ledger_driver import LedgerDriver
+from hyperscale.ledger.server.ledger_driver import LedgerDriver
 from hyperscale.wire.errors import CallError, QueueFullError
 from hyperscale.wire.messages import Chunk
 

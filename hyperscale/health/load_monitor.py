@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hyperscale.health.overload import LoadSample, OverloadDetector, OverloadLevel
-from hyperscale.nodes.metrics import DurationHistogram, Family, counter, gauge
+from hyperscale.telemetry.metrics import DurationHistogram, Family, counter, gauge
 
 SAMPLE_S = 0.25
 _CPU_SAMPLES = 40
@@ -23,7 +23,7 @@ _MEMORY_EVERY = 8
 _CGROUP = Path("/sys/fs/cgroup")
 _LAG_BOUNDS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
-_log = logging.getLogger("hyperscale.nodes")
+_log = logging.getLogger("hyperscale.health")
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale.nodes.metrics import DurationHistogram, Family, counter, gauge, render
+from hyperscale.telemetry.metrics import DurationHistogram, Family, counter, gauge, render
 
 
 def text_of(*families: Family) -> str:

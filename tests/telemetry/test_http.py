@@ -8,7 +8,7 @@ from http import HTTPStatus
 import pytest
 
 from hyperscale.errors import InputError
-from hyperscale.nodes.http import (
+from hyperscale.telemetry.http import (
     CONNECTIONS_MAX,
     HEAD_BYTES_MAX,
     HttpEndpoint,

@@ -14,8 +14,8 @@ import msgspec
 
 from hyperscale.errors import HyperscaleError, RunError
 from hyperscale.ledger.messages import FetchHistory, HistoryPage, TakeHistoryReply
-from hyperscale.nodes.ledger.ledger import Ledger
-from hyperscale.nodes.ledger.snapshot_transfer import CHUNK_BYTES, FETCH_S
+from hyperscale.ledger.server.ledger import Ledger
+from hyperscale.ledger.server.snapshot_transfer import CHUNK_BYTES, FETCH_S
 from hyperscale.wire.link import PeerLink
 from hyperscale.wire.messages import Chunk
 

@@ -22,7 +22,7 @@ CONNECTIONS_MAX = 64
 REQUEST_S = 5.0
 _BACKLOG = 64
 
-_log = logging.getLogger("hyperscale.nodes")
+_log = logging.getLogger("hyperscale.telemetry")
 
 
 class Response(Struct, frozen=True):

@@ -21,9 +21,9 @@ from hyperscale.ledger.messages import (
     RequestPledge,
     RequestPledgeReply,
 )
+from hyperscale.ledger.server.ledger import Ledger
+from hyperscale.ledger.server.tier_peers import TierPeers
 from hyperscale.ledger.topology import Founded, NodeJoined, Topology
-from hyperscale.nodes.ledger.ledger import Ledger
-from hyperscale.nodes.ledger.tier_peers import TierPeers
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.handlers import Handlers
 

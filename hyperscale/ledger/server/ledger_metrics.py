@@ -1,8 +1,8 @@
 """The ledger's metrics for Prometheus."""
 
 from hyperscale.ledger.core_events import RaftRole
-from hyperscale.nodes.ledger.ledger import Ledger
-from hyperscale.nodes.metrics import Family, counter, gauge
+from hyperscale.ledger.server.ledger import Ledger
+from hyperscale.telemetry.metrics import Family, counter, gauge
 
 
 def collect(ledger: Ledger) -> list[Family]:

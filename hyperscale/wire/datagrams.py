@@ -27,7 +27,7 @@ _DRAIN_MAX = 16_384
 _BUFFER_BYTES = 4 * 1024 * 1024
 _ADDRESSES_MAX = 65_536
 
-_log = logging.getLogger("hyperscale.nodes")
+_log = logging.getLogger("hyperscale.wire")
 
 Receiver = Callable[[str, str, int, Any], None]
 """Source address, node id, incarnation, message."""

@@ -42,8 +42,8 @@ from hyperscale.ledger.core_events import (
     SendSnapshotOffer,
 )
 from hyperscale.ledger.messages import RaftMessages, pieces
-from hyperscale.nodes.ledger.pending_requests import PendingRequests
-from hyperscale.nodes.ledger.tier_peers import TierPeers
+from hyperscale.ledger.server.pending_requests import PendingRequests
+from hyperscale.ledger.server.tier_peers import TierPeers
 from hyperscale.sansio.driver import CoreDriver
 from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.wire.calls import InboundCall

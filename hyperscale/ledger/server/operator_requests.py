@@ -12,20 +12,11 @@ from typing import Final
 import msgspec
 
 from hyperscale.errors import HyperscaleError, InputError, RunError
-from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.core_events import LeadershipTransferRequested, RaftRole, SnapshotRequested
 from hyperscale.ledger.records import DigestRequested, encode_record
-from hyperscale.ledger.store import HistoryRow
-from hyperscale.ledger.topology import (
-    Decision,
-    GroupState,
-    LeaderWanted,
-    NodeState,
-    NodeStateChanged,
-)
-from hyperscale.nodes.ledger.ledger import STRONG, Freshness, Ledger, ReadLevel
-from hyperscale.nodes.ledger.operator_messages import (
+from hyperscale.ledger.server.ledger import STRONG, Freshness, Ledger, ReadLevel
+from hyperscale.ledger.server.operator_messages import (
     ChangeMember,
     ChangeMemberReply,
     Compact,
@@ -45,7 +36,15 @@ from hyperscale.nodes.ledger.operator_messages import (
     Verify,
     VerifyReply,
 )
-from hyperscale.nodes.ledger.peer_requests import OpenLedger
+from hyperscale.ledger.server.peer_requests import OpenLedger
+from hyperscale.ledger.store import HistoryRow
+from hyperscale.ledger.topology import (
+    Decision,
+    GroupState,
+    LeaderWanted,
+    NodeState,
+    NodeStateChanged,
+)
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.roles import Role
@@ -58,9 +57,12 @@ _ASK_S = 5.0
 class OperatorRequests:
     """Answers operators about the ledger, and changes it for them."""
 
-    def __init__(self, open_ledger: Callable[[], OpenLedger]) -> None:
+    def __init__(
+        self, open_ledger: Callable[[], OpenLedger], group_of_job: Callable[[str], int]
+    ) -> None:
         """`open_ledger` raises while the node has no ledger."""
         self._open_ledger = open_ledger
+        self._group_of_job = group_of_job
 
     def _ledger(self) -> Ledger:
         return self._open_ledger().ledger
@@ -145,7 +147,7 @@ class OperatorRequests:
             return await self._own_events(ledger, asked)
         if asked.job:
             try:
-                group = ledger.topology.heir_of(parse_job_id(asked.job).group)
+                group = ledger.topology.heir_of(self._group_of_job(asked.job))
             except InputError as error:
                 raise RunError(str(error)) from error
             if group not in ledger.topology.groups:

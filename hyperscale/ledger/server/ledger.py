@@ -25,6 +25,13 @@ from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.messages import CommandRefusal, ForwardCommand, ForwardCommandReply
 from hyperscale.ledger.records import decode_record
 from hyperscale.ledger.replica import EntryResult
+from hyperscale.ledger.server.errors import (
+    NotLeaderError,
+    OutcomeUnknownError,
+    UnavailableError,
+    WrongGroupError,
+)
+from hyperscale.ledger.server.ledger_driver import LedgerDriver
 from hyperscale.ledger.topology import (
     NO_GROUP,
     Decision,
@@ -33,14 +40,7 @@ from hyperscale.ledger.topology import (
     decode_decision_reply,
     encode_decision,
 )
-from hyperscale.nodes.ledger.errors import (
-    NotLeaderError,
-    OutcomeUnknownError,
-    UnavailableError,
-    WrongGroupError,
-)
-from hyperscale.nodes.ledger.ledger_driver import LedgerDriver
-from hyperscale.nodes.metrics import DurationHistogram
+from hyperscale.telemetry.metrics import DurationHistogram
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError, OverloadedError
 

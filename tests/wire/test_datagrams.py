@@ -8,8 +8,8 @@ import pytest
 
 from hyperscale.errors import InputError, InvariantError
 from hyperscale.membership.messages import Gossip, Sender
-from hyperscale.nodes.datagrams import DatagramSocket, bind_datagrams
 from hyperscale.wire.cluster_secret import Secrets, make_secret
+from hyperscale.wire.datagrams import DatagramSocket, bind_datagrams
 from hyperscale.wire.sealing import DatagramSealer
 from tests.lab.waiting import until_async
 

@@ -15,9 +15,9 @@ from hyperscale.ledger.messages import (
     TakeHistory,
     TakeHistoryReply,
 )
-from hyperscale.nodes.ledger.history_transfer import HistoryTransfer
-from hyperscale.nodes.ledger.ledger import Ledger
-from hyperscale.nodes.ledger.snapshot_transfer import SnapshotTransfer
+from hyperscale.ledger.server.history_transfer import HistoryTransfer
+from hyperscale.ledger.server.ledger import Ledger
+from hyperscale.ledger.server.snapshot_transfer import SnapshotTransfer
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Chunk
