@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hyperscale.errors import RunError
+from hyperscale.execution import bundle_store
 from hyperscale.execution.bundle_store import BundleStore
-from hyperscale.nodes import bundle_store as shelves
 
 
 def sha256(data: bytes) -> str:
@@ -43,7 +43,7 @@ def test_bytes_with_another_hash_are_not_stored(tmp_path: Path) -> None:
 def test_a_bundle_over_the_size_limit_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shelves, "BUNDLE_BYTES_MAX", 1000)
+    monkeypatch.setattr(bundle_store, "BUNDLE_BYTES_MAX", 1000)
     with BundleStore(tmp_path).receive("a" * 64) as receiving:
         receiving.write(b"x" * 1000)
         with pytest.raises(RunError, match="is over"):
@@ -54,7 +54,7 @@ def test_a_bundle_over_the_size_limit_is_refused(
 def test_the_least_recently_used_bundles_are_removed_unless_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shelves, "BUNDLES_MAX", 2)
+    monkeypatch.setattr(bundle_store, "BUNDLES_MAX", 2)
     shelf = BundleStore(tmp_path)
     paths = [received(shelf, f"code {n}".encode()) for n in range(5)]
     for age, path in enumerate(reversed(paths)):
