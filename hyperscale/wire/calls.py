@@ -3,25 +3,25 @@
 No socket, clock or task: an asyncio `Future` is a `ReplyFuture`, and so is a stub in a test.
 """
 
-from collections import deque
+import heapq
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
 from hyperscale.wire.admission import Admission
-from hyperscale.wire.call_deadlines import CallDeadlines
-from hyperscale.wire.errors import PeerProtocolError, RefusalReason, RemoteError
+from hyperscale.wire.errors import QueueFullError, RemoteError, RemoteErrorCode
 from hyperscale.wire.frames import REQUEST_ID_MAX
+from hyperscale.wire.messages import CallFailed, CallOverloaded, Introduction, StreamEnd
 from hyperscale.wire.outbox import QueuedFrame
-from hyperscale.wire.registry import MessageSpec, SizeClass
+from hyperscale.wire.registry import REGISTRY, MessageSpec
+from hyperscale.wire.streams import STREAM_WINDOW_BYTES, StreamBuffer
 
 if TYPE_CHECKING:
-    from hyperscale.wire.messages import Introduction
     from hyperscale.wire.session import Session
 
-STREAM_WINDOW_BYTES = 4 * 1024 * 1024
-"""How many bytes of one stream a sender may send before the reader has consumed any of them."""
+_REMOTE_TEXT_CHARS_MAX = 2000
+QUANTUM_S = 0.02
 _NO_BUCKET = -1  # of a call without a deadline
 
 
@@ -33,52 +33,47 @@ class ReplyFuture(Protocol):
     def set_exception(self, exception: BaseException, /) -> None: ...
 
 
-class StreamBuffer:
-    """The reading end of a stream: items that have arrived and were not taken yet.
+class CallDeadlines:
+    """Request ids and their deadlines, in buckets of `QUANTUM_S`: removing one is a set operation.
 
-    Bounded by the window; a sender that ignores the window breaks the protocol. `on_change` is
-    called for every item, the end, and an error.
+    Never early, and at most `QUANTUM_S` late. Most deadlines are never reached: a heap would keep
+    every finished call until its deadline, and a timer per call costs more than the call.
     """
 
-    def __init__(self, on_change: Callable[[], None]) -> None:
-        self.items: deque[tuple[Struct, int]] = deque()
-        self.is_ended = False
-        self.error: BaseException | None = None
-        self._on_change = on_change
-        self._outstanding_bytes = 0  # arrived and not yet credited back
-        self._consumed_bytes = 0  # taken and not yet credited back
+    def __init__(self) -> None:
+        self._buckets: dict[int, set[int]] = {}
+        self._order: list[int] = []
 
-    def feed(self, item: Struct, size: int) -> None:
-        """Add an item of `size` encoded bytes."""
-        self._outstanding_bytes += size
-        # The last item may begin within the window and end beyond it.
-        if self._outstanding_bytes > STREAM_WINDOW_BYTES + SizeClass.LARGE:
-            raise PeerProtocolError(
-                f"{self._outstanding_bytes} bytes of a stream, beyond its window",
-                reason=RefusalReason.UNEXPECTED,
-            )
-        self.items.append((item, size))
-        self._on_change()
+    def add(self, number: int, deadline_s: float) -> int:
+        """Add a deadline; return its bucket, which `remove` needs."""
+        bucket = int(deadline_s / QUANTUM_S) + 1
+        members = self._buckets.get(bucket)
+        if members is None:
+            self._buckets[bucket] = {number}
+            heapq.heappush(self._order, bucket)
+        else:
+            members.add(number)
+        return bucket
 
-    def end(self) -> None:
-        """Mark the stream as complete."""
-        self.is_ended = True
-        self._on_change()
+    def remove(self, number: int, bucket: int) -> None:
+        members = self._buckets.get(bucket)
+        if members is not None:
+            members.discard(number)
 
-    def fail(self, error: BaseException) -> None:
-        """End the stream with an error."""
-        self.error = error
-        self._on_change()
+    def wake_at_s(self) -> float | None:
+        """Return when a deadline may expire next; None if there is none."""
+        while self._order:
+            bucket = self._order[0]
+            if self._buckets[bucket]:
+                return bucket * QUANTUM_S
+            heapq.heappop(self._order)
+            del self._buckets[bucket]
+        return None
 
-    def take(self) -> tuple[Struct, int]:
-        """Return the next item and the credit to grant now (0: not worth a frame yet)."""
-        item, size = self.items.popleft()
-        self._consumed_bytes += size
-        if self._consumed_bytes < STREAM_WINDOW_BYTES // 2 or self.is_ended:
-            return item, 0
-        credit, self._consumed_bytes = self._consumed_bytes, 0
-        self._outstanding_bytes -= credit
-        return item, credit
+    def expired(self, *, now_s: float) -> Iterator[int]:
+        """Yield every id whose deadline has passed, once."""
+        while self._order and self._order[0] * QUANTUM_S <= now_s:
+            yield from self._buckets.pop(heapq.heappop(self._order))
 
 
 class PendingCall:
@@ -143,13 +138,6 @@ class PendingCalls:
             self.deadlines.remove(request_id, call.bucket)
         return call
 
-    def wake_at_s(self) -> float | None:
-        return self.deadlines.wake_at_s()
-
-    def expired(self, *, now_s: float) -> Iterator[int]:
-        """Yield the ids whose deadline has passed."""
-        return self.deadlines.expired(now_s=now_s)
-
     def _id_after(self, request_id: int) -> int:
         return request_id + 2 if request_id + 2 <= REQUEST_ID_MAX else 2 - self.parity
 
@@ -195,7 +183,7 @@ class InboundCall:
         self.on_credit: Callable[[], None] | None = None
 
     @property
-    def peer(self) -> "Introduction":
+    def peer(self) -> Introduction:
         """The node that called."""
         return self.session.peer
 
@@ -205,28 +193,40 @@ class InboundCall:
         return self.request_id != 0
 
     def reply(self, message: Struct) -> None:
-        """Answer with a message."""
-        self.session.answer(self, message)
+        """Answer a request with a message; a one-way message just ends."""
+        if self.is_open:
+            if self.request_id:
+                spec = REGISTRY.spec_of(message)
+                # A reply is never less urgent than its request.
+                self._push(spec, min(spec.priority, self.spec.priority), message)
+            self.abandon()
 
     def fail(self, error: RemoteError) -> None:
         """Answer with an error."""
-        self.session.answer_failure(self, error)
+        text, hint = error.detail[:_REMOTE_TEXT_CHARS_MAX], error.hint[:_REMOTE_TEXT_CHARS_MAX]
+        self._answer_control(CallFailed(error.code_text, text, hint))
 
     def refuse(self, retry_after_s: float) -> None:
         """Answer that this node is overloaded and executed nothing."""
-        self.session.answer_overloaded(self, retry_after_s)
+        self._answer_control(CallOverloaded(retry_after_s, self.spec.name))
 
     def send_item(self, item: Struct) -> None:
         """Send one item of a stream; call `end_stream` after the last."""
-        self.credit_bytes -= self.session.answer_item(self, item)
+        if self.is_open:
+            # A stream is bulk: it travels in the lane of its items, however urgent the request was.
+            spec = REGISTRY.spec_of(item)
+            self.lane = max(self.lane, spec.priority)
+            self.credit_bytes -= self._push(spec, self.lane, item)
 
     def end_stream(self) -> None:
         """End a stream."""
-        self.session.answer_end(self)
+        if self.is_open:
+            self._push(REGISTRY.by_type[StreamEnd], self.lane, StreamEnd())
+            self.abandon()
 
     def abandon(self) -> None:
         """End the call without a reply."""
-        self.session.forget(self)
+        self.session.inbound.forget(self)
 
     def cancel(self) -> None:
         """End the call and its handler: the caller does not wait any more."""
@@ -241,17 +241,34 @@ class InboundCall:
         if self.on_credit is not None:
             self.on_credit()
 
+    def _answer_control(self, message: Struct) -> None:
+        if self.is_open:
+            if self.request_id:
+                self.session.push_control(message, self.request_id)
+            self.abandon()
+
+    def _push(self, spec: MessageSpec, lane: int, message: Struct) -> int:
+        """Queue a frame of the reply; return its size. If the queue is full, the call fails."""
+        body = REGISTRY.encode_as(spec, message)
+        frame = QueuedFrame(spec.kind, self.request_id, lane, self.deadline_s, body)
+        try:
+            self.session.outbox.push(frame)
+        except QueueFullError:
+            text = "the reply did not fit the outgoing queue to this peer"
+            self._answer_control(CallFailed(RemoteErrorCode.QUEUE_FULL, text))
+        return len(body)
+
 
 class InboundCalls:
     """The calls of the peer in one session that this node executes."""
 
-    __slots__ = ("_deadlines", "_one_ways", "admission", "by_id")
+    __slots__ = ("_one_ways", "admission", "by_id", "deadlines")
 
     def __init__(self, admission: Admission) -> None:
         self.admission = admission
         self.by_id: dict[int, InboundCall] = {}
         self._one_ways: set[InboundCall] = set()
-        self._deadlines = CallDeadlines()
+        self.deadlines = CallDeadlines()
 
     def __iter__(self) -> Iterator[InboundCall]:
         return iter([*self.by_id.values(), *self._one_ways])
@@ -264,7 +281,7 @@ class InboundCalls:
         if call.request_id:
             self.by_id[call.request_id] = call
             if call.deadline_s:
-                call.bucket = self._deadlines.add(call.request_id, call.deadline_s)
+                call.bucket = self.deadlines.add(call.request_id, call.deadline_s)
         else:
             self._one_ways.add(call)
 
@@ -276,14 +293,7 @@ class InboundCalls:
         if call.request_id:
             del self.by_id[call.request_id]
             if call.bucket >= 0:
-                self._deadlines.remove(call.request_id, call.bucket)
+                self.deadlines.remove(call.request_id, call.bucket)
         else:
             self._one_ways.discard(call)
         self.admission.release(call.spec.priority)
-
-    def wake_at_s(self) -> float | None:
-        return self._deadlines.wake_at_s()
-
-    def expired(self, *, now_s: float) -> Iterator[int]:
-        """Yield the ids whose deadline has passed."""
-        return self._deadlines.expired(now_s=now_s)

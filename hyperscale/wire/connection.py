@@ -10,14 +10,13 @@ import os
 import socket
 import ssl
 from contextlib import suppress
+from functools import partial
 from typing import Protocol, TypeVar, cast
 
 from msgspec import Struct
 
 from hyperscale.errors import HyperscaleError
 from hyperscale.wire.admission import Admission
-from hyperscale.wire.call_runner import CallRunner
-from hyperscale.wire.calls import StreamBuffer
 from hyperscale.wire.errors import (
     ConnectionLostError,
     PeerProtocolError,
@@ -26,7 +25,7 @@ from hyperscale.wire.errors import (
     UnreachableError,
 )
 from hyperscale.wire.frames import Frame
-from hyperscale.wire.handlers import Handlers
+from hyperscale.wire.handlers import CallRunner, Handlers
 from hyperscale.wire.handshake import (
     Handshake,
     HandshakeResult,
@@ -39,7 +38,7 @@ from hyperscale.wire.registry import REGISTRY, UNKNOWN_KIND_BYTES_MAX
 from hyperscale.wire.sealing import TAG_BYTES
 from hyperscale.wire.security import Security, SecurityMode, certificate_identity
 from hyperscale.wire.session import Session
-from hyperscale.wire.streams import ReplyStream
+from hyperscale.wire.streams import ReplyStream, StreamBuffer
 
 LEAVE_S = 30.0
 """How long calls in flight may take once the connection is leaving."""
@@ -74,8 +73,8 @@ class ConnectionOwner(Protocol):
     def closed(self, connection: "Connection", why: str, unsent: list[QueuedFrame]) -> None:
         """The connection has ended; `unsent` are one-way messages that were not written."""
 
-    def refused(self, connection: "Connection", error: PeerProtocolError) -> None:
-        """The peer broke the protocol after the handshake."""
+    def count_refusal(self, host: str, error: PeerProtocolError) -> None:
+        """The peer at `host` broke the protocol after the handshake."""
 
     def handler_cancelled(self, task: asyncio.Task[None]) -> None:
         """A handler task was cancelled and may take a moment to end."""
@@ -124,7 +123,12 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._handshake: Handshake | None = None
         self._decoder = handshake_decoder()
-        self._runner = CallRunner(owner, self._flush_soon)
+        self._runner = CallRunner(
+            owner.handlers,
+            owner.local.role,
+            flush_soon=self._flush_soon,
+            on_cancel=owner.handler_cancelled,
+        )
         self._timers = _Timers()
         self._why = ""
         self._is_closing = False
@@ -134,18 +138,8 @@ class Connection(asyncio.Protocol):
     # -- peer and state -------------------------------------------------------------------
 
     @property
-    def is_dialer(self) -> bool:
-        """True if this node opened the connection."""
-        return self.endpoint.is_dialer
-
-    @property
     def peer(self) -> Introduction:
         return self.session.peer
-
-    @property
-    def agreement(self) -> HandshakeResult | None:
-        """The result of the handshake; None until it has succeeded."""
-        return None if self._handshake is None else self._handshake.result
 
     @property
     def is_established(self) -> bool:
@@ -216,15 +210,13 @@ class Connection(asyncio.Protocol):
 
     def cancel(self, request_id: int) -> None:
         """Give up a request."""
-        if self._session is not None:
-            self._session.cancel(request_id)
-            self._flush_soon()
+        self.session.cancel(request_id)
+        self._flush_soon()
 
     def grant(self, request_id: int, credit_bytes: int) -> None:
         """Allow the sender of a stream to send this many bytes more."""
-        if self._session is not None:
-            self._session.grant(request_id, credit_bytes)
-            self._flush_soon()
+        self.session.grant(request_id, credit_bytes)
+        self._flush_soon()
 
     def _open_session(self, message: Struct) -> Session:
         session = self.session
@@ -263,6 +255,17 @@ class Connection(asyncio.Protocol):
         if not self._is_closing or self._transport is None:
             self.abort(why)
 
+    def fail(self, error: Exception) -> None:
+        """Log an unexpected error of this connection and end it."""
+        _log.error(
+            "connection.failed: %s: %s",
+            self.endpoint.host,
+            error,
+            exc_info=error,
+            extra={"peer": self.endpoint.host, "detail": str(error)},
+        )
+        self.abort(f"{type(error).__name__} on this connection")
+
     # -- asyncio.Protocol -----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -273,8 +276,21 @@ class Connection(asyncio.Protocol):
             return
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         _limit_retransmission_delay(transport)
+        security = self._owner.security
         try:
-            self._handshake = _new_handshake(self._owner, transport, is_dialer=self.is_dialer)
+            certificate = None
+            if security.mode is SecurityMode.TLS:
+                certificate = certificate_identity(transport.get_extra_info("peercert"))
+            self._handshake = Handshake(
+                self._owner.local,
+                security.mode,
+                security.secrets,
+                is_dialer=self.endpoint.is_dialer,
+                salt=os.urandom(SALT_BYTES),
+                certificate=certificate,
+                check_peer=self._owner.check_peer,
+                protocol=self._owner.protocol,
+            )
         except PeerProtocolError as error:
             transport.write(refusal_frame(error))
             self._breach(error)
@@ -298,7 +314,7 @@ class Connection(asyncio.Protocol):
             self.abort(f"the peer does not read the replies to its requests: {error}")
             return
         except Exception as error:  # noqa: BLE001  a bug ends the connection it occurred on
-            self._fail(error)
+            self.fail(error)
             return
         session = self._session
         if session is not None and (session.outbox or session.is_leaving):
@@ -349,10 +365,10 @@ class Connection(asyncio.Protocol):
         self._decoder.overhead = 0 if result.opener is None else TAG_BYTES
         self._session = Session(
             result,
-            is_dialer=self.is_dialer,
+            is_dialer=self.endpoint.is_dialer,
             admission=self._owner.admission,
             on_call=self._runner.run,
-            on_refused=lambda error: self._owner.refused(self, error),
+            on_refused=partial(self._owner.count_refusal, self.endpoint.host),
             now_s=self._loop.time(),
         )
         self._arm()
@@ -378,7 +394,7 @@ class Connection(asyncio.Protocol):
                 if not session.outbox:
                     break
         except Exception as error:  # noqa: BLE001  a bug ends the connection it occurred on
-            self._fail(error)
+            self.fail(error)
             return
         if self._runner.room_waiters:
             self._runner.wake_if_room(session)
@@ -406,13 +422,9 @@ class Connection(asyncio.Protocol):
         except QueueFullError as error:
             self.abort(f"the peer reads nothing: {error}")
         except Exception as error:  # noqa: BLE001  a bug ends the connection it occurred on
-            self._fail(error)
+            self.fail(error)
         self._flush_soon()
         self._arm()
-
-    def _fail(self, error: Exception) -> None:
-        _log_failure(self.endpoint, error)
-        self.abort(f"{type(error).__name__} on this connection")
 
     def _breach(self, error: PeerProtocolError) -> None:
         """End the connection because the peer broke the protocol; tell the peer, if possible."""
@@ -430,7 +442,7 @@ class Connection(asyncio.Protocol):
         if not self.handshaken.done():
             self.handshaken.set_result(error)
         else:
-            self._owner.refused(self, error)
+            self._owner.count_refusal(self.endpoint.host, error)
 
     def _end(self, why: str) -> None:
         """Read and write nothing from now on; `connection_lost` follows."""
@@ -457,35 +469,6 @@ class Connection(asyncio.Protocol):
             self.handshaken.set_result(ConnectionLostError(f"{self.endpoint}: {why}"))
         self.gone.set_result(why)
         self._owner.closed(self, why, unsent)
-
-
-def _new_handshake(
-    owner: ConnectionOwner, transport: asyncio.Transport, *, is_dialer: bool
-) -> Handshake:
-    security = owner.security
-    certificate = None
-    if security.mode is SecurityMode.TLS:
-        certificate = certificate_identity(transport.get_extra_info("peercert"))
-    return Handshake(
-        owner.local,
-        security.mode,
-        security.secrets,
-        is_dialer=is_dialer,
-        salt=os.urandom(SALT_BYTES),
-        certificate=certificate,
-        check_peer=owner.check_peer,
-        protocol=owner.protocol,
-    )
-
-
-def _log_failure(endpoint: Endpoint, error: Exception) -> None:
-    _log.error(
-        "connection.failed: %s: %s",
-        endpoint.host,
-        error,
-        exc_info=error,
-        extra={"peer": endpoint.host, "detail": str(error)},
-    )
 
 
 def _ended_mid_frame() -> PeerProtocolError:

@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import Struct
 
-from hyperscale.wire.admission import RetryThrottle
-from hyperscale.wire.backoff import Backoff
-from hyperscale.wire.circuit_breaker import BreakerState, CircuitBreaker
 from hyperscale.wire.connection import Connection
 from hyperscale.wire.errors import (
     CallError,
@@ -28,6 +25,7 @@ from hyperscale.wire.errors import (
 )
 from hyperscale.wire.outbox import Outbox, QueuedFrame
 from hyperscale.wire.registry import REGISTRY, MessagePriority
+from hyperscale.wire.retries import Backoff, BreakerState, CircuitBreaker, RetryThrottle
 from hyperscale.wire.streams import ReplyStream
 
 if TYPE_CHECKING:

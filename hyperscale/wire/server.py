@@ -74,10 +74,6 @@ class _ServerTasks:
         task.add_done_callback(self.services.discard)
         return task
 
-    def await_handler(self, task: asyncio.Task[None]) -> None:
-        self.cancelled_handlers.add(task)
-        task.add_done_callback(self.cancelled_handlers.discard)
-
     def cancel(self) -> None:
         for task in self.cancelled_handlers | self.services:
             task.cancel()
@@ -121,7 +117,7 @@ class PeerServer:
             limits or ServerLimits(),
             connections=lambda: len(self._all),
             on_accept=self._accepted,
-            on_refuse=self._count_refusal,
+            on_refuse=self.count_refusal,
         )
         self._is_closing = False
 
@@ -157,7 +153,8 @@ class PeerServer:
         """Return a link to an address, which dials until it is closed."""
         link = PeerLink(self, host, port, node_id=node_id)
         self._links.add(link)
-        task = self._tasks.spawn(self._maintain(link), name=f"link:{host}:{port}")
+        task = self._tasks.spawn(link.maintain(), name=f"link:{host}:{port}")
+        task.add_done_callback(lambda _: self._links.discard(link))
         link.closing.add_done_callback(lambda _: task.cancel())
         return link
 
@@ -201,7 +198,7 @@ class PeerServer:
                 refusal = self._cut_off(error)
             if refusal is None:
                 raise
-            self._count_refusal(host, refusal)
+            self.count_refusal(host, refusal)
             raise refusal from error
         return connection
 
@@ -244,7 +241,7 @@ class PeerServer:
     def closed(self, connection: Connection, why: str, unsent: list[QueuedFrame]) -> None:
         """Forget a connection; a link to the peer keeps the unsent messages."""
         self._all.discard(connection)
-        if not connection.is_dialer:
+        if not connection.endpoint.is_dialer:
             self._listener.connection_closed(connection.endpoint.host)
         if not connection.is_established:
             return
@@ -258,13 +255,17 @@ class PeerServer:
                 break
         self._notify_links(peer.node_id)
 
-    def refused(self, connection: Connection, error: PeerProtocolError) -> None:
-        """Count a breach of the protocol."""
-        self._count_refusal(connection.endpoint.host, error)
+    def count_refusal(self, host: str, error: PeerProtocolError) -> None:
+        """Count a breach of the protocol by the peer at `host`, or its refusal of this node."""
+        if isinstance(error, PeerRefusedError):
+            self.refusals.rejections[error.reason] += 1
+        else:
+            self.refusals.add(host, error, now_s=asyncio.get_running_loop().time())
 
     def handler_cancelled(self, task: asyncio.Task[None]) -> None:
         """Wait for a cancelled handler when the server closes."""
-        self._tasks.await_handler(task)
+        self._tasks.cancelled_handlers.add(task)
+        task.add_done_callback(self._tasks.cancelled_handlers.discard)
 
     # -- inside ---------------------------------------------------------------------------
 
@@ -273,21 +274,15 @@ class PeerServer:
         if new.peer.incarnation != known.peer.incarnation:
             return new.peer.incarnation > known.peer.incarnation
         age_s = new.session.opened_s - known.session.opened_s
-        if new.is_dialer == known.is_dialer or age_s > DOUBLE_DIAL_S:
+        if new.endpoint.is_dialer == known.endpoint.is_dialer or age_s > DOUBLE_DIAL_S:
             return True  # the peer has lost the known connection, though this node has not
         is_ours_kept = self.local.node_id < new.peer.node_id
-        return new.is_dialer == is_ours_kept
+        return new.endpoint.is_dialer == is_ours_kept
 
     def _notify_links(self, node_id: str) -> None:
         for link in self._links:
             if link.node_id == node_id:
                 link.connection_changed()
-
-    async def _maintain(self, link: PeerLink) -> None:
-        try:
-            await link.maintain()
-        finally:
-            self._links.discard(link)
 
     def _accepted(self, accepted: socket.socket, host: str, port: int) -> None:
         self._tasks.spawn(self._receive(accepted, host, port), name=f"handshake:{host}:{port}")
@@ -307,11 +302,14 @@ class PeerServer:
                     await _open(connection, opening)
             except TimeoutError:
                 text = f"no handshake within {self._handshake_s:g} s"
-                self._count_refusal(host, PeerProtocolError(text, reason=RefusalReason.SLOW))
+                self.count_refusal(host, PeerProtocolError(text, reason=RefusalReason.SLOW))
             except (OSError, HyperscaleError) as error:
                 text = "the connection ended within the handshake"
                 refusal = PeerProtocolError(text, reason=RefusalReason.TRUNCATED)
-                self._count_refusal(host, _refusal_in(error) or refusal)
+                self.count_refusal(host, _refusal_in(error) or refusal)
+            except Exception as error:  # noqa: BLE001  a bug ends the connection it occurred on
+                connection.fail(error)
+                accepted.close()  # there may be no transport that owns it
             finally:
                 if not connection.is_established:
                     connection.give_up("the handshake failed")  # its transport owns the socket
@@ -326,12 +324,6 @@ class PeerServer:
         return PeerRefusedError(
             f"cut off within the handshake: {error or 'reset'}", reason=reason, hint=hint
         )
-
-    def _count_refusal(self, host: str, error: PeerProtocolError) -> None:
-        if isinstance(error, PeerRefusedError):
-            self.refusals.rejections[error.reason] += 1
-        else:
-            self.refusals.add(host, error, now_s=asyncio.get_running_loop().time())
 
     async def _leave(self) -> None:
         """Tell every peer that this node stops, and give calls in flight a moment."""

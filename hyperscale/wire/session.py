@@ -21,7 +21,6 @@ from hyperscale.wire.calls import (
     PendingCall,
     PendingCalls,
     ReplyFuture,
-    StreamBuffer,
 )
 from hyperscale.wire.errors import (
     CallError,
@@ -49,12 +48,12 @@ from hyperscale.wire.messages import (
     StreamEnd,
 )
 from hyperscale.wire.outbox import FrameFate, Outbox, QueuedFrame
-from hyperscale.wire.registry import REGISTRY, MessagePriority, MessageSpec
+from hyperscale.wire.registry import REGISTRY, MessagePriority
 from hyperscale.wire.sealing import TAG_BYTES, FrameSealer
+from hyperscale.wire.streams import StreamBuffer
 
 PING_AFTER_S = 5.0
 LOST_AFTER_S = 15.0
-_REMOTE_TEXT_CHARS_MAX = 2000
 
 _CODE_OF_REASON = {
     RefusalReason.UNKNOWN: RemoteErrorCode.UNKNOWN_MESSAGE,
@@ -93,6 +92,7 @@ class Session:
         ping_after_s: float = PING_AFTER_S,
         lost_after_s: float = LOST_AFTER_S,
     ) -> None:
+        self.agreement = agreement
         self.peer = agreement.peer
         self.outbox = Outbox()
         self.frames_received = 0
@@ -100,8 +100,8 @@ class Session:
         self.replies_late = 0
         self._sealer = agreement.sealer
         self._opener = agreement.opener
-        self._pending = PendingCalls(is_dialer=is_dialer)
-        self._inbound = InboundCalls(admission)
+        self.pending = PendingCalls(is_dialer=is_dialer)
+        self.inbound = InboundCalls(admission)
         self._on_call = on_call
         self._on_refused = on_refused
         self._keep_alive = KeepAliveTimer(
@@ -129,7 +129,7 @@ class Session:
         """Queue a request; its outcome goes to `future`, or item by item to `buffer`."""
         spec = REGISTRY.spec_of(message)
         reply_spec = REGISTRY.by_type[reply]
-        pending = self._pending
+        pending = self.pending
         request_id = pending.take_id()
         body = REGISTRY.encode_as(spec, message)
         frame = QueuedFrame(spec.kind, request_id, spec.priority, deadline_s, body)
@@ -146,69 +146,20 @@ class Session:
 
     def cancel(self, request_id: int) -> None:
         """Give up a request: drop it from the queue, or tell the peer to cancel it."""
-        call = self._pending.pop(request_id)
+        call = self.pending.pop(request_id)
         if call is not None and not self.outbox.discard(call.frame):
-            self._push_control(CancelCall(), request_id)
+            self.push_control(CancelCall(), request_id)
 
     def grant(self, request_id: int, credit_bytes: int) -> None:
         """Allow the sender of a stream to send this many bytes more."""
-        if request_id in self._pending.by_id:
-            self._push_control(StreamCredit(credit_bytes), request_id)
+        if request_id in self.pending.by_id:
+            self.push_control(StreamCredit(credit_bytes), request_id)
 
-    @property
-    def pending_count(self) -> int:
-        return len(self._pending.by_id)
-
-    # -- replies of this node -------------------------------------------------------------
-
-    @property
-    def calls(self) -> list[InboundCall]:
-        """The calls of the peer that are being executed."""
-        return list(self._inbound)
-
-    def answer(self, call: InboundCall, message: Struct) -> None:
-        """Reply to a request; a one-way message just ends."""
-        if not call.is_open:
-            return
-        if call.request_id:
-            spec = REGISTRY.spec_of(message)
-            # A reply is never less urgent than its request.
-            self._push(call, spec, min(spec.priority, call.spec.priority), message)
-        self._inbound.forget(call)
-
-    def answer_failure(self, call: InboundCall, error: RemoteError) -> None:
-        """Reply with an error."""
-        text, hint = error.detail[:_REMOTE_TEXT_CHARS_MAX], error.hint[:_REMOTE_TEXT_CHARS_MAX]
-        self._answer_control(call, CallFailed(error.code_text, text, hint))
-
-    def answer_overloaded(self, call: InboundCall, retry_after_s: float) -> None:
-        """Reply that this node is overloaded and executed nothing."""
-        self._answer_control(call, CallOverloaded(retry_after_s, call.spec.name))
-
-    def _answer_control(self, call: InboundCall, message: Struct) -> None:
-        if call.is_open:
-            if call.request_id:
-                self._push_control(message, call.request_id)
-            self._inbound.forget(call)
-
-    def answer_item(self, call: InboundCall, item: Struct) -> int:
-        """Send one item of a stream; return how many bytes of the window it takes."""
-        if not call.is_open:
-            return 0
-        # A stream is bulk: it travels in the lane of its items, however urgent the request was.
-        spec = REGISTRY.spec_of(item)
-        call.lane = max(call.lane, spec.priority)
-        return self._push(call, spec, call.lane, item)
-
-    def answer_end(self, call: InboundCall) -> None:
-        """End a stream."""
-        if call.is_open:
-            self._push(call, REGISTRY.by_type[StreamEnd], call.lane, StreamEnd())
-            self._inbound.forget(call)
-
-    def forget(self, call: InboundCall) -> None:
-        """End a call of the peer without a reply."""
-        self._inbound.forget(call)
+    def push_control(self, message: Struct, request_id: int) -> None:
+        """Queue a message of the wire itself."""
+        spec = REGISTRY.by_type[type(message)]
+        body = REGISTRY.encode_as(spec, message)
+        self.outbox.push(QueuedFrame(spec.kind, request_id, _CRITICAL, 0.0, body))
 
     # -- frames in, bytes out -------------------------------------------------------------
 
@@ -222,7 +173,7 @@ class Session:
         keep_alive.is_pinged = False
         self.frames_received += 1
         request_id = frame.request_id
-        if request_id and request_id & 1 == self._pending.parity:
+        if request_id and request_id & 1 == self.pending.parity:
             self._take_reply(request_id, frame.kind, body)
         elif frame.kind > _CONTROL_KIND_MAX:
             self._take_call(request_id, frame.kind, body, frame.deadline_ms, now_s)
@@ -240,8 +191,8 @@ class Session:
     def wake_at_s(self) -> float:
         """Return when `tick` is due at the latest."""
         due_s = self._keep_alive.next_due_s()
-        for calls in (self._pending, self._inbound):
-            deadline_s = calls.wake_at_s()
+        for calls in (self.pending, self.inbound):
+            deadline_s = calls.deadlines.wake_at_s()
             if deadline_s is not None and deadline_s < due_s:
                 due_s = deadline_s
         self._keep_alive.due_s = due_s
@@ -251,16 +202,16 @@ class Session:
         """End calls past their deadline and ping a silent peer; return False if it is lost."""
         keep_alive = self._keep_alive
         keep_alive.forgive_stall(now_s=now_s)
-        for request_id in self._inbound.expired(now_s=now_s):
-            call = self._inbound.by_id.get(request_id)
+        for request_id in self.inbound.deadlines.expired(now_s=now_s):
+            call = self.inbound.by_id.get(request_id)
             if call is not None:
                 call.cancel()
-        for request_id in self._pending.expired(now_s=now_s):
+        for request_id in self.pending.deadlines.expired(now_s=now_s):
             self._expire(request_id)
         if keep_alive.is_lost(now_s=now_s):
             return False
         if keep_alive.should_ping(now_s=now_s):
-            self._push_control(KeepAlive(), 0)
+            self.push_control(KeepAlive(), 0)
         return True
 
     # -- shutdown -------------------------------------------------------------------------
@@ -284,7 +235,7 @@ class Session:
         return (
             self._is_go_away_sent
             and self._is_go_away_received
-            and not (self._pending.by_id or self._inbound or self.outbox)
+            and not (self.pending.by_id or self.inbound or self.outbox)
         )
 
     def close(self, why: str) -> list[QueuedFrame]:
@@ -294,28 +245,28 @@ class Session:
             frame.fate = FrameFate.GONE
             if not frame.request_id and frame.kind > _CONTROL_KIND_MAX:
                 unsent.append(frame)
-        pending = list(self._pending.by_id.values())
-        self._pending.by_id.clear()
+        pending = list(self.pending.by_id.values())
+        self.pending.by_id.clear()
         for call in pending:
             name = f"{call.name} to {self.peer.node_id}"
             if call.frame.fate is FrameFate.GONE:
                 call.fail(UnreachableError(f"{name}: not sent: {why}"))
             else:
                 call.fail(ConnectionLostError(f"{name}: no reply: {why}"))
-        for inbound in self.calls:
+        for inbound in self.inbound:
             inbound.cancel()
         return unsent
 
     # -- inside ---------------------------------------------------------------------------
 
     def _take_reply(self, request_id: int, kind: int, body: bytes) -> None:
-        call = self._pending.by_id.get(request_id)
+        call = self.pending.by_id.get(request_id)
         if call is None:
             self.replies_late += 1  # the call was cancelled or timed out meanwhile
             return
         if kind != call.reply.kind:
             if kind == _END and call.buffer is not None:
-                self._pending.pop(request_id)
+                self.pending.pop(request_id)
                 call.buffer.end()
             else:
                 name = f"{call.name} to {self.peer.node_id}"
@@ -330,9 +281,9 @@ class Session:
         if call.buffer is not None:
             call.buffer.feed(message, len(body))
             return
-        del self._pending.by_id[request_id]
+        del self.pending.by_id[request_id]
         if call.bucket >= 0:
-            self._pending.deadlines.remove(request_id, call.bucket)
+            self.pending.deadlines.remove(request_id, call.bucket)
         future = call.future
         if future is not None and not future.done():
             future.set_result(message)
@@ -340,7 +291,7 @@ class Session:
     def _take_call(
         self, request_id: int, kind: int, body: bytes, deadline_ms: int, now_s: float
     ) -> None:
-        if request_id in self._inbound.by_id:
+        if request_id in self.inbound.by_id:
             raise PeerProtocolError(
                 f"request id {request_id} is in use", reason=RefusalReason.UNEXPECTED
             )
@@ -348,7 +299,7 @@ class Session:
         if spec is None:
             self._refuse(request_id, f"message kind {kind} is not known", RefusalReason.UNKNOWN)
             return
-        peer, admission = self.peer, self._inbound.admission
+        peer, admission = self.peer, self.inbound.admission
         if peer.role not in spec.senders:
             text = f"a {peer.role} may not send {spec.name}"
             self._refuse(request_id, text, RefusalReason.ROLE)
@@ -356,7 +307,7 @@ class Session:
         retry_after_s = admission.admit(spec, peer.role, peer.node_id, now_s=now_s)
         if retry_after_s:
             if request_id:
-                self._push_control(CallOverloaded(retry_after_s, spec.name), request_id)
+                self.push_control(CallOverloaded(retry_after_s, spec.name), request_id)
             return
         try:
             message = spec.decode(body)
@@ -367,21 +318,21 @@ class Session:
             return
         deadline_s = now_s + deadline_ms / 1000 if deadline_ms else 0.0
         call = InboundCall(self, spec, request_id, message, deadline_s)
-        self._inbound.add(call)
+        self.inbound.add(call)
         self._on_call(call)
 
     def _take_control(self, request_id: int, kind: int, body: bytes) -> None:
         if kind == _CANCEL:
-            call = self._inbound.by_id.get(request_id)
+            call = self.inbound.by_id.get(request_id)
             if call is not None:
                 call.cancel()
         elif kind == _CREDIT:
             credit: StreamCredit = REGISTRY.decode(kind, body)
-            call = self._inbound.by_id.get(request_id)
+            call = self.inbound.by_id.get(request_id)
             if call is not None:
                 call.add_credit(credit.consumed_bytes)
         elif kind == _KEEP_ALIVE:
-            self._push_control(KeepAliveReply(), 0)
+            self.push_control(KeepAliveReply(), 0)
         elif kind == _GO_AWAY:
             self._is_go_away_received = True
             self.send_go_away("")
@@ -393,38 +344,22 @@ class Session:
     def _refuse(self, request_id: int, text: str, reason: RefusalReason) -> None:
         self._on_refused(PeerProtocolError(text, reason=reason))
         if request_id:
-            self._push_control(CallFailed(_CODE_OF_REASON[reason], text), request_id)
-
-    def _push(self, call: InboundCall, spec: MessageSpec, priority: int, message: Struct) -> int:
-        body = REGISTRY.encode_as(spec, message)
-        frame = QueuedFrame(spec.kind, call.request_id, priority, call.deadline_s, body)
-        try:
-            self.outbox.push(frame)
-        except QueueFullError:
-            text = "the reply did not fit the outgoing queue to this peer"
-            self._push_control(CallFailed(RemoteErrorCode.QUEUE_FULL, text), call.request_id)
-            self._inbound.forget(call)
-        return len(body)
-
-    def _push_control(self, message: Struct, request_id: int) -> None:
-        spec = REGISTRY.by_type[type(message)]
-        body = REGISTRY.encode_as(spec, message)
-        self.outbox.push(QueuedFrame(spec.kind, request_id, _CRITICAL, 0.0, body))
+            self.push_control(CallFailed(_CODE_OF_REASON[reason], text), request_id)
 
     def _fail(self, request_id: int, error: CallError) -> None:
-        call = self._pending.pop(request_id)
+        call = self.pending.pop(request_id)
         if call is not None:
             call.fail(error)
 
     def _expire(self, request_id: int) -> None:
-        call = self._pending.by_id.get(request_id)
+        call = self.pending.by_id.get(request_id)
         if call is None:
             return
         name = f"{call.name} to {self.peer.node_id}"
         if self.outbox.discard(call.frame):
             self._fail(request_id, UnreachableError(f"{name}: not sent before the deadline"))
         else:
-            self._push_control(CancelCall(), request_id)
+            self.push_control(CancelCall(), request_id)
             self._fail(request_id, DeadlineError(f"{name}: no reply before the deadline"))
 
 

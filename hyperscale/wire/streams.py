@@ -1,17 +1,71 @@
-"""The reading end of a stream: a reply in items."""
+"""The reading end of a stream, which is a reply in items: its buffer and its async iterator."""
 
 import asyncio
+from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from msgspec import Struct
 
-from hyperscale.wire.calls import StreamBuffer
+from hyperscale.wire.errors import PeerProtocolError, RefusalReason
+from hyperscale.wire.registry import SizeClass
 
 if TYPE_CHECKING:
     from hyperscale.wire.connection import Connection
 
+STREAM_WINDOW_BYTES = 4 * 1024 * 1024
+"""How many bytes of one stream a sender may send before the reader has consumed any of them."""
+
 _Item = TypeVar("_Item", bound=Struct)
+
+
+class StreamBuffer:
+    """The reading end of a stream: items that have arrived and were not taken yet.
+
+    Bounded by the window; a sender that ignores the window breaks the protocol. `on_change` is
+    called for every item, the end, and an error.
+    """
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self.items: deque[tuple[Struct, int]] = deque()
+        self.is_ended = False
+        self.error: BaseException | None = None
+        self._on_change = on_change
+        self._outstanding_bytes = 0  # arrived and not yet credited back
+        self._consumed_bytes = 0  # taken and not yet credited back
+
+    def feed(self, item: Struct, size: int) -> None:
+        """Add an item of `size` encoded bytes."""
+        self._outstanding_bytes += size
+        # The last item may begin within the window and end beyond it.
+        if self._outstanding_bytes > STREAM_WINDOW_BYTES + SizeClass.LARGE:
+            raise PeerProtocolError(
+                f"{self._outstanding_bytes} bytes of a stream, beyond its window",
+                reason=RefusalReason.UNEXPECTED,
+            )
+        self.items.append((item, size))
+        self._on_change()
+
+    def end(self) -> None:
+        """Mark the stream as complete."""
+        self.is_ended = True
+        self._on_change()
+
+    def fail(self, error: BaseException) -> None:
+        """End the stream with an error."""
+        self.error = error
+        self._on_change()
+
+    def take(self) -> tuple[Struct, int]:
+        """Return the next item and the credit to grant now (0: not worth a frame yet)."""
+        item, size = self.items.popleft()
+        self._consumed_bytes += size
+        if self._consumed_bytes < STREAM_WINDOW_BYTES // 2 or self.is_ended:
+            return item, 0
+        credit, self._consumed_bytes = self._consumed_bytes, 0
+        self._outstanding_bytes -= credit
+        return item, credit
 
 
 class ReplyStream(Generic[_Item]):

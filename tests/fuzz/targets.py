@@ -31,7 +31,7 @@ from hyperscale.stats.report import CheckReport, MetricReport, Report, ReportMer
 from hyperscale.stats.workflow import WorkflowStats
 from hyperscale.telemetry.http import Response, plain, respond
 from hyperscale.wire.admission import Admission, AdmissionWatermarks
-from hyperscale.wire.calls import InboundCall, StreamBuffer
+from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.certificate_identity import identity_from_uris
 from hyperscale.wire.cluster_secret import Secrets
 from hyperscale.wire.errors import PeerProtocolError, QueueFullError, RefusalReason
@@ -55,6 +55,7 @@ from hyperscale.wire.sealing import (
 )
 from hyperscale.wire.security import SecurityMode
 from hyperscale.wire.session import Session
+from hyperscale.wire.streams import StreamBuffer
 
 Target = Callable[[bytes], None]
 
@@ -251,8 +252,8 @@ def session(data: bytes) -> None:
         pass  # the connection ends, which is an answer
     machine.close("done")
     check(admission.in_flight == [0, 0, 0, 0], f"in flight after the end: {admission.in_flight}")
-    check(not machine.calls, "calls after the end")
-    check(machine.pending_count == 0, "pending after the end")
+    check(not machine.inbound, "calls after the end")
+    check(not machine.pending.by_id, "pending after the end")
 
 
 # -- messages -------------------------------------------------------------------------------

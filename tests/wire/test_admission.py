@@ -13,10 +13,10 @@ from hyperscale.wire.admission import (
     Admission,
     AdmissionWatermarks,
     Load,
-    RetryThrottle,
     SlidingWindow,
 )
 from hyperscale.wire.registry import MessagePriority, MessageSpec, SizeClass
+from hyperscale.wire.retries import RetryThrottle
 from hyperscale.wire.roles import EVERYONE, Role
 from tests.lab.peers import Question
 

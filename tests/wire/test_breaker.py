@@ -5,8 +5,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale.wire.backoff import Backoff
-from hyperscale.wire.circuit_breaker import BreakerState, CircuitBreaker
+from hyperscale.wire.retries import Backoff, BreakerState, CircuitBreaker
 
 
 def test_three_failures_within_the_window_open_it() -> None:

@@ -39,7 +39,7 @@ def is_quiet(*nodes: PeerServer) -> bool:
     return all(
         node.admission.in_flight == [0, 0, 0, 0]
         and all(
-            not c.session.pending_count and not c.session.calls and not c.session.outbox
+            not c.session.pending.by_id and not c.session.inbound and not c.session.outbox
             for c in node.connections
         )
         for node in nodes

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from hyperscale.errors import InputError
-from hyperscale.wire.circuit_breaker import BreakerState
 from hyperscale.wire.connection import Connection
 from hyperscale.wire.errors import CircuitOpenError, ConnectionLostError, UnreachableError
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Introduction
+from hyperscale.wire.retries import BreakerState
 from hyperscale.wire.server import ConnectionHooks, PeerServer
 from tests.lab.loops import run
 from tests.lab.peers import Answer, Final, Note, Silent, ask, echoing, server
@@ -125,7 +125,7 @@ class TestOneConnectionPerPair:
                     await dial()
                 await until_async(lambda: a.connection_count == b.connection_count == 1)
                 (of_a,), (of_b,) = a.connections, b.connections
-                assert (of_a.is_dialer, of_b.is_dialer) == (True, False)
+                assert (of_a.endpoint.is_dialer, of_b.endpoint.is_dialer) == (True, False)
                 assert (await of_a.call(ask(), Answer, deadline_s=soon())).text == "HELLO"
                 assert (await of_b.call(ask(), Answer, deadline_s=soon())).text == "HELLO"
 

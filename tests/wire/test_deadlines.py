@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale.wire.call_deadlines import QUANTUM_S, CallDeadlines
+from hyperscale.wire.calls import QUANTUM_S, CallDeadlines
 
 moments = st.floats(0, 100, allow_nan=False)
 

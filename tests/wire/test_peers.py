@@ -120,9 +120,8 @@ def test_nodes_a_minor_version_apart_talk_at_the_older_ones_features(
         ):
             address = await new.listen("127.0.0.1", 0)
             connection = await old.dial(*address)
-            assert connection.agreement is not None
-            assert connection.agreement.protocol == (1, 0)
-            assert connection.agreement.capabilities == {"cancel", "batches"}
+            assert connection.session.agreement.protocol == (1, 0)
+            assert connection.session.agreement.capabilities == {"cancel", "batches"}
             assert connection.peer.version == "9.9.9"
             for side in (connection, new.connections[0]):
                 assert await side.call(ask(), Answer, deadline_s=soon()) == Answer("HELLO")

@@ -10,6 +10,7 @@ import logging
 import os
 import random
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -350,7 +351,26 @@ def test_random_bytes_never_crash_a_node() -> None:
     run(main)
 
 
-def test_a_breach_is_typed_for_whoever_dials() -> None:
+def test_an_unexpected_error_ends_the_connection_it_occurred_on_and_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with server("target", handlers=echoing()) as node, server("friend") as friend:
+            address = await node.listen("127.0.0.1", 0)
+            node.security.tls = SimpleNamespace(server="no context")  # type: ignore[assignment]
+            raw = await Raw.dial(address)
+            assert await raw.until_closed() == b""
+            await raw.close()
+            node.security.tls = None
+            await until_async(lambda: not node.connection_count)
+            link = friend.link(*address)
+            assert await link.call(Question("well"), Answer, deadline_s=soon()) == Answer("WELL")
+
+    run(main)
+    assert any("connection.failed" in record.message for record in caplog.records)
+
+
+def test_the_dialer_gets_a_typed_error_from_a_peer_of_another_protocol() -> None:
     async def main() -> None:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(b"220 smtp.example.org ready\r\n")

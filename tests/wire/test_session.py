@@ -11,11 +11,9 @@ from msgspec import Struct
 
 from hyperscale.wire.admission import Admission, AdmissionWatermarks
 from hyperscale.wire.calls import (
-    STREAM_WINDOW_BYTES,
     InboundCall,
     PendingCall,
     PendingCalls,
-    StreamBuffer,
 )
 from hyperscale.wire.errors import (
     ConnectionLostError,
@@ -41,6 +39,7 @@ from hyperscale.wire.registry import REGISTRY, UNKNOWN_KIND_BYTES_MAX
 from hyperscale.wire.roles import Role
 from hyperscale.wire.sealing import FrameOpener, FrameSealer, session_keys
 from hyperscale.wire.session import LOST_AFTER_S, PING_AFTER_S, Session
+from hyperscale.wire.streams import STREAM_WINDOW_BYTES, StreamBuffer
 from tests.lab.peers import Answer, Bulk, Fetch, Final, Note, Question, introduction
 
 
@@ -135,7 +134,8 @@ def test_requests_of_both_sides_are_told_apart() -> None:
     one.calls[0].reply(Answer("to two"))
     exchange(one, two)
     assert (box_one.result, box_two.result) == (Answer("to one"), Answer("to two"))
-    assert one.session.pending_count == two.session.pending_count == 0
+    assert not one.session.pending.by_id
+    assert not two.session.pending.by_id
     assert one.admission.in_flight == two.admission.in_flight == [0, 0, 0, 0]
 
 
@@ -156,7 +156,7 @@ def test_answers_in_any_order_and_cancels_find_their_request(
         assert box.count == (number not in cancelled)
         assert box.result == (None if number in cancelled else Answer(str(number)))
     assert two.admission.in_flight == [0, 0, 0, 0]
-    assert not two.session.calls
+    assert not two.session.inbound
 
 
 def test_the_deadline_that_travels_is_what_is_left_when_it_is_sent() -> None:
