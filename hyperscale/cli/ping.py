@@ -89,7 +89,6 @@ async def _ping(args: argparse.Namespace) -> "Exchange":
     plan = WorkflowPlan(name="ping", vus=1, duration_s=timeout_s, timeout_s=timeout_s)
     seen: list[Exchange] = []
     hub = ClientHub(plan, Recorder(1), trace=seen.append)
-    hub.open(asyncio.get_running_loop())
     try:
         await hub.client(0).http.request(args.method, args.url, **call)
     except RequestError as error:

@@ -1,6 +1,6 @@
-"""`self.client`: one module per protocol, all on one engine per executor."""
+"""`self.client`: one module per protocol, on one engine per executor."""
 
-from hyperscale.clients.errors import RequestError
+from hyperscale.clients.http import RequestError
 from hyperscale.clients.hub import Client, ClientHub
 
 __all__ = ["Client", "ClientHub", "RequestError"]

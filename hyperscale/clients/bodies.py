@@ -1,4 +1,4 @@
-"""Request bodies: JSON, forms, multipart, text, bytes and chunks, as bytes with a type."""
+"""Encodes request bodies: JSON, forms, multipart, text, bytes and chunks."""
 
 import secrets
 from collections.abc import Iterable, Mapping
@@ -23,10 +23,7 @@ class Body(NamedTuple):
 
 
 def encode_data(data: object) -> Body:
-    """The body of `data=`: text and bytes as they are, everything else as JSON.
-
-    An iterator of bytes is sent with chunked framing, one chunk for each item.
-    """
+    """Encode `data=`: text and bytes as they are, an iterator in chunks, all else as JSON."""
     if isinstance(data, FileContent):
         return Body(bytes(data), data.content_type)
     if isinstance(data, str):
@@ -53,12 +50,12 @@ def encode_form(fields: Mapping[str, Any]) -> Body:
 
 
 def encode_pairs(fields: Mapping[str, Any]) -> str:
-    """`a=1&b=2`; a list repeats its name, None leaves it out."""
+    """Encode as `a=1&b=2`; a list repeats its name, None leaves it out."""
     return urlencode({name: v for name, v in fields.items() if v is not None}, doseq=True)
 
 
 def encode_multipart(files: Mapping[str, Any], fields: Mapping[str, Any] | None) -> Body:
-    """`multipart/form-data`: a file is bytes, a `File`, or (name, bytes[, type])."""
+    """Encode as multipart/form-data; a file is bytes, a `File`, or (name, bytes[, type])."""
     boundary = f"hyperscale-{secrets.token_hex(12)}"
     out = bytearray()
     for name, value in (fields or {}).items():
@@ -100,7 +97,7 @@ def _part_head(boundary: str, about: str, kind: str | None) -> bytes:
 
 
 def _quoted(name: str) -> str:
-    """As browsers escape names in a multipart head."""
+    """Escape a name as browsers do."""
     return name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
 
 

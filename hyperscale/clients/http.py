@@ -1,6 +1,6 @@
 """`self.client.http`: HTTP/1.1 through the native engine.
 
-A method returns at once with something to await; nothing here runs per response.
+A method sends the request and returns at once; no code here runs when the response arrives.
 """
 
 from collections.abc import Callable, Coroutine
@@ -10,19 +10,31 @@ from hyperscale.clients.templates import BodyCall, PlainCall, TemplateBook
 from hyperscale.testing.http import HTTPResponse
 
 if TYPE_CHECKING:
-    from hyperscale._native import Template
+    from hyperscale._native import Exchange, Template
 
 Response = Coroutine[Any, Any, HTTPResponse]
-"""A request under way, to be awaited or made a task; it was sent when it was made."""
+"""A request that was sent, to be awaited or made a task."""
 
 Send = Callable[["Template", int], Response]
+
+
+class RequestError(Exception):
+    """A request without a usable response.
+
+    `error` is its class in the results: dns, connect, tls, timeout, reset, protocol, too_large.
+    """
+
+    def __init__(self, exchange: "Exchange") -> None:
+        self.exchange = exchange
+        self.error = exchange.error or "protocol"
+        super().__init__(f"{exchange.method} {exchange.url}: {self.error}: {exchange.error_detail}")
 
 
 class HTTPClient:
     """The HTTP client of one virtual user.
 
     Every argument may be a plain value or one of the request parts of `hyperscale.testing`.
-    `PlainCall` and `BodyCall` say what a call can be given.
+    `PlainCall` and `BodyCall` list the arguments of a call.
     """
 
     __slots__ = ("_send", "_template", "_vu")

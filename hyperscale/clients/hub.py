@@ -1,14 +1,14 @@
-"""The clients of one workflow part: they share an engine, a recorder and prepared parts."""
+"""The clients of one slot: they share an engine, a recorder and prepared request parts."""
 
 import asyncio
 import resource
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from itertools import chain
+from typing import Any, NoReturn, TypeVar, cast
 
 from hyperscale._native import Engine, Exchange, Program, Recorder, Template, resolve
 from hyperscale.clients.bodies import encode_data
-from hyperscale.clients.errors import RequestError
-from hyperscale.clients.http import HTTPClient, Response, Send
+from hyperscale.clients.http import HTTPClient, RequestError, Response
 from hyperscale.clients.scope import StepScope, current_step
 from hyperscale.clients.templates import TemplateBook
 from hyperscale.errors import InputError, InvariantError
@@ -16,21 +16,18 @@ from hyperscale.plan import WorkflowPlan
 from hyperscale.testing import HTTPResponse, OptimizedArg
 from hyperscale.testing.arguments import DataBytes, DataDict, DataList, DataText, UrlValue
 
-if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
-
-# Calls made outside any step, such as in a Provide hook, belong to no row.
+# Calls made outside any step, such as in a Provide hook, are counted for no step.
 _NO_STEP = StepScope(step=2**32 - 1, sees_body=True)
 
 _Made = TypeVar("_Made")
 SendNative = Callable[[Template, int, int, bool], Response]
 
-CompiledStep = tuple[Template, int, Sequence[int], Sequence[int]]
+CompiledStep = tuple[Template, int, list[int], list[int]]
 """A request, its place in the recorder, the steps it follows, the statuses it accepts."""
 
 
 class Client:
-    """What a virtual user calls through: `self.client.http.get(url)`."""
+    """The protocol clients of one virtual user: `self.client.http.get(url)`."""
 
     __slots__ = ("http",)
 
@@ -39,7 +36,7 @@ class Client:
 
 
 class ClientHub:
-    """Makes the clients of virtual users and prepares request parts before the clock starts."""
+    """Makes the clients of virtual users and prepares request parts before the run starts."""
 
     def __init__(
         self,
@@ -48,34 +45,25 @@ class ClientHub:
         *,
         trace: Callable[[Exchange], object] | None = None,
     ) -> None:
-        """`trace` is shown every finished exchange, body included."""
+        """`trace` is called with every finished exchange, body included."""
         self._connections = plan.connections.value
-        self._trace = trace
         self._recorder = recorder
         self._book = TemplateBook(plan.timeout_s)
-        self._engine: Engine | None = None
-        self._loop: AbstractEventLoop | None = None
-        self._send: Send = _unopened
-        self._rebind: Callable[[SendNative | None], None] = lambda _: None
-        self._is_guarded = self._is_halted = False
         self._addresses: dict[tuple[str, int], asyncio.Future[list[str]]] = {}
-        self._pinned: dict[tuple[str, int], tuple[Template, list[str]]] = {}
-
-    def open(self, loop: "AbstractEventLoop") -> None:
-        """Puts the engine into `loop`. Allows as many descriptors as the system permits."""
+        self._is_guarded = self._is_halted = False
+        # The users' sockets may need as many descriptors as the system permits.
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        trace = self._trace
-        engine = Engine(
-            self._recorder,
+        self._loop = loop = asyncio.get_running_loop()
+        self._engine: Engine | None = Engine(
+            recorder,
             loop,
             HTTPResponse if trace is None else _traced(trace, HTTPResponse),
             RequestError if trace is None else _traced(trace, RequestError),
             connections=self._connections,
         )
-        loop.add_reader(engine.fileno(), engine.poll)
-        self._engine, self._loop = engine, loop
-        send_native: SendNative = engine.send
+        loop.add_reader(self._engine.fileno(), self._engine.poll)
+        send_native: SendNative = self._engine.send
         get_step = current_step.get
         sees_all = trace is not None
 
@@ -83,76 +71,60 @@ class ClientHub:
             step, sees_body = get_step(_NO_STEP)
             return send_native(template, vu, step, sees_body or sees_all)
 
-        async def never(*_: object) -> HTTPResponse:
-            await loop.create_future()
-            raise InvariantError("a request that was not sent was answered")
-
-        def rebind(function: SendNative | None) -> None:
+        def rebind(function: SendNative) -> None:
             nonlocal send_native
-            send_native = function or never
+            send_native = function
 
-        # Clients keep these functions for good, and the engine lives as long as they know it.
+        # Clients keep `send` for good; `rebind` keeps it from keeping a closed engine alive.
         self._send, self._rebind = send, rebind
 
     def client(self, vu: int) -> Client:
         return Client(HTTPClient(self._book, self._send, vu))
 
-    async def prepare(self, hook_name: str, arg: OptimizedArg, protocol: str) -> None:
-        """Resolves or encodes one request part, once. InputError says why it cannot."""
-        if protocol != "http":
-            raise InputError(f"{hook_name}: the {protocol} client is not part of this version")
+    async def prepare(self, arg: OptimizedArg) -> None:
+        """Resolve or encode one request part, once. Raises InputError if that fails."""
         if arg.optimized is not None:
             return
         if isinstance(arg, UrlValue):
             template = self._book.template("GET", arg, {})
-            await self._pin(hook_name, template)
+            await self._pin(template)
             arg.optimized = template
         elif isinstance(arg, DataDict | DataList | DataText | DataBytes):
             arg.optimized = encode_data(arg)
         else:
             arg.optimized = arg
 
-    async def _pin(self, hook_name: str, template: Template) -> None:
-        """Looks the host up, unless another part did, and fixes its addresses for the run."""
+    async def _pin(self, template: Template) -> None:
+        """Resolve the host, unless that was done, and use its addresses for the whole run."""
         host = (template.host, template.port)
         if host not in self._addresses:
             self._addresses[host] = asyncio.ensure_future(asyncio.to_thread(resolve, *host))
         try:
             addresses = await asyncio.shield(self._addresses[host])
         except OSError as error:
-            raise InputError(
-                f"{hook_name}: {template.url}: cannot resolve the host: {error}"
-            ) from error
-        self._pinned[host] = (template, addresses)
+            raise InputError(f"{template.url}: cannot resolve the host: {error}") from error
         if self._engine is not None:
             self._engine.pin(template, addresses)
 
     def compile(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Template:
-        """The request that `client.http.<method>(*args, **kwargs)` would send."""
+        """Return the request that `client.http.<method>(*args, **kwargs)` would send."""
         client = HTTPClient(self._book, lambda template, _vu: cast(Any, template), 0)
         return cast(Template, getattr(client, method)(*args, **kwargs))
 
     def program(
-        self, layers: Sequence[Sequence[CompiledStep]], vus: int, iterations: int | None
+        self, layers: list[list[CompiledStep]], vus: int, iterations: int | None
     ) -> Program:
-        """The native loop over compiled steps, on the same addresses."""
+        """Return the native loop over compiled steps; it uses the resolved addresses."""
         program = Program(
-            self._recorder,
-            [
-                [(t, step, list(after), list(accepts)) for t, step, after, accepts in layer]
-                for layer in layers
-            ],
-            vus,
-            iterations=iterations,
-            connections=self._connections,
+            self._recorder, layers, vus, iterations=iterations, connections=self._connections
         )
-        for layer in layers:
-            for template, *_ in layer:
-                known = self._pinned.get((template.host, template.port))
-                if known is not None:
-                    program.pin(template, known[1])
+        for template, *_ in chain.from_iterable(layers):
+            known = self._addresses.get((template.host, template.port))
+            if known is not None:
+                program.pin(template, known.result())
         return program
 
+    @property
     def in_flight(self) -> int:
         return self._engine.in_flight if self._engine else 0
 
@@ -162,27 +134,26 @@ class ClientHub:
             self._engine.abort_all()
 
     def halt(self) -> None:
-        """Nothing more is sent: calls made from here on wait until they are cancelled.
+        """Send nothing more: calls made from now on wait until they are cancelled.
 
-        Only sets flags, and may be called between any two instructions. What the engine
-        still has to write it writes only if it is polled, which `guard` prevents.
+        Only sets flags, so it may be called between any two instructions. The engine writes
+        requests that it holds only when it is polled, which `guard` prevents.
         """
         self._is_halted = True
-        self._rebind(None)
+        self._rebind(_never)
 
     def resume(self) -> None:
-        """Lets calls through again, such as those of teardown hooks."""
+        """Send calls again, such as those of teardown hooks."""
         if self._is_halted and self._engine is not None:
             self._is_halted = False
             self._rebind(self._engine.send)
 
     def guard(self) -> None:
-        """From here on the engine works only while it is not halted."""
-        engine, loop = self._engine, self._loop
-        if self._is_guarded or engine is None or loop is None:
+        """Poll the engine from now on only while it is not halted."""
+        if self._is_guarded or self._engine is None:
             return
         self._is_guarded = True
-        poll = engine.poll
+        poll = self._engine.poll
 
         # A Python function in between, so that the interpreter gets to handle its signals
         # before anything is written.
@@ -190,17 +161,16 @@ class ClientHub:
             if not self._is_halted:
                 poll()
 
-        loop.add_reader(engine.fileno(), poll_unless_halted)
+        self._loop.add_reader(self._engine.fileno(), poll_unless_halted)
 
     def close(self) -> None:
-        if self._engine is not None and self._loop is not None:
+        if self._engine is not None:
             self._engine.abort_all()
             self._loop.remove_reader(self._engine.fileno())
             self._rebind(_closed)
-            # The last reference to the engine: its connections end here, not when a collector
-            # comes by.
-            self._engine = self._loop = None
-            self._send = _unopened
+            # The last reference to the engine: its connections end now, not when garbage is
+            # collected.
+            self._engine = None
 
 
 def _traced(
@@ -219,9 +189,11 @@ def _traced(
     return show
 
 
-def _closed(_template: Template, _vu: int, _step: int, _sees_body: bool) -> NoReturn:
+async def _never(*_: object) -> HTTPResponse:
+    """Stand in for a request that is not sent."""
+    await asyncio.get_running_loop().create_future()
+    raise InvariantError("a request that was not sent was answered")
+
+
+def _closed(*_: object) -> NoReturn:
     raise InvariantError("a client was used after its engine was closed")
-
-
-def _unopened(_template: Template, _vu: int) -> NoReturn:
-    raise InvariantError("a client was used before its engine was opened, or after it closed")

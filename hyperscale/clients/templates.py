@@ -1,7 +1,7 @@
-"""From the arguments of a call to the request the engine sends.
+"""Renders the arguments of a call into the request that the engine sends.
 
-A `TemplateBook` keeps what it rendered: a call on request parts that were prepared before
-the clock started, or on a URL alone, is rendered once and then only looked up.
+A call on a URL alone, or on request parts that were prepared before the run started, is rendered
+once and looked up from then on.
 """
 
 from collections.abc import Mapping
@@ -26,28 +26,29 @@ REDIRECTS_MAX = 10
 BODY_BYTES_MAX = 64 * 1024 * 1024
 
 _KEPT_MAX = 4096
-"""Rendered requests kept; steps that build their URLs would otherwise grow this forever."""
+"""Rendered requests that are kept. Without a limit, steps that build URLs would use more and more
+memory."""
 
 
 class PlainCall(TypedDict, total=False):
-    """What a call without a body may be given beside its URL."""
+    """The arguments of a call without a body, beside its URL."""
 
     headers: Mapping[str, str] | None
     params: Mapping[str, Any] | None
     """Query parameters; a list repeats its name, None leaves it out."""
     cookies: Mapping[str, str] | None
-    """Sent besides the virtual user's cookie jar, and before it where names clash."""
+    """Sent with the cookies of the virtual user, and instead of those with the same name."""
     auth: tuple[str, str] | str | None
     """("user", "password"), "user:password", a bearer token, or a whole header value."""
     timeout: str | float
     """Longest time for the whole call, redirects included."""
     connect_timeout: str | float
     read_timeout: str | float
-    """Longest silence of the server."""
+    """Longest time between two reads from the server."""
     redirects: int
     """How many redirects to follow; 0 returns them as they are."""
     body_limit: int
-    """Bytes of the largest response body taken."""
+    """Largest response body accepted, in bytes."""
     verify: bool
     """False accepts any server certificate."""
     ca: str
@@ -58,7 +59,7 @@ class PlainCall(TypedDict, total=False):
 
 
 class BodyCall(PlainCall, total=False):
-    """What a call with a body may be given: one of these, or `files` with `form`."""
+    """The arguments of a call with a body: one of these, or `files` with `form`."""
 
     data: Any
     """A dict or list (sent as JSON), text, bytes, a `File`, or an iterator (sent in chunks)."""
@@ -79,24 +80,18 @@ class TemplateBook:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._plain: dict[tuple[str, str], Template] = {}
-        self._full: dict[tuple[object, ...], Template] = {}
+        self._kept: dict[tuple[object, ...], Template] = {}
         self._tls: dict[tuple[object, ...], Tls] = {}
 
     def template(self, method: str, url: str, call: Mapping[str, object]) -> Template:
-        if not call:
-            found = self._plain.get((method, url))
-            if found is None:
-                found = self._render(method, url, {})
-                _keep(self._plain, (method, url), found)
-            return found
-        key = _key(method, url, call)
+        key = _key(method, url, call) if call else (method, url)
         if key is None:
             return self._render(method, url, cast(BodyCall, call))
-        found = self._full.get(key)
+        found = self._kept.get(key)
         if found is None:
-            found = self._render(method, url, cast(BodyCall, call))
-            _keep(self._full, key, found)
+            if len(self._kept) >= _KEPT_MAX:
+                self._kept.clear()
+            found = self._kept[key] = self._render(method, url, cast(BodyCall, call))
         return found
 
     def _render(self, method: str, url: str, call: BodyCall) -> Template:
@@ -105,13 +100,12 @@ class TemplateBook:
             if name not in _KNOWN:
                 hint = f"it takes {', '.join(sorted(_KNOWN))}"
                 raise InputError(f"{where}: unknown argument {name!r}", hint=hint)
-        total_s = self._seconds(call.get("timeout"), self._timeout_s, f"{where}: timeout")
-        connect_s = self._seconds(
-            call.get("connect_timeout"),
-            min(CONNECT_TIMEOUT_S, total_s),
-            f"{where}: connect_timeout",
-        )
-        read_s = self._seconds(call.get("read_timeout"), total_s, f"{where}: read_timeout")
+
+        def seconds(name: str, default_s: float) -> float:
+            value = cast(Mapping[str, str | float], call).get(name)
+            return default_s if value is None else parse_duration_s(value, where=f"{where}: {name}")
+
+        total_s = seconds("timeout", self._timeout_s)
         body = _body(where, call)
         params = call.get("params")
         try:
@@ -122,8 +116,8 @@ class TemplateBook:
                 body.content if body else None,
                 body.content_type if body else None,
                 chunked=body.chunked if body else False,
-                connect_timeout_s=connect_s,
-                read_timeout_s=read_s,
+                connect_timeout_s=seconds("connect_timeout", min(CONNECT_TIMEOUT_S, total_s)),
+                read_timeout_s=seconds("read_timeout", total_s),
                 total_timeout_s=total_s,
                 redirects_max=call.get("redirects", REDIRECTS_MAX),
                 body_bytes_max=call.get("body_limit", BODY_BYTES_MAX),
@@ -132,20 +126,15 @@ class TemplateBook:
         except (ValueError, OverflowError, TypeError) as error:
             raise InputError(f"{where}: {error}") from error
 
-    @staticmethod
-    def _seconds(value: str | float | None, default_s: float, where: str) -> float:
-        return default_s if value is None else parse_duration_s(value, where=where)
-
     def _tls_of(self, call: BodyCall) -> Tls | None:
         chosen = (call.get("verify"), call.get("ca"), call.get("cert"), call.get("key"))
         if all(value is None for value in chosen):
             return None
         if chosen not in self._tls:
             verify, ca, cert, key = chosen
+            pems = _pem(ca), _pem(cert), _pem(key or cert)
             try:
-                self._tls[chosen] = Tls(
-                    verify is not False, _pem(ca), _pem(cert), _pem(key or cert)
-                )
+                self._tls[chosen] = Tls(verify is not False, *pems)
             except ValueError as error:
                 raise InputError(f"TLS options: {error}") from error
         return self._tls[chosen]
@@ -160,14 +149,8 @@ def _pem(path: object) -> bytes | None:
         raise InputError(f"{path}: {error.strerror or error}") from error
 
 
-def _keep(book: dict[Any, Template], key: tuple[object, ...], template: Template) -> None:
-    if len(book) >= _KEPT_MAX:
-        book.clear()
-    book[key] = template
-
-
 def _key(method: str, url: str, call: Mapping[str, object]) -> tuple[object, ...] | None:
-    """Names the request if it is made of prepared parts only; they live as long as the book."""
+    """Return a key for a request made of prepared parts only, else None."""
     key: list[object] = [method, url]
     for name, value in call.items():
         if name not in _PARTS:
@@ -175,11 +158,11 @@ def _key(method: str, url: str, call: Mapping[str, object]) -> tuple[object, ...
         elif value is not None:
             if not isinstance(value, OptimizedArg) or value.optimized is None:
                 return None
-            key += (name, id(value))
+            key += (name, id(value))  # prepared parts live as long as the book
     found = tuple(key)
     try:
         hash(found)
-    except TypeError:  # an option of a wrong type: rendering says so
+    except TypeError:  # an option of a wrong type: `_render` reports it
         return None
     return found
 

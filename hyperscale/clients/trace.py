@@ -1,4 +1,4 @@
-"""One HTTP exchange as text, for people who want to see what went over the wire."""
+"""Formats an HTTP exchange as text: what was sent, what was received, and how long it took."""
 
 from typing import TYPE_CHECKING
 
@@ -12,13 +12,12 @@ _SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie")
 
 
 def format_exchange(exchange: "Exchange", *, body_chars_max: int = BODY_CHARS_MAX) -> str:
-    """Request, response and timings; `>` sent, `<` received. Credentials are not shown."""
+    """Format request (`>`), response (`<`) and timings. Credentials are not shown."""
     lines = [*_request(exchange, body_chars_max), "", *_response(exchange, body_chars_max)]
-    return "\n".join([*lines, "", f"* {format_timings(exchange)}"])
+    return "\n".join([*lines, "", f"* {_timings(exchange)}"])
 
 
-def format_timings(exchange: "Exchange") -> str:
-    """Where the time went, and over what."""
+def _timings(exchange: "Exchange") -> str:
     until = "last byte" if exchange.error is None else "failure"
     parts = [f"{_ms(exchange.latency_ns)} from request to {until}"]
     for name, value_ns in (
@@ -39,8 +38,8 @@ def format_timings(exchange: "Exchange") -> str:
     return ", ".join(parts)
 
 
-def format_body(body: bytes, *, chars_max: int) -> list[str]:
-    """A body's beginning as lines; bytes that are no text are described, not shown."""
+def _body_lines(body: bytes, *, chars_max: int) -> list[str]:
+    """Return the first lines of a body; binary bodies are described, not shown."""
     if not body:
         return []
     try:
@@ -60,7 +59,7 @@ def _request(exchange: "Exchange", chars_max: int) -> "Iterator[str]":
         hidden = colon and name.lower() in _SECRET_HEADERS
         if line:
             yield f"> {name}: (not shown)" if hidden else f"> {line}"
-    for line in format_body(exchange.request_body, chars_max=chars_max):
+    for line in _body_lines(exchange.request_body, chars_max=chars_max):
         yield f"> | {line}"
 
 
@@ -71,7 +70,7 @@ def _response(exchange: "Exchange", chars_max: int) -> "Iterator[str]":
     yield f"< {exchange.version} {exchange.status} {exchange.reason}".rstrip()
     for name, value in exchange.raw_headers:
         yield f"< {name.decode('latin-1')}: {value.decode('latin-1')}"
-    for line in format_body(exchange.body, chars_max=chars_max):
+    for line in _body_lines(exchange.body, chars_max=chars_max):
         yield f"< | {line}"
     if exchange.error is not None:
         yield f"< broken off: {exchange.error}: {exchange.error_detail or ''}".rstrip(": ")

@@ -1,25 +1,3 @@
-"""`hyperscale.graph` under the name published tests import it by."""
+"""The authoring API under the name `hyperscale.core.graph`, which published tests import."""
 
-from hyperscale.graph import (
-    Workflow,
-    action,
-    check,
-    depends,
-    metric,
-    setup,
-    state,
-    step,
-    teardown,
-)
-
-__all__ = [
-    "Workflow",
-    "action",
-    "check",
-    "depends",
-    "metric",
-    "setup",
-    "state",
-    "step",
-    "teardown",
-]
+from hyperscale.graph import *  # noqa: F403

@@ -1,29 +1,3 @@
-"""The hook vocabulary under the name published tests import it by."""
+"""The authoring API under the name `hyperscale.core.hooks`, which published tests import."""
 
-from hyperscale.graph import (
-    Hook,
-    Provide,
-    Use,
-    action,
-    check,
-    depends,
-    metric,
-    setup,
-    state,
-    step,
-    teardown,
-)
-
-__all__ = [
-    "Hook",
-    "Provide",
-    "Use",
-    "action",
-    "check",
-    "depends",
-    "metric",
-    "setup",
-    "state",
-    "step",
-    "teardown",
-]
+from hyperscale.graph import *  # noqa: F403

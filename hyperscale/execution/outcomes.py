@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hyperscale._native import Recorder
-from hyperscale.clients.errors import RequestError
+from hyperscale.clients import RequestError
 from hyperscale.execution.hook_calls import HookCall
 from hyperscale.execution.user_errors import UserErrorLog, describe_error
 from hyperscale.testing import CallResult, CustomResult

@@ -74,7 +74,6 @@ async def prepare_slot(
     outcomes = StepOutcomes(recorder, UserErrorLog(complain))
     trace = _print_exchange if assignment.trace else None
     hub = ClientHub(assignment.plan, recorder, trace=trace)
-    hub.open(asyncio.get_running_loop())
     hooks: LifecycleHooks | None = None
     try:
         await _prepare_arguments(assignment, design, hub)
@@ -143,11 +142,10 @@ async def _prepare_arguments(assignment: PrepareSlot, design: Blueprint, hub: Cl
 
     async def prepare(hook: Hook, parameter: str, argument: OptimizedArg) -> None:
         try:
-            await hub.prepare(hook.name, argument, hook.protocol or "http")
+            await hub.prepare(argument)
         except InputError as error:
             where = f"{display_path(assignment.file)}: {design.plan.name}.{hook.name}: {parameter}"
-            reason = error.message.removeprefix(f"{hook.name}: ")
-            raise InputError(f"{where}: {reason}", hint=error.hint) from error
+            raise InputError(f"{where}: {error.message}", hint=error.hint) from error
 
     hooks = [hook for layer in design.layers for hook in layer]
     hooks += [*design.setups, *design.teardowns, *design.checks, *design.metrics]

@@ -114,7 +114,8 @@ def compile_static(
         args = [_value(hook, argument) for argument in call.args]
         kwargs = {name: _value(hook, argument) for name, argument in call.kwargs.items()}
         request = hub.compile(call.method, args, kwargs)
-        return request, index[hook.name], [position[name] for name in hook.after], call.accepted
+        after = [position[name] for name in hook.after]
+        return request, index[hook.name], after, list(call.accepted)
 
     try:
         layers = [[compiled(hook) for hook in layer] for layer in design.layers]

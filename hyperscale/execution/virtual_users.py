@@ -205,7 +205,7 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0912,
             done |= call.bit
             results[call.index] = result
             if type(result) is HTTPResponse and call.accept is None:
-                record_exchange(call.index, result.exchange, False)  # type: ignore[arg-type]  # it is native
+                record_exchange(call.index, result.exchange, False)
             else:
                 crew.outcomes.settle(call, result, perf_counter_ns() - began_ns)
             if user.remembers:

@@ -3,35 +3,97 @@
     async def login(self, url: URL = "https://shop.test/login", body: Data = {"u": "x"}): ...
 
 For a type checker each is the plain type of its default (`URL` is `str`). At run time it
-is a class whose values *are* that plain type, read-only, with room for what the client
-prepared from them: `optimized`. What can be judged without a network is judged here, when
-the value is made; resolving and encoding belong to the clients.
+is a class whose values *are* that plain type, with an attribute `optimized` for what the client
+prepared from them. Values are checked here when they are made; clients resolve and encode them
+before the run starts. A later change would not be sent, so the values are read-only; copies of
+them are plain and can be changed.
 """
 
 import base64
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 from hyperscale.errors import InputError
-from hyperscale.testing.frozen import FrozenDict, FrozenList, freeze, frozen_items
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _AUTH_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9\-]* +\S")
 _SCHEMES = {"http": 80, "https": 443}
 
 
+def _refuse(self: object, *_args: object, **_kwargs: object) -> NoReturn:
+    name = type(self).__name__.removesuffix("Value")
+    plain = "dict" if isinstance(self, dict) else "list"
+    raise TypeError(
+        f"{name} is encoded once before the run and cannot change; "
+        f"copy it first, {plain}(value), and send the copy"
+    )
+
+
+class FrozenDict(dict[str, Any]):
+    """A dict that refuses to change. `dict(value)`, `copy()` and `|` give plain dicts."""
+
+    __setitem__ = __delitem__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+    __ior__ = _refuse
+
+    def __copy__(self) -> dict[str, Any]:
+        return dict(self)
+
+    def __deepcopy__(self, _memo: object) -> Any:
+        return thaw(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (thaw(self),)
+
+
+class FrozenList(list[Any]):
+    """A list that refuses to change. `list(value)`, slices and `+` give plain lists."""
+
+    __setitem__ = __delitem__ = _refuse
+    append = clear = extend = insert = pop = remove = reverse = sort = _refuse
+    __iadd__ = __imul__ = _refuse
+
+    def __copy__(self) -> list[Any]:
+        return list(self)
+
+    def __deepcopy__(self, _memo: object) -> Any:
+        return thaw(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (thaw(self),)
+
+
+def freeze(value: Any) -> Any:
+    """`value` with every dict and list in it made read-only."""
+    if isinstance(value, Mapping):
+        return FrozenDict(frozen_items(value))
+    if isinstance(value, list | tuple):
+        return FrozenList([freeze(item) for item in value])
+    return value
+
+
+def frozen_items(value: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
+    return ((key, freeze(item)) for key, item in value.items())
+
+
+def thaw(value: Any) -> Any:
+    """The plain, changeable copy of what `freeze` made."""
+    if isinstance(value, dict):
+        return {key: thaw(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [thaw(item) for item in value]
+    return value
+
+
 class OptimizedArg:
-    """A request part made ready once, before the clock starts, and used by every VU.
+    """A request part that is prepared once, before the run starts, and used by every VU."""
 
-    `optimized` is what the client of the step's protocol prepared; None until then.
-    """
-
-    optimized: object | None = None
-    comes_with: ClassVar[str | None] = None  # the client still to come, if any
+    optimized: object | None = None  # what the client prepared; None until then
+    comes_with: ClassVar[str | None] = None  # the client that will take it, not yet available
 
     @classmethod
     def wrap(cls, value: object) -> "OptimizedArg":
@@ -50,15 +112,10 @@ class UrlValue(str, OptimizedArg):
         return cls(value)
 
     @property
-    def origin(self) -> tuple[str, str, int]:
-        """Scheme, host and port."""
-        parts = split_url(self)
-        return parts.scheme, parts.hostname or "", parts.port or _SCHEMES[parts.scheme]
-
-    @property
     def authority(self) -> str:
-        """`host:port`, IPv6 in brackets: what has to resolve before a run."""
-        _, host, port = self.origin
+        """`host:port`, with an IPv6 address in brackets."""
+        parts = split_url(self)
+        host, port = parts.hostname or "", parts.port or _SCHEMES[parts.scheme]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -1,53 +1,14 @@
-"""`HTTPResponse`: one finished HTTP exchange as a user reads it, nothing computed unasked."""
+"""`HTTPResponse`: one finished HTTP exchange. Values are computed when they are read."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hyperscale.testing.results import CallResult
 
+if TYPE_CHECKING:
+    from hyperscale._native import Exchange
+
 _NS_PER_S = 1_000_000_000
-
-
-class Exchange(Protocol):
-    """The engine's record of a request and its response."""
-
-    @property
-    def status(self) -> int: ...
-    @property
-    def reason(self) -> str: ...
-    @property
-    def version(self) -> str: ...
-    @property
-    def raw_headers(self) -> list[tuple[bytes, bytes]]: ...
-    @property
-    def body(self) -> bytes: ...
-    def header(self, name: str) -> str | None: ...
-    @property
-    def url(self) -> str: ...
-    @property
-    def method(self) -> str: ...
-    @property
-    def redirects(self) -> int: ...
-    @property
-    def latency_ns(self) -> int: ...
-    @property
-    def blocked_ns(self) -> int | None: ...
-    @property
-    def connect_ns(self) -> int | None: ...
-    @property
-    def tls_ns(self) -> int | None: ...
-    @property
-    def first_byte_ns(self) -> int | None: ...
-    @property
-    def bytes_sent(self) -> int: ...
-    @property
-    def bytes_received(self) -> int: ...
-    @property
-    def remote(self) -> str | None: ...
-    @property
-    def tls_version(self) -> str | None: ...
-    @property
-    def tls_cipher(self) -> str | None: ...
 
 
 class Phases(NamedTuple):
@@ -91,12 +52,12 @@ class ResponseHeaders(Mapping[str, str]):
 
 
 class HTTPResponse(CallResult):
-    """A response. A status of 400 or more is one too; failures without a response raise."""
+    """A response, whatever its status. A request without a response raises `RequestError`."""
 
     __slots__ = ("exchange",)
     protocol = "http"
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: "Exchange") -> None:
         self.exchange = exchange
 
     @property
@@ -136,9 +97,8 @@ class HTTPResponse(CallResult):
     @property
     def text(self) -> str:
         """The body as text, in the charset the response names, else UTF-8."""
-        charset = self._charset()
         try:
-            return self.exchange.body.decode(charset, errors="replace")
+            return self.exchange.body.decode(self._charset(), errors="replace")
         except LookupError:  # an unknown charset
             return self.exchange.body.decode("utf-8", errors="replace")
 
@@ -155,7 +115,7 @@ class HTTPResponse(CallResult):
 
     @property
     def url(self) -> str:
-        """Where the response came from: after redirects, the last address."""
+        """The URL that responded: after redirects, the last one."""
         return self.exchange.url
 
     @property
@@ -169,8 +129,10 @@ class HTTPResponse(CallResult):
 
     @property
     def cookies(self) -> dict[str, str]:
-        """What this response sets, by name."""
-        pairs = (field.partition(";")[0].partition("=") for field in self._set_cookies())
+        """The cookies that this response sets, by name."""
+        raw = self.exchange.raw_headers
+        fields = [value.decode("latin-1") for name, value in raw if name.lower() == b"set-cookie"]
+        pairs = (field.partition(";")[0].partition("=") for field in fields)
         return {name.strip(): value.strip() for name, equals, value in pairs if equals}
 
     @property
@@ -179,18 +141,9 @@ class HTTPResponse(CallResult):
 
     @property
     def phases(self) -> Phases:
-        exchange = self.exchange
-        return Phases(
-            *(
-                None if ns is None else ns / _NS_PER_S
-                for ns in (
-                    exchange.blocked_ns,
-                    exchange.connect_ns,
-                    exchange.tls_ns,
-                    exchange.first_byte_ns,
-                )
-            )
-        )
+        one = self.exchange
+        phases_ns = (one.blocked_ns, one.connect_ns, one.tls_ns, one.first_byte_ns)
+        return Phases(*(None if ns is None else ns / _NS_PER_S for ns in phases_ns))
 
     @property
     def bytes_sent(self) -> int:
@@ -215,10 +168,6 @@ class HTTPResponse(CallResult):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.method} {self.url} {self.status}>"
-
-    def _set_cookies(self) -> list[str]:
-        raw = self.exchange.raw_headers
-        return [value.decode("latin-1") for name, value in raw if name.lower() == b"set-cookie"]
 
     def _charset(self) -> str:
         content_type = self.exchange.header("content-type") or ""

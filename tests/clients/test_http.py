@@ -367,7 +367,7 @@ def test_a_cancelled_call_lets_go_of_its_connection(target: RunningTarget) -> No
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
                 await lab.http.get(f"{target.url}/delay/5000")
-        in_flight = lab.hub.in_flight()
+        in_flight = lab.hub.in_flight
         return in_flight, (await lab.http.get(f"{target.url}/")).status
 
     assert in_lab(work) == (0, 200)
@@ -392,7 +392,7 @@ def test_a_cancelled_task_of_a_call_lets_go_of_its_connection(target: RunningTar
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait((task,))
-        return task.cancelled(), lab.hub.in_flight()
+        return task.cancelled(), lab.hub.in_flight
 
     assert in_lab(work) == (True, 0)
 
@@ -409,7 +409,7 @@ def test_a_call_from_another_thread_is_refused(target: RunningTarget) -> None:
 def test_cutting_cancels_whoever_waits(target: RunningTarget) -> None:
     async def work(lab: Lab) -> list[bool]:
         calls = [asyncio.ensure_future(_wait(lab, target.url)) for _ in range(5)]
-        while lab.hub.in_flight() < 5:
+        while lab.hub.in_flight < 5:
             await asyncio.sleep(0)
         lab.hub.cut()
         await asyncio.wait(calls)

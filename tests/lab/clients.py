@@ -46,7 +46,6 @@ async def open_lab(
     )
     recorder = Recorder(1)
     hub = ClientHub(plan, recorder)
-    hub.open(asyncio.get_running_loop())
     current_step.set(StepScope(step=0, sees_body=sees_body))
     try:
         yield Lab(hub, recorder)
