@@ -3,12 +3,11 @@
 client               HyperscaleClient: the public interface
 cluster_connection   the client as a peer of its cluster: lifetime, and one question at a time
 manager_connections  connections to the managers: which one is asked, and what if it fails
-submission, package  a job to submit: its options; its plan and its bundle
-submit, upload       submit a job; upload its bundle
-watch                follow a job until it has ended
+package, submission  build the plan and the bundle of a job; submit the job
+watch                the state of a job, its updates until it has ended, its final record
 job_display          a job as the terminal shows it
-callbacks, updates   report a job's progress to the callbacks of a program
-records, results     fetch the final record of a job; build its results
+updates              report a job's progress to the callbacks of a program
+results              build the results of a job from its final record
 inputs               check what callers pass in
 messages             what clients, operators and managers say to managers about jobs
 query                ask one node one question, as an operator

@@ -16,8 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Self
 
-from hyperscale.client.callbacks import JobCallbacks, call_back
-from hyperscale.client.cluster_connection import ClusterConnection
+from hyperscale.client.cluster_connection import ClusterConnection, unknown_job
 from hyperscale.client.cluster_file import read_cluster
 from hyperscale.client.inputs import (
     addresses_of,
@@ -42,20 +41,24 @@ from hyperscale.client.messages import (
     ListWorkersReply,
     WatchJobUpdate,
 )
-from hyperscale.client.records import RECORD_S, fetch_job, fetch_record
 from hyperscale.client.results import result_of
-from hyperscale.client.submission import JobSubmission, Package
-from hyperscale.client.submit import check_datacenters, datacenters_of, submit_package
+from hyperscale.client.submission import (
+    JobSubmission,
+    Package,
+    check_datacenters,
+    submit_package,
+)
 from hyperscale.client.updates import (
     CancelResult,
     JobFinalResult,
     JobStatusPush,
     WorkflowResultPush,
+    call_back,
     final_of,
     results_in,
     status_of,
 )
-from hyperscale.client.watch import PATIENCE_S, follow_job, unknown_job
+from hyperscale.client.watch import PATIENCE_S, RECORD_S, fetch_job, fetch_record, follow_job
 from hyperscale.config import parse_duration_s
 from hyperscale.config.addresses import DEFAULT_PORT
 from hyperscale.config.loading import NodeSettings, node_config
@@ -104,6 +107,7 @@ class HyperscaleClient:
             raise InputError(
                 "gate_tcp_addrs: this version has no gates", hint="give manager_tcp_addrs"
             )
+        self.on_trouble = on_trouble
         addresses = addresses_of(manager_tcp_addrs)
         config, tables = _settings_of(settings)
         if directory is not None:
@@ -117,18 +121,12 @@ class HyperscaleClient:
             name=name,
             patience_s=parse_duration_s(connect_timeout, where="connect_timeout"),
             rng=rng or Random(),  # noqa: S311  for an order and for jitter
-            on_trouble=on_trouble,
+            on_trouble=self._report,
         )
         self._known_jobs: set[str] = set()  # jobs that a manager has confirmed to exist
 
-    @property
-    def on_trouble(self) -> Callable[[str], None]:
-        """Called with a sentence that says what the client waits for, while it waits."""
-        return self._cluster.on_trouble
-
-    @on_trouble.setter
-    def on_trouble(self, report: Callable[[str], None]) -> None:
-        self._cluster.on_trouble = report
+    def _report(self, trouble: str) -> None:
+        self.on_trouble(trouble)  # the attribute may be replaced at any time
 
     async def start(self) -> None:
         """Get ready to ask. No manager is dialled before the first question."""
@@ -213,12 +211,15 @@ class HyperscaleClient:
             within_s=parse_duration_s(submit_timeout, where="submit_timeout"),
         )
         self._known_jobs.add(job_id)
-        callbacks = JobCallbacks(on_status_update, on_progress_update, on_workflow_result)
-        if callbacks.are_any:
-            self._cluster.tasks.spawn_request(
-                call_back(callbacks, self.follow_job(job_id), self._final_result),
-                f"callbacks:{job_id}",
+        if on_status_update or on_progress_update or on_workflow_result:
+            calling = call_back(
+                self.follow_job(job_id),
+                self._final_result,
+                on_status=on_status_update,
+                on_progress=on_progress_update,
+                on_result=on_workflow_result,
             )
+            self._cluster.tasks.spawn_request(calling, f"callbacks:{job_id}")
         return job_id
 
     # -- asking ---------------------------------------------------------------------------
@@ -279,7 +280,7 @@ class HyperscaleClient:
 
     async def get_datacenters(self) -> list[str]:
         """Return the datacenters this client can submit to."""
-        return await datacenters_of(self._cluster)
+        return await self._cluster.datacenters()
 
     # -- following ------------------------------------------------------------------------
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
+from hyperscale.client.cluster_connection import unknown_job
 from hyperscale.client.manager_connections import Address
 from hyperscale.client.submission import JobSubmission
-from hyperscale.client.watch import unknown_job
 from hyperscale.config import parse_duration_s
 from hyperscale.config.addresses import DEFAULT_PORT, format_address, parse_address
 from hyperscale.errors import InputError

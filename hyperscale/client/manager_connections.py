@@ -36,43 +36,35 @@ _PAUSE_S = 0.1
 _PAUSE_MOST_S = 1.0
 
 # A manager with one of these errors cannot answer now; another one can, or the same one later.
-TRANSIENT_CODES = frozenset(
-    {
-        RemoteErrorCode.UNAVAILABLE,
-        RemoteErrorCode.MOVED,
-        RemoteErrorCode.UNREACHABLE,
-        RemoteErrorCode.FAILED,
-        RemoteErrorCode.INTERNAL,
-    }
-)
-# The user gave something wrong: no other manager will accept this client either.
-_USER_ERRORS = frozenset(
-    {
-        RefusalReason.SECRET,
-        RefusalReason.UNSEALED,
-        RefusalReason.SEALED,
-        RefusalReason.CERTIFICATE,
-        RefusalReason.IDENTITY,
-        RefusalReason.ROLE,
-        RefusalReason.CLUSTER,
-        RefusalReason.ENVIRONMENT,
-        RefusalReason.VERSION,
-    }
-)
+TRANSIENT_CODES = {
+    RemoteErrorCode.UNAVAILABLE,
+    RemoteErrorCode.MOVED,
+    RemoteErrorCode.UNREACHABLE,
+    RemoteErrorCode.FAILED,
+    RemoteErrorCode.INTERNAL,
+}
 _SECRET_ERRORS = {
     RefusalReason.SECRET: "the secret of this client is not the secret of its cluster",
     RefusalReason.UNSEALED: "it requires the secret of its cluster, or a certificate",
     RefusalReason.SEALED: "this client uses a secret, and its cluster has none",
 }
+# The user gave something wrong: no other manager will accept this client either.
+_USER_ERRORS = {
+    *_SECRET_ERRORS,
+    RefusalReason.CERTIFICATE,
+    RefusalReason.IDENTITY,
+    RefusalReason.ROLE,
+    RefusalReason.CLUSTER,
+    RefusalReason.ENVIRONMENT,
+    RefusalReason.VERSION,
+}
 # A node of a cluster never answers like this.
-_NOT_A_NODE = frozenset(
-    {
-        RefusalReason.OVERSIZED,
-        RefusalReason.MALFORMED,
-        RefusalReason.TRUNCATED,
-        RefusalReason.UNEXPECTED,
-    }
-)
+_NOT_A_NODE = {
+    RefusalReason.OVERSIZED,
+    RefusalReason.MALFORMED,
+    RefusalReason.TRUNCATED,
+    RefusalReason.UNEXPECTED,
+}
 
 _R = TypeVar("_R", bound=Struct)
 Address = tuple[str, int]
@@ -139,7 +131,12 @@ class ManagerConnections:
                     if now_s >= min(give_up_s, deadline_s):
                         raise self._no_manager_error()
                 if now_s >= deadline_s:
-                    raise self._no_answer_error(refusals, within_s)
+                    raise RunError(
+                        f"no answer within {within_s:.3g} s; {self._state(refusals)}",
+                        hint="more than half of the managers must be up and reach each other, and "
+                        "this client must know one of them; 'hyperscale members' shows which "
+                        "nodes are up",
+                    )
                 if now_s >= began_s + REPORT_AFTER_S and refusals != before:
                     self._report(refusals)
                 # Clients that were refused together must not ask again all at once.
@@ -172,9 +169,10 @@ class ManagerConnections:
             refusals[address] = short_reason(error)
             return None
         except CallError:
-            self.demote(address)
+            self._ask_last(address, disconnect=True)
             return None
-        self._prefer(address)
+        self._addresses.remove(address)
+        self._addresses.insert(0, address)
         return answer
 
     async def follow(
@@ -196,15 +194,11 @@ class ManagerConnections:
                         return
                     yield received
         except TimeoutError:
-            self.demote(address)
-            raise CallError(
-                f"{format_address(*address)} sent nothing for {silence_s:g} s"
-            ) from None
-        except RemoteError:
-            self._rotate(address)
-            raise
-        except CallError:
-            self.demote(address)
+            self._ask_last(address, disconnect=True)
+            where = format_address(*address)
+            raise CallError(f"{where} sent nothing for {silence_s:g} s") from None
+        except CallError as error:
+            self._ask_last(address, disconnect=not isinstance(error, RemoteError))
             raise
 
     async def connected(self) -> tuple[Connection, Address]:
@@ -216,14 +210,12 @@ class ManagerConnections:
         self._raise_user_error()
         raise self._no_manager_error()
 
-    def demote(self, address: Address) -> None:
-        """Close the connection to a manager that failed, and ask that manager last."""
-        connection = self._open.pop(address, None)
-        if connection is not None:
+    def _ask_last(self, address: Address, *, disconnect: bool) -> None:
+        """Move a manager that failed to the end of the order."""
+        self._addresses.remove(address)
+        self._addresses.append(address)
+        if disconnect and (connection := self._open.pop(address, None)) is not None:
             connection.abort("the manager does not answer")
-        self._rotate(address)
-
-    # -- inside ---------------------------------------------------------------------------
 
     async def _connection(self, address: Address) -> Connection | None:
         connection = self._open.get(address)
@@ -240,14 +232,6 @@ class ManagerConnections:
         self.has_reached = True
         return connection
 
-    def _prefer(self, address: Address) -> None:
-        self._addresses.remove(address)
-        self._addresses.insert(0, address)
-
-    def _rotate(self, address: Address) -> None:
-        self._addresses.remove(address)
-        self._addresses.append(address)
-
     def _are_all_unreachable(self) -> bool:
         return all(address in self._dial_errors for address in self._addresses)
 
@@ -263,13 +247,6 @@ class ManagerConnections:
         else:
             self.on_trouble(f"no answer yet; {self._state(refusals)}")
 
-    def _no_answer_error(self, refusals: Mapping[Address, str], within_s: float) -> RunError:
-        return RunError(
-            f"no answer within {within_s:.3g} s; {self._state(refusals)}",
-            hint="more than half of the managers must be up and reach each other, and this client "
-            "must know one of them; 'hyperscale members' shows which nodes are up",
-        )
-
     def _state(self, refusals: Mapping[Address, str]) -> str:
         """Say for each manager why it has not answered, as far as that is known."""
         rows: dict[str, list[str]] = {}
@@ -277,10 +254,9 @@ class ManagerConnections:
             error = self._dial_errors.get(address)
             if error is not None:
                 why = dial_reason(error)
-            elif address in self._open:
-                why = refusals.get(address, "connected, but silent so far")
             else:
-                why = refusals.get(address, "silent so far")
+                connected = "connected, but " if address in self._open else ""
+                why = refusals.get(address, f"{connected}silent so far")
             rows.setdefault(why, []).append(format_address(*address))
         return "; ".join(f"{', '.join(who)}: {why}" for why, who in rows.items())
 
@@ -323,15 +299,13 @@ def short_reason(error: CallError) -> str:
 def dial_reason(error: Exception) -> str:
     """Return in a few words why a node could not be connected."""
     if isinstance(error, PeerProtocolError) and error.reason in _NOT_A_NODE:
-        or_else = (
-            ", or it requires a certificate" if error.reason is RefusalReason.TRUNCATED else ""
-        )
+        is_cut = error.reason is RefusalReason.TRUNCATED
+        or_else = ", or it requires a certificate" if is_cut else ""
         return f"no node of a cluster answers there{or_else}: {error.message}"
     if isinstance(error, HyperscaleError):
         return f"{error.message}; {error.hint}" if error.hint else error.message
     if isinstance(error, TimeoutError):
         return "no answer in time"
-    strerror = getattr(error, "strerror", None)
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
-    return str(strerror or error or type(error).__name__)
+    return str(getattr(error, "strerror", None) or error or type(error).__name__)

@@ -78,16 +78,10 @@ class SubmitJobReply(Struct, frozen=True, kw_only=True):
 
     accepted: bool
     job: str = ""
-    key: str = ""
-    was_duplicate: bool = False
-    original_job_id: str = ""
     needs_bundle: bool = False
     code: Code = Code.OK
     error: str = ""
     retry_after_s: float = 0.0
-    group: int = 0
-    index: int = 0
-    """The commit index: a `session` read with it sees the job on any manager."""
 
 
 @message(kind=455, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)
@@ -95,7 +89,6 @@ class GetJob(Struct, frozen=True, kw_only=True):
     """-> GetJobReply"""
 
     job: str
-    read: str = "strong"
 
 
 @message(kind=456, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)

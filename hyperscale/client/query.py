@@ -6,18 +6,13 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from hyperscale.client.cluster_connection import introduction
 from hyperscale.client.manager_connections import dial_reason, user_error
 from hyperscale.config.addresses import format_address
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import RunError
-from hyperscale.wire.credentials import VERSION, incarnation_now, security_of
-from hyperscale.wire.errors import (
-    CallError,
-    PeerProtocolError,
-    RemoteError,
-    RemoteErrorCode,
-)
-from hyperscale.wire.messages import Introduction
+from hyperscale.wire.credentials import security_of
+from hyperscale.wire.errors import CallError, PeerProtocolError, RemoteError, RemoteErrorCode
 from hyperscale.wire.roles import Role
 from hyperscale.wire.server import PeerServer
 
@@ -36,14 +31,7 @@ async def ask(
     timeout_s: float,
 ) -> _Answer:
     """Return what the node at this address answers an operator."""
-    local = Introduction(
-        cluster=config.node.cluster,
-        environment=config.node.environment,
-        role=Role.OPERATOR,
-        node_id=f"operator-{secrets.token_hex(6)}",
-        incarnation=incarnation_now(),
-        version=VERSION,
-    )
+    local = introduction(config, Role.OPERATOR, f"operator-{secrets.token_hex(6)}")
     where = format_address(host, port)
     try:
         async with PeerServer(local, security_of(config)) as server, asyncio.timeout(timeout_s):

@@ -1,13 +1,18 @@
 """What a client reports about a job: to its caller and to the callbacks of a program."""
 
-from collections.abc import Iterator
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from hyperscale.client.job_display import queue_note
 from hyperscale.client.messages import WatchJobUpdate
+from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.state import JOB_ENDS, WORKFLOW_ENDS, JobView
 from hyperscale.reporting.results import RunResult, WorkflowResult
+
+_log = logging.getLogger("hyperscale.client")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,3 +207,45 @@ def final_of(result: RunResult, job: JobView) -> JobFinalResult:
         result=result,
         exit_code=result.exit_code,
     )
+
+
+async def call_back(
+    updates: AsyncIterator[WatchJobUpdate],
+    final_result: Callable[[WatchJobUpdate], Awaitable[JobFinalResult]],
+    *,
+    on_status: Callable[[JobStatusPush], Any] | None,
+    on_progress: Callable[[WindowedStatsPush], Any] | None,
+    on_result: Callable[[WorkflowResultPush], Any] | None,
+) -> None:
+    """Call the callbacks, one after the other, until the job has ended; its end comes last."""
+    reported: set[str] = set()  # workflows whose results were passed on
+    status: JobStatus | None = None
+    async for news in updates:
+        for progress in progress_of(news):
+            await _call(on_progress, progress)
+        if news.job.status in JOB_ENDS:
+            final = await final_result(news)
+            for result in final.workflow_results:
+                if result.name not in reported:
+                    await _call(on_result, WorkflowResultPush.of(final.job_id, result))
+            await _call(on_status, final.as_status())
+            continue
+        for push in results_in(news):
+            if push.workflow_id not in reported:
+                reported.add(push.workflow_id)
+                await _call(on_result, push)
+        if news.job.status is not status:
+            status = news.job.status
+            await _call(on_status, status_of(news))
+
+
+async def _call(callback: Callable[[Any], Any] | None, value: object) -> None:
+    """Call a callback and await its result if it is awaitable. Log its error: the job goes on."""
+    if callback is None:
+        return
+    try:
+        answer = callback(value)
+        if inspect.isawaitable(answer):
+            await answer
+    except Exception:  # noqa: BLE001  user code may raise anything
+        _log.exception("callback.failed", extra={"callback": getattr(callback, "__name__", "?")})

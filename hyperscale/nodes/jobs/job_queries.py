@@ -20,7 +20,7 @@ from hyperscale.client.messages import (
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.machine import Limits
 from hyperscale.jobs.committed.state import Job, JobView, decode_job, view_of
-from hyperscale.ledger.server.ledger import Freshness, ReadLevel
+from hyperscale.ledger.server.ledger import STRONG
 from hyperscale.ledger.topology import GroupState
 from hyperscale.nodes.jobs.job_leaders import JobLeaders
 from hyperscale.nodes.jobs.job_routing import ANSWER_S, JobRouting, no_such_job
@@ -46,7 +46,7 @@ class JobQueries:
         group = self._routing.group_of(asked.job)
 
         async def here() -> GetJobReply:
-            await self._ledger.fresh(group, Freshness(ReadLevel(asked.read)))
+            await self._ledger.fresh(group, STRONG)
             view = self._view(group, asked.job)
             if view is None:
                 record = await self._record(asked.job)

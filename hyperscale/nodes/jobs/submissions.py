@@ -68,19 +68,14 @@ class Submissions:
         return SubmitJobReply(
             accepted=reply.ok,
             job=reply.job,
-            key=job.key,
-            was_duplicate=reply.was_duplicate,
-            original_job_id=reply.job if reply.was_duplicate else "",
             code=Code.OK if reply.ok else reply.code,
             error=reply.error,
             retry_after_s=0.0 if reply.ok or reply.is_permanent else 1.0,
-            group=done.group,
-            index=done.index,
         )
 
     async def _refusal(self, call: InboundCall, job: SubmitJob) -> SubmitJobReply | None:
         """Check a submission before it is proposed; return the refusal if it has a problem."""
-        refused = SubmitJobReply(accepted=False, key=job.key)
+        refused = SubmitJobReply(accepted=False)
         if (problem := key_problem(job.key)) is not None:
             return replace(refused, code=Code.INVALID_KEY, error=problem)
         if (problem := plan_problem(job.plan)) is not None:

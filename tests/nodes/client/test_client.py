@@ -16,15 +16,15 @@ from hyperscale import HyperscaleClient, Workflow
 from hyperscale.client.job_display import display_of, with_results
 from hyperscale.client.manager_connections import NoManagerError
 from hyperscale.client.messages import GetJob, GetJobReply, OutputLine, WatchJob, WatchJobUpdate
-from hyperscale.client.output_lines import (
-    ATTEMPTS_REMEMBERED_MAX,
-    SPANS_REMEMBERED_MAX,
-    SeenOutput,
-)
 from hyperscale.client.package import package_classes, package_file
 from hyperscale.client.query import ask
 from hyperscale.client.submission import JobSubmission
-from hyperscale.client.watch import follow_job
+from hyperscale.client.watch import (
+    ATTEMPTS_REMEMBERED_MAX,
+    SPANS_REMEMBERED_MAX,
+    SeenOutput,
+    follow_job,
+)
 from hyperscale.config.loading import node_config
 from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.jobs.committed.events import JobStatus
@@ -288,11 +288,13 @@ def test_remembered_lines_are_bounded_and_no_new_line_is_lost() -> None:
     with_gaps = [line(number) for number in range(1, 2_000, 2)]
     assert memory.new_lines(with_gaps) == with_gaps
     assert memory.new_lines(with_gaps) == []
-    assert (memory.attempts, memory.spans_max) == (1, SPANS_REMEMBERED_MAX)
+    in_gaps = [line(number) for number in range(2, 1_999, 2)]
+    kept = SPANS_REMEMBERED_MAX - 1  # gaps between the remembered spans; earlier ones are closed
+    assert memory.new_lines(in_gaps) == in_gaps[-kept:]
     others = [line(1, attempt=attempt) for attempt in range(2, ATTEMPTS_REMEMBERED_MAX + 10)]
     assert memory.new_lines(others) == others
     assert memory.new_lines(others[-ATTEMPTS_REMEMBERED_MAX:]) == []
-    assert memory.attempts == ATTEMPTS_REMEMBERED_MAX
+    assert memory.new_lines(others[:1]) == others[:1]  # the earliest attempts are forgotten
 
 
 def test_a_queued_job_shows_its_position_and_reason() -> None:

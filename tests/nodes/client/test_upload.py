@@ -13,8 +13,7 @@ import pytest
 
 from hyperscale.client.manager_connections import ManagerConnections
 from hyperscale.client.messages import KeepBlob, PutBlob, PutBlobReply
-from hyperscale.client.submission import Package
-from hyperscale.client.upload import PIECE_BYTES, upload
+from hyperscale.client.submission import PIECE_BYTES, Package, upload
 from hyperscale.errors import RunError
 from hyperscale.execution.bundle_store import BUNDLES_MAX
 from hyperscale.jobs.messages import FetchBlob
