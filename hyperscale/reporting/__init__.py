@@ -39,48 +39,24 @@ if TYPE_CHECKING:
         ThresholdResult,
         WorkflowResult,
     )
-    from hyperscale.reporting.sinks.csv_file import CSVConfig
     from hyperscale.reporting.sinks.custom import CustomConfig, CustomReporter
-    from hyperscale.reporting.sinks.json_file import JSONConfig
-    from hyperscale.reporting.sinks.xml_file import XMLConfig
+    from hyperscale.reporting.sinks.files import CSVConfig, JSONConfig, XMLConfig
 
-_MODULES = {
-    "files": ("OutputError",),
-    "json_report": ("decode_json", "encode_json"),
+_NAMES = {  # module -> its public names
+    "files": "OutputError",
+    "json_report": "decode_json encode_json",
     "metrics": (
-        "CheckSet",
-        "MetricsSet",
-        "ResultSet",
-        "StepMetricSet",
-        "WorkflowMetric",
-        "WorkflowMetricSet",
-        "result_set",
+        "CheckSet MetricsSet ResultSet StepMetricSet WorkflowMetric WorkflowMetricSet result_set"
     ),
-    "reporter": (
-        "Reporter",
-        "ReporterFailure",
-        "ReporterTypes",
-        "Sink",
-        "as_reporters",
-        "submit_all",
-    ),
+    "reporter": "Reporter ReporterFailure ReporterTypes Sink as_reporters submit_all",
     "results": (
-        "CheckResult",
-        "LatencyMs",
-        "MetricResult",
-        "RunResult",
-        "RunStatus",
-        "SeriesResult",
-        "StepResult",
-        "ThresholdResult",
-        "WorkflowResult",
+        "CheckResult LatencyMs MetricResult RunResult RunStatus SeriesResult StepResult"
+        " ThresholdResult WorkflowResult"
     ),
-    "sinks.csv_file": ("CSVConfig",),
-    "sinks.custom": ("CustomConfig", "CustomReporter"),
-    "sinks.json_file": ("JSONConfig",),
-    "sinks.xml_file": ("XMLConfig",),
+    "sinks.custom": "CustomConfig CustomReporter",
+    "sinks.files": "CSVConfig JSONConfig XMLConfig",
 }
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "CSVConfig",

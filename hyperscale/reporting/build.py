@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from hyperscale.plan import MetricKind
+from hyperscale._native import Histogram
+from hyperscale.plan.thresholds import QUANTILES
 from hyperscale.reporting.results import (
     CheckResult,
     LatencyMs,
@@ -24,7 +25,7 @@ from hyperscale.reporting.results import (
     has_passed,
 )
 from hyperscale.stats.attempt_results import GapResult, SegmentResult, UsageResult
-from hyperscale.stats.histograms import Latency, quantile_ms
+from hyperscale.stats.histograms import NS_PER_MS, quantile_ms
 from hyperscale.stats.report import SeriesValue
 from hyperscale.stats.thresholds import Verdict, judge_all
 from hyperscale.stats.workflow import PHASES, MetricStats, WorkflowStats
@@ -131,7 +132,7 @@ def _workflow(outcome: WorkflowOutcome) -> WorkflowResult:
         sent=counts.sent,
         rate_per_second=_rate(counts.total, stats.elapsed_s),
         iterations=stats.iterations,
-        latency_ms=_latency(Latency.of(stats.headline_latency())),
+        latency_ms=_latency(stats.headline_latency()),
         series=_series(stats.headline_series()),
         series_interval_seconds=stats.series_interval_s,
         duration_seconds=_round(plan.duration_s),
@@ -156,7 +157,7 @@ def _step(stats: WorkflowStats, name: str, kind: str) -> StepResult:
         skipped=counts.skipped,
         sent=counts.sent,
         rate_per_second=_rate(counts.total, stats.elapsed_s),
-        latency_ms=_latency(Latency.of(histogram)),
+        latency_ms=_latency(histogram),
         phases_ms={
             phase: {
                 key: _round(value)
@@ -176,18 +177,17 @@ def _step(stats: WorkflowStats, name: str, kind: str) -> StepResult:
     )
 
 
-def _latency(latency: Latency) -> LatencyMs:
-    return LatencyMs(
-        min=_round_maybe(latency.min_ms),
-        mean=_round_maybe(latency.mean_ms),
-        stdev=_round_maybe(latency.stdev_ms),
-        p50=_round_maybe(latency.p50_ms),
-        p90=_round_maybe(latency.p90_ms),
-        p95=_round_maybe(latency.p95_ms),
-        p99=_round_maybe(latency.p99_ms),
-        p999=_round_maybe(latency.p999_ms),
-        max=_round_maybe(latency.max_ms),
-    )
+def _latency(histogram: Histogram) -> LatencyMs:
+    if not histogram.count:
+        return LatencyMs()
+    values_ns = {
+        "min": histogram.min_ns,
+        "mean": histogram.mean_ns,
+        "stdev": histogram.stdev_ns,
+        "max": histogram.max_ns,
+        **{key: histogram.quantile_ns(q) for key, q in QUANTILES.items()},
+    }
+    return LatencyMs(**{key: _round_maybe(ns / NS_PER_MS) for key, ns in values_ns.items()})
 
 
 def _series(values: Sequence[SeriesValue]) -> list[SeriesResult]:
@@ -204,17 +204,15 @@ def _series(values: Sequence[SeriesValue]) -> list[SeriesResult]:
 
 
 def _metric(metric: MetricStats, elapsed_s: float) -> MetricResult:
-    is_sampled = metric.kind in (MetricKind.DISTRIBUTION, MetricKind.TIMER)
-    p50, p90, p95, p99 = (
-        _round_maybe(metric.quantile(q)) if is_sampled else None for q in (0.50, 0.90, 0.95, 0.99)
-    )
+    total = metric.total
+    p50, p90, p95, p99 = (_round_maybe(metric.quantile(q)) for q in (0.50, 0.90, 0.95, 0.99))
     return MetricResult(
         name=clean(metric.name),
         kind=metric.kind.value,
         value=_round_maybe(metric.value(elapsed_s)),
-        count=metric.count,
-        min=_round_maybe(metric.min) if metric.count else None,
-        max=_round_maybe(metric.max) if metric.count else None,
+        count=total.count,
+        min=_round_maybe(total.min) if total.count else None,
+        max=_round_maybe(total.max) if total.count else None,
         p50=p50,
         p90=p90,
         p95=p95,

@@ -2,12 +2,11 @@
 
 import csv
 import io
-from dataclasses import dataclass
 
-from hyperscale.reporting.results import RunResult, StepResult, WorkflowResult
+from hyperscale.reporting.results import LatencyMs, RunResult, StepResult, WorkflowResult
 from hyperscale.stats.workflow import PHASES
 
-_LATENCY = ("min", "mean", "stdev", "p50", "p90", "p95", "p99", "p999", "max")
+_LATENCY = LatencyMs.__struct_fields__
 _COUNTS = ("total", "ok", "failed", "cut", "skipped", "sent")
 
 COLUMNS = (
@@ -27,14 +26,8 @@ COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CSVDialect:
-    delimiter: str = ","
-
-
-def encode_csv(result: RunResult, dialect: CSVDialect | None = None) -> bytes:
-    """A header and a row per step. What was not measured is an empty cell."""
-    delimiter = (dialect or CSVDialect()).delimiter
+def encode_csv(result: RunResult, *, delimiter: str = ",") -> bytes:
+    """Return a header and a row per step. What was not measured is an empty cell."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL)
     writer.writerow(COLUMNS)

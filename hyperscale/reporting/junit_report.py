@@ -18,8 +18,6 @@ from hyperscale.reporting.results import (
 )
 from hyperscale.reporting.xml_report import document, element, xml_text
 
-_OUTCOMES = ("failure", "error", "skipped")
-
 
 def encode_junit(result: RunResult) -> bytes:
     root = element(None, "testsuites", {"name": result.file})
@@ -54,33 +52,30 @@ def _suite(root: ET.Element, result: RunResult, workflow: WorkflowResult) -> ET.
     return suite
 
 
+def _case(suite: ET.Element, classname: str, name: str, elapsed: str = "0") -> ET.Element:
+    attributes = {"classname": classname, "name": name, "time": elapsed}
+    return element(suite, "testcase", attributes)
+
+
 def _run_case(suite: ET.Element, classname: str, workflow: WorkflowResult) -> None:
-    case = element(
-        suite,
-        "testcase",
-        {"classname": classname, "name": "run", "time": f"{workflow.elapsed_seconds:.3f}"},
-    )
-    if workflow.status is RunStatus.COMPLETED:
-        return
-    message = f"{workflow.status.value}: {workflow.error or 'no reason given'}"
-    _outcome(case, "error", message, "status")
+    case = _case(suite, classname, "run", f"{workflow.elapsed_seconds:.3f}")
+    if workflow.status is not RunStatus.COMPLETED:
+        message = f"{workflow.status.value}: {workflow.error or 'no reason given'}"
+        _outcome(case, "error", message, "status")
 
 
 def _threshold_case(suite: ET.Element, classname: str, threshold: ThresholdResult) -> None:
-    name = f"threshold {threshold.name} {threshold.limit}"
-    case = element(suite, "testcase", {"classname": classname, "name": name, "time": "0"})
+    case = _case(suite, classname, f"threshold {threshold.name} {threshold.limit}")
     if threshold.passed:
         return
-    if threshold.value is None:
-        message = "there were no samples"
-    else:
+    message = "there were no samples"
+    if threshold.value is not None:
         message = f"was {threshold.value:.6g}{threshold.unit}, limit {threshold.limit}"
     _outcome(case, "failure", message, "threshold")
 
 
 def _check_case(suite: ET.Element, classname: str, check: CheckResult, is_decisive: bool) -> None:
-    name = f"check {check.name}"
-    case = element(suite, "testcase", {"classname": classname, "name": name, "time": "0"})
+    case = _case(suite, classname, f"check {check.name}")
     ran = check.passed + check.failed
     if not ran:
         element(case, "skipped", {"message": "never ran"})
@@ -100,13 +95,7 @@ def _outcome(case: ET.Element, tag: str, message: str, kind: str) -> None:
 
 
 def _count(node: ET.Element, cases: Iterable[ET.Element]) -> None:
-    counts = dict.fromkeys(_OUTCOMES, 0)
-    tests = 0
-    for case in cases:
-        tests += 1
-        for tag in _OUTCOMES:
-            counts[tag] += case.find(tag) is not None
-    node.set("tests", str(tests))
-    node.set("failures", str(counts["failure"]))
-    node.set("errors", str(counts["error"]))
-    node.set("skipped", str(counts["skipped"]))
+    cases = list(cases)
+    node.set("tests", str(len(cases)))
+    for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        node.set(attribute, str(sum(case.find(tag) is not None for case in cases)))

@@ -11,7 +11,6 @@ from msgspec import Struct
 from hyperscale.reporting.results import (
     CheckResult,
     LatencyMs,
-    MetricResult,
     RunResult,
     StepResult,
     WorkflowResult,
@@ -95,23 +94,33 @@ def result_set(result: RunResult) -> ResultSet:
 
 
 def _workflow_set(workflow: WorkflowResult) -> WorkflowMetricSet:
+    name = workflow.name
+    whole = _Naming(workflow, None)
     return WorkflowMetricSet(
-        workflow=workflow.name,
+        workflow=name,
         status=workflow.status.value,
         elapsed_seconds=workflow.elapsed_seconds,
         metrics=MetricsSet(
-            workflow=workflow.name,
-            metrics=tuple(_whole(workflow)),
-            custom=tuple(_custom(workflow)),
+            workflow=name,
+            metrics=(
+                *whole.counts(workflow, "total", "ok", "failed", "cut", "sent", "iterations"),
+                *whole.latency(workflow.latency_ms),
+            ),
+            custom=tuple(
+                whole.metric("custom", each.name, each.value, _CUSTOM_UNITS.get(each.kind, ""))
+                for each in workflow.metrics
+                if each.value is not None
+            ),
         ),
         steps=tuple(
-            StepMetricSet(
-                workflow=workflow.name, step=step.name, metrics=tuple(_step(workflow, step))
-            )
+            StepMetricSet(workflow=name, step=step.name, metrics=tuple(_step(workflow, step)))
             for step in workflow.steps
         ),
-        checks=CheckSet(workflow=workflow.name, checks=tuple(workflow.checks)),
+        checks=CheckSet(workflow=name, checks=tuple(workflow.checks)),
     )
+
+
+_CUSTOM_UNITS = {"timer": "s", "rate": "/s"}
 
 
 class _Naming(Struct, frozen=True):
@@ -141,23 +150,6 @@ class _Naming(Struct, frozen=True):
             value = getattr(latency, name)
             if value is not None:
                 yield self.metric("latency", name, value, "ms")
-
-
-def _whole(workflow: WorkflowResult) -> Iterator[WorkflowMetric]:
-    naming = _Naming(workflow, None)
-    yield from naming.counts(workflow, "total", "ok", "failed", "cut", "sent", "iterations")
-    yield from naming.latency(workflow.latency_ms)
-
-
-def _custom(workflow: WorkflowResult) -> Iterator[WorkflowMetric]:
-    naming = _Naming(workflow, None)
-    for metric in workflow.metrics:
-        if metric.value is not None:
-            yield naming.metric("custom", metric.name, metric.value, _custom_unit(metric))
-
-
-def _custom_unit(metric: MetricResult) -> str:
-    return {"timer": "s", "rate": "/s"}.get(metric.kind, "")
 
 
 def _step(workflow: WorkflowResult, step: StepResult) -> Iterator[WorkflowMetric]:

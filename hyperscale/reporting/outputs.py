@@ -1,25 +1,24 @@
 """Writing a run's files: the JSON, the HTML report, the CSV and the JUnit XML.
 
-Each is made and written on its own: one that fails is reported and costs none of the
+Each file is encoded and written on its own: a file that fails is reported and costs none of the
 others. The JSON, which holds everything, comes first.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
 
 from hyperscale.reporting.build import clean
 from hyperscale.reporting.files import OutputError, write_file
-from hyperscale.reporting.json_report import encode_json
 from hyperscale.reporting.results import RunResult
 
-FILE_NAMES = {
-    "json": "results.json",
-    "html": "report.html",
-    "csv": "steps.csv",
-    "junit": "junit.xml",
+_FORMS = {  # kind -> file name, module and function that encodes it (most runs need one form)
+    "json": ("results.json", "json_report", "encode_json"),
+    "html": ("report.html", "html", "encode_html"),
+    "csv": ("steps.csv", "csv_report", "encode_csv"),
+    "junit": ("junit.xml", "junit_report", "encode_junit"),
 }
 
 
@@ -38,12 +37,10 @@ class WrittenReports:
 
 
 def planned_outputs(out_dir: Path | None, json_path: Path | None) -> list[tuple[str, Path]]:
-    """Kind and path of every file a run will write, the JSON first."""
-    planned = (
-        [] if out_dir is None else [(kind, out_dir / name) for kind, name in FILE_NAMES.items()]
-    )
-    if json_path is not None:
-        planned.insert(0, ("json", json_path))
+    """Return the kind and path of every file a run will write, the JSON first."""
+    planned = [] if json_path is None else [("json", json_path)]
+    if out_dir is not None:
+        planned += [(kind, out_dir / name) for kind, (name, *_) in _FORMS.items()]
     return planned
 
 
@@ -54,13 +51,13 @@ def write_outputs(
     json_path: Path | None = None,
     output_file: Path | None = None,
 ) -> WrittenReports:
-    """Writes what was asked for: all files into `out_dir`, and the JSON to `json_path` too.
+    """Write all files into `out_dir`, and the JSON to `json_path` too.
 
-    `output_file` holds what user code printed; it is named with the others if it is there.
+    `output_file` holds what user code printed; the result names it if it exists.
     """
     planned = planned_outputs(out_dir, json_path)
     there = [("output", output_file)] if output_file is not None and output_file.exists() else []
-    # Named before they are written, so that the JSON can come first and still name them.
+    # Files are named before they are written: the JSON comes first and still names them all.
     result = _naming(result, planned + there)
     failures = [
         failure for kind, path in planned if (failure := _write(kind, path, result)) is not None
@@ -76,7 +73,7 @@ def write_outputs(
 
 
 def _by_kind(paths: list[tuple[str, Path]]) -> dict[str, Path]:
-    """The first of each kind: of two JSON files, the one asked for by name."""
+    """Return the first path of each kind: of two JSON files, the one asked for by name."""
     return dict(reversed(paths))
 
 
@@ -86,28 +83,12 @@ def _naming(result: RunResult, paths: list[tuple[str, Path]]) -> RunResult:
 
 
 def _write(kind: str, path: Path, result: RunResult) -> OutputFailure | None:
+    _, module, function = _FORMS[kind]
     try:
-        write_file(path, _encoder(kind)(result))
+        encode = getattr(import_module(f"hyperscale.reporting.{module}"), function)
+        write_file(path, encode(result))
     except OutputError as error:
         return OutputFailure(kind, path, str(error))
     except Exception as error:  # noqa: BLE001  a fault in one form must not cost the others
         return OutputFailure(kind, path, f"cannot make {path}: {type(error).__name__}: {error}")
     return None
-
-
-def _encoder(kind: str) -> Callable[[RunResult], bytes]:
-    match kind:
-        case "json":
-            return encode_json
-        case "csv":
-            from hyperscale.reporting.csv_report import encode_csv  # noqa: PLC0415 - most runs need one form
-
-            return encode_csv
-        case "junit":
-            from hyperscale.reporting.junit_report import encode_junit  # noqa: PLC0415 - most runs need one form
-
-            return encode_junit
-        case _:
-            from hyperscale.reporting.html import encode_html  # noqa: PLC0415 - most runs need one form
-
-            return encode_html

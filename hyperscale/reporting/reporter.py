@@ -30,9 +30,9 @@ class ReporterTypes(Enum):
 
 # Module under hyperscale.reporting.sinks, and its configuration class.
 BACKENDS: dict[ReporterTypes, tuple[str, str]] = {
-    ReporterTypes.JSON: ("json_file", "JSONConfig"),
-    ReporterTypes.CSV: ("csv_file", "CSVConfig"),
-    ReporterTypes.XML: ("xml_file", "XMLConfig"),
+    ReporterTypes.JSON: ("files", "JSONConfig"),
+    ReporterTypes.CSV: ("files", "CSVConfig"),
+    ReporterTypes.XML: ("files", "XMLConfig"),
     ReporterTypes.Custom: ("custom", "CustomConfig"),
 }
 
@@ -102,12 +102,13 @@ def _open(reporter_type: ReporterTypes, config: Struct) -> Sink:
             f"ReporterTypes.{reporter_type.name} is not available: {error}",
             hint="install what it needs, or remove the reporter",
         ) from error
-    if not isinstance(config, getattr(module, config_name)):
+    known = getattr(module, config_name)
+    if not isinstance(config, known):
         raise InputError(
             f"ReporterTypes.{reporter_type.name} takes a {config_name}, "
             f"not a {type(config).__name__}"
         )
-    sink: Sink = module.open_sink(config)
+    sink: Sink = known.open_sink(config)
     return sink
 
 

@@ -1,32 +1,69 @@
 """The result of a run: the one model behind the JSON, every report and the summary.
 
-Field for field what `--json` writes; `schema.json` is generated from these types (see `schema`) and
-docs/results.md describes them. Fields may be added within a schema version, never renamed,
-retyped or removed. Durations are seconds unless the name says milliseconds. This module knows
-nothing of how a run is carried out.
+Field for field what `--json` writes; docs/results.md describes it. The comment beside or above a
+field is its description in `schema.json`, which `schema` generates from these types. Fields may be
+added within a schema version, never renamed, retyped or removed. Durations are seconds unless the
+name says milliseconds. This module knows nothing of how a run is carried out.
 """
 
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct
 
 from hyperscale.reporting.exit_codes import ExitCode, exit_code_of
-from hyperscale.stats.attempt_results import GapResult, SegmentResult, UsageResult
-from hyperscale.stats.schema_notes import about, not_negative
+from hyperscale.stats.attempt_results import (
+    NOT_NEGATIVE,
+    Amount,
+    Count,
+    GapResult,
+    Ordinal,
+    SegmentResult,
+    UsageResult,
+)
 
 SCHEMA_VERSION = 1
 
-_Positive = Annotated[int, Meta(extra_json_schema={"minimum": 1})]
-_INTERVALS = {"enum": [1, 10, 60, 600, 7200]}
-_PHASE = {
-    "type": "object",
-    "properties": {
-        "p50": {"type": "number", "minimum": 0, "description": "Median, ms."},
-        "p99": {"type": "number", "minimum": 0, "description": "99th percentile, ms."},
-    },
-    "additionalProperties": False,
+
+def _schema(**extra: Any) -> Meta:
+    """Add to the JSON Schema of a field. Reading a result does not enforce it."""
+    return Meta(extra_json_schema=extra)
+
+
+def _phase(description: str) -> dict[str, Any]:
+    names = {"p50": "Median, ms.", "p99": "99th percentile, ms."}
+    return {
+        "type": "object",
+        "properties": {
+            name: {"type": "number", "minimum": 0, "description": text}
+            for name, text in names.items()
+        },
+        "additionalProperties": False,
+        "description": description,
+    }
+
+
+_PHASES = {
+    "blocked": _phase("Waiting for a free connection."),
+    "connect": _phase("TCP connect, if a connection was opened."),
+    "tls": _phase("TLS handshake, if there was one."),
+    "first_byte": _phase("From the request's first byte to the response's first byte."),
 }
+_Phases = Annotated[
+    dict[str, dict[str, float]],
+    _schema(properties=_PHASES, required=[*_PHASES], propertyNames={"enum": [*_PHASES]}),
+]
+_Millis = Annotated[float | None, NOT_NEGATIVE]
+_Interval = Annotated[int, _schema(enum=[1, 10, 60, 600, 7200])]
+_Version = Annotated[int, _schema(const=SCHEMA_VERSION)]
+_StatusCodes = Annotated[dict[str, Ordinal], _schema(propertyNames={"pattern": r"^\d+$"})]
+_Histogram = Annotated[str, _schema(contentEncoding="base64", pattern=r"^[A-Za-z0-9+/]*=*$")]
+_StepKind = Annotated[str, _schema(enum=["test", "action", "setup", "teardown"])]
+_MetricKind = Annotated[str, _schema(enum=["count", "rate", "gauge", "distribution", "timer"])]
+_Time = Annotated[
+    str,
+    _schema(format="date-time", pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?Z$"),
+]
 
 
 class RunStatus(Enum):
@@ -46,335 +83,170 @@ class LatencyMs(Struct, frozen=True, kw_only=True):
     that holds every response and every timeout (at its elapsed time). All null if nothing was
     timed."""
 
-    min: Annotated[float | None, not_negative("Smallest latency.")] = None
-    mean: Annotated[float | None, not_negative("Arithmetic mean.")] = None
-    stdev: Annotated[float | None, not_negative("Standard deviation.")] = None
-    p50: Annotated[float | None, not_negative("Median.")] = None
-    p90: Annotated[float | None, not_negative("90th percentile.")] = None
-    p95: Annotated[float | None, not_negative("95th percentile.")] = None
-    p99: Annotated[float | None, not_negative("99th percentile.")] = None
-    p999: Annotated[float | None, not_negative("99.9th percentile.")] = None
-    max: Annotated[float | None, not_negative("Largest latency.")] = None
+    min: _Millis = None  # Smallest latency.
+    mean: _Millis = None  # Arithmetic mean.
+    stdev: _Millis = None  # Standard deviation.
+    p50: _Millis = None  # Median.
+    p90: _Millis = None  # 90th percentile.
+    p95: _Millis = None  # 95th percentile.
+    p99: _Millis = None  # 99th percentile.
+    p999: _Millis = None  # 99.9th percentile.
+    max: _Millis = None  # Largest latency.
 
 
 class SeriesResult(Struct, frozen=True, kw_only=True):
     """The calls that ended within one interval of a run."""
 
-    at_seconds: Annotated[
-        int, not_negative("Start of the interval, from the start of the workflow.")
-    ]
-    total: Annotated[int, not_negative("Calls that ended in the interval.")]
-    failed: Annotated[int, not_negative("Calls among them that failed.")]
-    p50_ms: Annotated[float | None, not_negative("Median latency; null if nothing was timed.")] = (
-        None
-    )
-    p99_ms: Annotated[float | None, not_negative("99th percentile; null if nothing was timed.")] = (
-        None
-    )
+    at_seconds: Count  # Start of the interval, from the start of the workflow.
+    total: Count  # Calls that ended in the interval.
+    failed: Count  # Calls among them that failed.
+    p50_ms: _Millis = None  # Median latency; null if nothing was timed.
+    p99_ms: _Millis = None  # 99th percentile; null if nothing was timed.
 
 
 class StepResult(Struct, frozen=True, kw_only=True):
     """The calls of one step."""
 
-    name: Annotated[str, about("Name of the method.")]
-    total: Annotated[int, not_negative("Calls that ended: ok + failed.")] = 0
-    ok: Annotated[int, not_negative("Calls that succeeded.")] = 0
-    failed: Annotated[
-        int,
-        not_negative(
-            "Calls that raised, could not be sent or answered, or were answered with "
-            "a status of 400 or more that the step does not accept."
-        ),
-    ] = 0
-    cut: Annotated[
-        int, not_negative("Calls that were stopped at the deadline: neither ok nor failed.")
-    ] = 0
-    skipped: Annotated[
-        int, not_negative("Calls that were not made because a step this one depends on raised.")
-    ] = 0
-    sent: Annotated[
-        int,
-        not_negative(
-            "Requests fully handed to the kernel, redirects and calls other than the "
-            "returned one included."
-        ),
-    ] = 0
-    rate_per_second: Annotated[float, not_negative("total / elapsed_seconds of the workflow.")] = (
-        0.0
-    )
-    latency_ms: Annotated[LatencyMs, about("Latency of this step.")] = field(
-        default_factory=LatencyMs
-    )
-    phases_ms: Annotated[
-        dict[str, dict[str, float]],
-        about(
-            "Where the time went, in milliseconds. A phase that never happened is {}.",
-            properties={
-                "blocked": {**_PHASE, "description": "Waiting for a free connection."},
-                "connect": {**_PHASE, "description": "TCP connect, if a connection was opened."},
-                "tls": {**_PHASE, "description": "TLS handshake, if there was one."},
-                "first_byte": {
-                    **_PHASE,
-                    "description": "From the request's first byte to the response's first byte.",
-                },
-            },
-            required=["blocked", "connect", "tls", "first_byte"],
-            propertyNames={"enum": ["blocked", "connect", "tls", "first_byte"]},
-        ),
-    ] = field(default_factory=dict)
-    bytes_sent: Annotated[int, not_negative("Bytes of requests.")] = 0
-    bytes_received: Annotated[int, not_negative("Bytes of responses.")] = 0
-    status_codes: Annotated[
-        dict[str, _Positive],
-        about("Responses by status code.", propertyNames={"pattern": r"^\d+$"}),
-    ] = field(default_factory=dict)
-    errors: Annotated[
-        dict[str, _Positive],
-        about(
-            "Failures by class: dns, connect, tls, timeout, reset, protocol, "
-            "too_large, status, exception."
-        ),
-    ] = field(default_factory=dict)
-    histogram: Annotated[
-        str,
-        about(
-            "Latencies in nanoseconds: HdrHistogram V2 (deflate), base64. Merge "
-            "histograms, never percentiles.",
-            contentEncoding="base64",
-            pattern=r"^[A-Za-z0-9+/]*=*$",
-        ),
-    ] = ""
-    series: Annotated[list[SeriesResult], about("The step over time, every interval included.")] = (
-        field(default_factory=list)
-    )
-    kind: Annotated[
-        str,
-        about("What the step is to the workflow.", enum=["test", "action", "setup", "teardown"]),
-    ] = "test"
-    series_interval_seconds: Annotated[
-        int, about("Width of the intervals of `series`.", **_INTERVALS)
-    ] = 1
+    name: str  # Name of the method.
+    total: Count = 0  # Calls that ended: ok + failed.
+    ok: Count = 0  # Calls that succeeded.
+    # Calls that raised, could not be sent or answered, or were answered with a status of 400 or
+    # more that the step does not accept.
+    failed: Count = 0
+    cut: Count = 0  # Calls that were stopped at the deadline: neither ok nor failed.
+    skipped: Count = 0  # Calls that were not made because a step this one depends on raised.
+    # Requests fully handed to the kernel, redirects and calls other than the returned one included.
+    sent: Count = 0
+    rate_per_second: Amount = 0.0  # total / elapsed_seconds of the workflow.
+    latency_ms: LatencyMs = LatencyMs()  # Latency of this step.
+    # Where the time went, in milliseconds. A phase that never happened is {}.
+    phases_ms: _Phases = {}
+    bytes_sent: Count = 0  # Bytes of requests.
+    bytes_received: Count = 0  # Bytes of responses.
+    status_codes: _StatusCodes = {}  # Responses by status code.
+    # Failures by class: dns, connect, tls, timeout, reset, protocol, too_large, status, exception.
+    errors: dict[str, Ordinal] = {}
+    # Latencies in nanoseconds: HdrHistogram V2 (deflate), base64. Merge histograms, never
+    # percentiles.
+    histogram: _Histogram = ""
+    series: list[SeriesResult] = []  # The step over time, every interval included.
+    kind: _StepKind = "test"  # What the step is to the workflow.
+    series_interval_seconds: _Interval = 1  # Width of the intervals of `series`.
 
 
 class CheckResult(Struct, frozen=True, kw_only=True):
     """How often one check held."""
 
-    name: Annotated[str, about("Name of the method.")]
-    passed: Annotated[int, not_negative("Times the check held.")]
-    failed: Annotated[int, not_negative("Times the check did not hold.")]
-    first_failure: Annotated[
-        str | None, about("What the first failure said; null if there was none.")
-    ] = None
+    name: str  # Name of the method.
+    passed: Count  # Times the check held.
+    failed: Count  # Times the check did not hold.
+    first_failure: str | None = None  # What the first failure said; null if there was none.
 
 
 class MetricResult(Struct, frozen=True, kw_only=True):
     """One custom metric."""
 
-    name: Annotated[str, about("Name of the method.")]
-    kind: Annotated[
-        str,
-        about("How values are combined.", enum=["count", "rate", "gauge", "distribution", "timer"]),
-    ]
-    value: Annotated[
-        float | None,
-        about(
-            "count: the sum. rate: the sum per second. gauge: the last value (of the "
-            "core that was furthest into the run). distribution, timer: the mean; a "
-            "timer's unit is seconds. Null if never recorded."
-        ),
-    ]
-    count: Annotated[int, not_negative("Values recorded.")] = 0
-    min: Annotated[float | None, about("Smallest value.")] = None
-    max: Annotated[float | None, about("Largest value.")] = None
-    p50: Annotated[
-        float | None,
-        about("Median; null for other kinds than distribution and timer, as are the following."),
-    ] = None
-    p90: Annotated[float | None, about("90th percentile.")] = None
-    p95: Annotated[float | None, about("95th percentile.")] = None
-    p99: Annotated[float | None, about("99th percentile.")] = None
+    name: str  # Name of the method.
+    kind: _MetricKind  # How values are combined.
+    # count: the sum. rate: the sum per second. gauge: the last value (of the core that was furthest
+    # into the run). distribution, timer: the mean; a timer's unit is seconds. Null if never
+    # recorded.
+    value: float | None
+    count: Count = 0  # Values recorded.
+    min: float | None = None  # Smallest value.
+    max: float | None = None  # Largest value.
+    # Median; null for other kinds than distribution and timer, as are the following.
+    p50: float | None = None
+    p90: float | None = None  # 90th percentile.
+    p95: float | None = None  # 95th percentile.
+    p99: float | None = None  # 99th percentile.
 
 
 class ThresholdResult(Struct, frozen=True, kw_only=True):
     """How one threshold was judged."""
 
-    name: Annotated[str, about("As written: `login.p99`, `errors`, `checks`, a metric's name.")]
-    limit: Annotated[str, about("As written: `<250ms`.")]
-    value: Annotated[
-        float | None,
-        about(
-            "What was measured, in the unit of the limit; null if nothing was "
-            "measured, which fails."
-        ),
-    ]
-    passed: Annotated[bool, about("Whether the value is within the limit.")]
-    workflow: Annotated[str, about("The workflow that has the threshold.")] = ""
-    unit: Annotated[
-        str,
-        about(
-            "Unit of the value and of the limit: `ms`, `s`, `%`, `/s`, or empty for a plain number."
-        ),
-    ] = ""
-    abort_on_fail: Annotated[bool, about("Whether failing it ends the run early.")] = False
+    name: str  # As written: `login.p99`, `errors`, `checks`, a metric's name.
+    limit: str  # As written: `<250ms`.
+    # What was measured, in the unit of the limit; null if nothing was measured, which fails.
+    value: float | None
+    passed: bool  # Whether the value is within the limit.
+    workflow: str = ""  # The workflow that has the threshold.
+    # Unit of the value and of the limit: `ms`, `s`, `%`, `/s`, or empty for a plain number.
+    unit: str = ""
+    abort_on_fail: bool = False  # Whether failing it ends the run early.
 
 
 class WorkflowResult(Struct, frozen=True, kw_only=True):
     """One workflow. Its counts and latencies are those of its test steps together."""
 
-    name: Annotated[str, about("Name of the class.")]
-    status: Annotated[RunStatus, about("How the workflow ended.")]
-    vus: Annotated[int, not_negative("Virtual users as configured.")]
-    cores: Annotated[int, not_negative("Executor processes the workflow ran on.")]
-    elapsed_seconds: Annotated[float, not_negative("How long the workflow put load on the target.")]
-    error: Annotated[
-        str | None, about("Why the workflow failed or was cancelled; null otherwise.")
-    ] = None
-    steps: Annotated[
-        list[StepResult],
-        about("Its steps (test, action, setup, teardown), in the order of the class."),
-    ] = field(default_factory=list)
-    checks: Annotated[list[CheckResult], about("Its checks.")] = field(default_factory=list)
-    metrics: Annotated[list[MetricResult], about("Its custom metrics.")] = field(
-        default_factory=list
-    )
-    total: Annotated[
-        int,
-        not_negative("Test steps (action steps, if it has no test step) that ended: ok + failed."),
-    ] = 0
-    ok: Annotated[int, not_negative("Calls that succeeded.")] = 0
-    failed: Annotated[
-        int,
-        not_negative(
-            "Calls that raised, could not be sent or answered, or were answered with "
-            "a status of 400 or more that the step does not accept."
-        ),
-    ] = 0
-    cut: Annotated[
-        int, not_negative("Calls that were stopped at the deadline: neither ok nor failed.")
-    ] = 0
-    sent: Annotated[
-        int,
-        not_negative(
-            "Requests fully handed to the kernel by these steps, redirects and "
-            "further calls included."
-        ),
-    ] = 0
-    rate_per_second: Annotated[float, not_negative("total / elapsed_seconds.")] = 0.0
-    iterations: Annotated[int, not_negative("Times a virtual user finished all steps.")] = 0
-    latency_ms: Annotated[LatencyMs, about("Latency of the test steps together.")] = field(
-        default_factory=LatencyMs
-    )
-    series: Annotated[
-        list[SeriesResult], about("The test steps together over time, every interval included.")
-    ] = field(default_factory=list)
-    series_interval_seconds: Annotated[
-        int,
-        about(
-            "Width of the intervals of every series of this workflow; it grows with "
-            "the length of the run.",
-            **_INTERVALS,
-        ),
-    ] = 1
-    duration_seconds: Annotated[float, not_negative("Duration as configured.")] = 0.0
-    tags: Annotated[list[str], about("Its tags.")] = field(default_factory=list)
-    saturated: Annotated[bool, about("Whether its executors were at their limit at any time.")] = (
-        False
-    )
-    warnings: Annotated[list[str], about("Warnings of the run that concern this workflow.")] = (
-        field(default_factory=list)
-    )
-    attempts: Annotated[
-        int,
-        not_negative("Attempts to run its parts, retries included; 0 for a run on one machine."),
-    ] = 0
-    workers: Annotated[list[str], about("Workers that finished its parts.")] = field(
-        default_factory=list
-    )
+    name: str  # Name of the class.
+    status: RunStatus  # How the workflow ended.
+    vus: Count  # Virtual users as configured.
+    cores: Count  # Executor processes the workflow ran on.
+    elapsed_seconds: Amount  # How long the workflow put load on the target.
+    error: str | None = None  # Why the workflow failed or was cancelled; null otherwise.
+    # Its steps (test, action, setup, teardown), in the order of the class.
+    steps: list[StepResult] = []
+    checks: list[CheckResult] = []  # Its checks.
+    metrics: list[MetricResult] = []  # Its custom metrics.
+    # Test steps (action steps, if it has no test step) that ended: ok + failed.
+    total: Count = 0
+    ok: Count = 0  # Calls that succeeded.
+    # Calls that raised, could not be sent or answered, or were answered with a status of 400 or
+    # more that the step does not accept.
+    failed: Count = 0
+    cut: Count = 0  # Calls that were stopped at the deadline: neither ok nor failed.
+    # Requests fully handed to the kernel by these steps, redirects and further calls included.
+    sent: Count = 0
+    rate_per_second: Amount = 0.0  # total / elapsed_seconds.
+    iterations: Count = 0  # Times a virtual user finished all steps.
+    latency_ms: LatencyMs = LatencyMs()  # Latency of the test steps together.
+    series: list[SeriesResult] = []  # The test steps together over time, every interval included.
+    # Width of the intervals of every series of this workflow; it grows with the length of the run.
+    series_interval_seconds: _Interval = 1
+    duration_seconds: Amount = 0.0  # Duration as configured.
+    tags: list[str] = []  # Its tags.
+    saturated: bool = False  # Whether its executors were at their limit at any time.
+    warnings: list[str] = []  # Warnings of the run that concern this workflow.
+    # Attempts to run its parts, retries included; 0 for a run on one machine.
+    attempts: Count = 0
+    workers: list[str] = []  # Workers that finished its parts.
 
 
 class RunResult(Struct, frozen=True, kw_only=True):
     """The result of one run. Readers must ignore properties they do not know: more may be added
     within a schema version."""
 
-    schema: Annotated[
-        int,
-        about(
-            "Version of this format. Grows when a property is renamed, retyped or removed.",
-            const=SCHEMA_VERSION,
-        ),
-    ] = SCHEMA_VERSION
-    status: Annotated[RunStatus, about("How the run as a whole ended.")]
-    file: Annotated[str, about("The test file, as given.")]
-    started_at: Annotated[
-        str,
-        about(
-            "When the run began: RFC 3339, UTC.",
-            format="date-time",
-            pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?Z$",
-        ),
-    ]
-    elapsed_seconds: Annotated[float, not_negative("Wall time of the run, preparation included.")]
-    saturated: Annotated[
-        bool,
-        about(
-            "Whether the load generator itself was at its limit at any time; "
-            "latencies are then suspect. `warnings` says where and for how long."
-        ),
-    ] = False
-    thresholds: Annotated[
-        list[ThresholdResult], about("Every threshold, in the order written.")
-    ] = field(default_factory=list)
-    workflows: Annotated[
-        list[WorkflowResult],
-        about(
-            "Every workflow of the run, in the order of the file; one that never ran "
-            "has zero counts."
-        ),
-    ] = field(default_factory=list)
-    passed: Annotated[
-        bool,
-        about(
-            "Completed, every threshold held, and no check failed (a threshold on "
-            "`checks` replaces the last condition for its workflow)."
-        ),
-    ] = True
-    warnings: Annotated[
-        list[str], about("For people: what makes the numbers less trustworthy than they look.")
-    ] = field(default_factory=list)
-    outputs: Annotated[
-        dict[str, str],
-        about(
-            "Other files written with this one: kind (`html`, `csv`, `junit`, `json`, "
-            "and `output` for what user code printed) to path."
-        ),
-    ] = field(default_factory=dict)
-    generator: Annotated[str, about("Name and version of the program that wrote this.")] = ""
-    job_id: Annotated[str, about("Id of a job on a cluster; empty for a run on one machine.")] = ""
-    datacenters: Annotated[list[str], about("Datacenters the job ran in.")] = field(
-        default_factory=list
-    )
-    attempts: Annotated[
-        int, not_negative("Attempts to run parts, retries included; 0 for a run on one machine.")
-    ] = 0
-    segments: Annotated[
-        list[SegmentResult], about("Attempts that were revoked because their worker was lost.")
-    ] = field(default_factory=list)
-    gaps: Annotated[list[GapResult], about("Load that was possibly sent and not reported.")] = (
-        field(default_factory=list)
-    )
-    usage: Annotated[
-        list[UsageResult],
-        about(
-            "Resources used on each worker, one row per attempt; empty for a run on one machine."
-        ),
-    ] = field(default_factory=list)
-    aborted_by: Annotated[
-        str,
-        about(
-            "The workflow whose threshold with `abort_on_fail` ended the run early; "
-            "empty if none did."
-        ),
-    ] = ""
+    # Version of this format. Grows when a property is renamed, retyped or removed.
+    schema: _Version = SCHEMA_VERSION
+    status: RunStatus  # How the run as a whole ended.
+    file: str  # The test file, as given.
+    started_at: _Time  # When the run began: RFC 3339, UTC.
+    elapsed_seconds: Amount  # Wall time of the run, preparation included.
+    # Whether the load generator itself was at its limit at any time; latencies are then suspect.
+    # `warnings` says where and for how long.
+    saturated: bool = False
+    thresholds: list[ThresholdResult] = []  # Every threshold, in the order written.
+    # Every workflow of the run, in the order of the file; one that never ran has zero counts.
+    workflows: list[WorkflowResult] = []
+    # Completed, every threshold held, and no check failed (a threshold on `checks` replaces the
+    # last condition for its workflow).
+    passed: bool = True
+    # For people: what makes the numbers less trustworthy than they look.
+    warnings: list[str] = []
+    # Other files written with this one: kind (`html`, `csv`, `junit`, `json`, and `output` for what
+    # user code printed) to path.
+    outputs: dict[str, str] = {}
+    generator: str = ""  # Name and version of the program that wrote this.
+    job_id: str = ""  # Id of a job on a cluster; empty for a run on one machine.
+    datacenters: list[str] = []  # Datacenters the job ran in.
+    attempts: Count = 0  # Attempts to run parts, retries included; 0 for a run on one machine.
+    segments: list[SegmentResult] = []  # Attempts that were revoked because their worker was lost.
+    gaps: list[GapResult] = []  # Load that was possibly sent and not reported.
+    # Resources used on each worker, one row per attempt; empty for a run on one machine.
+    usage: list[UsageResult] = []
+    # The workflow whose threshold with `abort_on_fail` ended the run early; empty if none did.
+    aborted_by: str = ""
 
     @property
     def is_completed(self) -> bool:

@@ -5,12 +5,15 @@
 writes it to `schema.json` beside this module. Run it after every change of those types.
 """
 
+import inspect
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from hyperscale.reporting import results
 from hyperscale.reporting.results import SCHEMA_VERSION, RunResult
 
 PATH = Path(__file__).with_name("schema.json")
@@ -33,16 +36,31 @@ def result_schema() -> dict[str, Any]:
         if component.get("type") == "object":
             # Every field is written, whether or not it has its default value.
             optional = _OPTIONAL.get(name, set())
+            described = _descriptions(getattr(results, name))
             properties = component["properties"]
             component["required"] = [field for field in properties if field not in optional]
-            for field in properties.values():
-                field.pop("default", None)
+            for field, schema in properties.items():
+                schema.pop("default", None)
+                properties[field] = {"description": described[field], **schema}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Hyperscale run result, schema {SCHEMA_VERSION}",
         **components.pop("RunResult"),
         "$defs": components,
     }
+
+
+def _descriptions(result_type: type) -> dict[str, str]:
+    """Return the comment beside or above each field of a result type."""
+    described: dict[str, str] = {}
+    above: list[str] = []
+    for line in map(str.strip, inspect.getsource(result_type).splitlines()):
+        if line.startswith("# "):
+            above.append(line[2:])
+        elif field := re.match(r"(\w+): [^#]*(?:# (.+))?$", line):
+            described[field[1]] = " ".join([*above, *filter(None, [field[2]])])
+            above = []
+    return described
 
 
 def encode_schema() -> str:

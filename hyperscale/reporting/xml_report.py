@@ -18,12 +18,12 @@ Value = str | int | float | bool | None
 
 
 def xml_text(text: str) -> str:
-    """`text` with what XML cannot hold replaced."""
+    """Return `text` with the characters that XML cannot hold replaced."""
     return _ILLEGAL.sub("\ufffd", text)
 
 
 def element(parent: ET.Element | None, tag: str, attributes: Mapping[str, Value]) -> ET.Element:
-    """A child of `parent`. Attributes that are None are left out."""
+    """Add a child to `parent`. Attributes that are None are left out."""
     shown = {key: _attribute(value) for key, value in attributes.items() if value is not None}
     return ET.Element(tag, shown) if parent is None else ET.SubElement(parent, tag, shown)
 
@@ -38,9 +38,7 @@ def encode_xml(result: RunResult) -> bytes:
     root = element(None, "hyperscale", _scalars(result))
     for text in result.warnings:
         element(root, "warning", {}).text = xml_text(text)
-    thresholds = element(root, "thresholds", {})
-    for threshold in result.thresholds:
-        element(thresholds, "threshold", _scalars(threshold))
+    _list(root, "thresholds", "threshold", result.thresholds)
     workflows = element(root, "workflows", {})
     for workflow in result.workflows:
         _workflow(workflows, workflow)
@@ -52,12 +50,9 @@ def _workflow(parent: ET.Element, workflow: WorkflowResult) -> None:
     for tag in workflow.tags:
         element(into, "tag", {}).text = xml_text(tag)
     element(into, "latency", _scalars(workflow.latency_ms))
-    for name, items in (
-        ("checks", workflow.checks),
-        ("metrics", workflow.metrics),
-        ("series", workflow.series),
-    ):
-        _list(into, name, items)
+    _list(into, "checks", "check", workflow.checks)
+    _list(into, "metrics", "metric", workflow.metrics)
+    _list(into, "series", "point", workflow.series)
     steps = element(into, "steps", {})
     for step in workflow.steps:
         _step(steps, step)
@@ -73,20 +68,17 @@ def _step(parent: ET.Element, step: StepResult) -> None:
         element(into, "status", {"code": code, "count": count})
     for error, count in step.errors.items():
         element(into, "error", {"class": error, "count": count})
-    _list(into, "series", step.series)
+    _list(into, "series", "point", step.series)
 
 
-_SINGULAR = {"checks": "check", "metrics": "metric", "series": "point"}
-
-
-def _list(parent: ET.Element, name: str, items: Iterable[Struct]) -> None:
+def _list(parent: ET.Element, name: str, singular: str, items: Iterable[Struct]) -> None:
     into = element(parent, name, {})
     for item in items:
-        element(into, _SINGULAR[name], _scalars(item))
+        element(into, singular, _scalars(item))
 
 
 def _scalars(struct: Struct) -> dict[str, Value]:
-    """The fields that are one value, enums by theirs."""
+    """Return the fields that hold a single value; an enum as its value."""
     found: dict[str, Value] = {}
     for name in struct.__struct_fields__:
         value = getattr(struct, name)

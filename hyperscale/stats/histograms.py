@@ -1,48 +1,16 @@
-"""Values of histograms: percentiles, summaries and curves.
+"""Values of histograms: percentiles and curves.
 
 Percentiles are always computed from merged histograms, never from other percentiles. A decoded
 histogram takes 200 KB, an encoded one about 1 KB, so histograms are stored encoded.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from hyperscale._native import Histogram
 
 NS_PER_MS = 1e6
 # A custom metric's samples are recorded as value * 1e6 (report.MetricReport).
 METRIC_SCALE = 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """A summary of a latency histogram, in milliseconds; all None without samples."""
-
-    min_ms: float | None = None
-    mean_ms: float | None = None
-    stdev_ms: float | None = None
-    p50_ms: float | None = None
-    p90_ms: float | None = None
-    p95_ms: float | None = None
-    p99_ms: float | None = None
-    p999_ms: float | None = None
-    max_ms: float | None = None
-
-    @classmethod
-    def of(cls, histogram: Histogram) -> "Latency":
-        if not histogram.count:
-            return cls()
-        return cls(
-            min_ms=histogram.min_ns / NS_PER_MS,
-            mean_ms=histogram.mean_ns / NS_PER_MS,
-            stdev_ms=histogram.stdev_ns / NS_PER_MS,
-            p50_ms=quantile_ms(histogram, 0.50),
-            p90_ms=quantile_ms(histogram, 0.90),
-            p95_ms=quantile_ms(histogram, 0.95),
-            p99_ms=quantile_ms(histogram, 0.99),
-            p999_ms=quantile_ms(histogram, 0.999),
-            max_ms=histogram.max_ns / NS_PER_MS,
-        )
 
 
 def quantile_ms(histogram: Histogram, q: float) -> float | None:

@@ -105,10 +105,10 @@ def _latency_s(histogram: Histogram, key: str) -> float | None:
 
 
 def _metric_value(metric: MetricStats, key: str, elapsed_s: float) -> float | None:
-    if not metric.count:
+    if not metric.total.count:
         return None
     if key == "max":
-        return metric.max
+        return metric.total.max
     if key in QUANTILES:
         return metric.quantile(QUANTILES[key])
     return metric.value(elapsed_s)  # "value", and "mean" of the kinds that sample

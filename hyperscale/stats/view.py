@@ -19,6 +19,8 @@ RATE_WINDOW_S = 2.0
 # Percentiles change slowly, and computing them decodes one histogram per part and step.
 LATENCY_REFRESH_S = 0.5
 LATENCY_PARTS_PER_S = 500
+# Fields of `StepView` that are percentiles.
+_QUANTILES = {"p50_ms": 0.50, "p90_ms": 0.90, "p95_ms": 0.95, "p99_ms": 0.99, "max_ms": 1.0}
 
 
 class ViewStatus(StrEnum):
@@ -128,15 +130,6 @@ class _Sample:
     steps: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Percentiles:
-    p50_ms: float | None = None
-    p90_ms: float | None = None
-    p95_ms: float | None = None
-    p99_ms: float | None = None
-    max_ms: float | None = None
-
-
 class LiveMeter:
     """Rates and percentiles of one workflow, cheap enough for ten views a second."""
 
@@ -144,7 +137,7 @@ class LiveMeter:
         self._stats = stats
         self._samples: deque[_Sample] = deque()
         self._has_begun = False
-        self._percentiles: dict[str, _Percentiles] = {}
+        self._percentiles: dict[str, dict[str, float | None]] = {}  # by step
         self._percentiles_at_s: float | None = None
         self._series: list[SeriesValue] = []
         self._series_finished_s = -1
@@ -233,13 +226,9 @@ class LiveMeter:
             return
         for name, _ in self._stats.steps:
             histogram = self._stats.latency(name)
-            self._percentiles[name] = _Percentiles(
-                p50_ms=quantile_ms(histogram, 0.50),
-                p90_ms=quantile_ms(histogram, 0.90),
-                p95_ms=quantile_ms(histogram, 0.95),
-                p99_ms=quantile_ms(histogram, 0.99),
-                max_ms=quantile_ms(histogram, 1.0),
-            )
+            self._percentiles[name] = {
+                field: quantile_ms(histogram, q) for field, q in _QUANTILES.items()
+            }
         self._percentiles_at_s = now_s
 
     def _refresh_series(self, is_final: bool) -> None:
@@ -253,7 +242,6 @@ class LiveMeter:
         self, name: str, kind: str, first: _Sample, last: _Sample, span_s: float
     ) -> StepView:
         counts = self._stats.counts(name)
-        percentiles = self._percentiles[name]
         return StepView(
             name=name,
             kind=kind,
@@ -264,11 +252,7 @@ class LiveMeter:
             skipped=counts.skipped,
             sent=counts.sent,
             rate_now=_rate(last.steps[name] - first.steps[name], span_s),
-            p50_ms=percentiles.p50_ms,
-            p90_ms=percentiles.p90_ms,
-            p95_ms=percentiles.p95_ms,
-            p99_ms=percentiles.p99_ms,
-            max_ms=percentiles.max_ms,
+            **self._percentiles[name],
         )
 
 

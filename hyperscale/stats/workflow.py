@@ -7,7 +7,7 @@ The merge is native (`ReportMerge`); this module adds what the plan knows: which
 from dataclasses import dataclass
 from typing import Self
 
-from hyperscale._native import Histogram
+from hyperscale._native import MetricTotal
 from hyperscale.plan import MetricKind, StepKind, WorkflowPlan
 from hyperscale.stats.histograms import METRIC_SCALE
 from hyperscale.stats.report import ReportMerge
@@ -19,38 +19,35 @@ _RECORDED = (StepKind.TEST, StepKind.ACTION, StepKind.SETUP, StepKind.TEARDOWN)
 
 @dataclass(frozen=True, slots=True)
 class MetricStats:
-    """A custom metric over all parts. `distribution` only for the kinds that sample."""
+    """A custom metric over all parts."""
 
     name: str
     kind: MetricKind
-    count: int = 0
-    sum: float = 0.0
-    min: float = 0.0
-    max: float = 0.0
-    last: float = 0.0
-    distribution: Histogram | None = None
+    total: MetricTotal
 
     def value(self, elapsed_s: float) -> float | None:
         """Return the one number a metric stands for; None if it was never recorded."""
-        if not self.count:
+        total = self.total
+        if not total.count:
             return None
         match self.kind:
             case MetricKind.COUNT:
-                return self.sum
+                return total.sum
             case MetricKind.RATE:
-                return self.sum / elapsed_s if elapsed_s > 0 else 0.0
+                return total.sum / elapsed_s if elapsed_s > 0 else 0.0
             case MetricKind.GAUGE:
-                return self.last
+                return total.last
             case MetricKind.DISTRIBUTION | MetricKind.TIMER:
-                return self.sum / self.count
+                return total.sum / total.count
 
     def quantile(self, q: float) -> float | None:
         """Return the value at quantile `q`; None for kinds that do not sample."""
-        if self.distribution is None or not self.distribution.count:
+        distribution = self.total.distribution
+        if distribution is None or not distribution.count:
             return None
         # Buckets round up; the true extremes are known and bound the answer.
-        value = self.distribution.quantile_ns(q) / METRIC_SCALE
-        return max(self.min, min(value, self.max))
+        value = distribution.quantile_ns(q) / METRIC_SCALE
+        return max(self.total.min, min(value, self.total.max))
 
 
 class WorkflowStats(ReportMerge):
@@ -77,22 +74,12 @@ class WorkflowStats(ReportMerge):
 
     def metrics(self) -> list[MetricStats]:
         """Return every metric of the plan."""
-        return [self._metric(metric.name, metric.kind) for metric in self.plan.metrics]
+        return [
+            MetricStats(metric.name, metric.kind, self.metric_total(metric.name))
+            for metric in self.plan.metrics
+        ]
 
     def metric(self, name: str) -> MetricStats:
         """Return one metric of the plan."""
         kind = next(metric.kind for metric in self.plan.metrics if metric.name == name)
-        return self._metric(name, kind)
-
-    def _metric(self, name: str, kind: MetricKind) -> MetricStats:
-        total = self.metric_total(name)
-        return MetricStats(
-            name=name,
-            kind=kind,
-            count=total.count,
-            sum=total.sum,
-            min=total.min,
-            max=total.max,
-            last=total.last,
-            distribution=total.distribution,
-        )
+        return MetricStats(name, kind, self.metric_total(name))

@@ -8,7 +8,7 @@ import pytest
 
 from hyperscale.errors import InputError
 from hyperscale.reporting.files import OutputError, ensure_writable, write_file
-from hyperscale.reporting.outputs import FILE_NAMES, write_outputs
+from hyperscale.reporting.outputs import planned_outputs, write_outputs
 from tests.reporting.runs import shop_result
 
 
@@ -94,7 +94,9 @@ def test_all_files_of_a_run_are_written(tmp_path: Path) -> None:
     extra = tmp_path / "extra.json"
     outputs = write_outputs(shop_result(), out_dir=tmp_path / "out", json_path=extra)
     assert outputs.failures == []
-    assert {path.name for path in (tmp_path / "out").iterdir()} == set(FILE_NAMES.values())
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        path.name for _, path in planned_outputs(tmp_path, None)
+    }
     document = json.loads(extra.read_bytes())
     assert document == json.loads((tmp_path / "out" / "results.json").read_bytes())
     assert document["outputs"] == {kind: str(path) for kind, path in outputs.written.items()}

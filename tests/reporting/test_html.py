@@ -164,7 +164,7 @@ def normalised(text: str) -> str:
 
 @given(st.lists(hostile))
 def test_text_is_escaped_and_markup_is_not(texts: list[str]) -> None:
-    joined = join([*texts, h("b", {"title": "".join(texts)}, texts)])
+    joined = join([*texts, h("b", texts, title="".join(texts))])
     assert isinstance(joined, Html)
     assert joined.count("<") == 2
     assert Page(f"<p>{joined}</p>".encode("utf-8", "replace")).tags == ["p", "b"]

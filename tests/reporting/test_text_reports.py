@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given
 
-from hyperscale.reporting.csv_report import COLUMNS, CSVDialect, encode_csv
+from hyperscale.reporting.csv_report import COLUMNS, encode_csv
 from hyperscale.reporting.junit_report import encode_junit
 from hyperscale.reporting.results import RunResult, RunStatus
 from hyperscale.reporting.xml_report import encode_xml, xml_text
@@ -31,7 +31,7 @@ def test_csv_has_a_row_per_step_and_empty_cells_for_what_was_not_measured() -> N
 @given(hostile_results)
 def test_csv_gives_hostile_names_back(result: RunResult) -> None:
     for delimiter in (",", ";", "\t"):
-        read = rows(encode_csv(result, CSVDialect(delimiter)), delimiter)
+        read = rows(encode_csv(result, delimiter=delimiter), delimiter)
         expected = [(w.name, step.name) for w in result.workflows for step in w.steps]
         assert [(row["workflow"], row["step"]) for row in read] == expected
         assert all(set(row) == set(COLUMNS) for row in read)

@@ -10,16 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hyperscale.reporting.html.markup import (
-    Attribute,
-    Html,
-    count,
-    h,
-    millis,
-    percent,
-    seconds,
-    short,
-)
+from hyperscale.reporting.html.markup import Html, count, h, millis, percent, seconds, short
 
 WIDTH, HEIGHT = 640, 240
 LEFT, RIGHT, TOP, BOTTOM = 56, 14, 12, 28
@@ -71,21 +62,21 @@ def bars(title: str, rows: Sequence[tuple[str, int, str]], *, empty: str) -> Htm
     most = max((n for _, n, _ in rows), default=0)
     body = [
         h(
-            "div",
-            {"class": "bar-row"},
-            h("span", {"class": "bar-label", "title": label}, label),
+            "div.bar-row",
+            h("span.bar-label", label, title=label),
             h(
-                "svg",
-                {"class": "bar", "viewBox": "0 0 100 10", "preserveAspectRatio": "none"},
-                h("rect", {"class": "bar-back", "width": 100, "height": 10, "rx": 1}),
-                h("rect", {"class": f"fill {css}", "width": _px(100 * n / most), "height": 10}),
+                "svg.bar",
+                h("rect.bar-back", width=100, height=10, rx=1),
+                h(f"rect.fill.{css}", width=_px(100 * n / most), height=10),
+                viewBox="0 0 100 10",
+                preserveAspectRatio="none",
             ),
-            h("span", {"class": "bar-value"}, count(n)),
-            h("span", {"class": "bar-share"}, percent(n, total)),
+            h("span.bar-value", count(n)),
+            h("span.bar-share", percent(n, total)),
         )
         for label, n, css in rows
     ]
-    return _figure(title, h("div", {"class": "bars"}, body) if body else _empty(empty), ())
+    return _figure(title, h("div.bars", body) if body else h("p.empty", empty))
 
 
 def _chart(
@@ -98,7 +89,7 @@ def _chart(
 ) -> Html:
     highest = max((y for line in lines for _, y in line.points if y is not None), default=None)
     if highest is None:
-        return _figure(title, _empty(empty), ())
+        return _figure(title, h("p.empty", empty))
     y_ticks = nice_ticks(highest)
     top = y_ticks[-1]
 
@@ -116,7 +107,7 @@ def _chart(
             "label": line.label,
             "css": line.css,
             "points": [
-                [*(round(v, 1) for v in place((x, y))), f"{show_y(y)}", x_axis.show(x)]
+                [*(round(v, 1) for v in place((x, y))), show_y(y), x_axis.show(x)]
                 for x, y in line.points
                 if y is not None
             ],
@@ -124,33 +115,19 @@ def _chart(
         for line in lines
     ]
     svg = h(
-        "svg",
-        {
-            "class": "plot",
-            "viewBox": f"0 0 {WIDTH} {HEIGHT}",
-            "role": "img",
-            "aria-label": title,
-            "data-plot": json.dumps(data, separators=(",", ":"), ensure_ascii=False),
-        },
+        "svg.plot",
         drawn,
+        viewBox=f"0 0 {WIDTH} {HEIGHT}",
+        role="img",
+        aria_label=title,
+        data_plot=json.dumps(data, separators=(",", ":"), ensure_ascii=False),
     )
     return _figure(title, svg, lines)
 
 
-def _figure(title: str, body: Html, lines: Sequence[ChartLine]) -> Html:
-    legend = h(
-        "span",
-        {"class": "legend"},
-        [
-            h("span", {"class": "key"}, h("i", {"class": f"swatch {line.css}"}), line.label)
-            for line in lines
-        ],
-    )
-    return h("figure", None, h("figcaption", None, h("b", None, title), legend), body)
-
-
-def _empty(message: str) -> Html:
-    return h("p", {"class": "empty"}, message)
+def _figure(title: str, body: Html, lines: Sequence[ChartLine] = ()) -> Html:
+    legend = [h("span.key", h(f"i.swatch.{line.css}"), line.label) for line in lines]
+    return h("figure", h("figcaption", h("b", title), h("span.legend", legend)), body)
 
 
 def _draw(
@@ -161,16 +138,14 @@ def _draw(
         placed = [place(point) for point in run]
         if len(placed) == 1:
             ((x, y),) = placed
-            drawn.append(
-                h("circle", {"class": f"dot {line.css}", "cx": _px(x), "cy": _px(y), "r": 2})
-            )
+            drawn.append(h(f"circle.dot.{line.css}", cx=_px(x), cy=_px(y), r=2))
             continue
         path = "M" + "L".join(f"{_px(x)} {_px(y)}" for x, y in placed)
         if line.is_area:
             base = TOP + PLOT_H
             closed = f"{path}L{_px(placed[-1][0])} {base}L{_px(placed[0][0])} {base}Z"
-            drawn.append(h("path", {"class": f"area {line.css}", "d": closed}))
-        drawn.append(h("path", {"class": f"line {line.css}", "d": path}))
+            drawn.append(h(f"path.area.{line.css}", d=closed))
+        drawn.append(h(f"path.line.{line.css}", d=path))
     return drawn
 
 
@@ -186,28 +161,15 @@ def _runs(points: Sequence[Point]) -> list[list[tuple[float, float]]]:
 
 
 def _grid_line(y: float, label: str) -> Html:
-    line: dict[str, Attribute] = {
-        "class": "grid",
-        "x1": LEFT,
-        "x2": WIDTH - RIGHT,
-        "y1": _px(y),
-        "y2": _px(y),
-    }
-    at: dict[str, Attribute] = {
-        "class": "tick",
-        "x": LEFT - 8,
-        "y": _px(y + 3.5),
-        "text-anchor": "end",
-    }
-    return Html(h("line", line) + h("text", at, label))
+    line = h("line.grid", x1=LEFT, x2=WIDTH - RIGHT, y1=_px(y), y2=_px(y))
+    return Html(line + h("text.tick", label, x=LEFT - 8, y=_px(y + 3.5), text_anchor="end"))
 
 
 def _x_tick(x: float, label: str) -> Html:
     is_last = x > WIDTH - RIGHT - 20  # centred there, it would be cut off
     anchor = "end" if is_last else "middle"
     x = min(x + 10, WIDTH - 2) if is_last else x
-    at: dict[str, Attribute] = {"class": "tick", "x": _px(x), "y": HEIGHT - 8}
-    return h("text", {**at, "text-anchor": anchor}, label)
+    return h("text.tick", label, x=_px(x), y=HEIGHT - 8, text_anchor=anchor)
 
 
 def nice_ticks(highest: float, wanted: int = 4) -> list[float]:

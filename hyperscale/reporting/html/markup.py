@@ -1,6 +1,7 @@
 """Markup that is escaped by construction, and numbers as people read them.
 
-Only `h` and `raw` make `Html`; every other string that reaches a page is text and escaped.
+Only `h` makes `Html`, apart from the page's own style and script; every other string that reaches
+a page is text and escaped.
 """
 
 import html
@@ -10,7 +11,7 @@ from typing import TypeAlias
 from hyperscale.reporting.xml_report import xml_text
 
 NOTHING = "\N{EN DASH}"  # shown where there is no number
-_VOID = frozenset({"meta", "br", "hr"})
+_VOID = ("meta",)  # elements without content and end tag
 
 
 class Html(str):
@@ -20,43 +21,33 @@ class Html(str):
 
 
 Child: TypeAlias = "str | int | Iterable[Child] | None"
-Attribute: TypeAlias = str | int | float | bool | None
 
 
-def text(value: object) -> str:
-    """`value` escaped, for content and for quoted attributes alike."""
-    return html.escape(xml_text(str(value)), quote=True)
-
-
-def h(tag: str, attributes: dict[str, Attribute] | None = None, *children: Child) -> Html:
-    """An element. Attributes that are None or False are left out, True ones have no value."""
-    parts = [f"<{tag}"]
-    for name, value in (attributes or {}).items():
-        if value is True:
-            parts.append(f" {name}")
-        elif value is not None and value is not False:
-            parts.append(f' {name}="{text(value)}"')
-    parts.append(">")
-    if tag not in _VOID:
-        parts.append(join(children))
-        parts.append(f"</{tag}>")
-    return Html("".join(parts))
+def h(tag: str, *children: Child, **attributes: str | int) -> Html:
+    """Return an element. `tag` may name classes (`div.panel.wide`); `_` in attributes means `-`."""
+    name, *classes = tag.split(".")
+    shown = f' class="{" ".join(filter(None, classes))}"' if any(classes) else ""
+    for attribute, value in attributes.items():
+        shown += f' {attribute.replace("_", "-")}="{_escaped(value)}"'
+    if name in _VOID:
+        return Html(f"<{name}{shown}>")
+    return Html(f"<{name}{shown}>{join(children)}</{name}>")
 
 
 def join(children: Child) -> Html:
-    """Children in order; what is not markup is escaped."""
+    """Return the children in order; what is not markup is escaped."""
     if children is None:
         return Html("")
     if isinstance(children, Html):
         return children
     if isinstance(children, str | int):
-        return Html(text(children))
+        return Html(_escaped(children))
     return Html("".join(join(child) for child in children))
 
 
-def raw(markup: str) -> Html:
-    """Our own style and script, which must not be escaped."""
-    return Html(markup)
+def _escaped(value: object) -> str:
+    """Return `value` escaped, for content and for quoted attributes alike."""
+    return html.escape(xml_text(str(value)), quote=True)
 
 
 def count(value: float) -> str:

@@ -9,17 +9,17 @@ from hyperscale.reporting.results import RunResult
 
 
 class CustomReporter(ABC):
-    """A sink of the user's own. Each call runs once per run, in order, in one event loop."""
+    """A sink of the user's own. Each method is called once per run, in order, in one event loop."""
 
     async def connect(self) -> None:  # noqa: B027  optional on purpose: most sinks need none
-        """Opened here, used in `submit`. Nothing by default."""
+        """Open what `submit` uses. Does nothing by default."""
 
     @abstractmethod
     async def submit(self, result: RunResult) -> None:
-        """Delivers the result. Raising marks the reporter as failed, not the run."""
+        """Deliver the result. An exception marks the reporter as failed, not the run."""
 
     async def close(self) -> None:  # noqa: B027  optional on purpose: most sinks need none
-        """Called even if `submit` raised. Nothing by default."""
+        """Close what `connect` opened; called even if `submit` raised. Does nothing by default."""
 
 
 class CustomConfig(Struct, frozen=True):
@@ -32,6 +32,5 @@ class CustomConfig(Struct, frozen=True):
                 hint="pass an instance of your subclass of CustomReporter",
             )
 
-
-def open_sink(config: CustomConfig) -> CustomReporter:
-    return config.reporter
+    def open_sink(self) -> CustomReporter:
+        return self.reporter

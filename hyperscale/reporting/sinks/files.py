@@ -1,0 +1,76 @@
+"""Results into a JSON, CSV or XML file. docs/results.md describes the formats."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+from msgspec import Struct
+
+from hyperscale.errors import InputError
+from hyperscale.reporting.csv_report import encode_csv
+from hyperscale.reporting.files import write_file
+from hyperscale.reporting.json_report import encode_json
+from hyperscale.reporting.junit_report import encode_junit
+from hyperscale.reporting.results import RunResult
+from hyperscale.reporting.xml_report import encode_xml
+
+
+class FileSink:
+    def __init__(self, path: str, encode: Callable[[RunResult], bytes]) -> None:
+        self._path = path
+        self._encode = encode
+
+    async def connect(self) -> None:
+        """A file needs no connection."""
+
+    async def submit(self, result: RunResult) -> None:
+        await asyncio.to_thread(write_file, self._path, self._encode(result))
+
+    async def close(self) -> None:
+        """The file was closed when it was written."""
+
+
+class JSONConfig(Struct, frozen=True):
+    path: str = "results.json"
+    indent: int = 0  # 0: all on one line
+
+    def __post_init__(self) -> None:
+        if self.indent < 0:
+            raise InputError(f"JSONConfig: indent={self.indent} must be 0 or more")
+
+    def open_sink(self) -> FileSink:
+        return FileSink(self.path, partial(encode_json, indent=self.indent))
+
+
+class CSVConfig(Struct, frozen=True):
+    """One row per step."""
+
+    path: str = "steps.csv"
+    delimiter: str = ","
+
+    def __post_init__(self) -> None:
+        if len(self.delimiter) != 1 or self.delimiter in '\r\n"':
+            raise InputError(
+                f"CSVConfig: delimiter={self.delimiter!r} must be one character",
+                hint='use ",", ";" or "\\t"',
+            )
+
+    def open_sink(self) -> FileSink:
+        return FileSink(self.path, partial(encode_csv, delimiter=self.delimiter))
+
+
+class XMLConfig(Struct, frozen=True):
+    """The whole result, or its thresholds and checks as JUnit."""
+
+    path: str = "results.xml"
+    format: Literal["results", "junit"] = "results"
+
+    def __post_init__(self) -> None:
+        if self.format not in ("results", "junit"):
+            raise InputError(
+                f"XMLConfig: format={self.format!r} is unknown", hint='use "results" or "junit"'
+            )
+
+    def open_sink(self) -> FileSink:
+        return FileSink(self.path, encode_junit if self.format == "junit" else encode_xml)
