@@ -30,7 +30,8 @@ import msgspec
 from msgspec import Struct, field
 
 from hyperscale.errors import InputError, InvariantError
-from hyperscale.execution.imports import decode_source, is_installed, scan
+from hyperscale.execution.imports import decode_source, scan
+from hyperscale.graph.loading import is_installed
 from hyperscale.graph.workflow import forget_module
 from hyperscale.plan.limits import BUNDLE_BYTES_MAX
 

@@ -8,7 +8,6 @@ rather than importing keeps the answer the same on every machine and in every pr
 import ast
 import io
 import sys
-import sysconfig
 import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -104,13 +103,6 @@ def find(root: Path, module: str, *, named_in: str = "") -> Source | None:
             hint=f"put {path.name} beside it",
         )
     return None  # a directory without __init__.py holds modules but is none itself
-
-
-def is_installed(file: Path) -> bool:
-    """Whether the file belongs to the standard library or an installed package."""
-    paths = sysconfig.get_paths()
-    homes = {Path(paths[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return any(file.resolve().is_relative_to(home) for home in homes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class LifecycleHooks:
     async def use(self) -> None:
         """Pass what was provided to the Use hooks. Raises RunError if one raises."""
         for hook in self._design.states:
-            if hook.kind is StateKind.USE:
+            if hook.state is StateKind.USE:
                 try:
                     value = hook.function(self.instance, **self._received.get(hook.name, {}))
                     if hook.is_async:
@@ -114,7 +114,7 @@ class LifecycleHooks:
     async def _provide(self, slot: int) -> Provided:
         states: dict[str, bytes] = {}
         for hook in self._design.states:
-            if hook.kind is not StateKind.PROVIDE:
+            if hook.state is not StateKind.PROVIDE:
                 continue
             try:
                 value = hook.function(self.instance)

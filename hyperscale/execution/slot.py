@@ -46,8 +46,10 @@ from hyperscale.execution.tally import CheckTally, MetricTally
 from hyperscale.execution.user_errors import HOOK_ERRORS, UserErrorLog, describe_error, format_error
 from hyperscale.execution.values import unpack_context, unpack_uses
 from hyperscale.execution.virtual_users import UserCrew, VirtualUser
-from hyperscale.graph import Blueprint, Hook, Workflow, attach, blueprint, find, load_module
+from hyperscale.graph import Blueprint, Hook, Workflow, blueprint, load_module
+from hyperscale.graph.loading import find
 from hyperscale.graph.reading import display_path
+from hyperscale.graph.workflow import attach
 from hyperscale.plan import Connections, MetricKind, share
 from hyperscale.plan.context import Provided, decode_received, encode_provided
 from hyperscale.plan.status import PartStatus

@@ -1,4 +1,4 @@
-"""What people write: `Workflow` and its decorators; and how classes become a plan."""
+"""The authoring API: `Workflow` and its decorators, and how classes become a plan."""
 
 from hyperscale.graph.blueprint import Blueprint, Hook, blueprint
 from hyperscale.graph.hooks import (
@@ -13,9 +13,9 @@ from hyperscale.graph.hooks import (
     step,
     teardown,
 )
-from hyperscale.graph.loading import collect, find, load_module
+from hyperscale.graph.loading import collect, load_module
 from hyperscale.graph.planning import Overrides, build_plan
-from hyperscale.graph.workflow import Workflow, attach, remember
+from hyperscale.graph.workflow import Workflow
 
 __all__ = [
     "Blueprint",
@@ -25,16 +25,13 @@ __all__ = [
     "Use",
     "Workflow",
     "action",
-    "attach",
     "blueprint",
     "build_plan",
     "check",
     "collect",
     "depends",
-    "find",
     "load_module",
     "metric",
-    "remember",
     "setup",
     "state",
     "step",

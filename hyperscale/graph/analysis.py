@@ -1,13 +1,12 @@
-"""What the source of a class shows about its steps.
+"""Analyses the source of a class.
 
 - Can any code read the body of a step's responses? If not, the engine drops bodies unread.
 - Does any code take a step's response? If not, the step may be static (`static_steps`).
-- Which URLs are written into calls, and can a method fill `self.context`?
+- Which URLs are literals in calls, and can a method fill `self.context`?
 
-Where the source leaves doubt the answer is the careful one: yes, it may. A body is unread if the
-response is only returned, or asked for attributes other than its body, by the step and by every
-step or check that takes the response by name. Code that hands out `self` or its client gets the
-careful answer for the whole class.
+In doubt the answer is yes. A body is unread if the step, and every step or check that takes its
+response by name, only returns the response or reads attributes that do not need the body. If any
+method passes on `self` or its client, the answers for the whole class are yes.
 """
 
 import ast
@@ -22,29 +21,12 @@ from hyperscale.graph.reading import Reading
 from hyperscale.graph.source import FunctionNode, client_call, self_name, tree_of
 from hyperscale.graph.static_steps import NotStatic, StaticCall, static_call
 from hyperscale.graph.workflow import Workflow
+from hyperscale.testing import HTTPResponse
 
-# What a response can be asked for without its body.
-_BODILESS = frozenset(
-    {
-        "status",
-        "status_code",
-        "ok",
-        "reason",
-        "version",
-        "headers",
-        "cookies",
-        "url",
-        "method",
-        "redirects",
-        "elapsed_s",
-        "phases",
-        "bytes_sent",
-        "bytes_received",
-        "remote",
-        "tls_version",
-        "tls_cipher",
-    }
-)
+# Attributes of a response that do not need its body.
+BODILESS = frozenset(
+    name for name, value in vars(HTTPResponse).items() if isinstance(value, property)
+) - {"content", "body", "text"}
 # Ways to reach a local or an attribute that no name in the source shows.
 _REFLECTION = frozenset({"locals", "vars", "globals", "eval", "exec", "compile", "super"})
 
@@ -64,7 +46,7 @@ class _Method:
     node: FunctionNode
     parents: dict[ast.AST, ast.AST]
     self_name: str | None
-    leaks_self: bool = False  # `self` or a client is passed to code that is not analysed
+    leaks_self: bool = False  # `self` or a client is passed to other code
     shows_body: bool = False  # the body of a response of its own calls may be read
     attributes: set[str] = field(default_factory=set)  # `self.<name>` it reads
 
@@ -223,7 +205,10 @@ def _may_read_body(method: _Method, name: str, *, may_return: bool = False) -> b
         is_harmless = (
             not isinstance(child.ctx, ast.Load)
             or _is_bodiless(parent)
-            or _is_none_test(parent)
+            or (
+                isinstance(parent, ast.Compare)
+                and all(isinstance(operator, ast.Is | ast.IsNot) for operator in parent.ops)
+            )
             or (may_return and isinstance(parent, ast.Return))
         )
         if not is_harmless or _is_deferred(child, method):
@@ -265,19 +250,10 @@ def _is_deferred(node: ast.AST, method: _Method) -> bool:
 
 
 def _is_bodiless(node: ast.AST | None) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr in _BODILESS
-
-
-def _is_none_test(node: ast.AST) -> bool:
-    return isinstance(node, ast.Compare) and all(
-        isinstance(operator, ast.Is | ast.IsNot) for operator in node.ops
-    )
+    return isinstance(node, ast.Attribute) and node.attr in BODILESS
 
 
 def _is_super_init(name: ast.Name, parents: Mapping[ast.AST, ast.AST]) -> bool:
     attribute = _ancestor(name, parents, 2)
-    return (
-        name.id == "super"
-        and isinstance(attribute, ast.Attribute)
-        and (attribute.attr == "__init__")
-    )
+    is_init = isinstance(attribute, ast.Attribute) and attribute.attr == "__init__"
+    return is_init and name.id == "super"

@@ -1,7 +1,7 @@
-"""What annotations mean: which are results, request parts, checks, metrics, provided or used.
+"""Interprets annotations: results, request parts, checks, metrics, `Provide` and `Use`.
 
-Annotations are read as `typing.get_type_hints` reads them, one at a time, so that one name
-that exists only for type checkers does not hide the others.
+Annotations are resolved one at a time, so that a name that exists only for type checkers does not
+hide the others.
 """
 
 import inspect
@@ -16,7 +16,7 @@ from hyperscale.graph.hooks import StateMark
 from hyperscale.testing import CallResult, CustomResult, OptimizedArg
 from hyperscale.testing.measures import CheckMark, Metric, MetricMark
 
-# Names that may be imported under `if TYPE_CHECKING:` and still be understood.
+# Names that resolve although they are imported under `if TYPE_CHECKING:`.
 _KNOWN_NAMES: dict[str, Any] = {
     **{name: getattr(hyperscale.testing, name) for name in hyperscale.testing.__all__},
     "Provide": hooks.Provide,
@@ -24,31 +24,31 @@ _KNOWN_NAMES: dict[str, Any] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
 class UnresolvedAnnotation:
-    """An annotation naming what does not exist at run time."""
+    """An annotation with a name that does not exist at run time."""
 
-    def __init__(self, text: str, reason: str) -> None:
-        self.text = text
-        self.reason = reason
+    text: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a return annotation says about its method."""
+    """What a return annotation means for its method."""
 
     result: type[CallResult] | type[CustomResult] | None = None
-    is_always_result: bool = False  # nothing else may be returned, None neither
+    is_always_result: bool = False  # no other type is permitted, nor None
     check: bool = False
     metric: bool = False
     metric_kind: object = None
     state: StateMark | None = None
-    is_list: bool = False  # of a state: a list type
+    is_list: bool = False  # of a state: its type is a list
 
 
 def resolve(function: Callable[..., Any], owner: type) -> dict[str, Any]:
-    """The annotations of `function` as types, each `UnresolvedAnnotation` where it cannot be."""
-    written = inspect.unwrap(function)  # a wrapper carries annotations, not their module
-    # A method's own module comes before the class around it, where steps have names too.
+    """Return the annotations of `function` as types, or as `UnresolvedAnnotation`."""
+    written = inspect.unwrap(function)  # a wrapper has the annotations, but another module
+    # Names of the module come before those of the class, where steps have names too.
     namespace = {
         **_KNOWN_NAMES,
         **{name: value for name, value in vars(owner).items() if isinstance(value, type)},
@@ -69,7 +69,7 @@ def resolve(function: Callable[..., Any], owner: type) -> dict[str, Any]:
 
 
 def closure_of(function: object) -> dict[str, Any]:
-    """The variables of the scopes around a function that it uses, as far as they are set."""
+    """Return the variables of enclosing scopes that a function uses, if they are assigned."""
     names = getattr(getattr(function, "__code__", None), "co_freevars", ())
     cells = getattr(function, "__closure__", None) or ()
     found = {}
@@ -82,12 +82,13 @@ def closure_of(function: object) -> dict[str, Any]:
 
 
 def meaning(annotation: Any) -> Meaning:
-    """What a resolved return annotation says."""
+    """Interpret a resolved return annotation."""
     result: type[CallResult] | type[CustomResult] | None = None
     is_always_result = True
     for part in _parts(annotation):
         if isinstance(part, StateMark):
-            return Meaning(state=part, is_list=_is_list(annotation))
+            is_list = any(one is list for one in _parts(annotation))
+            return Meaning(state=part, is_list=is_list)
         if isinstance(part, CheckMark):
             return Meaning(check=True)
         if isinstance(part, MetricMark):
@@ -102,7 +103,7 @@ def meaning(annotation: Any) -> Meaning:
 
 
 def optimized_kind(annotation: Any) -> type[OptimizedArg] | None:
-    """The request part a parameter's annotation asks for, if it does."""
+    """Return the request part that the annotation of a parameter names, if any."""
     for part in _parts(annotation):
         if isinstance(part, type) and issubclass(part, OptimizedArg):
             return part
@@ -110,7 +111,7 @@ def optimized_kind(annotation: Any) -> type[OptimizedArg] | None:
 
 
 def _parts(annotation: Any) -> Iterator[Any]:
-    """The alternatives of an annotation, unions and `Annotated` taken apart, marks first."""
+    """Yield the members of unions and of `Annotated`, whose marks come first."""
     origin = get_origin(annotation)
     if origin is Annotated:
         inner, *marks = get_args(annotation)
@@ -123,7 +124,3 @@ def _parts(annotation: Any) -> Iterator[Any]:
         yield origin
     else:
         yield annotation
-
-
-def _is_list(annotation: Any) -> bool:
-    return any(part is list for part in _parts(annotation))

@@ -1,7 +1,6 @@
-"""The blueprint: a workflow as an executor runs it, functions and all.
+"""The blueprint: a workflow with its functions, as an executor runs it.
 
-Beside the data-only plan, this is the only view of a workflow the runtime needs. It is
-made inside the executor, from the imported class; it is never sent anywhere.
+An executor makes it from the imported class and the plan; it is never sent.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,11 +9,11 @@ from types import MappingProxyType
 from typing import Any
 
 from hyperscale.graph.analysis import analyse
-from hyperscale.graph.planning import plan_workflow, state_plan, wrap_default
+from hyperscale.graph.planning import plan_workflow, wrap_default
 from hyperscale.graph.reading import RECORDED, ReadHook, read
 from hyperscale.graph.static_steps import NotStatic, StaticCall, why_workflow_is_not_static
 from hyperscale.graph.workflow import Workflow
-from hyperscale.plan import MetricKind, StateKind, StatePlan, StepKind, WorkflowPlan
+from hyperscale.plan import MetricKind, StepKind, WorkflowPlan
 from hyperscale.plan.dag import layers
 from hyperscale.testing import OptimizedArg
 
@@ -31,24 +30,11 @@ class Hook:
     optimized: Mapping[str, OptimizedArg]  # prepared once, passed on every call
     injected: tuple[str, ...]  # parameters fed by name, where there is a value of that name
     accept: Callable[[int], bool] | None
-    sees_body: bool  # False: nothing can look at the response's body
+    sees_body: bool  # False: no code can read the body of the response
     metric_kind: MetricKind | None
     static: StaticCall | NotStatic
-    protocol: str | None  # the client its results come from, by name; None if not a call
-    owes: str | None = None  # of a test step: the type of result that each call must return
-
-
-@dataclass(frozen=True, slots=True)
-class StateHook:
-    """A `@state` method: gives a value at the end, or takes some before the start."""
-
-    name: str
-    kind: StateKind
-    function: Callable[..., Any]
-    is_async: bool
-    workflows: tuple[str, ...]
-    keys: tuple[str, ...]
-    is_list: bool
+    protocol: str | None  # the client that returns its result; None if it calls none
+    owes: str | None = None  # the type that each call of a test step must return
 
 
 @dataclass(frozen=True)
@@ -60,7 +46,7 @@ class Blueprint:
     metrics: tuple[Hook, ...]
     setups: tuple[Hook, ...]
     teardowns: tuple[Hook, ...]
-    states: tuple[StateHook, ...]
+    states: tuple[ReadHook, ...]  # the `@state` methods
 
     @property
     def recorded(self) -> tuple[str, ...]:
@@ -84,10 +70,10 @@ def blueprint(
     *,
     files: Mapping[str, bytes] = MappingProxyType({}),
 ) -> Blueprint:
-    """Make the runtime view of `cls`. `plan` is the one that was sent, with a run's overrides.
+    """Make the blueprint of `cls`; `plan` is the plan that was sent, with overrides.
 
-    `files` is the content of `File` defaults by their path as written, if it was sent along;
-    other files are read from where the plan found them.
+    `files` has the content of `File` defaults that were sent, by their path as written; other
+    files are read from the paths in the plan.
     """
     reading = read(cls)
     plan = plan_workflow(reading) if plan is None else plan
@@ -97,6 +83,7 @@ def blueprint(
         if hook.kind is None:
             continue
         seen = insight[hook.name]
+        owes = hook.kind is StepKind.TEST and hook.is_always_result
         hooks[hook.name] = Hook(
             name=hook.name,
             kind=hook.kind,
@@ -114,7 +101,7 @@ def blueprint(
             metric_kind=hook.metric_kind,
             static=seen.static,
             protocol=getattr(hook.result, "protocol", None),
-            owes=_owes(hook),
+            owes=hook.result.__name__ if owes and hook.result else None,
         )
     return Blueprint(
         workflow=cls,
@@ -126,27 +113,9 @@ def blueprint(
         metrics=_of(hooks, StepKind.METRIC),
         setups=_of(hooks, StepKind.SETUP),
         teardowns=_of(hooks, StepKind.TEARDOWN),
-        states=tuple(_state_hook(hook, state_plan(hook)) for hook in reading.states),
+        states=reading.states,
     )
-
-
-def _owes(hook: ReadHook) -> str | None:
-    if hook.kind is not StepKind.TEST or hook.result is None or not hook.is_always_result:
-        return None
-    return hook.result.__name__
 
 
 def _of(hooks: Mapping[str, Hook], kind: StepKind) -> tuple[Hook, ...]:
     return tuple(hook for hook in hooks.values() if hook.kind is kind)
-
-
-def _state_hook(hook: ReadHook, plan: StatePlan) -> StateHook:
-    return StateHook(
-        name=hook.name,
-        kind=plan.kind,
-        function=hook.function,
-        is_async=hook.is_async,
-        workflows=plan.workflows,
-        keys=plan.keys,
-        is_list=plan.is_list,
-    )

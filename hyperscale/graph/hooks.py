@@ -1,7 +1,7 @@
-"""The decorators people write, and what they leave on a class.
+"""The decorators of the authoring API. Each puts a `Declared` on the class.
 
-A decorator only notes what was written, as a `Declared` on the class; nothing is judged
-here, because a class is not finished while its body runs. `graph.validation` judges.
+Decorators check nothing, because a class is not complete while its body runs; `graph.validation`
+does.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Coroutine
@@ -22,7 +22,7 @@ from typing import (
 )
 
 from hyperscale.errors import InputError
-from hyperscale.plan import MetricKind
+from hyperscale.plan import MetricKind, StateKind
 
 if TYPE_CHECKING:
     from hyperscale.graph.workflow import Workflow
@@ -34,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 W = TypeVar("W", bound="type[Workflow]")
 
 Accept: TypeAlias = int | Collection[int] | Callable[[int], bool]
-"""Statuses of 400 or more that are no failure: one, several, or a rule."""
+"""Statuses of 400 or more that are not failures: one, several, or a function of the status."""
 
 MetricKindName: TypeAlias = Literal["count", "rate", "gauge", "distribution", "timer", "sample"]
 
@@ -42,17 +42,17 @@ MetricKindName: TypeAlias = Literal["count", "rate", "gauge", "distribution", "t
 class StateMark:
     """Marks the return annotation of a `@state` method."""
 
-    def __init__(self, action: Literal["provide", "use"]) -> None:
-        self.action = action
+    def __init__(self, kind: StateKind) -> None:
+        self.kind = kind
 
 
-# Both sides may come away empty: a provider with nothing to give, a user with no default.
-Provide: TypeAlias = Annotated[T | None, StateMark("provide")]
-Use: TypeAlias = Annotated[T | None, StateMark("use")]
+# Either may be None: a provider may have no value, a user no default.
+Provide: TypeAlias = Annotated[T | None, StateMark(StateKind.PROVIDE)]
+Use: TypeAlias = Annotated[T | None, StateMark(StateKind.USE)]
 
 
 class Declared:
-    """One decorated method as it was written. Reached through an instance, it is the method."""
+    """A decorated method on its class. On an instance it is the plain method."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Step(Declared, Generic[P, T]):
 
 
 class BoundStep(Generic[P, T]):
-    """A step of one virtual user: callable as the method it is, and it knows its last result."""
+    """A step of one virtual user: callable like the method, with its last result."""
 
     __slots__ = ("_declared", "_instance")
 
@@ -110,12 +110,12 @@ class BoundStep(Generic[P, T]):
 
     @property
     def response(self) -> T | None:
-        """What the step last returned on this virtual user; None before that."""
+        """The last result of the step on this virtual user; None before the first."""
         return cast(T | None, self._instance._responses.get(self._declared.name))
 
 
 class DeclaredState(Declared):
-    """A `@state` method. Called without arguments, one that uses gets what was provided."""
+    """A `@state` method on its class. A `Use` method on an instance gets the provided values."""
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
@@ -130,66 +130,69 @@ class DeclaredState(Declared):
         return call
 
 
+def _typed_as_method(declared: Declared) -> Any:
+    return declared  # on an instance it is the method
+
+
 def step(
     *after: str, accept: Accept | None = None
 ) -> Callable[[Callable[Concatenate[Any, P], Awaitable[T]]], Step[P, T]]:
-    """A step of every iteration, after the steps it names; those with none run side by side.
+    """Declare a step of every iteration. It runs after the steps named, or else at the start.
 
-    Its return annotation makes it a test (`-> HTTPResponse`); without a result type it is
-    an action. A response of 400 or more counts as failed unless `accept` lets it pass:
-    a status, several, or a function of the status.
+    A step that returns a result type (`-> HTTPResponse`) is a test, any other an action. A response
+    with a status of 400 or more is a failure unless `accept` names the status: a number, several,
+    or a function of the status.
     """
     _refuse_bare("step", after)
     return lambda function: Step("step", function, after=after, accept=accept)
 
 
-def action(
-    *after: str,
-) -> Callable[[Callable[Concatenate[Any, P], Awaitable[T]]], Step[P, T]]:
-    """A step that is not measured as a test: preparing and clearing up."""
+def action(*after: str) -> Callable[[Callable[Concatenate[Any, P], Awaitable[T]]], Step[P, T]]:
+    """Declare a step that is not measured as a test, such as preparing data."""
     _refuse_bare("action", after)
     return lambda function: Step("action", function, after=after)
 
 
 def check() -> Callable[[F], F]:
-    """An assertion on the steps whose names are its parameters. Passes unless False or raising."""
-    return lambda function: _seen_as_written(Declared("check", function))
+    """Declare a check of the steps its parameters name. Returning False or raising fails it."""
+    return lambda function: _typed_as_method(Declared("check", function))
 
 
 def metric(
     kind: "MetricKind | MetricKindName | type[MetricType] | None" = None,
 ) -> Callable[[F], F]:
-    """A number of the user's own, made from the steps whose names are its parameters.
+    """Declare a custom metric, computed from the steps that its parameters name.
 
-    `kind` is count (the default), rate, gauge, distribution or timer, unless the return
-    annotation says it: `-> Metric[GAUGE]`.
+    `kind` is count (the default), rate, gauge, distribution or timer; the return annotation can
+    name it too: `-> Metric[GAUGE]`.
     """
     _refuse_bare("metric", (kind,))
-    return lambda function: _seen_as_written(Declared("metric", function, metric_kind=kind))
+    return lambda function: _typed_as_method(Declared("metric", function, metric_kind=kind))
 
 
 def state(*workflows: str) -> Callable[[F], F]:
-    """Gives a value to the named workflows (`-> Provide[T]`) or takes some (`-> Use[T]`).
+    """Declare a method that provides a value to the named workflows (`-> Provide[T]`), or uses
+    values of them (`-> Use[T]`).
 
-    Both sides must name each other. The key is the providing method's name; the using
-    method takes it as the parameter of that name.
+    Both workflows must name each other. The using method gets the value as the parameter that has
+    the name of the providing method.
     """
     _refuse_bare("state", workflows)
-    return lambda function: _seen_as_written(DeclaredState("state", function, workflows=workflows))
+    return lambda function: _typed_as_method(DeclaredState("state", function, workflows=workflows))
 
 
 def setup() -> Callable[[F], F]:
-    """Runs once per part of the workflow, before its virtual users start."""
-    return lambda function: _seen_as_written(Declared("setup", function))
+    """Declare a hook that runs once per slot of the workflow, before its virtual users start."""
+    return lambda function: _typed_as_method(Declared("setup", function))
 
 
 def teardown() -> Callable[[F], F]:
-    """Runs once per part of the workflow, after its virtual users ended, however they ended."""
-    return lambda function: _seen_as_written(Declared("teardown", function))
+    """Declare a hook that runs once per slot of the workflow, after its virtual users ended."""
+    return lambda function: _typed_as_method(Declared("teardown", function))
 
 
 def depends(*workflows: str) -> Callable[[W], W]:
-    """The class starts only when the named workflows have finished."""
+    """Start the workflow only when the named workflows have finished."""
     if len(workflows) == 1 and isinstance(workflows[0], type):
         raise InputError(
             f"@depends takes the names of workflows, not {workflows[0].__name__} itself",
@@ -203,12 +206,7 @@ def depends(*workflows: str) -> Callable[[W], W]:
     return note
 
 
-def _seen_as_written(declared: Declared) -> Any:
-    """Through an instance a declared method is the method, so it keeps the method's type."""
-    return declared
-
-
 def _refuse_bare(decorator: str, given: tuple[object, ...]) -> None:
-    """`@step` without parentheses hands us the method itself: say so where it happened."""
+    """Refuse `@step` without parentheses, which passes the method itself."""
     if len(given) == 1 and isfunction(given[0]) and "." in given[0].__qualname__:
         raise InputError(f"{given[0].__qualname__}: write @{decorator}() with parentheses")

@@ -1,6 +1,6 @@
-"""Imports a test file and finds its workflows. Nothing of the user's escapes as a traceback.
+"""Imports a test file and finds its workflows.
 
-An error in the file becomes one message with the file and line where it happened.
+An error in the file becomes one InputError with the file and line of the error.
 """
 
 import contextlib
@@ -11,12 +11,11 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from types import CodeType, ModuleType
 
 from hyperscale.errors import HyperscaleError, InputError
-from hyperscale.graph.reading import display_path, has_steps, hooks_of
+from hyperscale.graph.reading import display_path, hooks_of
 from hyperscale.graph.workflow import Workflow, defined_in, forget_module
 
 
@@ -26,12 +25,11 @@ def module_name(path: str | Path) -> str:
 
 
 def load_module(path: str | Path) -> ModuleType:
-    """The module of a test file, with the file's directory importable. InputError if not."""
+    """Import a test file, whose directory is importable. Raises InputError if that fails."""
     file = Path(path).absolute()
-    _refuse_unspeakable(file)
-    source = _read(file)
+    _refuse_undecodable(file)
     name = module_name(file)
-    code = _compile(source, file)
+    code = _compile(_read(file), file)
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None:
         raise InputError(f"{display_path(file)}: not a Python file", hint="name it something.py")
@@ -40,23 +38,21 @@ def load_module(path: str | Path) -> ModuleType:
     sys.modules[name] = module
     try:
         with _importable(str(file.resolve().parent)):
-            exec(code, module.__dict__)  # noqa: S102  running the user's file is what we are for
-    except KeyboardInterrupt:
+            exec(code, module.__dict__)  # noqa: S102 - the file is the user's own test
+    except BaseException as error:  # user code may raise anything, SystemExit too
         sys.modules.pop(name, None)
-        raise
-    # Whatever user code raises is the user's to mend, SystemExit included.
-    except BaseException as error:
-        sys.modules.pop(name, None)
+        if isinstance(error, KeyboardInterrupt):
+            raise
         raise _translated(error, file) from error
     return module
 
 
 @contextlib.contextmanager
 def _importable(directory: str) -> Iterator[None]:
-    """The modules of a directory come first while this is open, and last from then on.
+    """Put a directory first on `sys.path`; when the context ends, put it last.
 
-    Last, because imports go on after the file's own: a file beside the test that is named
-    like a module of the standard library must not be imported in its place.
+    Code imports modules later too, and a file beside the test that has the name of a module of the
+    standard library must not be imported in its place.
     """
     if directory in sys.path:
         yield
@@ -65,7 +61,7 @@ def _importable(directory: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if directory in sys.path:  # else the file has taken it out
+        with contextlib.suppress(ValueError):  # the file has removed it
             sys.path.remove(directory)
         sys.path.append(directory)
 
@@ -76,7 +72,7 @@ def collect(module: ModuleType) -> list[type[Workflow]]:
     Bases are left out: marked `abstract = True`, named with a leading underscore, having
     abstract methods, or without a step of their own while another class builds on them.
     """
-    file = display_path(getattr(module, "__file__", None) or module.__name__)
+    file = _shown(module)
     classes = [value for value in vars(module).values() if isinstance(value, type)]
     named = [
         cls
@@ -94,15 +90,18 @@ def collect(module: ModuleType) -> list[type[Workflow]]:
 
 
 def find(module: ModuleType, name: str) -> type[Workflow]:
-    """The workflow of that name, also one that `collect` would take for a base."""
+    """Return the workflow of that name, also one that `collect` leaves out as a base."""
     value = vars(module).get(name)
     if isinstance(value, type) and issubclass(value, Workflow):
         return value
     raise InputError(
-        f"{display_path(getattr(module, '__file__', None) or module.__name__)}: has no workflow "
-        f"{name!r} when it is imported",
+        f"{_shown(module)}: has no workflow {name!r} when it is imported",
         hint='define it at the top of the file, not below `if __name__ == "__main__":`',
     )
+
+
+def _shown(module: ModuleType) -> str:
+    return display_path(getattr(module, "__file__", None) or module.__name__)
 
 
 def _refuse_duplicates(named: list[type[Workflow]], module: ModuleType, file: str) -> None:
@@ -115,7 +114,7 @@ def _refuse_duplicates(named: list[type[Workflow]], module: ModuleType, file: st
             # Not from an earlier import of the same file.
             and any(
                 getattr(hook.function, "__globals__", None) is vars(module)
-                for hook in hooks_of(other).values()
+                for hook in hooks_of(other)[0].values()
             )
         ]
         if replaced:
@@ -126,16 +125,16 @@ def _refuse_duplicates(named: list[type[Workflow]], module: ModuleType, file: st
 
 
 def _is_base(cls: type[Workflow], named: list[type[Workflow]]) -> bool:
-    if vars(cls).get("abstract") is True or cls.__name__.startswith("_"):
-        return True
-    if inspect.isabstract(cls):
+    is_marked = vars(cls).get("abstract") is True or cls.__name__.startswith("_")
+    if is_marked or inspect.isabstract(cls):
         return True
     is_built_on = any(other is not cls and issubclass(other, cls) for other in named)
-    return is_built_on and not has_steps(cls)
+    has_steps = any(hook.decorator in ("step", "action") for hook in hooks_of(cls)[0].values())
+    return is_built_on and not has_steps
 
 
-def _refuse_unspeakable(file: Path) -> None:
-    """A path that is no text can be opened, but not sent, shown or written into results."""
+def _refuse_undecodable(file: Path) -> None:
+    """Refuse a path that is not UTF-8: it cannot be sent, shown or written into results."""
     try:
         str(file.resolve()).encode()
     except (RuntimeError, OSError):  # the former until Python 3.13
@@ -174,7 +173,7 @@ def _compile(source: bytes, file: Path) -> CodeType:
 
 
 def _translated(error: BaseException, file: Path) -> InputError:
-    """What user code raised while being imported, as one message with its place."""
+    """Return the error that user code raised while it was imported, with its place."""
     place = _place(error, file)
     if isinstance(error, HyperscaleError):  # from one of our decorators or types
         return InputError(f"{place}: {error.message}", hint=error.hint)
@@ -201,24 +200,22 @@ def _translated(error: BaseException, file: Path) -> InputError:
 
 
 def _place(error: BaseException, file: Path) -> str:
-    """The deepest line of the user's own code; libraries are not where the user looks."""
+    """Return the innermost line of the user's own code, not of a library."""
     place = display_path(file)
     for frame, line in traceback.walk_tb(error.__traceback__):
         name = frame.f_code.co_filename
-        if name == str(file) or _is_users(name):
+        is_users = not name.startswith("<") and not is_installed(Path(name)) and not _is_ours(name)
+        if name == str(file) or is_users:
             place = f"{display_path(name)}:{line}"
     return place
 
 
-def _is_users(name: str) -> bool:
-    if name.startswith("<"):
-        return False
-    path = Path(name).resolve()
-    return not any(path.is_relative_to(home) for home in _library_homes())
+def _is_ours(name: str) -> bool:
+    return Path(name).resolve().is_relative_to(Path(__file__).resolve().parent.parent)
 
 
-@cache
-def _library_homes() -> tuple[Path, ...]:
+def is_installed(file: Path) -> bool:
+    """Return True if the file belongs to the standard library or an installed package."""
     paths = sysconfig.get_paths()
-    homes = [Path(paths[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return (*homes, Path(__file__).resolve().parent.parent)
+    homes = {Path(paths[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return any(file.resolve().is_relative_to(home) for home in homes)

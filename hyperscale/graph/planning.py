@@ -1,7 +1,7 @@
-"""Turns workflow classes into the data-only plan that travels.
+"""Turns workflow classes into a plan: data only, so managers never import a test.
 
-`build_plan` is the entry point: it validates every class, applies what the command line overrides
-and chooses which workflows run.
+`build_plan` validates every class, applies the overrides of the command line and selects the
+workflows that run.
 """
 
 import os
@@ -9,20 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from hyperscale.errors import InputError
 from hyperscale.graph.analysis import literal_urls
 from hyperscale.graph.reading import ReadHook, Reading, ReadParameter, read
 from hyperscale.graph.settings import read_settings
 from hyperscale.graph.validation import validate
 from hyperscale.graph.workflow import Workflow
-from hyperscale.plan import (
-    MetricPlan,
-    Plan,
-    StateKind,
-    StatePlan,
-    StepPlan,
-    WorkflowPlan,
-)
+from hyperscale.plan import MetricPlan, Plan, StateKind, StatePlan, StepPlan, WorkflowPlan
 from hyperscale.plan.dag import ancestors, layers
 from hyperscale.testing import File, OptimizedArg
 from hyperscale.testing.arguments import FileContent, UrlValue
@@ -30,7 +25,7 @@ from hyperscale.testing.arguments import FileContent, UrlValue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """What a command line changes, as written; None and empty leave things as they are."""
+    """Options of the command line that replace attributes of the classes; None and empty do not."""
 
     vus: object = None
     duration: object = None
@@ -42,9 +37,9 @@ def build_plan(
     classes: Sequence[type[Workflow]],
     overrides: Overrides | None = None,
 ) -> Plan:
-    """The validated plan of `classes`, or an InputError. Its warnings are for people.
+    """Return the plan of `classes`. Raises InputError if one of them is not valid.
 
-    With `only`, the named workflows run together with everything they depend on.
+    With `only`, the plan has the named workflows and everything they depend on.
     """
     overrides = overrides or Overrides()
     readings = [read(cls) for cls in classes]
@@ -58,7 +53,7 @@ def build_plan(
 
 
 def plan_workflow(reading: Reading, overrides: Overrides | None = None) -> WorkflowPlan:
-    """One class as data. The reading must be valid."""
+    """Return the plan of one class, whose reading must be valid."""
     overrides = overrides or Overrides()
     settings = read_settings(reading, vus=overrides.vus, duration=overrides.duration)
     order = layers(reading.step_order())
@@ -70,16 +65,8 @@ def plan_workflow(reading: Reading, overrides: Overrides | None = None) -> Workf
             continue
         layer = level.get(hook.name, max((level[name] for name in hook.after), default=0))
         steps.append(StepPlan(name=hook.name, kind=hook.kind, after=hook.after, layer=layer))
-    return WorkflowPlan(
-        name=reading.name,
-        vus=settings.vus,
-        duration_s=settings.duration_s,
-        timeout_s=settings.timeout_s,
-        priority=settings.priority,
-        interval_s=settings.interval_s,
-        iterations=settings.iterations,
-        connections=settings.connections,
-        tags=settings.tags,
+    return msgspec.structs.replace(
+        settings,
         is_test=reading.is_test,
         depends=reading.depends,
         steps=tuple(steps),
@@ -88,15 +75,13 @@ def plan_workflow(reading: Reading, overrides: Overrides | None = None) -> Workf
             for hook in reading.hooks
             if hook.metric_kind is not None
         ),
-        states=tuple(state_plan(hook) for hook in reading.states),
-        thresholds=settings.thresholds,
+        states=tuple(_plan_state(hook) for hook in reading.states),
         hosts=_hosts(reading, files),
         files=files,
     )
 
 
-def state_plan(hook: ReadHook) -> StatePlan:
-    """A `@state` method as data."""
+def _plan_state(hook: ReadHook) -> StatePlan:
     assert hook.state is not None
     uses = hook.state is StateKind.USE
     return StatePlan(
@@ -112,9 +97,9 @@ def state_plan(hook: ReadHook) -> StatePlan:
 def wrap_default(
     hook: ReadHook, parameter: ReadParameter, files: Mapping[str, str | bytes]
 ) -> OptimizedArg:
-    """The read-only value of a request part, or an InputError naming the parameter.
+    """Return the read-only value of a request part. Raises InputError naming the parameter.
 
-    `files` says of `File` defaults, as written, where they lie or what is in them.
+    `files` has the path or the content of each `File` default, by the path as written.
     """
     assert parameter.optimized is not None
     value = parameter.default
@@ -130,7 +115,7 @@ def wrap_default(
 
 
 def _files(reading: Reading) -> dict[str, str]:
-    """Where the files named by `File` defaults lie: beside the test, else where we are."""
+    """Return the paths of `File` defaults: beside the test, else in the working directory."""
     beside = Path(reading.file).resolve().parent
     found = {}
     for hook in reading.hooks:
@@ -143,7 +128,7 @@ def _files(reading: Reading) -> dict[str, str]:
 
 
 def _hosts(reading: Reading, files: Mapping[str, str]) -> tuple[str, ...]:
-    """The addresses of literal URLs. Wrapping all parts also shows those that cannot be."""
+    """Return the addresses of literal URLs. Raises InputError for a request part that is wrong."""
     hosts: dict[str, None] = {}
     for where, url in literal_urls(reading):
         try:
@@ -160,7 +145,7 @@ def _hosts(reading: Reading, files: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _choose(workflows: Sequence[WorkflowPlan], only: Sequence[str]) -> tuple[set[str], list[str]]:
-    """The chosen names with what they depend on, and a warning for each thus added."""
+    """Return the chosen workflows and their dependencies, and a warning for each dependency."""
     known = {workflow.name: workflow.depends for workflow in workflows}
     for name in only:
         if name not in known:

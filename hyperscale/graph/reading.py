@@ -1,7 +1,7 @@
 """Reads a workflow class: its decorated methods, resolved and classified, bases included.
 
-Everything else in `graph` works on the `Reading`, never on the raw class. Here each method
-is understood by itself; whether they make sense together is for `graph.validation`.
+Everything else in `graph` works on the `Reading`, never on the raw class. Each method is read by
+itself; `graph.validation` checks whether the methods fit together.
 """
 
 import inspect
@@ -27,24 +27,16 @@ from hyperscale.plan import MetricKind, StateKind, StepKind
 from hyperscale.plan.dag import ancestors
 from hyperscale.testing import CallResult, CustomResult, OptimizedArg
 
-_KINDS = {
-    "action": StepKind.ACTION,
-    "check": StepKind.CHECK,
-    "metric": StepKind.METRIC,
-    "setup": StepKind.SETUP,
-    "teardown": StepKind.TEARDOWN,
-}
 STEPS = (StepKind.TEST, StepKind.ACTION)
 RECORDED = (*STEPS, StepKind.SETUP, StepKind.TEARDOWN)
-_STATES = {"provide": StateKind.PROVIDE, "use": StateKind.USE}
 
 
 @dataclass(frozen=True, slots=True)
 class ReadParameter:
     name: str
     default: Any  # inspect.Parameter.empty without one
-    by_name: bool  # False for positional-only ones, which nothing can feed
-    optimized: type[OptimizedArg] | None  # with a default: a request part, prepared once
+    by_name: bool  # False: positional-only, so no value can be passed
+    optimized: type[OptimizedArg] | None  # the request part that its annotation names
 
     @property
     def required(self) -> bool:
@@ -62,12 +54,12 @@ class ReadHook:
     is_async: bool
     parameters: tuple[ReadParameter, ...]
     after: tuple[str, ...]  # of a check or metric: the steps whose results it takes
-    workflows: tuple[str, ...]  # those a state names
+    workflows: tuple[str, ...]  # of a state: the workflows it names
     kind: StepKind | None
     state: StateKind | None
     is_list: bool  # of a state: its type is a list
     result: type[CallResult] | type[CustomResult] | None
-    is_always_result: bool  # by its annotation it returns nothing else
+    is_always_result: bool  # its annotation permits no other type
     accept: Callable[[int], bool] | None
     metric_kind: MetricKind | None
 
@@ -75,7 +67,7 @@ class ReadHook:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     cls: type[Workflow]
-    file: str  # as people know it, for messages
+    file: str  # as shown in messages
     hooks: tuple[ReadHook, ...]
     depends: tuple[str, ...]
     dropped: tuple[str, ...]  # hooks of a base that a plain attribute replaced
@@ -93,35 +85,22 @@ class Reading:
         return any(hook.kind is StepKind.TEST for hook in self.hooks)
 
     @property
-    def steps(self) -> tuple[ReadHook, ...]:
-        """What runs in the DAG of an iteration."""
-        return self.of(*STEPS)
-
-    @property
-    def recorded(self) -> tuple[ReadHook, ...]:
-        """What has a place in the recorder, in the order of its index."""
-        return self.of(*RECORDED)
-
-    @property
     def states(self) -> tuple[ReadHook, ...]:
         return tuple(hook for hook in self.hooks if hook.state is not None)
 
-    def of(self, *kinds: StepKind) -> tuple[ReadHook, ...]:
-        return tuple(hook for hook in self.hooks if hook.kind in kinds)
-
     def step_order(self) -> dict[str, tuple[str, ...]]:
-        """What each step waits for."""
-        return {step.name: step.after for step in self.steps}
+        """Return the names of the steps that each step waits for."""
+        return {hook.name: hook.after for hook in self.hooks if hook.kind in STEPS}
 
     def waited_for(self, hook: ReadHook) -> set[str]:
-        """The steps that have ended when `hook` is called."""
+        """Return the steps that have ended when `hook` is called."""
         order = self.step_order()
         return ancestors({**order, hook.name: hook.after}, hook.name)
 
     def injected(self, hook: ReadHook) -> tuple[str, ...]:
-        """Parameters that take a step's result or a value of the context, by their name.
+        """Return the parameters that get a step's result or a value of the context, by name.
 
-        A step it does not wait for is left out: its result may or may not be there.
+        Steps that the hook does not wait for are left out: they may not have a result yet.
         """
         order, waited_for = self.step_order(), self.waited_for(hook)
         return tuple(
@@ -134,11 +113,12 @@ class Reading:
 
 
 def read(cls: type[Workflow]) -> Reading:
-    """The class as its decorators describe it, hooks in the order they were written."""
+    """Read a class; its hooks are in the order in which they were written."""
     if not isinstance(cls, type) or not issubclass(cls, Workflow) or cls is Workflow:
         raise InputError(f"{cls!r} is not a workflow", hint="give a class derived from Workflow")
-    file = file_of(cls)
-    found, dropped = _collect(cls)
+    path = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    file = display_path(path) if path else cls.__module__
+    found, dropped = hooks_of(cls)
     hooks = [_read_hook(cls, file, name, declared) for name, declared in found.items()]
     steps = {hook.name for hook in hooks if hook.kind in STEPS}
     return Reading(
@@ -155,29 +135,17 @@ def read(cls: type[Workflow]) -> Reading:
     )
 
 
-def hooks_of(cls: type[Workflow]) -> dict[str, Declared]:
-    """The decorated methods of a class, bases included, as written."""
-    return _collect(cls)[0]
-
-
-def has_steps(cls: type[Workflow]) -> bool:
-    """Whether the class, bases included, has anything to loop."""
-    return any(hook.decorator in ("step", "action") for hook in hooks_of(cls).values())
-
-
-def file_of(cls: type) -> str:
-    """Return the file of a class, relative if it is below the working directory."""
-    path = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return display_path(path) if path else cls.__module__
-
-
 def display_path(path: str | Path) -> str:
+    """Return the path as shown in messages: relative if it is below the working directory."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
 
 
-def _collect(cls: type[Workflow]) -> tuple[dict[str, Declared], tuple[str, ...]]:
-    """Hooks by name: those of bases first, a redefinition in the place of what it replaces."""
+def hooks_of(cls: type[Workflow]) -> tuple[dict[str, Declared], tuple[str, ...]]:
+    """Return the hooks of a class, and the names of hooks that a plain attribute replaced.
+
+    Hooks of bases come first; a redefined hook keeps the place of the hook it replaces.
+    """
     found: dict[str, Declared] = {}
     dropped: dict[str, None] = {}
     for base in reversed(cls.__mro__):
@@ -232,13 +200,13 @@ def _read_hook(cls: type[Workflow], file: str, name: str, declared: Declared) ->
         where=where,
         declared=declared,
         function=function,
-        # A wrapper may be a plain function that hands on the coroutine it wraps.
+        # A wrapper may be a plain function that returns the coroutine of the method.
         is_async=any(inspect.iscoroutinefunction(layer) for layer in (function, written)),
         parameters=_parameters(function, hints, where),
         after=_names(declared.after, where=f"{where}: {decorator}"),
         workflows=_names(declared.workflows, where=f"{where}: {decorator}"),
         kind=kind,
-        state=_STATES[said.state.action] if kind is None and said.state else None,
+        state=said.state.kind if kind is None and said.state else None,
         is_list=said.is_list,
         result=said.result,
         is_always_result=said.is_always_result,
@@ -251,7 +219,7 @@ def _kind(declared: Declared, said: Meaning) -> StepKind | None:
     if declared.decorator == "state":
         return None
     if declared.decorator != "step":
-        return _KINDS[declared.decorator]
+        return StepKind(declared.decorator)
     if said.result is not None:
         return StepKind.TEST
     if said.check:
@@ -261,7 +229,7 @@ def _kind(declared: Declared, said: Meaning) -> StepKind | None:
 
 def _metric_kind(declared: Declared, said: Meaning, where: str) -> MetricKind:
     given = said.metric_kind if declared.metric_kind is None else declared.metric_kind
-    given = getattr(given, "kind", given)  # COUNT and its like
+    given = getattr(given, "kind", given)  # COUNT and the other classes
     if given is None:
         return MetricKind.COUNT
     if isinstance(given, MetricKind):
@@ -277,7 +245,7 @@ def _metric_kind(declared: Declared, said: Meaning, where: str) -> MetricKind:
 
 
 def _acceptance(accept: object, *, where: str) -> Callable[[int], bool] | None:
-    """`@step(accept=…)` as a rule on the status."""
+    """Return a function that tells whether `@step(accept=…)` accepts a status."""
     if accept is None:
         return None
     if callable(accept):
@@ -293,7 +261,7 @@ def _acceptance(accept: object, *, where: str) -> Callable[[int], bool] | None:
 
 
 def _names(given: tuple[object, ...], *, where: str) -> tuple[str, ...]:
-    """Names as written in a decorator, each once."""
+    """Return the names given to a decorator, each once."""
     for name in given:
         if not isinstance(name, str):
             shown = getattr(name, "__name__", None) or getattr(name, "name", None) or repr(name)

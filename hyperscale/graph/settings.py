@@ -1,9 +1,8 @@
-"""The attributes of a workflow class, read into numbers and enums with units in their names."""
+"""Reads the attributes of a workflow class: `vus`, `duration`, `thresholds` and the others."""
 
 import difflib
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -11,86 +10,65 @@ from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError
 from hyperscale.graph.annotations import closure_of
 from hyperscale.graph.hooks import Declared
-from hyperscale.graph.reading import Reading
+from hyperscale.graph.reading import RECORDED, Reading
 from hyperscale.graph.workflow import COMING_ATTRIBUTES, Workflow
-from hyperscale.plan import Connections, Priority, ThresholdPlan
+from hyperscale.plan import Connections, Priority, WorkflowPlan
 from hyperscale.plan.thresholds import threshold_plans
 
 E_ = TypeVar("E_", bound=Enum)
 
-# Far beyond what any fleet runs, near enough to catch a slip of the hand.
+# Far more than any cluster runs, but low enough to catch a typing error.
 VUS_MAX = 10_000_000
 ITERATIONS_MAX = 2**53
-# As a command line gives it. Bounded: Python reads no number of thousands of digits.
+# Bounded, because Python refuses to parse numbers of many thousands of digits.
 _WHOLE = re.compile(r"[+-]?[0-9]{1,1000}")
 
 _TAKEN = frozenset(dir(Workflow)) | frozenset(Workflow.__annotations__)
-ATTRIBUTES = (
-    "vus",
-    "duration",
-    "priority",
-    "timeout",
-    "interval",
-    "iterations",
-    "thresholds",
-    "tags",
-    "connections",
+ATTRIBUTES = tuple(
+    name
+    for name in Workflow.__annotations__
+    if name in vars(Workflow) and name not in ("abstract", "_depends")
 )
+"""The attributes that configure a run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    vus: int
-    duration_s: float
-    timeout_s: float
-    priority: Priority
-    interval_s: float | None
-    iterations: int | None
-    connections: Connections
-    tags: tuple[str, ...]
-    thresholds: tuple[ThresholdPlan, ...]
-
-
-def read_settings(reading: Reading, *, vus: object = None, duration: object = None) -> Settings:
-    """The class's attributes; `vus` and `duration` replace its own when given."""
+def read_settings(reading: Reading, *, vus: object = None, duration: object = None) -> WorkflowPlan:
+    """Return a plan with the attributes of the class; `vus` and `duration` replace its own."""
     cls, where = reading.cls, reading.where
     _refuse_unknown(reading)
-    interval = cls.interval
-    iterations = cls.iterations
-    return Settings(
-        vus=(
-            parse_count(cls.vus, where=f"{where}.vus", most=VUS_MAX)
-            if vus is None
-            else parse_count(vus, where="--vus", most=VUS_MAX)
-        ),
-        duration_s=(
-            parse_duration_s(cls.duration, where=f"{where}.duration")
-            if duration is None
-            else parse_duration_s(duration, where="--duration")
+    vus_at, vus = (f"{where}.vus", cls.vus) if vus is None else ("--vus", vus)
+    duration_at = f"{where}.duration" if duration is None else "--duration"
+    return WorkflowPlan(
+        name=reading.name,
+        vus=parse_count(vus, where=vus_at, most=VUS_MAX),
+        duration_s=parse_duration_s(
+            cls.duration if duration is None else duration, where=duration_at
         ),
         timeout_s=parse_duration_s(cls.timeout, where=f"{where}.timeout"),
         priority=_parse_choice(Priority, cls.priority, where=f"{where}.priority"),
         interval_s=(
-            None if interval is None else parse_duration_s(interval, where=f"{where}.interval")
+            None
+            if cls.interval is None
+            else parse_duration_s(cls.interval, where=f"{where}.interval")
         ),
         iterations=(
             None
-            if iterations is None
-            else parse_count(iterations, where=f"{where}.iterations", most=ITERATIONS_MAX)
+            if cls.iterations is None
+            else parse_count(cls.iterations, where=f"{where}.iterations", most=ITERATIONS_MAX)
         ),
         connections=_parse_choice(Connections, cls.connections, where=f"{where}.connections"),
         tags=_parse_tags(cls.tags, where=f"{where}.tags"),
         thresholds=threshold_plans(
             cls.thresholds,
             where=f"{where}.thresholds",
-            steps=[step.name for step in reading.recorded],
+            steps=[hook.name for hook in reading.hooks if hook.kind in RECORDED],
             metrics={hook.name: hook.metric_kind for hook in reading.hooks if hook.metric_kind},
         ),
     )
 
 
 def parse_count(value: object, *, where: str, most: int) -> int:
-    """A whole number of at least 1, also as text from a command line."""
+    """Return a whole number of at least 1, which may be text from a command line."""
     number = value
     if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
         number = int(value)
@@ -118,7 +96,7 @@ def _parse_tags(value: object, *, where: str) -> tuple[str, ...]:
     for tag in value:
         if not isinstance(tag, str) or not tag.strip():
             raise InputError(f"{where}: {tag!r} is not a text", hint='write ["smoke"]')
-    # A set has no order of its own; the plan needs one that is the same every time.
+    # A set has no order, and the same class must always give the same plan.
     return tuple(sorted(value) if isinstance(value, set | frozenset) else value)
 
 
@@ -149,13 +127,13 @@ def _refuse_unknown(reading: Reading) -> None:
 
 
 def _hidden_hook(value: object) -> Declared | None:
-    """The hook a function was wrapped around by a decorator written above ours."""
+    """Return the hook inside a function that another decorator made of it."""
     inner = (getattr(value, "__wrapped__", None), *closure_of(value).values())
     return next((one for one in inner if isinstance(one, Declared)), None)
 
 
 def misspelt(reading: Reading) -> list[str]:
-    """Warnings for attributes that look like a slip of a known one."""
+    """Return warnings for attributes whose names are close to a known one."""
     known = (*ATTRIBUTES, "abstract")
     found = []
     for name, value in _own_attributes(reading).items():
@@ -163,7 +141,9 @@ def misspelt(reading: Reading) -> list[str]:
             continue
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
         if near and not isinstance(value, Declared):
-            found.append(f"{reading.where}.{name}: not an attribute of a run; meant {near[0]!r}?")
+            found.append(
+                f"{reading.where}.{name}: not an attribute of a run; did you mean {near[0]!r}?"
+            )
     return found
 
 

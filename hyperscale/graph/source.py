@@ -1,7 +1,7 @@
-"""The syntax tree of a function, if it is certain that the function was compiled from it.
+"""Finds the syntax tree of a function, if the function was certainly compiled from it.
 
-A function matches its source if compiling that source again gives the same code object;
-a changed file, a patched method or a rewritten module does not match and has no tree.
+That is certain if compiling the source again gives the same code object. The functions of a changed
+file, patched methods and rewritten modules have no tree.
 """
 
 import ast
@@ -52,17 +52,15 @@ def _text(function: FunctionType) -> str:
     module = sys.modules.get(function.__module__)
     # The loader has the source a module was made from, which may have changed on disk.
     get_source = getattr(getattr(module, "__loader__", None), "get_source", None)
-    if get_source is not None and function.__code__.co_filename == _file(module):
+    if get_source is not None and function.__code__.co_filename == getattr(
+        module, "__file__", None
+    ):
         try:
             if text := get_source(function.__module__):
                 return str(text)
         except (ImportError, OSError):
-            pass  # the lines Python keeps for tracebacks are the next best
+            pass  # the lines that Python keeps for tracebacks are used instead
     return "".join(linecache.getlines(function.__code__.co_filename, function.__globals__))
-
-
-def _file(module: object) -> str | None:
-    return getattr(module, "__file__", None)
 
 
 @lru_cache(maxsize=16)

@@ -1,7 +1,7 @@
-"""Whether workflow classes make sense, alone and together; the user hears it here or never.
+"""Validates workflow classes, each by itself and all together, before anything runs.
 
-Runs on finished classes, where the user is. The first thing that is wrong raises an
-InputError naming file, class and method; what is merely suspicious comes back as warnings.
+The first error raises an InputError that names file, class and method; what is legal but probably
+a mistake becomes a warning.
 """
 
 import difflib
@@ -10,15 +10,22 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hyperscale.errors import InputError
 from hyperscale.graph.analysis import may_fill_context
-from hyperscale.graph.reading import ReadHook, Reading, ReadParameter
+from hyperscale.graph.reading import ReadHook, Reading
 from hyperscale.graph.settings import misspelt, read_settings
 from hyperscale.plan import StateKind, StepKind
 from hyperscale.plan.dag import find_cycle
 
 
 def validate(readings: Sequence[Reading]) -> list[str]:
-    """Warnings for people, or an InputError."""
-    by_name = _by_name(readings)
+    """Return warnings. Raises InputError for the first class that is not valid."""
+    by_name: dict[str, Reading] = {}
+    for reading in readings:
+        other = by_name.setdefault(reading.name, reading)
+        if other is not reading:
+            raise InputError(
+                f"{reading.where} and {other.where}: two workflows have the same name",
+                hint="a workflow is known by its class name; rename one of them",
+            )
     warnings = []
     for reading in readings:
         warnings += _validate_class(reading, by_name)
@@ -28,23 +35,11 @@ def validate(readings: Sequence[Reading]) -> list[str]:
     return warnings
 
 
-def _by_name(readings: Sequence[Reading]) -> dict[str, Reading]:
-    by_name: dict[str, Reading] = {}
-    for reading in readings:
-        other = by_name.setdefault(reading.name, reading)
-        if other is not reading:
-            raise InputError(
-                f"{reading.where} and {other.where}: two workflows of one name",
-                hint="a workflow is known by its class name; rename one of them",
-            )
-    return by_name
-
-
 # --- one class ---------------------------------------------------------------------------
 
 
 def _validate_class(reading: Reading, by_name: Mapping[str, Reading]) -> list[str]:
-    if not reading.steps:
+    if not reading.step_order():
         raise InputError(
             f"{reading.where}: a workflow without a step has nothing to run",
             hint="mark an async method with @step()",
@@ -129,7 +124,7 @@ def _validate_after(reading: Reading, hook: ReadHook, by_name: Mapping[str, Read
         if any(other.name == name for other in reading.hooks):
             raise InputError(
                 f"{hook.where}: waits for {name!r}, which is no step of the iteration",
-                hint=f"steps are {_listed(steps)}",
+                hint=f"steps are {', '.join(steps)}",
             )
         if name in reading.dropped:
             raise InputError(
@@ -140,7 +135,7 @@ def _validate_after(reading: Reading, hook: ReadHook, by_name: Mapping[str, Read
         owners = [other.name for other in by_name.values() if name in other.step_order()]
         if owners:
             raise InputError(
-                f"{hook.where}: waits for {name!r}, a step of {_listed(owners)}; steps know only "
+                f"{hook.where}: waits for {name!r}, a step of {', '.join(owners)}; steps know only "
                 "their own class",
                 hint="pass values between workflows with @state and @depends",
             )
@@ -150,15 +145,13 @@ def _validate_after(reading: Reading, hook: ReadHook, by_name: Mapping[str, Read
 
 
 def _validate_parameters(reading: Reading, hook: ReadHook) -> list[str]:
-    """Every parameter without a default must have a source; a step's name must be waited for."""
+    """Check that each parameter without a default gets a value, and each result is waited for."""
     warnings = []
     steps, waited_for = reading.step_order(), reading.waited_for(hook)
-    fed = waited_for | {name for state in reading.states for name in _given(state)}
+    used = {p.name for s in reading.states if s.state is StateKind.USE for p in s.parameters}
     for parameter in hook.parameters:
-        if parameter.optimized is not None or parameter.name in fed:
+        if parameter.optimized is not None or parameter.name in waited_for | used:
             continue
-        if hook.state is StateKind.USE:
-            continue  # fed by its provider, judged there
         if parameter.name in steps:
             problem = f"{hook.where}: takes the result of {parameter.name!r} without waiting for it"
             hint = f'write @{hook.declared.decorator}("{parameter.name}")'
@@ -167,26 +160,17 @@ def _validate_parameters(reading: Reading, hook: ReadHook) -> list[str]:
             if parameter.required:
                 raise InputError(problem, hint=hint)
             warnings.append(f"{problem}; it gets its default ({hint})")
-        elif parameter.required:
-            _refuse_unfed(reading, hook, parameter)
+        elif parameter.required and not (parameter.by_name and _may_get_context(reading, hook)):
+            raise InputError(
+                f"{hook.where}: nothing gives a value to its parameter {parameter.name!r}",
+                hint=f"name a step it waits for ({', '.join(steps)}), or give it a default",
+            )
     return warnings
 
 
-def _refuse_unfed(reading: Reading, hook: ReadHook, parameter: ReadParameter) -> None:
-    # The context is known only at run time: any code that may fill it is assumed to do so.
-    if parameter.by_name and hook.state is None and (reading.depends or may_fill_context(reading)):
-        return
-    raise InputError(
-        f"{hook.where}: nothing gives a value to its parameter {parameter.name!r}",
-        hint=f"name a step it waits for ({_listed(reading.step_order())}), or give it a default",
-    )
-
-
-def _given(state: ReadHook) -> Iterable[str]:
-    """The names a `@state` puts into the context."""
-    if state.state is StateKind.USE:
-        return (parameter.name for parameter in state.parameters)
-    return ()
+def _may_get_context(reading: Reading, hook: ReadHook) -> bool:
+    """Return True if the context, which is known only at run time, may hold values for a hook."""
+    return hook.state is None and bool(reading.depends or may_fill_context(reading))
 
 
 # --- classes together --------------------------------------------------------------------
@@ -221,21 +205,17 @@ def _validate_states(reading: Reading, by_name: Mapping[str, Reading]) -> list[s
                     f"{hook.where}: @state names unknown workflow {name!r}",
                     hint=_nearest(name, by_name),
                 )
-            if hook.state is StateKind.USE:
-                _validate_use_depends(reading, hook, name)
-            else:
+            if hook.state is StateKind.PROVIDE:
                 warnings += _validate_provided(reading, hook, by_name[name])
+            elif name not in reading.depends:
+                raise InputError(
+                    f"{hook.where}: uses a value of {name}, but {reading.name} does not depend on "
+                    "it",
+                    hint=f'put @depends("{name}") above class {reading.name}',
+                )
         if hook.state is StateKind.USE:
             warnings += _validate_use(reading, hook, by_name)
     return warnings
-
-
-def _validate_use_depends(reading: Reading, hook: ReadHook, name: str) -> None:
-    if name not in reading.depends:
-        raise InputError(
-            f"{hook.where}: uses a value of {name}, but {reading.name} does not depend on it",
-            hint=f'put @depends("{name}") above class {reading.name}',
-        )
 
 
 def _validate_provided(reading: Reading, hook: ReadHook, user: Reading) -> list[str]:
@@ -264,10 +244,10 @@ def _validate_use(reading: Reading, hook: ReadHook, by_name: Mapping[str, Readin
         if parameter.name in offered:
             continue
         problem = (
-            f"{hook.where}: {_listed(hook.workflows) or 'nobody'} provides no "
+            f"{hook.where}: {', '.join(hook.workflows) or 'no workflow'} provides no "
             f"{parameter.name!r} to {reading.name}"
         )
-        hint = f"it is offered {_listed(offered) or 'nothing'}"
+        hint = f"it is offered {', '.join(offered) or 'nothing'}"
         if parameter.required:
             raise InputError(problem, hint=f"{hint}; or give the parameter a default")
         warnings.append(f"{problem}, so it always has its default ({hint})")
@@ -277,8 +257,4 @@ def _validate_use(reading: Reading, hook: ReadHook, by_name: Mapping[str, Readin
 def _nearest(name: str, known: Iterable[str]) -> str:
     known = list(known)
     near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there is {_listed(known) or 'none'}"
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)
+    return f"did you mean {near[0]!r}?" if near else f"there is {', '.join(known) or 'none'}"

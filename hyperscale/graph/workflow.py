@@ -1,7 +1,6 @@
-"""`Workflow`: the base of every test, and the attributes one can set.
+"""`Workflow`: the base class of every test, and its attributes.
 
-Holds no behaviour of a run. An executor makes one instance per virtual user and attaches
-its client; the rest of what an instance carries is the user's own.
+An executor makes one instance per virtual user and attaches a client to it.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,21 +12,21 @@ from hyperscale.plan import Connections, Priority
 if TYPE_CHECKING:
     from hyperscale.clients import Client
 
-# Attributes the design knows and a run does not yet: refused, never silently ignored.
+# Attributes of a later version: refused, never silently ignored.
 COMING_ATTRIBUTES = ("rate", "stages", "data", "weights", "on_isolation")
 
 
 class _Detached:
-    """Stands in for `self.client` until an executor attaches one."""
+    """Raises an error if `self.client` is read before an executor attached a client."""
 
     def __get__(self, instance: object, owner: type) -> NoReturn:
         raise AttributeError(
-            f"{owner.__name__}.client exists only on a virtual user while a run is on"
+            f"{owner.__name__}.client exists only on a virtual user, while a run is on"
         )
 
 
 class Workflow:
-    """A load test: its steps are looped by `vus` virtual users for `duration`.
+    """A load test: `vus` virtual users loop its steps for `duration`.
 
     Set the attributes below on the class; mark methods with `@step()` and the other
     decorators of `hyperscale.graph`.
@@ -46,10 +45,10 @@ class Workflow:
     iterations: int | None = None
     """Stop after this many iterations of all virtual users together, if before `duration`."""
     thresholds: Mapping[str, str | Mapping[str, object]] = MappingProxyType({})
-    """What must hold for the run to pass: `{"login.p99": "<250ms", "errors": "<1%"}`."""
+    """Conditions for the run to pass: `{"login.p99": "<250ms", "errors": "<1%"}`."""
     tags: Collection[str] = ()
     connections: str | Connections = "per-vu"
-    """Whose connections are: "per-vu" (kept alive), "shared" or "per-request"."""
+    """Which requests share connections: "per-vu" (kept alive), "shared" or "per-request"."""
     abstract: bool = False
     """True on a class that is only a base for others (not inherited): it is never run."""
 
@@ -59,17 +58,17 @@ class Workflow:
     else:
         client = _Detached()
     context: dict[str, Any]
-    """A virtual user's own values, beginning with what other workflows provided.
+    """The values of one virtual user; at the start, those that other workflows provided.
 
-    Parameters of steps take them by name. What a workflow without tests leaves here, those
-    that depend on it begin with.
+    Parameters of steps get these values by name. The context of a workflow without tests is passed
+    on to the workflows that depend on it.
     """
 
     _depends: ClassVar[tuple[object, ...]] = ()
     _responses: dict[str, Any]  # last result by step, for `self.<step>.response`
     _received: Mapping[str, Mapping[str, Any]]  # what `@state` uses were given, by method
 
-    if not TYPE_CHECKING:  # how a class is called is for its own __init__ to say
+    if not TYPE_CHECKING:  # a type checker looks at the __init__ of each class
         # In __new__, so that a subclass with its own __init__ need not call ours.
         def __new__(cls, *_args, **_kwargs):
             instance = super().__new__(cls)
@@ -84,18 +83,18 @@ class Workflow:
             _DEFINED.setdefault(cls.__module__, []).append(cls)
 
 
-# Every class written at the top of a module, by module: a second one of the same name
-# replaces the first in the module, so only this list can tell.
+# Every top-level workflow class, by module. The module itself does not show that a second class of
+# the same name replaced the first.
 _DEFINED: dict[str, list[type[Workflow]]] = {}
 
 
 def defined_in(module: str) -> list[type[Workflow]]:
-    """The workflow classes that `module` defined, in order, replaced ones included."""
+    """Return the workflow classes that `module` defined, in order, replaced ones included."""
     return list(_DEFINED.get(module, ()))
 
 
 def forget_module(module: str) -> None:
-    """Before a module is loaded anew."""
+    """Forget the classes of a module that is loaded again."""
     _DEFINED.pop(module, None)
 
 
@@ -106,7 +105,7 @@ def attach(
     context: dict[str, Any],
     received: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Make `instance` a virtual user: its client, its own context, what it was provided."""
+    """Make `instance` a virtual user: attach its client, its context and the provided values."""
     instance.client = client
     instance.context = context
     instance._received = received

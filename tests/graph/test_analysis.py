@@ -15,7 +15,7 @@ def workflow(body: str, before: str = "") -> str:
 
 
 def sees_body(files: Files, body: str, before: str = "") -> bool:
-    """Of the step called `s`."""
+    """Return `sees_body` of the step `s`."""
     design = files.blueprint(workflow(body, before))
     return next(hook for layer in design.layers for hook in layer if hook.name == "s").sees_body
 
@@ -97,14 +97,12 @@ def _step(body: str) -> str:
 
 
 @pytest.mark.parametrize("body", UNSEEN)
-def test_a_response_only_returned_or_asked_for_other_things_keeps_its_body_unseen(
-    files: Files, body: str
-) -> None:
+def test_the_body_is_unread_if_no_code_reads_it(files: Files, body: str) -> None:
     assert not sees_body(files, _step(body) + dedent(HELPERS))
 
 
 @pytest.mark.parametrize("body", SEEN)
-def test_any_doubt_keeps_the_body(files: Files, body: str) -> None:
+def test_the_body_is_kept_if_code_may_read_it(files: Files, body: str) -> None:
     before = "import asyncio\nasync def fetch(w, url): ..."
     assert sees_body(files, _step(body) + dedent(HELPERS), before)
 
@@ -135,11 +133,13 @@ PLAIN = _step("return await self.client.http.get(url)")
         ("thing = functools.cached_property(lambda self: self.s.response)", True),
     ],
 )
-def test_whoever_takes_the_result_decides_too(files: Files, reader: str, seen: bool) -> None:
+def test_a_hook_that_takes_the_response_may_read_its_body(
+    files: Files, reader: str, seen: bool
+) -> None:
     assert sees_body(files, PLAIN + reader, "import functools") is seen
 
 
-def test_a_decorated_function_is_not_the_one_in_the_source(files: Files) -> None:
+def test_a_step_with_a_further_decorator_is_not_analysed(files: Files) -> None:
     before = """
     import functools
     def peek(function):
@@ -154,7 +154,7 @@ def test_a_decorated_function_is_not_the_one_in_the_source(files: Files) -> None
     assert hook.static is NotStatic.UNKNOWN_SOURCE
 
 
-def test_a_file_changed_after_its_import_gives_the_careful_answer(files: Files) -> None:
+def test_a_file_that_changed_after_its_import_is_not_analysed(files: Files) -> None:
     (cls,) = files.classes(workflow(PLAIN), "shop.py")
     path = files.directory / "shop.py"
     path.write_text(path.read_text().replace(".get(url)", ".get(url + 'x')"))

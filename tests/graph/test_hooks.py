@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from hyperscale.graph import Provide, Use, Workflow, attach, check, remember, state, step
+from hyperscale.graph import Provide, Use, Workflow, check, state, step
+from hyperscale.graph.workflow import attach, remember
 from hyperscale.testing import HTTPResponse
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from hyperscale.errors import InputError
-from hyperscale.graph import Workflow, build_plan, collect, find, load_module, step
+from hyperscale.graph import Workflow, build_plan, collect, load_module, step
+from hyperscale.graph.loading import find
 from hyperscale.testing import HTTPResponse
 
 from .conftest import Files

@@ -205,7 +205,7 @@ def test_values_of_the_context_may_feed_a_parameter_without_default(files: Files
 def test_a_slip_in_an_attribute_name_is_warned_about(files: Files) -> None:
     plan = files.plan(ONE + '    duratoin = "5s"\n    colour = 1\n', "shop.py")
     assert plan.warnings == (
-        "shop.py: Shop.duratoin: not an attribute of a run; meant 'duration'?",
+        "shop.py: Shop.duratoin: not an attribute of a run; did you mean 'duration'?",
     )
 
 

@@ -455,5 +455,7 @@ def test_two_classes_of_one_name_are_refused(files: Files) -> None:
 
 def test_two_files_with_one_class_name_are_refused_together(files: Files) -> None:
     both = files.classes(workflow("Shop"), "a.py") + files.classes(workflow("Shop"), "b.py")
-    with pytest.raises(InputError, match=r"b\.py: Shop and a\.py: Shop: two workflows of one name"):
+    with pytest.raises(
+        InputError, match=r"b\.py: Shop and a\.py: Shop: two workflows have the same name"
+    ):
         build_plan("a.py", both)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from hyperscale.graph.analysis import BODILESS
 from hyperscale.testing import CallResult, CustomResult, HTTPResponse
 
 
@@ -102,3 +103,17 @@ def test_a_custom_result_is_ok_unless_it_says_otherwise() -> None:
     assert result.ok
     result.ok, result.error = False, "mismatch"
     assert (result.ok, Mine(4).ok) == (False, True)
+
+
+def test_attributes_that_need_no_body_do_not_read_it() -> None:
+    class Unread(Recorded):
+        @property
+        def body(self) -> bytes:  # type: ignore[override]
+            raise AssertionError("the body was read")
+
+        @body.setter
+        def body(self, value: bytes) -> None: ...
+
+    response = HTTPResponse(Unread())
+    assert {name for name in BODILESS if getattr(response, name, ...) is not ...} == BODILESS
+    assert {"status", "ok", "headers", "cookies", "phases"} < BODILESS
