@@ -12,7 +12,7 @@ _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\.?")
 
 
 def parse_address(text: str, *, default_port: int | None, where: str) -> tuple[str, int]:
-    """Host and port; the port may be left out if there is a default."""
+    """Return host and port; without a port in `text`, the default port."""
     host, port_text = _split(text.strip())
     if not _is_ip(host) and (text.lstrip().startswith("[") or not _HOST.fullmatch(host)):
         raise InputError(f"{where}: {text!r} is not an address", hint=_HINT)
@@ -27,18 +27,18 @@ def parse_address(text: str, *, default_port: int | None, where: str) -> tuple[s
 
 
 def format_address(host: str, port: int) -> str:
-    """Host and port in one: IPv6 in brackets."""
+    """Return `host:port`, with an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """What `format_address` made."""
+    """Return the host and port of an address that `format_address` made."""
     host, _, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _split(text: str) -> tuple[str, str | None]:
-    """Host and what stands where the port should, if anything does."""
+    """Return the host and the text after it; None if there is none."""
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")
         return host, rest.removeprefix(":") if rest else None

@@ -1,7 +1,7 @@
 """Settings from flags, the environment and a file, in this order of precedence, then defaults.
 
-Every value remembers where it came from and every mistake is found, not only the first. Reads
-the one file it is given; flags and the environment are arguments.
+Every value remembers its source, and every mistake is reported, not only the first. The only file
+read is the one given; flags and the environment are arguments.
 """
 
 import difflib
@@ -34,7 +34,7 @@ from hyperscale.errors import InputError
 _FILE_BYTES_MAX = 1024 * 1024
 _NUMBERS = {int: "a whole number", float: "a number"}
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-# What an orchestrator puts there for a service whose name begins with ours.
+# Variables that an orchestrator sets for a service whose name begins with "hyperscale".
 _SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$")
 _OTHER_VARIABLES = frozenset({FILE_VARIABLE, SECRET_VARIABLE, PREVIOUS_SECRET_VARIABLE})
 _FILE_VARIABLES = frozenset({SECRET_FILE_VARIABLE, PREVIOUS_SECRET_FILE_VARIABLE})
@@ -51,7 +51,7 @@ class ConfigValue(Struct, frozen=True):
 
 
 class Loaded(Struct, frozen=True):
-    """What came of all sources. With problems there is no configuration."""
+    """The settings from all sources. `config` is None if there are problems."""
 
     role: NodeRole
     values: dict[str, ConfigValue]
@@ -61,7 +61,7 @@ class Loaded(Struct, frozen=True):
     has_previous_secret: bool = False
 
     def require(self) -> NodeConfig:
-        """The configuration; raises one error that tells every problem."""
+        """Return the configuration, or raise one error that names every problem."""
         if self.config is not None and not self.problems:
             return self.config
         if len(self.problems) == 1:
@@ -82,7 +82,7 @@ def load(
     file: Path | None = None,
     tables: Mapping[str, Any] | None = None,
 ) -> Loaded:
-    """`flags` by setting name (`listen.port`); `tables` as a file's content, from Python."""
+    """Load the settings. `flags` has names like `listen.port`, `tables` the content of a file."""
     problems: list[InputError] = []
     given: dict[str, ConfigValue] = {}
     if file is not None:
@@ -124,7 +124,7 @@ def load(
 
 
 def node_config(role: NodeRole, tables: Mapping[str, Any] | None = None) -> NodeConfig:
-    """A configuration from Python: the tables a file would hold, everything else as default."""
+    """Return the configuration that a file with these tables would give."""
     return load(role, tables=tables or {}).require()
 
 
@@ -232,7 +232,7 @@ def _unknown(source: str, name: str, known: Iterable[str], what: str) -> InputEr
 
 
 def _checked(setting: Setting, found: ConfigValue) -> Any:
-    """The value as the schema wants it; raises with name, value, bound and source."""
+    """Return the value in the type of the setting; raise an error with name, bound and source."""
     value = found.value
     if isinstance(value, str):
         value = _from_text(setting, value, found.source)
@@ -248,7 +248,7 @@ def _checked(setting: Setting, found: ConfigValue) -> Any:
 
 
 def _from_text(setting: Setting, text: str, source: str) -> Any:
-    """What a flag or a variable says, as a value of the setting's type."""
+    """Parse the text of a flag or a variable."""
     sample = setting.default
     if setting.is_list:
         return tuple(part.strip() for part in text.split(",") if part.strip())
@@ -266,7 +266,7 @@ def _from_text(setting: Setting, text: str, source: str) -> Any:
 
 
 def _sections(values: dict[str, ConfigValue], problems: list[InputError]) -> dict[str, Any]:
-    """The sections all values of which are right."""
+    """Build the sections whose values are all valid."""
     sections: dict[str, Any] = {}
     for section, struct in SECTIONS.items():
         own = [setting for setting in settings() if setting.section == section]
@@ -286,7 +286,7 @@ def _check_across(
     previous: Hidden | None,
     problems: list[InputError],
 ) -> None:
-    """What no section can see alone."""
+    """Check rules that involve several sections, or the secrets."""
 
     def value(name: str) -> Any:
         return values[name].value if name in values else None

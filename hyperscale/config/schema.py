@@ -1,4 +1,4 @@
-"""The one schema of a node: what can be set, within which bounds, by which names.
+"""The settings of a node: their names, types, bounds, defaults and meanings.
 
 Each setting is `section.key` in a TOML file, `HYPERSCALE_SECTION_KEY` in the environment and a
 flag of the node commands. Units are the last part of a name: `_s` seconds, `_bytes` bytes.
@@ -28,23 +28,10 @@ NodeRole = Literal["manager", "worker"]
 ROLES: tuple[NodeRole, ...] = typing.get_args(NodeRole)
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}\Z"  # `$` would let a line end through
-_NAME = Meta(pattern=NAME_PATTERN)
-_NAME_OR_NONE = Meta(pattern=rf"^\Z|{NAME_PATTERN}")
-_PORT = Meta(ge=0, le=65535)
-_SECONDS = Meta(gt=0, le=3600)
-
-
-class _Text(Struct, frozen=True):
-    """What a setting means, the flag it has if that is not made of its name, and a variable it
-    has besides the one that is."""
-
-    about: str
-    flag: str = ""
-    variable: str = ""
-
-
-def _about(text: str, *, flag: str = "", variable: str = "") -> _Text:
-    return _Text(text, flag, variable)
+Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
+NameOrEmpty = Annotated[str, Meta(pattern=rf"^\Z|{NAME_PATTERN}")]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Seconds = Annotated[float, Meta(gt=0, le=3600)]
 
 
 class _Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,74 +39,22 @@ class _Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class NodeSection(_Section, frozen=True, kw_only=True):
-    id: Annotated[
-        str,
-        _NAME_OR_NONE,
-        _about("name of this node, stable across restarts; if empty, generated"),
-    ] = ""
-    cluster: Annotated[
-        str,
-        _NAME,
-        _about("name of the cluster; nodes of other clusters are refused", flag="--cluster"),
-    ] = "hyperscale"
-    environment: Annotated[
-        str,
-        _NAME,
-        _about(
-            "environment of the cluster; nodes of other environments are refused",
-            flag="--environment",
-        ),
-    ] = "default"
-    datacenter: Annotated[str, _NAME, _about("datacenter of this node", flag="--datacenter")] = (
-        "default"
-    )
-    cores: Annotated[
-        int,
-        Meta(ge=0, le=4096),
-        _about("cores that a worker offers; 0 for all available cores", flag="--cores"),
-    ] = 0
-    failure_domain: Annotated[
-        str,
-        _NAME_OR_NONE,
-        _about(
-            "rack or zone that fails together with this node; if empty, the node itself",
-            flag="--failure-domain",
-        ),
-    ] = ""
-    data_dir: Annotated[
-        str,
-        _about(
-            "directory for data that survives a restart: the ledger of a manager, the results of a "
-            "worker; if empty, hyperscale-data/NAME",
-            flag="--data-dir",
-        ),
-    ] = ""
-    stop_s: Annotated[
-        float, _SECONDS, _about("longest time for a graceful shutdown", flag="--stop-s")
-    ] = 10.0
+    id: NameOrEmpty = ""
+    cluster: Name = "hyperscale"
+    environment: Name = "default"
+    datacenter: Name = "default"
+    cores: Annotated[int, Meta(ge=0, le=4096)] = 0
+    failure_domain: NameOrEmpty = ""
+    data_dir: str = ""
+    stop_s: Seconds = 10.0
 
 
 class ListenSection(_Section, frozen=True, kw_only=True):
-    host: Annotated[str, _about("address to listen on, TCP and UDP", flag="--host")] = "127.0.0.1"
-    port: Annotated[
-        int, _PORT, _about("port to listen on, TCP and UDP; 0 for any free port", flag="--port")
-    ] = DEFAULT_PORT
-    advertise: Annotated[
-        str,
-        _about(
-            "HOST or HOST:PORT where other nodes reach this node; if empty, detected",
-            flag="--advertise",
-        ),
-    ] = ""
-    http_host: Annotated[
-        str,
-        _about(
-            "address of /metrics, /healthz and /readyz; if empty, listen.host", flag="--http-host"
-        ),
-    ] = ""
-    http_port: Annotated[
-        int, _PORT, _about("port of /metrics, /healthz and /readyz", flag="--http-port")
-    ] = 9001
+    host: str = "127.0.0.1"
+    port: Port = DEFAULT_PORT
+    advertise: str = ""
+    http_host: str = ""
+    http_port: Port = 9001
 
     def __post_init__(self) -> None:
         if self.advertise:
@@ -127,34 +62,14 @@ class ListenSection(_Section, frozen=True, kw_only=True):
 
 
 class DiscoverySection(_Section, frozen=True, kw_only=True):
-    seeds: Annotated[
-        tuple[str, ...],
-        _about("HOST[:PORT] of a node to join; one reachable seed is enough", flag="--seed"),
-    ] = ()
-    dns: Annotated[
-        tuple[str, ...],
-        _about(
-            "DNS name of nodes to join: A and AAAA records, or SRV if it starts with _",
-            flag="--dns",
-        ),
-    ] = ()
-    default_port: Annotated[int, Meta(ge=1, le=65535), _about("port of seeds that name none")] = (
-        DEFAULT_PORT
-    )
-    name_servers: Annotated[
-        tuple[str, ...],
-        _about("HOST[:PORT] of name servers, all on one port; if empty, those of the system"),
-    ] = ()
-    dns_timeout_s: Annotated[float, _SECONDS, _about("timeout of a DNS lookup")] = 2.0
-    probe_timeout_s: Annotated[float, _SECONDS, _about("timeout of one seed")] = 0.5
-    retry_first_s: Annotated[
-        float,
-        _SECONDS,
-        _about("first delay before seeds are tried again; it doubles with each failure"),
-    ] = 0.5
-    retry_most_s: Annotated[
-        float, _SECONDS, _about("longest delay before seeds are tried again")
-    ] = 15.0
+    seeds: tuple[str, ...] = ()
+    dns: tuple[str, ...] = ()
+    default_port: Annotated[int, Meta(ge=1, le=65535)] = DEFAULT_PORT
+    name_servers: tuple[str, ...] = ()
+    dns_timeout_s: Seconds = 2.0
+    probe_timeout_s: Seconds = 0.5
+    retry_first_s: Seconds = 0.5
+    retry_most_s: Seconds = 15.0
 
     def __post_init__(self) -> None:
         for seed in self.seeds:
@@ -173,34 +88,12 @@ class DiscoverySection(_Section, frozen=True, kw_only=True):
 
 
 class SecuritySection(_Section, frozen=True, kw_only=True):
-    secret_file: Annotated[
-        str,
-        _about(
-            f"file with the cluster secret (or its name in {SECRET_FILE_VARIABLE}, or the "
-            f"secret in {SECRET_VARIABLE})",
-            flag="--secret-file",
-            variable=SECRET_FILE_VARIABLE,
-        ),
-    ] = ""
-    previous_secret_file: Annotated[
-        str,
-        _about(
-            f"file with a second secret to accept during a rotation (or "
-            f"{PREVIOUS_SECRET_FILE_VARIABLE}, or {PREVIOUS_SECRET_VARIABLE})",
-            flag="--previous-secret-file",
-            variable=PREVIOUS_SECRET_FILE_VARIABLE,
-        ),
-    ] = ""
-    certificate: Annotated[str, _about("certificate with its chain, PEM", flag="--certificate")] = (
-        ""
-    )
-    key: Annotated[str, _about("private key of the certificate, PEM", flag="--key")] = ""
-    authority: Annotated[str, _about("certificate authority to trust, PEM", flag="--authority")] = (
-        ""
-    )
-    verify_hostname: Annotated[
-        bool, _about("verify that certificates name the host", flag="--verify-hostname")
-    ] = True
+    secret_file: str = ""
+    previous_secret_file: str = ""
+    certificate: str = ""
+    key: str = ""
+    authority: str = ""
+    verify_hostname: bool = True
 
     def __post_init__(self) -> None:
         files = {"certificate": self.certificate, "key": self.key, "authority": self.authority}
@@ -214,22 +107,12 @@ class SecuritySection(_Section, frozen=True, kw_only=True):
 
 
 class MembershipSection(_Section, frozen=True, kw_only=True):
-    probe_interval_s: Annotated[float, _SECONDS, _about("interval between probes")] = 1.0
-    probe_timeout_s: Annotated[float, _SECONDS, _about("timeout of a probe")] = 0.5
-    suspicion_min_s: Annotated[
-        float, _SECONDS, _about("time until a suspect that enough members suspect is declared dead")
-    ] = 6.0
-    suspicion_max_s: Annotated[
-        float,
-        _SECONDS,
-        _about("time until a suspect that no other member suspects is declared dead"),
-    ] = 12.0
-    push_pull_s: Annotated[
-        float, _SECONDS, _about("interval between exchanges of the full member list")
-    ] = 30.0
-    leave_s: Annotated[
-        float, _SECONDS, _about("how long a leaving node announces that it leaves")
-    ] = 1.0
+    probe_interval_s: Seconds = 1.0
+    probe_timeout_s: Seconds = 0.5
+    suspicion_min_s: Seconds = 6.0
+    suspicion_max_s: Seconds = 12.0
+    push_pull_s: Seconds = 30.0
+    leave_s: Seconds = 1.0
 
     def __post_init__(self) -> None:
         if self.probe_timeout_s >= self.probe_interval_s:
@@ -246,53 +129,23 @@ class MembershipSection(_Section, frozen=True, kw_only=True):
 
 
 class LedgerSection(_Section, frozen=True, kw_only=True):
-    founders: Annotated[
-        int,
-        Meta(ge=0, le=99),
-        _about(
-            "number of managers that found a new ledger together; 0: a manager without seeds "
-            "founds one alone, a manager with seeds joins an existing one",
-            flag="--founders",
-        ),
-    ] = 0
-    snapshot_entries: Annotated[
-        int, Meta(ge=100, le=10_000_000), _about("log entries between snapshots")
-    ] = 10_000
-    trailing_entries: Annotated[
-        int,
-        Meta(ge=10, le=1_000_000),
-        _about("log entries kept before a snapshot, for followers that lag"),
-    ] = 1_000
-    history_days: Annotated[
-        float, Meta(gt=0, le=3650), _about("days to keep the history of jobs")
-    ] = 30.0
+    founders: Annotated[int, Meta(ge=0, le=99)] = 0
+    snapshot_entries: Annotated[int, Meta(ge=100, le=10_000_000)] = 10_000
+    trailing_entries: Annotated[int, Meta(ge=10, le=1_000_000)] = 1_000
+    history_days: Annotated[float, Meta(gt=0, le=3650)] = 30.0
 
 
 class QueueSection(_Section, frozen=True, kw_only=True):
-    max: Annotated[
-        int,
-        Meta(ge=1, le=100_000),
-        _about("most workflows that may wait for cores; further jobs are refused (managers)"),
-    ] = 1_000
-    age_s: Annotated[
-        float,
-        _SECONDS,
-        _about(
-            "wait after which a workflow rises by one priority; from then on no later workflow "
-            "takes the cores it waits for (managers)"
-        ),
-    ] = 30.0
+    max: Annotated[int, Meta(ge=1, le=100_000)] = 1_000
+    age_s: Seconds = 30.0
 
 
 class LogSection(_Section, frozen=True, kw_only=True):
-    level: Annotated[
-        Literal["debug", "info", "warning", "error"],
-        _about("lowest level to log", flag="--log-level"),
-    ] = "info"
+    level: Literal["debug", "info", "warning", "error"] = "info"
 
 
 class Hidden:
-    """A secret on its way from the environment to the wire. Never shown, never compared."""
+    """A secret from the environment, which `repr` does not show."""
 
     __slots__ = ("_text",)
 
@@ -307,7 +160,7 @@ class Hidden:
 
 
 class NodeConfig(Struct, frozen=True, kw_only=True):
-    """The whole configuration of a node. Made by `loading`."""
+    """The whole configuration of a node, made by `loading`."""
 
     role: NodeRole
     node: NodeSection = NodeSection()
@@ -323,14 +176,73 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
 
 
 SECTIONS: dict[str, type[_Section]] = {
-    "node": NodeSection,
-    "listen": ListenSection,
-    "discovery": DiscoverySection,
-    "security": SecuritySection,
-    "membership": MembershipSection,
-    "ledger": LedgerSection,
-    "queue": QueueSection,
-    "log": LogSection,
+    field.name: field.type for field in fields(NodeConfig) if isinstance(field.default, _Section)
+}
+
+_MEANINGS = {
+    "node.id": "name of this node, stable across restarts; if empty, generated",
+    "node.cluster": "name of the cluster; nodes of other clusters are refused",
+    "node.environment": "environment of the cluster; nodes of other environments are refused",
+    "node.datacenter": "datacenter of this node",
+    "node.cores": "cores that a worker offers; 0 for all available cores",
+    "node.failure_domain": "rack or zone that fails together with this node; if empty, the node "
+    "itself",
+    "node.data_dir": "directory for data that survives a restart: the ledger of a manager, the "
+    "results of a worker; if empty, hyperscale-data/NAME",
+    "node.stop_s": "longest time for a graceful shutdown",
+    "listen.host": "address to listen on, TCP and UDP",
+    "listen.port": "port to listen on, TCP and UDP; 0 for any free port",
+    "listen.advertise": "HOST or HOST:PORT where other nodes reach this node; if empty, detected",
+    "listen.http_host": "address of /metrics, /healthz and /readyz; if empty, listen.host",
+    "listen.http_port": "port of /metrics, /healthz and /readyz",
+    "discovery.seeds": "HOST[:PORT] of a node to join; one reachable seed is enough",
+    "discovery.dns": "DNS name of nodes to join: A and AAAA records, or SRV if it starts with _",
+    "discovery.default_port": "port of seeds that name none",
+    "discovery.name_servers": "HOST[:PORT] of name servers, all on one port; if empty, those of "
+    "the system",
+    "discovery.dns_timeout_s": "timeout of a DNS lookup",
+    "discovery.probe_timeout_s": "timeout of one seed",
+    "discovery.retry_first_s": "first delay before seeds are tried again; it doubles with each "
+    "failure",
+    "discovery.retry_most_s": "longest delay before seeds are tried again",
+    "security.secret_file": f"file with the cluster secret (or its name in "
+    f"{SECRET_FILE_VARIABLE}, or the secret in {SECRET_VARIABLE})",
+    "security.previous_secret_file": f"file with a second secret to accept during a rotation (or "
+    f"{PREVIOUS_SECRET_FILE_VARIABLE}, or {PREVIOUS_SECRET_VARIABLE})",
+    "security.certificate": "certificate with its chain, PEM",
+    "security.key": "private key of the certificate, PEM",
+    "security.authority": "certificate authority to trust, PEM",
+    "security.verify_hostname": "verify that certificates name the host",
+    "membership.probe_interval_s": "interval between probes",
+    "membership.probe_timeout_s": "timeout of a probe",
+    "membership.suspicion_min_s": "time until a suspect that enough members suspect is declared "
+    "dead",
+    "membership.suspicion_max_s": "time until a suspect that no other member suspects is declared "
+    "dead",
+    "membership.push_pull_s": "interval between exchanges of the full member list",
+    "membership.leave_s": "how long a leaving node announces that it leaves",
+    "ledger.founders": "number of managers that found a new ledger together; 0: a manager without "
+    "seeds founds one alone, a manager with seeds joins an existing one",
+    "ledger.snapshot_entries": "log entries between snapshots",
+    "ledger.trailing_entries": "log entries kept before a snapshot, for followers that lag",
+    "ledger.history_days": "days to keep the history of jobs",
+    "queue.max": "most workflows that may wait for cores; further jobs are refused (managers)",
+    "queue.age_s": "wait after which a workflow rises by one priority; from then on no later "
+    "workflow takes the cores it waits for (managers)",
+    "log.level": "lowest level to log",
+}
+
+# The flag of a setting is `--key` in these sections and `--section-key` in the others.
+_SHORT_FLAG_SECTIONS = frozenset({"node", "listen", "security"})
+_OTHER_FLAGS = {
+    "node.id": "--node-id",
+    "discovery.seeds": "--seed",
+    "discovery.dns": "--dns",
+    "ledger.founders": "--founders",
+}
+_SHORT_VARIABLES = {
+    "security.secret_file": SECRET_FILE_VARIABLE,
+    "security.previous_secret_file": PREVIOUS_SECRET_FILE_VARIABLE,
 }
 
 # Defaults that differ by role, so that one node of each role runs on a machine without settings.
@@ -341,7 +253,7 @@ ROLE_DEFAULTS: dict[str, dict[tuple[str, str], Any]] = {
 
 
 class Setting(Struct, frozen=True, kw_only=True):
-    """One thing that can be set, and the names it has."""
+    """One setting with its names."""
 
     section: str
     key: str
@@ -350,7 +262,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     about: str
     flag: str
     variables: tuple[str, ...]
-    """The one every setting has by its name, and a shorter one."""
+    """Its environment variables: the one made of its name and, for some, a shorter one."""
 
     @property
     def name(self) -> str:
@@ -366,7 +278,7 @@ class Setting(Struct, frozen=True, kw_only=True):
 
 @cache
 def settings() -> tuple[Setting, ...]:
-    """All of them, in the order they are shown."""
+    """Return every setting, in the order in which they are shown."""
     return tuple(
         _setting(section, field.name, hints[field.name], field.default)
         for section, struct in SECTIONS.items()
@@ -375,19 +287,17 @@ def settings() -> tuple[Setting, ...]:
     )
 
 
-def _setting(section: str, key: str, annotated: Any, default: Any) -> Setting:
-    text = next(meta for meta in annotated.__metadata__ if isinstance(meta, _Text))
-    metas = tuple(meta for meta in annotated.__metadata__ if isinstance(meta, Meta))
-    kind = annotated.__origin__
+def _setting(section: str, key: str, kind: Any, default: Any) -> Setting:
+    name = f"{section}.{key}"
+    flag = key if section in _SHORT_FLAG_SECTIONS else f"{section}-{key}"
+    variable = f"{ENVIRONMENT_PREFIX}{section}_{key}".upper()
+    short = _SHORT_VARIABLES.get(name)
     return Setting(
         section=section,
         key=key,
-        type=Annotated[(kind, *metas)] if metas else kind,
+        type=kind,
         default=default,
-        about=text.about,
-        flag=text.flag or f"--{section}-{key}".replace("_", "-"),
-        variables=(
-            f"{ENVIRONMENT_PREFIX}{section}_{key}".upper(),
-            *((text.variable,) if text.variable else ()),
-        ),
+        about=_MEANINGS[name],
+        flag=_OTHER_FLAGS.get(name) or f"--{flag}".replace("_", "-"),
+        variables=(variable,) if short is None else (variable, short),
     )
