@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hyperscale.health.overload import LoadSample, OverloadDetector, OverloadLevel
+from hyperscale.health.overload import LoadSample, OverloadDetector
 from hyperscale.telemetry.metrics import DurationHistogram, Family, counter, gauge
+from hyperscale.wire.admission import OverloadLevel
 
 SAMPLE_S = 0.25
 _CPU_SAMPLES = 40

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from hyperscale.config.loading import NodeSettings
 from hyperscale.config.schema import NodeConfig
-from hyperscale.health.readiness import ManagerReadiness
 from hyperscale.jobs.allocator.core import Allocator
 from hyperscale.jobs.committed.keys import key_slot_of, parse_job_id
 from hyperscale.jobs.committed.machine import JobMachine
@@ -12,7 +11,7 @@ from hyperscale.ledger.core import LedgerLimits
 from hyperscale.ledger.machine import Machine
 from hyperscale.nodes.jobs.service import JobsService
 from hyperscale.nodes.ledger_service import LedgerService, LedgerSettings
-from hyperscale.nodes.member import ReadinessInputs, RoleSpec
+from hyperscale.nodes.member import RoleSpec
 from hyperscale.nodes.server import NodeServer, complete_config
 from hyperscale.nodes.worker_health import WorkerHealth
 from hyperscale.wire.roles import Role
@@ -26,7 +25,6 @@ def manager_role(config: NodeConfig) -> RoleSpec:
     return RoleSpec(
         role=Role.MANAGER,
         counts_cpu=True,
-        why_not_ready=_why_not_ready,
         workers=WorkerHealth(),
         services=(ledger, jobs),
     )
@@ -56,10 +54,6 @@ def ledger_service(config: NodeConfig) -> LedgerService:
 def _live_jobs(machine: Machine) -> int:
     assert isinstance(machine, JobMachine)
     return sum(not job.has_ended for job in machine.jobs())
-
-
-def _why_not_ready(inputs: ReadinessInputs) -> tuple[str, ...]:
-    return ManagerReadiness(accepts_jobs=not inputs.is_leaving, overload=inputs.overload).why_not()
 
 
 class ManagerServer(NodeServer):

@@ -13,7 +13,7 @@ comes through `RoleSpec`; this module does not know which role it serves.
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 from random import Random
@@ -26,9 +26,8 @@ from hyperscale.config.addresses import parse_address, split_address
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.health.load_monitor import LoadMonitor
-from hyperscale.health.overload import OverloadDetector, OverloadLevel
-from hyperscale.health.progress import WorkProgress
-from hyperscale.health.routing import RoutingDecision
+from hyperscale.health.overload import OverloadDetector
+from hyperscale.health.signals import RoutingDecision, WorkProgress, why_not_ready
 from hyperscale.membership.core import Membership
 from hyperscale.membership.discovery import Discovery
 from hyperscale.membership.events import (
@@ -69,7 +68,7 @@ from hyperscale.telemetry.http import (
     json_response,
 )
 from hyperscale.telemetry.metrics import CONTENT_TYPE, Collector, Family, render
-from hyperscale.wire.admission import WATERMARKS, Admission, Load
+from hyperscale.wire.admission import WATERMARKS, Admission, OverloadLevel
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.credentials import VERSION, incarnation_now, security_of
 from hyperscale.wire.datagrams import DatagramSocket, bind_datagrams
@@ -83,14 +82,6 @@ from hyperscale.wire.server import PeerServer
 _BIND_TRIES = 20
 _ADDRESS_CHECK_S = 5.0
 _DNS_PORT = 53
-
-
-class ReadinessInputs(Struct, frozen=True, kw_only=True):
-    """What a role needs to know to say whether its node is ready."""
-
-    has_joined: bool
-    is_leaving: bool
-    overload: OverloadLevel
 
 
 class NodeService:
@@ -139,7 +130,6 @@ class RoleSpec(Struct, frozen=True, kw_only=True):
 
     role: Role
     counts_cpu: bool
-    why_not_ready: Callable[[ReadinessInputs], tuple[str, ...]]
     needs: frozenset[Role] = frozenset()
     """The node has joined when it knows a live member of one of these roles; empty: at once."""
     cores: int = 0
@@ -226,19 +216,15 @@ class MemberNode:
     def why_not_ready(self) -> tuple[str, ...]:
         """Return why this node is not ready; empty if it is."""
         needs = self._spec.needs
-        inputs = ReadinessInputs(
-            has_joined=not needs
-            or any(
-                peer.role in needs and peer.state is MemberState.ALIVE
-                for peer in self.driver.core.table.living
-            ),
+        alive = (peer for peer in self.driver.core.table.living if peer.state is MemberState.ALIVE)
+        reasons = why_not_ready(
+            has_joined=not needs or any(peer.role in needs for peer in alive),
             is_leaving=self._is_leaving,
             overload=self.load_monitor.level,
         )
-        reasons = list(self._spec.why_not_ready(inputs))
         for service in self._spec.services:
             reasons += service.why_not_ready()
-        return tuple(reasons)
+        return reasons
 
     async def follow_address(self, bound_host: str, bound_port: int) -> None:
         """Announce another address when the outward address of this machine changes."""
@@ -313,7 +299,7 @@ class MemberNode:
         )
 
     def _overload_changed(self, level: OverloadLevel) -> None:
-        self.server.admission.load = Load(level)
+        self.server.admission.load = level
         self.announce()
 
     def _member_discovered(self, address: str) -> None:

@@ -5,8 +5,7 @@ from enum import StrEnum
 import msgspec
 from msgspec import Struct
 
-from hyperscale.health.progress import WorkProgress
-from hyperscale.health.routing import RoutingDecision
+from hyperscale.health.signals import RoutingDecision, WorkProgress
 from hyperscale.membership.events import MemberState
 from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import EVERYONE, Role

@@ -3,9 +3,8 @@
 from hyperscale.config.loading import NodeSettings
 from hyperscale.config.schema import NodeConfig
 from hyperscale.execution.cores import default_executors
-from hyperscale.health.readiness import WorkerReadiness
 from hyperscale.nodes.agent.service import AgentService
-from hyperscale.nodes.member import ReadinessInputs, RoleSpec
+from hyperscale.nodes.member import RoleSpec
 from hyperscale.nodes.server import NodeServer, complete_config
 from hyperscale.wire.roles import Role
 
@@ -13,19 +12,9 @@ from hyperscale.wire.roles import Role
 def worker_role(config: NodeConfig) -> RoleSpec:
     """Return what a worker adds to a member."""
     cores = config.node.cores or default_executors()
-
-    def why_not_ready(inputs: ReadinessInputs) -> tuple[str, ...]:
-        return WorkerReadiness(
-            has_joined=inputs.has_joined,
-            accepts_work=not inputs.is_leaving,
-            capacity=cores,
-            overload=inputs.overload,
-        ).why_not()
-
     return RoleSpec(
         role=Role.WORKER,
         counts_cpu=False,  # a load generator is meant to be busy
-        why_not_ready=why_not_ready,
         needs=frozenset({Role.MANAGER}),
         cores=cores,
         services=(AgentService(config, cores),),

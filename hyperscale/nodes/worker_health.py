@@ -1,13 +1,12 @@
 """What a manager knows about the health of its workers, and which of them may get work.
 
 Membership says whether a worker is live; the worker announces readiness and progress itself. The
-decisions are made in `health`; this module keeps their inputs and exposes their results.
+decisions are made in `health`; this module keeps them.
 """
 
 from collections import Counter
 
-from hyperscale.health.progress import WorkProgress
-from hyperscale.health.routing import HealthSignals, RoutingDecision
+from hyperscale.health.signals import RoutingDecision, WorkProgress, routing_decision
 from hyperscale.membership.events import LIVING, MemberChanged, MemberDied, MemberState
 from hyperscale.nodes.messages import metadata_of
 from hyperscale.telemetry.metrics import Family, gauge
@@ -15,10 +14,10 @@ from hyperscale.wire.roles import Role
 
 
 class WorkerHealth:
-    """The health signals of the workers that one manager knows."""
+    """The routing decisions about the workers that one manager knows."""
 
     def __init__(self) -> None:
-        self._signals: dict[str, HealthSignals] = {}
+        self._decisions: dict[str, RoutingDecision] = {}
 
     def changed(self, change: MemberChanged | MemberDied) -> None:
         """Take a change of a member into account."""
@@ -28,10 +27,10 @@ class WorkerHealth:
         if member.state is MemberState.UNCONFIRMED:
             return
         if member.state is MemberState.LEFT:
-            self._signals.pop(member.node, None)
+            self._decisions.pop(member.node, None)
             return
         metadata = metadata_of(member.metadata)
-        self._signals[member.node] = HealthSignals(
+        self._decisions[member.node] = routing_decision(
             is_live=member.state in LIVING,
             # A suspect may be dead: it keeps its parts and gets no new ones.
             is_ready=member.state is MemberState.ALIVE
@@ -42,12 +41,11 @@ class WorkerHealth:
 
     def decision(self, node: str) -> RoutingDecision | None:
         """Return whether a worker gets work; None if the node is not a worker."""
-        signals = self._signals.get(node)
-        return None if signals is None else signals.decision()
+        return self._decisions.get(node)
 
     def collect(self) -> list[Family]:
         """Return the metrics of this module."""
-        counts = Counter(signals.decision() for signals in self._signals.values())
+        counts = Counter(self._decisions.values())
         return [
             gauge(
                 "hyperscale_workers",

@@ -32,8 +32,8 @@ _RETRY_S = {  # a refused LOW request waits longest
 }
 
 
-class Load(IntEnum):
-    """How loaded this node is, according to its overload detector."""
+class OverloadLevel(IntEnum):
+    """How loaded a node is, as `health.overload` detects it."""
 
     HEALTHY = 0
     BUSY = 1
@@ -47,7 +47,7 @@ _CRITICAL, _HIGH, _NORMAL = (
     MessagePriority.HIGH,
     MessagePriority.NORMAL,
 )
-_HEALTHY, _OVERLOADED = Load.HEALTHY, Load.OVERLOADED
+_HEALTHY, _OVERLOADED = OverloadLevel.HEALTHY, OverloadLevel.OVERLOADED
 
 
 class AdmissionWatermarks(Struct, frozen=True):
@@ -125,7 +125,7 @@ class Admission:
         self._low_max = watermarks.low
         self._clients: OrderedDict[str, _ClientRates] = OrderedDict()
         self._in_flight = 0  # below CRITICAL
-        self.load = Load.HEALTHY
+        self.load = OverloadLevel.HEALTHY
         self.in_flight = [0, 0, 0, 0]
         self.admitted = [0, 0, 0, 0]
         self.shed = [0, 0, 0, 0]
@@ -176,7 +176,7 @@ class Admission:
         client.seen_s = now_s
         self._clients.move_to_end(sender)
         limit = spec.rate_per_10s
-        if self.load >= Load.STRESSED:
+        if self.load >= OverloadLevel.STRESSED:
             limit = max(1, limit // self._active_clients(now_s))
         window = client.windows.get(spec.kind)
         if window is None:

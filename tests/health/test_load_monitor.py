@@ -12,8 +12,9 @@ from hyperscale.health.load_monitor import (
     memory_share,
     resident_bytes,
 )
-from hyperscale.health.overload import OverloadDetector, OverloadLevel
+from hyperscale.health.overload import OverloadDetector
 from hyperscale.telemetry.metrics import render
+from hyperscale.wire.admission import OverloadLevel
 from tests.lab.waiting import until_async
 
 

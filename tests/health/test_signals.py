@@ -1,15 +1,20 @@
 """Readiness, progress, routing and what holds an eviction."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale.errors import InputError
-from hyperscale.health.correlation import CorrelationConfig, CorrelationGuard
-from hyperscale.health.overload import OverloadLevel
-from hyperscale.health.progress import ProgressConfig, ProgressMeter, WorkProgress
-from hyperscale.health.readiness import GateReadiness, ManagerReadiness, WorkerReadiness
-from hyperscale.health.routing import HealthSignals, RoutingDecision
+from hyperscale.health.correlation import HOLD_S, CorrelationGuard
+from hyperscale.health.signals import (
+    ProgressMeter,
+    RoutingDecision,
+    WorkProgress,
+    routing_decision,
+    why_not_ready,
+)
+from hyperscale.wire.admission import OverloadLevel
 
 # Routing.
 
@@ -34,8 +39,7 @@ ROWS = [
 def test_each_combination_of_signals_leads_to_the_decision_of_the_table(
     live: bool, ready: bool, progress: WorkProgress, decision: RoutingDecision
 ) -> None:
-    signals = HealthSignals(is_live=live, is_ready=ready, progress=progress)
-    assert signals.decision() is decision
+    assert routing_decision(is_live=live, is_ready=ready, progress=progress) is decision
 
 
 GRAVITY = list(RoutingDecision)
@@ -45,18 +49,18 @@ GRAVITY = list(RoutingDecision)
 def test_a_worse_signal_never_leads_to_a_milder_decision(
     live: bool, ready: bool, progress: WorkProgress
 ) -> None:
-    better = HealthSignals(is_live=live, is_ready=ready, progress=progress).decision()
+    better = routing_decision(is_live=live, is_ready=ready, progress=progress)
     order = list(WorkProgress)
     worse = [
-        HealthSignals(is_live=False, is_ready=ready, progress=progress),
-        HealthSignals(is_live=live, is_ready=False, progress=progress),
+        routing_decision(is_live=False, is_ready=ready, progress=progress),
+        routing_decision(is_live=live, is_ready=False, progress=progress),
         *(
-            HealthSignals(is_live=live, is_ready=ready, progress=each)
+            routing_decision(is_live=live, is_ready=ready, progress=each)
             for each in order[order.index(progress) :]
         ),
     ]
-    for signals in worse:
-        assert GRAVITY.index(signals.decision()) >= GRAVITY.index(better)
+    for decision in worse:
+        assert GRAVITY.index(decision) >= GRAVITY.index(better)
 
 
 # Correlation: what holds an eviction.
@@ -70,7 +74,7 @@ def silent(*failures: tuple[str, float]) -> CorrelationGuard:
     return guard
 
 
-def test_a_node_nobody_told_about_is_not_held() -> None:
+def test_a_node_that_never_failed_is_not_held() -> None:
     assert not CorrelationGuard().is_held("a", nodes=1, now_s=0.0)
 
 
@@ -90,38 +94,38 @@ def test_three_of_many_within_half_a_minute_are_held() -> None:
     assert guard.is_held("c", nodes=100, now_s=21.0)
 
 
-def test_failures_far_apart_have_nothing_to_do_with_each_other() -> None:
+def test_failures_far_apart_are_not_held() -> None:
     guard = silent(("a", 0.0), ("b", 31.0), ("c", 62.0))
     for node, failed_s in (("a", 0.0), ("b", 31.0), ("c", 62.0)):
         assert not guard.is_held(node, nodes=10, now_s=failed_s + 1)
 
 
-def test_a_hold_ends() -> None:
+def test_a_hold_ends_after_half_a_minute() -> None:
     guard = silent(("a", 10.0), ("b", 10.0))
     assert guard.is_held("a", nodes=3, now_s=39.9)
     assert not guard.is_held("a", nodes=3, now_s=40.0)
 
 
-def test_telling_again_that_a_node_is_silent_does_not_hold_it_longer() -> None:
+def test_a_repeated_failure_does_not_extend_the_hold() -> None:
     guard = silent(*((node, float(now_s)) for now_s in range(10, 41) for node in "ab"))
     assert not guard.is_held("a", nodes=3, now_s=40.0)
 
 
-def test_a_proven_death_is_never_held() -> None:
+def test_a_certain_death_is_never_held() -> None:
     guard = CorrelationGuard()
     for node in "abcd":
         guard.failed(node, is_certain=True, now_s=10.0)
         assert not guard.is_held(node, nodes=4, now_s=10.0)
 
 
-def test_a_silence_that_is_proven_a_death_later_is_held_no_longer() -> None:
+def test_a_certain_death_ends_the_hold_of_a_silent_node() -> None:
     guard = silent(("a", 10.0), ("b", 10.0))
     guard.failed("a", is_certain=True, now_s=11.0)
     assert not guard.is_held("a", nodes=3, now_s=11.0)
     assert not guard.is_held("b", nodes=3, now_s=11.0)  # alone with its silence now
 
 
-def test_who_comes_back_counts_no_more() -> None:
+def test_a_recovered_node_counts_no_more() -> None:
     guard = silent(("a", 10.0), ("b", 10.0))
     guard.recovered("b")
     assert guard.suspects(now_s=1.0) == ["a"]
@@ -132,7 +136,7 @@ def test_who_comes_back_counts_no_more() -> None:
     st.lists(st.tuples(st.integers(0, 7), st.floats(0.0, 300.0)), max_size=30),
     st.floats(0.0, 300.0),
 )
-def test_every_death_is_acted_on_within_the_hold(
+def test_no_node_is_held_longer_than_the_hold(
     deaths: list[tuple[int, float]], extra_s: float
 ) -> None:
     told = [(f"n{node}", now_s) for node, now_s in sorted(deaths, key=lambda death: death[1])]
@@ -141,14 +145,14 @@ def test_every_death_is_acted_on_within_the_hold(
     for name, now_s in told:
         first_s.setdefault(name, now_s)
     for name, failed_s in first_s.items():
-        ended_s = failed_s + CorrelationConfig().hold_s + extra_s
+        ended_s = failed_s + HOLD_S + extra_s
         assert not guard.is_held(name, nodes=8, now_s=ended_s)
 
 
 # Progress.
 
 
-def test_no_work_is_idle_for_ever() -> None:
+def test_a_node_without_work_is_idle() -> None:
     meter = ProgressMeter()
     meter.report(assigned=0, actions=0, now_s=0.0)
     assert meter.state(now_s=1e6) is WorkProgress.IDLE
@@ -164,7 +168,7 @@ def test_no_work_is_idle_for_ever() -> None:
         (120.0, WorkProgress.STUCK),
     ],
 )
-def test_work_without_a_finished_action_stalls_then_is_stuck(
+def test_work_without_a_finished_action_is_stalled_and_then_stuck(
     after_s: float, state: WorkProgress
 ) -> None:
     meter = ProgressMeter()
@@ -173,14 +177,14 @@ def test_work_without_a_finished_action_stalls_then_is_stuck(
     assert meter.state(now_s=100.0 + after_s) is state
 
 
-def test_one_long_workflow_whose_actions_count_up_is_never_stalled() -> None:
+def test_a_long_workflow_whose_actions_finish_is_never_stalled() -> None:
     meter = ProgressMeter()
     for second in range(3600):
         meter.report(assigned=1, actions=second, now_s=float(second))
         assert meter.state(now_s=float(second)) is WorkProgress.PROGRESSING
 
 
-def test_an_action_ends_a_stall_and_new_work_begins_with_its_own_time() -> None:
+def test_a_finished_action_or_new_work_ends_a_stall() -> None:
     meter = ProgressMeter()
     meter.report(assigned=1, actions=5, now_s=0.0)
     meter.report(assigned=1, actions=6, now_s=200.0)
@@ -190,42 +194,28 @@ def test_an_action_ends_a_stall_and_new_work_begins_with_its_own_time() -> None:
     assert meter.state(now_s=1001.0) is WorkProgress.PROGRESSING
 
 
-def test_stalled_must_come_before_stuck() -> None:
-    with pytest.raises(InputError, match="stalled_s"):
-        ProgressConfig(stalled_s=200.0)
-
-
 # Readiness.
 
 
 @pytest.mark.parametrize(
-    ("readiness", "why_not"),
+    ("changes", "reasons"),
     [
-        (WorkerReadiness(capacity=4), ()),
-        (WorkerReadiness(capacity=0), ("no free capacity",)),
-        (WorkerReadiness(capacity=1, accepts_work=False), ("draining",)),
-        (WorkerReadiness(capacity=1, has_joined=False), ("no manager is known",)),
-        (WorkerReadiness(capacity=1, overload=OverloadLevel.STRESSED), ()),
-        (WorkerReadiness(capacity=1, overload=OverloadLevel.OVERLOADED), ("overloaded",)),
-        (ManagerReadiness(), ()),
-        (ManagerReadiness(workers=1), ()),
-        (ManagerReadiness(workers=0), ("no workers",)),
-        (ManagerReadiness(workers=1, has_quorum=False), ("no quorum",)),
-        (ManagerReadiness(workers=1, accepts_jobs=False), ("draining",)),
-        (GateReadiness(datacenters=1), ()),
-        (GateReadiness(datacenters=1, overload=OverloadLevel.BUSY), ()),
-        (GateReadiness(datacenters=1, overload=OverloadLevel.STRESSED), ("stressed",)),
-        (GateReadiness(datacenters=0), ("no datacenter is connected",)),
+        ({}, ()),
+        ({"has_joined": False}, ("no manager is known",)),
+        ({"is_leaving": True}, ("draining",)),
+        ({"overload": OverloadLevel.STRESSED}, ()),
+        ({"overload": OverloadLevel.OVERLOADED}, ("overloaded",)),
+        ({"is_leaving": True, "overload": OverloadLevel.OVERLOADED}, ("draining", "overloaded")),
     ],
 )
-def test_readiness_says_why_not(
-    readiness: WorkerReadiness | ManagerReadiness | GateReadiness, why_not: tuple[str, ...]
+def test_a_node_that_is_not_ready_names_every_reason(
+    changes: dict[str, Any], reasons: tuple[str, ...]
 ) -> None:
-    assert readiness.why_not() == why_not
-    assert readiness.is_ready is not bool(why_not)
+    ready = {"has_joined": True, "is_leaving": False, "overload": OverloadLevel.HEALTHY}
+    assert why_not_ready(**{**ready, **changes}) == reasons
 
 
-def test_who_fell_silent_long_ago_is_forgotten() -> None:
+def test_a_node_that_fell_silent_long_ago_is_forgotten() -> None:
     guard = CorrelationGuard()
     guard.failed("old", is_certain=False, now_s=0.0)
     guard.failed("new", is_certain=False, now_s=50.0)

@@ -12,7 +12,7 @@ from hyperscale.wire.admission import (
     CRITICAL_MAX,
     Admission,
     AdmissionWatermarks,
-    Load,
+    OverloadLevel,
     SlidingWindow,
 )
 from hyperscale.wire.registry import MessagePriority, MessageSpec, SizeClass
@@ -128,14 +128,14 @@ class TestLoad:
     @pytest.mark.parametrize(
         ("load", "taken"),
         [
-            (Load.HEALTHY, {CRITICAL, HIGH, NORMAL, LOW}),
-            (Load.BUSY, {CRITICAL, HIGH, NORMAL}),
-            (Load.STRESSED, {CRITICAL, HIGH, NORMAL}),
-            (Load.OVERLOADED, {CRITICAL}),
+            (OverloadLevel.HEALTHY, {CRITICAL, HIGH, NORMAL, LOW}),
+            (OverloadLevel.BUSY, {CRITICAL, HIGH, NORMAL}),
+            (OverloadLevel.STRESSED, {CRITICAL, HIGH, NORMAL}),
+            (OverloadLevel.OVERLOADED, {CRITICAL}),
         ],
     )
     def test_what_is_taken_shrinks_with_the_load(
-        self, load: Load, taken: set[MessagePriority]
+        self, load: OverloadLevel, taken: set[MessagePriority]
     ) -> None:
         admission = door()
         admission.load = load
@@ -171,7 +171,7 @@ class TestGuests:
         admission = door(total=10_000)
         for number in range(5):
             self.ask(admission, f"g{number}", 0.0)
-        admission.load = Load.STRESSED
+        admission.load = OverloadLevel.STRESSED
         taken = {
             f"g{number}": sum(self.ask(admission, f"g{number}", 1.0) == 0.0 for _ in range(60))
             for number in range(5)
@@ -180,7 +180,7 @@ class TestGuests:
 
     def test_a_greedy_guest_does_not_starve_a_modest_one_under_stress(self) -> None:
         admission = door(total=10_000)
-        admission.load = Load.STRESSED
+        admission.load = OverloadLevel.STRESSED
         modest = 0
         for step in range(1000):
             now_s = step / 100

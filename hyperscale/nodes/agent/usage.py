@@ -4,7 +4,7 @@ import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from hyperscale.health.progress import ProgressMeter
+from hyperscale.health.signals import ProgressMeter
 from hyperscale.jobs.messages import AttemptId
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

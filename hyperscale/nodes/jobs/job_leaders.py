@@ -4,7 +4,6 @@ import asyncio
 import time
 
 from hyperscale.health.correlation import CorrelationGuard
-from hyperscale.health.overload import OverloadLevel
 from hyperscale.jobs.allocator.core import Allocator
 from hyperscale.jobs.allocator.events import BecameAllocator, LostAllocator
 from hyperscale.jobs.committed.events import Event, Reply
@@ -40,6 +39,7 @@ from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
 from hyperscale.nodes.jobs.leader_driver import LeaderDriver
 from hyperscale.nodes.jobs.output import Outputs
 from hyperscale.nodes.member import MemberNode
+from hyperscale.wire.admission import OverloadLevel
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.roles import Role
 

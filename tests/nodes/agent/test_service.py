@@ -66,9 +66,7 @@ async def managing(
     directory: Path, name: str = "m1", *, port: int = 0, seed: str | None = None
 ) -> AsyncIterator[tuple[MemberNode, LeaderService]]:
     service = LeaderService()
-    spec = RoleSpec(
-        role=Role.MANAGER, counts_cpu=False, why_not_ready=lambda _: (), services=(service,)
-    )
+    spec = RoleSpec(role=Role.MANAGER, counts_cpu=False, services=(service,))
     tables: dict[str, Any] = {"listen": {"port": port, "http_port": 0}}
     if seed is not None:
         tables["discovery"] = {"seeds": [seed]}
