@@ -68,9 +68,7 @@ def test_the_worst_signal_decides(sample: LoadSample, level: OverloadLevel) -> N
         (2.001, OverloadLevel.OVERLOADED),
     ],
 )
-def test_latency_counts_even_if_it_was_never_lower(
-    latency_s: float, level: OverloadLevel
-) -> None:
+def test_latency_counts_even_if_it_was_never_lower(latency_s: float, level: OverloadLevel) -> None:
     detector = OverloadDetector(counts_cpu=False)
     feed(detector, LoadSample(), seconds=5, latency_s=latency_s)
     assert detector.level is level
