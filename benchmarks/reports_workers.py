@@ -46,8 +46,8 @@ from hyperscale.jobs.agent.events import (
     StopAttempt,
     StoreResult,
 )
-from hyperscale.jobs.agent.merge import PHASES_S
 from hyperscale.jobs.agent.reports import PROGRESS_S
+from hyperscale.jobs.agent.statistics import PHASES_S
 from hyperscale.jobs.messages import (
     AcknowledgeResult,
     AnnounceCores,

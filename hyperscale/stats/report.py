@@ -2,7 +2,7 @@
 
 Every report is cumulative and carries a sequence number, so a lost, repeated or reordered report
 changes nothing. Executors make them natively, they travel encoded, and each receiver decodes and
-merges them natively (`hyperscale.stats.workflow`, `hyperscale.jobs.agent.merge`).
+merges them natively (`stats.workflow`, `jobs.agent.statistics`).
 """
 
 from hyperscale._native import (

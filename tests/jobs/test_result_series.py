@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyperscale._native import Histogram
-from hyperscale.jobs.agent.merge import MERGED_PER_S, RECENT_S, PartMerge
+from hyperscale.jobs.agent.statistics import MERGED_PER_S, RECENT_S, AttemptStatistics
 from hyperscale.jobs.committed.state import Part
 from hyperscale.jobs.leader.statistics import WorkflowStatistics, final_report
 from hyperscale.jobs.messages import AttemptId
@@ -108,9 +108,9 @@ def totals(values: list[SeriesValue]) -> list[tuple[int, int, int]]:
 def test_the_series_of_a_result_hold_every_request(
     seconds: int, steps: int, parts: int, interval_s: int
 ) -> None:
-    merge, alone = PartMerge("Load", 0), WorkflowStats(load(1))
+    merge, alone = AttemptStatistics("Load", 0), WorkflowStats(load(1))
     for report in steady(seconds, steps):
-        merge.add(report)
+        merge.add(0, report, now_s=0.0)
     whole = merge.whole()
     assert whole is not None
     stats = result_of(whole, steps=steps, parts=parts)
@@ -148,13 +148,14 @@ executors = st.lists(
 def test_executors_at_different_seconds_count_each_request_once_in_its_interval(
     of_executors: list[list[int]], pace: list[tuple[int, int]]
 ) -> None:
-    merge, place_told = PartMerge("Load", 0), [0] * len(of_executors)
+    merge, place_told = AttemptStatistics("Load", 0), [0] * len(of_executors)
     sequence = 0
 
     def offer(place: int, seconds: list[int], until: int) -> None:
         nonlocal sequence
         sequence += 1
         merge.add(
+            place,
             told(
                 1,
                 total=PER_S * until,
@@ -163,6 +164,7 @@ def test_executors_at_different_seconds_count_each_request_once_in_its_interval(
                 seconds=seconds,
                 slot=place,
             ),
+            now_s=0.0,
         )
 
     for which, count in pace:
@@ -191,10 +193,14 @@ def test_a_leader_that_gets_whole_reports_again_counts_nothing_twice(data: st.Da
     at_s = st.integers(1, 180).map(lambda n: 5 * n)
     asked_s = data.draw(st.sets(at_s, max_size=5))
     lost_s = data.draw(st.sets(st.integers(1, 90).map(lambda n: 10 * n), max_size=5))
-    merge, heard, exact = PartMerge("Load", 0), WorkflowStats(load(1)), WorkflowStats(load(1))
+    merge, heard, exact = (
+        AttemptStatistics("Load", 0),
+        WorkflowStats(load(1)),
+        WorkflowStats(load(1)),
+    )
     for report in steady(900, 1):
         now_s = report.sequence
-        merge.add(report)
+        merge.add(0, report, now_s=0.0)
         exact.apply(report)
         merged = merge.latest(now_s=float(now_s))
         if merged is not None and now_s not in lost_s:
@@ -209,10 +215,11 @@ def test_a_leader_that_gets_whole_reports_again_counts_nothing_twice(data: st.Da
 
 
 def test_old_seconds_keep_only_counts_if_there_are_too_many_histograms_to_merge() -> None:
-    merge, places, seconds = PartMerge("Load", 0), MERGED_PER_S + 1, RECENT_S + 40
+    merge, places, seconds = AttemptStatistics("Load", 0), MERGED_PER_S + 1, RECENT_S + 40
     for at in range(1, seconds + 1):
         for place in range(places):
             merge.add(
+                place,
                 told(
                     1,
                     total=PER_S * at,
@@ -221,6 +228,7 @@ def test_old_seconds_keep_only_counts_if_there_are_too_many_histograms_to_merge(
                     seconds=[at - 1],
                     slot=place,
                 ),
+                now_s=0.0,
             )
     whole = merge.whole(points_max=16)
     assert whole is not None

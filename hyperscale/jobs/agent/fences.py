@@ -47,10 +47,6 @@ class Fences:
         fence = self._parts.get(part_of(attempt_id))
         return 0 if fence is None else fence.attempt
 
-    def may_begin(self, attempt_id: AttemptId) -> bool:
-        """Return True if the attempt is newer than every attempt seen of its part."""
-        return attempt_id.attempt > self.attempt(attempt_id)
-
     def is_over(self, attempt_id: AttemptId) -> bool:
         """Return True if the attempt has a tombstone or is superseded."""
         fence = self._parts.get(part_of(attempt_id))

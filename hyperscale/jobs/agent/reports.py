@@ -5,19 +5,19 @@ results. The attempts and their states belong to `worker_attempts`.
 """
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hyperscale.jobs.agent.attempts import AttemptOnWorker, AttemptState
 from hyperscale.jobs.agent.events import (
     AgentEffect,
+    PlacePrinted,
     ReportAnswered,
     SendMessage,
     SendReport,
     UsageMeasured,
 )
-from hyperscale.jobs.agent.results import PendingResult, PendingResults
-from hyperscale.jobs.agent.stamps import StampClock
+from hyperscale.jobs.agent.results import AttemptEnd
 from hyperscale.jobs.messages import (
     AnnounceReady,
     AttemptId,
@@ -38,6 +38,53 @@ PROGRESS_S = {
     Backpressure.BATCH: 2.0,
     Backpressure.REJECT: 5.0,  # a probe: without it the worker would not learn of the relief
 }
+
+RESEND_FIRST_S = 1.0
+RESEND_MOST_S = 10.0
+RESEND_TO_ALL_S = 5.0
+"""While the job leader is unknown, results go to every manager, but less often."""
+RESEND_FOR_S = 600.0
+"""After this time a result stays on disk until a job leader lists the attempts."""
+
+
+class StampClock:
+    """The worker's clock in milliseconds; every start of the worker continues at a later value.
+
+    A stamp counts from the worker's incarnation, so that a stamp taken before a restart, or
+    before a reboot, lies before the start of this process.
+    """
+
+    def __init__(self, incarnation: int, *, now_s: float) -> None:
+        self.incarnation = incarnation
+        self._began_s = now_s
+
+    def stamp_ms(self, now_s: float) -> int:
+        """Return the stamp of an instant."""
+        return self.incarnation + self.alive_ms(now_s)
+
+    def alive_ms(self, now_s: float) -> int:
+        """Return how long this process has been running."""
+        return int((now_s - self._began_s) * 1000)
+
+    def instant_s(self, stamp_ms: int) -> float:
+        """Return the instant of a stamp."""
+        return self._began_s + (stamp_ms - self.incarnation) / 1000
+
+
+@dataclass(slots=True)
+class PendingResult:
+    """The end of an attempt that is not acknowledged yet: sent again until it is."""
+
+    message: AttemptEnd
+    is_stored: bool  # on disk, or not to be stored
+    since_s: float
+    send_at_s: float
+    interval_s: float = RESEND_FIRST_S
+
+    def wake_at_s(self) -> float | None:
+        """Return when it is sent next; None until it is stored, and after `RESEND_FOR_S`."""
+        is_silent = not self.is_stored or self.send_at_s > self.since_s + RESEND_FOR_S
+        return None if is_silent else self.send_at_s
 
 
 @dataclass(slots=True)
@@ -75,78 +122,71 @@ class ReportChannel:
 class ReportSchedule:
     """Reports, results and output of all attempts on one worker."""
 
-    def __init__(self, worker: str, clock: StampClock) -> None:
+    def __init__(
+        self, worker: str, clock: StampClock, attempts: Mapping[AttemptId, AttemptOnWorker]
+    ) -> None:
         self.worker = worker
         self.usage = UsageMeasured(0.0, 0.0)
-        self.results = PendingResults()
+        self.results: dict[AttemptId, PendingResult] = {}
         self._clock = clock
+        self._attempts = attempts  # written by `WorkerAttempts`
         self._leaders: dict[int, str] = {}  # group -> node
         self._channels: dict[int, ReportChannel] = {}  # by group
         share = zlib.crc32(worker.encode()) / 2**32  # differs between workers, constant for each
         self._ahead_s = share * PROGRESS_S[Backpressure.NONE]
         self._output_at_s: float | None = None
 
-    def wake_at_s(self, attempts: Iterable[AttemptOnWorker]) -> float | None:
+    def wake_at_s(self) -> float | None:
         """Return when `tick` has something to send; None if nothing is scheduled."""
-        due_s = [self._output_at_s, self.results.wake_at_s()]
+        due_s = [self._output_at_s]
+        due_s += [result.wake_at_s() for result in self.results.values()]
         due_s += [channel.wake_at_s() for channel in self._channels.values()]
-        due_s += [
-            attempt.announce_ready_at_s
-            for attempt in attempts
-            if attempt.state is AttemptState.READY
-        ]
+        due_s += [attempt.announce_ready_at_s for attempt in self._attempts_ready()]
         return min((at_s for at_s in due_s if at_s is not None), default=None)
 
-    def tick(self, attempts: Sequence[AttemptOnWorker], *, now_s: float) -> list[AgentEffect]:
+    def tick(self, *, now_s: float) -> list[AgentEffect]:
         """Send what is due."""
         effects: list[AgentEffect] = []
-        for attempt in attempts:
-            if attempt.state is AttemptState.READY and attempt.announce_ready_at_s <= now_s:
+        for attempt in self._attempts_ready():
+            if attempt.announce_ready_at_s <= now_s:
                 effects += self.announce_ready(attempt, now_s=now_s)
-        for group, channel in list(self._channels.items()):
-            wake_at_s = channel.wake_at_s()
-            if wake_at_s is not None and wake_at_s <= now_s:
-                effects += self._report(group, channel, attempts, now_s)
-        if self._output_at_s is not None and self._output_at_s <= now_s:
+        for group, channel in self._channels.items():
+            if _is_due(channel.wake_at_s(), now_s):
+                effects += self._report(group, channel, now_s)
+        if _is_due(self._output_at_s, now_s):
             self._output_at_s = None
-            for attempt in attempts:
+            for attempt in self._attempts.values():
                 effects += self.forward_output(attempt)
-        return effects + [self._send(result, now_s) for result in self.results.due(now_s=now_s)]
+        due = [result for result in self.results.values() if _is_due(result.wake_at_s(), now_s)]
+        return effects + [self._send(result, now_s) for result in due]
 
     # --- job leaders ------------------------------------------------------------------------
 
-    def follow(
-        self, group: int, leader: str, attempts: Iterable[AttemptOnWorker], *, now_s: float
-    ) -> None:
+    def follow(self, group: int, leader: str, *, now_s: float) -> None:
         """Redirect everything of a group to a new job leader, at once."""
         if self._leaders.get(group) == leader:
             return
         self._leaders[group] = leader
         self._channels.pop(group, None)
-        for attempt in attempts:
-            if attempt.group != group:
-                continue
+        for attempt in self._of_group(group):
             attempt.statistics.leader_changed()
             if attempt.is_reported:
                 self.watch(group, now_s=now_s)
             else:
                 attempt.announce_ready_at_s = now_s
-        self.results.restart(group, now_s=now_s)
+        self.resend_results(group, now_s=now_s)
 
-    def answered(
-        self, event: ReportAnswered, attempts: Iterable[AttemptOnWorker], *, now_s: float
-    ) -> None:
+    def answered(self, event: ReportAnswered, *, now_s: float) -> None:
         """Take the reply to a report: backpressure, or the name of another job leader."""
         channel, reply = self._channels.get(event.group), event.reply
         if channel is None or self._leaders.get(event.group) != event.to:
             return  # the report went to an earlier job leader
         channel.answered(None if reply is None else reply.backpressure, now_s=now_s)
         if reply is not None and reply.leader:
-            self.follow(event.group, reply.leader, attempts, now_s=now_s)
+            self.follow(event.group, reply.leader, now_s=now_s)
         elif reply is not None:
-            for attempt in attempts:
-                if attempt.group == event.group:
-                    attempt.statistics.acknowledged()
+            for attempt in self._of_group(event.group):
+                attempt.statistics.acknowledge()
 
     # --- attempts ---------------------------------------------------------------------------
 
@@ -170,15 +210,19 @@ class ReportSchedule:
         """Stop reporting a group that has no attempts on this worker."""
         self._channels.pop(group, None)
 
-    def printed(self, *, now_s: float) -> None:
-        """Schedule the forwarding of output."""
+    def printed(self, event: PlacePrinted, *, now_s: float) -> None:
+        """Keep what an executor printed until it is forwarded."""
+        attempt = self._attempts.get(event.attempt_id)
+        if attempt is None:
+            return
+        attempt.output.add(event.place, event.stream, event.text, now_s=now_s)
         if self._output_at_s is None:
             self._output_at_s = now_s + OUTPUT_EVERY_S
 
     def forward_output(self, attempt: AttemptOnWorker) -> list[AgentEffect]:
         """Send what the attempt has printed since the last time."""
         leader = self._leaders.get(attempt.group)
-        if leader is None or not attempt.output:
+        if leader is None:
             return []
         first = attempt.command.first_slot
         slots = {place: first + index for index, place in enumerate(sorted(attempt.places))}
@@ -198,24 +242,38 @@ class ReportSchedule:
             for number, place, stream, text in attempt.output.take()
         ]
 
+    # --- results ----------------------------------------------------------------------------
+
+    def add_result(self, message: AttemptEnd, *, now_s: float, is_stored: bool = False) -> None:
+        """Keep the end of an attempt until it is acknowledged; it is sent once it is stored."""
+        self.results[message.attempt_id] = PendingResult(message, is_stored, now_s, now_s)
+
     def result_stored(self, attempt_id: AttemptId, *, now_s: float) -> list[AgentEffect]:
-        """Send a result for the first time."""
-        result = self.results.stored(attempt_id)
-        return [] if result is None else [self._send(result, now_s)]
+        """Send a result for the first time, unless it was acknowledged already."""
+        result = self.results.get(attempt_id)
+        if result is None:
+            return []
+        result.is_stored = True
+        return [self._send(result, now_s)]
+
+    def resend_results(self, group: int, *, now_s: float) -> list[AttemptId]:
+        """Send the results of a group to a new job leader, at once; return their attempts."""
+        found = [result for result in self.results.values() if result.message.group == group]
+        for result in found:
+            self.add_result(result.message, now_s=now_s, is_stored=result.is_stored)
+        return [result.message.attempt_id for result in found]
 
     def _send(self, result: PendingResult, now_s: float) -> AgentEffect:
         leader = self._leaders.get(result.message.group)
-        result.sent(now_s=now_s, is_leader_known=leader is not None)
+        least_s = RESEND_TO_ALL_S if leader is None else 0.0
+        result.send_at_s = now_s + max(result.interval_s, least_s)
+        result.interval_s = min(result.interval_s * 1.5, RESEND_MOST_S)
         return SendMessage(leader, result.message)
 
-    def _report(
-        self,
-        group: int,
-        channel: ReportChannel,
-        attempts: Iterable[AttemptOnWorker],
-        now_s: float,
-    ) -> list[AgentEffect]:
-        reported = [each for each in attempts if each.group == group and each.is_reported]
+    # --- reports ----------------------------------------------------------------------------
+
+    def _report(self, group: int, channel: ReportChannel, now_s: float) -> list[AgentEffect]:
+        reported = [attempt for attempt in self._of_group(group) if attempt.is_reported]
         parts = [
             PartProgress(
                 attempt_id=attempt.id,
@@ -242,6 +300,16 @@ class ReportSchedule:
             parts=parts,
             cpu=self.usage.cpu,
             memory=self.usage.memory,
-            saturated=[attempt.id for attempt in reported if attempt.statistics.is_saturated],
+            saturated=[each.id for each in reported if each.statistics.saturation.is_saturated],
         )
         return [SendReport(leader, progress)]
+
+    def _of_group(self, group: int) -> list[AttemptOnWorker]:
+        return [attempt for attempt in self._attempts.values() if attempt.group == group]
+
+    def _attempts_ready(self) -> list[AttemptOnWorker]:
+        return [each for each in self._attempts.values() if each.state is AttemptState.READY]
+
+
+def _is_due(at_s: float | None, now_s: float) -> bool:
+    return at_s is not None and at_s <= now_s

@@ -1,116 +1,21 @@
-"""Results of attempts: how an attempt ended, and the delivery of results to job leaders.
+"""How an attempt ended.
 
-A result is on disk before it is sent, and it is sent again until it is acknowledged. What user
-code provides may be of any size; a result that is too large for a message would never be
-acknowledged, so it is cut here.
+What user code provides may be of any size; a result that is too large for a message would never
+be acknowledged, so it is cut here.
 """
-
-from dataclasses import dataclass
 
 import msgspec
 
 from hyperscale.jobs.agent.attempts import AttemptOnWorker
 from hyperscale.jobs.agent.events import AttemptPrepareFailed
 from hyperscale.jobs.committed.context import size_problem
-from hyperscale.jobs.messages import AnnouncePrepareFailed, AttemptId, DeliverResult
+from hyperscale.jobs.messages import AnnouncePrepareFailed, DeliverResult
 from hyperscale.plan.status import PartStatus
 
 LEASE_OVER = "lease expired"
 ERROR_CHARS_MAX = 4_000
 
-RESEND_FIRST_S = 1.0
-RESEND_MOST_S = 10.0
-RESEND_TO_ALL_S = 5.0
-"""While the job leader is unknown, results go to every manager, but less often."""
-RESEND_FOR_S = 600.0
-"""After this time a result stays on disk until a job leader lists the attempts."""
-
 AttemptEnd = DeliverResult | AnnouncePrepareFailed
-
-
-@dataclass(slots=True)
-class PendingResult:
-    """The end of an attempt that is not acknowledged yet."""
-
-    message: AttemptEnd
-    is_stored: bool  # on disk, or not to be stored
-    send_at_s: float
-    send_until_s: float
-    interval_s: float = RESEND_FIRST_S
-
-    def wake_at_s(self) -> float | None:
-        """Return when it is sent next; None until it is stored, and after `send_until_s`."""
-        is_silent = not self.is_stored or self.send_at_s > self.send_until_s
-        return None if is_silent else self.send_at_s
-
-    def sent(self, *, now_s: float, is_leader_known: bool) -> None:
-        """Schedule the next repetition."""
-        least_s = 0.0 if is_leader_known else RESEND_TO_ALL_S
-        self.send_at_s = now_s + max(self.interval_s, least_s)
-        self.interval_s = min(self.interval_s * 1.5, RESEND_MOST_S)
-
-    def restart(self, *, now_s: float) -> None:
-        """Send it at once and often again: a new job leader does not have it."""
-        self.send_at_s = now_s
-        self.interval_s = RESEND_FIRST_S
-        self.send_until_s = now_s + RESEND_FOR_S
-
-
-class PendingResults:
-    """Results by attempt, until they are acknowledged."""
-
-    def __init__(self) -> None:
-        self._results: dict[AttemptId, PendingResult] = {}
-
-    def __contains__(self, attempt_id: AttemptId) -> bool:
-        return attempt_id in self._results
-
-    def __len__(self) -> int:
-        return len(self._results)
-
-    def ids(self) -> list[AttemptId]:
-        """Return the attempts whose result is pending."""
-        return list(self._results)
-
-    def add(self, message: AttemptEnd, *, is_stored: bool, now_s: float) -> None:
-        """Keep the end of an attempt until it is acknowledged."""
-        self._results[message.attempt_id] = PendingResult(
-            message, is_stored, now_s, now_s + RESEND_FOR_S
-        )
-
-    def stored(self, attempt_id: AttemptId) -> PendingResult | None:
-        """Note that a result is on disk; return it if it is still pending."""
-        result = self._results.get(attempt_id)
-        if result is not None:
-            result.is_stored = True
-        return result
-
-    def acknowledge(self, attempt_id: AttemptId) -> bool:
-        """Forget a result; return False if it was not pending."""
-        return self._results.pop(attempt_id, None) is not None
-
-    def restart(self, group: int, *, now_s: float) -> list[AttemptId]:
-        """Send the results of a group again, to a new job leader; return their attempts."""
-        found = [each for each in self._results.values() if each.message.group == group]
-        for result in found:
-            result.restart(now_s=now_s)
-        return [result.message.attempt_id for result in found]
-
-    def due(self, *, now_s: float) -> list[PendingResult]:
-        """Return the results that are to be sent now."""
-        return [
-            result
-            for result in self._results.values()
-            if (wake_at_s := result.wake_at_s()) is not None and wake_at_s <= now_s
-        ]
-
-    def wake_at_s(self) -> float | None:
-        """Return when the next result is sent; None if no result is scheduled."""
-        times_s = [result.wake_at_s() for result in self._results.values()]
-        return min((at_s for at_s in times_s if at_s is not None), default=None)
-
-
-# --- how attempts ended ------------------------------------------------------------------
 
 
 def result_of(attempt: AttemptOnWorker, worker: str) -> DeliverResult:
@@ -128,7 +33,7 @@ def result_of(attempt: AttemptOnWorker, worker: str) -> DeliverResult:
             error=None if error is None else _cut(error),
             provided=[end.provided for end in ends if end.provided],
             is_retryable=is_retryable,
-            was_saturated=attempt.statistics.was_saturated,
+            was_saturated=attempt.statistics.saturation.was_saturated,
             unheard_s=attempt.statistics.gap_s,
         )
     )

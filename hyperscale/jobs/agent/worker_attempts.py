@@ -1,16 +1,15 @@
-"""The attempts on a worker, from their first command to their end.
+"""The attempts on a worker, from their first command to their end, and the places they hold.
 
-Owns the attempts and their places; performs every move of an attempt's state. Which commands
-are obeyed is decided in `core`.
+Performs every move of an attempt's state. Which commands are obeyed is decided in `core`.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection
 
 from hyperscale.errors import InvariantError
-from hyperscale.jobs.agent.attempts import AttemptOnWorker, AttemptState, StopCause
+from hyperscale.jobs.agent.attempts import AttemptOnWorker, AttemptState, OutputBuffer, StopCause
 from hyperscale.jobs.agent.events import (
     AgentEffect,
-    AttemptPrepared,
     AttemptPrepareFailed,
     LeaseAttempt,
     PlaceEnded,
@@ -21,35 +20,108 @@ from hyperscale.jobs.agent.events import (
     StoreResult,
 )
 from hyperscale.jobs.agent.fences import Fences, part_of
-from hyperscale.jobs.agent.output import OutputBuffer
-from hyperscale.jobs.agent.places import PlaceTable
 from hyperscale.jobs.agent.reports import ReportSchedule
-from hyperscale.jobs.agent.results import (
-    LEASE_OVER,
-    AttemptEnd,
-    prepare_failure_of,
-    result_of,
-)
+from hyperscale.jobs.agent.results import LEASE_OVER, AttemptEnd, prepare_failure_of, result_of
 from hyperscale.jobs.agent.statistics import AttemptStatistics
-from hyperscale.jobs.messages import AttemptId, DeliverResult, HeldCores, PreparePart
+from hyperscale.jobs.messages import (
+    SHARED_MAX,
+    AttemptId,
+    DeliverResult,
+    HeldCores,
+    PreparePart,
+)
 from hyperscale.plan.status import PartStatus
 
 STOP_GRACE_S = 1.0
 
 
+class PlaceTable:
+    """Which attempt holds which place: no core is held twice.
+
+    Places 0 ... total - 1 are cores. An attempt that may share gets higher places, whose executors
+    run beside those that hold the cores. An attempt that supersedes another one takes over its
+    places before they are vacant, so that no other attempt gets them in between.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._holders: dict[int, AttemptId] = {}
+        self._leaving: dict[int, AttemptId] = {}  # superseded, but not vacated yet
+
+    @property
+    def free(self) -> int:
+        """Cores without a holder."""
+        return sum(place not in self._holders for place in range(self.total))
+
+    def held(self) -> Counter[AttemptId]:
+        """Return how many places each attempt holds."""
+        return Counter(self._holders.values())
+
+    def fits(self, command: PreparePart, older: Collection[AttemptId]) -> bool:
+        """Return True if there are places for an attempt that supersedes the `older` ones."""
+        holders = map(self._holders.get, self._span(command))
+        return sum(holder is None or holder in older for holder in holders) >= command.cores
+
+    def take(self, command: PreparePart, *, superseded: AttemptId | None) -> tuple[int, ...]:
+        """Give a new attempt its places, those of the `superseded` attempt first."""
+        attempt_id, span = command.attempt_id, self._span(command)
+        candidates = [] if superseded is None else [p for p in self._of(superseded) if p in span]
+        candidates += [place for place in span if place not in self._holders]
+        if len(candidates) < command.cores:
+            raise InvariantError(f"{attempt_id} was accepted, but there are no places for it")
+        chosen = tuple(sorted(candidates[: command.cores]))
+        for place in chosen:
+            if place in self._holders:
+                if place in self._leaving:
+                    raise InvariantError(f"{attempt_id} supersedes a waiting attempt at {place}")
+                self._leaving[place] = self._holders[place]
+            self._holders[place] = attempt_id
+        return chosen
+
+    def vacate(self, attempt_id: AttemptId, place: int) -> None:
+        """Note that no process of the attempt is left at a place."""
+        if self._leaving.get(place) == attempt_id:
+            del self._leaving[place]
+        elif self._holders.get(place) == attempt_id:
+            if place in self._leaving:
+                raise InvariantError(f"{attempt_id} vacates place {place}, which it never used")
+            del self._holders[place]
+
+    def drop(self, attempt_id: AttemptId) -> None:
+        """Remove an attempt that has left all places, or never used them."""
+        for place in [place for place, held in self._leaving.items() if held == attempt_id]:
+            del self._leaving[place]
+        for place in self._of(attempt_id):
+            del self._holders[place]
+            if place in self._leaving:  # its executor is still there: it holds the place again
+                self._holders[place] = self._leaving.pop(place)
+
+    def _of(self, attempt_id: AttemptId) -> list[int]:
+        """Return the places an attempt holds, in order, whether vacant or not."""
+        return sorted(place for place, held in self._holders.items() if held == attempt_id)
+
+    def _span(self, command: PreparePart) -> range:
+        """Return the places that an attempt may get: cores, or places beside them."""
+        cores = self.total
+        return range(cores, cores * SHARED_MAX) if command.shared else range(cores)
+
+
 class WorkerAttempts:
     """Attempts by id, and the places they hold."""
 
-    def __init__(self, cores: int, fences: Fences, reports: ReportSchedule) -> None:
+    def __init__(
+        self,
+        cores: int,
+        attempts: dict[AttemptId, AttemptOnWorker],
+        fences: Fences,
+        reports: ReportSchedule,
+    ) -> None:
         self.places = PlaceTable(cores)
+        self._attempts = attempts
         self._fences = fences
         self._reports = reports
-        self._attempts: dict[AttemptId, AttemptOnWorker] = {}
 
     # --- reads ------------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        return len(self._attempts)
 
     def get(self, attempt_id: AttemptId) -> AttemptOnWorker | None:
         """Return an attempt that has not ended."""
@@ -80,15 +152,6 @@ class WorkerAttempts:
             for attempt_id, cores in self.places.held().items()
         ]
 
-    def fits(self, command: PreparePart, older: Iterable[AttemptOnWorker]) -> bool:
-        """Return True if there are places for an attempt that supersedes the `older` ones."""
-        places = self.places.copy()
-        for other in older:
-            if other.state is AttemptState.WAITING:
-                places.drop(other.id)
-        superseded = _with_executors(older)
-        return places.take(command, superseded=superseded) is not None
-
     # --- commands ---------------------------------------------------------------------------
 
     def begin(
@@ -100,24 +163,26 @@ class WorkerAttempts:
         now_s: float,
     ) -> list[AgentEffect]:
         """Prepare a new attempt, once the older attempts of its part have left their places."""
+        attempt_id = command.attempt_id
         effects: list[AgentEffect] = []
-        cause = StopCause(f"superseded by attempt {command.attempt_id.attempt}")
-        superseded = _with_executors(older)
+        cause = StopCause(f"superseded by attempt {attempt_id.attempt}")
+        # At most one attempt of a part uses its places; the others wait for them.
+        in_use = (each.id for each in older if each.state is not AttemptState.WAITING)
+        superseded = next(in_use, None)
         is_waiting = superseded is not None
         for other in older:
             effects += self.stop(other, cause, STOP_GRACE_S, now_s=now_s)
         places = self.places.take(command, superseded=superseded)
-        if places is None:
-            raise InvariantError(
-                f"{command.attempt_id} was accepted, but there are no places for it"
-            )
-        self._fences.begin(command.attempt_id, now_s=now_s)
-        self._attempts[command.attempt_id] = AttemptOnWorker(
+        self._fences.begin(attempt_id, now_s=now_s)
+        offset_s = command.plan.offset_s(command.elapsed_s)
+        self._attempts[attempt_id] = AttemptOnWorker(
             command=command,
             places=places,
             state=AttemptState.WAITING if is_waiting else AttemptState.PREPARING,
             lease_until_s=now_s + command.lease_ms / 1000,
-            statistics=AttemptStatistics(command),
+            statistics=AttemptStatistics(
+                attempt_id.workflow, command.first_slot, offset_s=offset_s
+            ),
             output=OutputBuffer(first=first_output, now_s=now_s),
         )
         return effects if is_waiting else [*effects, PrepareAttempt(command, places)]
@@ -174,9 +239,9 @@ class WorkerAttempts:
 
     # --- executors --------------------------------------------------------------------------
 
-    def prepared(self, event: AttemptPrepared, now_s: float) -> list[AgentEffect]:
+    def prepared(self, attempt_id: AttemptId, now_s: float) -> list[AgentEffect]:
         """Make an attempt ready, unless it was told to stop meanwhile."""
-        attempt = self._attempts.get(event.attempt_id)
+        attempt = self._attempts.get(attempt_id)
         if attempt is None or attempt.state is not AttemptState.PREPARING:
             return []
         attempt.become(AttemptState.READY)
@@ -243,8 +308,7 @@ class WorkerAttempts:
         self._fences.bury(attempt.id, now_s=now_s)
         if not self.of_group(attempt.group):
             self._reports.unwatch(attempt.group)
-        needs_storing = isinstance(message, DeliverResult)
-        self._reports.results.add(message, is_stored=not needs_storing, now_s=now_s)
+        self._reports.add_result(message, now_s=now_s)
         if isinstance(message, DeliverResult):
             effects.append(StoreResult(message))
         else:
@@ -254,9 +318,3 @@ class WorkerAttempts:
                 other.become(AttemptState.PREPARING)
                 effects.append(PrepareAttempt(other.command, other.places))
         return effects
-
-
-def _with_executors(attempts: Iterable[AttemptOnWorker]) -> AttemptId | None:
-    """Return the one attempt of a part that uses its places; the others wait for them."""
-    used = (each.id for each in attempts if each.state is not AttemptState.WAITING)
-    return next(used, None)

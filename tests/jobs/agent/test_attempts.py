@@ -5,8 +5,12 @@ from itertools import product
 import pytest
 
 from hyperscale.errors import InvariantError
-from hyperscale.jobs.agent.attempts import ATTEMPT_MOVES, AttemptOnWorker, AttemptState
-from hyperscale.jobs.agent.output import OutputBuffer
+from hyperscale.jobs.agent.attempts import (
+    ATTEMPT_MOVES,
+    AttemptOnWorker,
+    AttemptState,
+    OutputBuffer,
+)
 from hyperscale.jobs.agent.statistics import AttemptStatistics
 from hyperscale.jobs.messages import PartPhase
 from hyperscale.plan.status import PartStatus
@@ -17,13 +21,12 @@ LEGAL = [(state, other) for state, other in MOVES if other in ATTEMPT_MOVES[stat
 
 
 def attempt_in(state: AttemptState) -> AttemptOnWorker:
-    command = prepare()
     return AttemptOnWorker(
-        command=command,
+        command=prepare(),
         places=(0,),
         state=state,
         lease_until_s=8.0,
-        statistics=AttemptStatistics(command),
+        statistics=AttemptStatistics("Load", 0),
         output=OutputBuffer(first=1, now_s=0.0),
     )
 

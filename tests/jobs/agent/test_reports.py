@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 
+from hyperscale.jobs.agent.attempts import OUTPUT_BURST_BYTES
 from hyperscale.jobs.agent.events import (
     PlacePrinted,
     ReportAnswered,
@@ -11,7 +12,6 @@ from hyperscale.jobs.agent.events import (
     SendReport,
     UsageMeasured,
 )
-from hyperscale.jobs.agent.output import OUTPUT_BURST_BYTES
 from hyperscale.jobs.agent.reports import PROGRESS_S
 from hyperscale.jobs.messages import (
     Backpressure,

@@ -11,7 +11,7 @@ import pytest
 from hyperscale._native import Target
 from hyperscale.config.loading import node_config
 from hyperscale.config.schema import NodeConfig, NodeRole
-from hyperscale.jobs.agent import announcements
+from hyperscale.jobs.agent import core as agent_core
 from hyperscale.jobs.messages import (
     AnnounceCores,
     DeliverResult,
@@ -123,7 +123,7 @@ def test_a_worker_connects_to_its_leader_and_members_see_its_free_cores(
 @pytest.fixture
 def announces_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turn off the repetition of core announcements."""
-    monkeypatch.setattr(announcements, "ANNOUNCE_CORES_EVERY_S", 3600.0)
+    monkeypatch.setattr(agent_core, "ANNOUNCE_CORES_EVERY_S", 3600.0)
 
 
 @pytest.mark.usefixtures("announces_rarely")
@@ -146,7 +146,7 @@ def test_a_new_manager_gets_the_cores_at_once(tmp_path: Path) -> None:
 def test_a_worker_is_ready_once_an_allocator_knows_its_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(announcements, "ANNOUNCE_CORES_EVERY_S", 0.1)
+    monkeypatch.setattr(agent_core, "ANNOUNCE_CORES_EVERY_S", 0.1)
 
     async def work() -> None:
         async with managing(tmp_path) as (manager, service):

@@ -4,12 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperscale._native import Histogram
-from hyperscale.jobs.agent.merge import (
+from hyperscale.jobs.agent.statistics import (
     MERGED_PER_S,
     PHASES_S,
     RECENT_S,
     SERIES_S,
-    PartMerge,
+    AttemptStatistics,
 )
 from hyperscale.plan import StepKind, StepPlan, WorkflowPlan
 from hyperscale.stats.report import Report
@@ -80,10 +80,10 @@ def decoded(data: bytes | None) -> PartReport:
 
 
 def test_executors_are_summed_and_their_histograms_merged() -> None:
-    merge = PartMerge("Load", 4)
-    merge.add(report(4, 1, [10, 20]))
-    merge.add(report(5, 1, [30]))
-    merged = decoded(merge.latest(now_s=1.0))
+    statistics = AttemptStatistics("Load", 4)
+    statistics.add(0, report(4, 1, [10, 20]), now_s=0.0)
+    statistics.add(0, report(5, 1, [30]), now_s=0.0)
+    merged = decoded(statistics.latest(now_s=1.0))
     assert (merged.slot, merged.sequence, merged.vus, merged.iterations) == (4, 1, 4, 3)
     assert merged.steps[0].counts.status_codes == {200: 3}
     assert merged.steps[0].latency is not None
@@ -95,12 +95,12 @@ def test_executors_are_summed_and_their_histograms_merged() -> None:
 
 
 def test_a_report_has_histograms_only_if_executors_sent_new_ones() -> None:
-    merge = PartMerge("Load", 0)
-    merge.add(report(0, 1, [10]))
-    first = decoded(merge.latest(now_s=1.0))
-    merge.add(report(0, 2, [10, 10], histograms=False))
-    second = decoded(merge.latest(now_s=2.0))
-    whole = decoded(merge.whole())
+    statistics = AttemptStatistics("Load", 0)
+    statistics.add(0, report(0, 1, [10]), now_s=0.0)
+    first = decoded(statistics.latest(now_s=1.0))
+    statistics.add(0, report(0, 2, [10, 10], histograms=False), now_s=0.0)
+    second = decoded(statistics.latest(now_s=2.0))
+    whole = decoded(statistics.whole())
     assert first is not None
     assert second is not None
     assert whole is not None
@@ -112,29 +112,29 @@ def test_a_report_has_histograms_only_if_executors_sent_new_ones() -> None:
 
 
 def test_phases_are_sent_every_few_seconds_and_at_once_to_a_new_leader() -> None:
-    merge = PartMerge("Load", 0)
+    statistics = AttemptStatistics("Load", 0)
 
     def has_phases(second: int) -> bool:
-        merge.add(report(0, second, [10]))
-        merged = decoded(merge.latest(now_s=float(second)))
+        statistics.add(0, report(0, second, [10]), now_s=0.0)
+        merged = decoded(statistics.latest(now_s=float(second)))
         assert merged.steps[0].latency is not None
         return merged.steps[0].phases is not None
 
     told_s = [second for second in range(1, 14) if has_phases(second)]
     assert told_s == [1, 1 + PHASES_S, 1 + 2 * PHASES_S]
-    merge.retell()
+    statistics.leader_changed()
     assert has_phases(14)
-    whole = decoded(merge.whole())
+    whole = decoded(statistics.whole())
     assert whole.steps[0].phases is not None
 
 
 def test_very_many_histograms_are_merged_less_often() -> None:
-    merge = PartMerge("Load", 0)
+    statistics = AttemptStatistics("Load", 0)
     merged_s = []
     for second in range(1, 7):
         for place in range(2 * MERGED_PER_S):
-            merge.add(report(place, second, [10]))
-        merged = decoded(merge.latest(now_s=float(second)))
+            statistics.add(0, report(place, second, [10]), now_s=0.0)
+        merged = decoded(statistics.latest(now_s=float(second)))
         assert merged.iterations == 2 * MERGED_PER_S
         if merged.steps[0].latency is not None:
             merged_s.append(second)
@@ -142,39 +142,39 @@ def test_very_many_histograms_are_merged_less_often() -> None:
 
 
 def test_acknowledged_seconds_are_not_sent_again() -> None:
-    merge = PartMerge("Load", 0)
+    statistics = AttemptStatistics("Load", 0)
 
     def told(second: int) -> list[int]:
-        merge.add(report(0, second, [10]))
-        merged = decoded(merge.latest(now_s=float(second)))
+        statistics.add(0, report(0, second, [10]), now_s=0.0)
+        merged = decoded(statistics.latest(now_s=float(second)))
         return [point.second for point in merged.steps[0].series]
 
     for second in range(1, 30):
         assert told(second)[0] == max(1, second - SERIES_S + 1)
-    merge.acknowledge()
+    statistics.acknowledge()
     assert told(30) == [30]
     assert told(31) == [30, 31]  # the last one was lost
-    assert merge.latest(now_s=31.0) is not None  # one without seconds, which is taken
-    merge.acknowledge()
+    assert statistics.latest(now_s=31.0) is not None  # one without seconds, which is taken
+    statistics.acknowledge()
     assert told(32) == [30, 31, 32]
-    merge.add(report(1, 31, [10]))  # it grows while the report is under way
-    merge.acknowledge()
-    merge.add(report(1, 30, [10]))  # it grows when all is told
+    statistics.add(0, report(1, 31, [10]), now_s=0.0)  # it grows while the report is under way
+    statistics.acknowledge()
+    statistics.add(0, report(1, 30, [10]), now_s=0.0)  # it grows when all is told
     assert told(33) == [30, 31, 33]
-    merge.acknowledge()
-    merge.retell()
+    statistics.acknowledge()
+    statistics.leader_changed()
     assert len(told(34)) == SERIES_S
 
 
 def test_the_whole_report_of_a_long_run_is_bounded() -> None:
-    merge = PartMerge("Load", 0)
+    statistics = AttemptStatistics("Load", 0)
     for sequence in range(1, 1_000):
-        merge.add(report(0, sequence, [10]))
-    whole = decoded(merge.whole())
+        statistics.add(0, report(0, sequence, [10]), now_s=0.0)
+    whole = decoded(statistics.whole())
     seconds = [point.second for point in whole.steps[0].series]
     assert len(seconds) <= 100 + RECENT_S
     assert seconds[-RECENT_S:] == list(range(1_000 - RECENT_S, 1_000))
-    small = decoded(merge.whole(points_max=10))
+    small = decoded(statistics.whole(points_max=10))
     assert len(small.steps[0].series) == 100
     assert not small.steps[0].series[0].latency
     assert small.steps[0].series[-1].latency
@@ -191,17 +191,21 @@ def test_the_whole_report_of_a_long_run_is_bounded() -> None:
 def test_merging_on_the_worker_first_does_not_change_the_totals(
     said: list[tuple[int, list[int], bool]], rng: object
 ) -> None:
-    merge, direct, through = PartMerge("Load", 0), WorkflowStats(PLAN), WorkflowStats(PLAN)
+    statistics, direct, through = (
+        AttemptStatistics("Load", 0),
+        WorkflowStats(PLAN),
+        WorkflowStats(PLAN),
+    )
     values: dict[int, list[int]] = {}
     reports = []
     for sequence, (slot, more, histograms) in enumerate(said, start=1):
         values[slot] = values.get(slot, []) + more
         reports.append(report(slot, sequence, values[slot], histograms=histograms))
     for one in [*reports, *reports]:  # again: changes nothing
-        merge.add(one)
+        statistics.add(0, one, now_s=0.0)
         direct.apply(one)
-        through.apply(merge.latest(now_s=float(one.sequence)) or b"")
-    through.apply(merge.whole() or b"")
+        through.apply(statistics.latest(now_s=float(one.sequence)) or b"")
+    through.apply(statistics.whole() or b"")
     assert through.counts("hit") == direct.counts("hit")
     assert through.latency("hit").count == direct.latency("hit").count
     assert through.iterations == direct.iterations
@@ -219,17 +223,17 @@ def test_merging_on_the_worker_first_does_not_change_the_totals(
 def test_seconds_of_lost_reports_are_sent_again(
     said: list[tuple[int, int, list[int]]], data: st.DataObject
 ) -> None:
-    merge, heard = PartMerge("Load", 0), WorkflowStats(PLAN)
+    statistics, heard = AttemptStatistics("Load", 0), WorkflowStats(PLAN)
     seconds: dict[tuple[int, int], list[int]] = {}
     for now_s, (slot, second, more) in enumerate(said):
         seconds[slot, second] = seconds.get((slot, second), []) + more
-        merge.add(report(slot, second, seconds[slot, second]))
-        merged = decoded(merge.latest(now_s=float(now_s)))
+        statistics.add(0, report(slot, second, seconds[slot, second]), now_s=0.0)
+        merged = decoded(statistics.latest(now_s=float(now_s)))
         if data.draw(st.booleans()):
             heard.apply(encoded(merged))
-            merge.acknowledge()
-    merge.add(report(0, 11, [10]))
-    last = decoded(merge.latest(now_s=float(len(said))))
+            statistics.acknowledge()
+    statistics.add(0, report(0, 11, [10]), now_s=0.0)
+    last = decoded(statistics.latest(now_s=float(len(said))))
     heard.apply(encoded(last))
     totals: dict[int, int] = {11: 1}
     for (_, second), values in seconds.items():
