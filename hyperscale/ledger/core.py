@@ -8,10 +8,9 @@ or task: the simulator runs it unchanged.
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from hyperscale._native import GroupImage, LedgerError, MultiRaft, Turn
 from hyperscale.errors import InvariantError
@@ -22,11 +21,8 @@ from hyperscale.ledger.core_events import (
     AnnounceRestore,
     AnnounceRole,
     AnnounceTopology,
-    AnswerProposals,
-    AnswerReads,
-    AppliedEntry,
+    AnswerRequests,
     BatchEnded,
-    CommandProposed,
     DropMessages,
     GroupRole,
     LeadershipTransferRequested,
@@ -40,7 +36,7 @@ from hyperscale.ledger.core_events import (
     ProposalResult,
     RaftRole,
     ReadRequested,
-    RecordProposed,
+    RecordsProposed,
     ReportMismatch,
     SendMessages,
     SendSnapshotOffer,
@@ -49,13 +45,12 @@ from hyperscale.ledger.core_events import (
     SnapshotRequested,
     VoterChangeRequested,
 )
-from hyperscale.ledger.disk_writes import DiskWrites
 from hyperscale.ledger.entry_clock import EntryClock
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.proposals import ProposalQueue
-from hyperscale.ledger.records import MachineCommand, Record, StateDigest, encode_record
-from hyperscale.ledger.replica import DIGEST_EVERY, EntryResult, Replica
-from hyperscale.ledger.store import LedgerDisk
+from hyperscale.ledger.records import Record, StateDigest, encode_record
+from hyperscale.ledger.replica import DIGEST_EVERY, AppliedEntry, Replica
+from hyperscale.ledger.store import DiskWrites, LedgerDisk
 from hyperscale.ledger.topology import GroupRecord, GroupState, Topology
 from hyperscale.sansio.core import Tick
 
@@ -78,25 +73,19 @@ class LedgerLimits(Struct, frozen=True, kw_only=True):
     pending_proposals: int = 10_000
 
 
-class _Entry(NamedTuple):
-    position: int
-    term: int
-    token: int
-    data: bytes
+CommittedEntry = tuple[int, int, int, int, bytes, object]
+"""Group, index, term, token, data, and the voters from then on if the entry changed them."""
 
 
 class PassOutput(Struct):
     """The effects of one pass, collected by kind."""
 
     sends: list[LedgerEffect] = field(default_factory=list)
-    answers: list[tuple[int, ProposalResult]] = field(default_factory=list)
-    reads: list[int] = field(default_factory=list)
-    roles: list[GroupRole] = field(default_factory=list)
-    led_no_more: list[int] = field(default_factory=list)
-    led_now: dict[int, int] = field(default_factory=dict)
+    answers: list[tuple[int, ProposalResult | None]] = field(default_factory=list)
+    changes: list[LedgerEffect] = field(default_factory=list)
+    """What happened to groups, before the entries of the pass are announced."""
     entries: list[AppliedEntry] = field(default_factory=list)
-    mismatches: list[int] = field(default_factory=list)
-    restored: list[int] = field(default_factory=list)
+    led_now: dict[int, int] = field(default_factory=dict)
     is_topology_new: bool = False
 
     def fail(self, tokens: Iterable[int], failure: ProposalFailure) -> None:
@@ -105,18 +94,13 @@ class PassOutput(Struct):
     def effects(self) -> list[LedgerEffect]:
         effects = self.sends
         if self.answers:
-            effects.append(AnswerProposals(self.answers))
-        if self.reads:
-            effects.append(AnswerReads(self.reads))
-        effects.extend(AnnounceRole(role) for role in self.roles)
-        effects.extend(AnnounceFollowing(group) for group in self.led_no_more)
+            effects.append(AnswerRequests(self.answers))
+        effects += self.changes
         if self.entries:
             effects.append(AnnounceEntries(self.entries))
-        effects.extend(ReportMismatch(group) for group in self.mismatches)
-        effects.extend(AnnounceRestore(group) for group in self.restored)
         if self.is_topology_new:
             effects.append(AnnounceTopology())
-        effects.extend(AnnounceLeading(group, term) for group, term in self.led_now.items())
+        effects += [AnnounceLeading(group, term) for group, term in self.led_now.items()]
         return effects
 
 
@@ -136,8 +120,12 @@ class LedgerCore:
         followed: int = 0,
         first_tick_at_s: float = 0.0,
     ) -> None:
+        self.number = number
+        """The number of this node in its ledger."""
         self.limits = limits or LedgerLimits()
         self.clock = EntryClock()
+        self.topology = Topology()
+        """The state of group 0 as far as this node has applied it."""
         self.replicas: dict[int, Replica] = {}
         self.roles: dict[int, GroupRole] = {}
         self.leading: dict[int, int] = {}
@@ -147,6 +135,8 @@ class LedgerCore:
         """For reads only, outside of this class."""
         self.proposals = ProposalQueue(number, seed)
         self.disk = DiskWrites(store)
+        self.is_full = False
+        """Whether too much waited for disk or quorum, after the last pass, to accept proposals."""
         self.key_slot_of = key_slot_of
         self._make_machine = make_machine
         self._reads: dict[int, list[tuple[int, int]]] = {}  # group -> (read index, token)
@@ -165,25 +155,6 @@ class LedgerCore:
 
     # -- reads ----------------------------------------------------------------------------
 
-    @property
-    def number(self) -> int:
-        """The number of this node in its ledger."""
-        return self.raft.node
-
-    @property
-    def topology(self) -> Topology:
-        """The state of group 0 as far as this node has applied it; empty before that."""
-        replica = self.replicas.get(MANAGEMENT)
-        if replica is None:
-            return Topology()
-        machine = replica.machine
-        assert isinstance(machine, Topology)
-        return machine
-
-    def may_act(self, group: int) -> bool:
-        """Return True if this node leads a group and has applied everything before its term."""
-        return group in self.leading
-
     def is_leader(self, group: int) -> bool:
         role = self.roles.get(group)
         return role is not None and role.is_leader
@@ -192,14 +163,6 @@ class LedgerCore:
         """Return the number of the leader as this node knows it."""
         role = self.roles.get(group)
         return None if role is None else role.leader
-
-    @property
-    def is_full(self) -> bool:
-        """Whether too much waits for disk or quorum to accept more proposals."""
-        return (
-            len(self.proposals) >= self.limits.pending_proposals
-            or self.disk.store.pending_bytes >= self.limits.pending_bytes
-        )
 
     def wake_at_s(self) -> float | None:
         return self._tick_at_s
@@ -211,35 +174,43 @@ class LedgerCore:
             case BatchEnded():
                 return self._run_pass(event.wall_ms)
             case MessagesReceived():
-                return self._receive(event)
-            case CommandProposed():
-                record = MachineCommand(self.clock.next(), event.key, event.body)
-                self.proposals.add(event.token, event.group, encode_record(record))
-            case ReadRequested() if event.group in self.replicas:
-                self.raft.read_index(event.group, event.token)
+                try:
+                    self.raft.step(event.sender, event.packed)  # skips groups that are not here
+                except LedgerError as error:
+                    return [DropMessages(event.sender, str(error))]
+            case RecordsProposed():
+                for token, group, record in event.proposals:
+                    self._queue(token, group, record)
             case Tick():
                 self.raft.tick()
                 # After a stall one tick counts, not all that were missed: messages that would
                 # have kept the leader in office still wait to be read.
                 self._tick_at_s = max(self._tick_at_s + TICK_S, now_s + TICK_S / 2)
-            case RecordProposed():
-                self._propose(event.group, event.record, event.token)
             case LedgerFounded():
                 replica = Replica(MANAGEMENT, event.topology, self.key_slot_of)
                 self._create(GroupImage.first(MANAGEMENT, [self.number], replica.snapshot()))
-            case LedgerJoined() if MANAGEMENT not in self.replicas:
-                self._create(GroupImage.empty(MANAGEMENT))
+            case LedgerJoined():
+                if MANAGEMENT not in self.replicas:
+                    self._create(GroupImage.empty(MANAGEMENT))
             case PeerUnreachable():
                 self.raft.report_unreachable(event.peer)
-            case _:
+            case _ if event.group in self.replicas:  # else the group was left since
                 return self._handle_group_event(event)
         return []
 
-    def _handle_group_event(self, event: LedgerEvent) -> list[LedgerEffect]:
-        group = getattr(event, "group", MANAGEMENT)
-        if group not in self.replicas:
-            return []  # the group was left since
+    def _handle_group_event(
+        self,
+        event: ReadRequested
+        | SnapshotReceived
+        | SnapshotDelivered
+        | LeadershipTransferRequested
+        | VoterChangeRequested
+        | SnapshotRequested,
+    ) -> list[LedgerEffect]:
+        group = event.group
         match event:
+            case ReadRequested():
+                self.raft.read_index(group, event.token)
             case SnapshotReceived():
                 try:
                     self.raft.step_snapshot(group, event.message, event.data)
@@ -257,16 +228,10 @@ class LedgerCore:
                 self._take_snapshot(group)
         return []
 
-    def _receive(self, event: MessagesReceived) -> list[LedgerEffect]:
-        try:
-            self.raft.step(event.sender, event.packed)  # skips groups that are not here
-        except LedgerError as error:
-            return [DropMessages(event.sender, str(error))]
-        return []
-
-    def _propose(self, group: int, record: Record, token: int) -> None:
-        stamped = replace(record, stamp=self.clock.next())
-        self.proposals.add(token, group, encode_record(stamped))
+    def _queue(self, token: int, group: int, record: Record) -> None:
+        """Stamp a record and queue it for the next pass."""
+        record.stamp = self.clock.next()
+        self.proposals.queued.setdefault(group, []).append((token, encode_record(record)))
 
     # -- groups ---------------------------------------------------------------------------
 
@@ -276,7 +241,7 @@ class LedgerCore:
 
     def _open(self, image: GroupImage) -> None:
         group = image.group
-        machine = Topology() if group == MANAGEMENT else self._make_machine(group)
+        machine = self.topology if group == MANAGEMENT else self._make_machine(group)
         replica = Replica(group, machine, self.key_slot_of)
         index, _, _, data = image.snapshot
         if data:
@@ -292,7 +257,7 @@ class LedgerCore:
         self.roles.pop(group, None)
         self._stop_leading(group, out)
         self._reads.pop(group, None)
-        out.fail(self.proposals.take_waiting(group), ProposalFailure.UNKNOWN)
+        out.fail(self.proposals.waiting.pop(group, ()), ProposalFailure.UNKNOWN)
         self.disk.store.destroy(group)
 
     def _follow_topology(self, out: PassOutput) -> bool:
@@ -348,84 +313,91 @@ class LedgerCore:
             turn = self.raft.turn()
             self._take(turn, out)
             has_more = turn.more or bool(self.proposals.queued) or self._follow_topology(out)
+        self.is_full = (
+            len(self.proposals) >= self.limits.pending_proposals
+            or self.disk.store.pending_bytes >= self.limits.pending_bytes
+        )
         return out.effects()
 
     def _propose_queued(self, out: PassOutput) -> None:
         for group, entries in self.proposals.take_queued().items():
             if group in self.replicas and self.raft.propose(group, entries):
-                self.proposals.proposed(group, entries, self.raft.standing(group)[1])
+                term = self.raft.standing(group)[1]
+                waiting = self.proposals.waiting.setdefault(group, {})
+                waiting.update(dict.fromkeys([token for token, _ in entries], term))
             else:
                 out.fail((token for token, _ in entries), ProposalFailure.SUPERSEDED)
 
     def _take(self, turn: Turn, out: PassOutput) -> None:
         """Take over what one turn of the native core decided."""
-        out.sends.extend(SendMessages(peer, packed) for peer, packed in turn.outbox)
-        out.sends.extend(SendSnapshotOffer(*offer) for offer in turn.snapshots)
+        out.sends += [SendMessages(peer, packed) for peer, packed in turn.outbox]
+        out.sends += [SendSnapshotOffer(*offer) for offer in turn.snapshots]
         if (write := turn.write) is not None:
             self.disk.write(write)
         for group, term, role, leader, _, _ in turn.standings:
             self.roles[group] = GroupRole(group, term, RaftRole(role), leader or None)
-            out.roles.append(self.roles[group])
+            out.changes.append(AnnounceRole(self.roles[group]))
             if role != RaftRole.LEADER or self.leading.get(group) != term:
                 self._stop_leading(group, out)
         for group, index, data in turn.restored:
             self.replicas[group].restore(index, data)
             self._differing.discard(group)
-            out.fail(self.proposals.take_waiting(group), ProposalFailure.UNKNOWN)
-            out.restored.append(group)
+            out.fail(self.proposals.waiting.pop(group, ()), ProposalFailure.UNKNOWN)
+            out.changes.append(AnnounceRestore(group))
             self._is_topology_new |= group == MANAGEMENT
-        if committed := turn.committed:
-            for group, index, term, token, data, _ in committed:
-                self._apply(self.replicas[group], _Entry(index, term, token, data), out)
-            self.disk.add_history(self.replicas.values())
+        committed = turn.committed
+        for entry in committed:
+            self._apply(entry, out)
+        changed = {each[0] for each in committed}
+        self.disk.add_history(self.replicas[group] for group in changed)
+        self._is_topology_new |= MANAGEMENT in changed
         for group, token, index in turn.reads:
             self._reads.setdefault(group, []).append((index, token))
-        self._answer_reads(out)
+        if self._reads:
+            self._answer_reads(out)
         for group in self._differing:
             self._repair(group)
-        for group in turn.snapshots_wanted:
+        limits = self.limits
+        wanted = set(turn.snapshots_wanted)
+        for group in changed:
+            replica = self.replicas[group]
+            is_long = replica.log_entries >= limits.snapshot_entries
+            if is_long or replica.log_bytes >= limits.snapshot_bytes:
+                wanted.add(group)
+        for group in wanted:
             self._take_snapshot(group)
-        for group in {each[0] for each in committed}:
-            entries, size = self.replicas[group].log_since_snapshot
-            if entries >= self.limits.snapshot_entries or size >= self.limits.snapshot_bytes:
-                self._take_snapshot(group)
 
-    def _apply(self, replica: Replica, entry: _Entry, out: PassOutput) -> None:
-        index, term, token, data = entry
-        group = replica.group
+    def _apply(self, committed: CommittedEntry, out: PassOutput) -> AppliedEntry:
+        group, index, term, token, data, _ = committed
+        replica = self.replicas[group]
         if term > replica.term:
             lost = self.proposals.take_superseded(group, term)
             out.fail(lost, ProposalFailure.SUPERSEDED)
             role = self.roles.get(group)
             if role is not None and role.is_leader and role.term == term:
                 self.leading[group] = out.led_now[group] = term
-        result = replica.apply(index, term, data)
-        if data:
-            self._note(replica, result, out)
-        if self.proposals.take_committed(group, token, term):
-            out.answers.append((token, result))
-        if index % DIGEST_EVERY == 0 and self.is_leader(group):
-            checked = StateDigest(0, index, replica.digests[index])
-            self._propose(group, checked, self.proposals.new_token())
-
-    def _note(self, replica: Replica, result: EntryResult, out: PassOutput) -> None:
-        group = replica.group
-        self.clock.observe_ms(replica.last_ms)
-        if group == MANAGEMENT:
-            self._is_topology_new = True
-        if result.reply is not None:
-            out.entries.append(
-                AppliedEntry(group, result.index, replica.term, result.event, result.reply)
-            )
-        if result.is_digest_different:
-            out.mismatches.append(group)
+        before_ms = replica.last_ms
+        entry = replica.apply(index, term, data)
+        if replica.last_ms != before_ms:
+            self.clock.observe_ms(replica.last_ms)
+        if entry.reply is not None:
+            out.entries.append(entry)
+        elif entry.is_digest_different:
+            out.changes.append(ReportMismatch(group))
             self._differing.add(group)
+        waiting = self.proposals.waiting.get(group)
+        if waiting and waiting.get(token) == term:
+            del waiting[token]
+            out.answers.append((token, entry))
+        if index % DIGEST_EVERY == 0 and self.is_leader(group):
+            digest = StateDigest(0, index, replica.digests[index])
+            self._queue(self.proposals.new_token(), group, digest)
+        return entry
 
     def _stop_leading(self, group: int, out: PassOutput) -> None:
-        is_announced = group in self.leading and out.led_now.pop(group, None) is None
-        self.leading.pop(group, None)
-        if is_announced:
-            out.led_no_more.append(group)
+        was_announced = out.led_now.pop(group, None) is None
+        if self.leading.pop(group, None) is not None and was_announced:
+            out.changes.append(AnnounceFollowing(group))
 
     def _repair(self, group: int) -> None:
         """Have a replica that differs from the others replaced: it must not lead, and needs a
@@ -447,7 +419,7 @@ class LedgerCore:
     def _answer_reads(self, out: PassOutput) -> None:
         for group, reads in self._reads.items():
             applied = self.replicas[group].applied
-            out.reads.extend(token for index, token in reads if index <= applied)
+            out.answers += [(token, None) for index, token in reads if index <= applied]
             reads[:] = [read for read in reads if read[0] > applied]
 
     def _take_snapshot(self, group: int) -> None:
@@ -457,4 +429,4 @@ class LedgerCore:
             group, replica.applied, replica.snapshot(), self.limits.trailing_entries
         )
         self.disk.store.save_snapshot(group, image, keep_from)
-        replica.log_since_snapshot = (0, 0)
+        replica.log_entries = replica.log_bytes = 0

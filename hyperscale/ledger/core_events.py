@@ -5,7 +5,7 @@ from enum import Enum, StrEnum, auto
 from msgspec import Struct
 
 from hyperscale.ledger.records import Record
-from hyperscale.ledger.replica import EntryResult
+from hyperscale.ledger.replica import AppliedEntry
 from hyperscale.ledger.topology import Topology
 
 
@@ -31,17 +31,6 @@ class GroupRole(Struct, frozen=True):
         return self.role is RaftRole.LEADER
 
 
-class AppliedEntry(Struct, frozen=True):
-    """A committed command that was applied to a group's state machine."""
-
-    group: int
-    index: int
-    term: int
-    event: object
-    """The decoded command; None if it could not be decoded."""
-    reply: object
-
-
 class ProposalFailure(Enum):
     """Why a proposal has no result."""
 
@@ -51,30 +40,19 @@ class ProposalFailure(Enum):
     """It may have been committed: a snapshot replaced the replica, or the group was left."""
 
 
-ProposalResult = EntryResult | ProposalFailure
+ProposalResult = AppliedEntry | ProposalFailure
 
 
 # -- events -------------------------------------------------------------------------------
 
 
-class CommandProposed(Struct, frozen=True):
-    """A command for a state machine waits to be committed. Answered by token."""
+class RecordsProposed(Struct, frozen=True):
+    """Records wait to be committed: token, group and record of each. Answered by token.
 
-    token: int
-    group: int
-    key: str
-    body: bytes
-
-
-class RecordProposed(Struct, frozen=True):
-    """A record of the ledger itself waits to be committed. Answered by token.
-
-    The stamp of the record does not count: the leader of the group stamps it.
+    The leader of the group stamps the records.
     """
 
-    token: int
-    group: int
-    record: Record
+    proposals: list[tuple[int, int, Record]]
 
 
 class ReadRequested(Struct, frozen=True):
@@ -154,8 +132,7 @@ class BatchEnded(Struct, frozen=True):
 
 
 LedgerEvent = (
-    CommandProposed
-    | RecordProposed
+    RecordsProposed
     | ReadRequested
     | MessagesReceived
     | SnapshotReceived
@@ -196,16 +173,11 @@ class DropMessages(Struct, frozen=True):
     reason: str
 
 
-class AnswerProposals(Struct, frozen=True):
-    """Tell the proposers what became of their proposals, by token."""
+class AnswerRequests(Struct, frozen=True):
+    """Tell proposers what became of their proposals, by token, and readers that the replica is
+    fresh enough now (None)."""
 
-    answers: list[tuple[int, ProposalResult]]
-
-
-class AnswerReads(Struct, frozen=True):
-    """Tell the readers of these tokens that the replica is fresh enough now."""
-
-    tokens: list[int]
+    answers: list[tuple[int, ProposalResult | None]]
 
 
 class AnnounceRole(Struct, frozen=True):
@@ -253,8 +225,7 @@ LedgerEffect = (
     SendMessages
     | SendSnapshotOffer
     | DropMessages
-    | AnswerProposals
-    | AnswerReads
+    | AnswerRequests
     | AnnounceRole
     | AnnounceFollowing
     | AnnounceLeading

@@ -6,12 +6,8 @@ follows. Stamps of a clock too far ahead are ignored: following them would set e
 tier wrong for good.
 """
 
-_COUNTER_BITS = 16
+COUNTER_BITS = 16
 AHEAD_MAX_MS = 60_000
-
-
-def stamp_ms(stamp: int) -> int:
-    return stamp >> _COUNTER_BITS
 
 
 class EntryClock:
@@ -26,7 +22,7 @@ class EntryClock:
 
     def next(self) -> int:
         """Return a stamp above every one given or observed before."""
-        self.last = max(self.last + 1, self.now_ms << _COUNTER_BITS)
+        self.last = max(self.last + 1, self.now_ms << COUNTER_BITS)
         return self.last
 
     def observe_ms(self, stamped_ms: int) -> None:
@@ -34,4 +30,4 @@ class EntryClock:
         if stamped_ms - self.now_ms > AHEAD_MAX_MS:
             self.ignored_total += 1
         else:
-            self.last = max(self.last, stamped_ms << _COUNTER_BITS)
+            self.last = max(self.last, stamped_ms << COUNTER_BITS)

@@ -325,7 +325,7 @@ class GroupMaintenance:
         """Begin the next step of a group."""
         upkeep = self._upkeeps[group]
         ended = upkeep.state
-        if not self._core.may_act(group):
+        if group not in self._core.leading:
             upkeep.stop()
             return []
         if (step := upkeep.next_step()) is not None:

@@ -9,30 +9,22 @@ class ProposalQueue:
     def __init__(self, node: int, seed: int) -> None:
         self.queued: dict[int, list[tuple[int, bytes]]] = {}
         """Token and encoded record of each proposal that was not given to consensus yet."""
-        self._waiting: dict[int, dict[int, int]] = {}  # group -> token -> term of the proposal
+        self.waiting: dict[int, dict[int, int]] = {}
+        """Proposals that consensus took and has not committed: group -> token -> term."""
         # Answers to an earlier process of this node may still arrive: its tokens must differ.
         self._last_token = (node << _TOKEN_BITS) + (seed & ((1 << (_TOKEN_BITS - 1)) - 1))
 
     def __len__(self) -> int:
-        return sum(map(len, self._waiting.values())) + sum(map(len, self.queued.values()))
+        return sum(map(len, (*self.waiting.values(), *self.queued.values())))
 
     def new_token(self) -> int:
         self._last_token += 1
         return self._last_token
 
-    def add(self, token: int, group: int, record: bytes) -> None:
-        self.queued.setdefault(group, []).append((token, record))
-
     def take_queued(self) -> dict[int, list[tuple[int, bytes]]]:
         """Return the queued proposals by group and empty the queue."""
         queued, self.queued = self.queued, {}
         return queued
-
-    def proposed(self, group: int, entries: list[tuple[int, bytes]], term: int) -> None:
-        """Note that consensus took these proposals in this term."""
-        waiting = self._waiting.setdefault(group, {})
-        for token, _ in entries:
-            waiting[token] = term
 
     def take_superseded(self, group: int, term: int) -> list[int]:
         """Return and forget the proposals of earlier terms.
@@ -40,22 +32,8 @@ class ProposalQueue:
         Call it at the first entry of `term`: a proposal of an earlier term that is not in the
         log before that entry will never be committed.
         """
-        waiting = self._waiting.get(group)
-        if not waiting:
-            return []
+        waiting = self.waiting.get(group, {})
         lost = [token for token, proposed in waiting.items() if proposed < term]
         for token in lost:
             del waiting[token]
         return lost
-
-    def take_committed(self, group: int, token: int, term: int) -> bool:
-        """Return True, once, if this entry is a proposal of this node."""
-        waiting = self._waiting.get(group)
-        if not waiting or waiting.get(token) != term:
-            return False
-        del waiting[token]
-        return True
-
-    def take_waiting(self, group: int) -> list[int]:
-        """Return and forget the proposals of a group that consensus took."""
-        return list(self._waiting.pop(group, ()))

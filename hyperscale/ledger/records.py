@@ -1,15 +1,15 @@
 """The records that entries of a group's log carry, and their encoding.
 
-Every record has the stamp its leader gave it: state machines know no other clock. Records are
-encoded as arrays, because they are many and small and all nodes of a tier write the same format.
-A new kind of record gets a new tag.
+The leader of a group stamps every record that it proposes: state machines know no other clock.
+Records are encoded as arrays, because they are many and small and all nodes of a tier write the
+same format. A new kind of record gets a new tag.
 """
 
 import msgspec
 from msgspec import Struct
 
 
-class MachineCommand(Struct, frozen=True, array_like=True, tag=0):
+class MachineCommand(Struct, array_like=True, tag=0):
     """A command for the state machine. A command with a key is applied only by the group that
     owns the key slot of the key."""
 
@@ -18,7 +18,7 @@ class MachineCommand(Struct, frozen=True, array_like=True, tag=0):
     body: bytes
 
 
-class KeySlotsReleased(Struct, frozen=True, array_like=True, tag=1):
+class KeySlotsReleased(Struct, array_like=True, tag=1):
     """The source group gives up key slots. It keeps their key records until the target has
     adopted them."""
 
@@ -29,7 +29,7 @@ class KeySlotsReleased(Struct, frozen=True, array_like=True, tag=1):
     target: int
 
 
-class KeySlotsAdopted(Struct, frozen=True, array_like=True, tag=2):
+class KeySlotsAdopted(Struct, array_like=True, tag=2):
     """The target group owns these key slots now, and has their key records."""
 
     stamp: int
@@ -39,14 +39,14 @@ class KeySlotsAdopted(Struct, frozen=True, array_like=True, tag=2):
     keys: bytes
 
 
-class KeySlotsHandedOver(Struct, frozen=True, array_like=True, tag=3):
+class KeySlotsHandedOver(Struct, array_like=True, tag=3):
     """The target group has adopted what the source group released: the source may forget it."""
 
     stamp: int
     migration: int
 
 
-class StateDigest(Struct, frozen=True, array_like=True, tag=4):
+class StateDigest(Struct, array_like=True, tag=4):
     """The leader's digest of the state at `index`. A replica with another digest is corrupt."""
 
     stamp: int
@@ -54,7 +54,7 @@ class StateDigest(Struct, frozen=True, array_like=True, tag=4):
     digest: bytes
 
 
-class DigestRequested(Struct, frozen=True, array_like=True, tag=5):
+class DigestRequested(Struct, array_like=True, tag=5):
     """Every replica keeps the digest of its state at this entry, so that they can be compared."""
 
     stamp: int
@@ -69,14 +69,7 @@ Record = (
     | DigestRequested
 )
 
-_encode = msgspec.msgpack.Encoder().encode
+encode_record = msgspec.msgpack.Encoder().encode
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
-
-
-def encode_record(record: Record) -> bytes:
-    return _encode(record)
-
-
-def decode_record(data: bytes) -> Record:
-    """Decode a record; raise `msgspec.MsgspecError` if it is none."""
-    return _decoder.decode(data)
+decode_record = _decoder.decode
+"""Raises `msgspec.MsgspecError` for bytes that are no record."""

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from hyperscale.errors import InvariantError
-from hyperscale.ledger.entry_clock import stamp_ms
+from hyperscale.ledger.entry_clock import COUNTER_BITS
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.records import (
     DigestRequested,
@@ -24,6 +24,8 @@ from hyperscale.ledger.records import (
     decode_record,
 )
 
+HistoryRow = tuple[str, int, int, int, str, bytes]
+"""Job, group, index, stamp in ms, kind, data."""
 KEY_SLOTS: Final = 1_024
 DIGEST_EVERY: Final = 1_000
 _DIGESTS_KEPT = 4
@@ -39,14 +41,16 @@ class OutgoingKeySlots(Struct, frozen=True, array_like=True):
     keys: bytes
 
 
-class EntryResult(Struct, frozen=True):
-    """What one committed entry did to a replica."""
+class AppliedEntry(Struct, frozen=True):
+    """A committed entry, and what it did to a replica."""
 
+    group: int
     index: int
+    term: int
     event: object = None
     """The decoded command, if the entry carried one and it was applied."""
     reply: object = None
-    """The state machine's answer to it."""
+    """The state machine's answer to it; None: the entry carried no command, or `moved_to`."""
     moved_to: int | None = None
     """Not None: the command was not applied, because this group owns the key slot of its key.
     0: the topology says which group owns it."""
@@ -87,13 +91,15 @@ class Replica:
         """What was released and not yet adopted, by migration."""
         self.applied = 0
         self.term = 0
-        self.history: list[tuple[str, int, int, int, str, bytes]] = []
+        self.history: list[HistoryRow] = []
         """Rows for the history table that were not written yet."""
         self.digests: dict[int, bytes] = {}
         self.requested_digests: dict[int, bytes] = {}
         """Digests at the entries that requested one, by index; a snapshot clears them."""
-        self.log_since_snapshot = (0, 0)
-        """Entries and bytes applied since the last snapshot."""
+        self.log_entries = 0
+        """Entries applied since the last snapshot."""
+        self.log_bytes = 0
+        """Their size."""
         self.last_ms = 0
         self._released: set[int] = set()  # migrations; a repeated record changes nothing
         self._adopted: dict[int, int] = {}  # migration -> number of key slots
@@ -102,7 +108,7 @@ class Replica:
 
     # -- applying -------------------------------------------------------------------------
 
-    def apply(self, index: int, term: int, data: bytes) -> EntryResult:
+    def apply(self, index: int, term: int, data: bytes) -> AppliedEntry:
         """Apply the next entry. Empty entries belong to consensus itself."""
         if index != self.applied + 1:
             raise InvariantError(
@@ -110,48 +116,46 @@ class Replica:
             )
         self.applied = index
         self.term = term
-        entries, size = self.log_since_snapshot
-        self.log_since_snapshot = (entries + 1, size + len(data))
-        result = EntryResult(index) if not data else self._applied(index, decode_record(data))
+        self.log_entries += 1
+        self.log_bytes += len(data)
+        entry = None if not data else self._apply_record(index, decode_record(data))
         if index % DIGEST_EVERY == 0:
-            self.digests[index] = self.digest()
-            while len(self.digests) > _DIGESTS_KEPT:
-                del self.digests[min(self.digests)]
-        return result
+            _keep_last(self.digests, _DIGESTS_KEPT, index, self.digest())
+        return AppliedEntry(self.group, index, term) if entry is None else entry
 
-    def _applied(self, index: int, record: Record) -> EntryResult:
+    def _apply_record(self, index: int, record: Record) -> AppliedEntry | None:
+        """Return None if the entry did nothing that its proposer or a hook has to know."""
         # For the state machine time never runs backwards, whatever the clocks of leaders do.
-        self.last_ms = max(self.last_ms, stamp_ms(record.stamp))
+        stamped_ms = record.stamp >> COUNTER_BITS
+        self.last_ms = max(self.last_ms, stamped_ms)
         match record:
-            case MachineCommand(key=key, body=body):
+            case MachineCommand():
+                key = record.key
                 if key and (key_slot := self._key_slot_of(key)) not in self.key_slots:
-                    return EntryResult(index, moved_to=self._heirs.get(key_slot, 0))
-                applied = self.machine.apply(index, self.last_ms, body)
+                    heir = self._heirs.get(key_slot, 0)
+                    return AppliedEntry(self.group, index, self.term, moved_to=heir)
+                applied = self.machine.apply(index, self.last_ms, record.body)
                 for job, kind, row in applied.history:
                     self.history.append((job, self.group, index, self.last_ms, kind, row))
-                return EntryResult(index, applied.event, applied.reply)
-            case KeySlotsReleased(
-                migration=migration, key_slots=key_slots, source=source, target=target
-            ):
-                if source == self.group:
-                    self._release(migration, key_slots, target)
-            case KeySlotsAdopted(migration=migration, key_slots=key_slots, keys=keys):
+                return AppliedEntry(self.group, index, self.term, applied.event, applied.reply)
+            case KeySlotsReleased():
+                if record.source == self.group:
+                    self._release(record.migration, record.key_slots, record.target)
+            case KeySlotsAdopted(migration=migration, key_slots=key_slots):
                 if migration not in self._adopted:
                     self._adopted[migration] = len(key_slots)
                     self.key_slots.update(key_slots)
                     for key_slot in key_slots:
                         self._heirs.pop(key_slot, None)
-                    self.machine.import_keys(keys)
-            case KeySlotsHandedOver(migration=migration):
-                self.outgoing.pop(migration, None)
-            case StateDigest(index=checked, digest=digest):
-                own = self.digests.get(checked, digest)
-                return EntryResult(index, is_digest_different=own != digest)
+                    self.machine.import_keys(record.keys)
+            case KeySlotsHandedOver():
+                self.outgoing.pop(record.migration, None)
+            case StateDigest():
+                if self.digests.get(record.index, record.digest) != record.digest:
+                    return AppliedEntry(self.group, index, self.term, is_digest_different=True)
             case DigestRequested():
-                self.requested_digests[index] = self.digest()
-                while len(self.requested_digests) > _REQUESTED_DIGESTS_KEPT:
-                    del self.requested_digests[min(self.requested_digests)]
-        return EntryResult(index)
+                _keep_last(self.requested_digests, _REQUESTED_DIGESTS_KEPT, index, self.digest())
+        return None
 
     def _release(self, migration: int, key_slots: Sequence[int], target: int) -> None:
         given = tuple(key_slot for key_slot in key_slots if key_slot in self.key_slots)
@@ -199,6 +203,12 @@ class Replica:
         self._heirs = image.heirs
         self.last_ms = image.last_ms
         self.applied = index
-        self.log_since_snapshot = (0, 0)
+        self.log_entries = self.log_bytes = 0
         self.digests.clear()
         self.requested_digests.clear()
+
+
+def _keep_last(digests: dict[int, bytes], count: int, index: int, digest: bytes) -> None:
+    digests[index] = digest
+    while len(digests) > count:
+        del digests[min(digests)]

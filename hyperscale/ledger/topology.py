@@ -225,12 +225,12 @@ class Topology:
 
     def heir_of(self, group: int) -> int:
         """Return the group that answers for this one: itself, or the last of its heirs."""
-        seen = {group}
+        seen: set[int] = set()
         while (record := self._state.groups.get(group)) is not None:
             if record.state is not GroupState.DESTROYED or record.heir in seen:
                 break
-            group = record.heir
             seen.add(group)
+            group = record.heir
         return group
 
     # -- Machine --------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from hyperscale.ledger.group_maintenance import (
     StepSucceeded,
 )
 from hyperscale.ledger.machine import Machine
-from hyperscale.ledger.replica import KEY_SLOTS, EntryResult
+from hyperscale.ledger.replica import KEY_SLOTS, AppliedEntry
 from hyperscale.ledger.topology import (
     Decision,
     GroupDraining,
@@ -90,19 +90,19 @@ class MaintainedTier(SmallTier):
             case CommitRecord(target=target, record=record):
                 token = self.propose_record(self.leader(target).number, target, record)
                 self.settle()
-                return isinstance(self.answers.get(token), EntryResult)
+                return isinstance(self.answers.get(token), AppliedEntry)
 
     def leader(self, group: int) -> Any:
         for _ in range(40):
             for core in self.cores.values():
-                if core.may_act(group):
+                if group in core.leading:
                     return core
             self.tick()
         raise AssertionError(f"nobody comes to lead group {group}")
 
     def decide(self, decision: Decision) -> Any:
         outcome = self.commit(self.leader(0).number, 0, encode_decision(decision))
-        return outcome.reply if isinstance(outcome, EntryResult) else None
+        return outcome.reply if isinstance(outcome, AppliedEntry) else None
 
 
 def test_groups_are_led_by_their_preferred_leaders() -> None:
@@ -177,7 +177,7 @@ def test_a_drained_node_votes_nowhere_and_nothing_is_lost() -> None:
 def test_a_voter_that_is_dead_for_long_is_replaced_by_a_node_that_caught_up() -> None:
     tier = MaintainedTier(nodes=4, groups=4)
     tier.passes(3)
-    dead = next(n for n in (2, 3, 4) if not tier.cores[n].may_act(0))
+    dead = next(n for n in (2, 3, 4) if 0 not in tier.cores[n].leading)
     tier.crash(dead)
     tier.tick(30)
     tier.health = TierHealth(dead_s={dead: 400.0}, unfit=frozenset({dead}))

@@ -17,7 +17,7 @@ from hyperscale.ledger.records import (
     StateDigest,
     encode_record,
 )
-from hyperscale.ledger.replica import DIGEST_EVERY, KEY_SLOTS, EntryResult, Replica
+from hyperscale.ledger.replica import DIGEST_EVERY, KEY_SLOTS, AppliedEntry, Replica
 from tests.jobs.builders import plan, submission, workflow
 from tests.ledger.tier import reply_of
 
@@ -29,11 +29,11 @@ def replica(group: int = 1, key_slots: range = ALL) -> Replica:
     return Replica(group, JobMachine("dc", group), key_slot_of, key_slots)
 
 
-def put(target: Replica, record: Record) -> EntryResult:
+def put(target: Replica, record: Record) -> AppliedEntry:
     return target.apply(target.applied + 1, 1, encode_record(record))
 
 
-def submit(target: Replica, key: str, payload: str = "Load") -> EntryResult:
+def submit(target: Replica, key: str, payload: str = "Load") -> AppliedEntry:
     body = encode(submission(key, plan(workflow(payload))))
     return put(target, MachineCommand(NOW, key, body))
 

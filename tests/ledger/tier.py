@@ -11,10 +11,8 @@ from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import FOLLOWED, LedgerCore, LedgerLimits
 from hyperscale.ledger.core_events import (
     AnnounceRestore,
-    AnswerProposals,
-    AnswerReads,
+    AnswerRequests,
     BatchEnded,
-    CommandProposed,
     LeadershipTransferRequested,
     LedgerEffect,
     LedgerEvent,
@@ -22,7 +20,7 @@ from hyperscale.ledger.core_events import (
     MessagesReceived,
     ProposalResult,
     ReadRequested,
-    RecordProposed,
+    RecordsProposed,
     ReportMismatch,
     SendMessages,
     SendSnapshotOffer,
@@ -30,8 +28,8 @@ from hyperscale.ledger.core_events import (
     SnapshotReceived,
 )
 from hyperscale.ledger.machine import Machine
-from hyperscale.ledger.records import Record
-from hyperscale.ledger.replica import EntryResult
+from hyperscale.ledger.records import MachineCommand, Record
+from hyperscale.ledger.replica import AppliedEntry
 from hyperscale.sansio.core import Tick
 from tests.jobs.builders import plan, submission, workflow
 from tests.simulation.ledger.schedules import founded
@@ -58,8 +56,8 @@ class SmallTier:
         self.cut: set[int] = set()
         self.stores: dict[int, CrashableStore] = {}
         self.cores: dict[int, LedgerCore] = {}
-        self.answers: dict[int, ProposalResult] = {}
-        self.reads: set[int] = set()
+        self.answers: dict[int, ProposalResult | None] = {}
+        """By token; None: a read may be answered."""
         self.effects: list[tuple[int, LedgerEffect]] = []
         self.mismatches: Counter[int] = Counter()
         for number, store in enumerate(
@@ -102,10 +100,8 @@ class SmallTier:
         for effect in core.handle(BatchEnded(self.now_ms), now_s=self.now_s):
             self.effects.append((number, effect))
             match effect:
-                case AnswerProposals(answers=answers):
+                case AnswerRequests(answers=answers):
                     self.answers.update(answers)
-                case AnswerReads(tokens=tokens):
-                    self.reads.update(tokens)
                 case ReportMismatch():
                     self.mismatches[number] += 1
                 case SendMessages(peer=peer, packed=packed):
@@ -146,7 +142,7 @@ class SmallTier:
         """Make a node the leader of a group."""
         core = self.cores[number]
         for _ in range(40):
-            if core.may_act(group):
+            if group in core.leading:
                 return core
             leader = next((c for c in self.cores.values() if c.is_leader(group)), None)
             if leader is not None and leader.number not in self.cut:
@@ -164,13 +160,11 @@ class SmallTier:
         return self.answers.get(token)
 
     def propose(self, number: int, group: int, body: bytes, key: str = "") -> int:
-        token = self.cores[number].proposals.new_token()
-        self.feed(number, CommandProposed(token, group, key, body))
-        return token
+        return self.propose_record(number, group, MachineCommand(0, key, body))
 
     def propose_record(self, number: int, group: int, record: Record) -> int:
         token = self.cores[number].proposals.new_token()
-        self.feed(number, RecordProposed(token, group, record))
+        self.feed(number, RecordsProposed([(token, group, record)]))
         return token
 
     def read(self, number: int, group: int) -> int:
@@ -195,6 +189,6 @@ def submit(key: str, payload: str = "Load") -> bytes:
 
 
 def reply_of(outcome: object) -> Reply:
-    assert isinstance(outcome, EntryResult), outcome
+    assert isinstance(outcome, AppliedEntry), outcome
     assert isinstance(outcome.reply, Reply), outcome
     return outcome.reply

@@ -14,17 +14,11 @@ from msgspec.structs import replace
 
 from hyperscale.errors import InvariantError, RunError
 from hyperscale.ledger.core import MANAGEMENT, TICK_S, LedgerCore
-from hyperscale.ledger.core_events import (
-    CommandProposed,
-    ProposalFailure,
-    ProposalResult,
-    ReadRequested,
-    RecordProposed,
-)
+from hyperscale.ledger.core_events import ProposalFailure, ProposalResult, ReadRequested
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.messages import CommandRefusal, ForwardCommand, ForwardCommandReply
-from hyperscale.ledger.records import decode_record
-from hyperscale.ledger.replica import EntryResult
+from hyperscale.ledger.records import MachineCommand, Record, decode_record
+from hyperscale.ledger.replica import AppliedEntry
 from hyperscale.ledger.server.errors import (
     NotLeaderError,
     OutcomeUnknownError,
@@ -36,7 +30,6 @@ from hyperscale.ledger.topology import (
     NO_GROUP,
     Decision,
     DecisionReply,
-    Topology,
     decode_decision_reply,
     encode_decision,
 )
@@ -94,6 +87,7 @@ class Ledger:
     def __init__(self, driver: LedgerDriver) -> None:
         self.driver = driver
         self.core: LedgerCore = driver.core
+        self.topology = driver.core.topology
         self.store = driver.store
         self.peers = driver.peers
         self.hooks = driver.hooks
@@ -105,10 +99,6 @@ class Ledger:
         self._loop = asyncio.get_running_loop()
 
     # -- topology -------------------------------------------------------------------------
-
-    @property
-    def topology(self) -> Topology:
-        return self.core.topology
 
     def machine(self, group: int) -> Machine | None:
         """Return the state machine of this node's replica; None if it has no replica."""
@@ -230,7 +220,8 @@ class Ledger:
         self, call: InboundCall, command: ForwardCommand
     ) -> ForwardCommandReply:
         """Commit a command for another node, or forward it to the leader this node knows."""
-        command = replace(command, group=self._group_of(command))
+        if (group := self._group_of(command)) != command.group:
+            command = replace(command, group=group)
         left_s = max(call.deadline_s - self._loop.time(), 0.01)
         reply = await self._commit_or_refuse(command, left_s)
         is_elsewhere = reply.refused is CommandRefusal.NOT_LEADER and reply.leader
@@ -243,7 +234,7 @@ class Ledger:
 
     async def propose(
         self, group: int, body: bytes, *, key: str = "", timeout_s: float = 5.0
-    ) -> EntryResult:
+    ) -> AppliedEntry:
         """Commit a command in a group this node leads; raise `NotLeaderError` if it does not."""
         result = await self._commit(ForwardCommand(group, key, body), timeout_s)
         if result.moved_to is not None:
@@ -267,30 +258,27 @@ class Ledger:
         reply = machine.encode_reply(result.reply) if machine is not None and is_answered else b""
         return ForwardCommandReply(group, result.index, reply)
 
-    async def _commit(self, command: ForwardCommand, timeout_s: float) -> EntryResult:
+    async def _commit(self, command: ForwardCommand, timeout_s: float) -> AppliedEntry:
         core = self.core
         group = command.group
         if not core.is_leader(group):
             raise self._not_leader(group)
         if core.is_full:
             raise OverloadedError("too many proposals wait for the disk", retry_after_s=0.1)
-        token = core.proposals.new_token()
-        event: CommandProposed | RecordProposed
+        record: Record = MachineCommand(0, command.key, command.body)
         if command.is_record:
             try:
-                event = RecordProposed(token, group, decode_record(command.body))
+                record = decode_record(command.body)
             except msgspec.MsgspecError as error:
                 raise RunError(f"the record cannot be decoded: {error}") from error
-        else:
-            event = CommandProposed(token, group, command.key, command.body)
         begun_s = self._loop.time()
-        answer = self.driver.propose(event)
+        token, answer = self.driver.propose(group, record)
         expiry = self._loop.call_later(timeout_s, _expire, answer)
         try:
             result = await answer
         finally:
             expiry.cancel()
-            self.driver.requests.remove_proposal(token)
+            self.driver.requests.futures.pop(token, None)
         if result is ProposalFailure.SUPERSEDED:
             raise self._not_leader(group)
         if isinstance(result, ProposalFailure):
@@ -337,14 +325,14 @@ class Ledger:
 
     async def _linearize(self, group: int) -> None:
         read: asyncio.Future[None] = self._loop.create_future()
-        requests = self.driver.requests
+        futures = self.driver.requests.futures
         tokens: list[int] = []
         try:
             while not read.done():
                 if group not in self.core.replicas:
                     raise UnavailableError(f"this node has left group {group}")
                 tokens.append(self.core.proposals.new_token())
-                requests.add_read(tokens[-1], read)
+                futures[tokens[-1]] = read
                 self.driver.feed(ReadRequested(tokens[-1], group))
                 # A deposed leader never answers, so ask again. The answer to any of the requests
                 # will do: each was made after this read began.
@@ -352,7 +340,7 @@ class Ledger:
             read.result()
         finally:
             for token in tokens:
-                requests.remove_read(token)
+                futures.pop(token, None)
 
 
 def _expire(answer: asyncio.Future[ProposalResult]) -> None:

@@ -24,11 +24,8 @@ from hyperscale.ledger.core_events import (
     AnnounceRestore,
     AnnounceRole,
     AnnounceTopology,
-    AnswerProposals,
-    AnswerReads,
-    AppliedEntry,
+    AnswerRequests,
     BatchEnded,
-    CommandProposed,
     DropMessages,
     GroupRole,
     LedgerEffect,
@@ -36,12 +33,14 @@ from hyperscale.ledger.core_events import (
     MessagesReceived,
     PeerUnreachable,
     ProposalResult,
-    RecordProposed,
+    RecordsProposed,
     ReportMismatch,
     SendMessages,
     SendSnapshotOffer,
 )
 from hyperscale.ledger.messages import RaftMessages, pieces
+from hyperscale.ledger.records import Record
+from hyperscale.ledger.replica import AppliedEntry
 from hyperscale.ledger.server.pending_requests import PendingRequests
 from hyperscale.ledger.server.tier_peers import TierPeers
 from hyperscale.sansio.driver import CoreDriver
@@ -99,7 +98,7 @@ class LedgerDriver:
         self._state = DriverState.RUNNING
         self._loop = asyncio.get_running_loop()
         self._batch: asyncio.Handle | None = None
-        self._unsent = 0
+        self._unsent: list[tuple[int, int, Record]] = []  # proposals for the next batch
         self._passed = asyncio.Event()
         self._driver: CoreDriver[LedgerEvent, LedgerEffect] = CoreDriver(
             core,
@@ -145,14 +144,16 @@ class LedgerDriver:
         self._driver.feed(event)
         self.end_batch_soon()
 
-    def propose(self, event: CommandProposed | RecordProposed) -> "asyncio.Future[ProposalResult]":
-        """Queue a proposal; the future is resolved when it is committed or lost."""
-        future = self.requests.add_proposal(event.token)
-        self._unsent += 1
-        self.feed(event)
-        if self._unsent >= _UNSENT_MAX:
+    def propose(self, group: int, record: Record) -> "tuple[int, asyncio.Future[ProposalResult]]":
+        """Queue a proposal. Return its token and a future of what becomes of it."""
+        token = self.core.proposals.new_token()
+        future = self.requests.futures[token] = self._loop.create_future()
+        self._unsent.append((token, group, record))
+        if len(self._unsent) >= _UNSENT_MAX:
             self._end_batch()  # followers write these while this node reads what else arrived
-        return future
+        elif self._batch is None:
+            self.end_batch_soon()
+        return token, future
 
     def end_batch_soon(self) -> None:
         """Run a pass of the core at the end of the event loop's turn."""
@@ -163,7 +164,9 @@ class LedgerDriver:
         if self._batch is not None:
             self._batch.cancel()
             self._batch = None
-        self._unsent = 0
+        if self._unsent:
+            proposals, self._unsent = self._unsent, []
+            self._driver.feed(RecordsProposed(proposals))
         self._driver.feed(BatchEnded(wall_ms()))
         self._passed.set()
         self.requests.wake_applied(self.core.replicas)
@@ -189,13 +192,12 @@ class LedgerDriver:
             case SendMessages():
                 for piece in pieces(effect.packed, _MESSAGE_BYTES):
                     self._send(effect.peer, RaftMessages(self.id, self.core.number, piece))
-            case AnswerProposals():
-                self.requests.answer_proposals(effect.answers)
+            case AnswerRequests():
+                self.requests.answer(effect.answers)
             case AnnounceEntries():
-                for entry in effect.entries:
-                    _call(self.hooks.applied, entry)
-            case AnswerReads():
-                self.requests.answer_reads(effect.tokens)
+                for hook in self.hooks.applied:
+                    for entry in effect.entries:
+                        hook(entry)
             case SendSnapshotOffer():
                 _call(self.hooks.snapshot_offered, effect)
             case ReportMismatch():

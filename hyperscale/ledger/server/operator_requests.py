@@ -15,6 +15,7 @@ from hyperscale.errors import HyperscaleError, InputError, RunError
 from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.core_events import LeadershipTransferRequested, RaftRole, SnapshotRequested
 from hyperscale.ledger.records import DigestRequested, encode_record
+from hyperscale.ledger.replica import HistoryRow
 from hyperscale.ledger.server.ledger import STRONG, Freshness, Ledger, ReadLevel
 from hyperscale.ledger.server.operator_messages import (
     ChangeMember,
@@ -37,7 +38,6 @@ from hyperscale.ledger.server.operator_messages import (
     VerifyReply,
 )
 from hyperscale.ledger.server.peer_requests import OpenLedger
-from hyperscale.ledger.store import HistoryRow
 from hyperscale.ledger.topology import (
     Decision,
     GroupState,

@@ -29,7 +29,7 @@ from hyperscale.jobs.messages import (
 )
 from hyperscale.jobs.worker_events import WorkerDown, WorkerUp
 from hyperscale.ledger.core import MANAGEMENT
-from hyperscale.ledger.core_events import AppliedEntry
+from hyperscale.ledger.replica import AppliedEntry
 from hyperscale.ledger.server.ledger import Ledger
 from hyperscale.ledger.server.ledger_driver import wall_ms
 from hyperscale.ledger.server.tier_peers import TierPeers

@@ -11,7 +11,8 @@ from hyperscale.jobs.committed.events import CancelRequested, Code, Reply, encod
 from hyperscale.jobs.committed.keys import key_slot_of
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import LedgerCore
-from hyperscale.ledger.core_events import AppliedEntry, LedgerFounded
+from hyperscale.ledger.core_events import LedgerFounded
+from hyperscale.ledger.replica import AppliedEntry
 from hyperscale.ledger.server.ledger import Ledger
 from hyperscale.ledger.server.ledger_driver import LedgerDriver
 from hyperscale.ledger.topology import Founded, GroupCreated, NodeJoined, Topology

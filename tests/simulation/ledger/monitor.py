@@ -33,7 +33,7 @@ from hyperscale.ledger.records import (
     MachineCommand,
     decode_record,
 )
-from hyperscale.ledger.replica import EntryResult
+from hyperscale.ledger.replica import AppliedEntry
 from hyperscale.ledger.topology import GroupState
 from tests.simulation.kernel import Host, Monitor, World
 from tests.simulation.ledger.observed import ObservedCore, Observer
@@ -238,7 +238,7 @@ class LedgerMonitor(Monitor, Observer):
     # -- acknowledging --------------------------------------------------------------------
 
     def acknowledged(
-        self, core: ObservedCore, group: int, outcome: EntryResult, data: bytes
+        self, core: ObservedCore, group: int, outcome: AppliedEntry, data: bytes
     ) -> None:
         known = self._group(group)
         fact = known.facts.get(outcome.index)
@@ -309,7 +309,7 @@ class LedgerMonitor(Monitor, Observer):
             if record.voters != record.settled:
                 return f"group {record.number}: seats {record.voters} but {record.settled} settled"
             voters = [by_number[n] for n in record.voters if n in by_number]
-            if not any(core.may_act(record.number) for core in voters):
+            if not any(record.number in core.leading for core in voters):
                 return f"group {record.number} has no leader"
             if any(record.number not in core.replicas for core in voters):
                 return f"group {record.number} is not open everywhere"

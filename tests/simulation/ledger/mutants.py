@@ -16,7 +16,7 @@ from hyperscale.jobs.committed.machine import Applied, JobMachine
 from hyperscale.ledger.core import PassOutput
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.records import MachineCommand, Record
-from hyperscale.ledger.replica import EntryResult, Replica
+from hyperscale.ledger.replica import AppliedEntry, Replica
 from tests.simulation.ledger.observed import ObservedCore
 from tests.simulation.ledger.store import CrashableStore
 
@@ -81,10 +81,10 @@ class Unfenced(JobMachine):
 class GreedyReplica(Replica):
     """A command is applied whatever group owns its key slot."""
 
-    def _applied(self, index: int, record: Record) -> EntryResult:
+    def _apply_record(self, index: int, record: Record) -> AppliedEntry | None:
         if isinstance(record, MachineCommand):
             record = MachineCommand(record.stamp, "", record.body)
-        return super()._applied(index, record)
+        return super()._apply_record(index, record)
 
 
 class Greedy(ObservedCore):

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from hyperscale.ledger.core import LedgerCore, PassOutput
-from hyperscale.ledger.replica import EntryResult
+from hyperscale.ledger.core import CommittedEntry, LedgerCore, PassOutput
+from hyperscale.ledger.replica import AppliedEntry
 
 
 class Observer:
@@ -13,7 +13,7 @@ class Observer:
         """An entry was applied."""
 
     def acknowledged(
-        self, core: "ObservedCore", group: int, outcome: EntryResult, data: bytes
+        self, core: "ObservedCore", group: int, outcome: AppliedEntry, data: bytes
     ) -> None:
         """A proposer was answered that its entry is committed."""
 
@@ -50,15 +50,11 @@ class ObservedCore(LedgerCore):
         if image.snapshot[0] == 1:
             self.observer.born(self, image.group)
 
-    def _apply(self, replica: Any, entry: Any, out: PassOutput) -> None:
-        self.last_reply = None
-        super()._apply(replica, entry, out)
-        index, term, _, data = entry
-        self.observer.applied(self, replica.group, index, term, data)
-
-    def _note(self, replica: Any, outcome: EntryResult, out: PassOutput) -> None:
-        self.last_reply = outcome.reply
-        super()._note(replica, outcome, out)
+    def _apply(self, committed: CommittedEntry, out: PassOutput) -> AppliedEntry:
+        entry = super()._apply(committed, out)
+        self.last_reply = entry.reply
+        self.observer.applied(self, entry.group, entry.index, entry.term, committed[4])
+        return entry
 
     def _take(self, turn: Any, out: PassOutput) -> None:
         if (write := turn.write) is not None:
@@ -69,7 +65,6 @@ class ObservedCore(LedgerCore):
                 self.seats[group].append((index, seats[0], seats[1]))
         for group, index, _ in turn.restored:
             self._seated(group, index)
-        known = len(out.restored)
         super()._take(turn, out)
-        for group in out.restored[known:]:
+        for group, _, _ in turn.restored:
             self.observer.restored(self, group)

@@ -14,8 +14,7 @@ from hyperscale.jobs.committed.keys import key_slot_of
 from hyperscale.ledger.core import FOLLOWED, MANAGEMENT, TICK_S
 from hyperscale.ledger.core_events import (
     AnnounceRole,
-    AnswerProposals,
-    AnswerReads,
+    AnswerRequests,
     BatchEnded,
     DropMessages,
     GroupRole,
@@ -254,8 +253,8 @@ class LedgerProgram:
             case AnnounceRole(role=role):
                 self.roles.append(role)
                 self.host.note("ROLE", role)
-            case AnswerProposals() | AnswerReads():
-                self.router.answer(effect)
+            case AnswerRequests(answers=answers):
+                self.router.answer(answers)
             case ReportMismatch(group=group):
                 self.host.world.fail(
                     f"{self.host.address}: the replica of group {group} differs from its leader's"

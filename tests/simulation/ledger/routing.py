@@ -5,7 +5,7 @@ forwarded to the leader of its group; a strong read waits for a read index, a se
 the entry its caller has seen.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,17 +13,14 @@ from hyperscale.jobs.committed.keys import key_slot_of
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import MANAGEMENT, LedgerCore
 from hyperscale.ledger.core_events import (
-    AnswerProposals,
-    AnswerReads,
-    CommandProposed,
     LedgerEvent,
     ProposalFailure,
     ProposalResult,
     ReadRequested,
-    RecordProposed,
+    RecordsProposed,
 )
-from hyperscale.ledger.records import Record, decode_record, encode_record
-from hyperscale.ledger.replica import EntryResult
+from hyperscale.ledger.records import MachineCommand, Record, decode_record, encode_record
+from hyperscale.ledger.replica import AppliedEntry
 from hyperscale.ledger.topology import NO_GROUP
 from tests.simulation.kernel import Host
 from tests.simulation.ledger.observed import ObservedCore, Observer
@@ -74,20 +71,14 @@ class Router:
         self._acks_early = acks_early
         self.heard_from: dict[int, str] = {}
         """Addresses of nodes whose number the topology may not name yet."""
-        self._answers: dict[int, Callable[[ProposalResult], None]] = {}
-        self._reads: dict[int, Callable[[], None]] = {}
+        self._requests: dict[int, Callable[[Any], None]] = {}
         self._sessions: list[tuple[int, int, Callable[[], None]]] = []
 
-    def answer(self, effect: AnswerProposals | AnswerReads) -> None:
+    def answer(self, answers: Iterable[tuple[int, ProposalResult | None]]) -> None:
         """Tell the callers what became of their proposals, or that they may read."""
-        if isinstance(effect, AnswerProposals):
-            for token, result in effect.answers:
-                if (told := self._answers.pop(token, None)) is not None:
-                    told(result)
-        else:
-            for token in effect.tokens:
-                if (read := self._reads.pop(token, None)) is not None:
-                    read()
+        for token, result in answers:
+            if (told := self._requests.pop(token, None)) is not None:
+                told(result)
 
     def _feed(self, event: LedgerEvent) -> None:
         self._core.handle(event, now_s=self._host.world.now_s)
@@ -111,17 +102,18 @@ class Router:
             told(("refused", "not leader", leader if leader != self._host.address else ""))
             return
         token = core.proposals.new_token()
+        record: Record = MachineCommand(0, command.key, command.body)
         if command.is_record:
-            self._feed(RecordProposed(token, group, decode_record(command.body)))
-        else:
-            self._feed(CommandProposed(token, group, command.key, command.body))
+            record = decode_record(command.body)
+        self._feed(RecordsProposed([(token, group, record)]))
         data = core.proposals.queued[group][-1][1]
         if self._acks_early:
             reply = _early_reply(core, group, data)
-            outcome = EntryResult(core.raft.standing(group)[4] + 1, reply=reply)
+            _, term, _, _, committed, *_ = core.raft.standing(group)
+            outcome = AppliedEntry(group, committed + 1, term, reply=reply)
             self._committed(group, data, outcome, told)
             return
-        self._answers[token] = lambda outcome: self._committed(group, data, outcome, told)
+        self._requests[token] = lambda outcome: self._committed(group, data, outcome, told)
 
     def _committed(
         self,
@@ -210,11 +202,11 @@ class Router:
                 told(("refused", "no replica", ""))
                 return
             token = core.proposals.new_token()
-            self._reads[token] = fresh
+            self._requests[token] = fresh
             self._feed(ReadRequested(token, group))
             self._pending.after(READ_AGAIN_S, ask)
 
-        def fresh() -> None:
+        def fresh(_result: None) -> None:
             nonlocal is_done
             if not is_done:
                 is_done = True

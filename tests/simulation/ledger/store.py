@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hyperscale._native import GroupImage, LedgerError, WriteBatch
-from hyperscale.ledger.store import HistoryRow, Snapshot
+from hyperscale.ledger.replica import HistoryRow
+from hyperscale.ledger.store import Snapshot
 
 Entry = tuple[int, int, int, bytes]
 
