@@ -101,11 +101,9 @@ class Rig:
         workers: int = 2,
         cores: int = 2,
         timeouts: LeaderTimeouts | None = None,
-        leads: bool = True,
     ) -> None:
         self.now_s = 1000.0
         self.machine = JobMachine("dc1", 1)
-        self.leader = JobLeader(1, "m1", self.machine, timeouts=timeouts)
         self.timeouts = timeouts
         self.allocator = Allocator()
         self.workers = {f"w{i}": Worker(f"w{i}", cores) for i in range(workers)}
@@ -126,8 +124,7 @@ class Rig:
         for worker in self.workers.values():
             self.told(worker)
         self.now_s += 20.0  # an allocator that has led for a while
-        if leads:
-            self.take_over()
+        self.take_over()
 
     # --- what tests do ------------------------------------------------------------------------
 
@@ -273,15 +270,12 @@ class Rig:
 
     def feed(self, event: ev.LeaderEvent) -> None:
         """Hand an event to the leader and perform what follows."""
-        self.do(self.leader.handle(event, now_s=self.now_s))
+        self.later(event)
+        self._drain()
 
     def later(self, event: ev.LeaderEvent) -> None:
         """Hand an event to the leader; what follows is performed after what waits already."""
         self._work.extend(self.leader.handle(event, now_s=self.now_s))
-
-    def do(self, effects: list[ev.LeaderEffect]) -> None:
-        self._work.extend(effects)
-        self._drain()
 
     def allocate(self, event: AllocatorEvent) -> None:
         self._allocate(event)

@@ -62,7 +62,7 @@ def test_all_parts_start_together_once_all_are_ready() -> None:
     rig.run(3.0)
     assert rig.workers["w0"].phases[AttemptId(job, "Load", 0, 1)] is PartPhase.READY
     rig.ready("w1")
-    rig.do([])
+    rig.run(0.3)
     starts = [next(iter(worker.starts.values())) for worker in rig.workers.values()]
     assert starts[0] == pytest.approx(starts[1])
 
@@ -150,7 +150,7 @@ def test_a_worker_heard_again_is_renewed_at_once() -> None:
     before = worker.renewals
     while worker.renewals == before:
         rig.run(0.05)
-    rig.run(0.05)
+    rig.run(0.3)
     assert worker.renewals == before + 2
     rig.run(0.5)
     assert worker.renewals == before + 2
@@ -401,4 +401,4 @@ def test_a_job_that_has_ended_is_not_kept_for_whoever_looks_at_it() -> None:
     rig.run(1.0)
     assert rig.job(job).has_ended
     assert rig.leader.view(job, now_s=rig.now_s) is None
-    assert not rig.leader.tables.jobs
+    assert not rig.leader.state.jobs

@@ -113,7 +113,7 @@ def test_a_silent_worker_is_given_up_after_its_lease_and_its_load_begins_after_a
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
     rig.run(5.0, reports=True)
-    heard_s = rig.leader.tables.workers.get("w0", now_s=rig.now_s).heard_s
+    heard_s = rig.leader.state.workers["w0"].heard_s
     rig.workers["w0"].is_silent = True
     rig.feed(ev.WorkerDown("w0", is_certain=False))
     rig.run(heard_s + 7.9 - rig.now_s)
@@ -132,7 +132,7 @@ def test_one_of_many_silent_workers_is_given_up_only_after_the_margin() -> None:
     rig = Rig(workers=3, cores=1)
     job = rig.submit(workflow("Load", vus=2))
     rig.run(5.0, reports=True)
-    heard_s = rig.leader.tables.workers.get("w0", now_s=rig.now_s).heard_s
+    heard_s = rig.leader.state.workers["w0"].heard_s
     for name in ("w0", "w1"):
         rig.workers[name].is_silent = True
         rig.feed(ev.WorkerDown(name, is_certain=False))
@@ -146,7 +146,7 @@ def test_a_silent_worker_that_membership_sees_is_given_up_only_after_the_margin(
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
     rig.run(5.0, reports=True)
-    heard_s = rig.leader.tables.workers.get("w0", now_s=rig.now_s).heard_s
+    heard_s = rig.leader.state.workers["w0"].heard_s
     rig.workers["w0"].is_silent = True
     rig.run(heard_s + 9.9 - rig.now_s)
     assert rig.job(job).workflows["Load"].parts[0].attempt == 1

@@ -6,14 +6,12 @@ import pytest
 from hyperscale.jobs.committed.events import JobOptions, JobStatus, Reply, WorkflowDispatched
 from hyperscale.jobs.leader import events as ev
 from hyperscale.jobs.messages import (
-    AnnouncePrepareFailed,
     AttemptId,
     Isolation,
     PartPhase,
     PreparePart,
 )
 from hyperscale.jobs.worker_events import WorkerDown
-from hyperscale.sansio.core import Tick
 from tests.jobs.builders import plan, submission, workflow
 from tests.jobs.rig import Rig
 
@@ -167,19 +165,6 @@ def test_a_new_leader_picks_up_a_job_at_any_point() -> None:
         if rig.job(job).has_ended:
             break
     assert rig.job(job).status is JobStatus.COMPLETED
-
-
-def test_who_follows_does_nothing() -> None:
-    rig = Rig()
-    job = rig.submit(workflow("Load"))
-    rig.feed(ev.LostLeadership())
-    assert rig.leader.handle(Tick(), now_s=rig.now_s) == []
-    assert rig.leader.wake_at_s() is None
-    assert rig.leader.view(job, now_s=rig.now_s) is None
-    for worker in rig.workers.values():
-        for run in worker.runs:
-            finished = AnnouncePrepareFailed(worker=worker.name, group=1, attempt_id=run, error="x")
-            assert rig.leader.handle(ev.WorkerAnnounced(finished), now_s=rig.now_s) == []
 
 
 def test_an_entry_that_was_there_before_it_led_changes_nothing() -> None:

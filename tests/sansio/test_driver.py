@@ -77,6 +77,25 @@ def test_a_timer_that_is_set_earlier_replaces_one_that_is_set_later() -> None:
     asyncio.run(scenario())
 
 
+def test_a_stopped_driver_hands_no_event_to_its_core_and_sets_no_timer() -> None:
+    """So a leader that was deposed decides nothing more."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        core, performed = Echo(), []
+        driver: CoreDriver[object, object] = CoreDriver(
+            core, performed.append, clock=loop.time, on_failure=_raise
+        )
+        core.wake_s = loop.time()
+        driver.arm()
+        driver.stop()
+        driver.feed("late")
+        await asyncio.sleep(0.01)
+        assert (core.seen, performed) == ([], [])
+
+    asyncio.run(scenario())
+
+
 def test_a_core_that_raises_is_stopped_and_its_owner_gets_the_error() -> None:
     async def scenario() -> None:
         core, errors = Echo(), []

@@ -1,20 +1,16 @@
 """What becomes of one open attempt: is it lost, stuck or over, and what does its result mean?"""
 
+from msgspec.structs import asdict
+
 from hyperscale.jobs.committed.context import context_for
 from hyperscale.jobs.committed.events import JobStatus, PartEnded, WorkflowEnded
 from hyperscale.jobs.committed.state import Job
 from hyperscale.jobs.leader.attempts import Attempt, AttemptPhase
-from hyperscale.jobs.leader.events import LeaderEffect, SendCommand
 from hyperscale.jobs.leader.lifecycle import AttemptLifecycle
+from hyperscale.jobs.leader.state import LeaderState
 from hyperscale.jobs.leader.statistics import final_report
-from hyperscale.jobs.leader.tables import LeaderTables
 from hyperscale.jobs.leader.worker_liveness import WorkerState
-from hyperscale.jobs.messages import (
-    AnnouncePrepareFailed,
-    DeliverResult,
-    Isolation,
-    PreparePart,
-)
+from hyperscale.jobs.messages import AnnouncePrepareFailed, DeliverResult, Isolation, PreparePart
 from hyperscale.plan import Priority
 from hyperscale.plan.status import PartStatus
 
@@ -22,145 +18,149 @@ _TEARDOWN_S = 30.0
 
 
 class AttemptRules:
-    def __init__(self, tables: LeaderTables, lifecycle: AttemptLifecycle) -> None:
-        self._tables = tables
+    def __init__(self, state: LeaderState, lifecycle: AttemptLifecycle) -> None:
+        self._state = state
         self._lifecycle = lifecycle
-        self._timeouts = tables.timeouts
+        self._timeouts = state.timeouts
 
-    def is_calm(self, attempt: Attempt, *, now_s: float) -> bool:
+    def is_calm(self, attempt: Attempt) -> bool:
         """Whether a running attempt needs nothing: most of them, most of the time."""
         if attempt.phase is not AttemptPhase.RUNNING or attempt.result is not None:
             return False
-        worker = self._tables.workers.get(attempt.worker, now_s=now_s)
+        worker, now_s = self._state.workers[attempt.worker], self._state.now_s
         is_heard = now_s < worker.heard_s + self._timeouts.lease_s / 2
         return is_heard and now_s < attempt.activity.check_at_s and not worker.is_gone
 
-    def advance(self, job: Job, attempt: Attempt, *, now_s: float) -> list[LeaderEffect]:
+    def advance(self, job: Job, attempt: Attempt) -> None:
         """Bring an attempt of a workflow that should run one step on. Starting is not among the
         steps: all parts of a workflow start together (`reconcile`)."""
-        if attempt.result is not None:
-            return self.commit_result(job, attempt, is_stopping=False, now_s=now_s)
-        if attempt.phase is AttemptPhase.LOST:
-            return self._lifecycle.propose_revocation(attempt, now_s=now_s)
-        loss = self._loss(job, attempt, now_s)
+        if self._is_decided(job, attempt, is_stopping=False):
+            return
+        loss = self._loss(job, attempt)
         if loss is not None:
-            return self._lose(job, attempt, loss, now_s)
-        return self._next_step(job, attempt, now_s)
-
-    def _next_step(self, job: Job, attempt: Attempt, now_s: float) -> list[LeaderEffect]:
+            self._lose(job, attempt, loss)
+            return
+        now_s = self._state.now_s
         match attempt.phase:
-            case AttemptPhase.DISPATCHED if not attempt.is_inherited:
-                if self.is_due(attempt, now_s=now_s):
-                    attempt.command_sent_s = now_s
-                    return [self._prepare(job, attempt)]
+            case AttemptPhase.DISPATCHED if not attempt.is_inherited and self.is_due(attempt):
+                attempt.command_sent_s = now_s
+                self._prepare(job, attempt)
             case AttemptPhase.PREPARING if now_s >= attempt.accepted_s + self._timeouts.prepare_s:
                 # The worker is alive and says so: the code would not do better elsewhere.
                 limit_s = self._timeouts.prepare_s
                 reason = f"not prepared within {limit_s:g} s: its setup hooks or imports"
-                return self._time_out(attempt, reason, now_s)
+                self._time_out(attempt, reason)
             case AttemptPhase.RUNNING:
-                return self._watch(job, attempt, now_s)
-        return []
+                self._watch(job, attempt)
 
-    def stop(self, job: Job, attempt: Attempt, reason: str, *, now_s: float) -> list[LeaderEffect]:
+    def stop(self, job: Job, attempt: Attempt, reason: str) -> None:
         """Stop an attempt of a workflow that is to end, until its end is certain."""
-        if attempt.result is not None:
-            return self.commit_result(job, attempt, is_stopping=True, now_s=now_s)
-        if attempt.phase is AttemptPhase.LOST:
-            return self._lifecycle.propose_revocation(attempt, now_s=now_s)
-        if self._has_ended(job, attempt, now_s):
-            over_s = self._load_over_s(job, attempt, now_s)
-            return self._lifecycle.lose(
-                attempt, reason, costs_retry=False, over_s=over_s, now_s=now_s
-            )
+        if self._is_decided(job, attempt, is_stopping=True):
+            return
+        if self._has_ended(job, attempt):
+            over_s = self._load_over_s(job, attempt)
+            self._lifecycle.lose(attempt, reason, costs_retry=False, over_s=over_s)
+            return
         is_told = attempt.phase in (AttemptPhase.STOPPING, AttemptPhase.ENDED)
-        if is_told and not self.is_due(attempt, now_s=now_s):
-            return []
-        attempt.command_sent_s = now_s
-        if attempt.phase is not AttemptPhase.ENDED:
-            attempt.become(AttemptPhase.STOPPING)
-        return [self._tables.stop(attempt.worker, attempt.id, reason)]
+        if not is_told or self.is_due(attempt):
+            attempt.command_sent_s = self._state.now_s
+            if attempt.phase is not AttemptPhase.ENDED:
+                attempt.become(AttemptPhase.STOPPING)
+            self._state.stop(attempt.worker, attempt.id, reason)
 
-    def is_due(self, attempt: Attempt, *, now_s: float) -> bool:
+    def is_due(self, attempt: Attempt) -> bool:
         """Whether a command about the attempt's phase is to be sent (again)."""
         sent_s = attempt.command_sent_s
-        return sent_s is None or now_s >= sent_s + self._timeouts.repeat_s
+        return sent_s is None or self._state.now_s >= sent_s + self._timeouts.repeat_s
+
+    def _is_decided(self, job: Job, attempt: Attempt, *, is_stopping: bool) -> bool:
+        """Return True if the attempt has a result or is lost, and have that committed."""
+        if attempt.result is not None:
+            self._commit_result(job, attempt, attempt.result, is_stopping)
+        elif attempt.phase is AttemptPhase.LOST:
+            self._lifecycle.propose_revocation(attempt)
+        else:
+            return False
+        return True
 
     # --- losses -----------------------------------------------------------------------------
 
-    def _loss(self, job: Job, attempt: Attempt, now_s: float) -> str | None:
+    def _loss(self, job: Job, attempt: Attempt) -> str | None:
         """Return why the attempt cannot be running any more, if it cannot."""
-        worker = self._tables.workers.get(attempt.worker, now_s=now_s)
+        worker, now_s = self._state.workers[attempt.worker], self._state.now_s
         if worker.is_gone:
             return f"worker {attempt.worker} died"
         # As soon as its lease has expired, if its silence is not going to be attributed to the
         # network: then the next attempt is prepared while the margin lasts.
-        over_s = self._stopped_at_s(attempt, now_s)
+        over_s = self._stopped_at_s(attempt)
         if now_s < over_s - self._timeouts.silence_margin_s or worker.is_held:
             return None
-        if now_s < over_s and not self._is_only_silent_worker(attempt, now_s):
+        if now_s < over_s and not self._is_only_silent_worker(attempt):
             return None
-        if _may_go_on(job, attempt, now_s):
+        if self._may_go_on(job, attempt):
             return None
         return f"worker {attempt.worker} has been silent for too long"
 
-    def _lose(self, job: Job, attempt: Attempt, reason: str, now_s: float) -> list[LeaderEffect]:
-        over_s = self._load_over_s(job, attempt, now_s)
-        if not self._tables.workers.get(attempt.worker, now_s=now_s).is_gone:
-            attempt.fenced_until_s = self._stopped_at_s(attempt, now_s)
+    def _lose(self, job: Job, attempt: Attempt, reason: str) -> None:
+        over_s = self._load_over_s(job, attempt)
+        if not self._state.workers[attempt.worker].is_gone:
+            attempt.fenced_until_s = self._stopped_at_s(attempt)
             # Membership may see the silent worker a little longer: that it came back once is no
             # reason to give it the next attempt.
-            self._tables.returned.discard(attempt.worker)
-        return self._lifecycle.lose(
-            attempt, reason, costs_retry=attempt.was_accepted, over_s=over_s, now_s=now_s
-        )
+            self._state.returned.discard(attempt.worker)
+        self._lifecycle.lose(attempt, reason, costs_retry=attempt.was_accepted, over_s=over_s)
 
-    def _is_only_silent_worker(self, attempt: Attempt, now_s: float) -> bool:
+    def _is_only_silent_worker(self, attempt: Attempt) -> bool:
         """Whether its worker is dead to membership and every other worker is heard. If many are
         silent, it may take a moment longer to find out that the network is to blame."""
-        workers = self._tables.workers
-        if workers.get(attempt.worker, now_s=now_s).state is WorkerState.UP:
+        workers = self._state.workers
+        if workers[attempt.worker].state is WorkerState.UP:
             return False
-        since_s = now_s - 2 * self._timeouts.renew_s
+        since_s = self._state.now_s - 2 * self._timeouts.renew_s
         return all(
-            workers.get(worker, now_s=now_s).heard_s >= since_s
-            for worker in self._tables.attempts.workers()
-            if worker != attempt.worker
+            workers[name].heard_s >= since_s
+            for name in self._state.attempts.workers()
+            if name != attempt.worker
         )
 
-    def _has_ended(self, job: Job, attempt: Attempt, now_s: float) -> bool:
+    def _has_ended(self, job: Job, attempt: Attempt) -> bool:
         """Whether it has no load any more: its worker is gone, or its lease was not renewed."""
-        if self._tables.workers.get(attempt.worker, now_s=now_s).is_gone:
+        if self._state.workers[attempt.worker].is_gone:
             return True
-        is_over = now_s >= self._stopped_at_s(attempt, now_s)
-        return is_over and not _may_go_on(job, attempt, now_s)
+        is_over = self._state.now_s >= self._stopped_at_s(attempt)
+        return is_over and not self._may_go_on(job, attempt)
 
-    def _stopped_at_s(self, attempt: Attempt, now_s: float) -> float:
+    def _stopped_at_s(self, attempt: Attempt) -> float:
         """From when on it has certainly no load, if its worker stays silent."""
-        # An idle worker has not been heard for long, and need not have been.
-        return self._tables.workers.stopped_at_s(
-            attempt.worker, since_s=attempt.accepted_s, now_s=now_s
-        )
+        return self._state.workers.stopped_at_s(attempt.worker, since_s=attempt.accepted_s)
 
-    def _load_over_s(self, job: Job, attempt: Attempt, now_s: float) -> float:
+    def _load_over_s(self, job: Job, attempt: Attempt) -> float:
         """When its load was over at the latest."""
-        worker = self._tables.workers.get(attempt.worker, now_s=now_s)
+        worker, now_s = self._state.workers[attempt.worker], self._state.now_s
         if worker.is_gone:
             return now_s if worker.ended_s is None else worker.ended_s
         if job.options.on_isolation is Isolation.CONTINUE:
             return min(now_s, _own_end_s(job, attempt))
-        return min(now_s, self._stopped_at_s(attempt, now_s) - self._timeouts.silence_margin_s)
+        return min(now_s, self._stopped_at_s(attempt) - self._timeouts.silence_margin_s)
+
+    def _may_go_on(self, job: Job, attempt: Attempt) -> bool:
+        """Whether it may have load without a leader: allowed to, begun, and not over by itself."""
+        return (
+            job.options.on_isolation is Isolation.CONTINUE
+            and attempt.timeline.may_run_since_s is not None
+            and self._state.now_s < _own_end_s(job, attempt)
+        )
 
     # --- steps ------------------------------------------------------------------------------
 
-    def _prepare(self, job: Job, attempt: Attempt) -> SendCommand:
+    def _prepare(self, job: Job, attempt: Attempt) -> None:
         workflow, plan = job.workflows[attempt.id.workflow], job.plan_of(attempt.id.workflow)
         assignment, options = attempt.assignment, job.options
         command = PreparePart(
             attempt_id=attempt.id,
-            group=self._tables.group,
-            term=self._tables.term,
-            leader=self._tables.node,
+            group=self._state.group,
+            term=self._state.term,
+            leader=self._state.node,
             parts=len(workflow.parts),
             first_slot=assignment.first_slot,
             slots=workflow.slots,
@@ -171,94 +171,76 @@ class AttemptRules:
             context=context_for(job, attempt.id.workflow),
             elapsed_s=assignment.began_s,
             iterations_done=assignment.iterations_done,
-            lease_ms=self._tables.lease_ms,
+            lease_ms=self._state.lease_ms,
             on_isolation=options.on_isolation,
             log_level=options.log_level,
             shared=assignment.shared,
             static=options.static,
             exclusive=plan.is_test and plan.priority is Priority.EXCLUSIVE,
         )
-        return SendCommand(attempt.worker, command)
+        self._state.send(attempt.worker, command)
 
-    def _watch(self, job: Job, attempt: Attempt, now_s: float) -> list[LeaderEffect]:
+    def _watch(self, job: Job, attempt: Attempt) -> None:
         """Time a running attempt out if it takes too long or makes no progress."""
         plan, activity = job.plan_of(attempt.id.workflow), attempt.activity
-        stuck_s = max(self._timeouts.stuck_s, 2 * plan.timeout_s + (plan.interval_s or 0.0))
-        if activity.deadline_s is not None and now_s >= activity.deadline_s:
-            late_s = now_s - activity.deadline_s
-            reason = f"still running {late_s:.0f} s after it had to be over"
-        elif attempt.timeline.reported_s is not None and now_s >= activity.moved_s + stuck_s:
+        now_s, deadline_s = self._state.now_s, activity.deadline_s
+        patience_s = max(self._timeouts.stuck_s, 2 * plan.timeout_s + (plan.interval_s or 0.0))
+        stuck_at_s = activity.moved_s + patience_s
+        if deadline_s is not None and now_s >= deadline_s:
+            reason = f"still running {now_s - deadline_s:.0f} s after it had to be over"
+            self._time_out(attempt, reason)
+        elif attempt.timeline.reported_s is not None and now_s >= stuck_at_s:
             reason = f"stuck: no action finished for {now_s - activity.moved_s:.0f} s"
+            self._time_out(attempt, reason)
         else:
-            activity.check_at_s = activity.moved_s + stuck_s
-            if activity.deadline_s is not None:
-                activity.check_at_s = min(activity.deadline_s, activity.check_at_s)
-            return []
-        return self._time_out(attempt, reason, now_s)
+            activity.check_at_s = stuck_at_s if deadline_s is None else min(deadline_s, stuck_at_s)
 
-    def _time_out(self, attempt: Attempt, reason: str, now_s: float) -> list[LeaderEffect]:
+    def _time_out(self, attempt: Attempt, reason: str) -> None:
         end = WorkflowEnded(
             job=attempt.id.job,
             workflow=attempt.id.workflow,
             reason=f"{reason} (part {attempt.id.part} on {attempt.worker})",
             status=JobStatus.TIMEOUT,
         )
-        return [*self._tables.proposals.propose(end, now_s=now_s)]
+        self._state.propose(end)
 
     # --- results ----------------------------------------------------------------------------
 
-    def commit_result(
-        self, job: Job, attempt: Attempt, *, is_stopping: bool, now_s: float
-    ) -> list[LeaderEffect]:
+    def _commit_result(
+        self,
+        job: Job,
+        attempt: Attempt,
+        result: DeliverResult | AnnouncePrepareFailed,
+        is_stopping: bool,
+    ) -> None:
         """Commit how an attempt ended: its result counts, or another attempt is worth it."""
-        result = attempt.result
+        over_s, costs_retry = None, True
         if isinstance(result, AnnouncePrepareFailed):
-            return self._commit_failed_preparation(attempt, result, is_stopping, now_s)
-        assert result is not None
-        known_s = attempt.timeline.known_until_s()
-        over_s = None if known_s is None else known_s + result.unheard_s
-        if result.status is PartStatus.COMPLETED or is_stopping or not result.is_retryable:
-            end = self._end_of(job, attempt, result, over_s)
-            return [*self._tables.proposals.propose(end, now_s=now_s)]
-        # An executor that died counts against its worker; a lease that expired does not.
-        reason = result.error or f"it ended early on {attempt.worker}"
-        died = result.status is PartStatus.FAILED
-        return self._lifecycle.retry_ended(
-            attempt, reason, costs_retry=died, over_s=over_s, now_s=now_s
-        )
-
-    def _commit_failed_preparation(
-        self, attempt: Attempt, result: AnnouncePrepareFailed, is_stopping: bool, now_s: float
-    ) -> list[LeaderEffect]:
-        if result.is_retryable and not is_stopping:
+            status = PartStatus.STOPPED if is_stopping else PartStatus.FAILED
+            error = f"{result.error} (hint: {result.hint})" if result.hint else result.error
+            end = PartEnded(**asdict(attempt.id), status=status, error=error)
             reason = f"worker {attempt.worker} could not prepare it: {result.error}"
-            return self._lifecycle.retry_ended(
-                attempt, reason, costs_retry=True, over_s=None, now_s=now_s
-            )
-        error = f"{result.error} (hint: {result.hint})" if result.hint else result.error
-        end = PartEnded(
-            job=attempt.id.job,
-            workflow=attempt.id.workflow,
-            part=attempt.id.part,
-            attempt=attempt.id.attempt,
-            status=PartStatus.STOPPED if is_stopping else PartStatus.FAILED,
-            error=error,
-        )
-        return [*self._tables.proposals.propose(end, now_s=now_s)]
+        else:
+            known_s = attempt.timeline.known_until_s()
+            over_s = None if known_s is None else known_s + result.unheard_s
+            end = self._end_of(job, attempt, result, over_s)
+            # An executor that died counts against its worker; a lease that expired does not.
+            costs_retry = result.status is PartStatus.FAILED
+            reason = result.error or f"it ended early on {attempt.worker}"
+        if is_stopping or not result.is_retryable or end.status is PartStatus.COMPLETED:
+            self._state.propose(end)
+        else:
+            self._state.propose(self._lifecycle.revocation(attempt, reason, costs_retry, over_s))
 
     def _end_of(
         self, job: Job, attempt: Attempt, result: DeliverResult, over_s: float | None
     ) -> PartEnded:
-        parts = len(job.workflows[attempt.id.workflow].parts)
         unreported = self._lifecycle.unreported(attempt, over_s)
         return PartEnded(
-            job=attempt.id.job,
-            workflow=attempt.id.workflow,
-            part=attempt.id.part,
-            attempt=attempt.id.attempt,
+            **asdict(attempt.id),
             status=result.status,
             error=result.error,
-            report=final_report(result.report, parts=parts),
+            report=final_report(result.report, parts=len(job.workflows[attempt.id.workflow].parts)),
             provided=result.provided,
             elapsed_s=result.elapsed_s,
             was_saturated=result.was_saturated,
@@ -274,12 +256,3 @@ def _own_end_s(job: Job, attempt: Attempt) -> float:
     if began_s is None:
         began_s = attempt.accepted_s
     return began_s + plan.duration_s + plan.timeout_s + _TEARDOWN_S
-
-
-def _may_go_on(job: Job, attempt: Attempt, now_s: float) -> bool:
-    """Whether it may have load without a leader: allowed to, begun, and not over by itself."""
-    if job.options.on_isolation is not Isolation.CONTINUE:
-        return False
-    if attempt.timeline.may_run_since_s is None:
-        return False
-    return now_s < _own_end_s(job, attempt)

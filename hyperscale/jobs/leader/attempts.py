@@ -6,22 +6,15 @@ All of it can be learned again from committed state and from workers, so none of
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeVar
+from typing import Any
 
 from hyperscale.errors import InvariantError
 from hyperscale.jobs.committed.events import AttemptRevoked
-from hyperscale.jobs.leader.gaps import CLOCK_SKEW_S, LoadTimeline, UnreportedLoad
-from hyperscale.jobs.messages import (
-    AnnouncePrepareFailed,
-    AttemptId,
-    DeliverResult,
-    PartPhase,
-)
+from hyperscale.jobs.leader.gaps import CLOCK_SKEW_S, LoadTimeline
+from hyperscale.jobs.messages import AnnouncePrepareFailed, AttemptId, DeliverResult, PartPhase
 
 EXTENSION_BASE_S = 30.0
 EXTENSIONS_MAX = 5
-
-_K = TypeVar("_K")
 
 
 class AttemptPhase(Enum):
@@ -167,32 +160,10 @@ class Attempt:
         self.result = self.result or result
         self.become(AttemptPhase.ENDED)
 
-    def lose(
-        self, reason: str, *, report: bytes, unreported: UnreportedLoad, costs_retry: bool
-    ) -> None:
-        """Give the attempt up: decide once and for all what its revocation says."""
+    def lose(self, revocation: AttemptRevoked) -> None:
+        """Give the attempt up; what its revocation says is decided once and for all."""
         self.become(AttemptPhase.LOST)
-        self.revocation = self.revoked(
-            reason, report=report, unreported=unreported, costs_retry=costs_retry
-        )
-
-    def revoked(
-        self, reason: str, *, report: bytes, unreported: UnreportedLoad, costs_retry: bool
-    ) -> AttemptRevoked:
-        """The event that ends this attempt: what it did, and what it may have done."""
-        return AttemptRevoked(
-            job=self.id.job,
-            workflow=self.id.workflow,
-            part=self.id.part,
-            attempt=self.id.attempt,
-            reason=reason,
-            report=report,
-            elapsed_s=self.timeline.elapsed_s,
-            iterations=self.timeline.iterations,
-            gap_s=unreported.seconds,
-            requests_max=unreported.requests_max,
-            costs_retry=costs_retry,
-        )
+        self.revocation = revocation
 
 
 class AttemptTable:
@@ -236,15 +207,13 @@ class AttemptTable:
         of_job = self._by_job.setdefault(attempt.id.job, {})
         of_job[attempt.id.workflow, attempt.id.part] = attempt
 
-    def remove(self, attempt_id: AttemptId) -> Attempt | None:
-        attempt = self._by_id.pop(attempt_id, None)
-        if attempt is not None:
-            _discard(self._by_worker, attempt.worker, attempt_id)
-            _discard(self._by_job, attempt_id.job, (attempt_id.workflow, attempt_id.part))
-        return attempt
+    def remove(self, attempt: Attempt) -> None:
+        del self._by_id[attempt.id]
+        _discard(self._by_worker, attempt.worker, attempt.id)
+        _discard(self._by_job, attempt.id.job, (attempt.id.workflow, attempt.id.part))
 
 
-def _discard(index: dict[str, dict[_K, Attempt]], key: str, entry: _K) -> None:
+def _discard(index: dict[str, dict[Any, Attempt]], key: str, entry: Any) -> None:
     del index[key][entry]
     if not index[key]:
         del index[key]

@@ -48,42 +48,26 @@ class CoreRequest:
             self.not_before_s = max(self.not_before_s or 0.0, self.sent_s + reply.retry_after_s)
 
 
-class CoreRequests:
+class CoreRequests(dict[str, CoreRequest]):
     """Requests of a group's jobs, by id."""
-
-    def __init__(self) -> None:
-        self._requests: dict[str, CoreRequest] = {}
-
-    def get(self, request: str) -> CoreRequest | None:
-        return self._requests.get(request)
-
-    def open(self, request: str, job: str, workflow: str) -> CoreRequest:
-        """The request of this id; a new one if there is none."""
-        known = self._requests.get(request)
-        if known is None:
-            known = self._requests[request] = CoreRequest(job, workflow)
-        return known
 
     def back_off(self, attempt: AttemptId, refusals: int, *, now_s: float) -> None:
         """Delay the request for the next attempt of a part that workers refused in a row."""
         wait_s = min(BACKOFF_S_MAX, 0.25 * 2 ** min(refusals - 1, 10))
         request = CoreRequest(attempt.job, attempt.workflow, not_before_s=now_s + wait_s)
-        self._requests[request_for_attempt(attempt)] = request
+        self[request_for_attempt(attempt)] = request
 
     def use(self, attempt: AttemptId) -> bool:
         """The attempt was dispatched with its grant; return True if it shares cores."""
-        own = self._requests.pop(request_for_attempt(attempt), None)
-        request = own or self._requests.get(request_for_workflow(attempt.job, attempt.workflow))
+        own = self.pop(request_for_attempt(attempt), None)
+        request = own or self.get(request_for_workflow(attempt.job, attempt.workflow))
         return request is not None and request.reply is not None and request.reply.shared
-
-    def drop(self, request: str) -> None:
-        self._requests.pop(request, None)
 
     def of_job(self, job: str, workflow: str | None = None) -> list[str]:
         """Ids of the requests of a job, or of one of its workflows."""
         return [
             name
-            for name, request in self._requests.items()
+            for name, request in self.items()
             if request.job == job and workflow in (None, request.workflow)
         ]
 
@@ -91,7 +75,7 @@ class CoreRequests:
         """The best place of a job in the allocator's queue, and why it waits; 0: not in it."""
         places = [
             (max(1, request.reply.position), request.reply.reason)
-            for request in self._requests.values()
+            for request in self.values()
             # A request without a reason was just sent, or is about to be granted.
             if request.job == job and request.reply is not None and request.reply.reason
         ]

@@ -44,11 +44,6 @@ class BecameLeader:
 
 
 @dataclass(frozen=True, slots=True)
-class LostLeadership:
-    """This node does not lead the group any more."""
-
-
-@dataclass(frozen=True, slots=True)
 class EventApplied:
     """The group's machine applied an event, from whichever manager it came."""
 
@@ -114,7 +109,6 @@ class LeadershipConfirmed:
 
 LeaderEvent = (
     BecameLeader
-    | LostLeadership
     | EventApplied
     | ProposalFailed
     | WorkerUp

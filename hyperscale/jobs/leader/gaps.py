@@ -27,9 +27,6 @@ class UnreportedLoad:
     requests_max: int
 
 
-NOTHING_UNREPORTED = UnreportedLoad(0.0, 0)
-
-
 @dataclass(slots=True)
 class LoadTimeline:
     """The load of one attempt. Every instant is None until it is known."""
@@ -111,7 +108,7 @@ class LoadTimeline:
         (None: it never began). `others_rate`: requests per core and second of the other parts."""
         since_s = self.known_until_s()
         if since_s is None or until_s is None or until_s <= since_s:
-            return NOTHING_UNREPORTED
+            return UnreportedLoad(0.0, 0)
         seconds = until_s - since_s
         if self.rates:
             rate = max(self.rates) * _RATE_MARGIN

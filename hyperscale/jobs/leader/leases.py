@@ -7,10 +7,10 @@ are asked, and any of them will do.
 from dataclasses import dataclass
 
 from hyperscale.jobs.leader.attempts import AttemptPhase
-from hyperscale.jobs.leader.events import ConfirmLeadership, LeaderEffect, SendCommand
-from hyperscale.jobs.leader.tables import LeaderTables
+from hyperscale.jobs.leader.events import ConfirmLeadership, LeadershipConfirmed
+from hyperscale.jobs.leader.state import LeaderState
 from hyperscale.jobs.leader.worker_liveness import Stamps, WorkerState
-from hyperscale.jobs.messages import AttemptId, ListAttempts, RenewLeases
+from hyperscale.jobs.messages import ListAttempts, RenewLeases
 
 _RENEWALS_AT_ONCE = 64
 _QUESTIONS_MAX = 8
@@ -26,28 +26,20 @@ class _Question:
 
 
 class LeaseRenewal:
-    def __init__(self, tables: LeaderTables) -> None:
-        self._tables = tables
+    def __init__(self, state: LeaderState) -> None:
+        self._state = state
         self._questions: dict[int, _Question] = {}  # not answered yet
-        self._last_question = 0  # questions asked since this object was made
+        self._last_question = 0  # questions asked so far
         self._is_asked_again = False  # a stamp came too late for the last question
 
-    def clear(self) -> None:
-        """Forget the questions of an earlier leadership."""
-        self._questions.clear()
-        self._is_asked_again = False
-
-    def contact(self, *, now_s: float) -> list[LeaderEffect]:
+    def contact(self) -> None:
         """Renew the leases that are due; ask workers that have not said what they run."""
-        tables = self._tables
-        busy = tables.attempts.workers()
-        for name in busy:
-            tables.workers.get(name, now_s=now_s)
-        effects: list[LeaderEffect] = []
+        state = self._state
+        busy = state.attempts.workers()
         due: list[tuple[float, str]] = []  # with when they were last renewed
         unrenewed: list[str] = []
-        for name, worker in tables.workers.all().items():
-            if worker.is_gone or not tables.workers.is_due(worker, now_s=now_s):
+        for name, worker in state.workers.items():
+            if worker.is_gone or not state.workers.is_due(worker):
                 continue
             if worker.has_listed_attempts and worker.stamp_ms:
                 if name not in busy:
@@ -57,71 +49,67 @@ class LeaseRenewal:
                 else:
                     due.append((worker.renewed_s, name))
             elif worker.state is WorkerState.UP or name in busy:
-                worker.renewed_s = now_s
-                question = ListAttempts(group=tables.group, term=tables.term, leader=tables.node)
-                effects.append(SendCommand(name, question))
+                worker.renewed_s = state.now_s
+                question = ListAttempts(group=state.group, term=state.term, leader=state.node)
+                state.send(name, question)
         # Hundreds of leases that were granted together need not be renewed together for ever.
         at_once = max(0, max(_RENEWALS_AT_ONCE, len(busy) // 3) - len(unrenewed))
         first = sorted(unrenewed) + [name for _, name in sorted(due)[:at_once]]
-        return effects + self.confirm(first, now_s=now_s) if first else effects
+        if first:
+            self.confirm(first)
 
-    def confirm(self, due: list[str], *, now_s: float) -> list[LeaderEffect]:
+    def confirm(self, due: list[str]) -> None:
         """Have the latest stamps confirmed, and then the leases that are due renewed."""
+        state = self._state
         last = self._questions.get(self._last_question)
-        if last is not None and now_s < last.asked_s + self._tables.timeouts.lease_s / 4:
+        if last is not None and state.now_s < last.asked_s + state.timeouts.lease_s / 4:
             self._is_asked_again = True
-            return []
+            return
         self._is_asked_again = False
         self._last_question += 1
-        question = _Question(now_s, due, self._tables.workers.stamps())
+        question = _Question(state.now_s, due, state.workers.stamps())
         self._questions[self._last_question] = question
         self._questions.pop(self._last_question - _QUESTIONS_MAX, None)
-        return [ConfirmLeadership(self._last_question)]
+        state.effects.append(ConfirmLeadership(self._last_question))
 
-    def confirmed(self, question: int, *, now_s: float) -> list[LeaderEffect]:
+    def confirmed(self, event: LeadershipConfirmed) -> None:
         """A majority has taken this node for the leader since the question was asked."""
-        answered = self._questions.get(question)
+        answered = self._questions.get(event.question)
         if answered is None:
-            return []
-        for earlier in [number for number in self._questions if number <= question]:
+            return
+        for earlier in [number for number in self._questions if number <= event.question]:
             del self._questions[earlier]
-        tables = self._tables
-        tables.workers.confirm(answered.stamps)
-        effects = self._renew(answered.due, now_s)
-        tables.touched |= {
-            attempt.id.job for attempt in tables.attempts if attempt.phase is AttemptPhase.READY
+        state = self._state
+        state.workers.confirm(answered.stamps)
+        self._renew(answered.due)
+        state.touched |= {
+            attempt.id.job for attempt in state.attempts if attempt.phase is AttemptPhase.READY
         }
-        return effects
 
-    def ask_again(self, *, now_s: float) -> list[LeaderEffect]:
+    def ask_again(self) -> None:
         """Ask the question that had to wait for the last one, if there is one."""
-        effects: list[LeaderEffect] = []
         if self._is_asked_again:
-            effects += self.contact(now_s=now_s)
+            self.contact()
         if self._is_asked_again:
-            effects += self.confirm([], now_s=now_s)
-        return effects
+            self.confirm([])
 
-    def _renew(self, workers: list[str], now_s: float) -> list[LeaderEffect]:
-        tables = self._tables
-        effects: list[LeaderEffect] = []
+    def _renew(self, workers: list[str]) -> None:
+        state = self._state
         for name in workers:
-            worker = tables.workers.get(name, now_s=now_s)
+            worker = state.workers[name]
             if worker.is_gone or not worker.confirmed_ms:
                 continue
-            worker.renewed_s = now_s
-            listed: list[AttemptId] = [
-                attempt.id
-                for attempt in tables.attempts.of_worker(name)
-                if attempt.phase is not AttemptPhase.LOST
-            ]
+            worker.renewed_s = state.now_s
             command = RenewLeases(
-                group=tables.group,
-                term=tables.term,
-                leader=tables.node,
-                lease_ms=tables.lease_ms,
-                attempts=listed,
+                group=state.group,
+                term=state.term,
+                leader=state.node,
+                lease_ms=state.lease_ms,
+                attempts=[
+                    attempt.id
+                    for attempt in state.attempts.of_worker(name)
+                    if attempt.phase is not AttemptPhase.LOST
+                ],
                 stamp_ms=worker.confirmed_ms,
             )
-            effects.append(SendCommand(name, command))
-        return effects
+            state.send(name, command)

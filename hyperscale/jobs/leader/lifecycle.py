@@ -4,60 +4,53 @@ Every change of an attempt's phase is made here or in `Attempt`; what should hap
 in `attempt_rules` and `reconcile`.
 """
 
+from msgspec.structs import asdict
+
 from hyperscale.jobs.committed.events import AttemptRevoked, PartEnded
 from hyperscale.jobs.committed.state import Job, Part, WorkflowStatus
 from hyperscale.jobs.leader.attempts import Assignment, Attempt, AttemptPhase
 from hyperscale.jobs.leader.core_requests import request_for_attempt, request_for_workflow
-from hyperscale.jobs.leader.events import LeaderEffect
 from hyperscale.jobs.leader.gaps import UnreportedLoad
+from hyperscale.jobs.leader.state import LeaderState
 from hyperscale.jobs.leader.statistics import WorkflowStatistics
-from hyperscale.jobs.leader.tables import LeaderTables
 from hyperscale.jobs.leader.worker_liveness import WorkerState
 from hyperscale.jobs.messages import AttemptId, PartPhase, PartProgress
 from hyperscale.plan.share import share
 
 NEWS_S = 0.1
 """How soon it is committed that parts have begun, for all that begin together."""
-_REPORTING = frozenset(
-    {
-        AttemptPhase.DISPATCHED,
-        AttemptPhase.PREPARING,
-        AttemptPhase.READY,
-        AttemptPhase.RUNNING,
-    }
-)
+_A = AttemptPhase
+_REPORTING = frozenset({_A.DISPATCHED, _A.PREPARING, _A.READY, _A.RUNNING})
 
 
 class AttemptLifecycle:
-    def __init__(self, tables: LeaderTables) -> None:
-        self._tables = tables
+    def __init__(self, state: LeaderState) -> None:
+        self._state = state
 
     # --- beginning --------------------------------------------------------------------------
 
-    def adopt(self, job: Job, *, now_s: float) -> None:
+    def adopt(self, job: Job) -> None:
         """Take over a job of an earlier leader: what is committed is all that is known."""
-        tables = self._tables
-        progress = tables.job(job, now_s=now_s)
+        state = self._state
+        progress = state.job(job)
         if progress.deadline_s is not None:
-            progress.deadline_s -= max(0, tables.took_over_ms - job.submitted_ms) / 1000
+            progress.deadline_s -= max(0, state.took_over_ms - job.submitted_ms) / 1000
         for name, workflow in job.workflows.items():
             if workflow.parts:
                 progress.statistics_of(job, name).remember(workflow.parts)
             for index, part in enumerate(workflow.parts):
                 if part.segments:
                     # Lost under an earlier leader, perhaps only a moment ago.
-                    margin_s = tables.timeouts.silence_margin_s
-                    progress.fenced_until_s[name, index] = now_s + margin_s
+                    fenced_until_s = state.now_s + state.timeouts.silence_margin_s
+                    progress.fenced_until_s[name, index] = fenced_until_s
         for attempt_id, _ in job.attempts():
-            self.open(attempt_id, job, now_s=now_s, is_inherited=True)
+            self.open(attempt_id, job, is_inherited=True)
 
-    def open(
-        self, attempt_id: AttemptId, job: Job, *, now_s: float, is_inherited: bool = False
-    ) -> None:
+    def open(self, attempt_id: AttemptId, job: Job, *, is_inherited: bool = False) -> None:
         """An attempt was dispatched. A known one stays as it is: entries may be applied that were
         in the state this leader began with."""
-        tables = self._tables
-        if tables.attempts.get(attempt_id) is not None:
+        state = self._state
+        if state.attempts.get(attempt_id) is not None:
             return
         workflow = job.workflows[attempt_id.workflow]
         part = workflow.parts[attempt_id.part]
@@ -72,23 +65,25 @@ class AttemptLifecycle:
                 vus=sum(share(vus, slots, slot) for slot in own_slots),
                 began_s=part.began_s,
                 iterations_done=part.iterations_done,
-                shared=tables.requests.use(attempt_id),
+                shared=state.requests.use(attempt_id),
             ),
             is_inherited=is_inherited,
-            accepted_s=now_s,
+            accepted_s=state.now_s,
         )
+        state.attempts.add(attempt)
+        worker = state.workers[part.worker]
         if is_inherited:
-            self._inherit(attempt, job, part, now_s)
-        tables.attempts.add(attempt)
-        if not is_inherited and tables.workers.get(part.worker, now_s=now_s).is_gone:
+            self._inherit(attempt, job, part)
+        elif worker.is_gone:
             # The allocator has heard of another process there before this leader has.
-            tables.workers.replace(part.worker, WorkerState.DOUBTFUL, now_s=now_s)
+            state.workers.add(part.worker, WorkerState.DOUBTFUL)
 
-    def _inherit(self, attempt: Attempt, job: Job, part: Part, now_s: float) -> None:
-        since_s = now_s - max(0, self._tables.took_over_ms - part.seen_ms) / 1000
+    def _inherit(self, attempt: Attempt, job: Job, part: Part) -> None:
+        state = self._state
+        since_s = state.now_s - max(0, state.took_over_ms - part.seen_ms) / 1000
         attempt.timeline.inherit(since_s=since_s)
-        statistics = self._tables.job(job, now_s=now_s).statistics_of(job, attempt.id.workflow)
-        report = statistics.latest(part.first_slot, part.attempt)
+        statistics = state.job(job).statistics_of(job, attempt.id.workflow)
+        report = statistics.stats.latest(part.first_slot, part.attempt)
         if report is not None:
             attempt.timeline.inherit_report(
                 sent=report.sent,
@@ -96,31 +91,32 @@ class AttemptLifecycle:
                 elapsed_s=part.elapsed_s,
                 reported_s=since_s,
             )
-            attempt.activity.report(report.finished, now_s=now_s)
+            attempt.activity.report(report.finished, now_s=state.now_s)
 
-    def attempt_of(self, job: Job, workflow: str, part: int, *, now_s: float) -> Attempt:
+    def attempt_of(self, job: Job, workflow: str, part: int) -> Attempt:
         """The open attempt of a part. A committed one that is not in the table was dispatched by
         this leader, which has not heard of it yet: those of earlier leaders were adopted."""
         number = job.workflows[workflow].parts[part].attempt
-        attempt = self._tables.attempts.of_part(job.id, workflow, part)
+        attempt = self._state.attempts.of_part(job.id, workflow, part)
         if attempt is None or attempt.id.attempt != number:
-            self.open(AttemptId(job.id, workflow, part, number), job, now_s=now_s)
-            attempt = self._tables.attempts.of_part(job.id, workflow, part)
+            self.open(AttemptId(job.id, workflow, part, number), job)
+            attempt = self._state.attempts.of_part(job.id, workflow, part)
             assert attempt is not None
         return attempt
 
-    def accept(self, attempt: Attempt, phase: AttemptPhase, *, now_s: float) -> None:
+    def accept(self, attempt: Attempt, phase: AttemptPhase) -> None:
         """The worker has the attempt, in this phase."""
-        attempt.accept(phase, now_s=now_s)
-        progress = self._tables.jobs.get(attempt.id.job)
+        attempt.accept(phase, now_s=self._state.now_s)
+        progress = self._state.jobs.get(attempt.id.job)
         if progress is not None:
+            key = (attempt.id.workflow, attempt.id.part)
             progress.waiting_since_s.pop((attempt.id.workflow, -1), None)
-            progress.waiting_since_s.pop((attempt.id.workflow, attempt.id.part), None)
-            progress.refusals.pop((attempt.id.workflow, attempt.id.part), None)
+            progress.waiting_since_s.pop(key, None)
+            progress.refusals.pop(key, None)
 
-    def start(self, attempt: Attempt, job: Job, *, now_s: float) -> None:
+    def start(self, attempt: Attempt, job: Job) -> None:
         """The worker counts down to the start, or has begun."""
-        progress = self._tables.job(job, now_s=now_s)
+        now_s, progress = self._state.now_s, self._state.job(job)
         attempt.become(AttemptPhase.RUNNING)
         started_s = max(now_s, progress.start_at_s.get(attempt.id.workflow, now_s))
         attempt.timeline.started_s = attempt.activity.moved_s = started_s
@@ -130,23 +126,22 @@ class AttemptLifecycle:
     def _set_deadline(self, attempt: Attempt, statistics: WorkflowStatistics) -> None:
         plan = statistics.plan
         remaining_s = plan.duration_s - plan.offset_s(attempt.assignment.began_s)
-        grace_s = plan.timeout_s + self._tables.timeouts.overrun_s
+        grace_s = plan.timeout_s + self._state.timeouts.overrun_s
         started_s = attempt.timeline.started_s or 0.0
         attempt.activity.deadline_s = started_s + remaining_s + grace_s
         attempt.activity.check_at_s = started_s
 
     # --- reports ----------------------------------------------------------------------------
 
-    def report(self, attempt: Attempt, job: Job, reported: PartProgress, *, now_s: float) -> None:
+    def report(self, attempt: Attempt, job: Job, reported: PartProgress) -> None:
         """Take a report into the attempt and into the statistics of its workflow."""
-        progress = self._tables.job(job, now_s=now_s)
+        now_s, progress = self._state.now_s, self._state.job(job)
         statistics = progress.statistics_of(job, attempt.id.workflow)
-        parts = len(job.workflows[attempt.id.workflow].parts)
         report = statistics.take(
             reported.report,
             slot=attempt.assignment.first_slot,
             attempt=attempt.id.attempt,
-            parts=parts,
+            parts=len(job.workflows[attempt.id.workflow].parts),
         )
         if report is None:
             return
@@ -172,48 +167,38 @@ class AttemptLifecycle:
     # --- the end ----------------------------------------------------------------------------
 
     def lose(
-        self,
-        attempt: Attempt,
-        reason: str,
-        *,
-        costs_retry: bool,
-        over_s: float | None,
-        now_s: float,
-    ) -> list[LeaderEffect]:
+        self, attempt: Attempt, reason: str, *, costs_retry: bool, over_s: float | None
+    ) -> None:
         """Give an attempt up and have it revoked. `over_s`: when its load was over at the latest;
         None: it never began. An attempt that has a result is not lost."""
-        if attempt.result is not None:
-            return []
-        if attempt.revocation is None or attempt.phase is not AttemptPhase.LOST:
-            attempt.lose(
-                reason,
-                report=self._last_report(attempt),
-                unreported=self.unreported(attempt, over_s),
-                costs_retry=costs_retry,
-            )
-        return self.propose_revocation(attempt, now_s=now_s)
+        if attempt.result is None:
+            if attempt.phase is not AttemptPhase.LOST:
+                attempt.lose(self.revocation(attempt, reason, costs_retry, over_s))
+            self.propose_revocation(attempt)
 
-    def propose_revocation(self, attempt: Attempt, *, now_s: float) -> list[LeaderEffect]:
+    def propose_revocation(self, attempt: Attempt) -> None:
         assert attempt.revocation is not None
-        return [*self._tables.proposals.propose(attempt.revocation, now_s=now_s)]
+        self._state.propose(attempt.revocation)
 
-    def retry_ended(
-        self,
-        attempt: Attempt,
-        reason: str,
-        *,
-        costs_retry: bool,
-        over_s: float | None,
-        now_s: float,
-    ) -> list[LeaderEffect]:
-        """Revoke an attempt whose result says that another attempt is worth it."""
-        event = attempt.revoked(
-            reason,
-            report=self._last_report(attempt),
-            unreported=self.unreported(attempt, over_s),
+    def revocation(
+        self, attempt: Attempt, reason: str, costs_retry: bool, over_s: float | None
+    ) -> AttemptRevoked:
+        """Return the event that ends an attempt: what it reported, and what it may have sent."""
+        statistics, slot = self._statistics(attempt), attempt.assignment.first_slot
+        report = b""
+        if statistics is not None:
+            report = statistics.stats.last_report(slot, attempt.id.attempt)
+        unreported = self.unreported(attempt, over_s)
+        return AttemptRevoked(
+            **asdict(attempt.id),
+            reason=reason,
+            report=report,
+            elapsed_s=attempt.timeline.elapsed_s,
+            iterations=attempt.timeline.iterations,
+            gap_s=unreported.seconds,
+            requests_max=unreported.requests_max,
             costs_retry=costs_retry,
         )
-        return [*self._tables.proposals.propose(event, now_s=now_s)]
 
     def unreported(self, attempt: Attempt, over_s: float | None) -> UnreportedLoad:
         statistics = self._statistics(attempt)
@@ -224,53 +209,38 @@ class AttemptLifecycle:
             others_rate=0.0 if statistics is None else statistics.rate_per_core,
         )
 
-    def _last_report(self, attempt: Attempt) -> bytes:
-        statistics = self._statistics(attempt)
-        if statistics is None:
-            return b""
-        return statistics.last_report(attempt.assignment.first_slot, attempt.id.attempt)
-
     def _statistics(self, attempt: Attempt) -> WorkflowStatistics | None:
-        progress = self._tables.jobs.get(attempt.id.job)
+        progress = self._state.jobs.get(attempt.id.job)
         return None if progress is None else progress.statistics.get(attempt.id.workflow)
 
-    def close(
-        self, attempt_id: AttemptId, job: Job, event: AttemptRevoked | PartEnded, *, now_s: float
-    ) -> list[LeaderEffect]:
+    def close(self, attempt_id: AttemptId, job: Job, event: AttemptRevoked | PartEnded) -> None:
         """The end of an attempt was applied, or was refused because it came too late."""
-        tables = self._tables
-        part = _part(job, attempt_id)
-        if part is not None and part.is_open and part.attempt == attempt_id.attempt:
-            return []  # refused, and the attempt is still open: it is decided anew
-        attempt = tables.attempts.remove(attempt_id)
+        state = self._state
+        attempt = state.attempts.get(attempt_id)
         if attempt is None:
-            return []
+            return
+        part = job.workflows[attempt_id.workflow].parts[attempt_id.part]
+        if part.is_open and part.attempt == attempt_id.attempt:
+            return  # refused, and the attempt is still open: it is decided anew
+        state.attempts.remove(attempt)
         statistics = self._statistics(attempt)
         if statistics is not None:
-            statistics.end(attempt.assignment.first_slot, attempt_id.attempt)
+            statistics.stats.end_attempt(attempt.assignment.first_slot, attempt_id.attempt)
         if isinstance(event, AttemptRevoked):
-            self._after_revocation(attempt, job, event, now_s)
+            self._after_revocation(attempt, job, event)
         if attempt.result is not None:
-            return [tables.acknowledge(attempt.worker, attempt_id)]
-        if not isinstance(event, AttemptRevoked):
-            return []
-        # Best effort: the worker may be back, and a lease with `on_isolation=continue` is long.
-        effects: list[LeaderEffect] = [tables.stop(attempt.worker, attempt_id, event.reason)]
-        if attempt.is_absent:
-            effects += [
-                tables.release(request, part=attempt_id.part)
-                for request in (
-                    request_for_attempt(attempt_id),
-                    request_for_workflow(attempt_id.job, attempt_id.workflow),
-                )
-            ]
-        return effects
+            state.acknowledge(attempt.worker, attempt_id)
+        elif isinstance(event, AttemptRevoked):
+            # Best effort: the worker may be back, and a lease with `on_isolation=continue` is long.
+            state.stop(attempt.worker, attempt_id, event.reason)
+            if attempt.is_absent:
+                state.release(request_for_attempt(attempt_id), part=attempt_id.part)
+                request = request_for_workflow(attempt_id.job, attempt_id.workflow)
+                state.release(request, part=attempt_id.part)
 
-    def _after_revocation(
-        self, attempt: Attempt, job: Job, event: AttemptRevoked, now_s: float
-    ) -> None:
+    def _after_revocation(self, attempt: Attempt, job: Job, event: AttemptRevoked) -> None:
         """Note until when the part is fenced, and back off if workers refuse it in a row."""
-        progress = self._tables.jobs.get(attempt.id.job)
+        progress = self._state.jobs.get(attempt.id.job)
         if progress is None:
             return
         workflow, key = attempt.id.workflow, (attempt.id.workflow, attempt.id.part)
@@ -283,32 +253,22 @@ class AttemptLifecycle:
         progress.refusals[key] = refusals
         if refusals:
             next_id = AttemptId(attempt.id.job, workflow, attempt.id.part, attempt.id.attempt + 1)
-            self._tables.requests.back_off(next_id, refusals, now_s=now_s)
+            self._state.requests.back_off(next_id, refusals, now_s=self._state.now_s)
 
-    def forget(self, job: Job) -> list[LeaderEffect]:
+    def forget(self, job: Job) -> None:
         """The job has ended: acknowledge or stop what is left of it, withdraw its requests."""
-        tables = self._tables
-        effects: list[LeaderEffect] = []
-        for attempt in tables.attempts.of_job(job.id):
-            tables.attempts.remove(attempt.id)
+        state = self._state
+        for attempt in state.attempts.of_job(job.id):
+            state.attempts.remove(attempt)
             if attempt.result is not None:
-                effects.append(tables.acknowledge(attempt.worker, attempt.id))
+                state.acknowledge(attempt.worker, attempt.id)
             else:
-                reason = job.reason or "the job is over"
-                effects.append(tables.stop(attempt.worker, attempt.id, reason))
-        effects += self.withdraw(tables.requests.of_job(job.id))
-        tables.jobs.pop(job.id, None)
-        return effects
+                state.stop(attempt.worker, attempt.id, job.reason or "the job is over")
+        self.withdraw(state.requests.of_job(job.id))
+        state.jobs.pop(job.id, None)
 
-    def withdraw(self, requests: list[str]) -> list[LeaderEffect]:
+    def withdraw(self, requests: list[str]) -> None:
         """Requests, or the grants they got, are not needed any more."""
         for request in requests:
-            self._tables.requests.drop(request)
-        return [self._tables.release(request) for request in requests]
-
-
-def _part(job: Job, attempt: AttemptId) -> Part | None:
-    workflow = job.workflows.get(attempt.workflow)
-    if workflow is None or not 0 <= attempt.part < len(workflow.parts):
-        return None
-    return workflow.parts[attempt.part]
+            self._state.requests.pop(request, None)
+            self._state.release(request)

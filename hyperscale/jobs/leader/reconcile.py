@@ -21,15 +21,15 @@ from hyperscale.jobs.committed.events import (
 from hyperscale.jobs.committed.state import Job, Part, WorkflowState, WorkflowStatus
 from hyperscale.jobs.leader.attempt_rules import AttemptRules
 from hyperscale.jobs.leader.attempts import BEGUN, Attempt, AttemptPhase
-from hyperscale.jobs.leader.checkpoints import Checkpoints
+from hyperscale.jobs.leader.checkpoints import abort_on_threshold, save_checkpoints
 from hyperscale.jobs.leader.core_requests import (
     CoreRequest,
     request_for_attempt,
     request_for_workflow,
 )
-from hyperscale.jobs.leader.events import LeaderEffect, SendCommand, SendCoreRequest
+from hyperscale.jobs.leader.events import LeaderEffect, SendCoreRequest
 from hyperscale.jobs.leader.lifecycle import AttemptLifecycle
-from hyperscale.jobs.leader.tables import JobProgress, LeaderTables
+from hyperscale.jobs.leader.state import JobProgress, LeaderState
 from hyperscale.jobs.messages import AttemptId, RequestCores, RequestCoresReply, StartPart
 from hyperscale.plan import Priority, WorkflowPlan
 
@@ -43,88 +43,84 @@ _YIELDED = "another part of the workflow found no cores, and other jobs may need
 class Reconciler:
     """Brings jobs one step on."""
 
-    def __init__(self, tables: LeaderTables, lifecycle: AttemptLifecycle) -> None:
-        self._tables = tables
+    def __init__(self, state: LeaderState, lifecycle: AttemptLifecycle) -> None:
+        self._state = state
         self._lifecycle = lifecycle
-        self._rules = AttemptRules(tables, lifecycle)
-        self._checkpoints = Checkpoints(tables)
-        self._timeouts = tables.timeouts
+        self._rules = AttemptRules(state, lifecycle)
+        self._timeouts = state.timeouts
 
-    def reconcile(self, job: Job, *, now_s: float) -> list[LeaderEffect]:
-        """Return what has to happen next for a job."""
+    def reconcile(self, job: Job) -> None:
+        """Have done what a job needs next."""
+        state = self._state
         if job.has_ended:
-            return self._lifecycle.forget(job)
-        progress = self._tables.job(job, now_s=now_s)
+            self._lifecycle.forget(job)
+            return
+        progress = state.job(job)
         if all(workflow.has_ended for workflow in job.workflows.values()):
-            end = JobFinished(job=job.id, status=job.final_status(), reason=job.final_reason())
-            return [*self._tables.proposals.propose(end, now_s=now_s)]
-        effects: list[LeaderEffect] = []
-        is_late = progress.deadline_s is not None and now_s >= progress.deadline_s
+            state.propose(
+                JobFinished(job=job.id, status=job.final_status(), reason=job.final_reason())
+            )
+            return
+        before = len(state.effects)
+        is_late = progress.deadline_s is not None and state.now_s >= progress.deadline_s
         if is_late and job.stop is None:
             reason = f"the job's timeout of {job.options.timeout_s:g} s was over"
-            cancel = CancelRequested(job=job.id, reason=reason, status=JobStatus.TIMEOUT)
-            effects += self._tables.proposals.propose(cancel, now_s=now_s)
+            state.propose(CancelRequested(job=job.id, reason=reason, status=JobStatus.TIMEOUT))
         for name, workflow in job.workflows.items():
             if workflow.has_ended:
                 continue
             stop = workflow.stop or job.stop
             if stop is not None:
-                effects += self._stop_workflow(job, name, workflow, stop.reason, now_s)
+                self._stop_workflow(job, name, workflow, stop.reason)
             elif not workflow.parts:
-                effects += self._dispatch(job, progress, name, now_s)
+                self._dispatch(job, progress, name)
             else:
-                effects += self._run(job, progress, name, workflow, now_s)
-        effects += self._checkpoints.save_and_judge(job, progress, now_s=now_s)
-        return _count_together(effects)
+                self._run(job, progress, name, workflow)
+        save_checkpoints(state, job, progress)
+        abort_on_threshold(state, job, progress)
+        state.effects[before:] = _count_together(state.effects[before:])
 
-    def _stop_workflow(
-        self, job: Job, name: str, workflow: WorkflowState, reason: str, now_s: float
-    ) -> list[LeaderEffect]:
-        effects: list[LeaderEffect] = []
+    def _stop_workflow(self, job: Job, name: str, workflow: WorkflowState, reason: str) -> None:
         for index, part in enumerate(workflow.parts):
             if part.is_open:
-                attempt = self._lifecycle.attempt_of(job, name, index, now_s=now_s)
-                effects += self._rules.stop(job, attempt, reason, now_s=now_s)
-        return effects + self._lifecycle.withdraw(self._tables.requests.of_job(job.id, name))
+                self._rules.stop(job, self._lifecycle.attempt_of(job, name, index), reason)
+        self._lifecycle.withdraw(self._state.requests.of_job(job.id, name))
 
     # --- dispatch ---------------------------------------------------------------------------
 
-    def _dispatch(
-        self, job: Job, progress: JobProgress, name: str, now_s: float
-    ) -> list[LeaderEffect]:
+    def _dispatch(self, job: Job, progress: JobProgress, name: str) -> None:
         """Get cores for a workflow whose dependencies have completed, and dispatch its parts."""
         plan = job.plan_of(name)
         progress.statistics_of(job, name)  # a plan that cannot be judged fails before it starts
         if any(job.workflows[each].ended_as is not JobStatus.COMPLETED for each in plan.depends):
-            return []
+            return
         request = request_for_workflow(job.id, name)
-        if self._tables.requests.get(request) is None:
+        if request not in self._state.requests:
             try:
                 context_for(job, name)
             except RunError as error:
                 end = WorkflowEnded(job=job.id, workflow=name, reason=str(error))
-                return [*self._tables.proposals.propose(end, now_s=now_s)]
-        grant, effects = self._request(self._wanted(request, job, plan), progress, job, now_s)
+                self._state.propose(end)
+                return
+        grant = self._request(self._wanted(request, job, plan), progress, job)
         if grant is None:
-            return effects
+            return
         slot, parts = 0, []
         for share in grant.shares:
             parts.append(PartDispatch(slot, share.cores, share.worker))
             slot += share.cores
-        event = WorkflowDispatched(job=job.id, workflow=name, parts=parts)
-        return [*effects, *self._tables.proposals.propose(event, now_s=now_s)]
+        self._state.propose(WorkflowDispatched(job=job.id, workflow=name, parts=parts))
 
-    def _redispatch(
-        self, job: Job, progress: JobProgress, name: str, index: int, now_s: float
-    ) -> list[LeaderEffect]:
+    def _redispatch(self, job: Job, progress: JobProgress, name: str, index: int) -> None:
         """Get cores for the next attempt of a part, for what remains of its duration."""
         workflow = job.workflows[name]
         part = workflow.parts[index]
         if part.retries > RETRIES_MAX:
             end = WorkflowEnded(job=job.id, workflow=name, reason=_given_up(part))
-            return [*self._tables.proposals.propose(end, now_s=now_s)]
+            self._state.propose(end)
+            return
         request = request_for_attempt(AttemptId(job.id, name, index, part.attempt + 1))
-        returned = self._tables.returned
+        returned = self._state.returned
         wanted = replace(
             self._wanted(request, job, job.plan_of(name)),
             part=index,
@@ -132,67 +128,66 @@ class Reconciler:
             exclude=[worker for worker in part.failed_workers if worker not in returned],
             is_recovery=True,
             # Load that was there, or other parts that hold cores and wait for this one.
-            may_share=workflow.status is WorkflowStatus.RUNNING
-            or any(other.is_open for other in workflow.parts),
+            may_share=workflow.status is WorkflowStatus.RUNNING or workflow.has_open_parts(),
         )
-        grant, effects = self._request(wanted, progress, job, now_s)
-        if grant is None:
-            return effects
-        event = PartRedispatched(
-            job=job.id,
-            workflow=name,
-            part=index,
-            attempt=part.attempt + 1,
-            worker=grant.shares[0].worker,
-        )
-        return [*effects, *self._tables.proposals.propose(event, now_s=now_s)]
+        grant = self._request(wanted, progress, job)
+        if grant is not None:
+            event = PartRedispatched(
+                job=job.id,
+                workflow=name,
+                part=index,
+                attempt=part.attempt + 1,
+                worker=grant.shares[0].worker,
+            )
+            self._state.propose(event)
 
     def _wanted(self, request: str, job: Job, plan: WorkflowPlan) -> RequestCores:
         return RequestCores(
             request_id=request,
             job=job.id,
             workflow=plan.name,
-            group=self._tables.group,
-            term=self._tables.term,
-            leader=self._tables.node,
+            group=self._state.group,
+            term=self._state.term,
+            leader=self._state.node,
             priority=plan.priority,
             is_test=plan.is_test,
             vus=plan.vus,
         )
 
     def _request(
-        self, wanted: RequestCores, progress: JobProgress, job: Job, now_s: float
-    ) -> tuple[RequestCoresReply | None, list[LeaderEffect]]:
+        self, wanted: RequestCores, progress: JobProgress, job: Job
+    ) -> RequestCoresReply | None:
         """Return the grant if there is one; else send the request, repeat it, or end a workflow
         that has waited too long."""
-        request = self._tables.requests.open(wanted.request_id, wanted.job, wanted.workflow)
-        grant = request.grant(now_s=now_s)
+        state, key = self._state, (wanted.workflow, wanted.part)
+        request = state.requests.setdefault(
+            wanted.request_id, CoreRequest(wanted.job, wanted.workflow)
+        )
+        grant = request.grant(now_s=state.now_s)
         if grant is not None:
-            return grant, []
-        since_s = progress.waiting_since_s.setdefault((wanted.workflow, wanted.part), now_s)
-        waited_s = now_s - since_s
-        end = self._waited_too_long(wanted, request, waited_s, job, now_s)
+            return grant
+        waited_s = state.now_s - progress.waiting_since_s.setdefault(key, state.now_s)
+        end = self._waited_too_long(wanted, request, waited_s, job)
         if end is not None:
-            return None, [*self._tables.proposals.propose(end, now_s=now_s)]
-        if not request.may_send(now_s=now_s, repeat_s=self._timeouts.repeat_s):
-            return None, []
-        request.sent_s = now_s
-        return None, [SendCoreRequest(replace(wanted, waited_s=waited_s))]
+            state.propose(end)
+        elif request.may_send(now_s=state.now_s, repeat_s=self._timeouts.repeat_s):
+            request.sent_s = state.now_s
+            state.effects.append(SendCoreRequest(replace(wanted, waited_s=waited_s)))
+        return None
 
     def _waited_too_long(
-        self, wanted: RequestCores, request: CoreRequest, waited_s: float, job: Job, now_s: float
+        self, wanted: RequestCores, request: CoreRequest, waited_s: float, job: Job
     ) -> WorkflowEnded | None:
-        reply, limit_s = request.reply, job.options.dispatch_timeout_s
-        impossible_s = request.impossible_since_s
+        limit_s, impossible_s = job.options.dispatch_timeout_s, request.impossible_since_s
+        reason = "" if request.reply is None else request.reply.reason
         if waited_s >= limit_s:
-            detail = f": {reply.reason}" if reply is not None and reply.reason else ""
+            detail = f": {reason}" if reason else ""
             status, why = JobStatus.TIMEOUT, f"no cores within {limit_s:g} s{detail}"
         elif (
-            reply is not None
-            and impossible_s is not None
-            and now_s >= impossible_s + self._timeouts.no_workers_s
+            impossible_s is not None
+            and self._state.now_s >= impossible_s + self._timeouts.no_workers_s
         ):
-            status, why = JobStatus.FAILED, f"no worker can run it: {reply.reason}"
+            status, why = JobStatus.FAILED, f"no worker can run it: {reason}"
         else:
             return None
         if wanted.is_recovery:
@@ -201,104 +196,84 @@ class Reconciler:
 
     # --- running parts ----------------------------------------------------------------------
 
-    def _run(
-        self, job: Job, progress: JobProgress, name: str, workflow: WorkflowState, now_s: float
-    ) -> list[LeaderEffect]:
+    def _run(self, job: Job, progress: JobProgress, name: str, workflow: WorkflowState) -> None:
         """Bring every part that has not ended one step on, and start those that are ready."""
-        effects: list[LeaderEffect] = []
         attempts: list[Attempt] = []
         for index, part in enumerate(workflow.parts):
             if part.has_ended:
                 continue
             if part.is_open:
-                attempt = self._lifecycle.attempt_of(job, name, index, now_s=now_s)
+                attempt = self._lifecycle.attempt_of(job, name, index)
                 attempts.append(attempt)
-                if not self._rules.is_calm(attempt, now_s=now_s):
-                    effects += self._rules.advance(job, attempt, now_s=now_s)
+                if not self._rules.is_calm(attempt):
+                    self._rules.advance(job, attempt)
             else:
-                effects += self._redispatch(job, progress, name, index, now_s)
+                self._redispatch(job, progress, name, index)
         if any(attempt.phase is AttemptPhase.READY for attempt in attempts):
-            effects += self._start(progress, workflow, attempts, now_s)
-        if self._blocks_other_jobs(job, progress, name, now_s):
+            self._start(progress, workflow, attempts)
+        if self._blocks_other_jobs(job, progress, name):
             for attempt in attempts:
-                effects += self._lifecycle.lose(
-                    attempt, _YIELDED, costs_retry=False, over_s=now_s, now_s=now_s
-                )
-        return effects
+                now_s = self._state.now_s
+                self._lifecycle.lose(attempt, _YIELDED, costs_retry=False, over_s=now_s)
 
-    def _blocks_other_jobs(self, job: Job, progress: JobProgress, name: str, now_s: float) -> bool:
+    def _blocks_other_jobs(self, job: Job, progress: JobProgress, name: str) -> bool:
         """Whether an EXCLUSIVE workflow that has not begun holds cores while it waits for more.
 
         What it waits for may be held by another that waits for these: two allocators in a row may
         have granted to both. It begins anew, and they are served one after the other.
         """
-        if job.plan_of(name).priority is not Priority.EXCLUSIVE:
-            return False
         workflow = job.workflows[name]
+        if (
+            job.plan_of(name).priority is not Priority.EXCLUSIVE
+            or workflow.status is WorkflowStatus.RUNNING
+        ):
+            return False
         waits = [
-            now_s - since_s
+            self._state.now_s - since_s
             for (waiting, part), since_s in progress.waiting_since_s.items()
             if waiting == name and part >= 0 and not workflow.parts[part].is_open
         ]
-        has_begun = workflow.status is WorkflowStatus.RUNNING
-        return not has_begun and max(waits, default=0.0) >= _YIELD_S
+        return max(waits, default=0.0) >= _YIELD_S
 
     def _start(
-        self, progress: JobProgress, workflow: WorkflowState, attempts: list[Attempt], now_s: float
-    ) -> list[LeaderEffect]:
+        self, progress: JobProgress, workflow: WorkflowState, attempts: list[Attempt]
+    ) -> None:
         """Start all parts together the first time; later ones as soon as they are ready."""
-        ready = [
-            attempt
-            for attempt in attempts
-            if attempt.phase is AttemptPhase.READY and self._rules.is_due(attempt, now_s=now_s)
-        ]
-        has_begun = workflow.status is WorkflowStatus.RUNNING or any(
-            attempt.phase in BEGUN for attempt in attempts
-        )
-        if has_begun:
-            return [
-                effect
-                for attempt in ready
-                for effect in self._start_together(progress, [attempt], now_s)
-            ]
-        awaited = sum(not part.has_ended for part in workflow.parts)
-        are_ready = all(attempt.phase is AttemptPhase.READY for attempt in attempts)
-        if ready and len(attempts) == awaited and are_ready:
-            return self._start_together(progress, attempts, now_s)
-        return []
+        ready = [attempt for attempt in attempts if attempt.phase is AttemptPhase.READY]
+        due = [attempt for attempt in ready if self._rules.is_due(attempt)]
+        if workflow.status is WorkflowStatus.RUNNING or any(a.phase in BEGUN for a in attempts):
+            for attempt in due:
+                self._start_together(progress, [attempt])
+        elif due and len(ready) == sum(not part.has_ended for part in workflow.parts):
+            self._start_together(progress, ready)
 
-    def _start_together(
-        self, progress: JobProgress, together: list[Attempt], now_s: float
-    ) -> list[LeaderEffect]:
+    def _start_together(self, progress: JobProgress, together: list[Attempt]) -> None:
         """Start attempts once the ones before them have certainly ended."""
-        name, workers = together[0].id.workflow, self._tables.workers
+        state, name, now_s = self._state, together[0].id.workflow, self._state.now_s
         fences = [progress.fenced_until_s.get((name, each.id.part), now_s) for each in together]
         fenced_until_s = max(now_s, *fences)
         if fenced_until_s > now_s + _START_AHEAD_S:
-            return []
-        if not all(workers.has_lease_time(each.worker, now_s=now_s) for each in together):
-            return []
-        liveness = {each.worker: workers.get(each.worker, now_s=now_s) for each in together}
-        farthest_s = max(worker.rtt_s for worker in liveness.values()) / 2
+            return
+        if not all(state.workers.has_lease_time(each.worker) for each in together):
+            return
+        farthest_s = max(state.workers[each.worker].rtt_s for each in together) / 2
         start_at_s = progress.start_at_s.setdefault(
             name, now_s + self._timeouts.start_in_s + farthest_s
         )
-        effects: list[LeaderEffect] = []
         for attempt in together:
-            worker = liveness[attempt.worker]
+            worker = state.workers[attempt.worker]
             start_in_s = max(start_at_s - now_s - worker.rtt_s / 2, fenced_until_s - now_s)
             attempt.command_sent_s = now_s
             attempt.timeline.start_sent(fenced_until_s)
             command = StartPart(
                 attempt_id=attempt.id,
-                group=self._tables.group,
-                term=self._tables.term,
+                group=state.group,
+                term=state.term,
                 start_in_ms=start_in_s * 1000,
-                lease_ms=self._tables.lease_ms,
+                lease_ms=state.lease_ms,
                 stamp_ms=worker.confirmed_ms,
             )
-            effects.append(SendCommand(attempt.worker, command))
-        return effects
+            state.send(attempt.worker, command)
 
 
 def _given_up(part: Part) -> str:
@@ -311,18 +286,13 @@ def _given_up(part: Part) -> str:
 
 def _count_together(effects: list[LeaderEffect]) -> list[LeaderEffect]:
     """Tell the allocator how many requests of the job belong together: it serves them as one."""
-    new = [
-        effect
-        for effect in effects
-        if isinstance(effect, SendCoreRequest) and not effect.request.is_recovery
-    ]
-    if len(new) < 2:
+    requests = [each.request for each in effects if isinstance(each, SendCoreRequest)]
+    together = sum(not request.is_recovery for request in requests)
+    if together < 2:
         return effects
-    counted = {
-        each.request.request_id: SendCoreRequest(replace(each.request, together=len(new)))
-        for each in new
-    }
     return [
-        counted.get(each.request.request_id, each) if isinstance(each, SendCoreRequest) else each
+        SendCoreRequest(replace(each.request, together=together))
+        if isinstance(each, SendCoreRequest) and not each.request.is_recovery
+        else each
         for each in effects
     ]

@@ -52,22 +52,6 @@ class WorkflowStatistics:
                 if report is not None and elapsed_s > RATE_SPAN_S:
                     self.measured(report.sent / elapsed_s / part.cores)
 
-    def latest(self, slot: int, attempt: int) -> Report | None:
-        """Return the latest report of an attempt."""
-        return self.stats.latest(slot, attempt)
-
-    def checkpoint(self, slot: int, attempt: int) -> bytes:
-        """Return the latest report of an attempt with its latest histograms, without series."""
-        return self.stats.checkpoint(slot, attempt)
-
-    def end(self, slot: int, attempt: int) -> None:
-        """Free what was kept for `last_report` of an attempt that is closed."""
-        self.stats.end_attempt(slot, attempt)
-
-    def last_report(self, slot: int, attempt: int) -> bytes:
-        """Return all that is known of an attempt that will report no more."""
-        return self.stats.last_report(slot, attempt)
-
 
 def final_report(data: bytes | None, *, parts: int) -> bytes:
     """Return the report of an attempt that ended, as it is committed."""

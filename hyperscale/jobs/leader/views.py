@@ -5,27 +5,27 @@ from msgspec.structs import replace
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.state import Job, JobView, view_of
 from hyperscale.jobs.committed.view_status import view_status
-from hyperscale.jobs.leader.tables import LeaderTables
+from hyperscale.jobs.leader.state import LeaderState
 from hyperscale.stats.view import RunView, WorkerUsage
 
 _USAGE_SHOWN_MAX = 20
 """Workers in a view: each view goes to everyone who watches, and no screen has room for more."""
 
 
-def job_row(tables: LeaderTables, job: Job) -> JobView:
+def job_row(state: LeaderState, job: Job) -> JobView:
     """A job in a list: also whether it waits for cores, where in the queue, and why."""
     row = view_of(job)
-    position, why = tables.requests.position(job.id)
+    position, why = state.requests.position(job.id)
     if not position or row.ended_ms:
         return row
     status = JobStatus.QUEUED if job.status is JobStatus.SUBMITTED else job.status
     return replace(row, status=status, position=position, reason=row.reason or why)
 
 
-def live_view(tables: LeaderTables, job: Job, *, now_s: float) -> RunView:
+def live_view(state: LeaderState, job: Job, *, now_s: float) -> RunView:
     """A job as the terminal shows it."""
-    progress = tables.job(job, now_s=now_s)
-    attempts = tables.attempts.of_job(job.id)
+    progress = state.job(job)
+    attempts = state.attempts.of_job(job.id)
     begun_s = [each.timeline.started_s for each in attempts if each.timeline.started_s is not None]
     workflows = [
         progress.statistics_of(job, name).meter.view(
@@ -40,7 +40,7 @@ def live_view(tables: LeaderTables, job: Job, *, now_s: float) -> RunView:
     elapsed_s = max([each.elapsed_s for each in workflows] or [0.0])
     if begun_s:
         elapsed_s = max(elapsed_s, now_s - min(begun_s))
-    usage = _usage(tables, job, now_s)
+    usage = _usage(state, job)
     return RunView(
         file=job.plan.file,
         elapsed_s=elapsed_s,
@@ -52,14 +52,14 @@ def live_view(tables: LeaderTables, job: Job, *, now_s: float) -> RunView:
     )
 
 
-def _usage(tables: LeaderTables, job: Job, now_s: float) -> list[WorkerUsage]:
+def _usage(state: LeaderState, job: Job) -> list[WorkerUsage]:
     """The load of the workers that run parts of a job, the busiest first."""
     saturated: dict[str, bool] = {}
-    for attempt in tables.attempts.of_job(job.id):
+    for attempt in state.attempts.of_job(job.id):
         saturated[attempt.worker] = saturated.get(attempt.worker, False) or attempt.is_saturated
     found = []
     for name, is_saturated in saturated.items():
-        worker = tables.workers.get(name, now_s=now_s)
+        worker = state.workers[name]
         found.append(WorkerUsage(name, worker.cpu, worker.memory, is_saturated))
     return sorted(found, key=lambda each: (not each.is_saturated, -each.cpu, each.worker))
 

@@ -76,82 +76,74 @@ class WorkerLiveness:
     def failed(self, *, is_doubtful: bool, ended_s: float | None, now_s: float) -> None:
         """A process of this worker has certainly ended."""
         self.become(WorkerState.DOUBTFUL if is_doubtful else WorkerState.GONE)
-        known_s = [each for each in (self.ended_s, ended_s, now_s) if each is not None]
-        self.ended_s = min(known_s)
+        self.ended_s = min(each for each in (self.ended_s, ended_s, now_s) if each is not None)
         self.has_listed_attempts = False
         self.renewed_s = None
 
 
-class WorkerTable:
-    """Every worker this leader knows of."""
+class WorkerTable(dict[str, WorkerLiveness]):
+    """Every worker this leader knows of; one that it looks up for the first time is added."""
 
     def __init__(self, timeouts: LeaderTimeouts) -> None:
+        self.now_s = 0.0  # when the event that is being handled happened
         self._timeouts = timeouts
         self._took_over_s = 0.0
         self._awake_s = 0.0
-        self._workers: dict[str, WorkerLiveness] = {}
 
-    def begin(self, workers: tuple[str, ...], *, now_s: float) -> None:
+    def __missing__(self, worker: str) -> WorkerLiveness:
+        return self.add(worker, WorkerState.SILENT)
+
+    def add(self, worker: str, state: WorkerState) -> WorkerLiveness:
+        """Begin a record for a process of this worker: nothing of an earlier process holds."""
+        added = self[worker] = WorkerLiveness(heard_s=self.now_s, _state=state)
+        return added
+
+    def begin(self, workers: tuple[str, ...]) -> None:
         """A new leader: whatever its predecessors echoed had been heard before now."""
-        self._took_over_s = self._awake_s = now_s
-        self._workers = {
-            worker: WorkerLiveness(heard_s=now_s, _state=WorkerState.UP) for worker in workers
-        }
+        self._took_over_s = self._awake_s = self.now_s
+        for worker in workers:
+            self.add(worker, WorkerState.UP)
 
-    def get(self, worker: str, *, now_s: float) -> WorkerLiveness:
-        known = self._workers.get(worker)
-        if known is None:
-            known = self._workers[worker] = WorkerLiveness(heard_s=now_s)
-        return known
-
-    def all(self) -> dict[str, WorkerLiveness]:
-        return self._workers
-
-    def replace(self, worker: str, state: WorkerState, *, now_s: float) -> WorkerLiveness:
-        """Begin a record for another process of this worker: nothing of the last one holds."""
-        fresh = self._workers[worker] = WorkerLiveness(heard_s=now_s, _state=state)
-        return fresh
-
-    def awake(self, *, now_s: float) -> None:
+    def awake(self) -> None:
         """Forgive silence while this node itself stood still: what arrived has not been read yet.
 
         Call it before anything is concluded from silence.
         """
-        stalled_s = now_s - self._awake_s
-        self._awake_s = now_s
+        stalled_s = self.now_s - self._awake_s
+        self._awake_s = self.now_s
         if stalled_s > STALLED_S:
-            for worker in self._workers.values():
-                worker.heard_s = min(now_s, worker.heard_s + stalled_s)
+            for worker in self.values():
+                worker.heard_s = min(self.now_s, worker.heard_s + stalled_s)
 
-    def heard(self, worker: str, stamp_ms: int, *, now_s: float) -> None:
+    def heard(self, worker: str, stamp_ms: int) -> None:
         """Take a stamp. An older one was overtaken on its way and says nothing."""
-        known = self.get(worker, now_s=now_s)
+        known = self[worker]
         if stamp_ms > known.stamp_ms:
             known.stamp_ms = stamp_ms
             known.ended_s = None
-            known.heard_s = now_s
+            known.heard_s = self.now_s
 
     def stamps(self) -> Stamps:
         """The latest stamps: confirmed, if managers are asked now and confirm this leader."""
         return {
             name: (worker.stamp_ms, worker.heard_s)
-            for name, worker in self._workers.items()
+            for name, worker in self.items()
             if worker.stamp_ms
         }
 
     def confirm(self, stamps: Stamps) -> None:
         """A majority confirmed this leader after `stamps` had arrived."""
         for name, (stamp_ms, heard_s) in stamps.items():
-            worker = self._workers.get(name)
-            if worker is not None and worker.confirmed_ms < stamp_ms <= worker.stamp_ms:
+            worker = self[name]
+            if worker.confirmed_ms < stamp_ms <= worker.stamp_ms:
                 worker.confirmed_ms, worker.confirmed_s = stamp_ms, heard_s
 
-    def has_lease_time(self, worker: str, *, now_s: float) -> bool:
+    def has_lease_time(self, worker: str) -> bool:
         """Whether a lease that counts from the confirmed stamp has half its time left."""
-        confirmed_s = self.get(worker, now_s=now_s).confirmed_s
-        return confirmed_s is not None and now_s <= confirmed_s + self._timeouts.lease_s / 2
+        confirmed_s = self[worker].confirmed_s
+        return confirmed_s is not None and self.now_s <= confirmed_s + self._timeouts.lease_s / 2
 
-    def unanswered(self, worker: str, *, refused_s: float | None, now_s: float) -> bool:
+    def unanswered(self, worker: str, *, refused_s: float | None) -> bool:
         """Take note of a missing reply; return True if it proves that the worker is gone.
 
         A refused connection proves that a process has ended. If membership sees no other, and has
@@ -159,12 +151,11 @@ class WorkerTable:
         """
         if refused_s is None:
             return False
-        known = self.get(worker, now_s=now_s)
+        known = self[worker]
         if known.ended_s is None:
             known.ended_s = refused_s
-        is_settled = now_s >= self._settled_s
         is_proof = known.state is WorkerState.DOUBTFUL or (
-            known.state is WorkerState.SILENT and is_settled
+            known.state is WorkerState.SILENT and self.now_s >= self._settled_s
         )
         if is_proof:
             known.become(WorkerState.GONE)
@@ -175,23 +166,24 @@ class WorkerTable:
         """From when on membership has heard what the last leader knew."""
         return self._took_over_s + self._timeouts.settle_s
 
-    def is_due(self, worker: WorkerLiveness, *, now_s: float) -> bool:
+    def is_due(self, worker: WorkerLiveness) -> bool:
         """Whether to renew its leases or to ask what it runs: each second, and where connections
         are refused also as soon as that is proof."""
         renewed_s = worker.renewed_s
         if renewed_s is None:
             return True
-        if worker.ended_s is not None and renewed_s < self._settled_s <= now_s:
+        if worker.ended_s is not None and renewed_s < self._settled_s <= self.now_s:
             return True
         # Half a tick early rather than a whole tick late.
-        return now_s >= renewed_s + self._timeouts.renew_s * 7 / 8
+        return self.now_s >= renewed_s + self._timeouts.renew_s * 7 / 8
 
-    def measured(self, worker: str, rtt_s: float, *, now_s: float) -> None:
+    def measured(self, worker: str, rtt_s: float) -> None:
         """Take a round trip. The lowest of late counts: queues on the way are no distance."""
-        known = self.get(worker, now_s=now_s)
+        known = self[worker]
         known.rtt_s = rtt_s if not known.rtt_s else min(rtt_s, known.rtt_s * 1.1)
 
-    def stopped_at_s(self, worker: str, *, since_s: float, now_s: float) -> float:
+    def stopped_at_s(self, worker: str, *, since_s: float) -> float:
         """When a worker that stays silent has certainly stopped what it was given at `since_s`."""
-        heard_s = max(self.get(worker, now_s=now_s).heard_s, since_s)
+        # An idle worker has not been heard for long, and need not have been.
+        heard_s = max(self[worker].heard_s, since_s)
         return heard_s + self._timeouts.lease_s + self._timeouts.silence_margin_s

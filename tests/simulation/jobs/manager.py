@@ -59,9 +59,7 @@ class ManagerProgram:
         self.ledger: Ledger = setup.ledger
         groups = range(1, setup.plan.groups + 1)
         self.machines = {group: self.ledger.machine(group) for group in groups}
-        self.leaders: dict[int, JobLeader] = {
-            group: setup.leader(group, host.address, self.machines[group]) for group in groups
-        }
+        self.leaders: dict[int, JobLeader] = {}  # of the groups that this node leads
         self.terms: dict[int, int] = {}
         self.applied = dict.fromkeys(groups, 0)
         self.allocator: Allocator = setup.allocator()
@@ -97,6 +95,7 @@ class ManagerProgram:
             return
         self.entry(group, now_s)
         now_ms = int(now_s * 1000) + 1_000_000
+        self.leaders[group] = self.setup.leader(group, self.host.address, self.machines[group])
         self._lead(group, ev.BecameLeader(term, tuple(workers), now_ms), now_s)
 
     def follow(self, payload: tuple[int, int], now_s: float) -> None:
@@ -110,7 +109,7 @@ class ManagerProgram:
         if group == ALLOCATION:
             self._allocate(LostAllocator(), now_s)
         else:
-            self._lead(group, ev.LostLeadership(), now_s)
+            self.leaders.pop(group, None)
 
     def confirmed(self, payload: tuple[int, int, int], now_s: float) -> None:
         group, term, question = payload
@@ -149,7 +148,7 @@ class ManagerProgram:
                     self._lead(group, answered, now_s)
 
     def _progress(self, progress: ReportProgress, handle: Any, now_s: float) -> None:
-        if self.leaders[progress.group].is_leading:
+        if progress.group in self.leaders:
             self._lead(progress.group, ev.ProgressReported(progress, handle), now_s)
         else:
             leader = self.ledger.groups[progress.group].leader or ""
@@ -162,7 +161,7 @@ class ManagerProgram:
             self._look_at_s = now_s + _LOOK_EVERY_S
             for worker, seen in self.seen.items():
                 self._look(worker, seen, now_s)
-        for group, leader in self.leaders.items():
+        for group, leader in sorted(self.leaders.items()):
             leader_at_s = leader.wake_at_s()
             if leader_at_s is not None and leader_at_s <= now_s:
                 self._lead(group, Tick(), now_s)
@@ -219,20 +218,21 @@ class ManagerProgram:
         seen.is_up = False
         self.host.note("worker down", (name, "certain" if is_certain else "silent"))
         down = WorkerDown(name, is_certain, ended_s)
-        for group in self.leaders:
+        for group in sorted(self.leaders):
             self._lead(group, down, now_s)
         self._allocate(down, now_s)
 
     def _up(self, name: str, seen: _Seen, now_s: float) -> None:
         seen.is_up = True
         self._allocate(WorkerUp(name), now_s)
-        for group in self.leaders:
+        for group in sorted(self.leaders):
             self._lead(group, WorkerUp(name), now_s)
 
     # --- effects --------------------------------------------------------------------------
 
     def _lead(self, group: int, event: ev.LeaderEvent, now_s: float) -> None:
-        for effect in self.leaders[group].handle(event, now_s=now_s):
+        leader = self.leaders.get(group)
+        for effect in [] if leader is None else leader.handle(event, now_s=now_s):
             match effect:
                 case ev.Propose(event=event):
                     self._propose(group, event)

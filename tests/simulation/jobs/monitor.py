@@ -112,7 +112,7 @@ class JobMonitor(Monitor):
             if program.allocator.is_leading and program.allocator.waiting:
                 return f"asks wait at {name}"
             for group, leader in program.leaders.items():
-                if leader.is_leading and len(leader.tables.attempts):
+                if len(leader.state.attempts):
                     return f"{name} still leads runs of group {group}"
         return ""
 

@@ -8,10 +8,10 @@ from hyperscale.jobs.agent.attempts import StopCause
 from hyperscale.jobs.agent.core import Agent
 from hyperscale.jobs.agent.events import AgentEffect, CommandReceived
 from hyperscale.jobs.allocator.core import Allocator
+from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.jobs.leader.core import JobLeader
 from hyperscale.jobs.leader.events import LeaderEffect, LeaderEvent, WorkerAnnounced
 from hyperscale.jobs.leader.leases import LeaseRenewal
-from hyperscale.jobs.leader.tables import LeaderTables
 from hyperscale.jobs.leader.worker_liveness import WorkerTable
 from hyperscale.jobs.messages import AttemptId, DeliverResult
 from tests.simulation.jobs.schedules import Cores
@@ -47,8 +47,8 @@ class AnyResultDecides(JobLeader):
     def handle(self, event: LeaderEvent, *, now_s: float) -> list[LeaderEffect]:
         if isinstance(event, WorkerAnnounced) and isinstance(event.message, DeliverResult):
             message = event.message
-            if self.tables.attempts.get(message.attempt_id) is None:
-                for attempt in self.tables.attempts:
+            if self.state.attempts.get(message.attempt_id) is None:
+                for attempt in self.state.attempts:
                     if _is_same_part(attempt.id, message.attempt_id):
                         message = msgspec.structs.replace(
                             message, attempt_id=attempt.id, worker=attempt.worker
@@ -58,31 +58,29 @@ class AnyResultDecides(JobLeader):
         return super().handle(event, now_s=now_s)
 
 
-class _Hasty(WorkerTable):
-    def stopped_at_s(self, worker: str, *, since_s: float, now_s: float) -> float:
-        return max(self.get(worker, now_s=now_s).heard_s, since_s) + 3.0
-
-
-class _HastyTables(LeaderTables):
-    make_workers = _Hasty
-
-
 class Impatient(JobLeader):
     """Silence is death: no attempt waits until the lease of the one before it has expired."""
 
-    make_tables = _HastyTables
+    class Workers(WorkerTable):
+        def stopped_at_s(self, worker: str, *, since_s: float) -> float:
+            return max(self[worker].heard_s, since_s) + 3.0
 
-
-class _Unconfirmed(LeaseRenewal):
-    def confirm(self, due: list[str], *, now_s: float) -> list[LeaderEffect]:
-        self._tables.workers.confirm(self._tables.workers.stamps())
-        return self._renew(due, now_s)
+    def __init__(self, group: int, node: str, machine: JobMachine) -> None:
+        super().__init__(group, node, machine)
+        self.state.workers = self.Workers(self.state.timeouts)
 
 
 class Unconfirmed(JobLeader):
     """Leases count from the last stamp, although another leader may have been elected."""
 
-    make_leases = _Unconfirmed
+    class Leases(LeaseRenewal):
+        def confirm(self, due: list[str]) -> None:
+            self._state.workers.confirm(self._state.workers.stamps())
+            self._renew(due)
+
+    def __init__(self, group: int, node: str, machine: JobMachine) -> None:
+        super().__init__(group, node, machine)
+        self._leases.__class__ = self.Leases
 
 
 def _is_same_part(a: AttemptId, b: AttemptId) -> bool:
