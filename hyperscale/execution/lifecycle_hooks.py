@@ -1,8 +1,7 @@
-"""The hooks around the loop: Use and setup before it, Provide and teardown after it.
+"""Runs the hooks around the loop: Use and setup before it, Provide and teardown after it.
 
 They run once per slot, on the instance of its first virtual user; every user starts with the
-context they leave. Hooks are user code that may fail, hang or ignore cancellation; a slot ends
-nevertheless.
+context of that instance. Hooks may fail, hang or ignore cancellation; the slot ends nevertheless.
 """
 
 import asyncio
@@ -21,6 +20,7 @@ from hyperscale.execution.protocol import FRAME_BYTES_MAX
 from hyperscale.execution.user_errors import HOOK_ERRORS, describe_error, format_error
 from hyperscale.execution.values import pack_value
 from hyperscale.graph import Blueprint, Workflow
+from hyperscale.graph.reading import ReadHook
 from hyperscale.plan import StateKind
 from hyperscale.plan.context import CONTEXT_BYTES_MAX, Provided
 
@@ -40,10 +40,10 @@ class LifecycleHooks:
         instance: Workflow,
         received: dict[str, dict[str, Any]],
     ) -> None:
-        self._design = design
-        self._program = program
-        self._outcomes = outcomes
-        self._received = received
+        self.design = design
+        self.program = program
+        self.outcomes = outcomes
+        self.received = received
         self._inherited = dict(instance.context)
         self._name = design.plan.name
         self.instance = instance
@@ -52,23 +52,18 @@ class LifecycleHooks:
 
     async def use(self) -> None:
         """Pass what was provided to the Use hooks. Raises RunError if one raises."""
-        for hook in self._design.states:
+        for hook in self.design.states:
             if hook.state is StateKind.USE:
-                try:
-                    value = hook.function(self.instance, **self._received.get(hook.name, {}))
-                    if hook.is_async:
-                        await value
-                except HOOK_ERRORS as error:
-                    raise self._blame(hook.name, error) from error
+                await self._call_state(hook, **self.received.get(hook.name, {}))
 
     async def set_up(self) -> None:
         """Run the setup hooks in order. Raises RunError if one raises; teardown hooks still run."""
         self.is_set_up = True
-        for call in self._program.setups:
-            self._outcomes.recorder.begin()  # what comes before the clock is its second 0
+        for call in self.program.setups:
+            self.outcomes.recorder.begin()  # what comes before the clock is its second 0
             error = await self._run(call)
             if error is not None:  # printed already, like the error of a step
-                raise self._refusal(call.name, error) from error
+                raise self._failure(call.name, error) from error
 
     async def tear_down(self) -> None:
         """Run the teardown hooks if setup hooks have run. Their errors are printed and counted."""
@@ -84,8 +79,6 @@ class LifecycleHooks:
         """Run the Provide hooks and return their values. Raises RunError if one fails."""
         return await self._bounded(self._provide(slot), "Provide hooks")
 
-    # --- one by one -----------------------------------------------------------------------
-
     async def _run(self, call: HookCall) -> BaseException | None:
         """Run a setup or teardown hook and record it; returns the error it raised, or None."""
         current_step.set(call.scope)
@@ -97,40 +90,42 @@ class LifecycleHooks:
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():  # the slot was stopped, or time is up
-                self._outcomes.recorder.add_cut(call.index)
+                self.outcomes.recorder.add_cut(call.index)
                 raise
-            self._outcomes.fail(call, error)  # something the hook waited for was cancelled
+            self.outcomes.fail(call, error)  # something the hook waited for was cancelled
             return error
         except HOOK_ERRORS as error:
-            self._outcomes.fail(call, error)
+            self.outcomes.fail(call, error)
             return error
-        self._outcomes.settle(call, result, time.perf_counter_ns() - began_ns)
+        self.outcomes.settle(call, result, time.perf_counter_ns() - began_ns)
         return None
 
+    async def _call_state(self, hook: ReadHook, **values: Any) -> Any:
+        try:
+            value = hook.function(self.instance, **values)
+            return await value if hook.is_async else value
+        except HOOK_ERRORS as error:
+            complain(f"{hook.name} raised:\n{format_error(error)}")
+            raise self._failure(hook.name, error) from error
+
     async def _run_teardowns(self) -> None:
-        for call in self._program.teardowns:
+        for call in self.program.teardowns:
             await self._run(call)
 
     async def _provide(self, slot: int) -> Provided:
         states: dict[str, bytes] = {}
-        for hook in self._design.states:
-            if hook.state is not StateKind.PROVIDE:
-                continue
-            try:
-                value = hook.function(self.instance)
-                if hook.is_async:
-                    value = await value
-            except HOOK_ERRORS as error:
-                raise self._blame(hook.name, error) from error
-            if value is not None:
-                states[hook.name] = pack_value(value, where=f"{self._name}.{hook.name}")
+        for hook in self.design.states:
+            if hook.state is StateKind.PROVIDE:
+                value = await self._call_state(hook)
+                if value is not None:
+                    states[hook.name] = pack_value(value, where=f"{self._name}.{hook.name}")
         size = sum(map(len, states.values()))
         if size > _STATES_BYTES_MAX:
             raise RunError(
                 f"{self._name}: Provide hooks return {size:,} bytes, over {_STATES_BYTES_MAX:,}",
                 hint="provide a key or a path from which others can get the data",
             )
-        context = {} if self._design.plan.is_test else self._own_context()
+        context = {} if self.design.plan.is_test else self._own_context()
         return Provided(slot=slot, states=states, context=context)
 
     def _own_context(self) -> dict[str, bytes]:
@@ -172,9 +167,5 @@ class LifecycleHooks:
         self.is_tainted = self.is_tainted or not task.done()
         raise RunError(f"{self._name}: its {what} took longer than {format_duration(TEARDOWN_S)}")
 
-    def _blame(self, hook: str, error: BaseException) -> RunError:
-        complain(f"{hook} raised:\n{format_error(error)}")
-        return self._refusal(hook, error)
-
-    def _refusal(self, hook: str, error: BaseException) -> RunError:
+    def _failure(self, hook: str, error: BaseException) -> RunError:
         return RunError(f"{self._name}.{hook} failed: {describe_error(error)}")

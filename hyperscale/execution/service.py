@@ -35,7 +35,6 @@ from hyperscale.execution.protocol import (
     PrepareSlot,
     RefusalKind,
     RenewLease,
-    SlotFinished,
     SlotPrepared,
     SlotRefused,
     SlotReport,
@@ -230,13 +229,8 @@ class ExecutorService:
 
     # --- running --------------------------------------------------------------------------
 
-    async def _run(self, slot: SlotRun, start_in_s: float) -> None:
-        self._finish(await slot.run(start_in_s))
-
-    async def _finish_unstarted(self, slot: SlotRun) -> None:
-        self._finish(await slot.finish_unstarted())
-
-    def _finish(self, finished: SlotFinished) -> None:
+    async def _run(self, slot: SlotRun, start_in_s: float | None) -> None:
+        finished = await slot.run(start_in_s)
         if self._leaves_something():
             finished = msgspec.structs.replace(finished, tainted=True)
         self._capture.flush()
@@ -264,7 +258,7 @@ class ExecutorService:
         if self._slot is not None:
             self._slot.stop(reason, grace_s)
             if self._work is None:
-                self._begin(self._finish_unstarted(self._slot))
+                self._begin(self._run(self._slot, None))
         elif self._work is not None and not self._work.cancelling():
             self._work.cancel()
             self._loop.call_later(TEARDOWN_S + 2 * CUT_S, self._give_up, self._work)

@@ -1,9 +1,8 @@
 """One slot of a workflow on one executor, from its assignment to its last report.
 
-`prepare_slot` does everything that must not cost time during the load: imports, resolving,
-encoding, Use and setup hooks, making the virtual users. `SlotRun.run` loops the users until the
-deadline, then tears down; it always ends with one `SlotFinished`. `virtual_users` and `static` run
-the users, `lifecycle_hooks` the hooks around the loop.
+`prepare_slot` does everything that must not cost time during the load: it imports the code, encodes
+request parts, runs Use and setup hooks and makes the virtual users. `SlotRun.run` loops the users
+until the deadline, then runs Provide and teardown hooks.
 """
 
 import asyncio
@@ -33,14 +32,13 @@ from hyperscale.execution.outcomes import StepOutcomes
 from hyperscale.execution.protocol import (
     FRAME_BYTES_MAX,
     FrameError,
-    FromExecutor,
     PrepareSlot,
     SlotFinished,
     SlotReport,
     SlotTearingDown,
     encode_frame,
 )
-from hyperscale.execution.report_timer import ReportTimer, ResidentMemory
+from hyperscale.execution.slot_reports import Send, SlotReports
 from hyperscale.execution.static import NativeCrew, compile_static
 from hyperscale.execution.tally import CheckTally, MetricTally
 from hyperscale.execution.user_errors import HOOK_ERRORS, UserErrorLog, describe_error, format_error
@@ -53,14 +51,7 @@ from hyperscale.graph.workflow import attach
 from hyperscale.plan import Connections, MetricKind, share
 from hyperscale.plan.context import Provided, decode_received, encode_provided
 from hyperscale.plan.status import PartStatus
-from hyperscale.stats.report import Report
 from hyperscale.testing import OptimizedArg
-
-Send = Callable[[FromExecutor], None]
-
-SERIES_S = 15
-"""The newest seconds that go with a report that has histograms: enough for a receiver that missed
-several reports."""
 
 
 async def prepare_slot(
@@ -71,7 +62,7 @@ async def prepare_slot(
     Before it raises, teardown hooks run if setup hooks have begun, and the requests of both are
     reported.
     """
-    design = load_blueprint(assignment)
+    design = _load_blueprint(assignment)
     recorder = Recorder(len(design.recorded))
     outcomes = StepOutcomes(recorder, UserErrorLog(complain))
     trace = _print_exchange if assignment.trace else None
@@ -81,36 +72,35 @@ async def prepare_slot(
         await _prepare_arguments(assignment, design, hub)
         received = decode_received(assignment.context)
         uses = unpack_uses(received)
-        program = compile_calls(design)
         instance = _make_instance(design, hub, 0, unpack_context(received), uses)
-        hooks = LifecycleHooks(design, program, outcomes, instance, uses)
+        hooks = LifecycleHooks(design, compile_calls(design), outcomes, instance, uses)
         await hooks.use()
         await hooks.set_up()
-        crew = _make_crew(assignment, design, hub=hub, hooks=hooks, outcomes=outcomes, uses=uses)
+        crew = _make_crew(assignment, hub, hooks)
     except BaseException:
         if hooks is not None and hooks.is_set_up:
             send(SlotTearingDown())
             await hooks.tear_down()
-            send(SlotReport(report=_report_of_hooks(assignment, design, recorder)))
+            report = recorder.report(
+                design.recorded,
+                workflow=assignment.workflow,
+                slot=assignment.slot,
+                sequence=1,
+                elapsed_s=0.0,
+                histograms=True,
+            )
+            send(SlotReport(report=report))
         hub.close()
         raise
     # Objects that live as long as the slot are exempt from garbage collection: walking thousands
     # of users would be a pause in every latency.
     gc.collect()
     gc.freeze()
-    return SlotRun(
-        assignment,
-        design,
-        hub=hub,
-        hooks=hooks,
-        crew=crew,
-        outcomes=outcomes,
-        send=send,
-        on_beat=on_beat,
-    )
+    reports = SlotReports(assignment, recorder, design.recorded, crew, send=send, on_beat=on_beat)
+    return SlotRun(assignment, hub, hooks, reports, crew, send=send)
 
 
-def load_blueprint(assignment: PrepareSlot) -> Blueprint:
+def _load_blueprint(assignment: PrepareSlot) -> Blueprint:
     """Import the user's code and make the blueprint of the workflow."""
     try:
         if assignment.bundle:
@@ -125,18 +115,6 @@ def load_blueprint(assignment: PrepareSlot) -> Blueprint:
         ) from error
     cls = find(module, assignment.workflow)
     return blueprint(cls, assignment.plan, files=mounted_files())
-
-
-def _report_of_hooks(assignment: PrepareSlot, design: Blueprint, recorder: Recorder) -> Report:
-    """Report the setup and teardown hooks of a slot that could not be prepared."""
-    return recorder.report(
-        design.recorded,
-        workflow=assignment.workflow,
-        slot=assignment.slot,
-        sequence=1,
-        elapsed_s=0.0,
-        histograms=True,
-    )
 
 
 async def _prepare_arguments(assignment: PrepareSlot, design: Blueprint, hub: ClientHub) -> None:
@@ -177,15 +155,10 @@ def _make_instance(
 
 
 def _make_crew(
-    assignment: PrepareSlot,
-    design: Blueprint,
-    *,
-    hub: ClientHub,
-    hooks: LifecycleHooks,
-    outcomes: StepOutcomes,
-    uses: dict[str, dict[str, Any]],
+    assignment: PrepareSlot, hub: ClientHub, hooks: LifecycleHooks
 ) -> UserCrew | NativeCrew:
     plan, slots, slot = assignment.plan, assignment.slots, assignment.slot
+    design, program, first = hooks.design, hooks.program, hooks.instance
     vus = share(plan.vus, slots, slot)
     if any(hook.protocol is not None for layer in design.layers for hook in layer):
         _warn_of_descriptors(assignment, vus)
@@ -198,22 +171,19 @@ def _make_crew(
         )
         if static is not None:
             return static
-    program = compile_calls(design)
-    context = hooks.instance.context
     # A slot without users runs setup and teardown hooks all the same.
-    instances = [hooks.instance] if vus else []
-    instances += [_make_instance(design, hub, number, context, uses) for number in range(1, vus)]
+    users = [VirtualUser(first, remembers=True)] if vus else []
+    for number in range(1, vus):
+        instance = _make_instance(design, hub, number, first.context, hooks.received)
+        users.append(VirtualUser(instance, remembers=program.remembers))
     return UserCrew(
         program,
-        outcomes,
+        hooks.outcomes,
         checks=[CheckTally(hook.name) for hook in design.checks],
         metrics=[
             MetricTally(hook.name, hook.metric_kind or MetricKind.COUNT) for hook in design.metrics
         ],
-        users=[
-            VirtualUser(instance, remembers=program.remembers or instance is hooks.instance)
-            for instance in instances
-        ],
+        users=users,
         interval_s=plan.interval_s,
         iterations=iterations,
         is_once=is_once(design),
@@ -246,114 +216,30 @@ SLOT_MOVES = {
 }
 
 
-class _LoadClock:
-    """How long the virtual users of a slot have run, and the CPU time since they began."""
-
-    def __init__(self) -> None:
-        self._began_s: float | None = None
-        self._ended_s: float | None = None
-        self._cpu_began_s = time.process_time()
-
-    def begin(self) -> float:
-        """Start the clock and return the time."""
-        self._cpu_began_s = time.process_time()
-        self._began_s = time.monotonic()
-        return self._began_s
-
-    def end(self) -> None:
-        self._ended_s = time.monotonic()
-
-    @property
-    def elapsed_s(self) -> float:
-        if self._began_s is None:
-            return 0.0
-        return (self._ended_s or time.monotonic()) - self._began_s
-
-    @property
-    def cpu_s(self) -> float:
-        return time.process_time() - self._cpu_began_s
-
-
-class _SlotReports:
-    """Makes the cumulative, numbered reports of a slot."""
-
-    def __init__(
-        self,
-        assignment: PrepareSlot,
-        design: Blueprint,
-        *,
-        recorder: Recorder,
-        crew: UserCrew | NativeCrew,
-        clock: _LoadClock,
-    ) -> None:
-        self._assignment = assignment
-        self._design = design
-        self._recorder = recorder
-        self._crew = crew
-        self._clock = clock
-        self._memory = ResidentMemory()
-        self._sequence = 0
-
-    def make(self, *, histograms: bool, whole_series: bool, loop_lag_s: float) -> Report:
-        """Return the next report; without `whole_series` it has the newest seconds only."""
-        self._sequence += 1
-        assignment, crew, elapsed_s = self._assignment, self._crew, self._clock.elapsed_s
-        return self._recorder.report(
-            self._design.recorded,
-            workflow=assignment.workflow,
-            slot=assignment.slot,
-            sequence=self._sequence,
-            elapsed_s=assignment.offset_s + elapsed_s,
-            vus=crew.looping,
-            iterations=crew.iterations,
-            histograms=histograms,
-            series_from=0 if whole_series else max(0, int(elapsed_s) - SERIES_S),
-            offset_s=int(assignment.offset_s),
-            checks=[tally.report() for tally in crew.checks],
-            metrics=[tally.report(histograms=histograms) for tally in crew.metrics],
-            cpu_s=self._clock.cpu_s,
-            loop_lag_s=loop_lag_s,
-            rss_bytes=self._memory.resident_bytes(),
-        )
-
-    def close(self) -> None:
-        self._memory.close()
-
-
 class _SlotStop(NamedTuple):
     reason: str
     cut_at_s: float  # when steps in flight are cut
 
 
 class SlotRun:
-    """A prepared slot. Made by `prepare_slot`; ends with `run` or `finish_unstarted`."""
+    """A prepared slot. `prepare_slot` makes it; `run` ends it."""
 
     def __init__(
         self,
         assignment: PrepareSlot,
-        design: Blueprint,
-        *,
         hub: ClientHub,
         hooks: LifecycleHooks,
+        reports: SlotReports,
         crew: UserCrew | NativeCrew,
-        outcomes: StepOutcomes,
+        *,
         send: Send,
-        on_beat: Callable[[], None],
     ) -> None:
         self._assignment = assignment
-        self._design = design
         self._hub = hub
         self._hooks = hooks
+        self._reports = reports
         self._crew = crew
-        self._outcomes = outcomes
         self._send = send
-        self._clock = _LoadClock()
-        self._reports = _SlotReports(
-            assignment, design, recorder=outcomes.recorder, crew=crew, clock=self._clock
-        )
-        self._timer = ReportTimer(
-            asyncio.get_running_loop(), on_report=self._report, on_beat=on_beat
-        )
         self._phase = SlotPhase.PREPARED
         self._stop: _SlotStop | None = None
         self._stop_came = asyncio.Event()
@@ -370,7 +256,7 @@ class SlotRun:
 
     @property
     def is_unloaded(self) -> bool:
-        """Whether the load has ended: teardown hooks need no lease."""
+        """True if the load has ended: teardown hooks need no lease."""
         is_over = self._phase in (SlotPhase.TEARING_DOWN, SlotPhase.FINISHED)
         return is_over and not self._is_tainted
 
@@ -403,42 +289,30 @@ class SlotRun:
 
     # --- the load -------------------------------------------------------------------------
 
-    async def run(self, start_in_s: float) -> SlotFinished:
-        """Run the slot to its end. Errors of user code are reported, not raised."""
-        self._timer.start()
+    async def run(self, start_in_s: float | None) -> SlotFinished:
+        """Run the slot to its end, or only end it if `start_in_s` is None.
+
+        Errors of user code are reported, not raised.
+        """
+        self._reports.start()
         try:
-            await self._wait_for_start(start_in_s)
-            if self._stop is None:
-                await self._run_users()
+            if start_in_s is not None and self._stop is None:
+                with contextlib.suppress(TimeoutError):  # the start
+                    async with asyncio.timeout(max(0.0, start_in_s)):
+                        await self._stop_came.wait()
+                if self._stop is None:
+                    await self._run_users()
             return await self._finish()
         finally:
-            self._close()
-
-    async def finish_unstarted(self) -> SlotFinished:
-        """End a slot that was prepared and is not to run."""
-        self._timer.start()
-        try:
-            return await self._finish()
-        finally:
-            self._close()
-
-    def _close(self) -> None:
-        self._timer.stop()
-        self._reports.close()
-        self._hub.close()
-        gc.unfreeze()
-
-    async def _wait_for_start(self, start_in_s: float) -> None:
-        if start_in_s > 0 and self._stop is None:
-            with contextlib.suppress(TimeoutError):  # the start
-                async with asyncio.timeout(start_in_s):
-                    await self._stop_came.wait()
+            self._reports.close()
+            self._hub.close()
+            gc.unfreeze()
 
     async def _run_users(self) -> None:
         crew = self._crew
         self._become(SlotPhase.RUNNING)
-        self._outcomes.recorder.begin()
-        deadline_s = self._clock.begin() + self._assignment.run_s
+        self._hooks.outcomes.recorder.begin()
+        deadline_s = self._reports.begin_load() + self._assignment.run_s
         crew.start()
         await asyncio.sleep(0)  # every user is in its first step now,
         gc.freeze()  # and no collection needs to walk their tasks and frames
@@ -459,7 +333,7 @@ class SlotRun:
                 self._hub.cut()
         finally:
             over.cancel()
-            self._clock.end()
+            self._reports.end_load()
             crew.close()
 
     async def _wait_for(self, over: "asyncio.Future[None]", *, until_s: float) -> None:
@@ -494,7 +368,7 @@ class SlotRun:
         if not self._is_tainted:
             self._hub.resume()
         self._send(SlotTearingDown())
-        self._report(histograms=True)  # if hooks hang and are killed, the statistics are sent
+        self._reports.send(histograms=True)  # if hooks hang and are killed, the statistics are sent
         status, error = self._outcome()
         hint = ""
         provided = Provided(slot=self._assignment.slot)
@@ -504,14 +378,12 @@ class SlotRun:
             except RunError as failure:
                 status, error, hint = PartStatus.FAILED, failure.message, failure.hint
         await self._hooks.tear_down()
-        self._outcomes.faults.summarise()
+        self._hooks.outcomes.faults.summarise()
         finished = SlotFinished(
             status=status,
             error=error,
             hint=hint,
-            report=self._reports.make(
-                histograms=True, whole_series=True, loop_lag_s=self._timer.take_lag_s()
-            ),
+            report=self._reports.make(histograms=True, whole_series=True),
             provided=encode_provided(provided),
             tainted=self._is_tainted or self._hooks.is_tainted,
         )
@@ -525,19 +397,13 @@ class SlotRun:
             return PartStatus.FAILED, f"internal error: {describe_error(breakage)}"
         if self._stop is not None:
             return PartStatus.STOPPED, self._stop.reason
-        if not plan.is_test and self._outcomes.first_fault is not None:
-            return PartStatus.FAILED, f"{plan.name}.{self._outcomes.first_fault}"
-        if is_once(self._design) and self._crew.iterations < self._crew.size:
+        if not plan.is_test and self._hooks.outcomes.first_fault is not None:
+            return PartStatus.FAILED, f"{plan.name}.{self._hooks.outcomes.first_fault}"
+        if is_once(self._hooks.design) and self._crew.iterations < self._crew.size:
             return PartStatus.FAILED, (
                 f"{plan.name}: not done within its duration of {format_duration(plan.duration_s)}"
             )
         return PartStatus.COMPLETED, None
-
-    def _report(self, histograms: bool) -> None:
-        report = self._reports.make(
-            histograms=histograms, whole_series=False, loop_lag_s=self._timer.take_lag_s()
-        )
-        self._send(SlotReport(report=report))
 
 
 def _within_frame(finished: SlotFinished) -> SlotFinished:

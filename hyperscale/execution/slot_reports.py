@@ -1,0 +1,115 @@
+"""The reports of a slot: makes them, numbers them and sends them on a timer."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+
+from hyperscale._native import Recorder
+from hyperscale.execution.limits import HISTOGRAMS_EVERY_S, REPORT_EVERY_S
+from hyperscale.execution.protocol import FromExecutor, PrepareSlot, SlotReport
+from hyperscale.execution.static import NativeCrew
+from hyperscale.execution.virtual_users import UserCrew
+from hyperscale.stats.report import Report
+
+Send = Callable[[FromExecutor], None]
+
+SERIES_S = 15
+"""The newest seconds that go with a report that has histograms: enough for a receiver that missed
+several reports."""
+
+_BEAT_S = 0.05
+_BEATS_PER_REPORT = round(REPORT_EVERY_S / _BEAT_S)
+_BEATS_PER_HISTOGRAMS = round(HISTOGRAMS_EVERY_S / _BEAT_S)
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class SlotReports:
+    """Sends a cumulative report ten times a second, and calls `on_beat` twice as often.
+
+    The timer keeps running during teardown hooks, so that the pool can tell a slow hook from code
+    that blocks the event loop.
+    """
+
+    def __init__(
+        self,
+        assignment: PrepareSlot,
+        recorder: Recorder,
+        names: tuple[str, ...],
+        crew: UserCrew | NativeCrew,
+        *,
+        send: Send,
+        on_beat: Callable[[], None],
+    ) -> None:
+        self._assignment = assignment
+        self._recorder = recorder
+        self._names = names  # of the recorded hooks
+        self._crew = crew
+        self._send = send
+        self._on_beat = on_beat
+        # Opened once: descriptors may run out later.
+        self._statm = open("/proc/self/statm", "rb", buffering=0)  # noqa: SIM115 - see close
+        self._sequence = self._beats = 0
+        self._began_s: float | None = None  # when the virtual users started
+        self._ended_s: float | None = None
+        self._cpu_began_s = time.process_time()
+        self._lag_s = self._due_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Start the timer."""
+        # From now, not from when the last beat was due: missed beats are not made up. Not by the
+        # loop's own clock, which does not advance while callbacks run.
+        self._due_s = time.monotonic() + _BEAT_S
+        self._timer = asyncio.get_running_loop().call_later(_BEAT_S, self._beat)
+
+    def begin_load(self) -> float:
+        """Start the clock of the virtual users and return the time."""
+        self._cpu_began_s = time.process_time()
+        self._began_s = time.monotonic()
+        return self._began_s
+
+    def end_load(self) -> None:
+        self._ended_s = time.monotonic()
+
+    def make(self, *, histograms: bool, whole_series: bool = False) -> Report:
+        """Return the next report; without `whole_series` it has the newest seconds only."""
+        self._sequence += 1
+        self._statm.seek(0)
+        assignment, crew, elapsed_s = self._assignment, self._crew, 0.0
+        if self._began_s is not None:
+            elapsed_s = (self._ended_s or time.monotonic()) - self._began_s
+        lag_s, self._lag_s = self._lag_s, 0.0
+        return self._recorder.report(
+            self._names,
+            workflow=assignment.workflow,
+            slot=assignment.slot,
+            sequence=self._sequence,
+            elapsed_s=assignment.offset_s + elapsed_s,
+            vus=crew.looping,
+            iterations=crew.iterations,
+            histograms=histograms,
+            series_from=0 if whole_series else max(0, int(elapsed_s) - SERIES_S),
+            offset_s=int(assignment.offset_s),
+            checks=[tally.report() for tally in crew.checks],
+            metrics=[tally.report(histograms=histograms) for tally in crew.metrics],
+            cpu_s=time.process_time() - self._cpu_began_s,
+            loop_lag_s=lag_s,  # the worst since the last report
+            rss_bytes=int(self._statm.read().split()[1]) * _PAGE_BYTES,
+        )
+
+    def send(self, *, histograms: bool) -> None:
+        self._send(SlotReport(report=self.make(histograms=histograms)))
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._statm.close()
+
+    def _beat(self) -> None:
+        self._lag_s = max(self._lag_s, time.monotonic() - self._due_s)
+        self.start()
+        self._on_beat()
+        self._beats += 1
+        if self._beats % _BEATS_PER_REPORT == 0:
+            self.send(histograms=self._beats % _BEATS_PER_HISTOGRAMS == 0)
