@@ -39,7 +39,7 @@ class Meter:
     def __init__(self, world: World, program: Any) -> None:
         self._world = world
         self._program = program
-        self._sealer = self._sealer_of(program.node, program.core.incarnation)
+        self._sealer = self._sealer_of(program.node, program.core.local.incarnation)
         self._peers: dict[tuple[str, int], DatagramSealer] = {}
         self._sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._sink.bind(("127.0.0.1", 0))

@@ -11,11 +11,10 @@ of whole member tables over a stream.
 
 `core`           event dispatch and rounds       `context`       state that all parts share
 `messages`       datagrams and push-pull         `events`        events and effects of the core
-`prober`         sending probes                  `probe_table`   probes under way
-`lifecycle`      the state of each member        `suspicion`     one suspicion, its witnesses
-`update_merger`  believing and refuting updates  `member_table`  members, ranking of claims
-`push_pull`      exchange of member tables       `local_node`    this node as a member
-`gossip`         updates still to be sent        `timers`        one heap of timers
-`awareness`      this node's local health        `audit_log`     decisions about members
-`formulas`       numbers, as pure functions      `settings`      settings, with units and bounds
+`prober`         probes and their outcomes       `suspicion`     one suspicion, its witnesses
+`lifecycle`      the state of each member        `member_table`  members, ranking of claims
+`update_merger`  believing and refuting updates  `local_node`    this node as a member
+`push_pull`      exchange of member tables       `timers`        one heap of timers
+`gossip`         updates still to be sent        `settings`      settings, with units and bounds
+`formulas`       numbers, as pure functions
 """

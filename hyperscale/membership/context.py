@@ -1,15 +1,22 @@
-"""The state that all parts of the membership core share: time, timers, gossip, table, effects.
+"""The state that all parts of the membership core share: time, timers, gossip, table, effects,
+the local health of this node and its audit log.
 
 The core handles one event at a time; meanwhile `now_s` stands still and `effects` collects the
 effects of that event. No decision is made here.
 """
 
+from collections import deque
 from random import Random
 
-from hyperscale.membership.audit_log import AuditLog
-from hyperscale.membership.awareness import Awareness
+from msgspec import Struct
+
 from hyperscale.membership.events import MemberChanged, MembershipEffect, MemberState
-from hyperscale.membership.formulas import catch_up_within_s, transmissions
+from hyperscale.membership.formulas import (
+    HEALTH_SCORE_MAX,
+    catch_up_within_s,
+    health_multiplier,
+    transmissions,
+)
 from hyperscale.membership.gossip import GossipQueue
 from hyperscale.membership.local_node import LocalIdentity, LocalNode
 from hyperscale.membership.member_table import MemberRecord, MemberTable
@@ -18,10 +25,74 @@ from hyperscale.membership.settings import MembershipConfig
 from hyperscale.membership.timers import TimerHeap, TimerKind
 from hyperscale.wire.registry import SizeClass
 
+AUDIT_ENTRIES_MAX = 2_000
 _HEAD_BYTES = 240
 """Room in a datagram for everything but updates and metadata: two names of 64 bytes included."""
 _UPDATE_BYTES_MAX = 170
 """The largest size of one encoded update."""
+
+
+class AuditEntry(Struct, frozen=True):
+    """One decision about one node. `what` is a `noun.past_verb`."""
+
+    at_s: float
+    what: str
+    node: str
+    incarnation: int
+    detail: str = ""
+
+
+class AuditLog:
+    """Which state this node gave which member, when and why: the last entries, and a count of
+    each kind since the start."""
+
+    def __init__(self) -> None:
+        self.entries: deque[AuditEntry] = deque(maxlen=AUDIT_ENTRIES_MAX)
+        self.counts: dict[str, int] = {}
+
+    def add(self, at_s: float, what: str, node: str, incarnation: int, detail: str = "") -> None:
+        """Append an entry; the oldest is dropped when the log is full."""
+        self.counts[what] = self.counts.get(what, 0) + 1
+        self.entries.append(AuditEntry(at_s, what, node, incarnation, detail))
+
+
+class Awareness:
+    """The local health of this node (Lifeguard's LHA, §IV-A): how well it can judge others.
+
+    A score from 0 (healthy) to 8, and the factor by which timeouts grow with it. Only evidence
+    about *this* node counts: relays that sent not even a nack, late wake-ups, suspicions this node
+    had to refute. A dead peer is no such evidence: the nacks of the relays show that this node
+    receives datagrams.
+    """
+
+    __slots__ = ("_score_max", "multiplier", "score")
+
+    def __init__(self, score_max: int = HEALTH_SCORE_MAX) -> None:
+        self._score_max = score_max
+        self.score = 0
+        self.multiplier = 1.0
+
+    def probe_answered(self) -> None:
+        """Improve the score: a direct probe was answered in time."""
+        if self.score:
+            self._change(-1)
+
+    def nacks_missed(self, missed: int) -> None:
+        """Worsen the score by the number of relays that sent neither ack nor nack."""
+        if missed:
+            self._change(missed)
+
+    def refuted(self) -> None:
+        """Worsen the score: others suspected this node."""
+        self._change(1)
+
+    def stalled(self, late_s: float) -> None:
+        """Worsen the score: this node woke up `late_s` too late."""
+        self._change(2 if late_s > 2.0 else 1)
+
+    def _change(self, by: int) -> None:
+        self.score = max(0, min(self._score_max, self.score + by))
+        self.multiplier = health_multiplier(self.score)
 
 
 class MembershipContext:
@@ -66,7 +137,7 @@ class MembershipContext:
 
     def broadcast_local(self) -> None:
         """Queue the update about this node itself."""
-        self.broadcast(self.local.update(), urgent=True)
+        self.broadcast(self.local.full_update(), urgent=True)
 
     def start_gossip(self) -> None:
         """Schedule a gossip round unless one is scheduled."""
@@ -84,7 +155,7 @@ class MembershipContext:
         """
         first: tuple[MemberUpdate, ...] = ()
         if self.local.is_leaving:
-            first = (self.local.update(),)
+            first = (self.local.full_update(),)
         elif (
             about is not None and about.claim is not ClaimedState.ALIVE and self.config.buddy_system
         ):

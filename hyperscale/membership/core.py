@@ -21,8 +21,6 @@ from random import Random
 from typing import Any
 
 from hyperscale.errors import InvariantError
-from hyperscale.membership.audit_log import AuditLog
-from hyperscale.membership.awareness import Awareness
 from hyperscale.membership.context import MembershipContext
 from hyperscale.membership.events import (
     AddressChanged,
@@ -44,10 +42,9 @@ from hyperscale.membership.events import (
     PushPullRequested,
     SendDatagram,
 )
-from hyperscale.membership.gossip import GossipQueue
 from hyperscale.membership.lifecycle import MemberLifecycle
 from hyperscale.membership.local_node import LocalIdentity
-from hyperscale.membership.member_table import MemberRecord, MemberTable
+from hyperscale.membership.member_table import MemberRecord
 from hyperscale.membership.messages import (
     METADATA_BYTES_MAX,
     Ack,
@@ -76,7 +73,11 @@ class Membership:
         self, identity: LocalIdentity, config: MembershipConfig, *, rng: Random, now_s: float
     ) -> None:
         self.context = MembershipContext(identity, config, rng=rng, now_s=now_s)
-        self.table: MemberTable = self.context.table
+        self.local = self.context.local
+        self.table = self.context.table
+        self.gossip = self.context.gossip
+        self.awareness = self.context.awareness
+        self.audit_log = self.context.audit_log
         self.prober = Prober(self.context)
         self.lifecycle = MemberLifecycle(self.context, self.prober)
         self.merger = UpdateMerger(self.context, self.lifecycle, self.prober)
@@ -140,47 +141,18 @@ class Membership:
 
     # Reads.
 
-    @property
-    def node(self) -> str:
-        return self.context.local.node
-
-    @property
-    def incarnation(self) -> int:
-        return self.context.local.incarnation
-
-    @property
-    def awareness(self) -> Awareness:
-        return self.context.awareness
-
-    @property
-    def audit_log(self) -> AuditLog:
-        return self.context.audit_log
-
-    @property
-    def gossip(self) -> GossipQueue:
-        return self.context.gossip
-
-    @property
-    def is_leaving(self) -> bool:
-        return self.context.local.is_leaving
-
     def members(self) -> list[Member]:
         """Return every member this node knows, itself first."""
-        return [
-            self.context.local.member(),
-            *(peer.member() for peer in self.table.peers.values()),
-        ]
+        return [self.local.member(), *(peer.member() for peer in self.table.peers.values())]
 
     def member(self, node: str) -> Member | None:
         """Return one member; None if this node does not know it."""
-        if node == self.context.local.node:
-            return self.context.local.member()
-        peer = self.table.get(node)
+        peer = self.local if node == self.local.node else self.table.peers.get(node)
         return None if peer is None else peer.member()
 
     def state_of(self, node: str) -> MemberState | None:
         """Return the state of another member; None if this node does not know it."""
-        peer = self.table.get(node)
+        peer = self.table.peers.get(node)
         return None if peer is None else peer.state
 
     # Rounds and timers.
@@ -195,7 +167,7 @@ class Membership:
         context, config = self.context, self._config
         every_s = config.probe_interval_s * context.awareness.multiplier
         context.set_timer(TimerKind.PROBE_ROUND, None, every_s)
-        if context.local.is_leaving:
+        if self.local.is_leaving:
             return
         successors = self.table.successors(config.ring_successors, _PROBES_PER_ROUND_MAX)
         targets = {peer.node: peer for peer in successors}
@@ -204,7 +176,7 @@ class Membership:
             targets[target.node] = target
         own_suspects = 0
         for peer in self.lifecycle.suspects.values():
-            if peer.suspicion is not None and context.local.node in peer.suspicion.witnesses:
+            if peer.suspicion is not None and self.local.node in peer.suspicion.witnesses:
                 targets[peer.node] = peer
                 own_suspects += 1
                 if own_suspects == _OWN_SUSPECTS_PER_ROUND_MAX:
@@ -217,7 +189,7 @@ class Membership:
     def _choose_sessions(self) -> None:
         """Keep sessions with the members that the ring assigns to this node, and no others."""
         self.lifecycle.ring_changed = False
-        role = self.context.local.role
+        role = self.local.role
         targets = self.table.session_targets(self._config.ring_successors, role)
         wanted = {peer.node: peer for peer in targets}
         for node in [node for node in self.sessions if node not in wanted]:
@@ -236,7 +208,7 @@ class Membership:
         targets = self.table.sample(self._config.gossip_fanout)
         if not targets:
             return  # the next member that enters the table starts gossip again
-        datagram = Gossip(context.local.sender, context.updates(len(targets)))
+        datagram = Gossip(self.local.sender, context.updates(len(targets)))
         context.effects += [SendDatagram(peer.address, datagram) for peer in targets]
         if len(context.gossip):
             context.set_timer(TimerKind.GOSSIP_ROUND, None, self._config.gossip_interval_s)
@@ -252,7 +224,7 @@ class Membership:
     def _contact_dead(self, dead: dict[str, None], kind: TimerKind, every_s: float) -> None:
         """Ping the next of the dead members, in turn: it may only have been unreachable."""
         context = self.context
-        if not dead or context.local.is_leaving:
+        if not dead or self.local.is_leaving:
             return
         context.set_timer(kind, None, every_s * (0.8 + 0.4 * context.rng.random()))
         node = next(iter(dead))
@@ -261,14 +233,14 @@ class Membership:
         self.prober.contact(self.table.peers[node])
 
     def _contact_due(self, node: str) -> None:
-        peer = self.table.get(node)
+        peer = self.table.peers.get(node)
         if peer is not None and peer.state is MemberState.UNCONFIRMED:
             self.prober.retry_contact(peer)
 
     def _probe_timed_out(self, sequence: int) -> None:
         silent = self.prober.timed_out(sequence)
         if silent is not None:
-            self.lifecycle.suspect(silent, self.context.local.node)
+            self.lifecycle.suspect(silent, self.local.node)
 
     # Datagrams.
 
@@ -315,14 +287,14 @@ class Membership:
     # Dials.
 
     def _on_dial_refused(self, event: DialRefused) -> None:
-        peer = self.table.get(event.node)
+        peer = self.table.peers.get(event.node)
         if peer is None or peer.incarnation != event.incarnation:
             return
         if event.address == peer.stream_address:  # else the member has moved since the dial
             self.lifecycle.mark_refused(peer)
 
     def _on_dial_answered(self, event: DialAnswered) -> None:
-        peer = self.table.get(event.node)
+        peer = self.table.peers.get(event.node)
         if peer is None or peer.incarnation != event.incarnation:
             return
         if event.by == peer.node and event.life <= peer.incarnation:
@@ -343,21 +315,21 @@ class Membership:
                 f"metadata of {len(event.metadata)} bytes, at most {METADATA_BYTES_MAX} fit an ack",
                 hint="send the rest over a stream",
             )
-        self.context.local.describe(event.metadata)
+        self.local.describe(event.metadata)
 
     def _on_address_changed(self, event: AddressChanged) -> None:
-        local = self.context.local
+        local = self.local
         if (event.address, event.stream_port) != (local.address, local.stream_port):
-            local.move(event.address, event.stream_port)
+            local.relocate(event.address, event.stream_port)
             self.context.broadcast_local()
 
     def _on_leave_requested(self, _: LeaveRequested) -> None:
         context = self.context
-        if context.local.is_leaving:
+        if self.local.is_leaving:
             return
-        context.local.is_leaving = True
+        self.local.leave()
         context.broadcast_local()
-        leave = Gossip(context.local.sender, (context.local.update(),))
+        leave = Gossip(self.local.sender, (self.local.full_update(),))
         for peer in self.table.sample(4 * self._config.gossip_fanout):
             context.effects.append(SendDatagram(peer.address, leave))
         context.effects += [DropSession(node) for node in self.sessions]

@@ -99,7 +99,7 @@ class MemberLifecycle:
 
     def _occupy_address(self, peer: MemberRecord) -> None:
         """Register the address of a member. An older process at the same address has ended."""
-        other = self._table.get(self._at_address.get(peer.address, ""))
+        other = self._table.peers.get(self._at_address.get(peer.address, ""))
         if (
             other is not None
             and other is not peer
@@ -294,7 +294,7 @@ class MemberLifecycle:
 
     def forget_due(self, node: str) -> None:
         """Remove a member that stayed unconfirmed, or whose tombstone has expired."""
-        peer = self._table.get(node)
+        peer = self._table.peers.get(node)
         if peer is not None and not peer.is_living:
             unconfirmed = peer.state is MemberState.UNCONFIRMED
             self.forget(peer, "unconfirmed.removed" if unconfirmed else "tombstone.removed")

@@ -15,11 +15,6 @@ from hyperscale.membership.suspicion import Suspicion
 from hyperscale.wire.roles import MAY_CONNECT, NODES, Role
 
 
-def stream_address(address: str, stream_port: int) -> str:
-    """Return where a node accepts streams: its address, with another port if it has one."""
-    return f"{address.rpartition(':')[0]}:{stream_port}" if stream_port else address
-
-
 class ContactHistory:
     """When this node last had to do with a member that may not answer. None: never yet."""
 
@@ -85,7 +80,10 @@ class MemberRecord:
 
     @property
     def stream_address(self) -> str:
-        return stream_address(self.address, self.stream_port)
+        """Where the member accepts streams: its address, with another port if it has one."""
+        if not self.stream_port:
+            return self.address
+        return f"{self.address.rpartition(':')[0]}:{self.stream_port}"
 
     def member(self) -> Member:
         return Member(
@@ -105,16 +103,21 @@ class MemberRecord:
     def update(self, claim: ClaimedState, by: str = "") -> MemberUpdate:
         """Return a claim about this member. Only a claim that it is alive needs its address."""
         if claim is ClaimedState.ALIVE:
-            return MemberUpdate(
-                node=self.node,
-                incarnation=self.incarnation,
-                claim=claim,
-                refutation=self.refutation,
-                role=self.role,
-                address=self.address,
-                stream_port=self.stream_port,
-            )
+            return self.full_update()
         return MemberUpdate(self.node, self.incarnation, claim, self.refutation, by)
+
+    def full_update(self, by: str = "") -> MemberUpdate:
+        """Return the current claim about this member, with its role and address."""
+        return MemberUpdate(
+            node=self.node,
+            incarnation=self.incarnation,
+            claim=self.claim,
+            refutation=self.refutation,
+            by=by,
+            role=self.role,
+            address=self.address,
+            stream_port=self.stream_port,
+        )
 
 
 def ring_position(node: str) -> tuple[int, str]:
@@ -146,7 +149,7 @@ class MemberTable:
         self._local = ring_position(local)
         self._rng = rng
         self.peers: dict[str, MemberRecord] = {}
-        self._living: list[MemberRecord] = []
+        self.living: list[MemberRecord] = []
         self._index: dict[str, int] = {}
         self._round: list[str] = []
         self._ring: list[tuple[int, str]] = []
@@ -155,17 +158,7 @@ class MemberTable:
 
     def __len__(self) -> int:
         """Return the number of living members, this node included."""
-        return len(self._living) + 1
-
-    @property
-    def living(self) -> list[MemberRecord]:
-        return self._living
-
-    def get(self, node: str) -> MemberRecord | None:
-        return self.peers.get(node)
-
-    def add(self, peer: MemberRecord) -> None:
-        self.peers[peer.node] = peer
+        return len(self.living) + 1
 
     def remove(self, peer: MemberRecord) -> None:
         del self.peers[peer.node]
@@ -176,8 +169,8 @@ class MemberTable:
         """Add a member to the living."""
         if peer.node in self._index:
             return
-        self._index[peer.node] = len(self._living)
-        self._living.append(peer)
+        self._index[peer.node] = len(self.living)
+        self.living.append(peer)
         insort(self._ring, peer.ring_position)
         # At a random place of this round: a member at the end could be missed for two rounds.
         self._round.insert(self._rng.randrange(len(self._round) + 1), peer.node)
@@ -189,17 +182,17 @@ class MemberTable:
         at = self._index.pop(peer.node, None)
         if at is None:
             return
-        last = self._living.pop()
+        last = self.living.pop()
         if last is not peer:
-            self._living[at] = last
+            self.living[at] = last
             self._index[last.node] = at
         del self._ring[bisect_right(self._ring, peer.ring_position) - 1]
 
     def next_target(self) -> MemberRecord | None:
         """Return the next probe target: every living member once per round, in random order."""
-        while self._living:
+        while self.living:
             if not self._round:
-                self._round = [peer.node for peer in self._living]
+                self._round = [peer.node for peer in self.living]
                 self._rng.shuffle(self._round)
             node = self._round.pop()
             if node in self._index:
@@ -208,7 +201,7 @@ class MemberTable:
 
     def sample(self, count: int, *, but: str = "", healthy: bool = False) -> list[MemberRecord]:
         """Return up to `count` random living members, except `but` and, if `healthy`, suspects."""
-        living = self._living
+        living = self.living
         if len(living) <= 2 * count + 2:
             pool = [
                 p

@@ -4,14 +4,17 @@ The prober sends probes and knows when an ack is overdue; `lifecycle` decides wh
 means for a member.
 """
 
+from enum import IntEnum
+
 from hyperscale.membership.context import MembershipContext
 from hyperscale.membership.events import DatagramReceived, DialMember, MemberState, SendDatagram
 from hyperscale.membership.formulas import backoff_s, probe_timeout_s
 from hyperscale.membership.member_table import MemberRecord
 from hyperscale.membership.messages import Ack, Gossip, IndirectAck, Nack, Ping, PingRequest
-from hyperscale.membership.probe_table import Probe, ProbeStage, ProbeTable, RelayedProbe
 from hyperscale.membership.timers import TimerKind
 
+PROBES_MAX = 16_384
+RELAYS_MAX = 4_096
 _NOTIFY_EVERY_S = 0.3
 _EAGER_ATTEMPTS = 8
 """Pings to an unconfirmed member before the wait between them grows: datagrams get lost."""
@@ -19,6 +22,89 @@ _CONTACT_TIMEOUT_S = 3.0
 """How long an ack to a contact ping is accepted."""
 _NACK_SHARE = 0.6
 """A relay sends its nack after this share of the probe timeout, so that it arrives in time."""
+
+
+class ProbeStage(IntEnum):
+    """How far a probe has come, and what its failure means."""
+
+    DIRECT = 0
+    INDIRECT = 1  # relays were asked as well; a failure makes the member suspect
+    FINAL = 2  # one of the final probes of a suspect before the verdict
+    CONTACT = 3  # to a node that is no confirmed, living member; a failure means nothing
+
+
+class Probe:
+    """One probe of one node."""
+
+    __slots__ = ("nacks", "node", "relays", "sent_s", "sequence", "stage")
+
+    def __init__(self, node: str, sequence: int, sent_s: float, stage: ProbeStage) -> None:
+        self.node = node
+        self.sequence = sequence
+        self.sent_s = sent_s
+        self.stage = stage
+        self.relays = 0
+        self.nacks: dict[str, None] = {}
+
+
+class RelayedProbe:
+    """A ping that this node sent on behalf of another member."""
+
+    __slots__ = ("asker", "asker_sequence", "target")
+
+    def __init__(self, asker: str, asker_sequence: int, target: str) -> None:
+        self.asker = asker
+        self.asker_sequence = asker_sequence
+        self.target = target
+
+
+class ProbeTable:
+    """Probes without an outcome yet. Bounded: the oldest is dropped for a new one."""
+
+    def __init__(self) -> None:
+        self._sequence = 0
+        self.by_sequence: dict[int, Probe] = {}
+        self._direct: dict[str, int] = {}
+        self.relays: dict[int, RelayedProbe] = {}
+
+    def next_sequence(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    def is_probing(self, node: str) -> bool:
+        """Return True if a probe is under way whose failure makes `node` suspect."""
+        return node in self._direct
+
+    def add(self, node: str, now_s: float, stage: ProbeStage) -> Probe:
+        """Start a probe."""
+        probe = Probe(node, self.next_sequence(), now_s, stage)
+        if len(self.by_sequence) >= PROBES_MAX:
+            self.end(self.by_sequence[next(iter(self.by_sequence))])
+        self.by_sequence[probe.sequence] = probe
+        if stage is ProbeStage.DIRECT:
+            self._direct[node] = probe.sequence
+        return probe
+
+    def end(self, probe: Probe) -> None:
+        """Remove a probe."""
+        self.by_sequence.pop(probe.sequence, None)
+        if self._direct.get(probe.node) == probe.sequence:
+            del self._direct[probe.node]
+
+    def end_direct(self, node: str) -> int | None:
+        """Remove the probe whose failure would make `node` suspect; return its sequence number."""
+        sequence = self._direct.pop(node, None)
+        if sequence is not None:
+            self.by_sequence.pop(sequence, None)
+        return sequence
+
+    def add_relay(self, relay: RelayedProbe) -> int:
+        """Register a relayed probe; return the sequence number for its ping."""
+        sequence = self.next_sequence()
+        if len(self.relays) >= RELAYS_MAX:
+            del self.relays[next(iter(self.relays))]
+        self.relays[sequence] = relay
+        return sequence
 
 
 class Prober:
@@ -113,7 +199,7 @@ class Prober:
         probe = self._probes.by_sequence.get(sequence)
         if probe is None:
             return None
-        peer = self._context.table.get(probe.node)
+        peer = self._context.table.peers.get(probe.node)
         if peer is not None and peer.is_living:
             if probe.stage is ProbeStage.DIRECT:
                 self._probe_indirectly(peer, probe)
@@ -182,7 +268,7 @@ class Prober:
     def on_indirect_ack(self, ack: IndirectAck) -> MemberRecord | None:
         """Return the member that a relay has reached for this node."""
         probe = self._probes.by_sequence.get(ack.sequence)
-        peer = self._context.table.get(ack.target)
+        peer = self._context.table.peers.get(ack.target)
         if probe is None or peer is None or probe.node != ack.target:
             return None
         if ack.incarnation != peer.incarnation:
@@ -216,7 +302,7 @@ class Prober:
     def on_ping_request(self, event: DatagramReceived, request: PingRequest) -> None:
         """Ping the target on behalf of the sender."""
         context = self._context
-        target = context.table.get(request.target)
+        target = context.table.peers.get(request.target)
         relay = RelayedProbe(event.source, request.sequence, request.target)
         sequence = self._probes.add_relay(relay)
         updates = context.updates(1, about=target)

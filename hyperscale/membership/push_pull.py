@@ -20,7 +20,6 @@ from hyperscale.membership.member_table import MemberRecord
 from hyperscale.membership.messages import (
     ClaimedState,
     MemberSnapshot,
-    MemberUpdate,
     PushPull,
     PushPullReply,
     Sender,
@@ -94,7 +93,7 @@ class PushPullExchange:
 
     def on_failed(self, event: PushPullFailed) -> None:
         """Retry soon, with any living member."""
-        peer = self._context.table.get(event.node)
+        peer = self._context.table.peers.get(event.node)
         if peer is not None and peer.is_living:
             self._context.push_pull_within(_RETRY_S)
 
@@ -117,7 +116,7 @@ class PushPullExchange:
             self._lifecycle.confirm(peer)  # a stream is a two-way exchange
         for member in members:
             self._merger.merge(member.update)
-            known = self._context.table.get(member.update.node)
+            known = self._context.table.peers.get(member.update.node)
             if known is not None and known.incarnation == member.update.incarnation:
                 self.merge_metadata(known, member.metadata_version, member.metadata)
 
@@ -130,19 +129,11 @@ class PushPullExchange:
     def _snapshots(self) -> tuple[MemberSnapshot, ...]:
         """Return every row of the table, this node first. Unconfirmed members are not sent."""
         context, local = self._context, self._context.local
-        members = [MemberSnapshot(local.update(), local.metadata_version, local.metadata)]
+        members = [MemberSnapshot(local.full_update(), local.metadata_version, local.metadata)]
         for peer in context.table.peers.values():
             if peer.state is MemberState.UNCONFIRMED:
                 continue
-            update = MemberUpdate(
-                node=peer.node,
-                incarnation=peer.incarnation,
-                claim=peer.claim,
-                refutation=peer.refutation,
-                by="" if peer.claim is ClaimedState.ALIVE else context.accuser_of(peer),
-                role=peer.role,
-                address=peer.address,
-                stream_port=peer.stream_port,
-            )
+            by = "" if peer.claim is ClaimedState.ALIVE else context.accuser_of(peer)
+            update = peer.full_update(by)
             members.append(MemberSnapshot(update, peer.metadata_version, peer.metadata))
         return tuple(members)

@@ -57,7 +57,7 @@ class UpdateMerger:
                     stream_port=sender.stream_port,
                 )
             )
-            peer = self._table.get(node)
+            peer = self._table.peers.get(node)
             if peer is None:
                 return None
         elif incarnation < peer.incarnation:
@@ -95,7 +95,7 @@ class UpdateMerger:
         if len(self._table.peers) >= context.config.members_max:
             context.log("member.refused", peer, "table full")
             return
-        self._table.add(peer)
+        self._table.peers[peer.node] = peer
         self._lifecycle.await_confirmation(peer)
         context.broadcast(peer.update(ClaimedState.ALIVE))
         context.report_change(peer, None)
@@ -199,9 +199,9 @@ class UpdateMerger:
         context.log_local("suspicion.refuted", f"by {update.by}")
         context.broadcast_local()
         context.catch_up()  # this node was unreachable, if only for a moment
-        accuser = self._table.get(update.by)
+        accuser = self._table.peers.get(update.by)
         if accuser is not None and accuser.is_living:
-            refutation = Gossip(local.sender, (local.update(),))
+            refutation = Gossip(local.sender, (local.full_update(),))
             context.effects.append(SendDatagram(accuser.address, refutation))
 
     def _raise_incarnation(self, above: int, reason: str) -> None:

@@ -203,7 +203,7 @@ class MemberNode:
 
     @property
     def node_id(self) -> str:
-        return self.driver.core.node
+        return self.driver.core.local.node
 
     def members(self) -> list[Member]:
         """Return every member this node knows, itself first."""

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale.membership.awareness import Awareness
+from hyperscale.membership.context import Awareness
 
 
 def test_only_what_concerns_this_node_moves_its_score() -> None:

@@ -46,7 +46,7 @@ def test_leaving_is_told_widely_and_never_refuted() -> None:
     bench.handle(LeaveRequested())
     assert {n.claim for n in bench.told("self")} == {ClaimedState.LEFT}
     bench.say(claim(ClaimedState.SUSPECT, "self", 5, incarnation=500))
-    assert bench.core.context.local.refutation == 0
+    assert bench.core.local.refutation == 0
     assert bench.all(LeaveCompleted) == []
     bench.run(1.1)
     assert bench.all(LeaveCompleted) == [LeaveCompleted()]

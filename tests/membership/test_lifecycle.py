@@ -134,12 +134,12 @@ def test_this_node_refutes_what_is_said_of_it_and_feels_less_well() -> None:
     bench = Bench()
     bench.meet("a")
     bench.say(claim(ClaimedState.SUSPECT, "self", 0, incarnation=500))
-    assert bench.core.context.local.refutation == 1
+    assert bench.core.local.refutation == 1
     assert bench.core.awareness.score == 1
     bench.say(claim(ClaimedState.SUSPECT, "self", 0, incarnation=500))
-    assert bench.core.context.local.refutation == 1
+    assert bench.core.local.refutation == 1
     bench.say(claim(ClaimedState.SILENT, "self", 6, incarnation=500))
-    assert bench.core.context.local.refutation == 7
+    assert bench.core.local.refutation == 7
     assert [n.refutation for n in bench.told("self")][:2] == [1, 7]
     assert bench.all(MemberDied) == []
 
@@ -149,7 +149,7 @@ def test_accusations_of_an_earlier_life_are_nothing_to_this_one() -> None:
     bench.meet("a")
     bench.say(claim(ClaimedState.SUSPECT, "self", 9, incarnation=499))
     bench.say(claim(ClaimedState.REFUSED, "self", 9, incarnation=499))
-    assert (bench.core.incarnation, bench.core.context.local.refutation) == (500, 0)
+    assert (bench.core.local.incarnation, bench.core.local.refutation) == (500, 0)
 
 
 def test_who_is_said_to_be_gone_goes_on_as_a_new_incarnation() -> None:
@@ -159,17 +159,17 @@ def test_who_is_said_to_be_gone_goes_on_as_a_new_incarnation() -> None:
     assert bench.all(IncarnationRaised) == [
         IncarnationRaised(501, "this node was claimed to be refused")
     ]
-    assert bench.core.incarnation == 501
+    assert bench.core.local.incarnation == 501
 
 
 def test_a_clock_that_went_back_is_overtaken() -> None:
     bench = Bench()
     bench.meet("a")
     bench.say(alive("self", incarnation=9_000))
-    assert bench.core.incarnation == 9_001
+    assert bench.core.local.incarnation == 9_001
     # Two processes of one name must not chase each other without end.
     bench.say(alive("self", incarnation=10_000))
-    assert bench.core.incarnation == 9_001
+    assert bench.core.local.incarnation == 9_001
 
 
 def test_an_unanswered_suspicion_ends_in_a_last_look_and_then_in_death() -> None:

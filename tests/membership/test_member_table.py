@@ -26,7 +26,7 @@ def roster_of(
     table = MemberTable(own, Random(seed))
     for n in range(count):
         member = peer(f"n{n}", role)
-        table.add(member)
+        table.peers[member.node] = member
         table.enter(member)
     return table
 
@@ -93,7 +93,7 @@ def test_who_leaves_is_asked_no_more_and_who_enters_is_asked_within_the_round() 
     table.next_target()
     table.exit(table.peers["n3"])
     newcomer = peer("new")
-    table.add(newcomer)
+    table.peers[newcomer.node] = newcomer
     table.enter(newcomer)
     asked = [table.next_target().node for _ in range(9)]
     assert "n3" not in asked
@@ -128,7 +128,7 @@ def test_everyone_is_watched_by_as_many_as_agreed() -> None:
         for other in names:
             if other != own:
                 member = peer(other)
-                table.add(member)
+                table.peers[member.node] = member
                 table.enter(member)
         watchers.update(found.node for found in table.successors(2, 16))
     assert watchers == dict.fromkeys(names, 2)
@@ -154,7 +154,7 @@ def test_every_process_is_watched_over_streams_by_those_who_may_connect(
         for other, role in roles.items():
             if other != own:
                 member = peer(other, role)
-                table.add(member)
+                table.peers[member.node] = member
                 table.enter(member)
         for duty in table.session_targets(2, own_role):
             assert duty.role in MAY_CONNECT[own_role]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hyperscale.membership.audit_log import ENTRIES_MAX
+from hyperscale.membership.context import AUDIT_ENTRIES_MAX
 from hyperscale.membership.events import (
     DialRefused,
     MemberChanged,
@@ -223,11 +223,11 @@ def test_a_silent_member_turns_out_to_be_gone_without_dying_again() -> None:
 
 def test_the_audit_keeps_the_last_and_counts_all() -> None:
     bench = Bench()
-    for at in range(ENTRIES_MAX + 10):
+    for at in range(AUDIT_ENTRIES_MAX + 10):
         bench.core.audit_log.add(float(at), "member.moved", "a", 1)
-    assert len(bench.core.audit_log.entries) == ENTRIES_MAX
-    assert bench.core.audit_log.entries[-1].at_s == ENTRIES_MAX + 9
-    assert bench.core.audit_log.counts["member.moved"] == ENTRIES_MAX + 10
+    assert len(bench.core.audit_log.entries) == AUDIT_ENTRIES_MAX
+    assert bench.core.audit_log.entries[-1].at_s == AUDIT_ENTRIES_MAX + 9
+    assert bench.core.audit_log.counts["member.moved"] == AUDIT_ENTRIES_MAX + 10
 
 
 def test_nothing_is_sent_to_a_member_that_left() -> None:

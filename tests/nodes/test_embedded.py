@@ -236,7 +236,7 @@ def test_a_node_found_at_the_address_of_another_proves_the_other_gone(
         home, other = manager(), manager()
         await home.start()
         await other.start()
-        driver, life = home.member.driver, 2 * home.member.driver.core.incarnation
+        driver, life = home.member.driver, 2 * home.member.driver.core.local.incarnation
         address = other.address if heir_is == "another node" else home.address
         driver.feed(DatagramReceived(address, "gone", life, Gossip(Sender(address, Role.MANAGER))))
         driver.feed(DialAnswered("gone", life, address, "gone", life))

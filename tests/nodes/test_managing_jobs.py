@@ -76,7 +76,7 @@ def member(name: str, state: MemberState) -> Member:
 def join(node: ManagerServer, name: str) -> None:
     """Make a member known that does not exist; it stays alive until the loop runs."""
     address = "127.0.0.1:1"
-    driver, life = node.member.driver, 2 * node.member.driver.core.incarnation
+    driver, life = node.member.driver, 2 * node.member.driver.core.local.incarnation
     driver.feed(DatagramReceived(address, name, life, Gossip(Sender(address, Role.WORKER))))
     driver.feed(DialAnswered(name, life, address, name, life))
     assert driver.core.state_of(name) is MemberState.ALIVE

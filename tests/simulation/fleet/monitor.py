@@ -79,19 +79,20 @@ class FleetMonitor(Monitor):
 
     def started(self, host: Host) -> None:
         core: Membership = host.program.core
-        last = self._incarnations.get(core.node, -1)
-        if core.incarnation <= last and not host.clock_was_off:
+        local = core.local
+        last = self._incarnations.get(local.node, -1)
+        if local.incarnation <= last and not host.clock_was_off:
             self.world.fail(
-                f"{core.node} starts as incarnation {core.incarnation}, it was {last} before"
+                f"{local.node} starts as incarnation {local.incarnation}, it was {last} before"
             )
-        self._incarnations[core.node] = max(last, core.incarnation)
+        self._incarnations[local.node] = max(last, local.incarnation)
         self._disturbed_s[host.address] = self.world.now_s
         _observe_accusations(core, self._accused)
 
     def stopping(self, host: Host, how: str) -> None:
-        core: Membership = host.program.core
-        life = (core.node, core.incarnation)
-        self._incarnations[core.node] = max(self._incarnations[core.node], core.incarnation)
+        local = host.program.core.local
+        life = (local.node, local.incarnation)
+        self._incarnations[local.node] = max(self._incarnations[local.node], local.incarnation)
         self._ended[life] = (self.world.now_s, how)
         for key in [key for key in self._living if key[0] == host.address]:
             del self._living[key]
@@ -103,12 +104,12 @@ class FleetMonitor(Monitor):
                 for other in self.world.hosts.values()
                 if other is not host
                 and other.is_up
-                and other.program.core.state_of(core.node) in LIVING
+                and other.program.core.state_of(local.node) in LIVING
             ]
             holders = [
                 (other, other.life)
                 for other, _ in observers
-                if other.is_running and core.context.local.role in MAY_CONNECT[other.program.role]
+                if other.is_running and local.role in MAY_CONNECT[other.program.role]
             ]
             little_loss = self.world.network.link.loss <= LITTLE_LOSS
             if how == "crash" and holders and little_loss and not self._cut_lately():
@@ -199,7 +200,7 @@ class FleetMonitor(Monitor):
         """Invariant 1."""
         world, now_s, member = self.world, self.world.now_s, died.member
         target = world.hosts[member.address]
-        if not target.is_up or target.program.core.incarnation != member.incarnation:
+        if not target.is_up or target.program.core.local.incarnation != member.incarnation:
             return
         clear_s = world.network.clear_since_s(host.address, target.address)
         still_s = self._stood_still_s.get(target.address, float("-inf"))
@@ -302,7 +303,7 @@ class FleetMonitor(Monitor):
                 if not host.is_up or host.life != host_life:
                     continue
                 core: Membership = host.program.core
-                peer = core.table.get(life[0])
+                peer = core.table.peers.get(life[0])
                 if peer is None or not peer.is_living or peer.incarnation != life[1]:
                     continue
                 due_s = self._calm_for(host, how) + bound_s
@@ -342,7 +343,7 @@ def _observe_accusations(core: Membership, note: Any) -> None:
     suspect = core.lifecycle.suspect
 
     def observed(peer: Any, by: str) -> None:
-        if by == core.node:
+        if by == core.local.node:
             note(by, _charge(peer))
         suspect(peer, by)
 
@@ -358,16 +359,20 @@ def views_agree(world: World, *, suspects: bool = False) -> str:
     `suspects` them for the moment); else who does not."""
     fine = LIVING if suspects else (MemberState.ALIVE,)
     running = {
-        host.program.core.node: host.program.core
+        host.program.core.local.node: host.program.core
         for host in world.hosts.values()
-        if host.is_running and not host.program.core.is_leaving
+        if host.is_running and not host.program.core.local.is_leaving
     }
     for node, core in running.items():
         for other, theirs in running.items():
             if other == node:
                 continue
-            peer = core.table.get(other)
-            if peer is None or peer.state not in fine or peer.incarnation != theirs.incarnation:
+            peer = core.table.peers.get(other)
+            if (
+                peer is None
+                or peer.state not in fine
+                or peer.incarnation != theirs.local.incarnation
+            ):
                 seen = "unknown" if peer is None else f"{peer.state} {peer.incarnation}"
                 return f"{node} sees {other} as {seen}"
         if len(core.table.living) != len(running) - 1:

@@ -149,7 +149,7 @@ class MemberProgram:
         self.last = "stream"
         match event:
             case network.Asked(_, ("hello",), handle):
-                own = (self.node, self.core.incarnation, self.cluster, self.environment)
+                own = (self.node, self.core.local.incarnation, self.cluster, self.environment)
                 self.host.answer(handle, own)
             case network.Asked(_, ("sync", node, incarnation, view), handle):
                 asked = PushPullRequested(node, incarnation, view, handle)
@@ -257,7 +257,7 @@ class MemberProgram:
         for effect in effects:
             kind = type(effect)
             if kind is SendDatagram:
-                host.send(effect.address, (self.node, core.incarnation, effect.datagram))
+                host.send(effect.address, (self.node, core.local.incarnation, effect.datagram))
             elif kind is MemberChanged or kind is MemberDied:
                 self.changes.append(effect)
                 if kind is MemberChanged:
@@ -265,10 +265,10 @@ class MemberProgram:
                 if host.world.trace is not None:
                     self._note(effect)
             elif kind is StartPushPull:
-                request = ("sync", self.node, core.incarnation, effect.request)
+                request = ("sync", self.node, core.local.incarnation, effect.request)
                 host.ask(effect.address, request, ("sync", effect.node, effect.incarnation))
             elif kind is ReplyToPushPull:
-                host.answer(effect.token, (self.node, core.incarnation, effect.reply))
+                host.answer(effect.token, (self.node, core.local.incarnation, effect.reply))
             elif kind is DialMember:
                 token = ("dial", effect.node, effect.incarnation)
                 host.ask(effect.address, ("hello",), token, within_s=_DIAL_WITHIN_S)

@@ -322,7 +322,7 @@ def _heal(world: World, monitor: FleetMonitor, plan: Plan) -> float:
         if host.paused:
             host.resume()
         host.unblock()
-        if host.is_up and host.program.core.is_leaving:
+        if host.is_up and host.program.core.local.is_leaving:
             host.stop("exit")
         if not host.is_up and host.address in plan.restart_after:
             host.start()

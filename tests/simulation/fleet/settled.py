@@ -27,11 +27,11 @@ def settled_fleet(world: World, addresses: list[str], config: FleetConfig) -> No
     cores = [world.hosts[address].program.core for address in addresses]
     known = [
         MemberUpdate(
-            node=core.node,
-            incarnation=core.incarnation,
+            node=core.local.node,
+            incarnation=core.local.incarnation,
             claim=ClaimedState.ALIVE,
-            role=core.context.local.role,
-            address=core.context.local.address,
+            role=core.local.role,
+            address=core.local.address,
         )
         for core in cores
     ]
@@ -47,7 +47,7 @@ def _meet(core: Membership, known: list[MemberUpdate]) -> None:
     context = core.context
     context.effects = []
     for news in known:
-        if news.node != core.node:
+        if news.node != core.local.node:
             core.merger.merge(news)
             core.lifecycle.confirm(core.table.peers[news.node])
     context.gossip.clear()
