@@ -1,13 +1,12 @@
 """`hyperscale cancel JOB`: end a job early."""
 
 import argparse
-import asyncio
 
-from hyperscale.cli.client_flags import (
+from hyperscale.cli.cluster_flags import (
     CLUSTER_HELP,
     add_client_flags,
     add_job_argument,
-    open_client,
+    ask_cluster,
 )
 from hyperscale.cli.printing import print_warning
 from hyperscale.reporting.exit_codes import ExitCode
@@ -33,16 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    return asyncio.run(_cancel(args))
+    from hyperscale.jobs.committed.events import JobStatus
 
-
-async def _cancel(args: argparse.Namespace) -> int:
-
-    async with open_client(args) as client:
-        reply = await client.cancel_job(args.job, args.reason)
-    if reply.accepted or reply.status == "cancelled":
-        is_over = reply.status == "cancelled"
-        print(f"job {args.job} is {'cancelled' if is_over else 'being cancelled'}")
-        return 0
+    reply = ask_cluster(args, lambda client: client.cancel_job(args.job, args.reason))
+    is_cancelled = reply.status == JobStatus.CANCELLED.value
+    if reply.accepted or is_cancelled:
+        print(f"job {args.job} is {'cancelled' if is_cancelled else 'being cancelled'}")
+        return ExitCode.PASSED
     print_warning(f"job {args.job} had already ended: {reply.status}")
     return ExitCode.RUN_FAILED

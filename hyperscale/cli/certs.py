@@ -36,17 +36,12 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cluster", required=True, metavar="NAME", help="name of the cluster")
-    parser.add_argument(
-        "--environment", required=True, metavar="NAME", help='environment, such as "prod"'
-    )
-    parser.add_argument(
-        "--datacenter", default="", metavar="NAME", help="bind the certificate to a datacenter"
-    )
-    parser.add_argument(
-        "--out", default="certs", metavar="DIR", help="directory to write to (default: certs)"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--cluster", required=True, metavar="NAME", help="name of the cluster")
+    add("--environment", required=True, metavar="NAME", help='environment, such as "prod"')
+    add("--datacenter", default="", metavar="NAME", help="bind the certificate to a datacenter")
+    add("--out", default="certs", metavar="DIR", help="directory to write to (default: certs)")
+    add(
         "--role",
         action="append",
         choices=_ROLES,
@@ -54,25 +49,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"{', '.join(_ROLES)}; repeat the flag for more, which --name puts into one "
         "certificate (default: one certificate per role)",
     )
-    parser.add_argument(
-        "--name", metavar="NAME", help="file and subject name, needs --role (default: the role)"
-    )
-    parser.add_argument(
+    add("--name", metavar="NAME", help="file and subject name, needs --role (default: the role)")
+    add(
         "--node-id",
         default="",
         metavar="ID",
         help="bind the certificate to one node id (default: any)",
     )
-    parser.add_argument(
+    add(
         "--host",
         action="append",
         metavar="HOST",
         help="name or address of the node; repeat the flag for more (default: loopback)",
     )
-    parser.add_argument(
-        "--days", default="825", metavar="N", help="validity in days (default: 825)"
-    )
-    parser.add_argument(
+    add("--days", default="825", metavar="N", help="validity in days (default: 825)")
+    add(
         "--ca-days",
         default="3650",
         metavar="N",

@@ -5,7 +5,8 @@ import asyncio
 import random
 from pathlib import Path
 
-from hyperscale.cli.local_cluster import cluster_directory, restart_hints
+from hyperscale.cli.cluster_flags import cluster_directory, restart_hints
+from hyperscale.cli.parser import whole_number
 from hyperscale.cli.printing import print_line
 from hyperscale.cli.signals import unless_interrupted
 from hyperscale.errors import InputError
@@ -29,29 +30,28 @@ Ctrl-C restarts all nodes and cancels the job before the command exits.
 exit codes: 0 all checks held, 2 invalid input (nothing ran), 3 a check did not hold, or the cluster
 could not be reached, 130 interrupted
 """
-
-
 _SEED_MOST = 10**18
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from hyperscale.client.cluster_file import DEFAULT_DIRECTORY
 
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--dir",
         metavar="DIR",
         default=DEFAULT_DIRECTORY,
         help="directory of the cluster (default: %(default)s)",
     )
-    parser.add_argument("--seed", metavar="N", help="seed of the faults (default: random)")
-    parser.add_argument(
+    add("--seed", metavar="N", help="seed of the faults (default: random)")
+    add(
         "--duration",
         metavar="D",
         default="20s",
         help="duration of the load and of the faults (default: %(default)s)",
     )
-    parser.add_argument("--file", metavar="FILE", help="test file (default: a built-in one)")
-    parser.add_argument(
+    add("--file", metavar="FILE", help="test file (default: a built-in one)")
+    add(
         "--target",
         metavar="URL",
         default="",
@@ -61,13 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from hyperscale.client.cluster_file import read_cluster
-    from hyperscale.config import parse_duration_s, parse_whole
+    from hyperscale.config import parse_duration_s
     from hyperscale.lab.chaos import Chaos
 
-    given = random.randrange(1_000_000) if args.seed is None else args.seed  # noqa: S311  a seed is no secret
-    seed = parse_whole(str(given), low=0, most=_SEED_MOST)
-    if seed is None:
-        raise InputError(f"--seed: {args.seed!r} is not a whole number from 0 to {_SEED_MOST}")
+    seed = random.randrange(1_000_000)  # noqa: S311  a seed is no secret
+    if args.seed is not None:
+        seed = whole_number(args.seed, "--seed", low=0, most=_SEED_MOST)
     if args.target and not args.file:
         raise InputError("--target needs --file", hint="without --file a built-in target is used")
     duration_s = parse_duration_s(args.duration, where="--duration")

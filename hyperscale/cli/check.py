@@ -3,18 +3,17 @@
 import argparse
 import asyncio
 import sys
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from hyperscale.cli.load_flags import add_file_argument, add_only_flag
 from hyperscale.reporting.exit_codes import ExitCode
+from hyperscale.ui.api import SilentUi
 
 if TYPE_CHECKING:
     from hyperscale.plan import Plan
     from hyperscale.reporting.results import RunResult, WorkflowResult
     from hyperscale.runner.drive import RunEnding
     from hyperscale.runner.source import LoadedTest
-    from hyperscale.stats.view import RunView
     from hyperscale.ui.api import Mode
 
 DESCRIPTION = """\
@@ -96,7 +95,7 @@ def _verdict(ok: int, failed: int, errors: dict[str, int]) -> str:
     return "ok" if ok else "did not run"
 
 
-class _Transcript:
+class _Transcript(SilentUi):
     """A UI that prints the output of workflows; with tracing on, that is every exchange."""
 
     mode: "Mode" = "ci"
@@ -104,26 +103,9 @@ class _Transcript:
     def __init__(self) -> None:
         self._source = ""
 
-    def __enter__(self) -> "_Transcript":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        return
-
-    def update(self, view: "RunView") -> None:
-        del view
-
     def log(self, text: str, *, source: str = "output") -> None:
         if source != self._source:
             self._source = source
             print(f"== {source}")
         sys.stdout.write(text)
         sys.stdout.flush()
-
-    def finish(self, result: "RunResult") -> None:
-        del result

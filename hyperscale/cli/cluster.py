@@ -4,9 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from hyperscale.cli.local_cluster import cluster_directory
+from hyperscale.cli.cluster_flags import cluster_directory
+from hyperscale.cli.parser import whole_number
 from hyperscale.cli.printing import print_line
-from hyperscale.config import parse_whole
 from hyperscale.config.schema import SECTIONS
 from hyperscale.errors import InputError
 from hyperscale.ui.stream import write_through
@@ -60,17 +60,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         description=_UP_DESCRIPTION,
         epilog=_UP_EPILOG,
     )
-    up.add_argument("--managers", metavar="N", help="managers (default: 3, or as before)")
-    up.add_argument("--workers", metavar="N", help="workers (default: 3, or as before)")
-    up.add_argument("--cores", metavar="N", help="cores of each worker (default: 1, or as before)")
-    up.add_argument("--datacenters", metavar="N", default="1", help="datacenters; only 1 so far")
-    up.add_argument("--gates", metavar="N", default="0", help="gates; none so far")
-    up.add_argument(
+    add = up.add_argument
+    add("--managers", metavar="N", help="managers (default: 3, or as before)")
+    add("--workers", metavar="N", help="workers (default: 3, or as before)")
+    add("--cores", metavar="N", help="cores of each worker (default: 1, or as before)")
+    add("--datacenters", metavar="N", default="1", help="datacenters; only 1 so far")
+    add("--gates", metavar="N", default="0", help="gates; none so far")
+    add(
         "--base-port",
         metavar="P",
         help="first of the ports, two per node (default: any free ports, or as before)",
     )
-    up.add_argument(
+    add(
         "--config",
         metavar="FILE",
         help=f"TOML file with settings for all nodes, sections {', '.join(_ALLOWED_SECTIONS)}",
@@ -107,14 +108,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _up(args: argparse.Namespace) -> int:
-    from hyperscale.lab.cluster import open_cluster
+    from hyperscale.lab.cluster import run_cluster
     from hyperscale.lab.layout import ClusterOptions
 
-    if _whole(args.gates, "--gates", low=0) > 0:
+    if whole_number(args.gates, "--gates", low=0, most=_NODES_MAX) > 0:
         raise InputError(
             f"--gates: {args.gates}: gates are not available yet", hint="omit the flag"
         )
-    if _whole(args.datacenters, "--datacenters") > 1:
+    if whole_number(args.datacenters, "--datacenters", most=_NODES_MAX) > 1:
         raise InputError(
             f"--datacenters: {args.datacenters}: more than one datacenter needs gates, which are "
             "not available yet",
@@ -127,8 +128,7 @@ def _up(args: argparse.Namespace) -> int:
         base_port=_given(args.base_port, "--base-port", most=65535),
         config=None if args.config is None else _checked(Path(args.config)),
     )
-    with open_cluster(cluster_directory(args.dir), wanted, print_line, _note) as cluster:
-        cluster.run()
+    run_cluster(cluster_directory(args.dir), wanted, print_line, _note)
     return 0
 
 
@@ -152,14 +152,7 @@ def _checked(file: Path) -> Path:
 
 
 def _given(text: str | None, flag: str, *, low: int = 1, most: int = _NODES_MAX) -> int | None:
-    return None if text is None else _whole(text, flag, low=low, most=most)
-
-
-def _whole(text: str, flag: str, *, low: int = 1, most: int = _NODES_MAX) -> int:
-    number = parse_whole(text, low=low, most=most)
-    if number is None:
-        raise InputError(f"{flag}: {text!r} is not a whole number from {low} to {most}")
-    return number
+    return None if text is None else whole_number(text, flag, low=low, most=most)
 
 
 def _note(text: str) -> None:

@@ -1,21 +1,27 @@
 """`hyperscale drain NODE`: take a node out of service without losing work."""
 
 import argparse
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
+from hyperscale.cli.cluster_flags import add_query_flags, query_node
 from hyperscale.cli.ledger import change_member
-from hyperscale.cli.node_query import add_query_flags, query_node
-from hyperscale.cli.printing import print_json
+from hyperscale.cli.printing import print_json, print_reply
 from hyperscale.cli.signals import exit_on_interrupt
+from hyperscale.config import parse_duration_s
+from hyperscale.errors import InputError, RunError
 
 if TYPE_CHECKING:
-    from hyperscale.client.messages import WorkerRow
+    from hyperscale.client.messages import DrainNodeReply, WorkerRow
     from hyperscale.ledger.server.operator_messages import GetLedgerStatusReply
 
 _POLL_S = 0.5
 _IDLE = "runs nothing and gets no new work; it may be stopped"
-_INTERRUPTED = "interrupted; the drain continues"
 _REMOVED = "has left the ledger; it may be stopped"
+
+_T = TypeVar("_T")
 
 DESCRIPTION = """\
 Take a node out of service without losing anything. A worker finishes the parts it runs and gets
@@ -50,100 +56,88 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from hyperscale.client.messages import ListWorkers, ListWorkersReply
-    from hyperscale.errors import InputError
     from hyperscale.ledger.server.operator_messages import GetLedgerStatus, GetLedgerStatusReply
 
     workers = {row.worker: row for row in query_node(args, ListWorkers(), ListWorkersReply).workers}
     if args.node in workers:
         _drain_worker(args, workers[args.node])
         return 0
-    reply = query_node(args, GetLedgerStatus(), GetLedgerStatusReply)
+    status = partial(query_node, args, GetLedgerStatus(), GetLedgerStatusReply)
+    reply = status()
     managers = sorted({node.name for node in reply.nodes})
     if args.node not in managers:
         raise InputError(
             f"this cluster has no manager and no worker {args.node!r}",
             hint=f"its nodes are {', '.join([*managers, *sorted(workers)])}",
         )
-    if _has_left(reply, args.node):
-        _print(args, {"done": f"{args.node} {_REMOVED}"})
+    if not _votes(reply, args.node):
+        done = f"{args.node} {_REMOVED}"
+        print_reply(args, {"done": done}, done)
         return 0
     change_member(args, "drain", args.node)
     if not args.no_wait:
-        with exit_on_interrupt(_INTERRUPTED):
-            _wait(args)
+        hint = "groups end when their jobs have ended"
+        _poll(args, status, lambda found: _votes(found, args.node), hint=hint)
+        if not args.json:
+            print(f"{args.node} {_REMOVED}")
     return 0
 
 
 def _drain_worker(args: argparse.Namespace, row: "WorkerRow") -> None:
-    import time
-
     from hyperscale.client.messages import DrainNode, DrainNodeReply
-    from hyperscale.config import parse_duration_s
-    from hyperscale.errors import RunError
+    from hyperscale.membership.events import MemberState
 
-    if row.state == "left":
-        _print(args, {"left": 0, "done": f"{args.node} has left the cluster: it {_IDLE}"})
+    if row.state is MemberState.LEFT:
+        done = f"{args.node} has left the cluster: it {_IDLE}"
+        print_reply(args, {"left": 0, "done": done}, done)
         return
-    if row.state == "dead":
+    if row.state is MemberState.DEAD:
         raise RunError(
             f"{args.node} is dead and cannot be drained",
             hint="a dead worker gets no work and its parts continue elsewhere; after a restart it "
             "takes work again",
         )
-    deadline_s = time.monotonic() + parse_duration_s(args.timeout, where="--timeout")
-    reply = query_node(args, DrainNode(node=args.node), DrainNodeReply)
+    drain = partial(query_node, args, DrainNode(node=args.node), DrainNodeReply)
+    reply = drain()
     if reply.left and not args.json:
-        print(f"{args.node} is draining: {_parts(reply.left)}", flush=True)
-    with exit_on_interrupt(_INTERRUPTED):
-        while reply.left and not args.no_wait:
-            if time.monotonic() > deadline_s:
-                raise RunError(
-                    f"{args.node} is still draining after {args.timeout}: {_parts(reply.left)}",
-                    hint="the drain continues; parts end when their jobs end",
-                )
-            time.sleep(_POLL_S)
-            reply = query_node(args, DrainNode(node=args.node), DrainNodeReply)
+        print(f"{args.node} is draining: {_parts(reply)}", flush=True)
+    if reply.left and not args.no_wait:
+        reply = _poll(args, drain, _parts, hint="parts end when their jobs end")
     if args.json:
         print_json(reply)
     elif not reply.left:
         print(f"{args.node} {_IDLE}")
 
 
-def _parts(count: int) -> str:
-    return "1 part still runs" if count == 1 else f"{count} parts still run"
-
-
-def _wait(args: argparse.Namespace) -> None:
-    import time
-
-    from hyperscale.config import parse_duration_s
-    from hyperscale.errors import RunError
-    from hyperscale.ledger.server.operator_messages import GetLedgerStatus, GetLedgerStatusReply
-
+def _poll(
+    args: argparse.Namespace, ask: Callable[[], _T], work_of: Callable[[_T], str], *, hint: str
+) -> _T:
+    """Repeat a question until the reply shows no more work, at most for --timeout."""
     deadline_s = time.monotonic() + parse_duration_s(args.timeout, where="--timeout")
-    while True:
-        reply = query_node(args, GetLedgerStatus(), GetLedgerStatusReply)
-        if _has_left(reply, args.node):
-            break
-        if time.monotonic() > deadline_s:
-            groups = [row.group for row in reply.groups if args.node in (*row.voters, *row.settled)]
-            raise RunError(
-                f"{args.node} is still draining after {args.timeout}: it votes in groups {groups}",
-                hint="the drain continues; groups end when their jobs have ended",
-            )
-        time.sleep(_POLL_S)
-    if not args.json:
-        print(f"{args.node} {_REMOVED}")
+    with exit_on_interrupt("interrupted; the drain continues"):
+        while work := work_of(reply := ask()):
+            if time.monotonic() > deadline_s:
+                raise RunError(
+                    f"{args.node} is still draining after {args.timeout}: {work}",
+                    hint=f"the drain continues; {hint}",
+                )
+            time.sleep(_POLL_S)
+    return reply
 
 
-def _has_left(reply: "GetLedgerStatusReply", node: str) -> bool:
-    return all(row.state == "gone" for row in reply.nodes if row.name == node) and not any(
-        node in (*row.voters, *row.learners) for row in reply.replicas
-    )
+def _parts(reply: "DrainNodeReply") -> str:
+    if reply.left == 1:
+        return "1 part still runs"
+    return f"{reply.left} parts still run" if reply.left else ""
 
 
-def _print(args: argparse.Namespace, outcome: dict[str, str | int]) -> None:
-    if args.json:
-        print_json(outcome)
-    else:
-        print(outcome["done"])
+def _votes(reply: "GetLedgerStatusReply", node: str) -> str:
+    """Return what a manager still does in the ledger; nothing if it has left."""
+    from hyperscale.ledger.topology import NodeState
+
+    is_replica = any(node in (*row.voters, *row.learners) for row in reply.replicas)
+    states = {row.state for row in reply.nodes if row.name == node}
+    if states <= {NodeState.GONE} and not is_replica:
+        return ""
+    groups = [row.group for row in reply.groups if node in (*row.voters, *row.settled)]
+    return f"it votes in groups {groups}"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hyperscale.cli.client_flags import RepeatedWarnings, cluster_words
+from hyperscale.cli.cluster_flags import RepeatedWarnings, cluster_words
 from hyperscale.cli.output import Destination
 from hyperscale.cli.printing import print_warning
 from hyperscale.cli.signals import uninterrupted, unless_interrupted

@@ -1,13 +1,12 @@
 """`hyperscale jobs`: list the jobs of a cluster."""
 
 import argparse
-import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags, open_client
-from hyperscale.cli.printing import ago, print_json, print_warning, table
-from hyperscale.errors import InputError
+from hyperscale.cli.cluster_flags import CLUSTER_HELP, add_client_flags, ask_cluster
+from hyperscale.cli.parser import whole_number
+from hyperscale.cli.printing import ago, print_reply, print_warning, table
 
 if TYPE_CHECKING:
     from hyperscale.client.messages import ListJobsReply
@@ -29,33 +28,22 @@ exit codes: 0 shown, 2 invalid input, 3 no manager could be reached
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--live", action="store_true", help="only jobs that have not ended")
-    parser.add_argument("--limit", metavar="N", default="100", help="at most N jobs (default: 100)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add = parser.add_argument
+    add("--live", action="store_true", help="only jobs that have not ended")
+    add("--limit", metavar="N", default="100", help="at most N jobs (default: 100)")
+    add("--json", action="store_true", help="print JSON")
     add_client_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from hyperscale.client.inputs import JOBS_MOST
-    from hyperscale.config import parse_whole
 
-    limit = parse_whole(args.limit, low=1, most=JOBS_MOST)
-    if limit is None:
-        raise InputError(f"--limit: {args.limit!r} is not a whole number from 1 to {JOBS_MOST}")
-    reply = asyncio.run(_fetch(args, limit))
-    if args.json:
-        print_json(reply)
-    else:
-        print(_text(reply))
+    limit = whole_number(args.limit, "--limit", most=JOBS_MOST)
+    reply = ask_cluster(args, lambda client: client.get_jobs(limit=limit, live_only=args.live))
+    print_reply(args, reply, _text(reply))
     if reply.missing:
         print_warning(f"{', '.join(reply.missing)} did not answer: jobs may be missing")
     return 0
-
-
-async def _fetch(args: argparse.Namespace, limit: int) -> "ListJobsReply":
-
-    async with open_client(args) as client:
-        return await client.get_jobs(limit=limit, live_only=args.live)
 
 
 def _text(reply: "ListJobsReply") -> str:

@@ -1,11 +1,15 @@
 """`hyperscale ledger`: inspect and change the ledger of a cluster."""
 
 import argparse
+import time
+from datetime import UTC, datetime
 from typing import Any
 
-from hyperscale.cli.node_query import QUERY_HELP, add_query_flags, query_node
-from hyperscale.cli.parser import Parser
-from hyperscale.cli.printing import print_json, table
+from hyperscale.cli.cluster_flags import QUERY_HELP, add_query_flags, query_node
+from hyperscale.cli.printing import print_reply, table
+from hyperscale.config import parse_duration_s
+from hyperscale.errors import InputError, RunError
+from hyperscale.reporting.exit_codes import ExitCode
 
 DESCRIPTION = """\
 Inspect and change the ledger of a cluster: the replicated log of jobs that its managers keep in
@@ -24,74 +28,38 @@ examples:
 exit codes: 0 done, 1 'verify' found replicas that differ or could not be compared, 2 invalid
 input, 3 no node could be reached, or the change was refused
 """
-_HISTORY = """\
+_DESCRIPTIONS = {
+    "history": """\
 List the committed events of one job, or of all jobs, oldest first. Events are kept for
 ledger.history_days (30 days by default), also after a job has ended.
-"""
-_MEMBERS = """\
+""",
+    "members": """\
 Managers join the ledger on their own and become voters of groups as needed. 'add' cancels the
 drain of a manager; 'remove' removes a manager that is dead for good; 'promote' makes a manager the
 leader of a group. To take out a manager that is alive, use 'hyperscale drain NODE'.
-"""
+""",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(metavar="ACTION", title="actions", parser_class=Parser)
-    status = actions.add_parser(
-        "status", help="show the groups of this node: role, term, commit, applied, voters"
-    )
-    groups = actions.add_parser(
-        "groups", help="show all nodes and groups of the ledger, and the key slots of each group"
-    )
-    history = actions.add_parser(
-        "history", help="list the committed events of a job, or of all jobs", description=_HISTORY
-    )
-    history.add_argument(
-        "job", metavar="JOB", nargs="?", default="", help="job id (default: all jobs)"
-    )
-    history.add_argument(
-        "--since",
-        metavar="T",
-        default="",
-        help="only events since then: a duration (2h) or an ISO time (2026-01-31T12:00:00Z)",
-    )
-    history.add_argument(
-        "--limit",
-        metavar="N",
-        type=int,
-        default=1_000,
-        help="at most N events (default: %(default)s)",
-    )
-    members = actions.add_parser(
-        "members", help="add, remove or promote a manager", description=_MEMBERS
-    )
-    members.add_argument("change", metavar="add|remove|promote", choices=_CHANGES)
-    members.add_argument("node", metavar="NODE", help="node id of a manager")
-    members.add_argument(
-        "--group",
-        metavar="G",
-        type=int,
-        default=0,
-        help="promote: the group to lead (default: %(default)s, the management group)",
-    )
-    snapshot = actions.add_parser(
-        "snapshot", help="take snapshots on this node and compact its logs"
-    )
-    verify = actions.add_parser("verify", help="compare the state of all replicas by hash")
-    for action, function in (
-        (status, _status),
-        (groups, _groups),
-        (history, _history),
-        (members, _change),
-        (snapshot, _snapshot),
-        (verify, _verify),
-    ):
-        add_query_flags(action)
+    actions = parser.add_subparsers(metavar="ACTION", title="actions")
+    for name, (function, summary) in _ACTIONS.items():
+        action = actions.add_parser(name, help=summary, description=_DESCRIPTIONS.get(name))
         action.set_defaults(function=function)
+    add = actions.choices["history"].add_argument
+    add("job", metavar="JOB", nargs="?", default="", help="job id (default: all jobs)")
+    since = "only events since then: a duration (2h) or an ISO time (2026-01-31T12:00:00Z)"
+    add("--since", metavar="T", default="", help=since)
+    limit = "at most N events (default: %(default)s)"
+    add("--limit", metavar="N", type=int, default=1_000, help=limit)
+    add = actions.choices["members"].add_argument
+    add("change", metavar="add|remove|promote", choices=("add", "remove", "promote"))
+    add("node", metavar="NODE", help="node id of a manager")
+    group = "promote: the group to lead (default: %(default)s, the management group)"
+    add("--group", metavar="G", type=int, default=0, help=group)
+    for action in actions.choices.values():
+        add_query_flags(action)
     parser.set_defaults(function=None, parser=parser)
-
-
-_CHANGES = ("add", "remove", "promote")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -105,17 +73,10 @@ def run(args: argparse.Namespace) -> int:
 # -- status and groups --------------------------------------------------------------------
 
 
-def _fetch_status(args: argparse.Namespace) -> Any:
+def _status(args: argparse.Namespace) -> int:
     from hyperscale.ledger.server.operator_messages import GetLedgerStatus, GetLedgerStatusReply
 
-    return query_node(args, GetLedgerStatus(), GetLedgerStatusReply)
-
-
-def _status(args: argparse.Namespace) -> int:
-    reply = _fetch_status(args)
-    if args.json:
-        print_json(reply)
-        return 0
+    reply = query_node(args, GetLedgerStatus(), GetLedgerStatusReply)
     head = ("GROUP", "ROLE", "TERM", "LEADER", "COMMIT", "APPLIED", "LAG", "LOG", "VOTERS")
     rows = [
         (
@@ -125,23 +86,20 @@ def _status(args: argparse.Namespace) -> int:
         )
         for row in reply.replicas
     ]
-    print(table(head, rows))
-    print(
-        f"\n{reply.node} is node {reply.number} of ledger {reply.ledger}; "
-        "learners (in brackets) do not vote"
-    )
+    ledger = f"{reply.node} is node {reply.number} of ledger {reply.ledger}"
+    lines = [table(head, rows), "", f"{ledger}; learners (in brackets) do not vote"]
     if reply.mismatches:
-        print(f"its state differed from a leader's {reply.mismatches} times; snapshots replaced it")
+        times = f"{reply.mismatches} times"
+        lines.append(f"its state differed from a leader's {times}; snapshots replaced it")
+    print_reply(args, reply, "\n".join(lines))
     return 0
 
 
 def _groups(args: argparse.Namespace) -> int:
-    reply = _fetch_status(args)
-    if args.json:
-        print_json({"nodes": reply.nodes, "groups": reply.groups, "migrations": reply.migrations})
-        return 0
+    from hyperscale.ledger.server.operator_messages import GetLedgerStatus, GetLedgerStatusReply
+
+    reply = query_node(args, GetLedgerStatus(), GetLedgerStatusReply)
     nodes = [(str(row.number), row.name, row.domain, row.state) for row in reply.nodes]
-    print(table(("NUMBER", "NODE", "DOMAIN", "STATE"), nodes))
     groups = [
         (
             *(str(row.group), row.state, str(row.key_slots), row.leader),
@@ -151,12 +109,17 @@ def _groups(args: argparse.Namespace) -> int:
         )
         for row in reply.groups
     ]
-    print()
-    print(table(("GROUP", "STATE", "SLOTS", "LEADER", "VOTERS", "CHANGING", "HEIR"), groups))
-    for row in reply.migrations:
-        print(f"{row.key_slots} key slots move from group {row.source} to group {row.target}")
+    head = ("GROUP", "STATE", "SLOTS", "LEADER", "VOTERS", "CHANGING", "HEIR")
+    lines = [table(("NUMBER", "NODE", "DOMAIN", "STATE"), nodes), "", table(head, groups)]
+    lines += [
+        f"{row.key_slots} key slots move from group {row.source} to group {row.target}"
+        for row in reply.migrations
+    ]
     if not reply.groups:
-        print(f"no groups yet: {len(reply.nodes)} of {reply.awaited} founding managers are here")
+        here = f"{len(reply.nodes)} of {reply.awaited} founding managers are here"
+        lines.append(f"no groups yet: {here}")
+    data = {"nodes": reply.nodes, "groups": reply.groups, "migrations": reply.migrations}
+    print_reply(args, data, "\n".join(lines))
     return 0
 
 
@@ -164,7 +127,6 @@ def _groups(args: argparse.Namespace) -> int:
 
 
 def _history(args: argparse.Namespace) -> int:
-    from hyperscale.errors import InputError, RunError
     from hyperscale.jobs.committed.keys import parse_job_id
     from hyperscale.ledger.server.operator_messages import ListEvents, ListEventsReply
 
@@ -179,26 +141,19 @@ def _history(args: argparse.Namespace) -> int:
             f"the ledger has no events of job {args.job}",
             hint="events are kept for ledger.history_days; see 'hyperscale ledger history'",
         )
-    if args.json:
-        print_json([_event(row) for row in reply.rows])
-    else:
-        rows = [
-            (_time(row[3]), row[0], str(row[1]), str(row[2]), row[4], _about(_event(row)))
-            for row in reply.rows
-        ]
-        print(table(("TIME", "JOB", "GROUP", "INDEX", "EVENT", "ABOUT"), rows))
-        if reply.has_more:
-            print(f"only the first {len(rows)} events are shown: narrow --since or raise --limit")
+    events = [_event(row) for row in reply.rows]
+    columns = ("time", "job", "group", "index", "event")
+    rows = [[*(str(event[name]) for name in columns), _about(event["data"])] for event in events]
+    lines = [table(("TIME", "JOB", "GROUP", "INDEX", "EVENT", "ABOUT"), rows)]
+    if reply.has_more:
+        lines.append(
+            f"only the first {len(rows)} events are shown: narrow --since or raise --limit"
+        )
+    print_reply(args, events, "\n".join(lines))
     return 0
 
 
 def _since_ms(text: str) -> int:
-    import time
-    from datetime import UTC, datetime
-
-    from hyperscale.config import parse_duration_s
-    from hyperscale.errors import InputError
-
     if not text:
         return 0
     try:
@@ -221,33 +176,22 @@ def _event(row: tuple[str, int, int, int, str, bytes]) -> dict[str, Any]:
     import msgspec
 
     job, group, index, stamp_ms, kind, data = row
+    moment = datetime.fromtimestamp(stamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
     try:
         body = msgspec.msgpack.decode(data)
     except msgspec.MsgspecError:
         body = data
-    return {
-        "time": _time(stamp_ms),
-        "job": job,
-        "group": group,
-        "index": index,
-        "event": kind,
-        "data": body,
-    }
+    at = moment.replace("+00:00", "Z")
+    return {"time": at, "job": job, "group": group, "index": index, "event": kind, "data": body}
 
 
-def _about(event: dict[str, Any]) -> str:
+def _about(data: object) -> str:
     """Return the fields of an event that fit into a line."""
-    data = event["data"] if isinstance(event["data"], dict) else {}
+    if not isinstance(data, dict):
+        return ""
     wanted = ("workflow", "part", "attempt", "status", "reason", "error", "by", "key")
     fields = [f"{name}={data[name]}" for name in wanted if data.get(name) not in (None, "")]
     return " ".join(fields)[:100]
-
-
-def _time(stamp_ms: int) -> str:
-    from datetime import UTC, datetime
-
-    moment = datetime.fromtimestamp(stamp_ms / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 # -- changes ------------------------------------------------------------------------------
@@ -260,7 +204,6 @@ def _change(args: argparse.Namespace) -> int:
 
 def change_member(args: argparse.Namespace, change: str, node: str, group: int = -1) -> None:
     """Request a change of the ledger's members and print its outcome."""
-    from hyperscale.errors import RunError
     from hyperscale.ledger.server.operator_messages import (
         ChangeMember,
         ChangeMemberReply,
@@ -272,21 +215,16 @@ def change_member(args: argparse.Namespace, change: str, node: str, group: int =
     )
     if reply.refused:
         raise RunError(reply.refused, hint=reply.hint)
-    if args.json:
-        print_json({"done": reply.done})
-    else:
-        print(reply.done)
+    print_reply(args, {"done": reply.done}, reply.done)
 
 
 def _snapshot(args: argparse.Namespace) -> int:
     from hyperscale.ledger.server.operator_messages import Compact, CompactReply
 
     reply = query_node(args, Compact(), CompactReply)
-    if args.json:
-        print_json([{"group": group, "index": index} for group, index in reply.taken])
-        return 0
-    for group, index in reply.taken:
-        print(f"group {group}: snapshot at entry {index}")
+    lines = [f"group {group}: snapshot at entry {index}" for group, index in reply.taken]
+    taken = [{"group": group, "index": index} for group, index in reply.taken]
+    print_reply(args, taken, "\n".join(lines) or "this node has no groups")
     return 0
 
 
@@ -301,24 +239,19 @@ def _verify(args: argparse.Namespace) -> int:
     for row in reply.rows:
         found.setdefault(row.group, set()).add(row.digest)
     verdicts = {
-        group: "incomplete" if "" in digests else "differ" if len(digests) > 1 else "equal"
+        group: "differ" if len(digests - {""}) > 1 else "incomplete" if "" in digests else "equal"
         for group, digests in found.items()
     }
-    for group, digests in found.items():
-        if len(digests - {""}) > 1:
-            verdicts[group] = "differ"
-    is_whole = all(verdict == "equal" for verdict in verdicts.values())
-    if args.json:
-        print_json({"is_whole": is_whole, "verdicts": verdicts, "replicas": reply.rows})
-        return 0 if is_whole else 1
     rows = [
         (str(row.group), str(row.index), row.node, row.digest or row.why_not, verdicts[row.group])
         for row in reply.rows
     ]
-    print(table(("GROUP", "ENTRY", "NODE", "STATE", "REPLICAS"), rows))
     count = sum(verdict == "equal" for verdict in verdicts.values())
-    print(f"\n{count} of {len(verdicts)} groups: all replicas answered and are equal")
-    return 0 if is_whole else 1
+    is_whole = count == len(verdicts)
+    summary = f"{count} of {len(verdicts)} groups: all replicas answered and are equal"
+    text = f"{table(('GROUP', 'ENTRY', 'NODE', 'STATE', 'REPLICAS'), rows)}\n\n{summary}"
+    print_reply(args, {"is_whole": is_whole, "verdicts": verdicts, "replicas": reply.rows}, text)
+    return ExitCode.PASSED if is_whole else ExitCode.NOT_PASSED
 
 
 def _size(count: int) -> str:
@@ -327,3 +260,13 @@ def _size(count: int) -> str:
             return f"{count} {unit}"
         count //= 1024
     return f"{count} MiB"
+
+
+_ACTIONS = {
+    "status": (_status, "show the groups of this node: role, term, commit, applied, voters"),
+    "groups": (_groups, "show all nodes and groups of the ledger, and the key slots of each group"),
+    "history": (_history, "list the committed events of a job, or of all jobs"),
+    "members": (_change, "add, remove or promote a manager"),
+    "snapshot": (_snapshot, "take snapshots on this node and compact its logs"),
+    "verify": (_verify, "compare the state of all replicas by hash"),
+}

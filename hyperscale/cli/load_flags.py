@@ -16,19 +16,16 @@ def add_file_argument(parser: argparse.ArgumentParser) -> None:
 def add_load_flags(parser: argparse.ArgumentParser, *, what: str) -> "argparse._ArgumentGroup":
     """Add what changes the load of a test file; `what` is what --timeout limits."""
     group = parser.add_argument_group("load")
-    group.add_argument(
-        "--vus", metavar="N", help="virtual users of each workflow (default: as in FILE)"
-    )
-    group.add_argument(
+    add = group.add_argument
+    add("--vus", metavar="N", help="virtual users of each workflow (default: as in FILE)")
+    add(
         "--duration",
         metavar="D",
         help='duration of each workflow, such as "30s" or "1m30s" (default: as in FILE)',
     )
-    group.add_argument(
-        "--timeout", metavar="D", help=f"stop the whole {what} after this time (default: no limit)"
-    )
+    add("--timeout", metavar="D", help=f"stop the whole {what} after this time (default: no limit)")
     add_only_flag(group)
-    group.add_argument(
+    add(
         "--no-compile",
         action="store_true",
         help="run every step in Python, including steps that could run natively",

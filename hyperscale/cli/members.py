@@ -3,8 +3,8 @@
 import argparse
 from typing import Any
 
-from hyperscale.cli.node_query import QUERY_HELP, add_query_flags, query_node
-from hyperscale.cli.printing import print_json, table
+from hyperscale.cli.cluster_flags import QUERY_HELP, add_query_flags, query_node
+from hyperscale.cli.printing import print_reply, table
 
 DESCRIPTION = """\
 List the members of a cluster as one of its nodes sees them: state, role, address, round-trip
@@ -33,10 +33,7 @@ def run(args: argparse.Namespace) -> int:
     from hyperscale.nodes.messages import ListMembers, ListMembersReply
 
     reply = query_node(args, ListMembers(), ListMembersReply)
-    if args.json:
-        print_json(reply)
-    else:
-        print(_table(reply))
+    print_reply(args, reply, _table(reply))
     return 0
 
 

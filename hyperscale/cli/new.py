@@ -83,11 +83,10 @@ class {name}(Workflow):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="file to write")
-    parser.add_argument(
-        "--url", metavar="URL", default=DEFAULT_URL, help="base URL to test (default: %(default)s)"
-    )
-    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
+    add = parser.add_argument
+    add("file", metavar="FILE", help="file to write")
+    add("--url", metavar="URL", default=DEFAULT_URL, help="base URL to test (default: %(default)s)")
+    add("--force", action="store_true", help="overwrite an existing file")
 
 
 def run(args: argparse.Namespace) -> int:

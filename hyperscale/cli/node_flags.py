@@ -5,11 +5,11 @@ The one place that reads the environment for a node.
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from hyperscale.cli.printing import print_line
 from hyperscale.config.loading import Loaded, load
 from hyperscale.config.schema import FILE_VARIABLE, NodeRole, Setting, settings
 
@@ -87,11 +87,8 @@ def load_node(args: argparse.Namespace, role: NodeRole) -> Loaded:
 
 def _announce(member: Any) -> None:
     """Print the one line of a node command: its addresses, for people and scripts."""
-    line = f"{member.node_id} listening on {member.address}, http://{member.http_address}"
-    try:
-        print(line, flush=True)
-    except BrokenPipeError:  # a node without a reader of this line keeps running
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    # A node without a reader of this line keeps running.
+    print_line(f"{member.node_id} listening on {member.address}, http://{member.http_address}")
 
 
 def _add(group: Any, setting: Setting, role: str, *flags: str) -> None:

@@ -24,22 +24,21 @@ def add_output_flags(
 ) -> "argparse._ArgumentGroup":
     """Add the output flags; `out` describes the default of --out."""
     group = parser.add_argument_group("output")
-    group.add_argument(
+    add = group.add_argument
+    add(
         "--ui",
         choices=("full", "ci", "none"),
         default=ui,
         help="live view, plain lines (used whenever there is no terminal) or nothing "
         "(default: %(default)s)",
     )
-    group.add_argument("--quiet", "-q", action="store_true", help="print errors only")
-    group.add_argument(
+    add("--quiet", "-q", action="store_true", help="print errors only")
+    add(
         "--out",
         metavar="DIR",
         help=f"directory for the results (default: {out or 'hyperscale-results/<file>-<time>'})",
     )
-    group.add_argument(
-        "--json", metavar="FILE", help="also write the results as JSON to FILE; - for stdout"
-    )
+    add("--json", metavar="FILE", help="also write the results as JSON to FILE; - for stdout")
     return group
 
 

@@ -1,4 +1,4 @@
-"""An argument parser that raises errors instead of exiting, and suggests corrections."""
+"""The command line: a parser that raises errors instead of exiting, and suggests corrections."""
 
 import argparse
 import difflib
@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
+from hyperscale.config import parse_whole
 from hyperscale.errors import InputError
 
 
@@ -41,6 +42,14 @@ class Parser(argparse.ArgumentParser):
                 f"unknown flag {flag}",
                 hint=did_you_mean(flag, self._option_string_actions),
             )
+
+
+def whole_number(text: str, flag: str, *, low: int = 1, most: int) -> int:
+    """Return the value of a flag as a number; raise `InputError` if it is out of range."""
+    number = parse_whole(text, low=low, most=most)
+    if number is None:
+        raise InputError(f"{flag}: {text!r} is not a whole number from {low} to {most}")
+    return number
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -5,7 +5,9 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING, Any
 
+from hyperscale.cli.parser import whole_number
 from hyperscale.errors import InputError
+from hyperscale.reporting.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from hyperscale._native import Exchange
@@ -28,12 +30,11 @@ exit codes: 0 a status below 400, 1 a status of 400 or more, 2 invalid input, 3 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("protocol", metavar="PROTOCOL", choices=("http",), help="protocol: http")
-    parser.add_argument("url", metavar="URL", help="URL with http:// or https://")
-    parser.add_argument(
-        "--method", "-X", metavar="M", default="GET", help="request method (default: GET)"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("protocol", metavar="PROTOCOL", choices=("http",), help="protocol: http")
+    add("url", metavar="URL", help="URL with http:// or https://")
+    add("--method", "-X", metavar="M", default="GET", help="request method (default: GET)")
+    add(
         "--header",
         "-H",
         metavar="'NAME: VALUE'",
@@ -41,17 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="request header; repeat the flag for more",
     )
-    parser.add_argument("--data", "-d", metavar="TEXT", help="request body")
-    parser.add_argument(
-        "--timeout", metavar="D", default="30s", help="longest time to wait (default: 30s)"
-    )
-    parser.add_argument(
-        "--redirects", metavar="N", default="10", help="follow at most N redirects (default: 10)"
-    )
-    parser.add_argument(
-        "--insecure", "-k", action="store_true", help="do not verify the server certificate"
-    )
-    parser.add_argument("--ca", metavar="FILE", help="certificate authorities to trust (PEM)")
+    add("--data", "-d", metavar="TEXT", help="request body")
+    add("--timeout", metavar="D", default="30s", help="longest time to wait (default: 30s)")
+    add("--redirects", metavar="N", default="10", help="follow at most N redirects (default: 10)")
+    add("--insecure", "-k", action="store_true", help="do not verify the server certificate")
+    add("--ca", metavar="FILE", help="certificate authorities to trust (PEM)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,24 +56,20 @@ def run(args: argparse.Namespace) -> int:
     print(format_exchange(exchange, body_chars_max=BODY_CHARS_MAX))
     sys.stdout.flush()
     if exchange.error is not None:
-        return 3
-    return 1 if exchange.status >= 400 else 0
+        return ExitCode.RUN_FAILED
+    return ExitCode.NOT_PASSED if exchange.status >= 400 else ExitCode.PASSED
 
 
 async def _ping(args: argparse.Namespace) -> "Exchange":
     from hyperscale._native import Recorder
     from hyperscale.clients import ClientHub, RequestError
-    from hyperscale.config import parse_duration_s, parse_whole
+    from hyperscale.config import parse_duration_s
     from hyperscale.plan import WorkflowPlan
     from hyperscale.testing.arguments import split_url
 
     split_url(args.url)
     timeout_s = parse_duration_s(args.timeout, where="--timeout")
-    redirects = parse_whole(args.redirects, low=0, most=_REDIRECTS_MOST)
-    if redirects is None:
-        raise InputError(
-            f"--redirects: {args.redirects!r} is not a whole number from 0 to {_REDIRECTS_MOST}"
-        )
+    redirects = whole_number(args.redirects, "--redirects", low=0, most=_REDIRECTS_MOST)
     call: dict[str, Any] = {"redirects": redirects, "verify": not args.insecure}
     if args.header:
         call["headers"] = dict(map(_header, args.header))

@@ -1,5 +1,6 @@
 """What commands print: messages, tables, JSON."""
 
+import argparse
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -23,6 +24,14 @@ def print_json(reply: Any) -> None:
 
     sys.stdout.flush()
     sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(reply), indent=2) + b"\n")
+
+
+def print_reply(args: argparse.Namespace, reply: Any, text: str) -> None:
+    """Print the reply of a node as JSON if --json was given, else the text."""
+    if args.json:
+        print_json(reply)
+    else:
+        print(text)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

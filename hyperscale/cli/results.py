@@ -4,7 +4,7 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from hyperscale.cli.client_flags import (
+from hyperscale.cli.cluster_flags import (
     CLUSTER_HELP,
     add_client_flags,
     add_job_argument,

@@ -1,19 +1,20 @@
 """`hyperscale status JOB`: show the state of a job, once."""
 
 import argparse
-import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from hyperscale.cli.client_flags import (
+from hyperscale.cli.cluster_flags import (
     CLUSTER_HELP,
     add_client_flags,
     add_job_argument,
-    open_client,
+    ask_cluster,
 )
-from hyperscale.cli.printing import ago, print_json, print_warning, printable, table
+from hyperscale.cli.printing import ago, print_reply, print_warning, printable, table
+from hyperscale.errors import RunError
 
 if TYPE_CHECKING:
+    from hyperscale.client.client import HyperscaleClient
     from hyperscale.client.messages import WatchJobUpdate
     from hyperscale.reporting.results import RunResult
 
@@ -39,27 +40,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    update, result = asyncio.run(_fetch(args))
-    if args.json:
-        print_json(update)
-    else:
-        print(_text(update, result))
+    update, result = ask_cluster(args, lambda client: _fetch(client, args))
+    print_reply(args, update, _text(update, result))
     return 0
 
 
-async def _fetch(args: argparse.Namespace) -> "tuple[WatchJobUpdate, RunResult | None]":
+async def _fetch(
+    client: "HyperscaleClient", args: argparse.Namespace
+) -> "tuple[WatchJobUpdate, RunResult | None]":
     """Return the state of the job and, if it has ended and they arrive in time, its results."""
-    from hyperscale.errors import RunError
-
-    async with open_client(args) as client:
-        update = await client.get_job(args.job)
-        if not update.job.ended_ms or args.json:
-            return update, None
-        try:
-            return update, await client.get_results(args.job, within_s=_RESULT_WAIT_S)
-        except RunError as error:
-            print_warning(f"shown without request counts: {error}")
-            return update, None
+    update = await client.get_job(args.job)
+    if not update.job.ended_ms or args.json:
+        return update, None
+    try:
+        return update, await client.get_results(args.job, within_s=_RESULT_WAIT_S)
+    except RunError as error:
+        print_warning(f"shown without request counts: {error}")
+        return update, None
 
 
 def _text(update: "WatchJobUpdate", result: "RunResult | None") -> str:
@@ -70,11 +67,8 @@ def _text(update: "WatchJobUpdate", result: "RunResult | None") -> str:
     note = queue_note(job) or job.reason
     if note:
         lines.append(f"  {printable(note)}")
-    facts = [f"submitted {ago(job.submitted_ms, now_s)} ago"]
-    if job.started_ms:
-        facts.append(f"started {ago(job.started_ms, now_s)} ago")
-    if job.ended_ms:
-        facts.append(f"ended {ago(job.ended_ms, now_s)} ago")
+    stamps = {"submitted": job.submitted_ms, "started": job.started_ms, "ended": job.ended_ms}
+    facts = [f"{what} {ago(ms, now_s)} ago" for what, ms in stamps.items() if ms]
     lines += [f"  {', '.join(facts)}", ""]
     views = () if update.live is None else update.live.workflows
     figures = {view.name: (view.total, view.failed, view.rate_now) for view in views}
@@ -87,12 +81,8 @@ def _text(update: "WatchJobUpdate", result: "RunResult | None") -> str:
         if row.name in figures:
             total, failed, rate = figures[row.name]
             numbers = [f"{total:,}", f"{failed:,}", f"{rate:,.0f}/s"]
-        rows.append(
-            [
-                *(row.name, row.status.value, str(row.cores), str(row.attempts), *numbers),
-                ", ".join(row.workers),
-            ]
-        )
+        facts = [row.name, row.status.value, str(row.cores), str(row.attempts)]
+        rows.append([*facts, *numbers, ", ".join(row.workers)])
     head = ("WORKFLOW", "STATE", "CORES", "ATTEMPTS", "REQUESTS", "FAILED", "RATE", "WORKERS")
     lines.append(table(head, rows))
     lines += [f"{row.name}: {printable(row.error)}" for row in job.workflows if row.error]

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags, cluster_words, open_client
+from hyperscale.cli.cluster_flags import CLUSTER_HELP, add_client_flags, cluster_words, open_client
 from hyperscale.cli.follow import follow_to_end
 from hyperscale.cli.load_flags import (
     add_file_argument,
@@ -49,16 +49,16 @@ reached, or the queue stayed full; 130 interrupted (the job continues)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_file_argument(parser)
-    group = parser.add_argument_group("submission")
-    group.add_argument("--watch", action="store_true", help="show the job live until it ends")
-    group.add_argument("--detach", action="store_true", help="print the job id and return")
-    group.add_argument(
+    add = parser.add_argument_group("submission").add_argument
+    add("--watch", action="store_true", help="show the job live until it ends")
+    add("--detach", action="store_true", help="print the job id and return")
+    add(
         "--submit-timeout",
         metavar="D",
         default="60s",
         help="how long to retry while the queue of the cluster is full (default: %(default)s)",
     )
-    group.add_argument(
+    add(
         "--key",
         metavar="K",
         help="submission key: submitting with the same key again returns the same job "

@@ -41,45 +41,42 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--host",
         default="127.0.0.1",
         help="address to listen on; 0.0.0.0 makes the server reachable from other machines "
         "(default: %(default)s)",
     )
-    parser.add_argument(
+    add(
         "--port",
         type=_port,
         default=8080,
         help="port to listen on, 0 for any free port (default: %(default)s)",
     )
-    parser.add_argument(
+    add(
         "--threads",
         type=_threads,
         default=1,
         metavar="N",
         help="server threads (default: %(default)s)",
     )
-    parser.add_argument(
-        "--tls-cert", type=Path, metavar="FILE", help="serve HTTPS with this certificate (PEM)"
-    )
-    parser.add_argument(
-        "--tls-key", type=Path, metavar="FILE", help="private key of the certificate (PEM)"
-    )
-    parser.add_argument(
+    add("--tls-cert", type=Path, metavar="FILE", help="serve HTTPS with this certificate (PEM)")
+    add("--tls-key", type=Path, metavar="FILE", help="private key of the certificate (PEM)")
+    add(
         "--tls-self-signed",
         nargs="?",
         const="",
         metavar="FILE",
         help="serve HTTPS with a new self-signed certificate, written to FILE if given",
     )
-    parser.add_argument(
+    add(
         "--tls-client-ca",
         type=Path,
         metavar="FILE",
         help="require client certificates signed by these authorities (PEM)",
     )
-    parser.add_argument("--quiet", action="store_true", help="print only the address")
+    add("--quiet", action="store_true", help="print only the address")
 
 
 def run(args: argparse.Namespace) -> int:

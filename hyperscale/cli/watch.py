@@ -4,7 +4,7 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from hyperscale.cli.client_flags import (
+from hyperscale.cli.cluster_flags import (
     CLUSTER_HELP,
     add_client_flags,
     add_job_argument,
@@ -40,7 +40,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _watch(args: argparse.Namespace) -> int:
-
     with Destination(args, Path(args.out) if args.out else None) as destination:
         async with open_client(args) as client:
             await client.get_job(args.job)  # an unknown job is an error before the view opens

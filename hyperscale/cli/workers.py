@@ -1,11 +1,10 @@
 """`hyperscale workers`: list the workers of a cluster, their cores and what runs on them."""
 
 import argparse
-import asyncio
 from typing import TYPE_CHECKING
 
-from hyperscale.cli.client_flags import CLUSTER_HELP, add_client_flags, open_client
-from hyperscale.cli.printing import print_json, print_warning, table
+from hyperscale.cli.cluster_flags import CLUSTER_HELP, add_client_flags, ask_cluster
+from hyperscale.cli.printing import print_reply, print_warning, table
 
 if TYPE_CHECKING:
     from hyperscale.client.messages import ListWorkersReply, WorkerRun
@@ -29,20 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    reply = asyncio.run(_fetch(args))
-    if args.json:
-        print_json(reply)
-    else:
-        print(_text(reply))
+    reply = ask_cluster(args, lambda client: client.get_workers())
+    print_reply(args, reply, _text(reply))
     if reply.unknown:
         print_warning(f"{', '.join(reply.unknown)}: it is not known at the moment what runs there")
     return 0
-
-
-async def _fetch(args: argparse.Namespace) -> "ListWorkersReply":
-
-    async with open_client(args) as client:
-        return await client.get_workers()
 
 
 def _text(reply: "ListWorkersReply") -> str:

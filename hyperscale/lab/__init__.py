@@ -5,8 +5,6 @@ layout            names, ports, CPUs and command lines of its nodes
 node_processes    nodes as child processes
 control           asks a running `cluster up` to restart a node
 chaos             `hyperscale chaos`: a job under faults, and the checks afterwards
-fault_plan        which faults happen when, from a seed
-fault_injector    kills, pauses and restarts nodes
+faults            which faults happen when, from a seed; kills, pauses and restarts nodes
 chaos_checks      what must hold when the faults are over
-target_counts     the counts of a target server
 """

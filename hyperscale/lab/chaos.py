@@ -23,10 +23,10 @@ from hyperscale.lab.chaos_checks import (
     check_nodes,
     check_requests,
     nodes_not_ready,
+    read_counts,
+    reset_counts,
 )
-from hyperscale.lab.fault_injector import FaultInjector
-from hyperscale.lab.fault_plan import Fault, make_plan
-from hyperscale.lab.target_counts import read_counts, reset_counts
+from hyperscale.lab.faults import Fault, FaultInjector, make_plan
 from hyperscale.reporting.results import RunResult
 
 READY_S = 30.0

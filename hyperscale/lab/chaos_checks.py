@@ -5,20 +5,23 @@ equal; the target received what was reported, within the stated gaps.
 """
 
 import asyncio
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 from hyperscale.client.client import HyperscaleClient
 from hyperscale.client.cluster_file import read_cluster
 from hyperscale.client.query import ask
 from hyperscale.config.addresses import split_address
 from hyperscale.config.loading import node_config
-from hyperscale.errors import HyperscaleError, RunError
+from hyperscale.errors import HyperscaleError, InputError, RunError
 from hyperscale.lab.cluster import why_not_ready
-from hyperscale.lab.fault_plan import Fault, FaultKind
+from hyperscale.lab.faults import Fault, FaultKind
 from hyperscale.ledger.server.operator_messages import Verify, VerifyReply
 from hyperscale.reporting.results import RunResult
 
@@ -27,6 +30,8 @@ VUS_PER_WORKER = 4
 _POLL_S = 0.1
 _RECORD_S = 30.0
 _VERIFY_S = 15.0
+_TARGET_S = 10.0
+_TARGET_HINT = "'hyperscale target' starts a target server and prints its URL"
 
 
 @dataclass(slots=True)
@@ -131,3 +136,34 @@ def check_connections(
     paused = {each.node for each in plan if each.kind is FaultKind.PAUSE_ALL}
     most = result.workflows[0].vus + VUS_PER_WORKER * len(paused)
     report.check(peak <= most, f"connections: at most {peak} at once, {most} allowed")
+
+
+def read_counts(target_url: str) -> dict[str, Any]:
+    """Return what the target has counted; raise `InputError` if it does not answer in JSON."""
+    answer = _request(target_url, "/counts", "GET")
+    try:
+        counts: dict[str, Any] = json.loads(answer)
+    except ValueError as error:
+        raise InputError(
+            f"--target: {target_url} does not answer with its counts in JSON: {error}",
+            hint=_TARGET_HINT,
+        ) from error
+    return counts
+
+
+def reset_counts(target_url: str) -> None:
+    """Set the counts of the target to zero."""
+    _request(target_url, "/counts/reset", "POST")
+
+
+def _request(url: str, path: str, method: str) -> bytes:
+    try:
+        request = Request(url.rstrip("/") + path, method=method)  # noqa: S310  the user's URL
+        with urlopen(request, timeout=_TARGET_S) as answer:  # noqa: S310  the user's URL
+            body: bytes = answer.read()
+    except (OSError, ValueError, HTTPException) as error:
+        raise InputError(
+            f"--target: the counts of {url} cannot be read: {getattr(error, 'reason', error)}",
+            hint=_TARGET_HINT,
+        ) from error
+    return body

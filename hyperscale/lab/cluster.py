@@ -29,7 +29,7 @@ from hyperscale.client.cluster_file import (
 )
 from hyperscale.config.addresses import split_address
 from hyperscale.errors import InputError, RunError
-from hyperscale.lab.control import LINE_BYTES_MAX, StartNode, StartNodeReply, short_path
+from hyperscale.lab.control import StartNode, StartNodeReply, read_line, short_path
 from hyperscale.lab.layout import ClusterOptions, lay_out, shape_of
 from hyperscale.lab.node_processes import ended_how, start_node
 from hyperscale.telemetry.http import ReadinessReport
@@ -43,7 +43,7 @@ _LOG_LINES = 5
 
 
 class LocalCluster:
-    """A cluster in a directory, made by `open_cluster`.
+    """A cluster in a directory.
 
     `say` gets lines for people; `note` gets lines that explain what is being waited for.
     """
@@ -60,15 +60,9 @@ class LocalCluster:
         self._note = note
         self._file = rows
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._ended: set[str] = set()
+        self._pidfds: dict[str, int] = {}  # of nodes whose end has not been noticed
         self._selector = selectors.DefaultSelector()
-        self._pidfds: dict[str, int] = {}
         self._stops = 0  # signals received
-
-    @property
-    def file(self) -> ClusterFile:
-        """Return the content of the cluster file."""
-        return self._file
 
     def run(self) -> None:
         """Start all nodes, run until SIGINT, SIGTERM or SIGHUP, end all nodes."""
@@ -88,22 +82,15 @@ class LocalCluster:
     # -- nodes ----------------------------------------------------------------------------
 
     def _start(self, row: ClusterNode) -> None:
-        log = self._directory / "logs" / f"{row.id}.log"
-        process = start_node(row.argv, row.cpus, log)
+        process = start_node(row.argv, row.cpus, self._log_of(row.id))
         self._processes[row.id] = process
-        self._ended.discard(row.id)
-        descriptor = os.pidfd_open(process.pid)
-        self._pidfds[row.id] = descriptor
-        self._selector.register(descriptor, selectors.EVENT_READ, row.id)
-        self._replace(msgspec.structs.replace(row, pid=process.pid))
+        self._pidfds[row.id] = os.pidfd_open(process.pid)
+        self._selector.register(self._pidfds[row.id], selectors.EVENT_READ, row.id)
+        rows = self._file.managers if row in self._file.managers else self._file.workers
+        rows[rows.index(row)] = msgspec.structs.replace(row, pid=process.pid)
 
-    def _replace(self, row: ClusterNode) -> None:
-        def put(rows: list[ClusterNode]) -> list[ClusterNode]:
-            return [row if each.id == row.id else each for each in rows]
-
-        self._file = msgspec.structs.replace(
-            self._file, managers=put(self._file.managers), workers=put(self._file.workers)
-        )
+    def _log_of(self, name: str) -> Path:
+        return self._directory / "logs" / f"{name}.log"
 
     def _wait_ready(self) -> bool:
         """Wait until all nodes are ready; return False if a signal arrived before."""
@@ -111,8 +98,8 @@ class LocalCluster:
         waiting = {row.id: "" for row in self._file.nodes}
         while waiting and not self._stops:
             self._wait(_LOOK_S)
-            if self._ended:
-                name = min(self._ended)
+            if ended := self._processes.keys() - self._pidfds.keys():
+                name = min(ended)
                 raise RunError(f"{name} did not start: {self._last_lines(name)}")
             waiting = {
                 name: why for name in waiting if (why := why_not_ready(self._file.node(name)))
@@ -140,14 +127,12 @@ class LocalCluster:
         self._selector.unregister(descriptor)
         os.close(descriptor)
         code = self._processes[name].wait()
-        self._ended.add(name)
         if not self._stops:
-            self._say(f"{name} {ended_how(code)} (log: {self._directory / 'logs' / name}.log)")
+            self._say(f"{name} {ended_how(code)} (log: {self._log_of(name)})")
 
     def _last_lines(self, name: str) -> str:
-        path = self._directory / "logs" / f"{name}.log"
         try:
-            lines = path.read_text("utf-8", "replace").splitlines()
+            lines = self._log_of(name).read_text("utf-8", "replace").splitlines()
         except OSError:
             lines = []
         how = ended_how(self._processes[name].returncode)
@@ -193,20 +178,15 @@ class LocalCluster:
             asking, _ = listener.accept()
             with asking:
                 asking.settimeout(1.0)
-                line = b""
-                while not line.endswith(b"\n") and len(line) < LINE_BYTES_MAX:
-                    data = asking.recv(LINE_BYTES_MAX)
-                    if not data:
-                        return
-                    line += data
-                asking.sendall(msgspec.json.encode(self._serve(line)) + b"\n")
+                if line := read_line(asking):
+                    asking.sendall(msgspec.json.encode(self._serve(line)) + b"\n")
 
     def _serve(self, line: bytes) -> StartNodeReply:
         try:
             row = self._file.node(msgspec.json.decode(line, type=StartNode).start)
             if self._processes[row.id].poll() is None:
                 return StartNodeReply(error=f"{row.id} is already running", is_running=True)
-            if row.id not in self._ended:
+            if row.id in self._pidfds:
                 self._node_ended(row.id)
             self._start(row)
             write_cluster(self._directory, self._file)
@@ -224,8 +204,8 @@ class LocalCluster:
         for rows in (self._file.workers, self._file.managers):
             alive = [row.id for row in rows if self._is_alive(row.id)]
             for name in alive:
-                self._signal(name, signal.SIGCONT)
-                self._signal(name, signal.SIGTERM)
+                self._processes[name].send_signal(signal.SIGCONT)
+                self._processes[name].send_signal(signal.SIGTERM)
             deadline_s = time.monotonic() + STOP_S
             while any(map(self._is_alive, alive)) and self._stops < 2:
                 left_s = deadline_s - time.monotonic()
@@ -236,15 +216,12 @@ class LocalCluster:
         for name, process in self._processes.items():
             if self._is_alive(name):
                 self._say(f"{name} {how}")
-                self._signal(name, signal.SIGKILL)
+                process.kill()
             process.wait()
 
     def _is_alive(self, name: str) -> bool:
         process = self._processes.get(name)
         return process is not None and process.poll() is None
-
-    def _signal(self, name: str, number: signal.Signals) -> None:
-        self._processes[name].send_signal(number)
 
 
 def why_not_ready(row: ClusterNode) -> str:
@@ -261,14 +238,13 @@ def why_not_ready(row: ClusterNode) -> str:
     return ", ".join(answer.why_not)
 
 
-@contextlib.contextmanager
-def open_cluster(
+def run_cluster(
     directory: Path,
     wanted: ClusterOptions,
     say: Callable[[str], None],
-    note: Callable[[str], None] = lambda _: None,
-) -> Iterator[LocalCluster]:
-    """Lock the directory and lay out a cluster in it, or the one that it already holds."""
+    note: Callable[[str], None],
+) -> None:
+    """Lock the directory and run a cluster in it until a stop signal; the one it holds, if any."""
     directory = directory.absolute()
     try:
         (directory / "logs").mkdir(parents=True, exist_ok=True)
@@ -284,7 +260,7 @@ def open_cluster(
             raise InputError(
                 f"--dir: another cluster is running in {directory}", hint="choose another --dir"
             ) from None
-        yield LocalCluster(directory, _laid_out(directory, wanted), say, note)
+        LocalCluster(directory, _laid_out(directory, wanted), say, note).run()
     finally:
         os.close(lock)
 

@@ -50,6 +50,17 @@ def short_path(directory: Path) -> Iterator[str]:
         os.close(descriptor)
 
 
+def read_line(connection: socket.socket) -> bytes:
+    """Return one line, at most LINE_BYTES_MAX; empty if the peer closed the connection before."""
+    line = b""
+    while not line.endswith(b"\n") and len(line) < LINE_BYTES_MAX:
+        data = connection.recv(LINE_BYTES_MAX)
+        if not data:
+            return b""
+        line += data
+    return line
+
+
 def restart_node(directory: Path, node: str) -> int:
     """Restart a node that has ended; return its new process id.
 
@@ -64,13 +75,7 @@ def restart_node(directory: Path, node: str) -> int:
             asking.settimeout(TIMEOUT_S)
             asking.connect(path)
             asking.sendall(msgspec.json.encode(StartNode(start=node)) + b"\n")
-            line = b""
-            while not line.endswith(b"\n") and len(line) < LINE_BYTES_MAX:
-                data = asking.recv(LINE_BYTES_MAX)
-                if not data:
-                    break
-                line += data
-        answer = msgspec.json.decode(line, type=StartNodeReply)
+            answer = msgspec.json.decode(read_line(asking), type=StartNodeReply)
     except (FileNotFoundError, ConnectionRefusedError) as error:
         start = f"'hyperscale cluster up --dir {shlex.quote(str(directory))}'"
         raise RunError(

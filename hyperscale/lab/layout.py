@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import cycle, islice
 from pathlib import Path
+from typing import TypedDict
 
+import msgspec
 from msgspec import Struct
 
 from hyperscale.client.cluster_file import ClusterFile, ClusterNode
@@ -23,14 +25,14 @@ _TRIES = 200
 PROGRAM = (sys.executable, "-m", "hyperscale.cli.main")
 
 
-class ClusterOptions(Struct, frozen=True, kw_only=True):
-    """What the user chose. None: as the cluster was before, or the default."""
+class ClusterOptions(TypedDict, total=False):
+    """What the user chose. None or absent: as the cluster was before, or the default."""
 
-    managers: int | None = None
-    workers: int | None = None
-    cores: int | None = None
-    base_port: int | None = None
-    config: Path | None = None
+    managers: int | None
+    workers: int | None
+    cores: int | None
+    base_port: int | None
+    config: Path | None
 
 
 class ClusterShape(Struct, frozen=True, kw_only=True):
@@ -51,17 +53,12 @@ class ClusterShape(Struct, frozen=True, kw_only=True):
 def shape_of(wanted: ClusterOptions, before: ClusterFile | None = None) -> ClusterShape:
     """Complete the options; `before` is the cluster that the directory holds."""
     former = ClusterShape() if before is None else _former(before)
-    base_port = wanted.base_port
-    if base_port is None and former.base_port is not None:
+    if former.base_port is not None:
         ports = range(former.base_port, former.base_port + former.ports)
-        base_port = former.base_port if all(map(is_free, ports)) else None
-    return ClusterShape(
-        managers=former.managers if wanted.managers is None else wanted.managers,
-        workers=former.workers if wanted.workers is None else wanted.workers,
-        cores=former.cores if wanted.cores is None else wanted.cores,
-        base_port=base_port,
-        config=former.config if wanted.config is None else wanted.config,
-    )
+        if not all(map(is_free, ports)):
+            former = msgspec.structs.replace(former, base_port=None)
+    chosen = {name: value for name, value in wanted.items() if value is not None}
+    return msgspec.structs.replace(former, **chosen)
 
 
 def _former(before: ClusterFile) -> ClusterShape:
@@ -89,38 +86,28 @@ def lay_out(
     cpus = cycle(sorted(os.sched_getaffinity(0)))
     ports = iter(range(first, first + shape.ports))
     seeds = [f"{HOST}:{first + 2 * index}" for index in range(shape.managers)]
-    names = [f"manager-{index + 1}" for index in range(shape.managers)]
-    names += [f"worker-{index + 1}" for index in range(shape.workers)]
-    rows = []
-    for name in names:
-        role = name.partition("-")[0]
-        port, http_port = next(ports), next(ports)
-        own = ["--founders", str(shape.managers)]
-        if role == "worker":
-            own = ["--cores", str(shape.cores)]
-        if shape.config is not None:
-            own += ["--config", str(shape.config.absolute())]
-        others = [seed for seed in seeds if seed != f"{HOST}:{port}"]
+
+    def node(role: str, number: int, own: Sequence[str], cores: int) -> ClusterNode:
+        name = f"{role}-{number}"
+        address, http_port = f"{HOST}:{next(ports)}", next(ports)
         argv = [
             *(*PROGRAM, role, "--node-id", name, "--host", HOST),
-            *("--port", str(port), "--http-port", str(http_port)),
+            *("--port", address.rpartition(":")[2], "--http-port", str(http_port)),
             *("--secret-file", str(secret_file), "--data-dir", str(directory / "data" / name)),
             *own,
-            *(word for seed in others for word in ("--seed", seed)),
+            *(() if shape.config is None else ("--config", str(shape.config.absolute()))),
+            *(word for seed in seeds if seed != address for word in ("--seed", seed)),
         ]
-        count = shape.cores if role == "worker" else 1
-        rows.append(
-            ClusterNode(
-                id=name,
-                pid=0,
-                tcp=f"{HOST}:{port}",
-                udp=f"{HOST}:{port}",
-                http=f"{HOST}:{http_port}",
-                argv=argv,
-                cpus=sorted(set(islice(cpus, count))),
-            )
+        http = f"{HOST}:{http_port}"
+        bound_to = sorted(set(islice(cpus, cores)))
+        return ClusterNode(
+            id=name, pid=0, tcp=address, udp=address, http=http, argv=argv, cpus=bound_to
         )
-    return rows[: shape.managers], rows[shape.managers :]
+
+    founders, cores = ("--founders", str(shape.managers)), ("--cores", str(shape.cores))
+    managers = [node("manager", number + 1, founders, 1) for number in range(shape.managers)]
+    workers = [node("worker", number + 1, cores, shape.cores) for number in range(shape.workers)]
+    return managers, workers
 
 
 def find_ports(count: int) -> int:

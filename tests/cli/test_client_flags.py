@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hyperscale.cli.client_flags import add_client_flags, cluster_words
+from hyperscale.cli.cluster_flags import add_client_flags, cluster_words, restart_hints
 from hyperscale.cli.follow import stale
-from hyperscale.cli.local_cluster import restart_hints
 from hyperscale.cli.printing import table
 from hyperscale.client.cluster_file import ClusterFile, ClusterNode, read_cluster, write_cluster
 from hyperscale.client.manager_connections import NoManagerError, WrongSecretError

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale.lab.fault_plan import FaultKind, make_plan
+from hyperscale.lab.faults import FaultKind, make_plan
 from tests.lab.cluster import Cluster, running_cluster
 from tests.lab.soak_report import cluster_report
 from tests.lab.waiting import WAIT_S

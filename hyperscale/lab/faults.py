@@ -1,26 +1,101 @@
-"""Kills, pauses and restarts nodes of a local cluster, and brings all of them back.
+"""Faults for a local cluster: a seeded plan of them, and the injector that carries it out.
 
-Owns which nodes are down because of a fault. Does not decide which faults happen (`fault_plan`).
+The plan is pure: the same seed and the same nodes give the same plan. At any time a majority of
+the managers and at least one worker are up, so that the job can end. The injector owns which nodes
+are down because of a fault, and brings all of them back.
 """
 
 import asyncio
 import os
+import random
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from hyperscale.client.cluster_file import ClusterNode, read_cluster
 from hyperscale.errors import RunError
 from hyperscale.lab.control import NodeRunningError, restart_node
-from hyperscale.lab.fault_plan import Fault, FaultKind
 from hyperscale.lab.node_processes import children_of, is_running
 
+PAUSE_S_MAX = 12.0
+_LEAD_S = 1.0  # by then the load has started
 _STOP_S = 20.0
 _RESTART_S = 30.0
 _POLL_S = 0.1
+
+
+class FaultKind(Enum):
+    """What happens to a node."""
+
+    KILL = "kill"  # SIGKILL, restarted after `away_s`
+    PAUSE = "pause"  # SIGSTOP of the node's process for `away_s`
+    PAUSE_ALL = "pause_all"  # SIGSTOP of the node and its executors for `away_s`
+    RESTART = "restart"  # SIGTERM, restarted `away_s` after the node has ended
+
+
+_MANAGER_FAULTS = (FaultKind.KILL, FaultKind.KILL, FaultKind.PAUSE, FaultKind.RESTART)
+_WORKER_FAULTS = (*_MANAGER_FAULTS[:-1], FaultKind.PAUSE_ALL, FaultKind.RESTART)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault of one node, `at_s` after the job was submitted."""
+
+    at_s: float
+    kind: FaultKind
+    node: str
+    away_s: float
+
+    def describe(self) -> str:
+        """Return the fault as a line for people."""
+        what = {
+            FaultKind.KILL: f"kill {self.node}, restart it after {self.away_s:.1f} s",
+            FaultKind.PAUSE: f"pause {self.node} for {self.away_s:.1f} s",
+            FaultKind.PAUSE_ALL: f"pause {self.node} and its executors for {self.away_s:.1f} s",
+            FaultKind.RESTART: f"restart {self.node}",
+        }
+        return f"{self.at_s:5.1f} s  {what[self.kind]}"
+
+
+def make_plan(
+    seed: int, managers: Sequence[str], workers: Sequence[str], duration_s: float
+) -> list[Fault]:
+    """Return faults in order of time, all over by the end of the load or shortly after."""
+    rng = random.Random(seed)  # noqa: S311  a seed makes a plan, not a secret
+    plan: list[Fault] = []
+    at_s = _LEAD_S + rng.uniform(0.0, 2.0)
+    while at_s < duration_s - 1.0:
+        is_worker = bool(workers) and rng.random() < 0.5
+        tier = workers if is_worker else managers
+        kind = rng.choice(_WORKER_FAULTS if is_worker else _MANAGER_FAULTS)
+        away_s = _away_s(kind, rng)
+        most = len(tier) - 1 if is_worker else (len(tier) - 1) // 2
+        busy = {each.node for each in plan if each.node in tier and _over_at_s(each) > at_s}
+        free = [node for node in tier if node not in busy]
+        if len(busy) < most and free:
+            plan.append(Fault(round(at_s, 2), kind, rng.choice(free), round(away_s, 2)))
+        at_s += rng.expovariate(1 / 2.5) + 0.3
+    return plan
+
+
+def _away_s(kind: FaultKind, rng: random.Random) -> float:
+    match kind:
+        case FaultKind.PAUSE | FaultKind.PAUSE_ALL:
+            return rng.choice((rng.uniform(0.5, 4.0), rng.uniform(4.0, PAUSE_S_MAX)))
+        case FaultKind.KILL:
+            return rng.uniform(0.2, 4.0)
+        case FaultKind.RESTART:
+            return rng.uniform(0.0, 1.0)
+
+
+def _over_at_s(fault: Fault) -> float:
+    """Return when the node has certainly recovered: started, joined and caught up."""
+    return fault.at_s + fault.away_s + (4.0 if fault.kind is not FaultKind.PAUSE else 2.0)
 
 
 class FaultInjector:
