@@ -36,7 +36,6 @@ from hyperscale.runner.run import (
     StartExecutors,
     StopExecutors,
     WorkflowPrepared,
-    WorkflowPrepareFailed,
 )
 from hyperscale.runner.scratch import scratch_directory
 from hyperscale.runner.source import LoadedTest
@@ -211,7 +210,7 @@ class _RunDriver:
         try:
             await self._pool.prepare(effect.executors, assignments)
         except (RunError, InputError) as error:
-            self._driver.feed(WorkflowPrepareFailed(name, error))
+            self._driver.feed(WorkflowPrepared(name, error))
         else:
             self._driver.feed(WorkflowPrepared(name))
 

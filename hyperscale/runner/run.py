@@ -14,12 +14,7 @@ from enum import Enum
 
 from hyperscale.config import GRACE_S, format_duration
 from hyperscale.errors import InputError, InvariantError, RunError
-from hyperscale.execution.protocol import (
-    ExecutorDied,
-    ExecutorEvent,
-    SlotFinished,
-    SlotReport,
-)
+from hyperscale.execution.protocol import ExecutorDied, ExecutorEvent, SlotFinished, SlotReport
 from hyperscale.jobs.dependencies import blocked_by, ready
 from hyperscale.jobs.provisioner import Provisioner
 from hyperscale.plan import Plan, WorkflowPlan
@@ -54,17 +49,10 @@ class PoolReady:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowPrepared:
-    """Every slot of the workflow is ready to start."""
+    """Every slot of the workflow is ready to start, or with `error` none of them is held."""
 
     workflow: str
-
-
-@dataclass(frozen=True, slots=True)
-class WorkflowPrepareFailed:
-    """The workflow could not be prepared; none of its slots is held any more."""
-
-    workflow: str
-    error: RunError | InputError
+    error: RunError | InputError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +70,7 @@ class RunInterrupted:
     by: str
 
 
-RunEvent = (
-    PoolReady | WorkflowPrepared | WorkflowPrepareFailed | ExecutorReported | RunInterrupted | Tick
-)
+RunEvent = PoolReady | WorkflowPrepared | ExecutorReported | RunInterrupted | Tick
 
 # --- effects -----------------------------------------------------------------------------
 
@@ -223,9 +209,6 @@ class LocalRun:
             return None
         return self._began_s + self._timeout_s
 
-    def elapsed_s(self, now_s: float) -> float:
-        return 0.0 if self._began_s is None else now_s - self._began_s
-
     @property
     def status(self) -> RunStatus:
         """The status of the run as a whole, once it is over."""
@@ -244,7 +227,7 @@ class LocalRun:
         saturation = {w.plan.name: w.saturation.live_warning() for w in workflows}
         return RunView(
             file=self.plan.file,
-            elapsed_s=self.elapsed_s(now_s),
+            elapsed_s=0.0 if self._began_s is None else now_s - self._began_s,
             workflows=tuple(
                 workflow.meter.view(
                     now_s=now_s,
@@ -272,10 +255,8 @@ class LocalRun:
             case PoolReady():
                 self._began_s = now_s
                 return self._grant()
-            case WorkflowPrepared(workflow=name):
-                return self._on_prepared(self._workflows[name], now_s)
-            case WorkflowPrepareFailed(workflow=name, error=error):
-                return self._on_prepare_failed(self._workflows[name], error)
+            case WorkflowPrepared(workflow=name, error=error):
+                return self._on_prepared(self._workflows[name], error, now_s)
             case ExecutorReported(executor=executor, event=reported):
                 return self._on_executor(executor, reported)
             case RunInterrupted(by=by):
@@ -289,10 +270,9 @@ class LocalRun:
         self._cancel_blocked()
         if self._stop is not None:
             return effects
-        completed = [w.plan.name for w in self._ended(RunStatus.COMPLETED)]
-        begun = [
-            w.plan.name for w in self._workflows.values() if w.phase is not WorkflowPhase.WAITING
-        ]
+        workflows = self._workflows.items()
+        completed = [name for name, w in workflows if w.status is RunStatus.COMPLETED]
+        begun = [name for name, w in workflows if w.phase is not WorkflowPhase.WAITING]
         waiting = ready(self.plan.workflows, completed, begun)
         busy = self._provisioner.pool - len(self._free)
         for grant in self._provisioner.grant(waiting, busy=busy):
@@ -309,9 +289,13 @@ class LocalRun:
             effects.append(PrepareWorkflow(grant.name, tuple(executors), encode_received(received)))
         return effects
 
-    def _on_prepared(self, workflow: _Workflow, now_s: float) -> list[RunEffect]:
+    def _on_prepared(
+        self, workflow: _Workflow, error: RunError | InputError | None, now_s: float
+    ) -> list[RunEffect]:
         if workflow.phase is WorkflowPhase.ENDED:
             return []  # it was stopped, or all its executors died, before this event
+        if error is not None:
+            return self._on_prepare_failed(workflow, error)
         workflow.become(WorkflowPhase.RUNNING)
         if workflow.stop is not None:
             # The stop came during preparation; slots whose assignment was still on its way to
@@ -326,8 +310,6 @@ class LocalRun:
     def _on_prepare_failed(
         self, workflow: _Workflow, error: RunError | InputError
     ) -> list[RunEffect]:
-        if workflow.phase is WorkflowPhase.ENDED:
-            return []
         self._release(workflow, workflow.holds)
         if workflow.stop is not None:
             self._end(workflow, workflow.stop.status, workflow.stop.reason)
@@ -354,11 +336,10 @@ class LocalRun:
                     workflow.faults.append(error or "it failed without saying why")
                 elif status is PartStatus.STOPPED and workflow.stop is None:
                     workflow.stopped_by_slot = error or "stopped"
-            case ExecutorDied(reason=reason) if self._interrupts < 2:
-                on = f" (core {slot + 1} of {workflow.cores})" if workflow.cores > 1 else ""
-                workflow.faults.append(f"an executor died{on}: {reason}")
-            case ExecutorDied():
-                pass  # killed by the second interrupt
+            case ExecutorDied(reason=reason):
+                if self._interrupts < 2:  # else the second interrupt has killed it
+                    on = f" (core {slot + 1} of {workflow.cores})" if workflow.cores > 1 else ""
+                    workflow.faults.append(f"an executor died{on}: {reason}")
             case _:
                 return []
         self._release(workflow, [executor])
@@ -434,8 +415,9 @@ class LocalRun:
 
     def _cancel_blocked(self) -> None:
         failed = [
-            workflow.plan.name
-            for workflow in self._ended(*(s for s in RunStatus if s is not RunStatus.COMPLETED))
+            name
+            for name, workflow in self._workflows.items()
+            if workflow.status not in (None, RunStatus.COMPLETED)
         ]
         for name, cause in blocked_by(self.plan.workflows, failed).items():
             workflow = self._workflows[name]
@@ -453,14 +435,8 @@ class LocalRun:
             self._free.append(executor)
         self._free.sort()
 
-    def _ended(self, *statuses: RunStatus) -> list[_Workflow]:
-        return [workflow for workflow in self._workflows.values() if workflow.status in statuses]
-
     def _holder(self, executor: int) -> _Workflow | None:
-        for workflow in self._workflows.values():
-            if executor in workflow.holds:
-                return workflow
-        return None
+        return next((w for w in self._workflows.values() if executor in w.holds), None)
 
     def _held(self) -> tuple[int, ...]:
         return tuple(sorted(executor for w in self._workflows.values() for executor in w.holds))

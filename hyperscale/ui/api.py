@@ -1,9 +1,5 @@
-"""What the rest of the program sees of a UI, and the UI that shows nothing.
+"""The interface of a UI, and the UI that shows nothing. `hyperscale.ui.open_ui` picks one."""
 
-`open_ui` in the package's root picks the implementation.
-"""
-
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -20,19 +16,14 @@ class Ui(Protocol):
 
     def __enter__(self) -> "Ui": ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Give the terminal back, whatever happened."""
 
     def update(self, view: "RunView") -> None:
-        """The run as it is now. Cheap; call it as often as there is news."""
+        """Show the run as it is now. Cheap; call it as often as there is news."""
 
     def log(self, text: str, *, source: str = "output") -> None:
-        """What user code printed. Kept and shown on demand, or line by line in `ci`."""
+        """Take what user code printed: shown on demand, or line by line in `ci`."""
 
     def finish(self, result: "RunResult") -> None:
         """End the live view and print the summary."""
@@ -46,19 +37,7 @@ class SilentUi:
     def __enter__(self) -> "SilentUi":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        return
-
-    def update(self, view: "RunView") -> None:  # noqa: ARG002 - it shows nothing
-        return
-
-    def log(self, text: str, *, source: str = "output") -> None:
-        del text, source
-
-    def finish(self, result: "RunResult") -> None:  # noqa: ARG002 - it shows nothing
-        return
+    def __exit__(self, *_: object) -> None: ...
+    def update(self, view: "RunView") -> None: ...
+    def log(self, text: str, *, source: str = "output") -> None: ...
+    def finish(self, result: "RunResult") -> None: ...

@@ -7,7 +7,6 @@ the run; `CiUi` joins the two.
 import threading
 from collections import deque
 from collections.abc import Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
 from hyperscale.config import format_duration
@@ -195,12 +194,7 @@ class CiUi:
         self._writer.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._writer.close(within_s=_CLOSE_WITHIN_S)
 
     def update(self, view: "RunView") -> None:

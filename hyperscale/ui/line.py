@@ -4,8 +4,9 @@ All text reaches the terminal through `StyledLine.render`, which removes control
 every part. This module knows nothing of workflows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from hyperscale.ui.text import cell_width, clip
 from hyperscale.ui.theme import Theme
@@ -93,48 +94,56 @@ def wrap(
     return lines
 
 
+RowT = TypeVar("RowT")
+
+
 @dataclass(frozen=True, slots=True)
-class Column:
+class Column(Generic[RowT]):
     """One column of a table. Those with the highest `rank` go first when room is short."""
 
     title: str
-    cells: tuple[str, ...]
-    roles: tuple[str, ...] = ()
+    text: Callable[[RowT], str]
+    role: Callable[[RowT], str] = lambda _: ""
     rank: int = 0
     right: bool = True
     width_min: int = 0  # keeps a live table from shifting as its numbers grow
     width_max: int = 1000
 
-    def width(self, theme: Theme) -> int:
-        widest = max(map(cell_width, map(theme.clean, (self.title, *self.cells))))
-        return min(max(widest, self.width_min), self.width_max)
-
 
 def table(
-    theme: Theme, columns: Sequence[Column], width: int, *, indent: int = 0, gap: int = 2
+    theme: Theme,
+    columns: Sequence[Column[RowT]],
+    rows: Sequence[RowT],
+    width: int,
+    *,
+    indent: int = 0,
+    gap: int = 2,
 ) -> list[StyledLine]:
     """Title line and rows, in at most `width` cells: dropping columns, then narrowing the first."""
     shown = list(columns)
-    widths = {id(column): column.width(theme) for column in shown}
+    cells, widths = {}, {}
+    for column in columns:
+        cells[column.title] = [column.text(row) for row in rows]
+        widest = max(map(cell_width, map(theme.clean, (column.title, *cells[column.title]))))
+        widths[column.title] = min(max(widest, column.width_min), column.width_max)
 
     def total() -> int:
-        return indent + sum(widths[id(column)] for column in shown) + gap * (len(shown) - 1)
+        return indent + sum(widths[column.title] for column in shown) + gap * (len(shown) - 1)
 
     while total() > width and any(column.rank for column in shown):
         shown.remove(max(reversed(shown), key=lambda column: column.rank))
-    first = shown[0]
-    widths[id(first)] = max(4, widths[id(first)] - max(0, total() - width))
+    first = shown[0].title
+    widths[first] = max(4, widths[first] - max(0, total() - width))
 
-    rows = []
-    for row in range(-1, len(first.cells)):
+    lines = []
+    for index in range(-1, len(rows)):
         line = StyledLine(theme, " " * indent)
-        for index, column in enumerate(shown):
-            if index:
+        for column in shown:
+            if column is not shown[0]:
                 line.add(" " * gap)
-            if row < 0:
-                text, role = column.title, "dim"
-            else:
-                text, role = column.cells[row], column.roles[row] if column.roles else ""
-            line.add_fit(text, widths[id(column)], role, right=column.right)
-        rows.append(line)
-    return rows
+            text, role = column.title, "dim"
+            if index >= 0:
+                text, role = cells[column.title][index], column.role(rows[index])
+            line.add_fit(text, widths[column.title], role, right=column.right)
+        lines.append(line)
+    return lines

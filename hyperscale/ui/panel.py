@@ -5,19 +5,17 @@ rows go. It knows nothing of the other workflows or of the terminal.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 from hyperscale.stats.view import StepView, ViewStatus, WorkflowView
 from hyperscale.ui import plot
 from hyperscale.ui.line import Column, StyledLine, table
-from hyperscale.ui.text import (
-    format_clock,
-    format_count,
-    format_ms,
-    format_rate,
-    format_short,
-)
+from hyperscale.ui.text import format_clock, format_count, format_ms, format_rate, format_short
 from hyperscale.ui.theme import Theme
+
+if TYPE_CHECKING:
+    from hyperscale.reporting.results import StepResult
 
 INDENT = 2
 PLOT_ROWS_MIN = 4  # a title and three rows of curve
@@ -28,49 +26,44 @@ _LABEL_WIDTH = 6  # of a plot's axis
 _SIDE_BY_SIDE_WIDTH = 72
 
 _ENDED = {
-    ViewStatus.COMPLETED,
-    ViewStatus.PARTIAL,
-    ViewStatus.FAILED,
-    ViewStatus.CANCELLED,
-    ViewStatus.TIMEOUT,
+    ViewStatus(status) for status in ("completed", "partial", "failed", "cancelled", "timeout")
 }
 _ACTIVE = {ViewStatus.RUNNING, ViewStatus.STOPPING, ViewStatus.CANCELLING}
 
 
-def is_ended(workflow: "WorkflowView") -> bool:
+def is_ended(workflow: WorkflowView) -> bool:
     return workflow.status in _ENDED
 
 
-def is_active(workflow: "WorkflowView") -> bool:
+def is_active(workflow: WorkflowView) -> bool:
     """Return True if the workflow has numbers that change, and so gets a panel."""
     return workflow.status in _ACTIVE
 
 
 def status_mark(theme: Theme, status: ViewStatus) -> tuple[str, str]:
     """Return the symbol of a status and its role in the theme."""
-    glyphs = theme.glyphs
     match status:
         case ViewStatus.COMPLETED:
-            return glyphs.passed, "ok"
+            return theme.glyphs.passed, "ok"
         case ViewStatus.FAILED | ViewStatus.TIMEOUT:
-            return glyphs.failed, "failed"
+            return theme.glyphs.failed, "failed"
         case ViewStatus.PARTIAL:
-            return glyphs.failed, "warn"
+            return theme.glyphs.failed, "warn"
         case ViewStatus.CANCELLED | ViewStatus.CANCELLING | ViewStatus.STOPPING:
-            return glyphs.cancelled, "warn"
+            return theme.glyphs.cancelled, "warn"
         case ViewStatus.RUNNING:
-            return glyphs.running, "running"
-    return glyphs.waiting, "dim"
+            return theme.glyphs.running, "running"
+    return theme.glyphs.waiting, "dim"
 
 
-def rows_wanted(workflow: "WorkflowView") -> int:
+def rows_wanted(workflow: WorkflowView) -> int:
     """Rows beyond which a panel has nothing more to show."""
     steps = 1 + len(workflow.steps) if workflow.steps else 0
     return 2 + steps + len(_notes(workflow)) + PLOT_ROWS_MAX
 
 
 def panel(
-    workflow: "WorkflowView", width: int, rows: int, theme: Theme, *, name_width: int
+    workflow: WorkflowView, width: int, rows: int, theme: Theme, *, name_width: int
 ) -> list[StyledLine]:
     """The workflow in at most `rows` rows."""
     if rows <= 1 or not (is_active(workflow) or workflow.total):
@@ -95,7 +88,7 @@ def panel(
     return [*lines, *notes][:rows]
 
 
-def headline(workflow: "WorkflowView", width: int, theme: Theme, *, name_width: int) -> StyledLine:
+def headline(workflow: WorkflowView, width: int, theme: Theme, *, name_width: int) -> StyledLine:
     """Symbol, name, progress bar, time."""
     mark, role = status_mark(theme, workflow.status)
     line = StyledLine(theme, mark, role).add(" ").add_fit(workflow.name, name_width, "title")
@@ -109,7 +102,7 @@ def headline(workflow: "WorkflowView", width: int, theme: Theme, *, name_width: 
     return line.extend(tail)
 
 
-def _time_line(workflow: "WorkflowView", theme: Theme, *, room: int) -> StyledLine:
+def _time_line(workflow: WorkflowView, theme: Theme, *, room: int) -> StyledLine:
     """Return percent done, elapsed of duration and remaining time, as far as they fit."""
     line = StyledLine(theme).add(f"  {workflow.progress:4.0%}", "title")
     left_s = max(0.0, workflow.duration_s - workflow.elapsed_s)
@@ -123,7 +116,7 @@ def _time_line(workflow: "WorkflowView", theme: Theme, *, room: int) -> StyledLi
     return line
 
 
-def compact(workflow: "WorkflowView", width: int, theme: Theme, *, name_width: int) -> StyledLine:
+def compact(workflow: WorkflowView, width: int, theme: Theme, *, name_width: int) -> StyledLine:
     """The workflow in one line."""
     mark, role = status_mark(theme, workflow.status)
     line = StyledLine(theme, mark, role).add(" ").add_fit(workflow.name, name_width, "title")
@@ -143,14 +136,14 @@ def compact(workflow: "WorkflowView", width: int, theme: Theme, *, name_width: i
     return line
 
 
-def numbers(workflow: "WorkflowView", width: int, theme: Theme) -> StyledLine:
+def numbers(workflow: WorkflowView, width: int, theme: Theme) -> StyledLine:
     """The figures of the whole workflow, the most telling first."""
     line = StyledLine(theme, " " * INDENT)
     _append_fitting(line, _facts(workflow, theme, is_live=True), width, first_gap="")
     return line
 
 
-def _facts(workflow: "WorkflowView", theme: Theme, *, is_live: bool) -> list[StyledLine]:
+def _facts(workflow: WorkflowView, theme: Theme, *, is_live: bool) -> list[StyledLine]:
     def fact(value: str, label: str, role: str = "title") -> StyledLine:
         return StyledLine(theme, value, role).add(f" {label}", "dim")
 
@@ -178,7 +171,7 @@ def _facts(workflow: "WorkflowView", theme: Theme, *, is_live: bool) -> list[Sty
     return facts
 
 
-def latency_now(workflow: "WorkflowView") -> tuple[float, float] | None:
+def latency_now(workflow: WorkflowView) -> tuple[float, float] | None:
     """p50 and p99 of the last finished interval in which anything was timed."""
     return next((pair for pair in reversed(workflow.latency_series) if pair[1] > 0), None)
 
@@ -207,83 +200,77 @@ def _append_fitting(
         before = gap + " " * (-part.width % 2)
 
 
-def steps(views: Sequence["StepView"], width: int, rows: int, theme: Theme) -> list[StyledLine]:
+def step_label(step: "StepView | StepResult") -> str:
+    """Return a step's name; a step that is no part of the load itself says so."""
+    return f"{step.name} ({step.kind})" if step.kind in ("setup", "teardown") else step.name
+
+
+_STEP_COLUMNS: tuple[Column[StepView], ...] = (
+    Column("step", step_label, right=False, width_min=12, width_max=32),
+    Column("ok", lambda s: format_count(s.ok), width_min=7),
+    Column(
+        "failed", lambda s: format_count(s.failed), lambda s: "failed" * bool(s.failed), width_min=7
+    ),
+    Column(
+        "cut", lambda s: format_count(s.cut), lambda s: "warn" if s.cut else "dim", 4, width_min=7
+    ),
+    Column("rate/s", lambda s: format_rate(s.rate_now), rank=3, width_min=7),
+    Column("p50", lambda s: format_ms(s.p50_ms), rank=2, width_min=6),
+    Column("p90", lambda s: format_ms(s.p90_ms), rank=6, width_min=6),
+    Column("p95", lambda s: format_ms(s.p95_ms), rank=7, width_min=6),
+    Column("p99", lambda s: format_ms(s.p99_ms), rank=1, width_min=6),
+    Column("max", lambda s: format_ms(s.max_ms), rank=5, width_min=6),
+)
+
+
+def steps(views: Sequence[StepView], width: int, rows: int, theme: Theme) -> list[StyledLine]:
     """The step table in at most `rows` rows, its title included."""
     if rows < 2 or not views:
         return []
     shown = views if len(views) < rows else views[: max(1, rows - 2)]
-    roles = tuple("failed" if step.failed else "" for step in shown)
-    cut_roles = tuple("warn" if step.cut else "dim" for step in shown)
-
-    def counts(title: str, values: Sequence[int], rank: int, roles: tuple[str, ...]) -> Column:
-        cells = tuple(map(format_count, values))
-        return Column(title, cells, roles, rank=rank, width_min=7)
-
-    def times(title: str, values: Sequence[float | None], rank: int) -> Column:
-        return Column(title, tuple(map(format_ms, values)), rank=rank, width_min=6)
-
-    columns = [
-        Column(
-            "step",
-            tuple(step_label(step.name, step.kind) for step in shown),
-            right=False,
-            width_min=12,
-            width_max=32,
-        ),
-        counts("ok", [step.ok for step in shown], 0, ()),
-        counts("failed", [step.failed for step in shown], 0, roles),
-        counts("cut", [step.cut for step in shown], 4, cut_roles),
-        Column("rate/s", tuple(format_rate(step.rate_now) for step in shown), rank=3, width_min=7),
-        times("p50", [step.p50_ms for step in shown], 2),
-        times("p90", [step.p90_ms for step in shown], 6),
-        times("p95", [step.p95_ms for step in shown], 7),
-        times("p99", [step.p99_ms for step in shown], 1),
-        times("max", [step.max_ms for step in shown], 5),
-    ]
-    lines = table(theme, columns, width, indent=INDENT)
+    lines = table(theme, _STEP_COLUMNS, shown, width, indent=INDENT)
     if len(shown) < len(views) and len(lines) < rows:
-        hidden = len(views) - len(shown)
-        lines.append(
-            StyledLine(theme, " " * INDENT).add(f"{theme.glyphs.ellipsis} {hidden} more", "dim")
-        )
+        more = f"{theme.glyphs.ellipsis} {len(views) - len(shown)} more"
+        lines.append(StyledLine(theme, " " * INDENT).add(more, "dim"))
     return lines
 
 
-def step_label(name: str, kind: str) -> str:
-    """A step's name; what is no part of the load itself says so."""
-    return f"{name} ({kind})" if kind in ("setup", "teardown") else name
-
-
-_Key = TypeVar("_Key", str, int)
+_Code = TypeVar("_Code", str, int)
 Note = tuple[str, list[tuple[str, str, str]]]  # title; name, value, role
 
 
-def _notes(workflow: "WorkflowView") -> list[Note]:
+def _notes(workflow: WorkflowView) -> list[Note]:
     """What went wrong, and what the target answered: one line each."""
     notes: list[Note] = []
     if workflow.error:
         notes.append(("error", [(workflow.error, "", "failed")]))
-    if workflow.errors:
-        ranked = by_count(workflow.errors)
-        notes.append(("errors", [(name, format_count(n), "failed") for name, n in ranked]))
-    if workflow.status_codes:
-        codes = [
-            (str(code), format_count(n), "ok" if code < 400 else "failed")
-            for code, n in by_count(workflow.status_codes)
-        ]
-        notes.append(("status", codes))
+    notes += outcome_notes(workflow.errors, workflow.status_codes)
     failing = [check for check in workflow.checks if check.failed]
     if failing:
         items = [
             (check.name, f"{format_count(check.failed)} failed", "failed") for check in failing
         ]
         notes.append(("checks", items))
-    elif workflow.checks and any(check.passed for check in workflow.checks):
+    elif any(check.passed for check in workflow.checks):
         notes.append(("checks", [(f"{len(workflow.checks)} passing", "", "ok")]))
     return notes
 
 
-def by_count(counts: Mapping[_Key, int]) -> list[tuple[_Key, int]]:
+def outcome_notes(errors: Mapping[str, int], codes: Mapping[_Code, int]) -> list[Note]:
+    """Return the error classes and the status codes, the most frequent first."""
+    notes: list[Note] = []
+    if errors:
+        notes.append(("errors", [(e, format_count(n), "failed") for e, n in by_count(errors)]))
+    if codes:
+        items = [
+            (str(code), format_count(n), "ok" if str(code) < "400" else "failed")
+            for code, n in by_count(codes)
+        ]
+        notes.append(("status", items))
+    return notes
+
+
+def by_count(counts: Mapping[_Code, int]) -> list[tuple[_Code, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
@@ -320,7 +307,7 @@ def _note_line(
     return line
 
 
-def plots(workflow: "WorkflowView", width: int, rows: int, theme: Theme) -> list[StyledLine]:
+def plots(workflow: WorkflowView, width: int, rows: int, theme: Theme) -> list[StyledLine]:
     """Rate and latency over time, beside each other where there is room, else one above."""
     room = width - INDENT
     if room >= _SIDE_BY_SIDE_WIDTH:
@@ -341,76 +328,98 @@ def plots(workflow: "WorkflowView", width: int, rows: int, theme: Theme) -> list
     return [StyledLine(theme, " " * INDENT).extend(line) for line in blocks]
 
 
-def _span(workflow: "WorkflowView") -> tuple[float, float]:
-    """What the time axis covers: seconds, and points of the series."""
-    span_s = plot.time_span_s(workflow.elapsed_s, workflow.duration_s)
-    return span_s, span_s / workflow.series_interval_s
-
-
-def _rate_plot(workflow: "WorkflowView", width: int, rows: int, theme: Theme) -> list[StyledLine]:
-    span_s, span_points = _span(workflow)
-    curve_rows = rows - 1 - _has_time_axis(rows)
+def _rate_plot(workflow: WorkflowView, width: int, rows: int, theme: Theme) -> list[StyledLine]:
+    room = _CurveRoom.of(workflow, width, rows)
     top = plot.nice_ceiling(max(workflow.rate_series, default=0.0))
-    curve_width = width - _LABEL_WIDTH - 2
     body = plot.area(
         workflow.rate_series,
         workflow.failed_series,
-        curve_width,
-        curve_rows,
-        span_points=span_points,
+        room.width,
+        room.rows,
+        span_points=room.span_points,
         top=top,
         unicode=theme.unicode,
     )
     title = StyledLine(theme, "requests per second", "dim")
     if any(workflow.failed_series):
-        title.add(f"  {plot.failed_mark(theme.unicode)} ", "failed").add("failed", "dim")
-    labels = _labels(curve_rows, (format_short(top), format_short(top / 2), "0"))
-    lines = _plot_rows(theme, labels, body, ("rate", "failed"))
-    return [title, *lines, *_time_axis(theme, rows, curve_width, span_s)]
+        title.add(f"  {'█' if theme.unicode else 'x'} ", "failed").add("failed", "dim")
+    labels = (format_short(top), format_short(top / 2), "0")
+    return [title, *_framed(theme, room, labels, body, ("rate", "failed"))]
 
 
-def _latency_plot(
-    workflow: "WorkflowView", width: int, rows: int, theme: Theme
-) -> list[StyledLine]:
-    span_s, span_points = _span(workflow)
-    curve_rows = rows - 1 - _has_time_axis(rows)
-    curve_width = width - _LABEL_WIDTH - 2
+def _latency_plot(workflow: WorkflowView, width: int, rows: int, theme: Theme) -> list[StyledLine]:
+    room = _CurveRoom.of(workflow, width, rows)
     p50 = tuple(pair[0] for pair in workflow.latency_series)
     p99 = tuple(pair[1] for pair in workflow.latency_series)
     timed = [value for value in (*p50, *p99) if value > 0]
-    low, high = (
-        (plot.nice_floor(min(timed)), plot.nice_ceiling(max(timed))) if timed else (1.0, 10.0)
-    )
+    low = plot.nice_floor(min(timed)) if timed else 1.0
+    high = plot.nice_ceiling(max(timed)) if timed else 10.0
     body = plot.curves(
         (p99, p50),
-        curve_width,
-        curve_rows,
-        span_points=span_points,
+        room.width,
+        room.rows,
+        span_points=room.span_points,
         low=low,
         high=high,
         unicode=theme.unicode,
     )
     title = StyledLine(theme, "latency", "dim")
-    for mark, name in zip(plot.marks(theme.unicode), ("p99", "p50"), strict=True):
+    for mark, name in zip(
+        "━━" if theme.unicode else plot.ASCII_MARKS, ("p99", "p50"), strict=False
+    ):
         title.add(f"  {mark} ", name).add(name, "dim")
-    middle = (low * high) ** 0.5
-    labels = _labels(curve_rows, (_axis_ms(high), _axis_ms(middle), _axis_ms(low)))
-    lines = _plot_rows(theme, labels, body, ("p99", "p50"))
-    return [title, *lines, *_time_axis(theme, rows, curve_width, span_s)]
+    labels = (_axis_ms(high), _axis_ms((low * high) ** 0.5), _axis_ms(low))
+    return [title, *_framed(theme, room, labels, body, ("p99", "p50"))]
 
 
-def _plot_rows(
+@dataclass(frozen=True, slots=True)
+class _CurveRoom:
+    """The room for the curves of a plot: inside of its title, labels and time axis."""
+
+    width: int
+    rows: int
+    span_s: float  # what the time axis covers
+    span_points: float  # the same, in points of the series
+    has_time_axis: bool
+
+    @classmethod
+    def of(cls, workflow: WorkflowView, width: int, rows: int) -> "_CurveRoom":
+        span_s = plot.time_span_s(workflow.elapsed_s, workflow.duration_s)
+        has_time_axis = rows > PLOT_ROWS_MIN
+        return cls(
+            width - _LABEL_WIDTH - 2,
+            rows - 1 - has_time_axis,
+            span_s,
+            span_s / workflow.series_interval_s,
+            has_time_axis,
+        )
+
+
+def _framed(
     theme: Theme,
-    labels: Sequence[str],
+    room: _CurveRoom,
+    values: tuple[str, str, str],
     body: Sequence[Sequence[plot.Run]],
     roles: tuple[str, str],
 ) -> list[StyledLine]:
+    """Return the curves with their top, middle and bottom value at the left, and the time below."""
+    labels = [""] * room.rows
+    labels[0], labels[-1] = values[0], values[2]
+    if room.rows % 2 and room.rows >= 3:
+        labels[room.rows // 2] = values[1]
     lines = []
     for label, row in zip(labels, body, strict=True):
-        line = _axis_row(theme, label)
+        axis = theme.glyphs.axis if label else theme.glyphs.gutter
+        line = StyledLine(theme).add_fit(label, _LABEL_WIDTH, "dim", right=True)
+        line.add(f" {axis}", "track")
         for text, owner in row:
             line.add(text, roles[owner] if owner != plot.EMPTY else "")
         lines.append(line)
+    if room.has_time_axis:
+        end = format_clock(room.span_s)
+        line = StyledLine(theme, " " * (_LABEL_WIDTH + 1)).add(theme.glyphs.corner, "track")
+        line.add("00:00", "dim").add(theme.glyphs.rule * max(0, room.width - 5 - len(end)), "track")
+        lines.append(line.add(end, "dim"))
     return lines
 
 
@@ -420,32 +429,3 @@ def _axis_ms(milliseconds: float) -> str:
     if milliseconds >= 1:
         return f"{milliseconds:.3g}ms"
     return f"{milliseconds * 1000:.3g}us"
-
-
-def _labels(rows: int, marks: tuple[str, str, str]) -> list[str]:
-    """The top, middle and bottom value at their rows; no middle in a plot too low for one."""
-    labels = [""] * rows
-    labels[0], labels[-1] = marks[0], marks[2]
-    if rows % 2 and rows >= 3:
-        labels[rows // 2] = marks[1]
-    return labels
-
-
-def _axis_row(theme: Theme, label: str) -> StyledLine:
-    glyph = theme.glyphs.axis if label else theme.glyphs.gutter
-    return (
-        StyledLine(theme).add_fit(label, _LABEL_WIDTH, "dim", right=True).add(f" {glyph}", "track")
-    )
-
-
-def _has_time_axis(rows: int) -> bool:
-    return rows >= PLOT_ROWS_MIN + 1
-
-
-def _time_axis(theme: Theme, rows: int, width: int, span_s: float) -> list[StyledLine]:
-    if not _has_time_axis(rows):
-        return []
-    end = format_clock(span_s)
-    line = StyledLine(theme, " " * (_LABEL_WIDTH + 1)).add(theme.glyphs.corner, "track")
-    line.add("00:00", "dim").add(theme.glyphs.rule * max(0, width - 5 - len(end)), "track")
-    return [line.add(end, "dim")]

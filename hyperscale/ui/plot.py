@@ -15,7 +15,7 @@ _BRAILLE_BASE = 0x2800
 # A cell filled from below, in as many steps as the characters allow.
 _BLOCK_FILL = " ▁▂▃▄▅▆▇█"
 _ASCII_FILL = " .:#"
-_ASCII_MARKS = "*o+x"
+ASCII_MARKS = "*o+x"
 
 EMPTY = -1  # owner of a cell no series touches
 
@@ -175,16 +175,6 @@ def curves(
     )
 
 
-def marks(unicode: bool) -> tuple[str, str]:
-    """How the first two series of `curves` are marked, for a legend."""
-    return ("━", "━") if unicode else (_ASCII_MARKS[0], _ASCII_MARKS[1])
-
-
-def failed_mark(unicode: bool) -> str:
-    """How `area` shows its marked part, for a legend."""
-    return "█" if unicode else "x"
-
-
 def _log_position(value: float, low: float, high: float, dots: int) -> int:
     if high <= low:
         return 0
@@ -204,7 +194,7 @@ def _joint(before: int, after: int) -> tuple[int, int]:
 def _curve_cell(bits: int, owner: int, unicode: bool) -> Run:
     if owner == EMPTY:
         return " ", EMPTY
-    return (chr(_BRAILLE_BASE | bits) if unicode else _ASCII_MARKS[owner]), owner
+    return (chr(_BRAILLE_BASE | bits) if unicode else ASCII_MARKS[owner]), owner
 
 
 def _runs(cells: list[Run]) -> tuple[Run, ...]:

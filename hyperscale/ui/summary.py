@@ -1,6 +1,7 @@
 """The last word of a run: what happened, in tables, with the verdict at the bottom. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from hyperscale.config import format_duration
 from hyperscale.reporting.results import (
@@ -16,13 +17,12 @@ from hyperscale.reporting.results import (
 from hyperscale.stats.attempt_results import UsageResult
 from hyperscale.stats.view import ViewStatus
 from hyperscale.ui.line import Column, StyledLine, table, wrap
-from hyperscale.ui.panel import INDENT, Note, by_count, status_mark, step_label
+from hyperscale.ui.panel import INDENT, Note, outcome_notes, status_mark, step_label
 from hyperscale.ui.text import format_bytes, format_count, format_ms, format_rate, wrap_words
 from hyperscale.ui.theme import Theme
 
 _WIDTH_MIN = 40
 _TITLE_WIDTH = 9  # of what stands before errors, checks and the like; as wide as "all steps"
-_TOTAL_ROW = "all steps"
 _WORKERS_SHOWN = 8
 _OUTPUT_ORDER = {"html": 0, "json": 1, "output": 2}  # what people open comes first
 
@@ -95,50 +95,40 @@ def _error(workflow: WorkflowResult, width: int, theme: Theme) -> list[StyledLin
     return [StyledLine(theme, " " * INDENT).add(part, role) for part in parts]
 
 
+def _warn_if(count: int) -> str:
+    return "warn" if count else ""
+
+
+_STEP_COLUMNS: tuple[Column[StepResult], ...] = (
+    Column("step", step_label, lambda s: "" if s.kind else "dim", right=False, width_max=32),
+    Column("ok", lambda s: format_count(s.ok)),
+    Column("failed", lambda s: format_count(s.failed), lambda s: "failed" if s.failed else ""),
+    Column("cut", lambda s: format_count(s.cut), lambda s: _warn_if(s.cut), rank=4),
+    Column("skipped", lambda s: format_count(s.skipped), lambda s: _warn_if(s.skipped), rank=9),
+    Column("sent", lambda s: format_count(s.sent), rank=8),
+    Column("rate/s", lambda s: format_rate(s.rate_per_second), rank=3),
+    Column("min", lambda s: format_ms(s.latency_ms.min), rank=11),
+    Column("mean", lambda s: format_ms(s.latency_ms.mean), rank=10),
+    Column("p50", lambda s: format_ms(s.latency_ms.p50), rank=1),
+    Column("p90", lambda s: format_ms(s.latency_ms.p90), rank=6),
+    Column("p95", lambda s: format_ms(s.latency_ms.p95), rank=5),
+    Column("p99", lambda s: format_ms(s.latency_ms.p99)),
+    Column("p99.9", lambda s: format_ms(s.latency_ms.p999), rank=7),
+    Column("max", lambda s: format_ms(s.latency_ms.max), rank=2),
+)
+
+
 def _steps(workflow: WorkflowResult, width: int, theme: Theme) -> list[StyledLine]:
-    rows: list[StepResult] = list(workflow.steps)
+    rows = list(workflow.steps)
     if sum(step.kind == "test" for step in rows) > 1:
         rows.append(_total(workflow))
-    failed_roles = tuple("failed" if step.failed else "" for step in rows)
-    cut_roles = tuple("warn" if step.cut else "" for step in rows)
-    skipped_roles = tuple("warn" if step.skipped else "" for step in rows)
-
-    def counts(title: str, values: Sequence[int], rank: int, roles: tuple[str, ...] = ()) -> Column:
-        return Column(title, tuple(map(format_count, values)), roles, rank=rank)
-
-    def times(title: str, values: Sequence[float | None], rank: int) -> Column:
-        return Column(title, tuple(map(format_ms, values)), rank=rank)
-
-    columns = [
-        Column(
-            "step",
-            tuple(step_label(step.name, step.kind) for step in rows),
-            tuple("dim" if step.kind == "" else "" for step in rows),
-            right=False,
-            width_max=32,
-        ),
-        counts("ok", [step.ok for step in rows], 0),
-        counts("failed", [step.failed for step in rows], 0, failed_roles),
-        counts("cut", [step.cut for step in rows], 4, cut_roles),
-        counts("skipped", [step.skipped for step in rows], 9, skipped_roles),
-        counts("sent", [step.sent for step in rows], 8),
-        Column("rate/s", tuple(format_rate(step.rate_per_second) for step in rows), rank=3),
-        times("min", [step.latency_ms.min for step in rows], 11),
-        times("mean", [step.latency_ms.mean for step in rows], 10),
-        times("p50", [step.latency_ms.p50 for step in rows], 1),
-        times("p90", [step.latency_ms.p90 for step in rows], 6),
-        times("p95", [step.latency_ms.p95 for step in rows], 5),
-        times("p99", [step.latency_ms.p99 for step in rows], 0),
-        times("p99.9", [step.latency_ms.p999 for step in rows], 7),
-        times("max", [step.latency_ms.max for step in rows], 2),
-    ]
-    return table(theme, columns, width, indent=INDENT)
+    return table(theme, _STEP_COLUMNS, rows, width, indent=INDENT)
 
 
 def _total(workflow: WorkflowResult) -> StepResult:
     """The workflow's own totals as the last row: merged histograms, not sums of percentiles."""
     return StepResult(
-        name=_TOTAL_ROW,
+        name="all steps",
         kind="",
         total=workflow.total,
         ok=workflow.ok,
@@ -152,17 +142,12 @@ def _total(workflow: WorkflowResult) -> StepResult:
 
 
 def _notes(workflow: WorkflowResult) -> list[Note]:
-    errors = _sum(step.errors for step in workflow.steps)
-    codes = _sum(step.status_codes for step in workflow.steps)
-    notes: list[Note] = []
-    if errors:
-        notes.append(("errors", [(e, format_count(n), "failed") for e, n in by_count(errors)]))
-    if codes:
-        items = [
-            (code, format_count(n), "ok" if code < "400" else "failed")
-            for code, n in by_count(codes)
-        ]
-        notes.append(("status", items))
+    errors: Counter[str] = Counter()
+    codes: Counter[str] = Counter()
+    for step in workflow.steps:
+        errors.update(step.errors)
+        codes.update(step.status_codes)
+    notes = outcome_notes(errors, codes)
     received = sum(step.bytes_received for step in workflow.steps)
     sent = sum(step.bytes_sent for step in workflow.steps)
     if received or sent:
@@ -194,14 +179,6 @@ def _workers(usage: Sequence[UsageResult]) -> list[tuple[str, str, str]]:
     return items
 
 
-def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for one in counts:
-        for key, count in one.items():
-            total[key] = total.get(key, 0) + count
-    return total
-
-
 def _metric(metric: MetricResult) -> str:
     if metric.value is None:
         return "never recorded"
@@ -219,14 +196,13 @@ def _metric(metric: MetricResult) -> str:
 
 def _checks(workflow: WorkflowResult, width: int, theme: Theme) -> list[StyledLine]:
     glyphs = theme.glyphs
-    lines: list[StyledLine] = []
     passing = [check for check in workflow.checks if check.passed and not check.failed]
-    if passing:
-        parts = [
+    blocks = [
+        [
             StyledLine(theme, f"{glyphs.passed} ", "ok").add(f"{c.name} {format_count(c.passed)}")
             for c in passing
         ]
-        lines += _block("checks", parts, width, theme)
+    ]
     for check in workflow.checks:
         if check.failed:
             total = format_count(check.passed + check.failed)
@@ -234,10 +210,12 @@ def _checks(workflow: WorkflowResult, width: int, theme: Theme) -> list[StyledLi
             part.add(f" {format_count(check.failed)} of {total} failed")
             if check.first_failure:
                 part.add(f"  first: {check.first_failure}", "dim")
-            lines += _block("checks" if not lines else "", [part], width, theme)
+            blocks.append([part])
         elif not check.passed:
-            part = StyledLine(theme, check.name).add(" never ran", "warn")
-            lines += _block("checks" if not lines else "", [part], width, theme)
+            blocks.append([StyledLine(theme, check.name).add(" never ran", "warn")])
+    lines: list[StyledLine] = []
+    for parts in filter(None, blocks):
+        lines += _block("" if lines else "checks", parts, width, theme)
     return lines
 
 
@@ -245,22 +223,22 @@ def _thresholds(
     thresholds: Sequence[ThresholdResult], width: int, theme: Theme
 ) -> list[StyledLine]:
     glyphs = theme.glyphs
-    roles = tuple("ok" if threshold.passed else "failed" for threshold in thresholds)
-    columns = [
+
+    def role(threshold: ThresholdResult) -> str:
+        return "ok" if threshold.passed else "failed"
+
+    columns: list[Column[ThresholdResult]] = [
         Column(
             "threshold",
-            tuple(
-                f"{glyphs.passed if threshold.passed else glyphs.failed} {threshold.name}"
-                for threshold in thresholds
-            ),
-            roles,
+            lambda t: f"{glyphs.passed if t.passed else glyphs.failed} {t.name}",
+            role,
             right=False,
         ),
-        Column("limit", tuple(threshold.limit for threshold in thresholds), right=False),
-        Column("was", tuple(map(_measured, thresholds)), roles),
-        Column("workflow", tuple(t.workflow for t in thresholds), rank=1, right=False),
+        Column("limit", lambda t: t.limit, right=False),
+        Column("was", _measured, role),
+        Column("workflow", lambda t: t.workflow, rank=1, right=False),
     ]
-    return table(theme, columns, width, indent=INDENT)
+    return table(theme, columns, thresholds, width, indent=INDENT)
 
 
 def _measured(threshold: ThresholdResult) -> str:

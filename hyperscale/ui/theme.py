@@ -47,20 +47,7 @@ class Glyphs:
     corner: str = "└"
 
 
-_ASCII_GLYPHS = Glyphs(
-    ellipsis="~",
-    running="*",
-    waiting="o",
-    passed="+",
-    failed="x",
-    cancelled="-",
-    warning="!",
-    separator="|",
-    rule="-",
-    gutter="|",
-    axis="|",
-    corner="+",
-)
+_ASCII_GLYPHS = Glyphs(*"~*o+x-!|-||+")  # in the order of the fields
 
 
 @dataclass(frozen=True)
@@ -74,12 +61,10 @@ class Theme:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "glyphs", Glyphs() if self.unicode else _ASCII_GLYPHS)
-        column = {256: 0, 16: 1, 0: 2}
-        sgr = (
-            {}
-            if self.colors is None
-            else {role: sgr[column[self.colors]] for role, sgr in _ROLES.items()}
-        )
+        sgr = {}
+        if self.colors is not None:
+            column = (256, 16, 0).index(self.colors)
+            sgr = {role: looks[column] for role, looks in _ROLES.items()}
         object.__setattr__(self, "_sgr", sgr)
 
     def clean(self, text: str) -> str:
@@ -90,9 +75,6 @@ class Theme:
         """Cleaned `text` in the look of `role`."""
         sgr = self._sgr.get(role)
         return f"\x1b[{sgr}m{text}\x1b[0m" if sgr and text else text
-
-
-PLAIN = Theme(unicode=True, colors=None)
 
 
 def detect(environ: Mapping[str, str], *, encoding: str | None, terminal: bool) -> Theme:

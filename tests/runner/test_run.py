@@ -40,7 +40,6 @@ from hyperscale.runner.run import (
     StartExecutors,
     StopExecutors,
     WorkflowPrepared,
-    WorkflowPrepareFailed,
 )
 from hyperscale.sansio.core import Tick
 from hyperscale.stats.report import Report
@@ -128,7 +127,7 @@ class Bench:
         self.preparing.discard(name)
         for executor in self.executors(name):
             del self.slots[executor]
-        return self.feed(WorkflowPrepareFailed(name, error))
+        return self.feed(WorkflowPrepared(name, error))
 
     def part(self, executor: int, event: ExecutorEvent) -> list[RunEffect]:
         if isinstance(event, SlotFinished | ExecutorDied):
