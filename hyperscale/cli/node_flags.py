@@ -22,12 +22,12 @@ file, in this order of precedence; 'hyperscale config check --role {role}' shows
 
 def run_node(args: argparse.Namespace, role: NodeRole) -> int:
     """Run a node of this role until it is stopped."""
-    from hyperscale.nodes.manager import manager_role
+    from hyperscale.nodes.manager import MANAGER_ROLE
     from hyperscale.nodes.server import complete_config, run_process
-    from hyperscale.nodes.worker import worker_role
+    from hyperscale.nodes.worker import WORKER_ROLE
 
     config = complete_config(role, load_node(args, role).require())
-    spec = manager_role(config) if role == "manager" else worker_role(config)
+    spec = MANAGER_ROLE if role == "manager" else WORKER_ROLE
     run_process(config, spec, _announce)
     return 0
 

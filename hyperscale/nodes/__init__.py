@@ -3,13 +3,12 @@
 manager, worker    what a program starts, embedded or from the command line
 server             start and stop a node, in a task or as a whole process
 member             one node as a member of its cluster: what it opens and closes, in which order
-membership         the membership and discovery cores on real sockets
-worker_health      what a manager knows about the health of its workers
+membership         the membership core on real sockets    discovery   the discovery core
 member_metrics     the metrics of a member
-identity           a node's name and addresses      settings        the settings of its parts
-messages           what operators ask a node
+settings           a node's name, addresses and the settings of its parts
+messages           what operators ask a node, and what nodes announce about themselves
 ledger_service     the ledger of a manager
-jobs/              what else a manager adds         agent/          what a worker adds
+jobs/              what else a manager adds               agent/      what a worker adds
 
 The cores decide; nodes own order, lifetime and I/O.
 """

@@ -64,21 +64,15 @@ class DiscoveryDriver:
         self._tasks = tasks
         self._resolver = resolver
         self._on_contact = on_contact
-        self._driver: CoreDriver[DiscoveryEvent, DiscoveryEffect] = CoreDriver(
+        driver: CoreDriver[DiscoveryEvent, DiscoveryEffect] = CoreDriver(
             core, self._perform, clock=time.monotonic, on_failure=tasks.fail
         )
+        self.feed = driver.feed
+        self.stop = driver.stop
 
     def start(self) -> None:
         """Probe the first candidates."""
-        self._driver.feed(Tick())
-
-    def stop(self) -> None:
-        """Start no more probes."""
-        self._driver.stop()
-
-    def feed(self, event: DiscoveryEvent) -> None:
-        """Hand one event to the core and perform its effects."""
-        self._driver.feed(event)
+        self.feed(Tick())
 
     def _perform(self, effect: DiscoveryEffect) -> None:
         # The core waits for the outcome of a probe, so a task that fails must end the node.

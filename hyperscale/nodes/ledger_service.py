@@ -8,10 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct
-
 from hyperscale._native import LedgerError, LedgerStore
 from hyperscale.errors import InputError, RunError
+from hyperscale.jobs.committed.keys import key_slot_of, parse_job_id
+from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import FOLLOWED, LedgerCore, LedgerLimits
 from hyperscale.ledger.core_events import LeadershipTransferRequested, LedgerFounded, LedgerJoined
 from hyperscale.ledger.machine import Machine
@@ -25,9 +25,9 @@ from hyperscale.ledger.server.peer_requests import OpenLedger, answer_peers
 from hyperscale.ledger.server.tier_peers import MemberPeers
 from hyperscale.ledger.topology import NodeState
 from hyperscale.membership.events import Member
-from hyperscale.nodes.identity import remember_name
 from hyperscale.nodes.member import MemberNode, NodeService
 from hyperscale.nodes.messages import AnnouncedLoad, metadata_of
+from hyperscale.nodes.settings import remember_name
 from hyperscale.telemetry.metrics import Family
 from hyperscale.wire.handlers import Handlers
 
@@ -43,32 +43,34 @@ _GONE = "this node takes no part any more; with an empty data directory it joins
 _log = logging.getLogger("hyperscale.ledger")
 
 
-class LedgerSettings(Struct, frozen=True, kw_only=True):
-    """How a node runs its ledger."""
-
-    founders: int
-    make_machine: Callable[[int], Machine]
-    key_slot_of: Callable[[str], int]
-    group_of_job: Callable[[str], int]
-    """Returns the group a job id names; raises `InputError` if the text is not a job id."""
-    live_jobs: Callable[[Machine], int]
-    """Returns how many jobs of a group have not ended."""
-    limits: LedgerLimits | None = None
-    history_days: float = 30.0
-
-
 class LedgerService(NodeService):
     """Opens the store of a node, joins a ledger and runs it."""
 
-    def __init__(self, directory: Path, settings: LedgerSettings) -> None:
+    def __init__(self, member: MemberNode, handlers: Handlers) -> None:
+        config = member.config
+        directory = Path(config.node.data_dir)
+        remember_name(directory, member.node_id)
         self.on_ledger: list[Callable[[Ledger], None]] = []
         """Called once the node has a ledger, before the ledger does anything."""
-        self._directory = directory
-        self._settings = settings
-        self._store: LedgerStore | None = None
+        self.peers = MemberPeers(member.server, member, member.server.local.role, _is_fit)
+        self._member = member
+        self._store = open_store(directory / "ledger")
+        self._identity = LedgerIdentity(self._store)
         self._open_ledger: OpenLedger | None = None
         self._maintenance: MaintenanceDriver | None = None
         self._is_gone_logged = False
+        seeds = config.discovery.seeds or config.discovery.dns
+        self._join = LedgerJoin(
+            self._identity,
+            self.peers,
+            name=member.node_id,
+            domain=config.node.failure_domain or member.node_id,
+            founders=config.ledger.founders or (0 if seeds else 1),
+            ledger=lambda: self.ledger,
+        )
+        self._join.answer(handlers)
+        answer_peers(handlers, lambda: self._open_ledger)
+        OperatorRequests(self.require, lambda job: parse_job_id(job).group).answer(handlers)
 
     @property
     def ledger(self) -> Ledger | None:
@@ -86,24 +88,6 @@ class LedgerService(NodeService):
 
     # -- NodeService --------------------------------------------------------------------------
 
-    def attach(self, member: MemberNode, handlers: Handlers) -> None:
-        remember_name(self._directory.parent, member.node_id)
-        self._store = open_store(self._directory)
-        self._member = member
-        self.peers = MemberPeers(member.server, member, member.server.local.role, _is_fit)
-        self._identity = LedgerIdentity(self._store)
-        self._join = LedgerJoin(
-            self._identity,
-            self.peers,
-            name=member.node_id,
-            domain=member.config.node.failure_domain or member.node_id,
-            founders=self._settings.founders,
-            ledger=lambda: self.ledger,
-        )
-        self._join.answer(handlers)
-        answer_peers(handlers, lambda: self._open_ledger)
-        OperatorRequests(self.require, self._settings.group_of_job).answer(handlers)
-
     async def start(self) -> None:
         if self._identity.ledger:
             self._open()
@@ -117,15 +101,17 @@ class LedgerService(NodeService):
         self._member.announce()
 
     def _open(self) -> Ledger:
-        assert self._store is not None
-        settings, tasks = self._settings, self._member.tasks
+        config, tasks = self._member.config, self._member.tasks
         core = LedgerCore(
             self._identity.number,
             self._store,
-            make_machine=settings.make_machine,
-            key_slot_of=settings.key_slot_of,
+            make_machine=lambda group: JobMachine(config.node.datacenter, group),
+            key_slot_of=key_slot_of,
             seed=secrets.randbits(63),
-            limits=settings.limits,
+            limits=LedgerLimits(
+                snapshot_entries=config.ledger.snapshot_entries,
+                trailing_entries=config.ledger.trailing_entries,
+            ),
             images=self._store.load(),
             followed=int(dict(self._store.meta()).get(FOLLOWED, b"0")),
             first_tick_at_s=asyncio.get_running_loop().time(),
@@ -139,11 +125,11 @@ class LedgerService(NodeService):
         self._warn_if_gone()
         for hook in self.on_ledger:
             hook(ledger)
-        self._maintenance = MaintenanceDriver(found, settings.live_jobs)
+        self._maintenance = MaintenanceDriver(found, _live_jobs)
         driver.start()
         found.history.start()
         self._maintenance.start()
-        tasks.spawn(self._prune_history(self._store), "ledger-prune")
+        tasks.spawn(self._prune_history(), "ledger-prune")
         return ledger
 
     def _warn_if_gone(self) -> None:
@@ -154,12 +140,12 @@ class LedgerService(NodeService):
             self._is_gone_logged = True
             _log.warning("ledger.gone", extra={"number": own.number, "detail": _GONE})
 
-    async def _prune_history(self, store: LedgerStore) -> None:
+    async def _prune_history(self) -> None:
         """Delete history rows that are older than they are to be kept."""
-        kept_ms = int(self._settings.history_days * 24 * 3600 * 1000)
+        kept_ms = int(self._member.config.ledger.history_days * 24 * 3600 * 1000)
         await asyncio.sleep(_PRUNE_FIRST_S)  # entries applied again after a start bring rows again
         while True:
-            store.prune_history(wall_ms() - kept_ms)
+            self._store.prune_history(wall_ms() - kept_ms)
             await asyncio.sleep(_PRUNE_S)
 
     async def leave(self) -> None:
@@ -178,7 +164,7 @@ class LedgerService(NodeService):
             ]
             if others:
                 ledger.driver.feed(LeadershipTransferRequested(group, others[0]))
-        with suppress(TimeoutError):
+        with suppress(TimeoutError):  # the groups elect a leader once this node is gone
             async with asyncio.timeout(_LEAVE_S):
                 while core.leading and len(ledger.topology.nodes) > 1:
                     is_following.clear()
@@ -189,7 +175,7 @@ class LedgerService(NodeService):
             self._maintenance.stop()
         if self._open_ledger is not None:
             await self._open_ledger.driver.close()
-        elif self._store is not None:
+        else:
             self._store.close()
 
     def ended(self) -> None:
@@ -231,6 +217,12 @@ def open_store(directory: Path) -> LedgerStore:
             hint="run the version that wrote it, or give an empty --data-dir",
         )
     return store
+
+
+def _live_jobs(machine: Machine) -> int:
+    """Return how many jobs of a group have not ended."""
+    assert isinstance(machine, JobMachine)
+    return sum(not job.has_ended for job in machine.jobs())
 
 
 _MAY_LEAD = frozenset({AnnouncedLoad.HEALTHY, AnnouncedLoad.BUSY})

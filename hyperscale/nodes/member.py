@@ -7,14 +7,15 @@
 
 A member listens before it looks for other members, which it does in the background: nodes may be
 started in any order. It closes everything in the opposite order. What a manager or a worker adds
-comes through `RoleSpec`; this module does not know which role it serves.
+comes through the services of its `RoleSpec`.
 """
 
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from http import HTTPStatus
 from random import Random
 from typing import Any
@@ -22,12 +23,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from hyperscale.config.addresses import parse_address, split_address
+from hyperscale.config.addresses import parse_address
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.health.load_monitor import LoadMonitor
 from hyperscale.health.overload import OverloadDetector
-from hyperscale.health.signals import RoutingDecision, WorkProgress, why_not_ready
+from hyperscale.health.signals import RoutingDecision, why_not_ready
 from hyperscale.membership.core import Membership
 from hyperscale.membership.discovery import Discovery
 from hyperscale.membership.events import (
@@ -39,14 +40,8 @@ from hyperscale.membership.events import (
 )
 from hyperscale.membership.local_node import LocalIdentity
 from hyperscale.membership.messages import PushPull
-from hyperscale.nodes.discovery import DiscoveryDriver, Resolver
-from hyperscale.nodes.identity import (
-    advertised_address,
-    http_address_of,
-    may_move,
-    node_id_of,
-)
-from hyperscale.nodes.member_metrics import MemberMetrics
+from hyperscale.nodes.discovery import Resolver
+from hyperscale.nodes.member_metrics import member_metrics
 from hyperscale.nodes.membership import MembershipDriver
 from hyperscale.nodes.messages import (
     AnnouncedLoad,
@@ -55,19 +50,26 @@ from hyperscale.nodes.messages import (
     MemberRow,
     NodeMetadata,
     metadata_of,
+    routing_of,
 )
-from hyperscale.nodes.settings import discovery_config, membership_config
-from hyperscale.nodes.worker_health import WorkerHealth
+from hyperscale.nodes.settings import (
+    advertised_address,
+    discovery_config,
+    http_address_of,
+    may_move,
+    membership_config,
+    node_id_of,
+)
 from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.telemetry.http import (
-    HttpEndpoint,
     ReadinessReport,
     Response,
     Routes,
     bind_http,
     json_response,
+    serve_http,
 )
-from hyperscale.telemetry.metrics import CONTENT_TYPE, Collector, Family, render
+from hyperscale.telemetry.metrics import CONTENT_TYPE, Family, render
 from hyperscale.wire.admission import WATERMARKS, Admission, OverloadLevel
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.credentials import VERSION, incarnation_now, security_of
@@ -87,13 +89,11 @@ _DNS_PORT = 53
 class NodeService:
     """A part of a role that lives as long as its node. Override the methods it needs.
 
-    They are called in this order: `attach` (nothing has been awaited yet), `start` (the node is
-    a member and answers), `leave` (before the node leaves, within `node.stop_s`), `stop` (always,
-    also after a failure) and `ended` (always, when the node is closed).
+    Its constructor adds its handlers; nothing has been awaited by then. The methods are called in
+    this order: `start` (the node is a member and answers), `leave` (before the node leaves, within
+    `node.stop_s`), `stop` (always, also after a failure) and `ended` (always, when the node is
+    closed).
     """
-
-    def attach(self, member: "MemberNode", handlers: Handlers) -> None:
-        """Remember the node and add the handlers of this service."""
 
     async def start(self) -> None:
         """Start to work; start tasks with `member.tasks`."""
@@ -130,12 +130,9 @@ class RoleSpec(Struct, frozen=True, kw_only=True):
 
     role: Role
     counts_cpu: bool
+    services: Callable[["MemberNode", Handlers], Iterable[NodeService]]
     needs: frozenset[Role] = frozenset()
     """The node has joined when it knows a live member of one of these roles; empty: at once."""
-    cores: int = 0
-    workers: WorkerHealth | None = None
-    """The health of workers, if this role watches them."""
-    services: tuple[NodeService, ...] = ()
 
 
 class MemberNode:
@@ -152,7 +149,7 @@ class MemberNode:
         http: tuple[str, int],
         rng: Random,
     ) -> None:
-        now_s = time.monotonic()
+        self._started_s = now_s = time.monotonic()
         local = server.local
         core = Membership(
             LocalIdentity(
@@ -171,19 +168,14 @@ class MemberNode:
         self.config = config
         self.address = address
         self.http_address = http_address_of(*http, address)
-        self._http_host = http[0]
+        self._http = http
         self.server = server
         self.tasks = TaskSupervisor()
         self.driver = MembershipDriver(
             core,
-            DiscoveryDriver(
-                discovery,
-                address=address,
-                server=server,
-                tasks=self.tasks,
-                resolver=_resolver(config),
-                on_contact=self._member_discovered,
-            ),
+            discovery,
+            address=address,
+            resolver=_resolver(config),
             server=server,
             datagrams=datagrams,
             tasks=self.tasks,
@@ -195,10 +187,9 @@ class MemberNode:
             queue_share=lambda: _queue_share(server),
             on_level=self._overload_changed,
         )
-        self._metrics = MemberMetrics(self.driver, server, datagrams)
-        self._spec = spec
-        self._started_s = now_s
         self._is_leaving = False
+        self.services: list[NodeService] = []
+        self._needs = spec.needs
         self._readiness_changed = asyncio.Event()
 
     @property
@@ -215,31 +206,27 @@ class MemberNode:
 
     def why_not_ready(self) -> tuple[str, ...]:
         """Return why this node is not ready; empty if it is."""
-        needs = self._spec.needs
         alive = (peer for peer in self.driver.core.table.living if peer.state is MemberState.ALIVE)
         reasons = why_not_ready(
-            has_joined=not needs or any(peer.role in needs for peer in alive),
+            has_joined=not self._needs or any(peer.role in self._needs for peer in alive),
             is_leaving=self._is_leaving,
             overload=self.load_monitor.level,
         )
-        for service in self._spec.services:
+        for service in self.services:
             reasons += service.why_not_ready()
         return reasons
 
-    async def follow_address(self, bound_host: str, bound_port: int) -> None:
-        """Announce another address when the outward address of this machine changes."""
-        http_port = split_address(self.http_address)[1]
-        while True:
-            await asyncio.sleep(_ADDRESS_CHECK_S)
-            try:
-                address = advertised_address(self.config, bound_host, bound_port)
-            except InputError:
-                continue  # there is no network at the moment
-            if address != self.address:
-                self.address = address
-                self.http_address = http_address_of(self._http_host, http_port, address)
-                self.driver.move(address)
-                self.announce()
+    def follow_address(self, bound_host: str, bound_port: int) -> None:
+        """Announce another address if the outward address of this machine has changed."""
+        try:
+            address = advertised_address(self.config, bound_host, bound_port)
+        except InputError:
+            return  # there is no network at the moment
+        if address != self.address:
+            self.address = address
+            self.http_address = http_address_of(*self._http, address)
+            self.driver.move(address)
+            self.announce()
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:
         """Wait until the node is ready; raise `RunError` after `timeout_s`."""
@@ -261,7 +248,7 @@ class MemberNode:
             return
         self._is_leaving = True
         self.announce()
-        for service in self._spec.services:
+        for service in self.services:
             await service.leave()
         self.driver.leave()
         await asyncio.wait(
@@ -273,13 +260,11 @@ class MemberNode:
         metadata = NodeMetadata(
             version=VERSION,
             datacenter=self.config.node.datacenter,
-            cores=self._spec.cores,
             is_ready=not self.why_not_ready(),
             overload=AnnouncedLoad[self.load_monitor.level.name],
-            progress=WorkProgress.IDLE,
             http=self.http_address,
         )
-        for service in self._spec.services:
+        for service in self.services:
             metadata = msgspec.structs.replace(metadata, **service.metadata())
         self.driver.feed(MetadataChanged(msgspec.msgpack.encode(metadata)))
         self._readiness_changed.set()
@@ -287,44 +272,33 @@ class MemberNode:
     def list_members(self, _call: InboundCall, _asked: ListMembers) -> ListMembersReply:
         """Answer an operator: every member this node knows."""
         own, *others = self.members()
-        now_s = time.monotonic()
-        rows = [_row(msgspec.structs.replace(own, since_s=self._started_s), now_s, is_self=True)]
-        workers = self._spec.workers
-        for member in others:
-            routing = None if workers is None else workers.decision(member.node)
-            rows.append(_row(member, now_s, routing=routing))
-        node = self.config.node
-        return ListMembersReply(
-            cluster=node.cluster, environment=node.environment, members=tuple(rows)
-        )
+        now_s, local = time.monotonic(), self.server.local
+        own = msgspec.structs.replace(own, since_s=self._started_s)
+        routes = local.role is Role.MANAGER
+        rows = [_row(own, now_s, is_self=True)]
+        rows += [_row(each, now_s, routing_of(each) if routes else None) for each in others]
+        return ListMembersReply(local.cluster, local.environment, tuple(rows))
 
     def _overload_changed(self, level: OverloadLevel) -> None:
         self.server.admission.load = level
         self.announce()
 
-    def _member_discovered(self, address: str) -> None:
-        self.driver.discovered(address)
-
     def _member_changed(self, changed: MemberChanged | MemberDied) -> None:
-        if self._spec.workers is not None:
-            self._spec.workers.changed(changed)
-        for service in self._spec.services:
+        for service in self.services:
             service.changed(changed)
-        if changed.member.role in self._spec.needs:
+        if changed.member.role in self._needs:
             self.announce()  # the node may have joined, or lost the last such member
         self._readiness_changed.set()
 
     def metrics(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""
-        collectors: list[Collector] = [self._metrics.collect, self.load_monitor.collect]
-        if self._spec.workers is not None:
-            collectors.append(self._spec.workers.collect)
-        collectors.extend(service.collect for service in self._spec.services)
-        return render(collectors)
+        own = member_metrics(self.driver, self.server, started_s=self._started_s)
+        collectors = [service.collect for service in self.services]
+        return render([lambda: own, self.load_monitor.collect, *collectors])
 
     def healthz(self) -> Response:
         """Answer /healthz: the process is alive."""
-        status = {"status": "ok", "node": self.node_id, "role": str(self._spec.role)}
+        status = {"status": "ok", "node": self.node_id, "role": str(self.server.local.role)}
         return json_response(HTTPStatus.OK, msgspec.json.encode(status))
 
     def readyz(self) -> Response:
@@ -354,8 +328,13 @@ async def open_member(config: NodeConfig, spec: RoleSpec) -> AsyncIterator[Membe
     admission = Admission(WATERMARKS[spec.role], rng)
     server = PeerServer(local, security, handlers, admission=admission, rng=rng)
     async with AsyncExitStack() as stack:
-        for service in spec.services:
-            stack.callback(service.ended)
+        services: list[NodeService] = []
+
+        def end_services() -> None:
+            for service in services:
+                service.ended()
+
+        stack.callback(end_services)
         await stack.enter_async_context(server)
         bound, address = await _bind(config, server)
         # Nothing is awaited until every handler is added, so no request finds one missing.
@@ -382,23 +361,24 @@ async def open_member(config: NodeConfig, spec: RoleSpec) -> AsyncIterator[Membe
         )
         handlers.add(PushPull, member.load_monitor.timed(member.driver.push_pull_requested))
         handlers.add(ListMembers, member.load_monitor.timed(member.list_members))
-        for service in spec.services:
-            service.attach(member, handlers)
+        for service in spec.services(member, handlers):
+            services.append(service)
             stack.push_async_callback(service.stop)
+        member.services = services
         routes: Routes = {
             "/metrics": lambda: Response(HTTPStatus.OK, CONTENT_TYPE, member.metrics()),
             "/healthz": member.healthz,
             "/readyz": member.readyz,
         }
-        await stack.enter_async_context(HttpEndpoint(http_socket, routes))
+        await stack.enter_async_context(serve_http(http_socket, routes))
         stack.push_async_callback(member.tasks.close)
         stack.callback(member.driver.stop)
         member.driver.start()
         member.tasks.spawn(member.load_monitor.run(), "load-monitor")
         if may_move(config, bound.getsockname()[0]):
-            host, port = bound.getsockname()[:2]
-            member.tasks.spawn(member.follow_address(host, port), "follow-address")
-        for service in spec.services:
+            follow = partial(member.follow_address, *bound.getsockname()[:2])
+            member.tasks.spawn_every(_ADDRESS_CHECK_S, follow, "follow-address")
+        for service in services:
             await service.start()
         member.announce()
         yield member
@@ -455,7 +435,7 @@ def _queue_share(server: PeerServer) -> float:
 
 
 def _row(
-    member: Member, now_s: float, *, is_self: bool = False, routing: RoutingDecision | None = None
+    member: Member, now_s: float, routing: RoutingDecision | None = None, *, is_self: bool = False
 ) -> MemberRow:
     return MemberRow(
         node=member.node,

@@ -17,7 +17,7 @@ import msgspec
 from hyperscale.config.addresses import split_address
 from hyperscale.errors import InvariantError
 from hyperscale.membership.core import Membership
-from hyperscale.membership.discovery import MemberDown, MemberUp
+from hyperscale.membership.discovery import Discovery, MemberDown, MemberUp
 from hyperscale.membership.events import (
     LIVING,
     AddressChanged,
@@ -45,7 +45,7 @@ from hyperscale.membership.events import (
     StartPushPull,
 )
 from hyperscale.membership.messages import Datagram, PushPull, PushPullReply
-from hyperscale.nodes.discovery import DiscoveryDriver
+from hyperscale.nodes.discovery import DiscoveryDriver, Resolver
 from hyperscale.sansio.driver import CoreDriver
 from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.wire.calls import InboundCall
@@ -69,15 +69,24 @@ class MembershipDriver:
     def __init__(
         self,
         core: Membership,
-        discovery: DiscoveryDriver,
+        discovery: Discovery,
         *,
+        address: str,
+        resolver: Resolver | None,
         server: PeerServer,
         datagrams: DatagramSocket,
         tasks: TaskSupervisor,
         on_change: Callable[[MemberChanged | MemberDied], None],
     ) -> None:
         self.core = core
-        self.discovery = discovery
+        self.discovery = DiscoveryDriver(
+            discovery,
+            address=address,
+            server=server,
+            tasks=tasks,
+            resolver=resolver,
+            on_contact=lambda found: self.feed(MemberDiscovered(found)),
+        )
         self.datagrams = datagrams
         self.counts: Counter[str] = Counter()
         self.deaths: Counter[str] = Counter()
@@ -89,11 +98,13 @@ class MembershipDriver:
         self._on_change = on_change
         self._sessions: dict[str, asyncio.Task[None]] = {}
         self._dialing: set[str] = set()
-        self._effect_handlers: dict[type, Callable[[Any], None]] = {
-            SendDatagram: self._send_datagram,
+        performers: dict[type, Callable[[Any], Any]] = {
+            SendDatagram: lambda effect: datagrams.send(effect.address, effect.datagram),
             MemberChanged: self._report_change,
             MemberDied: self._report_death,
-            StartPushPull: self._start_push_pull,
+            StartPushPull: lambda effect: tasks.spawn_request(
+                self._push_pull(effect), f"push-pull:{effect.address}"
+            ),
             ReplyToPushPull: self._reply_to_push_pull,
             DialMember: self._dial_member,
             KeepSession: self._keep_session,
@@ -104,12 +115,13 @@ class MembershipDriver:
         }
         self._driver: CoreDriver[MembershipEvent, MembershipEffect] = CoreDriver(
             core,
-            lambda effect: self._effect_handlers[type(effect)](effect),
+            lambda effect: performers[type(effect)](effect),
             clock=time.monotonic,
-            on_failure=self._fail,
+            on_failure=tasks.fail,
             # A datagram in the socket was sent before now: read it before any timer fires.
             before_tick=datagrams.drain,
         )
+        self.feed = self._driver.feed
 
     # -- lifetime -------------------------------------------------------------------------
 
@@ -135,19 +147,7 @@ class MembershipDriver:
         self.discovery.stop()
         self._driver.stop()
 
-    def _fail(self, error: BaseException) -> None:
-        self.stop()
-        self._tasks.fail(error)
-
     # -- events ---------------------------------------------------------------------------
-
-    def feed(self, event: MembershipEvent) -> None:
-        """Hand one event to the core and perform its effects."""
-        self._driver.feed(event)
-
-    def discovered(self, address: str) -> None:
-        """Take a member that discovery has found."""
-        self.feed(MemberDiscovered(address))
 
     def _received(self, source: str, node: str, incarnation: int, message: Any) -> None:
         if type(message) in _DATAGRAMS:
@@ -161,12 +161,6 @@ class MembershipDriver:
         self.feed(PushPullRequested(peer.node_id, peer.incarnation, request, call))
 
     # -- effects --------------------------------------------------------------------------
-
-    def _send_datagram(self, effect: SendDatagram) -> None:
-        self.datagrams.send(effect.address, effect.datagram)
-
-    def _start_push_pull(self, effect: StartPushPull) -> None:
-        self._tasks.spawn_request(self._push_pull(effect), f"push-pull:{effect.address}")
 
     def _reply_to_push_pull(self, effect: ReplyToPushPull) -> None:
         if not isinstance(effect.token, InboundCall):

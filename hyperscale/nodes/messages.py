@@ -5,8 +5,8 @@ from enum import StrEnum
 import msgspec
 from msgspec import Struct
 
-from hyperscale.health.signals import RoutingDecision, WorkProgress
-from hyperscale.membership.events import MemberState
+from hyperscale.health.signals import RoutingDecision, WorkProgress, routing_decision
+from hyperscale.membership.events import LIVING, Member, MemberState
 from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import EVERYONE, Role
 
@@ -44,6 +44,23 @@ def metadata_of(encoded: bytes) -> NodeMetadata | None:
         return _metadata.decode(encoded) if encoded else None
     except (ValueError, RecursionError):
         return None
+
+
+def routing_of(member: Member) -> RoutingDecision | None:
+    """Return whether a worker gets work; None for other roles and for workers that left or were
+    never reached."""
+    if member.role is not Role.WORKER or member.state in _NOT_ROUTED:
+        return None
+    metadata = metadata_of(member.metadata)
+    return routing_decision(
+        is_live=member.state in LIVING,
+        # A suspect may be dead: it keeps its parts and gets no new ones.
+        is_ready=member.state is MemberState.ALIVE and metadata is not None and metadata.is_ready,
+        progress=WorkProgress.IDLE if metadata is None else metadata.progress,
+    )
+
+
+_NOT_ROUTED = frozenset({MemberState.UNCONFIRMED, MemberState.LEFT})
 
 
 @nested

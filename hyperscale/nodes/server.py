@@ -18,9 +18,9 @@ from hyperscale.config.loading import NodeSettings, node_config
 from hyperscale.config.schema import NodeConfig, NodeRole
 from hyperscale.errors import InputError, InvariantError
 from hyperscale.membership.events import Member
-from hyperscale.nodes.identity import data_directory, node_id_of
 from hyperscale.nodes.member import MemberNode, RoleSpec, open_member
-from hyperscale.telemetry.logs import Logging
+from hyperscale.nodes.settings import data_directory, node_id_of
+from hyperscale.telemetry.logs import log_to
 
 _GC_THRESHOLDS = (20_000, 20, 20)
 
@@ -159,7 +159,7 @@ def run_process(config: NodeConfig, spec: RoleSpec, announce: Callable[[MemberNo
     gc.set_threshold(*_GC_THRESHOLDS)
     bound = {"node": config.node.id, "role": config.role, "cluster": config.node.cluster}
     with (
-        Logging(sys.stderr, config.log.level, bound),
+        log_to(sys.stderr, config.log.level, bound),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         runner.run(_run_until_signal(config, spec, announce))

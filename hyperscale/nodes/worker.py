@@ -1,24 +1,25 @@
 """A worker: a member that offers its cores and generates load on them for job leaders."""
 
 from hyperscale.config.loading import NodeSettings
-from hyperscale.config.schema import NodeConfig
 from hyperscale.execution.cores import default_executors
-from hyperscale.nodes.agent.service import AgentService
-from hyperscale.nodes.member import RoleSpec
+from hyperscale.nodes.agent.agent_driver import AgentDriver
+from hyperscale.nodes.member import MemberNode, NodeService, RoleSpec
 from hyperscale.nodes.server import NodeServer, complete_config
+from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.roles import Role
 
 
-def worker_role(config: NodeConfig) -> RoleSpec:
-    """Return what a worker adds to a member."""
-    cores = config.node.cores or default_executors()
-    return RoleSpec(
-        role=Role.WORKER,
-        counts_cpu=False,  # a load generator is meant to be busy
-        needs=frozenset({Role.MANAGER}),
-        cores=cores,
-        services=(AgentService(config, cores),),
-    )
+def _services(member: MemberNode, handlers: Handlers) -> list[NodeService]:
+    cores = member.config.node.cores or default_executors()
+    return [AgentDriver(member, handlers, cores=cores)]
+
+
+WORKER_ROLE = RoleSpec(
+    role=Role.WORKER,
+    counts_cpu=False,  # a load generator is meant to be busy
+    services=_services,
+    needs=frozenset({Role.MANAGER}),
+)
 
 
 class WorkerServer(NodeServer):
@@ -34,5 +35,4 @@ class WorkerServer(NodeServer):
 
     def __init__(self, settings: NodeSettings = None) -> None:
         """`settings`: a `NodeConfig`, or the tables of a configuration file."""
-        config = complete_config("worker", settings)
-        super().__init__(config, worker_role(config))
+        super().__init__(complete_config("worker", settings), WORKER_ROLE)

@@ -6,7 +6,7 @@ what it served. Any other task that fails ends the node, through `failed`. Nothi
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from hyperscale.errors import RunError
@@ -25,11 +25,21 @@ class TaskSupervisor:
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """Start a task the node cannot do without: if it fails, the node ends."""
-        return self._start(work, name, is_request=False)
+        return self._start(work, name, lambda _, error: self.fail(error))
+
+    def spawn_every(self, period_s: float, work: Callable[[], Any], name: str) -> None:
+        """Start a task that calls `work` every `period_s` seconds: if it fails, the node ends."""
+
+        async def repeat() -> None:
+            while True:
+                await asyncio.sleep(period_s)
+                work()
+
+        self.spawn(repeat(), name)
 
     def spawn_request(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """Start a task that serves one request or connection: if it fails, only that ends."""
-        return self._start(work, name, is_request=True)
+        return self._start(work, name, _log_failure)
 
     def fail(self, error: BaseException) -> None:
         """End the node because of `error`."""
@@ -53,21 +63,22 @@ class TaskSupervisor:
             self.failed.cancel()
 
     def _start(
-        self, work: Coroutine[Any, Any, Any], name: str, *, is_request: bool
+        self,
+        work: Coroutine[Any, Any, Any],
+        name: str,
+        on_failure: Callable[[asyncio.Task[Any], BaseException], None],
     ) -> asyncio.Task[Any]:
+        def on_end(task: asyncio.Task[Any]) -> None:
+            self._tasks.discard(task)
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                on_failure(task, error)
+
         task = self._loop.create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._request_ended if is_request else self._vital_ended)
+        task.add_done_callback(on_end)
         return task
 
-    def _vital_ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self.fail(error)
 
-    def _request_ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            _log.error("request.failed: %s", error, exc_info=error, extra={"task": task.get_name()})
+def _log_failure(task: asyncio.Task[Any], error: BaseException) -> None:
+    _log.error("request.failed: %s", error, exc_info=error, extra={"task": task.get_name()})

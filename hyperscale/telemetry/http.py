@@ -8,10 +8,10 @@ that fails is logged and answered with 500; the node goes on.
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from http import HTTPStatus
-from types import TracebackType
-from typing import Self, cast
+from typing import cast
 
 from msgspec import Struct
 
@@ -46,19 +46,20 @@ Routes = dict[str, Callable[[], Response]]
 class _Exchange(asyncio.Protocol):
     """One connection: one request and its answer."""
 
-    def __init__(self, endpoint: "HttpEndpoint") -> None:
-        self._endpoint = endpoint
+    def __init__(self, routes: Routes, connections: set[asyncio.Transport]) -> None:
+        self._routes = routes
+        self._connections = connections
         self._head = bytearray()
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop does not register its transports
-        if len(self._endpoint.open) >= CONNECTIONS_MAX:
+        if len(self._connections) >= CONNECTIONS_MAX:
             transport.abort()
             return
         self._transport = transport
-        self._endpoint.open.add(transport)
+        self._connections.add(transport)
         self._timer = asyncio.get_running_loop().call_later(REQUEST_S, transport.abort)
 
     def data_received(self, data: bytes) -> None:
@@ -67,7 +68,7 @@ class _Exchange(asyncio.Protocol):
             return
         self._head += data
         if b"\r\n\r\n" in self._head or b"\n\n" in self._head:
-            self._answer(transport, *respond(bytes(self._head), self._endpoint.routes))
+            self._answer(transport, *respond(bytes(self._head), self._routes))
         elif len(self._head) > HEAD_BYTES_MAX:
             too_large = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
             self._answer(transport, plain(too_large, "the request is too large"), True)
@@ -76,7 +77,7 @@ class _Exchange(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         if self._transport is not None:
-            self._endpoint.open.discard(self._transport)
+            self._connections.discard(self._transport)
 
     def _answer(self, transport: asyncio.Transport, response: Response, has_body: bool) -> None:
         status = response.status
@@ -104,31 +105,19 @@ def bind_http(host: str, port: int) -> socket.socket:
         ) from error
 
 
-class HttpEndpoint:
-    """Serves the routes for as long as the context lasts."""
-
-    def __init__(self, bound: socket.socket, routes: Routes) -> None:
-        self.open: set[asyncio.Transport] = set()
-        self._socket = bound
-        self.routes = routes
-        self._server: asyncio.Server | None = None
-
-    async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Exchange(self), sock=self._socket)
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._server is not None:
-            self._server.close()
-            for transport in list(self.open):
-                transport.abort()
-            await self._server.wait_closed()
+@asynccontextmanager
+async def serve_http(bound: socket.socket, routes: Routes) -> AsyncIterator[None]:
+    """Serve the routes for as long as the context lasts."""
+    connections: set[asyncio.Transport] = set()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: _Exchange(routes, connections), sock=bound)
+    try:
+        yield
+    finally:
+        server.close()
+        for transport in list(connections):
+            transport.abort()
+        await server.wait_closed()
 
 
 def respond(head: bytes, routes: Routes) -> tuple[Response, bool]:
@@ -145,16 +134,13 @@ def respond(head: bytes, routes: Routes) -> tuple[Response, bool]:
         known = ", ".join(routes)
         response = plain(HTTPStatus.NOT_FOUND, f"not found; this node serves {known}")
     else:
-        response = _answer(path, route)
+        try:
+            response = route()
+        except Exception:  # noqa: BLE001  a bug in a route ends this request only
+            _log.exception("request.failed", extra={"path": path})
+            failed = HTTPStatus.INTERNAL_SERVER_ERROR
+            response = plain(failed, "the node failed to answer; see its log")
     return response, method == b"GET"
-
-
-def _answer(path: str, route: Callable[[], Response]) -> Response:
-    try:
-        return route()
-    except Exception:  # noqa: BLE001  a bug in a route ends this request only
-        _log.exception("request.failed", extra={"path": path})
-        return plain(HTTPStatus.INTERNAL_SERVER_ERROR, "the node failed to answer; see its log")
 
 
 def plain(status: HTTPStatus, text: str) -> Response:

@@ -12,8 +12,9 @@ import queue
 import re
 import threading
 import time
-from types import TracebackType
-from typing import IO, Any, Self
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import IO, Any
 
 import msgspec
 
@@ -57,7 +58,7 @@ class JsonLines(logging.Formatter):
 
 
 class LineWriter(logging.Handler):
-    """Hands lines to a thread and never waits. The end of the context writes the last lines."""
+    """Hands lines to a thread and never waits. `close` waits for the last lines, for a while."""
 
     def __init__(self, stream: IO[str], bound: dict[str, Any]) -> None:
         super().__init__()
@@ -67,6 +68,7 @@ class LineWriter(logging.Handler):
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         # A daemon thread: a blocked write must not keep the process from ending.
         self._thread = threading.Thread(target=self._write, name="log-writer", daemon=True)
+        self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
         if self._lines.qsize() >= LINES_WAITING_MAX:
@@ -74,18 +76,10 @@ class LineWriter(logging.Handler):
             return
         self._lines.put(self.format(record))
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self._lines.put(None)
         self._thread.join(_FLUSH_S)
+        super().close()
 
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
@@ -97,33 +91,23 @@ class LineWriter(logging.Handler):
                 self.dropped += 1
 
 
-class Logging:
-    """Sends the `hyperscale` loggers to one writer for as long as the context lasts."""
-
-    def __init__(self, stream: IO[str], level: str, bound: dict[str, Any]) -> None:
-        self.writer = LineWriter(stream, bound)
-        self._level = level.upper()
-        self._logger = logging.getLogger("hyperscale")
-
-    def __enter__(self) -> Self:
-        self.writer.__enter__()
-        self._before = (self._logger.level, self._logger.propagate)
-        self._logger.setLevel(self._level)
-        self._logger.propagate = False
-        self._logger.addHandler(self.writer)
-        logging.getLogger("asyncio").addHandler(self.writer)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._logger.removeHandler(self.writer)
-        logging.getLogger("asyncio").removeHandler(self.writer)
-        self._logger.level, self._logger.propagate = self._before
-        self.writer.__exit__(kind, error, trace)
+@contextmanager
+def log_to(stream: IO[str], level: str, bound: dict[str, Any]) -> Iterator[None]:
+    """Send the `hyperscale` loggers to one writer for as long as the context lasts."""
+    logger, of_asyncio = logging.getLogger("hyperscale"), logging.getLogger("asyncio")
+    before = (logger.level, logger.propagate)
+    with closing(LineWriter(stream, bound)) as writer:
+        logger.setLevel(level.upper())
+        logger.propagate = False
+        logger.addHandler(writer)
+        of_asyncio.addHandler(writer)
+        try:
+            yield
+        finally:
+            logger.removeHandler(writer)
+            of_asyncio.removeHandler(writer)
+            logger.setLevel(before[0])
+            logger.propagate = before[1]
 
 
 def _short(value: Any) -> Any:

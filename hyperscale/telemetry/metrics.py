@@ -7,7 +7,7 @@ be recorded when they happen: `DurationHistogram` keeps them.
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -15,31 +15,37 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 Labels = Mapping[str, str]
+Sample = tuple[Labels, float] | float
+"""A value with its labels; a number alone has none."""
 
 
 class Family(Struct, frozen=True):
-    """One metric: its name, kind and help text, and its values by labels."""
+    """One metric: its name, kind and help text, and its values by suffix of the name and labels."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
     about: str
-    samples: tuple[tuple[Labels, float], ...] = ()
-    buckets: tuple["BucketCounts", ...] = ()
+    samples: list[tuple[str, Labels, float]]
 
 
-class BucketCounts(Struct, frozen=True):
-    labels: Labels
-    bounds: tuple[float, ...]
-    counts: tuple[int, ...]
-    total: float
+Collector = Callable[[], Iterable[Family]]
 
 
-def counter(name: str, about: str, *samples: tuple[Labels, float]) -> Family:
-    return Family(name, "counter", about, samples)
+def counter(name: str, about: str, *samples: Sample) -> Family:
+    return Family(name, "counter", about, _unsuffixed(samples))
 
 
-def gauge(name: str, about: str, *samples: tuple[Labels, float]) -> Family:
-    return Family(name, "gauge", about, samples)
+def gauge(name: str, about: str, *samples: Sample) -> Family:
+    return Family(name, "gauge", about, _unsuffixed(samples))
+
+
+def by(label: str, values: Mapping[Any, float], keys: Iterable[Any]) -> list[Sample]:
+    """Return one sample for each key, with the key as the value of a label."""
+    return [({label: str(key)}, values[key]) for key in keys]
+
+
+def _unsuffixed(samples: Iterable[Sample]) -> list[tuple[str, Labels, float]]:
+    return [("", *each) if isinstance(each, tuple) else ("", {}, each) for each in samples]
 
 
 class DurationHistogram:
@@ -57,11 +63,13 @@ class DurationHistogram:
         self._total += value
 
     def family(self) -> Family:
-        counts = BucketCounts({}, self._bounds, tuple(self._counts), self._total)
-        return Family(self._name, "histogram", self._about, buckets=(counts,))
-
-
-Collector = Callable[[], Iterable[Family]]
+        running = list(accumulate(self._counts))
+        bounds = [*map(_number, self._bounds), "+Inf"]
+        samples: list[tuple[str, Labels, float]] = [
+            ("_bucket", {"le": bound}, count) for bound, count in zip(bounds, running, strict=True)
+        ]
+        samples += [("_sum", {}, self._total), ("_count", {}, running[-1])]
+        return Family(self._name, "histogram", self._about, samples)
 
 
 def render(collectors: Iterable[Collector]) -> bytes:
@@ -72,26 +80,10 @@ def render(collectors: Iterable[Collector]) -> bytes:
             lines.append(f"# HELP {family.name} {family.about}")
             lines.append(f"# TYPE {family.name} {family.kind}")
             lines += [
-                f"{family.name}{_labels(labels)} {_number(value)}"
-                for labels, value in family.samples
+                f"{family.name}{suffix}{_labels(labels)} {_number(value)}"
+                for suffix, labels, value in family.samples
             ]
-            for buckets in family.buckets:
-                lines += _histogram_lines(family.name, buckets)
     return ("\n".join(lines) + "\n").encode()
-
-
-def _histogram_lines(name: str, buckets: BucketCounts) -> list[str]:
-    bounds = [_number(bound) for bound in buckets.bounds] + ["+Inf"]
-    running = list(accumulate(buckets.counts))
-    labels = dict(buckets.labels)
-    return [
-        *(
-            f"{name}_bucket{_labels({**labels, 'le': bound})} {count}"
-            for bound, count in zip(bounds, running, strict=True)
-        ),
-        f"{name}_sum{_labels(labels)} {_number(buckets.total)}",
-        f"{name}_count{_labels(labels)} {running[-1]}",
-    ]
 
 
 def _labels(labels: Labels) -> str:

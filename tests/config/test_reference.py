@@ -4,7 +4,7 @@ import asyncio
 import re
 from pathlib import Path
 
-from hyperscale.nodes.manager import manager_role
+from hyperscale.nodes.manager import MANAGER_ROLE
 from hyperscale.nodes.member import open_member
 from hyperscale.nodes.server import complete_config
 from tests.config.reference import DOCUMENT, in_document, table
@@ -20,7 +20,7 @@ def test_the_table_of_settings_is_that_of_the_schema() -> None:
 def test_every_metric_is_listed_and_no_other() -> None:
     async def scrape() -> bytes:
         config = complete_config("manager", {"listen": {"port": 0, "http_port": 0}})
-        async with open_member(config, manager_role(config)) as member:
+        async with open_member(config, MANAGER_ROLE) as member:
             await member.wait_ready(30)  # with its ledger
             return member.metrics()
 

@@ -17,12 +17,12 @@ from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.lab.cluster import why_not_ready
 from hyperscale.membership.events import DatagramReceived, DialAnswered, MemberState
 from hyperscale.membership.messages import Gossip, Sender
-from hyperscale.nodes.identity import remember_name
 from hyperscale.nodes.jobs.job_leaders import JobLeaders
 from hyperscale.nodes.jobs.service import JobsService
-from hyperscale.nodes.manager import manager_role
+from hyperscale.nodes.manager import MANAGER_ROLE
 from hyperscale.nodes.member import open_member
 from hyperscale.nodes.server import complete_config
+from hyperscale.nodes.settings import remember_name
 from hyperscale.wire.roles import Role
 from tests.lab.waiting import until_async
 
@@ -38,7 +38,7 @@ def worker(*seeds: str, **tables: Any) -> WorkerServer:
 
 
 def jobs_of(node: ManagerServer) -> JobLeaders:
-    (service,) = (each for each in node.spec.services if isinstance(each, JobsService))
+    (service,) = (each for each in node.member.services if isinstance(each, JobsService))
     assert service.leaders is not None
     return service.leaders
 
@@ -214,7 +214,7 @@ def test_a_node_that_is_cancelled_leaves_nothing() -> None:
         config = complete_config("manager", {"listen": ANY_PORT})
 
         async def live() -> None:
-            async with open_member(config, manager_role(config)):
+            async with open_member(config, MANAGER_ROLE):
                 await asyncio.Event().wait()
 
         task = asyncio.create_task(live())

@@ -56,7 +56,7 @@ async def managing(directory: Path) -> AsyncIterator[tuple[ManagerServer, JobLea
     )
     await node.start(timeout_s=60)
     try:
-        (service,) = (each for each in node.spec.services if isinstance(each, JobsService))
+        (service,) = (each for each in node.member.services if isinstance(each, JobsService))
         leaders = service.leaders
         assert leaders is not None
         await until_async(lambda: leaders.allocator.allocator.is_leading)
@@ -120,7 +120,7 @@ def printed(job: str, text: str = "hello\n", *, number: int = 0) -> ForwardOutpu
 async def test_the_output_of_a_job_is_dropped_with_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hyperscale.nodes.manager.JobMachine", ForgetfulMachine)
+    monkeypatch.setattr("hyperscale.nodes.ledger_service.JobMachine", ForgetfulMachine)
     async with managing(tmp_path) as (_, leaders):
 
         async def submit(key: str) -> tuple[str, int]:

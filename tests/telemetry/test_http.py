@@ -11,11 +11,11 @@ from hyperscale.errors import InputError
 from hyperscale.telemetry.http import (
     CONNECTIONS_MAX,
     HEAD_BYTES_MAX,
-    HttpEndpoint,
     Response,
     bind_http,
     plain,
     respond,
+    serve_http,
 )
 
 
@@ -23,7 +23,7 @@ from hyperscale.telemetry.http import (
 async def endpoint() -> AsyncIterator[tuple[str, int]]:
     bound = bind_http("127.0.0.1", 0)
     with bound:
-        async with HttpEndpoint(bound, {"/healthz": lambda: plain(HTTPStatus.OK, "well")}):
+        async with serve_http(bound, {"/healthz": lambda: plain(HTTPStatus.OK, "well")}):
             yield bound.getsockname()[:2]
 
 

@@ -5,13 +5,13 @@ import json
 import logging
 import os
 import re
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale.telemetry.logs import LINES_WAITING_MAX, JsonLines, LineWriter, Logging
+from hyperscale.telemetry.logs import LINES_WAITING_MAX, JsonLines, LineWriter, log_to
 
 
 def line_of(message: object, *args: object, **extra: object) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def test_long_fields_are_cut() -> None:
 def test_a_reader_that_stops_reading_does_not_block_the_node() -> None:
     reading, writing = os.pipe()
     stream = os.fdopen(writing, "w")
-    with LineWriter(stream, {}) as writer:
+    with closing(LineWriter(stream, {})) as writer:
         for _ in range(LINES_WAITING_MAX + 5_000):
             writer.emit(logging.LogRecord("hyperscale", 20, "f", 1, "a.b", (), None))
         assert writer.dropped > 0
@@ -66,7 +66,7 @@ def test_loggers_are_restored_when_a_node_has_ended() -> None:
     logger = logging.getLogger("hyperscale")
     before = (logger.level, logger.propagate, list(logger.handlers))
     stream = io.StringIO()
-    with Logging(stream, "info", {"node": "m0"}):
+    with log_to(stream, "info", {"node": "m0"}):
         logging.getLogger("hyperscale.nodes").info("node.started", extra={"address": "a"})
         logging.getLogger("hyperscale.nodes").debug("node.guessed")
     assert (logger.level, logger.propagate, logger.handlers) == before

@@ -1,13 +1,11 @@
 """Bundles for a worker's attempts: from its disk, else from the job leader or another manager."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 from hyperscale.errors import HyperscaleError, RunError
 from hyperscale.jobs.messages import FetchBlob
-from hyperscale.nodes.agent.manager_links import ManagerLinks
+from hyperscale.nodes.agent.manager_links import ManagerLinks, SpawnTask
 from hyperscale.nodes.agent.storage import WorkerStorage
 from hyperscale.wire.errors import CallError, UnreachableError
 from hyperscale.wire.messages import Chunk
@@ -16,8 +14,6 @@ FETCH_S = 60.0
 FIRST_CHUNK_S = 5.0
 """A silent manager is given up soon enough to fetch the bundle from another one."""
 STALL_S = 15.0
-
-SpawnTask = Callable[[Coroutine[Any, Any, Any], str], "asyncio.Task[Any]"]
 
 
 class BundleError(HyperscaleError):

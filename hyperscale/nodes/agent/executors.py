@@ -26,7 +26,8 @@ from hyperscale.jobs.agent.events import (
     StopAttempt,
 )
 from hyperscale.jobs.messages import AttemptId, PreparePart
-from hyperscale.nodes.agent.bundle_fetcher import BundleError, SpawnTask
+from hyperscale.nodes.agent.bundle_fetcher import BundleError
+from hyperscale.nodes.agent.manager_links import SpawnTask
 from hyperscale.plan import share
 from hyperscale.plan.status import PartStatus
 

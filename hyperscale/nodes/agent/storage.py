@@ -1,40 +1,82 @@
-"""A worker's data directory: results until they are acknowledged, and bundles.
-
-One thread does all the work, so that results are written and erased in the order in which that
-was decided.
-"""
+"""A worker's data directory: results until they are acknowledged, and bundles."""
 
 import asyncio
+import hashlib
 import logging
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+import msgspec
+
 from hyperscale.errors import RunError
-from hyperscale.execution.bundle_store import BundleStore
+from hyperscale.execution.bundle_store import BundleStore, sync_directory
 from hyperscale.jobs.messages import AttemptId, DeliverResult
-from hyperscale.nodes.agent.result_store import ResultStore
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _log = logging.getLogger("hyperscale.agent")
+_decoder = msgspec.msgpack.Decoder(DeliverResult)
+
+
+class ResultStore:
+    """Results of attempts until they are acknowledged, one file each. Every method blocks.
+
+    A file is complete or absent: written under another name, synced, then renamed.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def open(self) -> tuple[list[DeliverResult], list[Path]]:
+        """Return the stored results, and the files that are damaged."""
+        results, unreadable = [], []
+        for path in sorted(self._directory.glob("*.result")):
+            try:
+                results.append(_decoder.decode(path.read_bytes()))
+            except (OSError, ValueError):
+                unreadable.append(path)
+        for leftover in self._directory.glob("*.part"):
+            leftover.unlink(missing_ok=True)
+        return results, unreadable
+
+    def store(self, result: DeliverResult) -> None:
+        """Write a result and sync it."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._path(result.attempt_id)
+        temporary = path.with_suffix(".part")
+        with temporary.open("wb") as file:
+            file.write(msgspec.msgpack.encode(result))
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+        sync_directory(self._directory)
+
+    def erase(self, attempt_id: AttemptId) -> None:
+        """Delete a result, if it is there."""
+        self._path(attempt_id).unlink(missing_ok=True)
+
+    def _path(self, attempt_id: AttemptId) -> Path:
+        name = hashlib.sha256(msgspec.msgpack.encode(attempt_id)).hexdigest()
+        return self._directory / f"{name[:40]}.result"
 
 
 class WorkerStorage:
-    """Results and bundles on disk, written by one thread."""
+    """Results and bundles on disk. One thread writes and erases them, so the order is kept."""
 
     def __init__(self, directory: Path) -> None:
         self.bundles = BundleStore(directory / "bundles")
         self._directory = directory
-        self._results = ResultStore(directory / "results")
+        self.results = ResultStore(directory / "results")
         self._thread = ThreadPoolExecutor(1, "worker-storage")
 
     async def open(self) -> tuple[DeliverResult, ...]:
         """Return the results that were not acknowledged before this worker was started."""
         try:
             await self.run(self.bundles.open)
-            results, unreadable = await self.run(self._results.open)
+            results, unreadable = await self.run(self.results.open)
         except OSError as error:
             raise RunError(
                 f"{self._directory}: {error.strerror or error}",
@@ -50,16 +92,8 @@ class WorkerStorage:
         """Wait until everything is written."""
         await asyncio.to_thread(self._thread.shutdown)
 
-    def store(self, result: DeliverResult) -> asyncio.Future[None]:
-        """Write a result; it is written even if the caller does not wait for it."""
-        return self.run(self._results.store, result)
-
-    def erase(self, attempt_id: AttemptId) -> asyncio.Future[None]:
-        """Delete a result."""
-        return self.run(self._results.erase, attempt_id)
-
     def run(
         self, work: Callable[_P, _R], *arguments: _P.args, **_: _P.kwargs
     ) -> asyncio.Future[_R]:
-        """Call a blocking function in the storage thread."""
+        """Call a blocking function in the storage thread, after all calls before it."""
         return asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)

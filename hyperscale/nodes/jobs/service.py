@@ -3,6 +3,7 @@
 All of it begins once the node has joined its ledger; until then clients are told to try again.
 """
 
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from hyperscale.client import messages as client_messages
+from hyperscale.health.signals import RoutingDecision
 from hyperscale.jobs import messages
 from hyperscale.jobs.allocator.core import Allocator
 from hyperscale.ledger.server.errors import OutcomeUnknownError, UnavailableError
@@ -24,7 +26,8 @@ from hyperscale.nodes.jobs.node_requests import NodeRequests
 from hyperscale.nodes.jobs.submissions import Submissions
 from hyperscale.nodes.ledger_service import LedgerService
 from hyperscale.nodes.member import MemberNode, NodeService
-from hyperscale.telemetry.metrics import Family, gauge
+from hyperscale.nodes.messages import routing_of
+from hyperscale.telemetry.metrics import Family, by, gauge
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError, RemoteErrorCode
 from hyperscale.wire.handlers import Handlers
@@ -44,16 +47,15 @@ _Handle = Callable[[_Parts, InboundCall, Any], Any]
 
 
 class JobsService(NodeService):
-    def __init__(self, directory: Path, ledger: LedgerService, allocator: Allocator) -> None:
-        self._directory = directory
-        self._allocator = allocator
-        self._ledger_service = ledger
-        self._parts: _Parts | None = None
-        ledger.on_ledger.append(self._begin)
-
-    def attach(self, member: MemberNode, handlers: Handlers) -> None:
+    def __init__(self, member: MemberNode, handlers: Handlers, ledger: LedgerService) -> None:
+        queue = member.config.queue
         self._member = member
-        self._bundles = Bundles(self._directory, self._ledger_service.peers, self._bundles_in_use)
+        self._peers = ledger.peers
+        self._allocator = Allocator(queue_max=queue.max, age_s=queue.age_s)
+        self._parts: _Parts | None = None
+        directory = Path(member.config.node.data_dir) / "blobs"
+        self._bundles = Bundles(directory, ledger.peers, self._bundles_in_use)
+        ledger.on_ledger.append(self._begin)
         handlers.add(client_messages.PutBlob, self._bundles.put)
         handlers.add(client_messages.KeepBlob, self._bundles.keep)
         handlers.add(messages.FetchBlob, self._bundles.fetch)
@@ -65,7 +67,7 @@ class JobsService(NodeService):
         handlers.add(client_messages.GetJobRecord, self._record)
 
     def _begin(self, ledger: Ledger) -> None:
-        member, peers = self._member, self._ledger_service.peers
+        member, peers = self._member, self._peers
         leaders = JobLeaders(member, ledger, peers, self._allocator)
         routing = JobRouting(member.node_id, ledger, peers)
         queries = JobQueries(routing, leaders)
@@ -91,16 +93,26 @@ class JobsService(NodeService):
             self._parts.leaders.member_changed(change)
 
     def collect(self) -> list[Family]:
-        if self._parts is None:
-            return []
-        led, allocator = self._parts.leaders.led(), self._allocator
-        return [
-            gauge("hyperscale_jobs_led", "Groups of jobs led by this node", ({}, len(led))),
-            gauge("hyperscale_cores_pool", "Cores of all workers", ({}, allocator.pool)),
+        routed = Counter(routing_of(member) for member in self._member.members())
+        families = [
             gauge(
-                "hyperscale_cores_waiting", "Workflows that wait for cores", ({}, allocator.waiting)
-            ),
+                "hyperscale_workers",
+                "Workers by routing decision",
+                *by("decision", routed, RoutingDecision),
+            )
         ]
+        if self._parts is not None:
+            led, pool, waiting = (
+                self._parts.leaders.led(),
+                self._allocator.pool,
+                self._allocator.waiting,
+            )
+            families += [
+                gauge("hyperscale_jobs_led", "Groups of jobs led by this node", len(led)),
+                gauge("hyperscale_cores_pool", "Cores of all workers", pool),
+                gauge("hyperscale_cores_waiting", "Workflows that wait for cores", waiting),
+            ]
+        return families
 
     # -- handlers -------------------------------------------------------------------------
 

@@ -17,8 +17,7 @@ from hyperscale.jobs.messages import (
     PartPhase,
     PartView,
 )
-from hyperscale.nodes.agent.manager_links import ManagerLinks
-from hyperscale.nodes.agent.message_size import fit
+from hyperscale.nodes.agent.manager_links import ManagerLinks, fit
 from hyperscale.plan.status import PartStatus
 from hyperscale.wire.connection import Connection
 from hyperscale.wire.registry import REGISTRY, MessagePriority

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from hyperscale.jobs.messages import AttemptId, DeliverResult
-from hyperscale.nodes.agent.result_store import ResultStore
+from hyperscale.nodes.agent.storage import ResultStore
 from hyperscale.plan.status import PartStatus
 
 

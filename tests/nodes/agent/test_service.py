@@ -22,7 +22,7 @@ from hyperscale.membership.events import MemberChanged, MemberDied
 from hyperscale.nodes.member import MemberNode, NodeService, RoleSpec, open_member
 from hyperscale.nodes.messages import NodeMetadata, metadata_of
 from hyperscale.nodes.server import complete_config
-from hyperscale.nodes.worker import worker_role
+from hyperscale.nodes.worker import WORKER_ROLE
 from hyperscale.plan.status import PartStatus
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.roles import Role
@@ -36,11 +36,8 @@ from tests.lab.waiting import until_async
 class LeaderService(NodeService):
     """A manager that acts as job leader and allocator towards a worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, member: MemberNode, handlers: Handlers) -> None:
         self.worker: NodeMetadata | None = None
-        self.leader: StandInLeader
-
-    def attach(self, member: MemberNode, handlers: Handlers) -> None:
         self.leader = StandInLeader(member.server, handlers, {})
 
     def changed(self, change: MemberChanged | MemberDied) -> None:
@@ -65,13 +62,16 @@ def worker_config(directory: Path, seed: str, *, cores: int) -> NodeConfig:
 async def managing(
     directory: Path, name: str = "m1", *, port: int = 0, seed: str | None = None
 ) -> AsyncIterator[tuple[MemberNode, LeaderService]]:
-    service = LeaderService()
-    spec = RoleSpec(role=Role.MANAGER, counts_cpu=False, services=(service,))
+    spec = RoleSpec(
+        role=Role.MANAGER, counts_cpu=False, services=lambda *parts: [LeaderService(*parts)]
+    )
     tables: dict[str, Any] = {"listen": {"port": port, "http_port": 0}}
     if seed is not None:
         tables["discovery"] = {"seeds": [seed]}
     node = {"id": name, "data_dir": str(directory / name)}
     async with open_member(config("manager", node=node, **tables), spec) as manager:
+        (service,) = manager.services
+        assert isinstance(service, LeaderService)
         yield manager, service
 
 
@@ -83,7 +83,7 @@ def test_a_worker_connects_to_its_leader_and_members_see_its_free_cores(
     async def work() -> None:
         async with managing(tmp_path) as (manager, service):
             settings = worker_config(tmp_path, manager.address, cores=2)
-            async with open_member(settings, worker_role(settings)) as worker:
+            async with open_member(settings, WORKER_ROLE) as worker:
                 leader = service.leader
                 await worker.wait_ready(30)
                 await leader.meet(worker.address)
@@ -130,7 +130,7 @@ def announces_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_new_manager_gets_the_cores_at_once(tmp_path: Path) -> None:
     async def work() -> None:
         settings = worker_config(tmp_path, f"127.0.0.1:{(port := free_port())}", cores=1)
-        async with open_member(settings, worker_role(settings)) as worker:
+        async with open_member(settings, WORKER_ROLE) as worker:
             assert worker.why_not_ready()
             async with (
                 managing(tmp_path, port=port) as (first, one),
@@ -152,7 +152,7 @@ def test_a_worker_is_ready_once_an_allocator_knows_its_cores(
         async with managing(tmp_path) as (manager, service):
             service.leader.grants_cores = False
             settings = worker_config(tmp_path, manager.address, cores=1)
-            async with open_member(settings, worker_role(settings)) as worker:
+            async with open_member(settings, WORKER_ROLE) as worker:
                 await until_async(lambda: len(service.leader.said(AnnounceCores)) >= 2)
                 assert worker.why_not_ready() == ("no manager that grants cores knows this worker",)
                 service.leader.grants_cores = True
