@@ -7,7 +7,7 @@ from hyperscale.cli.cluster_flags import CLUSTER_HELP, add_client_flags, ask_clu
 from hyperscale.cli.printing import print_reply, print_warning, table
 
 if TYPE_CHECKING:
-    from hyperscale.client.messages import ListWorkersReply, WorkerRun
+    from hyperscale.client.messages import ListWorkersReply, WorkerAttempt
 
 DESCRIPTION = """\
 List the workers of a cluster with their state, their cores and the workflows that run on them.
@@ -39,13 +39,14 @@ def _text(reply: "ListWorkersReply") -> str:
     rows = [
         (
             *(row.worker, row.state + (", draining" if row.is_draining else ""), row.address),
-            *(str(row.cores), str(row.free), "; ".join(map(_run, row.runs))),
+            *(str(row.cores), str(row.free), "; ".join(map(_attempt, row.attempts))),
         )
         for row in sorted(reply.workers, key=lambda row: row.worker)
     ]
-    return table(("WORKER", "STATE", "ADDRESS", "CORES", "FREE", "RUNS"), rows)
+    return table(("WORKER", "STATE", "ADDRESS", "CORES", "FREE", "ATTEMPTS"), rows)
 
 
-def _run(run: "WorkerRun") -> str:
-    cores = f"{run.cores} core{'' if run.cores == 1 else 's'}"
-    return f"{run.workflow} of {run.job} on {cores}{' (shared)' if run.is_shared else ''}"
+def _attempt(attempt: "WorkerAttempt") -> str:
+    cores = f"{attempt.cores} core{'' if attempt.cores == 1 else 's'}"
+    shared = " (shared)" if attempt.is_shared else ""
+    return f"{attempt.workflow} of {attempt.job} on {cores}{shared}"

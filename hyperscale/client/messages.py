@@ -189,7 +189,7 @@ class ListWorkers(Struct, frozen=True, kw_only=True):
 
 
 @nested
-class WorkerRun(Struct, frozen=True, kw_only=True):
+class WorkerAttempt(Struct, frozen=True, kw_only=True):
     """An attempt that a worker runs."""
 
     job: str
@@ -211,7 +211,7 @@ class WorkerRow(Struct, frozen=True, kw_only=True):
     cores: int = 0
     free: int = 0
     is_draining: bool = False
-    runs: list[WorkerRun] = field(default_factory=list)
+    attempts: list[WorkerAttempt] = field(default_factory=list)
 
 
 @message(kind=465, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)
@@ -220,8 +220,8 @@ class ListWorkersReply(Struct, frozen=True, kw_only=True):
 
     workers: list[WorkerRow] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
-    """Live workers whose `runs` are missing: they have not reported to the allocator yet, or the
-    allocator did not answer."""
+    """Live workers whose `attempts` are missing: they have not reported to the allocator yet, or
+    the allocator did not answer."""
 
 
 @message(kind=466, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_ASKING)

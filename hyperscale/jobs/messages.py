@@ -205,12 +205,8 @@ class RenewLeasesReply(Struct, frozen=True, kw_only=True):
 
     accepted: bool
     seen_term: int = 0
-    unknown: list[AttemptId] = field(
-        default_factory=list
-    )  # listed by the leader, but not on this worker
-    unlisted: list[AttemptId] = field(
-        default_factory=list
-    )  # on this worker, but not listed by the leader
+    unknown: list[AttemptId] = field(default_factory=list)  # listed, but not on this worker
+    unlisted: list[AttemptId] = field(default_factory=list)  # on this worker, but not listed
     stamp_ms: int = 0  # as in PartCommandReply
 
 
@@ -288,9 +284,7 @@ class ReportProgress(Struct, frozen=True, kw_only=True):
     parts: list[PartProgress]
     cpu: float = 0.0  # share of the worker's cores in use, 0 ... 1
     memory: float = 0.0  # share of the worker's memory in use, 0 ... 1
-    saturated: list[AttemptId] = field(
-        default_factory=list
-    )  # attempts that generate all the load their cores can
+    saturated: list[AttemptId] = field(default_factory=list)  # their cores are fully used
 
 
 @message(kind=416, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_MANAGERS)

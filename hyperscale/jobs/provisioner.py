@@ -43,11 +43,6 @@ class Grant(NamedTuple):
 Batch = list[Grant]
 
 
-def claim_of(plan: WorkflowPlan) -> Claim:
-    """Return the claim of a planned workflow."""
-    return Claim(plan.name, plan.priority, plan.is_test, plan.vus)
-
-
 def priority_range(priority: Priority, pool: int) -> tuple[int, int]:
     """Return the minimum and the maximum of cores that a priority gets from a pool."""
     quarter, three_quarters = math.ceil(pool / 4), math.ceil(pool * 3 / 4)
@@ -162,7 +157,7 @@ def _as_claim(config: Claim | WorkflowPlan | Mapping[str, Any]) -> Claim:
     if isinstance(config, Claim):
         return config
     if isinstance(config, WorkflowPlan):
-        return claim_of(config)
+        return Claim(config.name, config.priority, config.is_test, config.vus)
     priority = config.get("priority", Priority.AUTO)
     return Claim(
         name=config["workflow_name"],

@@ -69,10 +69,10 @@ async def ended(client: HyperscaleClient, job: str) -> JobFinalResult:
 
 
 async def running_jobs(client: HyperscaleClient) -> dict[str, int]:
-    """Return the cores of each job, from the runs of the workers."""
+    """Return the cores of each job, from the attempts on the workers."""
     found: dict[str, int] = {}
     for row in (await client.get_workers()).workers:
-        for held in row.runs:
+        for held in row.attempts:
             found[held.job] = found.get(held.job, 0) + held.cores
     return found
 

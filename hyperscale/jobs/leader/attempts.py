@@ -110,8 +110,8 @@ class Attempt:
     times_unknown: int = 0  # how often its worker said that it has no such attempt
     is_saturated: bool = False  # its load generators are at their limit
     is_absent: bool = False  # its worker does not have it: cores reserved for it are free
-    result: DeliverResult | AnnouncePrepareFailed | None = None  # to be committed
-    revocation: AttemptRevoked | None = None  # to be committed, if lost
+    result: DeliverResult | AnnouncePrepareFailed | None = None  # the first one; to be committed
+    revocation: AttemptRevoked | None = None  # to be committed; decided when the attempt is lost
     _phase: AttemptPhase = AttemptPhase.DISPATCHED
 
     @property
@@ -135,14 +135,6 @@ class Attempt:
         """Whether a worker is known to have taken it."""
         return self._phase is not AttemptPhase.DISPATCHED or self.timeline.reported_s is not None
 
-    def accept(self, phase: AttemptPhase, *, now_s: float) -> None:
-        """Its worker has it, in this phase."""
-        self.become(phase)
-        if phase in (AttemptPhase.PREPARING, AttemptPhase.READY):
-            self.timeline.not_begun()
-        self.accepted_s = now_s
-        self.command_sent_s = None  # the next command is due at once
-
     def taken_by_worker_s(self) -> float:
         """By when a worker had taken it, as far as is known."""
         timeline = self.timeline
@@ -154,16 +146,6 @@ class Attempt:
         """Whether the attempt may be older than a worker process that is `alive_s` old."""
         since_s = self.timeline.may_run_since_s
         return since_s is None or now_s - since_s > alive_s - CLOCK_SKEW_S
-
-    def end(self, result: DeliverResult | AnnouncePrepareFailed) -> None:
-        """Keep how it ended; the first result counts."""
-        self.result = self.result or result
-        self.become(AttemptPhase.ENDED)
-
-    def lose(self, revocation: AttemptRevoked) -> None:
-        """Give the attempt up; what its revocation says is decided once and for all."""
-        self.become(AttemptPhase.LOST)
-        self.revocation = revocation
 
 
 class AttemptTable:

@@ -1,12 +1,11 @@
-"""Checkpoints of running attempts, and thresholds that abort a job."""
+"""Checkpoints of running attempts: what the next leader knows of them."""
 
 from collections.abc import Iterator
 
-from hyperscale.jobs.committed.events import CancelRequested, Checkpoint, Checkpointed, JobStatus
+from hyperscale.jobs.committed.events import Checkpoint, Checkpointed
 from hyperscale.jobs.committed.state import Job
 from hyperscale.jobs.leader.attempts import BEGUN, Attempt
 from hyperscale.jobs.leader.state import JobProgress, LeaderState
-from hyperscale.stats.thresholds import abort_verdict
 
 CHECKPOINT_BYTES = 512 * 1024
 CHECKPOINTS_AT_ONCE = 64
@@ -30,28 +29,6 @@ def save_checkpoints(state: LeaderState, job: Job, progress: JobProgress) -> Non
     ]
     for some in _batches(points):
         state.propose(Checkpointed(job=job.id, parts=some))
-
-
-def abort_on_threshold(state: LeaderState, job: Job, progress: JobProgress) -> None:
-    """Cancel the job if a threshold with `abort_on_fail` fails."""
-    if job.stop is not None or state.now_s < progress.thresholds_at_s:
-        return
-    progress.thresholds_at_s = state.now_s + state.timeouts.thresholds_s
-    for name, statistics in progress.statistics.items():
-        if not statistics.has_abort or job.workflows[name].has_ended:
-            continue
-        verdict = abort_verdict(statistics.thresholds, statistics.stats)
-        if verdict is not None:
-            what = verdict.describe()
-            event = CancelRequested(
-                job=job.id,
-                reason=f"stopped by the threshold of {name}: {what}",
-                status=JobStatus.FAILED,
-                aborted_by=name,
-                workflow_reason=f"stopped by its threshold {what}",
-            )
-            state.propose(event)
-            return
 
 
 def _checkpoint(attempt: Attempt, progress: JobProgress, now_s: float) -> Checkpoint:

@@ -241,7 +241,8 @@ class JobLeader:
                 attempt_id=attempt.id, report=message.report, elapsed_s=message.elapsed_s
             )
             self._lifecycle.report(attempt, job, final)
-        attempt.end(message)
+        attempt.result = attempt.result or message
+        attempt.become(AttemptPhase.ENDED)
 
     def _progress_reported(self, event: ProgressReported) -> None:
         state, progress = self.state, event.progress

@@ -106,7 +106,11 @@ class AttemptLifecycle:
 
     def accept(self, attempt: Attempt, phase: AttemptPhase) -> None:
         """The worker has the attempt, in this phase."""
-        attempt.accept(phase, now_s=self._state.now_s)
+        attempt.become(phase)
+        if phase in (AttemptPhase.PREPARING, AttemptPhase.READY):
+            attempt.timeline.not_begun()
+        attempt.accepted_s = self._state.now_s
+        attempt.command_sent_s = None  # the next command is due at once
         progress = self._state.jobs.get(attempt.id.job)
         if progress is not None:
             key = (attempt.id.workflow, attempt.id.part)
@@ -173,7 +177,8 @@ class AttemptLifecycle:
         None: it never began. An attempt that has a result is not lost."""
         if attempt.result is None:
             if attempt.phase is not AttemptPhase.LOST:
-                attempt.lose(self.revocation(attempt, reason, costs_retry, over_s))
+                attempt.revocation = self.revocation(attempt, reason, costs_retry, over_s)
+                attempt.become(AttemptPhase.LOST)
             self.propose_revocation(attempt)
 
     def propose_revocation(self, attempt: Attempt) -> None:

@@ -21,7 +21,7 @@ from hyperscale.jobs.committed.events import (
 from hyperscale.jobs.committed.state import Job, Part, WorkflowState, WorkflowStatus
 from hyperscale.jobs.leader.attempt_rules import AttemptRules
 from hyperscale.jobs.leader.attempts import BEGUN, Attempt, AttemptPhase
-from hyperscale.jobs.leader.checkpoints import abort_on_threshold, save_checkpoints
+from hyperscale.jobs.leader.checkpoints import save_checkpoints
 from hyperscale.jobs.leader.core_requests import (
     CoreRequest,
     request_for_attempt,
@@ -32,6 +32,7 @@ from hyperscale.jobs.leader.lifecycle import AttemptLifecycle
 from hyperscale.jobs.leader.state import JobProgress, LeaderState
 from hyperscale.jobs.messages import AttemptId, RequestCores, RequestCoresReply, StartPart
 from hyperscale.plan import Priority, WorkflowPlan
+from hyperscale.stats.thresholds import abort_verdict
 
 RETRIES_MAX = 3
 _START_AHEAD_S = 0.5
@@ -77,7 +78,9 @@ class Reconciler:
             else:
                 self._run(job, progress, name, workflow)
         save_checkpoints(state, job, progress)
-        abort_on_threshold(state, job, progress)
+        if job.stop is None and state.now_s >= progress.thresholds_at_s:
+            progress.thresholds_at_s = state.now_s + self._timeouts.thresholds_s
+            self._abort_on_threshold(job, progress)
         state.effects[before:] = _count_together(state.effects[before:])
 
     def _stop_workflow(self, job: Job, name: str, workflow: WorkflowState, reason: str) -> None:
@@ -85,6 +88,23 @@ class Reconciler:
             if part.is_open:
                 self._rules.stop(job, self._lifecycle.attempt_of(job, name, index), reason)
         self._lifecycle.withdraw(self._state.requests.of_job(job.id, name))
+
+    def _abort_on_threshold(self, job: Job, progress: JobProgress) -> None:
+        for name, statistics in progress.statistics.items():
+            if not statistics.has_abort or job.workflows[name].has_ended:
+                continue
+            verdict = abort_verdict(statistics.thresholds, statistics.stats)
+            if verdict is not None:
+                what = verdict.describe()
+                cancel = CancelRequested(
+                    job=job.id,
+                    reason=f"stopped by the threshold of {name}: {what}",
+                    status=JobStatus.FAILED,
+                    aborted_by=name,
+                    workflow_reason=f"stopped by its threshold {what}",
+                )
+                self._state.propose(cancel)
+                return
 
     # --- dispatch ---------------------------------------------------------------------------
 

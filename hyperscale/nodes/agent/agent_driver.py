@@ -177,7 +177,7 @@ class AgentDriver(NodeService):
             gauge("hyperscale_worker_cores", "Cores this worker offers", agent.total_cores),
             gauge("hyperscale_worker_cores_free", "Free cores", agent.free_cores),
             gauge(
-                "hyperscale_worker_runs",
+                "hyperscale_worker_attempts",
                 "Attempts on this worker, by phase",
                 *by("phase", phases, sorted(phases)),
             ),
@@ -249,13 +249,13 @@ class AgentDriver(NodeService):
         self.feed(ReportAnswered(effect.progress.group, effect.to, reply))
 
     def _stop_attempt(self, effect: StopAttempt) -> None:
-        _log.info("run.stopping", extra={**asdict(effect.attempt_id), "reason": effect.reason})
+        _log.info("attempt.stopping", extra={**asdict(effect.attempt_id), "reason": effect.reason})
         self._executors.stop(effect)
 
     def _store(self, effect: StoreResult) -> None:
         result = effect.result
         _log.info(
-            "run.finished",
+            "attempt.finished",
             extra={
                 **asdict(result.attempt_id),
                 "status": result.status.value,

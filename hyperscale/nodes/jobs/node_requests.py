@@ -3,13 +3,15 @@
 import asyncio
 from collections.abc import Sequence
 
+from msgspec.structs import asdict
+
 from hyperscale.client.messages import (
     DrainNode,
     DrainNodeReply,
     ListWorkers,
     ListWorkersReply,
+    WorkerAttempt,
     WorkerRow,
-    WorkerRun,
 )
 from hyperscale.jobs.allocator.core import Allocator
 from hyperscale.jobs.messages import DrainWorker, DrainWorkerReply, HeldCores
@@ -81,15 +83,8 @@ def _worker_row(member: Member, holds: tuple[int, Sequence[HeldCores]] | None) -
         cores=cores,
         free=free,
         is_draining=said is not None and said.is_draining,
-        runs=[
-            WorkerRun(
-                job=each.attempt_id.job,
-                workflow=each.attempt_id.workflow,
-                part=each.attempt_id.part,
-                attempt=each.attempt_id.attempt,
-                cores=each.cores,
-                is_shared=each.shared,
-            )
+        attempts=[
+            WorkerAttempt(**asdict(each.attempt_id), cores=each.cores, is_shared=each.shared)
             for each in held
         ],
     )

@@ -549,7 +549,7 @@ def test_metrics_show_free_cores_and_attempts(tmp_path: Path, target: Target) ->
             await leader.run(code)
             metrics = node.member.metrics().decode()
             assert "hyperscale_worker_cores_free 1" in metrics
-            assert 'hyperscale_worker_runs{phase="running"} 1' in metrics
+            assert 'hyperscale_worker_attempts{phase="running"} 1' in metrics
             await leader.stop()
             await leader.hears(DeliverResult)
             leader.acknowledge()
