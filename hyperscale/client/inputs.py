@@ -13,7 +13,7 @@ from hyperscale.config import parse_duration_s
 from hyperscale.config.addresses import DEFAULT_PORT, format_address, parse_address
 from hyperscale.errors import InputError
 from hyperscale.jobs.committed.events import JobOptions
-from hyperscale.jobs.committed.keys import key_problem
+from hyperscale.jobs.committed.keys import KEY_HINT, key_problem
 from hyperscale.jobs.messages import Isolation
 
 JOBS_MOST = 100_000
@@ -91,7 +91,7 @@ def checked_key(key: object) -> str:
     if not isinstance(key, str):
         raise InputError(f"key: {key!r} is not valid text")
     if (problem := key_problem(key)) is not None:
-        raise InputError(f"key: {problem}")
+        raise InputError(f"key: {problem}", hint=KEY_HINT)
     return key
 
 

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from hyperscale.client.messages import WatchJobUpdate
-from hyperscale.jobs.committed.state import JobView, WorkflowRow
-from hyperscale.jobs.committed.view_status import view_status
+from hyperscale.jobs.committed.state import JobView, WorkflowRow, view_status
 from hyperscale.reporting.results import RunResult, WorkflowResult
 from hyperscale.stats.view import RunView, ViewStatus, WorkflowView
 

@@ -81,6 +81,7 @@ class SubmitJobReply(Struct, frozen=True, kw_only=True):
     needs_bundle: bool = False
     code: Code = Code.OK
     error: str = ""
+    hint: str = ""
     retry_after_s: float = 0.0
 
 

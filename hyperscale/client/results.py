@@ -20,31 +20,31 @@ def result_of(record: bytes) -> RunResult:
 
 def result_of_end(end: JobEnd) -> RunResult:
     """Return the results of a job's outcome."""
-    scope = parse_job_id(end.job).scope
-    started_ms = end.started_ms or end.submitted_ms
+    job = end.job
+    started_ms = job.started_ms or job.submitted_ms
     return build_result(
-        file=end.file,
-        status=RunStatus(end.status.value),
+        file=job.plan.file,
+        status=RunStatus(job.status.value),
         started_at=datetime.fromtimestamp(started_ms / 1000, UTC),
-        elapsed_s=end.elapsed_s,
+        elapsed_s=job.elapsed_s,
         outcomes=[
             WorkflowOutcome(
-                stats=workflow.stats,
-                status=RunStatus(workflow.status.value),
-                cores=workflow.cores,
+                stats=end.stats[name],
+                status=RunStatus((workflow.ended_as or JobStatus.CANCELLED).value),
+                cores=workflow.slots,
                 error=workflow.error,
-                was_saturated=workflow.was_saturated,
+                was_saturated=any(part.was_saturated for part in workflow.parts),
                 attempts=workflow.attempts,
-                workers=workflow.workers,
+                workers=tuple(workflow.workers),
             )
-            for workflow in end.workflows
+            for name, workflow in job.workflows.items()
         ],
-        warnings=[*end.warnings, *_notes(end)],
+        warnings=[*job.plan.warnings, *_notes(end)],
         generator=f"hyperscale {version('hyperscale')}",
-        aborted_by=end.aborted_by,
+        aborted_by=job.aborted_by,
         cluster=ClusterFacts(
-            job_id=end.job,
-            datacenters=[scope],
+            job_id=job.id,
+            datacenters=[parse_job_id(job.id).scope],
             segments=end.segments,
             gaps=end.gaps,
             usage=end.usage,
@@ -53,11 +53,12 @@ def result_of_end(end: JobEnd) -> RunResult:
 
 
 def _notes(end: JobEnd) -> list[str]:
-    notes = []
-    is_repeated = any(workflow.error and workflow.error in end.reason for workflow in end.workflows)
-    if end.reason and end.status is not JobStatus.COMPLETED and not is_repeated:
-        notes.append(f"the job {_ENDED_AS.get(end.status, 'ended')}: {end.reason}")
-    if any(_NOT_FOUND in (workflow.error or "") for workflow in end.workflows):
+    notes, job = [], end.job
+    errors = [workflow.error for workflow in job.workflows.values() if workflow.error]
+    is_repeated = any(error in job.reason for error in errors)
+    if job.reason and job.status is not JobStatus.COMPLETED and not is_repeated:
+        notes.append(f"the job {_ENDED_AS.get(job.status, 'ended')}: {job.reason}")
+    if any(_NOT_FOUND in error for error in errors):
         notes.append(
             "a file that a test opens by its path must be on every worker: only the modules that "
             "the test imports and the files that its steps take as `File` are sent to workers"

@@ -101,7 +101,7 @@ async def submit_package(
             continue
         why = reply.error or reply.code.value
         if reply.code is not Code.CAPACITY:
-            raise InputError(f"the job was refused: {why}")
+            raise InputError(f"the job was refused: {why}", hint=reply.hint)
         if loop.time() + reply.retry_after_s >= deadline_s:
             raise RunError(
                 f"the cluster has no room for another job: {why}",

@@ -62,12 +62,12 @@ def test_requests_of_a_dead_worker_stay_in_the_totals() -> None:
     rig.run(5.0, reports=True)
     rig.finish("w1", total=77)
     end = outcome_of(rig.records[job])
-    reported = end.workflows[0].stats.total_counts().total
+    stats = end.stats["Load"]
+    reported = stats.total_counts().total
     assert 77 + 900 <= reported <= 77 + 1100
-    assert end.status is JobStatus.COMPLETED
+    assert end.job.status is JobStatus.COMPLETED
     assert [segment.worker for segment in end.segments] == ["w0"]
     assert [(row.worker, row.attempt) for row in end.usage] == [("w0", 1), ("w1", 2)]
-    stats = end.workflows[0].stats
     assert stats.parts == 2
     assert stats.latest(0, 1) is not None
     assert stats.latest(0, 2) is not None
@@ -90,7 +90,7 @@ def test_the_seconds_of_a_dead_worker_stay_in_the_series() -> None:
     rig.kill("w0")
     rig.run(1.0)
     rig.finish("w1", total=0)
-    series = outcome_of(rig.records[job]).workflows[0].stats.series("hit")
+    series = outcome_of(rig.records[job]).stats["Load"].series("hit")
     assert [(point.at_s, point.total) for point in series[:20]] == [(at, 50) for at in range(20)]
 
 

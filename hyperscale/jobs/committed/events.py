@@ -195,36 +195,27 @@ class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: Code = Code.OK
     job: str = ""
     error: str = ""
+    hint: str = ""  # what the submitter can do about the error
     was_duplicate: bool = False
 
     @property
     def is_permanent(self) -> bool:
-        """Whether the same event would be refused again."""
+        """True if the same event would be refused again."""
         return not self.ok and self.code is not Code.CAPACITY
 
 
-_encoder = msgspec.msgpack.Encoder()
 _sorted = msgspec.msgpack.Encoder(order="deterministic")
+_encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
-_reply_decoder = msgspec.msgpack.Decoder(Reply)
+
+encode = _encoder.encode
+decode = _decoder.decode  # raises `msgspec.MsgspecError` if the bytes are no event
+decode_reply = msgspec.msgpack.Decoder(Reply).decode
 
 
 def kind_of(event: Event) -> str:
     """Return the name of the event in the log and in history."""
     return str(event.__struct_config__.tag)
-
-
-def encode(event: Event) -> bytes:
-    return _encoder.encode(event)
-
-
-def decode(body: bytes) -> Event:
-    """Decode an event; raise `msgspec.MsgspecError` if the bytes are none."""
-    return _decoder.decode(body)
-
-
-def decode_reply(body: bytes) -> Reply:
-    return _reply_decoder.decode(body)
 
 
 def payload_digest(plan: Plan, bundle: str, options: JobOptions) -> str:

@@ -7,13 +7,13 @@ receives it. Hashes here are the same in every process and version.
 
 import hashlib
 from base64 import b32encode
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from hyperscale.errors import InputError
 
 KEY_SLOTS = 1024
 KEY_BYTES_MAX = 128
+KEY_HINT = f"use 1 to {KEY_BYTES_MAX} bytes of printable text, for example a hash"
 _ID_CHARS = 20  # 100 bits
 
 
@@ -51,7 +51,7 @@ def parse_job_id(job: str) -> JobName:
 
 
 def key_problem(key: str) -> str | None:
-    """Return what is wrong with a key; None if nothing is."""
+    """Return what is wrong with a key; None if nothing is. `KEY_HINT` says what to use."""
     try:
         size = len(key.encode("utf-8"))
     except UnicodeEncodeError:
@@ -59,14 +59,7 @@ def key_problem(key: str) -> str | None:
     if not size:
         return "Invalid idempotency key format: it is empty"
     if size > KEY_BYTES_MAX:
-        return (
-            f"Invalid idempotency key format: {size} bytes, more than {KEY_BYTES_MAX} "
-            "(hint: use a hash of what is long)"
-        )
+        return f"Invalid idempotency key format: {size} bytes, more than {KEY_BYTES_MAX}"
     if not key.isprintable():
         return "Invalid idempotency key format: it has characters that cannot be printed"
     return None
-
-
-def in_key_slots(keys: Iterable[str], key_slots: frozenset[int]) -> list[str]:
-    return [key for key in keys if key_slot_of(key) in key_slots]

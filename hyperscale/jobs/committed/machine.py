@@ -34,34 +34,14 @@ from hyperscale.jobs.committed.events import (
     JobStatus,
     JobSubmitted,
     PartEnded,
-    PartRedispatched,
     Reply,
-    WorkflowDispatched,
-    WorkflowEnded,
     decode,
     encode,
     kind_of,
 )
-from hyperscale.jobs.committed.keys import in_key_slots, job_id, key_problem
-from hyperscale.jobs.committed.state import (
-    JOB_ENDS,
-    Job,
-    JobView,
-    WorkflowState,
-    encode_job,
-    view_of,
-)
-from hyperscale.jobs.committed.transitions import (
-    Refuse,
-    cancelled,
-    checkpointed,
-    job_finished,
-    part_redispatched,
-    revoked,
-    sub_finished,
-    workflow_dispatched,
-    workflow_ended,
-)
+from hyperscale.jobs.committed.keys import KEY_HINT, job_id, key_problem, key_slot_of
+from hyperscale.jobs.committed.state import JOB_ENDS, Job, JobView, WorkflowState, view_of
+from hyperscale.jobs.committed.transitions import TRANSITIONS, Refuse
 from hyperscale.plan.dag import find_cycle
 
 _SUBMISSION_BYTES_MAX = 4 * 1024 * 1024
@@ -90,11 +70,6 @@ class Applied(NamedTuple):
     history: Sequence[tuple[str, str, bytes]] = ()  # job, kind, data: rows for the audit
 
 
-class _Change(NamedTuple):
-    reply: Reply
-    history: Sequence[tuple[str, str, bytes]] = ()
-
-
 class KeyRecord(Struct, frozen=True, array_like=True):
     job: str
     digest: str
@@ -115,12 +90,8 @@ _encoder = msgspec.msgpack.Encoder()
 _state_decoder = msgspec.msgpack.Decoder(_State)
 _keys_decoder = msgspec.msgpack.Decoder(dict[str, KeyRecord])
 
-_OK = _Change(Reply(ok=True))
-_DUPLICATE = _Change(Reply(ok=True, code=Code.DUPLICATE))
-
-
-def _refuse(code: Code, error: str, job: str = "") -> _Change:
-    return _Change(Reply(ok=False, code=code, error=error, job=job))
+_OK = Reply(ok=True)
+_DUPLICATE = Reply(ok=True, code=Code.DUPLICATE)
 
 
 class JobMachine:
@@ -139,60 +110,43 @@ class JobMachine:
         try:
             event = decode(body)
         except (msgspec.MsgspecError, ValueError, RecursionError) as exc:
-            return Applied(None, *_refuse(Code.INVALID, f"not an event: {exc}"))
+            return Applied(None, Reply(ok=False, code=Code.INVALID, error=f"not an event: {exc}"))
         state = self._state
         state.now_ms = max(state.now_ms, stamp_ms)
         try:
             if isinstance(event, JobSubmitted):
-                change = self._submitted(event, body)
-            else:
-                change = self._changed(event, body)
+                return self._submitted(event, body)
+            return self._changed(event, body)
         except Refuse as refuse:
-            job = "" if isinstance(event, JobSubmitted) else event.job
-            change = _refuse(refuse.code, refuse.message, job)
-        return Applied(event, *change)
+            reply = refuse.reply
+            if not isinstance(event, JobSubmitted):
+                reply = msgspec.structs.replace(reply, job=event.job)
+            return Applied(event, reply)
 
     def encode_reply(self, reply: object) -> bytes:
         return _encoder.encode(reply)
 
-    def _changed(self, event: JobEvent, body: bytes) -> _Change:
+    def _changed(self, event: JobEvent, body: bytes) -> Applied:
         """Apply an event of a job that exists."""
-        now_ms = self._state.now_ms
         job = self._state.jobs.get(event.job)
         if job is None:
             raise Refuse(Code.UNKNOWN_JOB, f"no job {event.job!r} here")
-        if job.status in JOB_ENDS:
-            return _after_the_end(job, event)
-        match event:
-            case Checkpointed():
-                checkpointed(job, event, now_ms)
-                return _OK  # too many, and too large, for the history
-            case WorkflowDispatched():
-                is_new = workflow_dispatched(job, event, now_ms)
-            case PartRedispatched():
-                is_new = part_redispatched(job, event, now_ms)
-            case AttemptRevoked():
-                is_new = revoked(job, event, now_ms)
-            case PartEnded():
-                is_new = sub_finished(job, event, now_ms)
-            case WorkflowEnded():
-                is_new = workflow_ended(job, event, now_ms)
-            case CancelRequested():
-                is_new = cancelled(job, event, now_ms)
-            case JobFinished():
-                job_finished(job, event, now_ms)
-                return self._retire(job)
+        if job.has_ended:
+            return Applied(event, _after_the_end(job, event))
+        is_new = TRANSITIONS[type(event)](job, event, self._state.now_ms)
         if not is_new:
-            return _DUPLICATE
-        return _Change(_OK.reply, ((job.id, kind_of(event), _for_history(event, body)),))
-
-    def _retire(self, job: Job) -> _Change:
-        """Move the full record to history; keep a row for a while."""
-        record = encode_job(job)
+            return Applied(event, _DUPLICATE)
+        if isinstance(event, Checkpointed):
+            return Applied(event, _OK)  # too many, and too large, for the history
+        kind = kind_of(event)
+        if not isinstance(event, JobFinished):
+            return Applied(event, _OK, ((job.id, kind, _for_history(event, body)),))
+        # The full record moves to history; a row stays for a while.
+        record = _encoder.encode(job)
         job.strip()
         self._state.ended.append(job.id)
         self._evict()
-        return _Change(_OK.reply, ((job.id, "finished", record),))
+        return Applied(event, _OK, ((job.id, kind, record),))
 
     def snapshot(self) -> bytes:
         return _encoder.encode(self._state)
@@ -207,7 +161,7 @@ class JobMachine:
     def export_keys(self, key_slots: frozenset[int]) -> bytes:
         """Hand over the key records of these key slots, and forget them."""
         keys = self._state.keys
-        moved = {key: keys.pop(key) for key in in_key_slots(list(keys), key_slots)}
+        moved = {key: keys.pop(key) for key in list(keys) if key_slot_of(key) in key_slots}
         return _encoder.encode(moved)
 
     def import_keys(self, data: bytes) -> None:
@@ -236,33 +190,31 @@ class JobMachine:
     def key(self, key: str) -> KeyRecord | None:
         return self._state.keys.get(key)
 
-    def counts(self) -> dict[str, int]:
-        state = self._state
-        return {
-            "jobs": len(state.jobs) - len(state.ended),
-            "ended_jobs": len(state.ended),
-            "keys": len(state.keys),
-        }
-
     # --- submissions ----------------------------------------------------------------------
 
-    def _submitted(self, event: JobSubmitted, body: bytes) -> _Change:
+    def _submitted(self, event: JobSubmitted, body: bytes) -> Applied:
         state = self._state
-        problem = key_problem(event.key)
-        if problem is not None:
-            return _refuse(Code.INVALID_KEY, problem)
+        if (problem := key_problem(event.key)) is not None:
+            raise Refuse(Code.INVALID_KEY, problem, hint=KEY_HINT)
         known = state.keys.get(event.key)
         if known is not None:
-            return _again(event, known)
-        problem = self._plan_problem(event, len(body))
-        if problem is not None:
-            return _refuse(Code.INVALID, problem)
+            if known.digest == event.digest:
+                reply = Reply(ok=True, code=Code.DUPLICATE, job=known.job, was_duplicate=True)
+                return Applied(event, reply)
+            raise Refuse(
+                Code.CONFLICT,
+                f"the key {event.key!r} was used for another submission, job {known.job}",
+                hint="take a new key for a new job",
+                job=known.job,
+            )
+        if (problem := self._plan_problem(event, len(body))) is not None:
+            raise Refuse(Code.INVALID, problem)
         self._evict()
         if len(state.jobs) - len(state.ended) >= self._limits.jobs:
             raise Refuse(
                 Code.CAPACITY,
-                f"capacity exceeded: {self._limits.jobs:,} jobs have not ended yet "
-                "(hint: try again later)",
+                f"capacity exceeded: {self._limits.jobs:,} jobs have not ended yet",
+                hint="try again later",
             )
         job = Job(
             id=job_id(self.scope, self.group, event.key),
@@ -280,8 +232,7 @@ class JobMachine:
             raise Refuse(Code.CONFLICT, f"job {job.id} is still here")
         state.jobs[job.id] = job
         state.keys[event.key] = KeyRecord(job.id, event.digest, state.now_ms)
-        reply = Reply(ok=True, job=job.id)
-        return _Change(reply, ((job.id, "submitted", body),))
+        return Applied(event, Reply(ok=True, job=job.id), ((job.id, "submitted", body),))
 
     def _plan_problem(self, event: JobSubmitted, size: int) -> str | None:
         workflows = event.plan.workflows
@@ -326,29 +277,16 @@ class JobMachine:
                 del state.keys[key]
 
 
-def _again(event: JobSubmitted, known: KeyRecord) -> _Change:
-    """Reply to a submission whose key is known."""
-    if known.digest != event.digest:
-        return _refuse(
-            Code.CONFLICT,
-            f"the key {event.key!r} was used for another submission, job {known.job} "
-            "(hint: take a new key for a new job)",
-            known.job,
-        )
-    reply = Reply(ok=True, code=Code.DUPLICATE, job=known.job, was_duplicate=True)
-    return _Change(reply)
-
-
-def _after_the_end(job: Job, event: JobEvent) -> _Change:
+def _after_the_end(job: Job, event: JobEvent) -> Reply:
     if isinstance(event, JobFinished) and event.status is job.status:
         return _DUPLICATE
     if isinstance(event, CancelRequested) and job.status is JobStatus.CANCELLED:
         return _DUPLICATE
-    return _refuse(Code.TERMINAL, f"job {job.id} is {job.status.value}", job.id)
+    raise Refuse(Code.TERMINAL, f"job {job.id} is {job.status.value}")
 
 
 def _for_history(event: JobEvent, body: bytes) -> bytes:
-    """The event without its reports and context if they are large."""
+    """Return the event without its reports and context if they are large."""
     if len(body) > _HISTORY_BYTES and isinstance(event, PartEnded):
         return encode(msgspec.structs.replace(event, report=b"", provided=[]))
     if len(body) > _HISTORY_BYTES and isinstance(event, AttemptRevoked):

@@ -7,7 +7,6 @@ hit the target, so all of them are in the totals. Anyone with the record gets th
 
 from dataclasses import dataclass
 
-from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.state import Job, Part
 from hyperscale.jobs.leader.statistics import WorkflowStatistics, decode_report
 from hyperscale.stats.attempt_results import GapResult, SegmentResult, UsageResult
@@ -17,64 +16,27 @@ _DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class WorkflowEnd:
-    name: str
-    status: JobStatus
-    stats: WorkflowStats
-    cores: int
-    attempts: int  # runs that were dispatched, of all its parts
-    error: str | None
-    was_saturated: bool
-    workers: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class JobEnd:
     """`reported <= target <= reported + sum of requests_max`."""
 
-    job: str
-    status: JobStatus
-    reason: str
-    file: str
-    submitted_ms: int
-    started_ms: int
-    ended_ms: int
-    workflows: tuple[WorkflowEnd, ...]
-    segments: tuple[SegmentResult, ...]
-    gaps: tuple[GapResult, ...]
-    usage: tuple[UsageResult, ...]
-    warnings: tuple[str, ...]
-    aborted_by: str = ""  # the workflow whose threshold ended the job
-
-    @property
-    def attempts(self) -> int:
-        return sum(workflow.attempts for workflow in self.workflows)
-
-    @property
-    def elapsed_s(self) -> float:
-        """From the first dispatch to the end."""
-        return max(0, self.ended_ms - self.started_ms) / 1000 if self.started_ms else 0.0
+    job: Job
+    stats: dict[str, WorkflowStats]  # by workflow
+    segments: list[SegmentResult]
+    gaps: list[GapResult]
+    usage: list[UsageResult]
 
 
 def outcome_of(job: Job) -> JobEnd:
-    """What a job came to. Needs the record of the history: a live row has no reports."""
-    ends, segments, gaps, usage = [], [], [], []
+    """Return what a job came to. Needs the record of the history: a live row has no reports."""
+    stats: dict[str, WorkflowStats] = {}
+    segments: list[SegmentResult] = []
+    gaps: list[GapResult] = []
+    usage: list[UsageResult] = []
     for name, workflow in job.workflows.items():
-        live = WorkflowStatistics(job.plan_of(name))
-        live.remember(workflow.parts)
-        ends.append(
-            WorkflowEnd(
-                name=name,
-                status=workflow.ended_as or JobStatus.CANCELLED,
-                stats=live.stats,
-                cores=workflow.slots,
-                attempts=workflow.attempts,
-                error=workflow.error,
-                was_saturated=any(part.was_saturated for part in workflow.parts),
-                workers=tuple(part.worker for part in workflow.parts if part.worker),
-            )
-        )
-        # One that died before a leader heard of it has no statistics, but it did send.
+        statistics = WorkflowStatistics(job.plan_of(name))
+        statistics.remember(workflow.parts)
+        stats[name] = statistics.stats
+        # An attempt that died before its first report has no statistics, but it did send.
         unheard = {(gap.part, gap.attempt) for gap in workflow.gaps}
         segments += [
             SegmentResult(
@@ -100,21 +62,7 @@ def outcome_of(job: Job) -> JobEnd:
             for gap in workflow.gaps
         ]
         usage += _usage(name, workflow.parts)
-    return JobEnd(
-        job=job.id,
-        status=job.status,
-        reason=job.reason,
-        file=job.plan.file,
-        submitted_ms=job.submitted_ms,
-        started_ms=job.started_ms,
-        ended_ms=job.ended_ms,
-        workflows=tuple(ends),
-        segments=tuple(segments),
-        gaps=tuple(gaps),
-        usage=tuple(usage),
-        warnings=job.plan.warnings,
-        aborted_by=job.stop.aborted_by if job.stop else "",
-    )
+    return JobEnd(job, stats, segments, gaps, usage)
 
 
 def _usage(workflow: str, parts: list[Part]) -> list[UsageResult]:

@@ -16,6 +16,7 @@ from hyperscale.jobs.committed.events import JobOptions, JobStatus
 from hyperscale.jobs.messages import AttemptId
 from hyperscale.plan import Plan, WorkflowPlan
 from hyperscale.plan.status import PartStatus
+from hyperscale.stats.view import ViewStatus
 
 
 class WorkflowStatus(Enum):
@@ -49,17 +50,16 @@ WORKFLOW_MOVES: dict[WorkflowStatus, frozenset[WorkflowStatus]] = {
 # A retry is a new attempt of a part, so a workflow does not leave FAILED.
 WORKFLOW_ENDS = frozenset({_W.COMPLETED, _W.FAILED, _W.CANCELLED, _W.AGGREGATED})
 
-_ENDS = frozenset({_J.COMPLETED, _J.PARTIAL, _J.FAILED, _J.CANCELLED, _J.TIMEOUT})
+JOB_ENDS = frozenset({_J.COMPLETED, _J.PARTIAL, _J.FAILED, _J.CANCELLED, _J.TIMEOUT})
 JOB_MOVES: dict[JobStatus, frozenset[JobStatus]] = {
-    _J.SUBMITTED: frozenset({_J.QUEUED, _J.DISPATCHING, _J.COMPLETING, _J.CANCELLING}) | _ENDS,
-    _J.QUEUED: frozenset({_J.DISPATCHING, _J.COMPLETING, _J.CANCELLING}) | _ENDS,
-    _J.DISPATCHING: frozenset({_J.RUNNING, _J.COMPLETING, _J.CANCELLING}) | _ENDS,
-    _J.RUNNING: frozenset({_J.COMPLETING, _J.CANCELLING}) | _ENDS,
-    _J.COMPLETING: _ENDS,
-    _J.CANCELLING: _ENDS,
-    **{end: frozenset() for end in _ENDS},
+    _J.SUBMITTED: frozenset({_J.QUEUED, _J.DISPATCHING, _J.COMPLETING, _J.CANCELLING}) | JOB_ENDS,
+    _J.QUEUED: frozenset({_J.DISPATCHING, _J.COMPLETING, _J.CANCELLING}) | JOB_ENDS,
+    _J.DISPATCHING: frozenset({_J.RUNNING, _J.COMPLETING, _J.CANCELLING}) | JOB_ENDS,
+    _J.RUNNING: frozenset({_J.COMPLETING, _J.CANCELLING}) | JOB_ENDS,
+    _J.COMPLETING: JOB_ENDS,
+    _J.CANCELLING: JOB_ENDS,
+    **{end: frozenset() for end in JOB_ENDS},
 }
-JOB_ENDS = _ENDS
 
 
 class Segment(Struct, kw_only=True, omit_defaults=True):
@@ -157,6 +157,10 @@ class WorkflowState(Struct, kw_only=True, omit_defaults=True):
         """How many attempts were dispatched, of all parts."""
         return sum(part.attempt for part in self.parts)
 
+    @property
+    def workers(self) -> list[str]:
+        return [part.worker for part in self.parts if part.worker]
+
     def has_open_parts(self) -> bool:
         return any(part.is_open for part in self.parts)
 
@@ -189,6 +193,16 @@ class Job(Struct, kw_only=True, omit_defaults=True):
     @property
     def has_ended(self) -> bool:
         return self.status in JOB_ENDS
+
+    @property
+    def elapsed_s(self) -> float:
+        """From the first dispatch to the end."""
+        return max(0, self.ended_ms - self.started_ms) / 1000 if self.started_ms else 0.0
+
+    @property
+    def aborted_by(self) -> str:
+        """The workflow whose threshold ended the job; empty if none did."""
+        return self.stop.aborted_by if self.stop else ""
 
     def become(self, status: JobStatus) -> None:
         """Move to `status`. The only writer of it."""
@@ -271,7 +285,7 @@ def view_of(job: Job) -> JobView:
         status=job.status,
         file=job.plan.file,
         reason=job.reason or (job.stop.reason if job.stop else ""),
-        aborted_by=job.stop.aborted_by if job.stop else "",
+        aborted_by=job.aborted_by,
         submitted_ms=job.submitted_ms,
         started_ms=job.started_ms,
         ended_ms=job.ended_ms,
@@ -282,7 +296,7 @@ def view_of(job: Job) -> JobView:
                 cores=workflow.slots,
                 attempts=workflow.attempts,
                 error=workflow.error,
-                workers=[part.worker for part in workflow.parts if part.worker],
+                workers=workflow.workers,
                 ended_as=workflow.ended_as,
             )
             for name, workflow in job.workflows.items()
@@ -290,14 +304,23 @@ def view_of(job: Job) -> JobView:
     )
 
 
-_encoder = msgspec.msgpack.Encoder()
-_job_decoder = msgspec.msgpack.Decoder(Job)
+_VIEW_STATUS = {
+    WorkflowStatus.PENDING: ViewStatus.WAITING,
+    WorkflowStatus.DISPATCHED: ViewStatus.PREPARING,
+    WorkflowStatus.RUNNING: ViewStatus.RUNNING,
+    WorkflowStatus.COMPLETED: ViewStatus.COMPLETED,
+    WorkflowStatus.FAILED: ViewStatus.FAILED,
+    WorkflowStatus.FAILED_CANCELING_DEPENDENTS: ViewStatus.FAILED,
+    WorkflowStatus.FAILED_READY_FOR_RETRY: ViewStatus.WAITING,
+    WorkflowStatus.CANCELLING: ViewStatus.CANCELLING,
+    WorkflowStatus.CANCELLED: ViewStatus.CANCELLED,
+    WorkflowStatus.AGGREGATED: ViewStatus.COMPLETED,
+}
 
 
-def encode_job(job: Job) -> bytes:
-    """Encode a job as its final record."""
-    return _encoder.encode(job)
+def view_status(status: WorkflowStatus, ended_as: JobStatus | None) -> ViewStatus:
+    """Return the status of a workflow as people see it."""
+    return _VIEW_STATUS[status] if ended_as is None else ViewStatus(ended_as.value)
 
 
-def decode_job(data: bytes) -> Job:
-    return _job_decoder.decode(data)
+decode_job = msgspec.msgpack.Decoder(Job).decode  # of a final record

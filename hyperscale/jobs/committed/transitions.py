@@ -4,8 +4,9 @@ Each function changes the job and returns True, returns False if the event was a
 raises `Refuse` and has changed nothing. `machine` finds the job and replies.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -16,11 +17,13 @@ from hyperscale.jobs.committed.events import (
     Checkpoint,
     Checkpointed,
     Code,
+    JobEvent,
     JobFinished,
     JobStatus,
     PartDispatch,
     PartEnded,
     PartRedispatched,
+    Reply,
     WorkflowDispatched,
     WorkflowEnded,
 )
@@ -44,10 +47,9 @@ _STOPS = (JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.TIMEOUT)
 class Refuse(Exception):  # noqa: N818 -- a refusal is a reply, not an error
     """The event does not apply, and nothing has changed."""
 
-    def __init__(self, code: Code, message: str) -> None:
+    def __init__(self, code: Code, message: str, *, hint: str = "", job: str = "") -> None:
         super().__init__(message)
-        self.code = code
-        self.message = message
+        self.reply = Reply(ok=False, code=code, error=message, hint=hint, job=job)
 
 
 def workflow_dispatched(job: Job, event: WorkflowDispatched, now_ms: int) -> bool:
@@ -208,7 +210,7 @@ def _leave_gap(workflow: WorkflowState, part: Part, event: AttemptRevoked | Part
         )
 
 
-def sub_finished(job: Job, event: PartEnded, now_ms: int) -> bool:
+def part_ended(job: Job, event: PartEnded, now_ms: int) -> bool:
     workflow = _workflow(job, event.workflow)
     part = _part(workflow, event.part)
     if part.has_ended and event.attempt == part.attempt:
@@ -227,7 +229,10 @@ def sub_finished(job: Job, event: PartEnded, now_ms: int) -> bool:
     _leave_gap(workflow, part, event)
     part.end = _end_of(job, event)
     if not part.is_completed and workflow.stop is None:
-        workflow.stop = _stop_by(part.end)
+        has_failed = part.end.status is PartStatus.FAILED
+        status = JobStatus.FAILED if has_failed else JobStatus.CANCELLED
+        reason = part.end.error or ("it failed and gave no reason" if has_failed else "stopped")
+        workflow.stop = Stop(status=status, reason=reason)
     if job.status is JobStatus.DISPATCHING:
         job.become(JobStatus.RUNNING)
     conclude(job, workflow, now_ms)
@@ -235,7 +240,7 @@ def sub_finished(job: Job, event: PartEnded, now_ms: int) -> bool:
 
 
 def _end_of(job: Job, event: PartEnded) -> PartEnd:
-    """How the part ends; context that is too large fails it."""
+    """Return how the part ends; context that is too large fails it."""
     end = PartEnd(status=event.status, error=event.error, was_saturated=event.was_saturated)
     if event.status is not PartStatus.COMPLETED or not event.provided:
         return end
@@ -244,13 +249,6 @@ def _end_of(job: Job, event: PartEnded) -> PartEnd:
         return replace(end, status=PartStatus.FAILED, error=problem)
     job.context_bytes += sum(map(len, event.provided))
     return replace(end, provided=event.provided)
-
-
-def _stop_by(part: PartEnd) -> Stop:
-    """The stop of a workflow by a part of it that did not complete."""
-    if part.status is PartStatus.FAILED:
-        return Stop(status=JobStatus.FAILED, reason=part.error or "it failed and gave no reason")
-    return Stop(status=JobStatus.CANCELLED, reason=part.error or "stopped")
 
 
 def workflow_ended(job: Job, event: WorkflowEnded, now_ms: int) -> bool:
@@ -401,3 +399,16 @@ def _part(workflow: WorkflowState, index: int) -> Part:
     if not 0 <= index < len(workflow.parts):
         raise Refuse(Code.UNKNOWN_PART, f"there is no part {index} of {len(workflow.parts)}")
     return workflow.parts[index]
+
+
+TRANSITIONS: dict[type[JobEvent], Callable[[Job, Any, int], bool]] = {
+    WorkflowDispatched: workflow_dispatched,
+    PartRedispatched: part_redispatched,
+    AttemptRevoked: revoked,
+    Checkpointed: checkpointed,
+    PartEnded: part_ended,
+    WorkflowEnded: workflow_ended,
+    CancelRequested: cancelled,
+    JobFinished: job_finished,
+}
+"""Takes a job, an event of the type and the time in ms; see the top of this module."""

@@ -3,8 +3,7 @@
 from msgspec.structs import replace
 
 from hyperscale.jobs.committed.events import JobStatus
-from hyperscale.jobs.committed.state import Job, JobView, view_of
-from hyperscale.jobs.committed.view_status import view_status
+from hyperscale.jobs.committed.state import Job, JobView, view_of, view_status
 from hyperscale.jobs.leader.state import LeaderState
 from hyperscale.stats.view import RunView, WorkerUsage
 

@@ -22,7 +22,7 @@ from hyperscale.jobs.committed.events import (
     encode,
     payload_digest,
 )
-from hyperscale.jobs.committed.keys import key_problem
+from hyperscale.jobs.committed.keys import KEY_HINT, key_problem
 from hyperscale.jobs.committed.state import JOB_ENDS
 from hyperscale.ledger.server.ledger import STRONG
 from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
@@ -70,6 +70,7 @@ class Submissions:
             job=reply.job,
             code=Code.OK if reply.ok else reply.code,
             error=reply.error,
+            hint=reply.hint,
             retry_after_s=0.0 if reply.ok or reply.is_permanent else 1.0,
         )
 
@@ -77,7 +78,7 @@ class Submissions:
         """Check a submission before it is proposed; return the refusal if it has a problem."""
         refused = SubmitJobReply(accepted=False)
         if (problem := key_problem(job.key)) is not None:
-            return replace(refused, code=Code.INVALID_KEY, error=problem)
+            return replace(refused, code=Code.INVALID_KEY, error=problem, hint=KEY_HINT)
         if (problem := plan_problem(job.plan)) is not None:
             return replace(refused, code=Code.INVALID, error=problem)
         room = await self._allocator.room(until_s=call.deadline_s - _COMMIT_S)

@@ -6,7 +6,8 @@ from hyperscale import Workflow, step
 from hyperscale.client.package import package_classes
 from hyperscale.client.results import result_of_end
 from hyperscale.jobs.committed.events import JobStatus
-from hyperscale.jobs.committed.outcome import JobEnd, WorkflowEnd
+from hyperscale.jobs.committed.outcome import JobEnd
+from hyperscale.jobs.committed.state import Job, WorkflowState
 from hyperscale.stats.workflow import WorkflowStats
 from hyperscale.testing import URL, HTTPResponse
 
@@ -30,29 +31,15 @@ class Reader(Workflow):
 def test_a_missing_file_adds_a_note_that_opened_files_are_not_sent(
     error: str, is_told: bool
 ) -> None:
-    (plan,) = package_classes([Reader], test_name="reader").plan.workflows
-    workflow = WorkflowEnd(
-        name="Reader",
-        status=JobStatus.FAILED,
-        stats=WorkflowStats(plan),
-        cores=1,
-        attempts=1,
-        error=error,
-        was_saturated=False,
-        workers=("worker-1",),
-    )
-    end = JobEnd(
-        job="default.1-abcdefghijklmnopqrst",
+    plan = package_classes([Reader], test_name="reader").plan
+    job = Job(
+        id="default.1-abcdefghijklmnopqrst",
+        key="k",
+        digest="",
+        plan=plan,
         status=JobStatus.FAILED,
         reason=f"Reader failed: {error}",
-        file="reader.py",
-        submitted_ms=1,
-        started_ms=2,
-        ended_ms=3,
-        workflows=(workflow,),
-        segments=(),
-        gaps=(),
-        usage=(),
-        warnings=(),
+        workflows={"Reader": WorkflowState(error=error, ended_as=JobStatus.FAILED)},
     )
+    end = JobEnd(job, {"Reader": WorkflowStats(plan.workflows[0])}, segments=[], gaps=[], usage=[])
     assert any("must be on every worker" in each for each in result_of_end(end).warnings) == is_told

@@ -155,7 +155,7 @@ def check_end(world: World, plan: "Plan", ledger: "Ledger", target: "Target") ->
 
 def _check_record(world: World, job: str, record: Job, arrived: int) -> None:
     end = outcome_of(record)
-    reported = sum(each.stats.total_counts().sent for each in end.workflows)
+    reported = sum(stats.total_counts().sent for stats in end.stats.values())
     most = reported + sum(gap.requests_max for gap in end.gaps)
     if not reported <= arrived <= most:
         world.fail(
