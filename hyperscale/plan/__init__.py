@@ -1,7 +1,4 @@
-"""The data-only description of a test: what travels, and what everybody but the executor reads.
-
-Nothing here knows a user's class or imports their code.
-"""
+"""The plan of a test, as data. Nothing here imports user code."""
 
 from hyperscale.plan.model import (
     Connections,

@@ -1,17 +1,17 @@
-"""Values from one workflow to the next: who gets what, decided without looking inside.
+"""Context: the values that a workflow passes to the workflows that depend on it.
 
-A part that ended hands over what it provides (`Provided`); the parts of a workflow make one
-`Namespace`; a dependent starts with what its declared dependencies gave it (`ReceivedContext`).
-Values are bytes here: only executors, which run user code anyway, encode and open them.
+A part provides values when it ends (`Provided`); the parts of a workflow make one `Namespace`; a
+workflow starts with what its dependencies gave it (`ReceivedContext`). Values are bytes here: only
+executors, which run user code anyway, encode and decode them.
 
-Both sides of a `@state` must name each other, otherwise nothing flows. Of several parts the
+Both sides of a `@state` must name each other, otherwise nothing is passed. Of several parts the
 lowest slot with a value wins; a `Provide[list[T]]` is every part's list in order of slots.
 """
 
 from collections.abc import Iterable, Mapping
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from hyperscale.errors import RunError
 from hyperscale.plan.model import StateKind, StatePlan, WorkflowPlan
@@ -20,11 +20,11 @@ CONTEXT_BYTES_MAX = 1024 * 1024  # of one workflow: context is for tokens and id
 
 
 class Provided(Struct, frozen=True, kw_only=True):
-    """What one part gave when it ended."""
+    """What one part provided when it ended."""
 
     slot: int = 0
-    states: dict[str, bytes] = field(default_factory=dict)  # by method; None is left out
-    context: dict[str, bytes] = field(default_factory=dict)  # its `self.context`
+    states: dict[str, bytes] = {}  # by method; None is left out
+    context: dict[str, bytes] = {}  # its `self.context`
 
 
 class ContextValue(Struct, frozen=True, kw_only=True):
@@ -35,27 +35,25 @@ class ContextValue(Struct, frozen=True, kw_only=True):
 
 
 class Namespace(Struct, frozen=True, kw_only=True):
-    """What a finished workflow leaves to those that depend on it."""
+    """What a finished workflow provides to the workflows that depend on it."""
 
-    states: dict[str, ContextValue] = field(default_factory=dict)
-    context: dict[str, ContextValue] = field(default_factory=dict)
+    states: dict[str, ContextValue] = {}
+    context: dict[str, ContextValue] = {}
 
 
 class ReceivedContext(Struct, frozen=True, kw_only=True):
     """What a workflow starts with."""
 
-    context: dict[str, ContextValue] = field(default_factory=dict)  # `self.context`
-    uses: dict[str, dict[str, ContextValue]] = field(
-        default_factory=dict
-    )  # by method, by parameter
+    context: dict[str, ContextValue] = {}  # `self.context`
+    uses: dict[str, dict[str, ContextValue]] = {}  # by method, by parameter
 
 
 class MissingContextError(RunError):
-    """A workflow needs a value its provider did not give."""
+    """A workflow needs a value that no dependency provided."""
 
 
 def namespace_of(workflow: WorkflowPlan, parts: Iterable[Provided]) -> Namespace:
-    """What the parts of a finished workflow gave, as one. Their order does not matter."""
+    """Merge what the parts of a finished workflow provided, in any order."""
     ordered = sorted(parts, key=lambda part: part.slot)
     states = {}
     for plan in workflow.states:
@@ -78,10 +76,11 @@ def received_by(
     workflows: Iterable[WorkflowPlan],
     finished: Mapping[str, Namespace],
 ) -> ReceivedContext:
-    """What `workflow` starts with, given what its dependencies left.
+    """Return what `workflow` starts with, given the namespaces of finished workflows.
 
-    `self.context` holds the context of non-test dependencies and above it everything that
-    was provided to it. A used value without a default that was not provided raises.
+    `self.context` holds the context of non-test dependencies, and over it everything that was
+    provided to the workflow. Raises MissingContextError for a used value without a default that was
+    not provided.
     """
     plans = {plan.name: plan for plan in workflows}
     context: dict[str, ContextValue] = {}
@@ -95,12 +94,15 @@ def received_by(
         given = {}
         for name in use.workflows:  # the last one named wins
             if name in workflow.depends and name in finished and name in plans:
-                given.update(_flows(plans[name], use, workflow.name, finished[name]))
+                states = finished[name].states
+                keys = contract(plans[name], use, workflow.name)
+                given.update({key: states[key] for key in keys if key in states})
         for key in use.required:
             if key not in given:
+                providers = " or ".join(use.workflows) or "no workflow"
                 raise MissingContextError(
                     f"{workflow.name}.{use.name}: needs {key!r}, and "
-                    f"{_any_of(use.workflows)} finished without providing it",
+                    f"{providers} finished without providing it",
                     hint=f"give {key!r} a default, or see why it was not provided",
                 )
         uses[use.name] = given
@@ -109,7 +111,7 @@ def received_by(
 
 
 def contract(provider: WorkflowPlan, use: StatePlan, user: str) -> list[str]:
-    """The keys that can flow from `provider` through `use` of the workflow `user`."""
+    """Return the keys that `provider` passes to `use`, a `@state` of the workflow `user`."""
     if provider.name not in use.workflows:
         return []
     return [
@@ -135,13 +137,6 @@ def decode_received(payload: bytes) -> ReceivedContext:
     return msgspec.msgpack.decode(payload, type=ReceivedContext) if payload else ReceivedContext()
 
 
-def _flows(
-    provider: WorkflowPlan, use: StatePlan, user: str, given: Namespace
-) -> dict[str, ContextValue]:
-    keys = contract(provider, use, user)
-    return {key: given.states[key] for key in keys if key in given.states}
-
-
 def _limit(workflow: str, values: Mapping[str, ContextValue]) -> None:
     sizes = {key: sum(len(chunk) for chunk in value.chunks) for key, value in values.items()}
     total = sum(sizes.values())
@@ -152,7 +147,3 @@ def _limit(workflow: str, values: Mapping[str, ContextValue]) -> None:
             f"the largest is {largest!r} with {sizes[largest]:,}",
             hint="provide what identifies the data, not the data",
         )
-
-
-def _any_of(names: tuple[str, ...]) -> str:
-    return " or ".join(names) or "nobody it names"

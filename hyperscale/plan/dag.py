@@ -3,56 +3,39 @@
 Everything is in the order the names were given, so the same input always runs the same way.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
 
 
 def find_cycle(after: Mapping[str, Iterable[str]]) -> list[str] | None:
-    """A cycle as the path that closes it (`[a, b, a]`), or None. Unknown names end a path."""
-    settled: set[str] = set()
-    for start in after:
-        path: list[str] = []
-        on_path: set[str] = set()
-        # Iterators instead of recursion: a chain may be longer than the stack is deep.
-        stack = [iter((start,))]
-        while stack:
-            name = next(stack[-1], None)
-            if name is None:
-                stack.pop()
-                if path:
-                    done = path.pop()
-                    on_path.discard(done)
-                    settled.add(done)
-            elif name in on_path:
-                return [*path[path.index(name) :], name]
-            elif name in after and name not in settled:
-                path.append(name)
-                on_path.add(name)
-                stack.append(iter(after[name]))
+    """Return a cycle as the path that closes it (`[a, b, a]`), or None."""
+    try:
+        TopologicalSorter(after).prepare()
+    except CycleError as error:
+        path: list[str] = error.args[1][:0:-1]
+        first = path.index(min(path, key=list(after).index))
+        return [*path[first:], *path[:first], path[first]]
     return None
 
 
-def layers(after: Mapping[str, Collection[str]]) -> list[list[str]]:
-    """Each name one layer below the lowest it waits for. Needs known names and no cycle."""
-    level: dict[str, int] = {}
-    waiting = list(after)
-    while waiting:
-        blocked = []
-        for name in waiting:
-            if all(other in level for other in after[name]):
-                level[name] = max((level[other] + 1 for other in after[name]), default=0)
-            else:
-                blocked.append(name)
-        if len(blocked) == len(waiting):
-            raise ValueError(f"no order: {', '.join(blocked)} wait for a cycle or unknown names")
-        waiting = blocked
-    result: list[list[str]] = [[] for _ in range(max(level.values(), default=-1) + 1)]
-    for name in after:
-        result[level[name]].append(name)
+def layers(after: Mapping[str, Iterable[str]]) -> list[list[str]]:
+    """Return the names in layers: each one layer below the lowest it waits for.
+
+    Raises ValueError if there is a cycle.
+    """
+    position = {name: index for index, name in enumerate(after)}
+    sorter = TopologicalSorter(after)
+    sorter.prepare()
+    result = []
+    while sorter.is_active():
+        free = sorter.get_ready()
+        sorter.done(*free)
+        result.append(sorted(free, key=position.__getitem__))
     return result
 
 
 def ancestors(after: Mapping[str, Iterable[str]], name: str) -> set[str]:
-    """Everything that `name` waits for, directly or not."""
+    """Return everything that `name` waits for, directly or not."""
     found: set[str] = set()
     waiting = list(after.get(name, ()))
     while waiting:

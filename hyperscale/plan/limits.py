@@ -1,4 +1,3 @@
-"""How large what is submitted may be, wherever that is looked at."""
+"""Limits on what may be submitted."""
 
-BUNDLE_BYTES_MAX = 64 * 1024 * 1024
-"""Of the user's code and what it imports, packed."""
+BUNDLE_BYTES_MAX = 64 * 1024 * 1024  # of the user's code and what it imports, packed

@@ -2,7 +2,7 @@
 
 from enum import Enum
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 
 class Priority(Enum):
@@ -20,7 +20,7 @@ class Connections(Enum):
 
 
 class StepKind(Enum):
-    """What a hook is to the run. Only TEST makes a workflow a test workflow."""
+    """What a hook does in a run. Only TEST makes a workflow a test workflow."""
 
     TEST = "test"
     ACTION = "action"
@@ -39,7 +39,7 @@ class MetricKind(Enum):
 
 
 SPREAD_KINDS = (MetricKind.DISTRIBUTION, MetricKind.TIMER)
-"""Those of which it is kept how the numbers are spread."""
+"""The kinds whose distribution is recorded."""
 
 
 class StateKind(Enum):
@@ -60,7 +60,7 @@ class MetricPlan(Struct, frozen=True, kw_only=True):
 
 
 class StatePlan(Struct, frozen=True, kw_only=True):
-    """A `@state` hook: what it gives to, or takes from, which workflows."""
+    """A `@state` hook: the values it provides to, or uses from, which workflows."""
 
     name: str
     kind: StateKind
@@ -95,11 +95,11 @@ class WorkflowPlan(Struct, frozen=True, kw_only=True):
     states: tuple[StatePlan, ...] = ()
     thresholds: tuple[ThresholdPlan, ...] = ()
     hosts: tuple[str, ...] = ()  # "host:port" of literal URLs, resolved before anything runs
-    files: dict[str, str] = field(default_factory=dict)  # `File` defaults as written: full path
+    files: dict[str, str] = {}  # `File` defaults as written: full path
 
     def offset_s(self, elapsed_s: float) -> float:
-        """Where in its duration an attempt begins after so much of it was done by others. What
-        is done once, and not for a time, is done whole by each."""
+        """Return where in the duration an attempt begins, after earlier attempts ran for
+        `elapsed_s`. A workflow that runs once, and not for a time, begins anew."""
         is_timed = self.is_test or self.iterations is not None
         return min(max(0.0, elapsed_s), self.duration_s) if is_timed else 0.0
 

@@ -1,7 +1,4 @@
-"""What makes a plan impossible to run, for those who take plans from others.
-
-Our own clients validate where the user is and say more; this is for what came from elsewhere.
-"""
+"""Checks of a plan that a cluster received. Our own clients check more, before they submit it."""
 
 import math
 
@@ -11,7 +8,7 @@ from hyperscale.plan.thresholds import thresholds_of
 
 
 def plan_problem(plan: Plan) -> str | None:
-    """Return why the workflow can never run, or None."""
+    """Return why a workflow of the plan can never run, or None."""
     return next(filter(None, map(_workflow_problem, plan.workflows)), None)
 
 

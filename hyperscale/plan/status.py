@@ -1,4 +1,4 @@
-"""How a part of a workflow, or one slot of a part, ended."""
+"""The status of a part."""
 
 from enum import Enum
 

@@ -1,7 +1,6 @@
-"""Threshold syntax: what a pass/fail line may say, and what its limit means in numbers.
+"""Threshold syntax: the names (`login.p99`, `errors`, `checks`, a metric), limits and units.
 
-Owns the words (`login.p99`, `errors`, `checks`, a metric's name) and the units that fit
-them. Knows no samples: `hyperscale.stats.thresholds` looks up values and judges them.
+Knows no samples: `hyperscale.stats.thresholds` looks up values and judges them.
 """
 
 import math
@@ -15,8 +14,7 @@ from hyperscale.errors import InputError
 from hyperscale.plan.model import SPREAD_KINDS, MetricKind, ThresholdPlan, WorkflowPlan
 
 LATENCY_KEYS = ("p50", "p90", "p95", "p99", "p999", "mean", "max")
-COUNT_KEYS = ("rate", "errors", "total")
-STEP_KEYS = LATENCY_KEYS + COUNT_KEYS
+STEP_KEYS = (*LATENCY_KEYS, "rate", "errors", "total")
 CHECKS_KEY = "checks"
 
 QUANTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99, "p999": 0.999}
@@ -41,16 +39,9 @@ class Quantity(Enum):
 
 
 # Units a limit may be written in: how many base units one of them is.
+_DURATIONS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _UNITS: dict[Quantity, dict[str, float]] = {
-    Quantity.DURATION: {
-        "ns": 1e-9,
-        "us": 1e-6,
-        "µs": 1e-6,
-        "ms": 1e-3,
-        "s": 1.0,
-        "m": 60.0,
-        "h": 3600.0,
-    },
+    Quantity.DURATION: _DURATIONS,
     Quantity.FRACTION: {"%": 0.01, "": 1.0},
     Quantity.RATE: {"/s": 1.0, "": 1.0},
     Quantity.NUMBER: {"": 1.0},
@@ -62,13 +53,14 @@ _HINTS = {
     Quantity.NUMBER: 'write a plain number: ">=1000"',
 }
 
-_METRIC_QUANTITY = {
-    MetricKind.COUNT: Quantity.NUMBER,
-    MetricKind.RATE: Quantity.RATE,
-    MetricKind.GAUGE: Quantity.NUMBER,
-    MetricKind.DISTRIBUTION: Quantity.NUMBER,
-    MetricKind.TIMER: Quantity.DURATION,
+_QUANTITIES = {
+    **dict.fromkeys(LATENCY_KEYS, Quantity.DURATION),
+    "rate": Quantity.RATE,
+    "errors": Quantity.FRACTION,
+    "total": Quantity.NUMBER,
+    CHECKS_KEY: Quantity.FRACTION,
 }
+_METRIC_QUANTITIES = {MetricKind.RATE: Quantity.RATE, MetricKind.TIMER: Quantity.DURATION}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +79,15 @@ class Threshold:
     unit: str  # as written: "ms", "%", "/s", ""
 
     def passes(self, value: float) -> bool:
-        """Whether `value`, in the quantity's base unit, keeps the limit."""
+        """Return True if `value`, in the quantity's base unit, is within the limit."""
         return _COMPARE[self.compare](value, self.bound)
 
     def in_unit(self, value: float) -> float:
-        """`value` in the unit the limit was written in, so that both read alike."""
+        """Return `value` in the unit the limit was written in."""
         return value / _UNITS[self.quantity][self.unit]
 
     def is_floor(self) -> bool:
-        """A lower limit: what grows during a run may still reach it."""
+        """Return True for a lower limit, which a growing value may still reach."""
         return self.compare in (">", ">=", "==")
 
 
@@ -108,9 +100,9 @@ def parse_threshold(
     metrics: Mapping[str, MetricKind],
     abort_on_fail: bool = False,
 ) -> Threshold:
-    """One threshold of the workflow whose steps and metrics are named.
+    """Parse one threshold of a workflow with these steps and metrics.
 
-    `where` says whose it is ("shop.py: Checkout.thresholds"); every message begins with it.
+    `where` ("shop.py: Checkout.thresholds") begins every message.
     """
     step, metric, key, quantity = _parse_name(name, where=where, steps=steps, metrics=metrics)
     compare, bound, unit = _parse_limit(limit, f"{where}[{name!r}]", quantity)
@@ -129,13 +121,9 @@ def parse_threshold(
 
 
 def threshold_plans(
-    thresholds: object,
-    *,
-    where: str,
-    steps: Collection[str],
-    metrics: Mapping[str, MetricKind],
+    thresholds: object, *, where: str, steps: Collection[str], metrics: Mapping[str, MetricKind]
 ) -> tuple[ThresholdPlan, ...]:
-    """A class's `thresholds` mapping, validated, as plans in the order written.
+    """Return a class's `thresholds`, validated, as plans in the order written.
 
     Values are limits (`"<250ms"`) or `{"limit": "<250ms", "abort_on_fail": True}`.
     """
@@ -149,9 +137,7 @@ def threshold_plans(
     plans = []
     for name, value in thresholds.items():
         limit, abort_on_fail = _parse_value(value, f"{where}[{name!r}]")
-        parsed = parse_threshold(
-            name, limit, where=where, steps=steps, metrics=metrics, abort_on_fail=abort_on_fail
-        )
+        parsed = parse_threshold(name, limit, where=where, steps=steps, metrics=metrics)
         plans.append(
             ThresholdPlan(name=parsed.name, limit=parsed.limit, abort_on_fail=abort_on_fail)
         )
@@ -159,7 +145,7 @@ def threshold_plans(
 
 
 def thresholds_of(workflow: WorkflowPlan) -> tuple[Threshold, ...]:
-    """The parsed thresholds of a plan, which were validated when it was made."""
+    """Return the parsed thresholds of a plan, which were validated when it was made."""
     steps = [step.name for step in workflow.steps]
     metrics = {metric.name: metric.kind for metric in workflow.metrics}
     return tuple(
@@ -179,17 +165,15 @@ def _parse_name(
     name: object, *, where: str, steps: Collection[str], metrics: Mapping[str, MetricKind]
 ) -> tuple[str | None, str | None, str, Quantity]:
     text = name.strip() if isinstance(name, str) else ""
-    if text in STEP_KEYS:
-        return None, None, text, _step_quantity(text)
-    if text == CHECKS_KEY:
-        return None, None, CHECKS_KEY, Quantity.FRACTION
+    if text in _QUANTITIES:
+        return None, None, text, _QUANTITIES[text]
     if text in metrics:
-        return None, text, "value", _METRIC_QUANTITY[metrics[text]]
+        return None, text, "value", _metric_quantity(metrics[text])
     owner, dot, key = text.rpartition(".")
     if dot and owner in steps and key in STEP_KEYS:
-        return owner, None, key, _step_quantity(key)
+        return owner, None, key, _QUANTITIES[key]
     if dot and key in LATENCY_KEYS and metrics.get(owner) in SPREAD_KINDS:
-        return None, owner, key, _METRIC_QUANTITY[metrics[owner]]
+        return None, owner, key, _metric_quantity(metrics[owner])
     if dot and key in STEP_KEYS and owner not in metrics:
         problem = f"{name!r} names no step {owner!r}"
     else:
@@ -197,10 +181,8 @@ def _parse_name(
     raise InputError(f"{where}: {problem}", hint=_valid_names(steps, metrics))
 
 
-def _step_quantity(key: str) -> Quantity:
-    if key in LATENCY_KEYS:
-        return Quantity.DURATION
-    return {"rate": Quantity.RATE, "errors": Quantity.FRACTION, "total": Quantity.NUMBER}[key]
+def _metric_quantity(kind: MetricKind) -> Quantity:
+    return _METRIC_QUANTITIES.get(kind, Quantity.NUMBER)
 
 
 def _valid_names(steps: Iterable[str], metrics: Iterable[str]) -> str:
