@@ -29,9 +29,8 @@ from hyperscale.membership.events import (
     MemberState,
 )
 from hyperscale.membership.messages import ClaimedState, Gossip, Sender
-from hyperscale.nodes.jobs import output as outputs
-from hyperscale.nodes.jobs.job_leaders import JobLeaders
-from hyperscale.nodes.jobs.output import Outputs
+from hyperscale.nodes.jobs import job_leaders
+from hyperscale.nodes.jobs.job_leaders import JobLeaders, Outputs
 from hyperscale.nodes.jobs.service import JobsService
 from hyperscale.plan.status import PartStatus
 from hyperscale.wire.calls import InboundCall
@@ -206,8 +205,8 @@ async def test_the_heir_of_a_destroyed_group_acknowledges_its_results(
 def test_the_output_of_all_jobs_is_bounded_and_the_oldest_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(outputs, "CHARACTERS_MAX", 25)
-    monkeypatch.setattr(outputs, "LINES_MAX", 3)
+    monkeypatch.setattr(job_leaders, "CHARACTERS_MAX", 25)
+    monkeypatch.setattr(job_leaders, "LINES_MAX", 3)
     kept = Outputs()
 
     def texts(job: str) -> list[str]:

@@ -4,6 +4,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from typing import TypeVar
+
+from msgspec import Struct
 
 from hyperscale.client.messages import GetQueueRoom, GetQueueRoomReply
 from hyperscale.jobs.allocator.core import Allocator
@@ -34,6 +37,7 @@ from hyperscale.wire.errors import CallError, RemoteError, RemoteErrorCode
 CALL_S = 2.0
 _ROOM_AGAIN_S = 0.25
 
+_Reply = TypeVar("_Reply", bound=Struct)
 _Answer = Callable[[RequestCoresReply], None]
 
 _log = logging.getLogger("hyperscale.jobs")
@@ -57,15 +61,11 @@ class AllocatorDriver:
         self._peers = peers
         self._tasks = tasks
         self._on_grant = on_grant
-        self._driver: CoreDriver[AllocatorEvent, AllocatorEffect] = CoreDriver(
+        driver: CoreDriver[AllocatorEvent, AllocatorEffect] = CoreDriver(
             allocator, self._perform, clock=time.monotonic, on_failure=tasks.fail
         )
-
-    def feed(self, event: AllocatorEvent) -> None:
-        self._driver.feed(event)
-
-    def stop(self) -> None:
-        self._driver.stop()
+        self.feed = driver.feed
+        self.stop = driver.stop
 
     def _perform(self, effect: AllocatorEffect) -> None:
         match effect:
@@ -86,16 +86,22 @@ class AllocatorDriver:
             self._tasks.spawn_request(self._forward(request, answer), "request-cores")
 
     async def _forward(self, request: RequestCores, answer: _Answer) -> None:
-        link = self._peers.link(self._ledger.leader_of(MANAGEMENT))
+        reply = await self._call(request, RequestCoresReply)
+        if reply is not None:
+            answer(reply)
+
+    async def _call(self, request: Struct, reply: type[_Reply]) -> _Reply | None:
+        """Send a request to the allocator's node; return None if there is no reply in time."""
+        leader = self._ledger.leader_of(MANAGEMENT)
+        link = None if leader == self._node else self._peers.link(leader)
         if link is None:
-            return
+            return None
         deadline_s = asyncio.get_running_loop().time() + CALL_S
         try:
-            reply = await link.call(request, RequestCoresReply, deadline_s=deadline_s, retries=0)
+            return await link.call(request, reply, deadline_s=deadline_s, retries=0)
         except CallError as error:
             _log.info("allocator.unanswered: %s", error)
-            return
-        answer(reply)
+            return None
 
     def release(self, release: ReleaseCores) -> None:
         if self.allocator.is_leading:
@@ -106,32 +112,18 @@ class AllocatorDriver:
     async def room(self, *, until_s: float) -> GetQueueRoomReply:
         """Return how many more workflows may wait for cores.
 
-        If no allocator can be reached until `until_s`, nobody is refused: a job the allocator does
-        not take waits with its leader.
+        If no allocator can be reached until `until_s`, there is room: the job leader then waits
+        until an allocator takes its request.
         """
         loop = asyncio.get_running_loop()
         while not self.allocator.is_leading:
-            reply = await self._room_elsewhere()
+            reply = await self._call(GetQueueRoom(), GetQueueRoomReply)
             if reply is not None:
                 return reply
             if loop.time() + _ROOM_AGAIN_S >= until_s:
                 return GetQueueRoomReply(room=1)
             await asyncio.sleep(_ROOM_AGAIN_S)
         return self.room_here()
-
-    async def _room_elsewhere(self) -> GetQueueRoomReply | None:
-        leader = self._ledger.leader_of(MANAGEMENT)
-        link = None if leader == self._node else self._peers.link(leader)
-        if link is None:
-            return None
-        deadline_s = asyncio.get_running_loop().time() + CALL_S
-        try:
-            return await link.call(
-                GetQueueRoom(), GetQueueRoomReply, deadline_s=deadline_s, retries=0
-            )
-        except CallError as error:
-            _log.info("allocator.unanswered: %s", error)
-            return None
 
     # -- messages of other nodes ------------------------------------------------------------
 
@@ -153,6 +145,6 @@ class AllocatorDriver:
         return AnnounceCoresReply(is_known=cores.worker in self.allocator.holds())
 
     def grant_received(self, call: InboundCall, reply: RequestCoresReply) -> None:
-        # A manager that stood still for a while may not know yet that another grants cores now.
+        # A manager that was suspended may not know yet that another one is the allocator now.
         if call.peer.node_id == self._ledger.leader_of(MANAGEMENT):
             self._on_grant(reply)

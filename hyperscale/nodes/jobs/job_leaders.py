@@ -1,7 +1,9 @@
-"""The job leaders of one manager: begun and ended with its leaderships, fed what concerns them."""
+"""The job leaders of one manager, each from its election to its end, and what jobs have printed."""
 
-import asyncio
 import time
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
 
 from hyperscale.health.correlation import CorrelationGuard
 from hyperscale.jobs.allocator.core import Allocator
@@ -11,6 +13,7 @@ from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.jobs.leader.core import JobLeader
 from hyperscale.jobs.leader.events import (
     BecameLeader,
+    CoresAnswered,
     EventApplied,
     LeaderEvent,
     ProgressReported,
@@ -37,7 +40,6 @@ from hyperscale.membership.events import LIVING, MemberChanged, MemberDied, Memb
 from hyperscale.membership.messages import ClaimedState
 from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
 from hyperscale.nodes.jobs.leader_driver import LeaderDriver
-from hyperscale.nodes.jobs.output import Outputs
 from hyperscale.nodes.member import MemberNode
 from hyperscale.wire.admission import OverloadLevel
 from hyperscale.wire.calls import InboundCall
@@ -45,6 +47,8 @@ from hyperscale.wire.roles import Role
 
 _HELD_S = 0.25
 _FORGET_S = 5.0
+LINES_MAX = 1_000
+CHARACTERS_MAX = 64 * 1024 * 1024
 
 _BACKPRESSURE = {
     OverloadLevel.HEALTHY: Backpressure.NONE,
@@ -54,8 +58,56 @@ _BACKPRESSURE = {
 }
 
 
+class Output:
+    """The last lines that user code of one job printed, and how many it printed in all."""
+
+    def __init__(self) -> None:
+        self.lines: deque[ForwardOutput] = deque()
+        self.total = 0
+
+    def since(self, seen: int) -> tuple[list[ForwardOutput], int]:
+        """Return the kept lines after the first `seen`, and how many lines precede them."""
+        first = max(seen, self.total - len(self.lines))
+        return list(islice(self.lines, len(self.lines) - (self.total - first), None)), first
+
+
+class Outputs:
+    """The output of all jobs, in memory: bounded per job and in all, the oldest is dropped."""
+
+    def __init__(self) -> None:
+        self._by_job: dict[str, Output] = {}  # the job that printed last is last
+        self._characters = 0
+
+    def get(self, job: str) -> Output | None:
+        return self._by_job.get(job)
+
+    def add(self, line: ForwardOutput) -> None:
+        output = self._by_job.pop(line.attempt_id.job, None) or Output()
+        self._by_job[line.attempt_id.job] = output
+        output.lines.append(line)
+        output.total += 1
+        self._characters += len(line.text)
+        if len(output.lines) > LINES_MAX:
+            self._drop_line(output)
+        for other in self._by_job.values():
+            while other.lines and self._characters > CHARACTERS_MAX:
+                self._drop_line(other)
+            if self._characters <= CHARACTERS_MAX:
+                break
+
+    def keep(self, is_known: Callable[[str], bool]) -> None:
+        """Drop the output of every job that is not known any more."""
+        for job in [job for job in self._by_job if not is_known(job)]:
+            output = self._by_job.pop(job)
+            while output.lines:
+                self._drop_line(output)
+
+    def _drop_line(self, output: Output) -> None:
+        self._characters -= len(output.lines.popleft().text)
+
+
 class JobLeaders:
-    """Exists once the node has a ledger."""
+    """The leaders of all groups that this node leads. It exists once the node has a ledger."""
 
     def __init__(
         self, member: MemberNode, ledger: Ledger, peers: TierPeers, allocator: Allocator
@@ -78,8 +130,8 @@ class JobLeaders:
         ledger.hooks.leading.append(self._became_leader)
         ledger.hooks.following.append(self._lost_leadership)
         ledger.hooks.applied.append(self._applied)
-        member.tasks.spawn(self._watch_silence(), "jobs:silence")
-        member.tasks.spawn(self._forget_often(), "jobs:forget")
+        member.tasks.spawn_every(_HELD_S, self.update_held, "jobs:silence")
+        member.tasks.spawn_every(_FORGET_S, self.forget_ended, "jobs:forget")
 
     def stop(self) -> None:
         self.allocator.stop()
@@ -87,16 +139,16 @@ class JobLeaders:
             driver.stop()
 
     def leader(self, group: int) -> JobLeader | None:
-        """The leader of a group, if this node leads it."""
+        """Return the leader of a group, if this node leads it."""
         driver = self._drivers.get(group)
         return None if driver is None else driver.leader
 
     def led(self) -> list[int]:
-        """Groups of jobs that this node leads."""
+        """Return the groups of jobs that this node leads."""
         return list(self._drivers)
 
     def bundles(self) -> set[str]:
-        """Bundles of the jobs this node has a replica of."""
+        """Return the bundles of the jobs this node has a replica of."""
         return {job.bundle for machine in self._machines() for job in machine.jobs()}
 
     def _machines(self) -> list[JobMachine]:
@@ -145,7 +197,7 @@ class JobLeaders:
     def _granted(self, reply: RequestCoresReply) -> None:
         driver = self._drivers.get(reply.group)
         if driver is not None:
-            driver.cores_answered(reply)
+            driver.feed(CoresAnswered(reply))
 
     # -- messages of workers ----------------------------------------------------------------
 
@@ -167,7 +219,7 @@ class JobLeaders:
         return None
 
     def _answering_group(self, group: int) -> int:
-        """The group, or the heir of one that was destroyed after its jobs had ended."""
+        """Return the group, or its heir if it was destroyed after its jobs had ended."""
         return group if group in self._drivers else self.ledger.topology.heir_of(group)
 
     def printed(self, _call: InboundCall, output: ForwardOutput) -> None:
@@ -208,13 +260,8 @@ class JobLeaders:
 
     # -- time -------------------------------------------------------------------------------
 
-    async def _watch_silence(self) -> None:
-        while True:
-            await asyncio.sleep(_HELD_S)
-            self.update_held()
-
     def update_held(self) -> frozenset[str]:
-        """Tell the leaders which workers' silence is attributed to the network for now."""
+        """Feed the leaders which silent workers are held: the network may be the cause."""
         now_s = time.monotonic()
         suspects = self._guard.suspects(now_s=now_s)
         nodes = len({*self._workers(), *suspects}) if suspects else 0  # the dead were there too
@@ -226,12 +273,7 @@ class JobLeaders:
             self._feed_leaders(WorkersHeld(held))
         return held
 
-    async def _forget_often(self) -> None:
-        while True:
-            await asyncio.sleep(_FORGET_S)
-            self.forget_ended()
-
     def forget_ended(self) -> None:
-        """Drop what user code printed once its job is gone."""
+        """Drop the output of jobs that no replica of this node has any more."""
         machines = self._machines()
         self.output.keep(lambda job: any(machine.job(job) is not None for machine in machines))

@@ -1,4 +1,4 @@
-"""Which manager answers for a job: the leader of its group, or this node if that is it."""
+"""Which manager answers for a job: the leader of the job's group, or a node with a replica."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,6 +13,7 @@ from hyperscale.ledger.server.ledger import Ledger
 from hyperscale.ledger.server.tier_peers import TierPeers
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError, RemoteError, RemoteErrorCode
+from hyperscale.wire.link import PeerLink
 from hyperscale.wire.roles import Role
 
 ANSWER_S = 5.0
@@ -27,7 +28,7 @@ class JobRouting:
         self.peers = peers
 
     def group_of(self, job: str) -> int:
-        """The group that answers for a job."""
+        """Return the group that answers for a job; raise `RemoteError` if there is no such job."""
         try:
             group = parse_job_id(job).group
         except (InputError, ValueError) as error:
@@ -37,9 +38,12 @@ class JobRouting:
             raise no_such_job(job)
         return topology.heir_of(group)
 
-    def group_of_key(self, key: str) -> int:
-        """The group that owns a submission key."""
-        return self.ledger.owner_of(key)
+    def link(self, node: str, code: RemoteErrorCode = RemoteErrorCode.UNREACHABLE) -> PeerLink:
+        """Return a link to a node; raise `RemoteError` if there is none."""
+        link = self.peers.link(node)
+        if link is None:
+            raise RemoteError(f"{node} is not reachable from here", code=code)
+        return link
 
     def machine(self, group: int) -> JobMachine | None:
         machine = self.ledger.machine(group)

@@ -18,8 +18,6 @@ from hyperscale.jobs.messages import (
     PartCommandReply,
     RenewLeases,
     RenewLeasesReply,
-    RequestCores,
-    RequestCoresReply,
 )
 from hyperscale.ledger.server.ledger import STRONG, Ledger
 from hyperscale.ledger.server.tier_peers import TierPeers
@@ -52,33 +50,33 @@ class LeaderDriver:
         self._group = group
         self._ledger = ledger
         self._peers = peers
-        self._allocator = allocator
-        self._tasks = tasks
-        self._driver: CoreDriver[LeaderEvent, LeaderEffect] = CoreDriver(
-            leader, self._perform, clock=time.monotonic, on_failure=tasks.fail
-        )
-        self._performers: dict[type, Callable[[Any], None]] = {
-            leader_events.Propose: self._start_proposal,
-            leader_events.SendCommand: self._start_command,
-            leader_events.SendCoreRequest: self._request_cores,
+        spawn = tasks.spawn_request
+        performers: dict[type, Callable[[Any], Any]] = {
+            leader_events.Propose: lambda effect: spawn(self._propose(effect.event), "propose"),
+            leader_events.SendCommand: lambda effect: (
+                peers.send(effect.worker, effect.command)
+                if isinstance(effect.command, AcknowledgeResult)
+                else spawn(self._command(effect.worker, effect.command), "command")
+            ),
+            leader_events.SendCoreRequest: lambda effect: allocator.request(
+                effect.request, lambda reply: self.feed(leader_events.CoresAnswered(reply))
+            ),
             leader_events.SendRelease: lambda effect: allocator.release(effect.release),
-            leader_events.ConfirmLeadership: self._start_confirmation,
+            leader_events.ConfirmLeadership: lambda effect: spawn(
+                self._confirm(effect.question), "confirm"
+            ),
             leader_events.AnswerProgress: lambda effect: effect.token.reply(effect.reply),
             leader_events.LogJobError: _log_job_error,
         }
-
-    def feed(self, event: LeaderEvent) -> None:
-        self._driver.feed(event)
-
-    def stop(self) -> None:
-        """Ignore everything from now on: replies to this leader say nothing to the next one."""
-        self._driver.stop()
-
-    def _perform(self, effect: LeaderEffect) -> None:
-        self._performers[type(effect)](effect)
-
-    def _start_proposal(self, effect: leader_events.Propose) -> None:
-        self._tasks.spawn_request(self._propose(effect.event), "propose")
+        driver: CoreDriver[LeaderEvent, LeaderEffect] = CoreDriver(
+            leader,
+            lambda effect: performers[type(effect)](effect),
+            clock=time.monotonic,
+            on_failure=tasks.fail,
+        )
+        self.feed = driver.feed
+        self.stop = driver.stop
+        """Ignores every event from then on: replies to this leader say nothing to the next one."""
 
     async def _propose(self, event: Event) -> None:
         try:
@@ -86,9 +84,6 @@ class LeaderDriver:
         except HyperscaleError as error:
             _log.info("proposal.failed: %s", error, extra={"group": self._group})
             self.feed(leader_events.ProposalFailed(event))
-
-    def _start_confirmation(self, effect: leader_events.ConfirmLeadership) -> None:
-        self._tasks.spawn_request(self._confirm(effect.question), "confirm")
 
     async def _confirm(self, question: int) -> None:
         try:
@@ -98,12 +93,6 @@ class LeaderDriver:
             return
         # If another node answered as the leader, this driver has been stopped by now.
         self.feed(leader_events.LeadershipConfirmed(question))
-
-    def _start_command(self, effect: leader_events.SendCommand) -> None:
-        if isinstance(effect.command, AcknowledgeResult):
-            self._peers.send(effect.worker, effect.command)
-        else:
-            self._tasks.spawn_request(self._command(effect.worker, effect.command), "command")
 
     async def _command(self, worker: str, command: WorkerCommand) -> None:
         reply = None
@@ -122,13 +111,6 @@ class LeaderDriver:
         rtt_s = loop.time() - begun_s
         refused_s = None if link is None else link.refused_s
         self.feed(CommandAnswered(worker, command, reply, rtt_s, refused_s))
-
-    def _request_cores(self, effect: leader_events.SendCoreRequest) -> None:
-        request: RequestCores = effect.request
-        self._allocator.request(request, self.cores_answered)
-
-    def cores_answered(self, reply: RequestCoresReply) -> None:
-        self.feed(leader_events.CoresAnswered(reply))
 
 
 def _log_job_error(effect: leader_events.LogJobError) -> None:

@@ -19,11 +19,10 @@ from hyperscale.ledger.server.ledger import Ledger
 from hyperscale.membership.events import MemberChanged, MemberDied
 from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
 from hyperscale.nodes.jobs.bundles import Bundles
+from hyperscale.nodes.jobs.client_commands import ClientCommands
+from hyperscale.nodes.jobs.client_queries import ClientQueries
 from hyperscale.nodes.jobs.job_leaders import JobLeaders
-from hyperscale.nodes.jobs.job_queries import JobQueries
 from hyperscale.nodes.jobs.job_routing import JobRouting
-from hyperscale.nodes.jobs.node_requests import NodeRequests
-from hyperscale.nodes.jobs.submissions import Submissions
 from hyperscale.nodes.ledger_service import LedgerService
 from hyperscale.nodes.member import MemberNode, NodeService
 from hyperscale.nodes.messages import routing_of
@@ -38,9 +37,8 @@ class _Parts(NamedTuple):
 
     leaders: JobLeaders
     allocator: AllocatorDriver
-    queries: JobQueries
-    submissions: Submissions
-    nodes: NodeRequests
+    queries: ClientQueries
+    commands: ClientCommands
 
 
 _Handle = Callable[[_Parts, InboundCall, Any], Any]
@@ -63,17 +61,16 @@ class JobsService(NodeService):
             handlers.add(message, self._at_once(handle))
         for message, handle in _OF_CLIENTS.items():
             handlers.add(message, self._request(handle))
-        handlers.add(client_messages.WatchJob, self._watch)
-        handlers.add(client_messages.GetJobRecord, self._record)
+        handlers.add(client_messages.WatchJob, self._stream(lambda parts: parts.queries.watch))
+        handlers.add(client_messages.GetJobRecord, self._stream(lambda parts: parts.queries.record))
 
     def _begin(self, ledger: Ledger) -> None:
         member, peers = self._member, self._peers
         leaders = JobLeaders(member, ledger, peers, self._allocator)
-        routing = JobRouting(member.node_id, ledger, peers)
-        queries = JobQueries(routing, leaders)
-        submissions = Submissions(routing, queries, leaders.allocator, self._bundles)
-        nodes = NodeRequests(member, routing, self._allocator)
-        self._parts = _Parts(leaders, leaders.allocator, queries, submissions, nodes)
+        routing, allocator = JobRouting(member.node_id, ledger, peers), leaders.allocator
+        queries = ClientQueries(member, routing, leaders)
+        commands = ClientCommands(member, routing, queries, allocator, self._bundles)
+        self._parts = _Parts(leaders, allocator, queries, commands)
 
     @property
     def leaders(self) -> JobLeaders | None:
@@ -140,17 +137,16 @@ class JobsService(NodeService):
 
         return handler
 
-    async def _watch(
-        self, call: InboundCall, request: client_messages.WatchJob
-    ) -> AsyncGenerator[Struct, None]:
-        async for update in self._ready().queries.watch(call, request):
-            yield update
+    def _stream(
+        self, stream_of: Callable[[_Parts], Callable[..., AsyncGenerator[Any, None]]]
+    ) -> Callable[[InboundCall, Any], AsyncGenerator[Struct, None]]:
+        """Return a handler for requests that are answered by a stream."""
 
-    async def _record(
-        self, call: InboundCall, request: client_messages.GetJobRecord
-    ) -> AsyncGenerator[Struct, None]:
-        async for chunk in self._ready().queries.record(call, request):
-            yield chunk
+        async def handler(call: InboundCall, message: Any) -> AsyncGenerator[Struct, None]:
+            async for item in stream_of(self._ready())(call, message):
+                yield item
+
+        return handler
 
     def _ready(self) -> _Parts:
         if self._parts is None:
@@ -173,11 +169,11 @@ _OF_NODES: dict[type[Struct], _Handle] = {
     client_messages.GetQueueRoom: lambda parts, *_message: parts.allocator.room_here(),
 }
 _OF_CLIENTS: dict[type[Struct], _Handle] = {
-    client_messages.SubmitJob: lambda parts, *message: parts.submissions.submit(*message),
-    client_messages.CancelJob: lambda parts, *message: parts.submissions.cancel(*message),
-    client_messages.GetJobOfKey: lambda parts, *message: parts.submissions.job_of_key(*message),
+    client_messages.SubmitJob: lambda parts, *message: parts.commands.submit(*message),
+    client_messages.CancelJob: lambda parts, *message: parts.commands.cancel(*message),
+    client_messages.GetJobOfKey: lambda parts, *message: parts.commands.job_of_key(*message),
     client_messages.GetJob: lambda parts, *message: parts.queries.get_job(*message),
     client_messages.ListJobs: lambda parts, *message: parts.queries.list_jobs(*message),
-    client_messages.ListWorkers: lambda parts, *message: parts.nodes.list_workers(*message),
-    client_messages.DrainNode: lambda parts, *message: parts.nodes.drain(*message),
+    client_messages.ListWorkers: lambda parts, *message: parts.queries.list_workers(*message),
+    client_messages.DrainNode: lambda parts, *message: parts.commands.drain(*message),
 }

@@ -1,4 +1,4 @@
-"""Submissions and cancels of clients: each is committed before it is acknowledged."""
+"""Commands of clients: submit and cancel are committed before they are acknowledged; drain."""
 
 import asyncio
 
@@ -7,6 +7,8 @@ from msgspec.structs import replace
 from hyperscale.client.messages import (
     CancelJob,
     CancelJobReply,
+    DrainNode,
+    DrainNodeReply,
     GetJob,
     GetJobOfKey,
     GetJobOfKeyReply,
@@ -24,27 +26,37 @@ from hyperscale.jobs.committed.events import (
 )
 from hyperscale.jobs.committed.keys import KEY_HINT, key_problem
 from hyperscale.jobs.committed.state import JOB_ENDS
+from hyperscale.jobs.messages import DrainWorker, DrainWorkerReply
 from hyperscale.ledger.server.ledger import STRONG
+from hyperscale.ledger.server.operator_messages import ChangeMemberReply
+from hyperscale.ledger.server.operator_requests import drain as drain_seats
+from hyperscale.ledger.topology import NodeState
 from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
 from hyperscale.nodes.jobs.bundles import Bundles
-from hyperscale.nodes.jobs.job_queries import JobQueries
-from hyperscale.nodes.jobs.job_routing import JobRouting
+from hyperscale.nodes.jobs.client_queries import ClientQueries
+from hyperscale.nodes.jobs.job_routing import ANSWER_S, JobRouting
+from hyperscale.nodes.member import MemberNode
 from hyperscale.plan.problems import plan_problem
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError, RemoteErrorCode
+from hyperscale.wire.roles import Role
 
 _RETRY_S = 5.0
 _COMMIT_S = 2.0  # kept back for the commit, of the time to answer a submission
 
 
-class Submissions:
+class ClientCommands:
+    """Changes that clients request, in the ledger and on workers."""
+
     def __init__(
         self,
+        member: MemberNode,
         routing: JobRouting,
-        queries: JobQueries,
+        queries: ClientQueries,
         allocator: AllocatorDriver,
         bundles: Bundles,
     ) -> None:
+        self._member = member
         self._routing = routing
         self._ledger = routing.ledger
         self._queries = queries
@@ -90,7 +102,7 @@ class Submissions:
         node = self._routing.node
         if not await self._bundles.find(job.bundle, node):
             return replace(refused, needs_bundle=True)
-        voters = self._ledger.voters_of(self._routing.group_of_key(job.key))
+        voters = self._ledger.voters_of(self._ledger.owner_of(job.key))
         if not await self._bundles.spread(job.bundle, voters, node):
             raise RemoteError(
                 "too few managers are up to keep the bundle safe",
@@ -103,7 +115,7 @@ class Submissions:
         return bool((await self.job_of_key(call, GetJobOfKey(key=key))).job)
 
     async def job_of_key(self, call: InboundCall, request: GetJobOfKey) -> GetJobOfKeyReply:
-        group = self._routing.group_of_key(request.key)
+        group = self._ledger.owner_of(request.key)
 
         async def here() -> GetJobOfKeyReply:
             await self._ledger.fresh(group, STRONG)
@@ -129,7 +141,27 @@ class Submissions:
             error=reply.error,
         )
 
+    async def drain(self, _call: InboundCall, drain: DrainNode) -> DrainNodeReply:
+        """Drain a worker, or a manager's seats in the ledger."""
+        member = self._member.known(drain.node)
+        if member is not None and member.role is Role.WORKER:
+            link = self._routing.link(drain.node)
+            deadline_s = asyncio.get_running_loop().time() + ANSWER_S
+            drains = await link.call(DrainWorker(), DrainWorkerReply, deadline_s=deadline_s)
+            return DrainNodeReply(left=drains.attempts)
+        topology = self._ledger.topology
+        number = topology.number_of(drain.node)
+        if number is None:
+            raise RemoteError(
+                f"there is no worker and no manager {drain.node}", code=RemoteErrorCode.UNKNOWN_NODE
+            )
+        reply = ChangeMemberReply()
+        if topology.nodes[number].state is NodeState.ACTIVE:
+            reply = await drain_seats(self._ledger, number, drain.node)
+        seats = sum(number in {*group.voters, *group.settled} for group in topology.groups.values())
+        return DrainNodeReply(left=seats, refused=reply.refused, hint=reply.hint)
+
 
 def _left_s(call: InboundCall) -> float:
-    """How long a commit may take, so that its outcome reaches the caller in time."""
+    """Return how long a commit may take, so that its outcome reaches the caller in time."""
     return max(0.1, call.deadline_s - asyncio.get_running_loop().time() - 0.1)

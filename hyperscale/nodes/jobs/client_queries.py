@@ -1,10 +1,10 @@
-"""Questions of clients about jobs: one job, all jobs, a live view, a final record."""
+"""Queries of clients: one job, all jobs, a live view, a final record, the workers."""
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from hyperscale.client.messages import (
     BLOB_CHUNK_BYTES,
@@ -13,17 +13,27 @@ from hyperscale.client.messages import (
     GetJobReply,
     ListJobs,
     ListJobsReply,
+    ListWorkers,
+    ListWorkersReply,
     OutputLine,
     WatchJob,
     WatchJobUpdate,
+    WorkerAttempt,
+    WorkerRow,
 )
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.machine import Limits
 from hyperscale.jobs.committed.state import Job, JobView, decode_job, view_of
+from hyperscale.jobs.messages import HeldCores
+from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.server.ledger import STRONG
 from hyperscale.ledger.topology import GroupState
+from hyperscale.membership.events import LIVING, Member
 from hyperscale.nodes.jobs.job_leaders import JobLeaders
 from hyperscale.nodes.jobs.job_routing import ANSWER_S, JobRouting, no_such_job
+from hyperscale.nodes.member import MemberNode
+from hyperscale.nodes.messages import metadata_of
+from hyperscale.stats.view import RunView
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError, RemoteError, RemoteErrorCode
 from hyperscale.wire.messages import Chunk
@@ -35,69 +45,62 @@ _FINAL_KIND = "finished"
 _INHERITED_MAX = 2_000  # rows of a group; some are large
 
 
-class JobQueries:
-    def __init__(self, routing: JobRouting, leaders: JobLeaders) -> None:
+class ClientQueries:
+    """Answers queries from the machines, leaders and history of this node, or from other nodes."""
+
+    def __init__(self, member: MemberNode, routing: JobRouting, leaders: JobLeaders) -> None:
+        self._member = member
         self._routing = routing
         self._ledger = routing.ledger
         self._peers = routing.peers
         self._leaders = leaders
 
-    async def get_job(self, call: InboundCall, asked: GetJob) -> GetJobReply:
-        group = self._routing.group_of(asked.job)
+    async def get_job(self, call: InboundCall, request: GetJob) -> GetJobReply:
+        group = self._routing.group_of(request.job)
 
         async def here() -> GetJobReply:
             await self._ledger.fresh(group, STRONG)
-            view = self._view(group, asked.job)
+            view = self._view(group, request.job)
             if view is None:
-                record = await self._record(asked.job)
+                record = await self._record(request.job)
                 return GetJobReply(job=None if record is None else view_of(record))
-            leader = self._leaders.leader(group)
-            live = None
-            if leader is not None:
-                live = leader.view(asked.job, now_s=time.monotonic())
-            return GetJobReply(job=view, live=live)
+            return GetJobReply(job=view, live=self._live(group, request.job))
 
-        return await self._routing.answer(call, group, asked, GetJobReply, here)
+        return await self._routing.answer(call, group, request, GetJobReply, here)
 
     async def watch(
-        self, call: InboundCall, asked: WatchJob
+        self, call: InboundCall, request: WatchJob
     ) -> AsyncGenerator[WatchJobUpdate, None]:
-        group = self._routing.group_of(asked.job)
+        group = self._routing.group_of(request.job)
         leader = self._ledger.leader_of(group)
         if self._leaders.leader(group) is None and call.peer.role is not Role.MANAGER and leader:
-            link = self._peers.link(leader)
-            if link is None:
-                raise RemoteError(
-                    f"{leader} is not reachable from here", code=RemoteErrorCode.MOVED
-                )
-            stream = await link.stream(asked, WatchJobUpdate, deadline_s=call.deadline_s)
-            async with stream as news:
-                async for each in news:
-                    yield each
+            link = self._routing.link(leader, RemoteErrorCode.MOVED)
+            stream = await link.stream(request, WatchJobUpdate, deadline_s=call.deadline_s)
+            async with stream as updates:
+                async for update in updates:
+                    yield update
             return
         sent = 0
         while True:
-            view = self._view(group, asked.job)
+            view = self._view(group, request.job)
             if view is None:
-                record = await self._record(asked.job)
+                record = await self._record(request.job)
                 if record is None:
-                    raise no_such_job(asked.job)
+                    raise no_such_job(request.job)
                 yield WatchJobUpdate(job=view_of(record))
                 return
-            core = self._leaders.leader(group)
-            lines, sent, has_more = self._lines(asked.job, sent)
+            lines, sent, has_more = self._lines(request.job, sent)
             if has_more:  # the update with the last line says that the job has ended
                 yield WatchJobUpdate(job=_unended(view), output=lines)
                 continue
-            if core is None and view.ended_ms == 0:
+            if self._leaders.leader(group) is None and view.ended_ms == 0:
                 if lines:  # no other manager has them, and an error would overtake them
                     yield WatchJobUpdate(job=view, output=lines)
                     return
                 raise RemoteError(
                     "this manager does not lead the job any more", code=RemoteErrorCode.MOVED
                 )
-            live = None if core is None else core.view(asked.job, now_s=time.monotonic())
-            yield WatchJobUpdate(job=view, live=live, output=lines)
+            yield WatchJobUpdate(job=view, live=self._live(group, request.job), output=lines)
             if view.ended_ms:
                 return
             await asyncio.sleep(_UPDATE_S)
@@ -130,7 +133,7 @@ class JobQueries:
             )
         return lines, sent, False
 
-    async def list_jobs(self, _call: InboundCall, asked: ListJobs) -> ListJobsReply:
+    async def list_jobs(self, _call: InboundCall, request: ListJobs) -> ListJobsReply:
         found: dict[str, JobView] = {}
         missing: list[str] = []
         for group in self._leaders.led():
@@ -139,19 +142,19 @@ class JobQueries:
             if machine is not None and leader is not None:
                 found.update((view.job, view) for view in machine.views())
                 found.update((job.id, leader.row(job)) for job in machine.jobs())
-        if not asked.live_only:
+        if not request.live_only:
             found.update((view.job, view) for view in await self._inherited())
-        if not asked.is_relayed:
+        if not request.is_relayed:
             others = [name for name in self._peers.living() if name != self._routing.node]
-            told = await asyncio.gather(*(self._jobs_of(name, asked) for name in others))
-            for name, answer in zip(others, told, strict=True):
+            replies = await asyncio.gather(*(self._jobs_of(name, request) for name in others))
+            for name, answer in zip(others, replies, strict=True):
                 if answer is None:
                     missing.append(name)
                 else:
                     found.update((view.job, view) for view in answer.jobs)
-        views = [view for view in found.values() if not (asked.live_only and view.ended_ms)]
+        views = [view for view in found.values() if not (request.live_only and view.ended_ms)]
         views.sort(key=lambda view: -view.submitted_ms)
-        return ListJobsReply(jobs=views[: asked.limit], missing=missing)
+        return ListJobsReply(jobs=views[: request.limit], missing=missing)
 
     async def _inherited(self) -> list[JobView]:
         """Return jobs that ended lately in groups that were destroyed. Only history has them; the
@@ -172,31 +175,33 @@ class JobQueries:
             views += [view_of(decode_job(data)) for *_, kind, data in rows if kind == _FINAL_KIND]
         return views
 
-    async def _jobs_of(self, name: str, asked: ListJobs) -> ListJobsReply | None:
+    async def _jobs_of(self, name: str, request: ListJobs) -> ListJobsReply | None:
         link = self._peers.link(name)
         if link is None:
             return None
-        relayed = ListJobs(limit=asked.limit, live_only=asked.live_only, is_relayed=True)
+        relayed = ListJobs(limit=request.limit, live_only=request.live_only, is_relayed=True)
         deadline_s = asyncio.get_running_loop().time() + 2.0
         try:
             return await link.call(relayed, ListJobsReply, deadline_s=deadline_s, retries=0)
         except CallError:
             return None
 
-    async def record(self, call: InboundCall, asked: GetJobRecord) -> AsyncGenerator[Chunk, None]:
-        found = await self._record_bytes(asked.job)
+    async def record(self, call: InboundCall, request: GetJobRecord) -> AsyncGenerator[Chunk, None]:
+        found = await self._record_bytes(request.job)
         if found is None:
-            group = self._routing.group_of(asked.job)
-            view = self._view(group, asked.job)
+            group = self._routing.group_of(request.job)
+            view = self._view(group, request.job)
             if view is not None and not view.ended_ms:
-                raise RemoteError(f"job {asked.job} has not ended", code=RemoteErrorCode.NOT_ENDED)
+                raise RemoteError(
+                    f"job {request.job} has not ended", code=RemoteErrorCode.NOT_ENDED
+                )
             if call.peer.role is Role.MANAGER:
-                raise no_such_job(asked.job)
-            found = await self._record_elsewhere(group, asked)
+                raise no_such_job(request.job)
+            found = await self._record_elsewhere(group, request)
         for start in range(0, len(found), BLOB_CHUNK_BYTES):
             yield Chunk(found[start : start + BLOB_CHUNK_BYTES])
 
-    async def _record_elsewhere(self, group: int, asked: GetJobRecord) -> bytes:
+    async def _record_elsewhere(self, group: int, request: GetJobRecord) -> bytes:
         last: CallError | None = None
         for name in self._ledger.voters_of(group):
             link = None if name == self._routing.node else self._peers.link(name)
@@ -205,7 +210,7 @@ class JobQueries:
             try:
                 deadline_s = asyncio.get_running_loop().time() + ANSWER_S
                 data = bytearray()
-                async with await link.stream(asked, Chunk, deadline_s=deadline_s) as chunks:
+                async with await link.stream(request, Chunk, deadline_s=deadline_s) as chunks:
                     async for chunk in chunks:
                         data += chunk.data
                 return bytes(data)
@@ -213,7 +218,22 @@ class JobQueries:
                 last = error
         if isinstance(last, RemoteError):
             raise last
-        raise no_such_job(asked.job)
+        raise no_such_job(request.job)
+
+    async def list_workers(self, call: InboundCall, request: ListWorkers) -> ListWorkersReply:
+        async def here() -> ListWorkersReply:
+            holds = self._leaders.allocator.allocator.holds()
+            members = [m for m in self._member.members() if m.role is Role.WORKER]
+            return ListWorkersReply(
+                workers=[_worker_row(member, holds.get(member.node)) for member in members],
+                unknown=[m.node for m in members if m.state in LIVING and m.node not in holds],
+            )
+
+        return await self._routing.answer(call, MANAGEMENT, request, ListWorkersReply, here)
+
+    def _live(self, group: int, job: str) -> RunView | None:
+        leader = self._leaders.leader(group)
+        return None if leader is None else leader.view(job, now_s=time.monotonic())
 
     def _view(self, group: int, job: str) -> JobView | None:
         machine = self._routing.machine(group)
@@ -233,5 +253,26 @@ class JobQueries:
 
 
 def _unended(view: JobView) -> JobView:
-    """The view of a job whose last lines are still to be sent."""
+    """Return the view of a job whose last lines are still to be sent."""
     return replace(view, status=JobStatus.COMPLETING, ended_ms=0) if view.ended_ms else view
+
+
+def _worker_row(member: Member, holds: tuple[int, Sequence[HeldCores]] | None) -> WorkerRow:
+    metadata = metadata_of(member.metadata)
+    cores, free = (0, 0) if metadata is None else (metadata.cores, metadata.free)
+    held: Sequence[HeldCores] = ()
+    if holds is not None:  # the allocator's figures are newer than the announced ones
+        cores, held = holds
+        free = cores - sum(each.cores for each in held if not each.shared)
+    return WorkerRow(
+        worker=member.node,
+        state=member.state,
+        address=member.address,
+        cores=cores,
+        free=free,
+        is_draining=metadata is not None and metadata.is_draining,
+        attempts=[
+            WorkerAttempt(**asdict(each.attempt_id), cores=each.cores, is_shared=each.shared)
+            for each in held
+        ],
+    )
