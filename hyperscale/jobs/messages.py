@@ -90,7 +90,6 @@ class PreparePart(Struct, frozen=True, kw_only=True):
     group: int
     term: int
     leader: str  # node that gets AnnounceReady, ReportProgress and DeliverResult
-    parts: int
     first_slot: int
     slots: int  # of the whole workflow
     cores: int  # of this part, one per slot
@@ -217,7 +216,6 @@ class PartView(Struct, frozen=True, kw_only=True):
 
     attempt_id: AttemptId
     phase: PartPhase
-    cores: int
     elapsed_s: float = 0.0  # of this attempt
     report: bytes | None = None
 
@@ -226,7 +224,6 @@ class PartView(Struct, frozen=True, kw_only=True):
 class ListAttemptsReply(Struct, frozen=True, kw_only=True):
     """The attempts of a group on a worker; `accepted` is False if the term is stale."""
 
-    worker: str
     accepted: bool = True
     seen_term: int = 0
     parts: list[PartView] = field(default_factory=list)
@@ -255,7 +252,6 @@ class AnnouncePrepareFailed(Struct, frozen=True, kw_only=True):
     attempt_id: AttemptId
     error: str
     hint: str = ""
-    is_input: bool = False  # the user's file or class is wrong: no retry
     is_retryable: bool = False  # this worker failed: no bundle, or an executor died
 
 
@@ -391,8 +387,6 @@ class RequestCoresReply(Struct, frozen=True, kw_only=True):
     shares: list[WorkerShare] = field(default_factory=list)  # in order of slots
     shared: bool = False  # as in PreparePart
     position: int = 0  # 1 is served next
-    queue: int = 0  # requests that wait
-    pool: int = 0  # cores of all workers that accept work
     retry_after_s: float = 0.0
     reason: str = ""
 

@@ -381,11 +381,8 @@ class Rig:
                     stamp_ms=self.now_ms,
                 )
             case ListAttempts():
-                views = [
-                    PartView(attempt_id=run, phase=worker.phases[run], cores=c.cores)
-                    for run, c in worker.runs.items()
-                ]
-                return ListAttemptsReply(worker=worker.name, parts=views, stamp_ms=self.now_ms)
+                views = [PartView(attempt_id=run, phase=worker.phases[run]) for run in worker.runs]
+                return ListAttemptsReply(parts=views, stamp_ms=self.now_ms)
             case AcknowledgeResult(attempt_id=run):
                 worker.acks.append(run)
                 worker.runs.pop(run, None)

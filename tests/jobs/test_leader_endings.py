@@ -5,7 +5,6 @@ import pytest
 
 from hyperscale.jobs.committed.events import CancelRequested, JobOptions, JobStatus
 from hyperscale.jobs.leader import events as ev
-from hyperscale.jobs.leader.attempts import extension_s
 from hyperscale.jobs.leader.timeouts import LeaderTimeouts
 from hyperscale.jobs.messages import (
     AnnouncePrepareFailed,
@@ -30,7 +29,6 @@ def test_bad_input_found_while_preparing_ends_the_workflow() -> None:
         attempt_id=command.attempt_id,
         error="no module x",
         hint="add it",
-        is_input=True,
     )
     rig.feed(ev.WorkerAnnounced(refused))
     assert rig.job(job).status is JobStatus.FAILED
@@ -118,10 +116,6 @@ def test_a_part_that_gets_nowhere_is_stuck() -> None:
         rig.run(1.0)
         rig.report("w0", rate=0)
     assert "no action finished" in (rig.job(job).workflows["Load"].error or "")
-
-
-def test_extensions_shrink_and_end() -> None:
-    assert [extension_s(count) for count in range(7)] == [15.0, 7.5, 3.75, 1.875, 1.0, 0.0, 0.0]
 
 
 def test_without_workers_a_job_fails_and_says_so() -> None:

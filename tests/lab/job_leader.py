@@ -186,7 +186,6 @@ class StandInLeader:
             group=1,
             term=term,
             leader=self.server.local.node_id,
-            parts=1,
             first_slot=0,
             slots=cores,
             cores=cores,

@@ -77,7 +77,6 @@ class Agent:
 
     def __init__(self, worker: str, *, incarnation: int, cores: int, now_s: float) -> None:
         self.is_draining = False
-        self._worker = worker
         self._clock = StampClock(incarnation, now_s=now_s)
         self._fences = Fences()
         attempts: dict[AttemptId, AttemptOnWorker] = {}
@@ -301,14 +300,13 @@ class Agent:
     def _list(self, command: ListAttempts, is_admitted: bool, now_s: float) -> ListAttemptsReply:
         seen_term = self._fences.term(command.group)
         if not is_admitted:
-            return ListAttemptsReply(worker=self._worker, accepted=False, seen_term=seen_term)
+            return ListAttemptsReply(accepted=False, seen_term=seen_term)
         attempts = self._attempts.of_group(command.group)
         points_max = POINTS_MAX // max(1, len(attempts))  # all reports go into one message
         views = [
             PartView(
                 attempt_id=attempt.id,
                 phase=attempt.phase,
-                cores=attempt.command.cores,
                 elapsed_s=attempt.statistics.elapsed_s,
                 report=attempt.statistics.whole(points_max=points_max),
             )
@@ -316,9 +314,8 @@ class Agent:
         ]
         # The statistics of ended attempts are in their results, which are sent again.
         finished = self._reports.resend_results(command.group, now_s=now_s)
-        views += [PartView(attempt_id=each, phase=PartPhase.FINISHED, cores=0) for each in finished]
+        views += [PartView(attempt_id=each, phase=PartPhase.FINISHED) for each in finished]
         return ListAttemptsReply(
-            worker=self._worker,
             seen_term=seen_term,
             parts=views,
             stamp_ms=self._clock.stamp_ms(now_s),

@@ -62,7 +62,6 @@ class AttemptPrepareFailed:
     attempt_id: AttemptId
     error: str
     hint: str = ""
-    is_input: bool = False  # the user's file or class is wrong
     is_retryable: bool = False  # this worker failed: another one may succeed
 
 

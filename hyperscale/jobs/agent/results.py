@@ -54,7 +54,6 @@ def prepare_failure_of(
             attempt_id=attempt.id,
             error=_cut(failed.error),
             hint=_cut(failed.hint),
-            is_input=failed.is_input,
             is_retryable=failed.is_retryable,
         )
     error = f"{failed.error} (hint: {failed.hint})" if failed.hint else failed.error

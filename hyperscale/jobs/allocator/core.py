@@ -283,7 +283,6 @@ class Allocator:
             state=RequestState.GRANTED,
             shares=decision.shares,
             shared=decision.shared,
-            pool=self._pool.size,
         )
         return SendGrant(message.leader, request.grant)
 
@@ -295,8 +294,6 @@ class Allocator:
             request_id=message.request_id,
             state=RequestState.EXCEEDED,
             position=waiting + 1,
-            queue=waiting,
-            pool=self._pool.size,
             retry_after_s=min(60.0, 1.0 + waiting / 100),
             reason=capacity_exceeded(waiting),
         )
@@ -316,8 +313,6 @@ class Allocator:
             request_id=request.id,
             state=state,
             position=snapshot.position(request.place(now_s, self._age_s)),
-            queue=len(snapshot.places),
-            pool=snapshot.pool_size,
             reason=reason,
         )
 

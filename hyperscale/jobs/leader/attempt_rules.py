@@ -161,7 +161,6 @@ class AttemptRules:
             group=self._state.group,
             term=self._state.term,
             leader=self._state.node,
-            parts=len(workflow.parts),
             first_slot=assignment.first_slot,
             slots=workflow.slots,
             cores=assignment.cores,

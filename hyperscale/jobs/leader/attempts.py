@@ -13,8 +13,8 @@ from hyperscale.jobs.committed.events import AttemptRevoked
 from hyperscale.jobs.leader.gaps import CLOCK_SKEW_S, LoadTimeline
 from hyperscale.jobs.messages import AnnouncePrepareFailed, AttemptId, DeliverResult, PartPhase
 
-EXTENSION_BASE_S = 30.0
-EXTENSIONS_MAX = 5
+_EXTENSIONS_S = (15.0, 7.5, 3.75, 1.875, 1.0)
+"""How much more time an attempt gets each time it asks and makes progress."""
 
 
 class AttemptPhase(Enum):
@@ -83,10 +83,10 @@ class Activity:
 
     def extend(self, *, now_s: float) -> float:
         """Grant more time to an attempt that asks for it and makes progress; return 0 if not."""
-        granted_s = extension_s(self.extensions)
         has_moved = self.extensions == 0 or self.finished != self.extended_at
-        if not granted_s or not has_moved:
+        if self.extensions == len(_EXTENSIONS_S) or not has_moved:
             return 0.0
+        granted_s = _EXTENSIONS_S[self.extensions]
         self.extensions += 1
         self.extended_at = self.finished
         if self.deadline_s is not None:
@@ -199,10 +199,3 @@ def _discard(index: dict[str, dict[Any, Attempt]], key: str, entry: Any) -> None
     del index[key][entry]
     if not index[key]:
         del index[key]
-
-
-def extension_s(granted: int) -> float:
-    """How much more time an attempt gets that was extended `granted` times; 0 for no more."""
-    if granted >= EXTENSIONS_MAX:
-        return 0.0
-    return float(max(1.0, EXTENSION_BASE_S / 2 ** (granted + 1)))

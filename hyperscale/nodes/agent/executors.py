@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from hyperscale.errors import HyperscaleError, InputError
+from hyperscale.errors import HyperscaleError
 from hyperscale.execution import protocol
 from hyperscale.execution.pool import ExecutorPool
 from hyperscale.execution.process import ExecutorLostError
@@ -139,8 +139,6 @@ class WorkerExecutors:
             # The attempt was stopped while its bundle was fetched; the node goes on.
             task.uncancel()
             failed = AttemptPrepareFailed(attempt_id, "stopped while preparing")
-        except InputError as error:
-            failed = AttemptPrepareFailed(attempt_id, error.message, error.hint, is_input=True)
         except OSError as error:
             failed = AttemptPrepareFailed(attempt_id, str(error), is_retryable=True)
         except HyperscaleError as error:

@@ -109,12 +109,12 @@ def test_restored_results_are_sent_to_every_manager_until_a_leader_commands() ->
 def test_a_failed_preparation_is_announced_until_acknowledged_and_frees_its_cores() -> None:
     world = AgentWorld()
     world.part(prepare(cores=4))
-    world.fail_to_prepare(error="no module named shop", is_input=True)
+    world.fail_to_prepare(error="no module named shop")
     assert world.agent.free_cores == 4
     world.wait(3)
     refusals = world.sent(AnnouncePrepareFailed)
     assert len(refusals) >= 2
-    assert refusals[0].is_input
+    assert not refusals[0].is_retryable
     assert refusals[0].error == "no module named shop"
     world.command(ack())
     assert world.sent(AnnouncePrepareFailed, world.wait(30)) == []

@@ -65,7 +65,6 @@ def prepare(
         group=1,
         term=term,
         leader="m1",
-        parts=1,
         first_slot=0,
         slots=max(1, cores),
         cores=cores,

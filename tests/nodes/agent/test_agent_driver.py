@@ -339,7 +339,6 @@ def test_a_bundle_that_cannot_be_fetched_is_a_retryable_failure(
             await leader.prepare(code)
             refused = await leader.hears(AnnouncePrepareFailed)
             assert refused.is_retryable
-            assert not refused.is_input
             assert code.sha256[:12] in refused.error
             leader.acknowledge()
             await until_async(lambda: leader.said(AnnounceCores)[-1].held == [])
@@ -414,7 +413,7 @@ def test_a_file_that_cannot_be_imported_is_an_input_error(tmp_path: Path) -> Non
             await leader.meet(node.address)
             await leader.prepare(code)
             refused = await leader.hears(AnnouncePrepareFailed)
-            assert refused.is_input
+            assert not refused.is_retryable
             assert "a_module_that_is_only_on_the_laptop" in refused.error
 
     run(work)

@@ -32,7 +32,6 @@ def test_an_attempt_stopped_right_after_its_prepare_command_ends(
         group=1,
         term=1,
         leader="m1",
-        parts=1,
         first_slot=0,
         slots=1,
         cores=1,

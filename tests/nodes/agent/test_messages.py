@@ -80,8 +80,8 @@ def test_a_message_that_is_too_large_loses_the_histograms_of_its_oldest_seconds(
         worker="w1", group=1, attempt_id=RUN, status=PartStatus.COMPLETED, report=report
     )
     if kind == "here":
-        view = PartView(attempt_id=RUN, phase=PartPhase.RUNNING, cores=1, report=report)
-        message = ListAttemptsReply(worker="w1", parts=[view])
+        view = PartView(attempt_id=RUN, phase=PartPhase.RUNNING, report=report)
+        message = ListAttemptsReply(parts=[view])
     assert len(msgspec.msgpack.encode(message)) > REGISTRY.spec_of(message).size
     fitted = fit(message)
     assert REGISTRY.encode(fitted)
