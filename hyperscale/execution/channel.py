@@ -1,7 +1,7 @@
-"""One end of the control socket, in an event loop.
+"""One end of the control socket between a pool and an executor.
 
-Owns buffering, framing and the two readiness callbacks. It is not an asyncio transport
-because the pool must be able to read at once everything that a dead executor has sent.
+It is not an asyncio transport because the pool must be able to read at once everything that a dead
+executor has sent.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ _Message = TypeVar("_Message")
 
 
 class Channel(Generic[_Message]):
-    """Sends frames, hands messages over, says once when the peer is gone.
+    """Sends messages, calls `on_message` for those that arrive, and `on_closed` once at the end.
 
-    `on_closed` gets the reason: None for an orderly end, else what the peer did wrong.
-    Nothing is handed over after it, nor after `close()`.
+    `on_closed` gets the reason: None for an orderly end, else what the peer did wrong. No message
+    is delivered after it, nor after `close()`.
     """
 
     def __init__(
@@ -49,15 +49,11 @@ class Channel(Generic[_Message]):
         loop.add_reader(end.fileno(), self.drain)
 
     @property
-    def is_open(self) -> bool:
-        return self._is_open
-
-    @property
     def unsent_bytes(self) -> int:
         return len(self._unsent)
 
     def send(self, message: ToExecutor | FromExecutor) -> None:
-        """Queues the message; what the peer does not take now is sent when it does."""
+        """Send the message, or queue what the peer does not accept now."""
         frame = encode_frame(message)
         if not self._is_open:
             return
@@ -70,7 +66,7 @@ class Channel(Generic[_Message]):
             self._loop.add_writer(self._end.fileno(), self._flush)
 
     def drain(self) -> None:
-        """Hands over every message that has arrived."""
+        """Deliver every message that has arrived."""
         while self._is_open:
             try:
                 data = self._end.recv(_READ_BYTES)
@@ -80,7 +76,8 @@ class Channel(Generic[_Message]):
                 self._lose(None if isinstance(error, ConnectionError) else str(error))
                 return
             if not data:
-                self._lose("it closed the channel in mid-frame" if self._cut_short() else None)
+                is_cut = self._decoder.is_mid_frame
+                self._lose("it closed the channel in the middle of a frame" if is_cut else None)
                 return
             try:
                 messages = self._decoder.feed(data)
@@ -93,7 +90,7 @@ class Channel(Generic[_Message]):
                 self._on_message(message)
 
     def finish(self) -> None:
-        """Sends what is queued, waiting for the peer if need be; nothing more is sent."""
+        """Send what is queued, waiting for the peer if necessary. The last call that sends."""
         if self._unsent and self._is_open:
             self._end.settimeout(_FINISH_S)
             self._end.sendall(self._unsent)
@@ -106,9 +103,6 @@ class Channel(Generic[_Message]):
             self._loop.remove_writer(self._end.fileno())
             self._end.close()
 
-    def _cut_short(self) -> bool:
-        return self._decoder.is_mid_frame
-
     def _flush(self) -> None:
         sent = self._write(self._unsent)
         del self._unsent[:sent]
@@ -120,7 +114,7 @@ class Channel(Generic[_Message]):
             return self._end.send(data)
         except BlockingIOError:
             return 0
-        except OSError:  # the peer is gone; what it said before that is still to be read
+        except OSError:  # the peer is gone; what it sent before is still to be read
             self._unsent.clear()
             self.drain()
             return 0

@@ -3,7 +3,7 @@
 The kernel keeps the deadline (a timer on CLOCK_BOOTTIME, which also counts while the machine
 sleeps) and sends a signal. A process that was stopped gets its pending signals before anything else
 when it continues, and Python runs the handler before the next function call: nothing is sent in
-between. A process that does not end its load then, because code holds the interpreter or because
+between. A process that does not end its load then, because code blocks the event loop or because
 it is still stopped, is killed by a second timer of the kernel: its connections end before another
 worker may open as many.
 """

@@ -15,7 +15,7 @@ CUT_S = 0.5
 
 SILENT_S = 2.0
 """A running executor reports ten times a second. If it is silent for this long after its slot
-should have ended, its code holds the interpreter."""
+should have ended, its code blocks the event loop."""
 
 CLOSE_GRACE_S = 5.0
 """How long an executor may take to exit before it is killed."""

@@ -1,8 +1,7 @@
 """A pool of executors: starts them, gives them slots, and ends them.
 
-What the outcome of a slot means for the run is for the caller, who gets every event through
-`on_event`. Runs on any asyncio loop. The pool never imports user code and never decodes the
-context it passes on.
+The caller gets every event through `on_event` and decides what it means for the run. The pool never
+imports user code and never decodes the context that it passes on.
 """
 
 import asyncio
@@ -13,26 +12,24 @@ from types import TracebackType
 from typing import Any, Self
 
 from hyperscale.config import GRACE_S
-from hyperscale.errors import HyperscaleError, InputError, InvariantError, RunError
+from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.execution.cores import pinned_cores
 from hyperscale.execution.limits import CLOSE_GRACE_S
-from hyperscale.execution.pooled_executor import ExecutorPhase, PooledExecutor
+from hyperscale.execution.pooled_executor import PooledExecutor
 from hyperscale.execution.protocol import (
     ExecutorEvent,
     PrepareSlot,
     RefusalKind,
-    SlotPrepared,
     SlotRefused,
 )
 
 
 class ExecutorPool:
-    """`size` executors, started before they are needed. An async context manager.
+    """`size` executors, started when the context is entered.
 
-    `on_event(executor_id, event)` is called on the loop with every `SlotReport`,
-    `SlotTearingDown`, `SlotFinished`, `ExecutorOutput` and `ExecutorDied` (only of an executor
-    that held a slot). With `log_dir`, the output of executor N is also appended to
-    `executor-N.log` there.
+    `on_event(executor, event)` is called with every `SlotReport`, `SlotTearingDown`,
+    `SlotFinished`, `ExecutorOutput` and `ExecutorDied` (only of an executor that held a slot). With
+    `log_dir`, the output of executor N is also appended to `executor-N.log` there.
     """
 
     def __init__(
@@ -101,26 +98,24 @@ class ExecutorPool:
     async def prepare(self, ids: Sequence[int], assignments: Sequence[PrepareSlot]) -> None:
         """Give each executor a slot and wait until all are ready to start.
 
-        Otherwise none of them holds a slot any more, and this raises InputError if the user's
-        file is wrong and nothing ran, RunError if user code failed or an executor died.
+        Raises InputError if the user's file is wrong and nothing ran, RunError if user code failed
+        or an executor died; no executor holds a slot then.
         """
         executors = [self._executors[index] for index in ids]
-        tasks = [
-            executor.prepare(assignment)
-            for executor, assignment in zip(executors, assignments, strict=True)
-        ]
-        ends = [executor.early_end for executor in executors]
+        prepared = [e.prepare(a) for e, a in zip(executors, assignments, strict=True)]
+        tasks = [task for _, task in prepared]
         try:
             # After the first failure nothing starts, whatever the others answer.
             while not all(task.done() for task in tasks):
-                open_tasks: list[asyncio.Future[Any]] = [t for t in tasks if not t.done()]
-                await asyncio.wait([*open_tasks, *ends], return_when=asyncio.FIRST_COMPLETED)
-                for task in tasks:
-                    if task.done():
-                        _raise_refusal(task.result())
-                for end in ends:
-                    if end.done():
-                        raise end.result()
+                waiting: list[asyncio.Future[Any]] = [t for t in tasks if not t.done()]
+                waiting += [slot.early_end for slot, _ in prepared]
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for future in waiting:
+                    if future.done() and isinstance(refused := future.result(), SlotRefused):
+                        is_input = refused.kind is RefusalKind.INPUT
+                        raise (InputError if is_input else RunError)(
+                            refused.error, hint=refused.hint
+                        )
         except BaseException:
             for executor, task in zip(executors, tasks, strict=True):
                 task.cancel()
@@ -128,11 +123,8 @@ class ExecutorPool:
             await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.gather(*(executor.wait_idle() for executor in executors))
             raise
-        for executor in executors:
-            executor.announce()
-
-    def phase_of(self, index: int) -> ExecutorPhase:
-        return self._executors[index].phase
+        for slot, _ in prepared:
+            slot.is_announced = True
 
     def start(self, ids: Iterable[int], start_in_ms: float = 0.0) -> None:
         for index in ids:
@@ -152,10 +144,6 @@ class ExecutorPool:
         for index in ids:
             self._executors[index].kill(reason)
 
-    def kill_all(self, reason: str) -> None:
-        for executor in self._executors:
-            executor.kill(reason)
-
     async def close(self, *, grace_s: float = CLOSE_GRACE_S) -> None:
         """End every executor and every process it started, and wait until all are gone."""
         executors = self._executors
@@ -168,15 +156,6 @@ class ExecutorPool:
                         await asyncio.gather(*(e.process.wait_gone() for e in executors))
         finally:
             for executor in executors:
-                executor.kill("it did not exit when told to")
+                executor.kill("it did not exit when it was asked to")
             # Only the kernel can delay this now.
             await asyncio.gather(*(e.process.wait_gone() for e in executors))
-            for executor in executors:
-                executor.close_log()
-
-
-def _raise_refusal(answer: SlotPrepared | SlotRefused) -> None:
-    if isinstance(answer, SlotPrepared):
-        return
-    error: type[HyperscaleError] = InputError if answer.kind is RefusalKind.INPUT else RunError
-    raise error(answer.error, hint=answer.hint)

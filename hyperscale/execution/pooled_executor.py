@@ -5,19 +5,23 @@ is next given a slot.
 """
 
 import asyncio
-import contextlib
 import signal
 from collections.abc import Callable
 from enum import Enum, auto
 from pathlib import Path
-from typing import TextIO
+from typing import TypeVar
 
 from hyperscale.config import GRACE_S
 from hyperscale.errors import InvariantError, RunError
 from hyperscale.execution.lease import boottime_ns
 from hyperscale.execution.limits import START_S
 from hyperscale.execution.overdue import KillReason, LeaseLapse, OverdueWatch
-from hyperscale.execution.process import ExecutorLostError, ExecutorProcess, ExitInfo
+from hyperscale.execution.process import (
+    ExecutorLostError,
+    ExecutorProcess,
+    ExitInfo,
+    spawn_executor,
+)
 from hyperscale.execution.protocol import (
     ExecutorDied,
     ExecutorEvent,
@@ -37,6 +41,7 @@ from hyperscale.execution.protocol import (
 )
 
 _CHECK_OVERDUE_EVERY_S = 0.25
+T = TypeVar("T")
 
 
 class ExecutorPhase(Enum):
@@ -68,14 +73,11 @@ EXECUTOR_MOVES = {
     ExecutorPhase.TEARING_DOWN: {ExecutorPhase.IDLE, ExecutorPhase.GONE},
 }
 
-_HOLDS_SLOT = frozenset(
-    {
-        ExecutorPhase.PREPARING,
-        ExecutorPhase.PREPARED,
-        ExecutorPhase.RUNNING,
-        ExecutorPhase.TEARING_DOWN,
-    }
-)
+_HOLDS_SLOT = frozenset(ExecutorPhase) - {
+    ExecutorPhase.GONE,
+    ExecutorPhase.STARTING,
+    ExecutorPhase.IDLE,
+}
 _MOVE_BY_MESSAGE = {
     ExecutorHello: ExecutorPhase.IDLE,
     SlotPrepared: ExecutorPhase.PREPARED,
@@ -85,31 +87,29 @@ _MOVE_BY_MESSAGE = {
 }
 
 
-class _HeldSlot:
-    """A slot from its assignment on: how preparing it ended, and whether it is announced."""
+class HeldSlot:
+    """A slot of an executor, from its assignment on."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, run_s: float) -> None:
         self.run_s = run_s
         # Done if the slot is stopped before its assignment was sent.
         self.called_off: asyncio.Future[None] = loop.create_future()
         self.answer: asyncio.Future[SlotPrepared | SlotRefused] = loop.create_future()
-        # Done with the reason if the slot was prepared and ended before it was announced.
-        self.early_end: asyncio.Future[RunError] = loop.create_future()
+        # Fails with the reason if the slot was prepared and ended before it was announced.
+        self.early_end: asyncio.Future[None] = loop.create_future()
         # Every slot of the workflow is ready: from now on the end of this one is an event.
         self.is_announced = False
 
-    def answer_with(self, answer: SlotPrepared | SlotRefused | RunError) -> None:
-        if self.answer.done():
-            return
-        if isinstance(answer, RunError):
-            self.answer.set_exception(answer)
-            self.answer.exception()  # retrieved here: `prepare` may have been cancelled
-        else:
-            self.answer.set_result(answer)
 
-    def end_early(self, reason: RunError) -> None:
-        if not self.early_end.done():
-            self.early_end.set_result(reason)
+def _resolve(future: "asyncio.Future[T]", outcome: T | RunError) -> None:
+    """Set the outcome of a future, unless it has one or is cancelled."""
+    if future.done():
+        return
+    if isinstance(outcome, RunError):
+        future.set_exception(outcome)
+        future.exception()  # retrieved here: perhaps nothing waits for it
+    else:
+        future.set_result(outcome)
 
 
 class _EndWatch:
@@ -178,35 +178,6 @@ class _EndWatch:
             self._timer = self._loop.call_later(_CHECK_OVERDUE_EVERY_S, self._check, overdue)
 
 
-class _OutputFile:
-    """The file that gets everything one executor printed. Created with the first line."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._file: TextIO | None = None
-
-    def write(self, text: str) -> str:
-        """Append `text`; returns a message if the file cannot be written any more, else ""."""
-        if self._path is None:
-            return ""
-        try:
-            if self._file is None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self._path.open("a", encoding="utf-8")
-            self._file.write(text)
-            self._file.flush()
-        except OSError as error:  # the run continues without the file
-            message = f"{self._path}: output is no longer saved: {error.strerror}\n"
-            self._path = None
-            return message
-        return ""
-
-    def close(self) -> None:
-        if self._file is not None:
-            with contextlib.suppress(OSError):  # `write` has reported the problem
-                self._file.close()
-
-
 class PooledExecutor:
     """One executor of a pool. `on_event` gets what it says about its slot, and its death."""
 
@@ -216,20 +187,20 @@ class PooledExecutor:
         self._loop = asyncio.get_running_loop()
         self._core = core
         self._on_event = on_event
-        self._output = _OutputFile(log_file)
+        self._log_file = log_file
         self._phase = ExecutorPhase.GONE
-        self._slot: _HeldSlot | None = None  # the last one it was given
+        self._slot: HeldSlot | None = None  # the last one it was given
         self._is_idle = asyncio.Event()
         self._spawn()
 
     def _spawn(self) -> None:
         self._become(ExecutorPhase.STARTING)
-        self._is_leaving = False  # told to exit: its end is not an event
+        self._is_leaving = False  # asked to exit: its end is not an event
         self._kill_reason: KillReason | None = None
         self._greeted: asyncio.Future[None] = self._loop.create_future()
         try:
-            self.process = ExecutorProcess.spawn(
-                core=self._core,
+            self.process = ExecutorProcess(
+                spawn_executor(self._core),
                 on_message=self._on_message,
                 on_garbage=self._on_garbage,
                 on_output=self._on_output,
@@ -248,26 +219,15 @@ class PooledExecutor:
 
     # --- called by the pool ---------------------------------------------------------------
 
-    @property
-    def phase(self) -> ExecutorPhase:
-        return self._phase
-
-    @property
-    def early_end(self) -> "asyncio.Future[RunError]":
-        """Done if the slot that is being prepared ended before it was announced."""
-        if self._slot is None:
-            raise InvariantError("an executor without a slot has no early end")
-        return self._slot.early_end
-
-    def prepare(self, assignment: PrepareSlot) -> "asyncio.Future[SlotPrepared | SlotRefused]":
-        """Give it a slot and return its answer; RunError if it dies instead of answering."""
+    def prepare(
+        self, assignment: PrepareSlot
+    ) -> "tuple[HeldSlot, asyncio.Task[SlotPrepared | SlotRefused]]":
+        """Give the executor a slot; the task ends with its answer, or RunError if it dies."""
         # Here, not in the task: a stop may come before the task begins.
-        self._slot = _HeldSlot(self._loop, assignment.run_s)
-        return asyncio.ensure_future(self._prepare(assignment, self._slot))
+        self._slot = HeldSlot(self._loop, assignment.run_s)
+        return self._slot, self._loop.create_task(self._prepare(assignment, self._slot))
 
-    async def _prepare(
-        self, assignment: PrepareSlot, slot: _HeldSlot
-    ) -> SlotPrepared | SlotRefused:
+    async def _prepare(self, assignment: PrepareSlot, slot: HeldSlot) -> SlotPrepared | SlotRefused:
         if self._is_leaving or self._phase is ExecutorPhase.GONE:
             self.process.kill()
             await self.process.wait_gone()
@@ -285,7 +245,7 @@ class PooledExecutor:
         self._become(ExecutorPhase.PREPARING)
         return await slot.answer
 
-    async def _wait_started(self, slot: _HeldSlot) -> None:
+    async def _wait_started(self, slot: HeldSlot) -> None:
         """Wait until the process has said hello, or the slot is called off."""
         either = [self._greeted, slot.called_off]
         await asyncio.wait(either, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
@@ -312,13 +272,8 @@ class PooledExecutor:
         if self._phase in _HOLDS_SLOT:
             self.process.send(StopSlot(reason=reason, grace_s=grace_s))
             self._watch.expect_end(in_s=grace_s)
-        elif self._slot is not None and not self._slot.called_off.done():
-            self._slot.called_off.set_result(None)
-
-    def announce(self) -> None:
-        """Report the end of its slot as an event from now on: every slot is ready."""
-        if self._slot is not None:
-            self._slot.is_announced = True
+        elif self._slot is not None:
+            _resolve(self._slot.called_off, None)
 
     def kill(self, reason: str) -> None:
         self._kill_for(KillReason(reason, blames_code=False))
@@ -345,9 +300,6 @@ class PooledExecutor:
         if self._is_leaving or self._phase is ExecutorPhase.GONE:
             await self.process.wait_gone()
 
-    def close_log(self) -> None:
-        self._output.close()
-
     # --- called by the process ------------------------------------------------------------
 
     def _on_message(self, message: FromExecutor) -> None:
@@ -360,18 +312,17 @@ class PooledExecutor:
         match message:
             case ExecutorHello():
                 self._become(ExecutorPhase.IDLE)
-                if not self._greeted.done():
-                    self._greeted.set_result(None)
+                _resolve(self._greeted, None)
             case SlotReport():
                 self._on_event(message)
             case _ if slot is None:
                 self._on_garbage(f"{type(message).__name__} without a slot")
             case SlotPrepared():
                 self._become(ExecutorPhase.PREPARED)
-                slot.answer_with(message)
+                _resolve(slot.answer, message)
             case SlotRefused():
                 self._become_idle(is_leaving=message.tainted)
-                slot.answer_with(message)
+                _resolve(slot.answer, message)
             case SlotTearingDown():
                 if slot.is_announced:  # else hooks of a failed setup run
                     self._on_event(message)
@@ -384,7 +335,7 @@ class PooledExecutor:
                     self._on_event(message)
                 else:  # requests of its setup hooks count all the same
                     self._on_event(SlotReport(report=message.report))
-                    slot.end_early(RunError("stopped while preparing"))
+                    _resolve(slot.early_end, RunError("stopped while preparing"))
 
     def _become_idle(self, *, is_leaving: bool) -> None:
         self._become(ExecutorPhase.IDLE)
@@ -402,34 +353,30 @@ class PooledExecutor:
 
     def _on_output(self, output: ExecutorOutput) -> None:
         self._on_event(output)
-        if message := self._output.write(output.text):
-            self._on_event(ExecutorOutput(stream="stderr", text=message))
+        if self._log_file is None:
+            return
+        try:
+            self._log_file.parent.mkdir(parents=True, exist_ok=True)
+            with self._log_file.open("a", encoding="utf-8") as file:
+                file.write(output.text)
+        except OSError as error:  # the run continues without the file
+            text = f"{self._log_file}: output is no longer saved: {error.strerror}\n"
+            self._log_file = None
+            self._on_event(ExecutorOutput(stream="stderr", text=text))
 
     def _on_exit(self, info: ExitInfo) -> None:
         phase, slot = self._phase, self._slot
         self._become(ExecutorPhase.GONE)
         why = self._kill_reason or self._reason_of_exit(phase, info)
         self._watch.reset()
-        if not self._greeted.done():
-            self._greeted.set_exception(
-                ExecutorLostError(f"an executor ended while starting: {why.reason}")
-            )
-            self._greeted.exception()  # retrieved here: it is no error if nothing waits for it
+        _resolve(self._greeted, ExecutorLostError(f"an executor failed to start: {why.reason}"))
         if slot is not None and phase in _HOLDS_SLOT:
-            lost = ExecutorLostError(f"the executor ended while preparing: {why.reason}")
-            slot.answer_with(lost)
+            lost = ExecutorLostError(f"an executor failed while it prepared a slot: {why.reason}")
+            _resolve(slot.answer, lost)
             if not slot.is_announced:
-                slot.end_early(lost)
+                _resolve(slot.early_end, lost)
             elif not self._is_leaving:
-                self._on_event(
-                    ExecutorDied(
-                        pid=self.process.pid,
-                        reason=why.reason,
-                        exit_code=info.exit_code,
-                        signal=info.signal,
-                        blames_code=why.blames_code,
-                    )
-                )
+                self._on_event(ExecutorDied(reason=why.reason, blames_code=why.blames_code))
         self._is_idle.set()
 
     def _reason_of_exit(self, phase: ExecutorPhase, info: ExitInfo) -> KillReason:
@@ -440,7 +387,7 @@ class PooledExecutor:
                 return lapsed
         is_late = phase is ExecutorPhase.TEARING_DOWN
         return KillReason(
-            info.describe() + (" while it tore down" if is_late else ""),
+            info.describe() + (" during teardown" if is_late else ""),
             # Teardown hooks would end another executor too, and the load has had its time.
             blames_code=is_late and info.signal != signal.SIGKILL,
         )

@@ -1,6 +1,5 @@
-"""One executor process, seen from its parent: start it, send messages, kill it, reap it.
+"""One executor process, seen from its parent: starts it, sends messages, kills it, reaps it.
 
-Owns the process, its control socket, its output pipes and the processes it started.
 `pooled_executor` decides what messages mean and when to kill.
 """
 
@@ -16,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hyperscale.errors import RunError
 from hyperscale.execution.capture import PIPE_BYTES, RATE_BYTES_PER_S, LineReader, OutputLimit
@@ -34,11 +34,11 @@ _BURST_BYTES = 512 * 1024
 _TAIL_BYTES = 4 * 1024
 _HELD_UP = frozenset("RDTt")  # states of a process, as the kernel writes them
 _ENDING_POLL_S = 0.01
-_ENDING_S = 2.0  # of what it started
+_ENDING_S = 2.0  # how long to wait for the processes that it started
 
 
 class ExecutorLostError(RunError):
-    """The process ended, or could not be started; another executor may be able to run the slot."""
+    """The process ended or could not be started. Another executor may be able to run the slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class ExitInfo:
 
     exit_code: int | None
     signal: int | None
-    last_words: str  # the end of what it wrote to stderr
-    cpu_s: float  # all it has used
+    last_words: str  # the end of its stderr
+    cpu_s: float  # used since its start
 
     def describe(self) -> str:
         if self.signal is None:
@@ -56,7 +56,7 @@ class ExitInfo:
         else:
             how = f"killed by {signal_name(self.signal)}"
             if self.signal == signal.SIGKILL:
-                how += " (by hand, or out of memory)"
+                how += " (out of memory, or kill -9)"
         lines = [line for line in self.last_words.splitlines() if line.strip()]
         # The first line of a crash report names the error; stack and modules follow.
         lines = [line for line in lines if line.startswith("Fatal Python error")] or lines
@@ -80,27 +80,71 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+class SpawnedExecutor(NamedTuple):
+    """A process that was just started, with this process's end of its socket and pipes."""
+
+    popen: subprocess.Popen[bytes]
+    pidfd: int
+    control: socket.socket
+    outputs: dict[int, str]  # descriptor -> stream
+    mark: ProcessMark
+
+
+def spawn_executor(core: int | None) -> SpawnedExecutor:
+    """Start an executor. The kernel kills the executor when the calling thread ends, so call this
+    on a thread that lives longer. Raises `ExecutorLostError` if the machine has no free descriptor
+    or process."""
+    mark = ProcessMark.new()
+    with contextlib.ExitStack() as kept, contextlib.ExitStack() as lent:
+        try:
+            ours, theirs = socket.socketpair()
+            kept.callback(ours.close)
+            lent.callback(theirs.close)
+            out_read, out_write = _pipe(kept, lent)
+            err_read, err_write = _pipe(kept, lent)
+            # -P: a user's file with the name of one of our modules, in the working directory,
+            # must not be imported in its place.
+            command = [sys.executable, "-P", "-m", "hyperscale.execution.executor"]
+            command += [str(theirs.fileno()), str(os.getpid())]
+            if core is not None:
+                command.append(str(core))
+            popen = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out_write,
+                stderr=err_write,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                env=mark.environment(),
+            )
+            kept.callback(popen.wait)
+            kept.callback(popen.kill)
+            pidfd = os.pidfd_open(popen.pid)
+        except OSError as error:
+            raise ExecutorLostError(
+                f"no executor can be started: {error}", hint="check ulimit -n and ulimit -u"
+            ) from error
+        kept.pop_all()  # the caller closes them from now on
+    return SpawnedExecutor(popen, pidfd, ours, {out_read: "stdout", err_read: "stderr"}, mark)
+
+
 class ExecutorProcess:
-    """A running executor. Made by `spawn`; over when `wait_gone` returns."""
+    """A running executor. It is over when `wait_gone` returns."""
 
     def __init__(
         self,
-        popen: subprocess.Popen[bytes],
-        pidfd: int,
-        control: socket.socket,
-        outputs: dict[int, str],
-        mark: ProcessMark,
+        spawned: SpawnedExecutor,
         *,
         on_message: Callable[[FromExecutor], None],
         on_garbage: Callable[[str], None],
         on_output: Callable[[ExecutorOutput], None],
         on_exit: Callable[[ExitInfo], None],
     ) -> None:
-        self.pid = popen.pid
+        self.pid = spawned.popen.pid
         self._loop = loop = asyncio.get_running_loop()
-        self._popen = popen
-        self._mark = mark
-        self.runs_code = False  # of a user's: what that started may outlive it
+        self._popen = spawned.popen
+        self._mark = spawned.mark
+        self.runs_code = False  # user code, which may have started processes that outlive it
         self._on_output = on_output
         self._on_exit = on_exit
         self._on_garbage = on_garbage
@@ -108,74 +152,18 @@ class ExecutorProcess:
         self._exited = asyncio.Event()
         self._channel: Channel[FromExecutor] = Channel(
             loop,
-            control,
+            spawned.control,
             from_executor_decoder(),
             on_message=on_message,
             on_closed=self._on_channel_closed,
         )
         limit = OutputLimit(RATE_BYTES_PER_S, _BURST_BYTES, now_s=time.monotonic())
-        self._outputs = {fd: (stream, LineReader(limit)) for fd, stream in outputs.items()}
+        self._outputs = {fd: (stream, LineReader(limit)) for fd, stream in spawned.outputs.items()}
         for fd in self._outputs:
             os.set_blocking(fd, False)
             loop.add_reader(fd, self._read_output, fd)
-        self._pidfd = pidfd
+        self._pidfd = spawned.pidfd
         loop.add_reader(self._pidfd, self._reap)
-
-    @classmethod
-    def spawn(
-        cls,
-        *,
-        core: int | None,
-        on_message: Callable[[FromExecutor], None],
-        on_garbage: Callable[[str], None],
-        on_output: Callable[[ExecutorOutput], None],
-        on_exit: Callable[[ExitInfo], None],
-    ) -> "ExecutorProcess":
-        """Start an executor. The kernel kills the executor when the calling thread ends, so call
-        this on a thread that lives longer. Raises `ExecutorLostError` if the machine has no free
-        descriptor or process."""
-        mark = ProcessMark.new()
-        with contextlib.ExitStack() as kept, contextlib.ExitStack() as lent:
-            try:
-                ours, theirs = socket.socketpair()
-                kept.callback(ours.close)
-                lent.callback(theirs.close)
-                out_read, out_write = _pipe(kept, lent)
-                err_read, err_write = _pipe(kept, lent)
-                # -P: a user's file with the name of one of our modules, in the working directory,
-                # must not be imported in its place.
-                command = [sys.executable, "-P", "-m", "hyperscale.execution.executor"]
-                command += [str(theirs.fileno()), str(os.getpid())]
-                if core is not None:
-                    command.append(str(core))
-                popen = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=out_write,
-                    stderr=err_write,
-                    pass_fds=(theirs.fileno(),),
-                    start_new_session=True,
-                    env=mark.environment(),
-                )
-                kept.callback(popen.wait)
-                kept.callback(popen.kill)
-                pidfd = os.pidfd_open(popen.pid)
-            except OSError as error:
-                raise ExecutorLostError(
-                    f"no executor can be started: {error}", hint="check ulimit -n and ulimit -u"
-                ) from error
-            kept.pop_all()  # they are the executor's now
-        return cls(
-            popen,
-            pidfd,
-            ours,
-            {out_read: "stdout", err_read: "stderr"},
-            mark,
-            on_message=on_message,
-            on_garbage=on_garbage,
-            on_output=on_output,
-            on_exit=on_exit,
-        )
 
     @property
     def has_exited(self) -> bool:

@@ -1,13 +1,12 @@
 """The messages between a pool and an executor, and their framing.
 
-A frame is a 4-byte big-endian length and that many bytes of msgpack: one tagged struct,
-keyed by field name, so a newer side may add fields with defaults. The same messages are
-used below a local run and below a worker of a cluster. This module knows no socket.
+A frame is a 4-byte big-endian length and that many bytes of msgpack: one tagged struct, keyed by
+field name. Local runs and the workers of a cluster use the same messages.
 
-The executor says `ExecutorHello` once. Then, for each slot of a workflow it is given, it answers
-`PrepareSlot` with exactly one `SlotPrepared` or `SlotRefused`, and every `SlotPrepared` is followed
-by exactly one `SlotFinished`, whether the slot was started, stopped or failed. Each `SlotReport`
-in between is cumulative: losing one loses no statistics.
+The executor sends `ExecutorHello` once. It answers each `PrepareSlot` with exactly one
+`SlotPrepared` or `SlotRefused`, and each `SlotPrepared` is followed by exactly one `SlotFinished`,
+whether the slot was started, stopped or failed. Each `SlotReport` in between is cumulative: losing
+one loses no statistics.
 """
 
 from enum import Enum
@@ -26,12 +25,12 @@ _LENGTH_BYTES = 4
 
 
 class FrameError(RunError):
-    """The peer sent what is not a frame of this protocol: drop it."""
+    """A frame that is too large, or that is no message of this protocol."""
 
 
 class RefusalKind(Enum):
     INPUT = "input"  # the user's file or class is wrong: nothing ran
-    FAILED = "failed"  # user code failed while the part was being prepared
+    FAILED = "failed"  # user code failed while the slot was prepared
     STOPPED = "stopped"  # stopped before it was ready
 
 
@@ -43,28 +42,26 @@ class PrepareSlot(Struct, tag="prepare", frozen=True, kw_only=True):
 
     bundle: str  # path of the bundle; empty: `file` itself is imported
     file: str
-    job: str = ""  # parts of the same one share what modules hold, those of others do not
+    job: str = ""  # slots of one job share imported modules, those of different jobs do not
     workflow: str
     plan: WorkflowPlan
     slot: int = 0
     slots: int = 1
     context: bytes = b""  # what `plan.context.encode_received` made; values in it are opaque
     log_level: str = "info"
-    attempt: int = 1
-    # Of the workflow's duration, what was run before, by an attempt that was lost.
-    elapsed_s: float = 0.0
+    elapsed_s: float = 0.0  # how much of the workflow's duration earlier attempts ran
     iterations: int | None = None  # of this slot; None: its share of the plan's
-    static: bool = True  # False: steps that need no interpreter are run by it all the same
+    static: bool = True  # False: static steps run in Python too
     trace: bool = False  # print every request and response
 
     @property
     def offset_s(self) -> float:
-        """Where in the workflow's duration it begins."""
+        """Where in the workflow's duration the slot begins."""
         return self.plan.offset_s(self.elapsed_s)
 
     @property
     def run_s(self) -> float:
-        """How long it runs."""
+        """How long the slot runs."""
         return self.plan.duration_s - self.offset_s
 
 
@@ -73,27 +70,23 @@ class StartSlot(Struct, tag="start", frozen=True, kw_only=True):
 
 
 class RenewLease(Struct, tag="lease", frozen=True, kw_only=True):
-    """Load may be generated until this instant of CLOCK_BOOTTIME, not longer."""
+    """Generate load until this time of CLOCK_BOOTTIME, not longer."""
 
     deadline_boottime_ns: int
 
 
 class StopSlot(Struct, tag="stop", frozen=True, kw_only=True):
-    """No new step starts; those in flight get `grace_s`, then are cut."""
+    """Start no new step; cut the steps in flight after `grace_s`."""
 
     reason: str
     grace_s: float
-
-
-class ExitExecutor(Struct, tag="exit", frozen=True, kw_only=True):
-    """Leave. A part still running is stopped first."""
 
 
 # --- from the executor -------------------------------------------------------------------
 
 
 class ExecutorHello(Struct, tag="hello", frozen=True, kw_only=True):
-    pid: int
+    pass
 
 
 class SlotPrepared(Struct, tag="prepared", frozen=True, kw_only=True):
@@ -120,14 +113,13 @@ class SlotFinished(Struct, tag="finished", frozen=True, kw_only=True):
     report: Report
     error: str | None = None
     hint: str = ""  # what the user can do about `error`
-    provided: bytes = b""  # context this part provides, see `values`
-    # User code that ignored its cancellation still runs in the process: the pool ends the
-    # process and starts another.
+    provided: bytes = b""  # encoded context for other workflows, see `values`
+    # User code that ignored its cancellation still runs: the pool replaces the process.
     tainted: bool = False
 
     @property
     def reason(self) -> str | None:
-        """`error` and `hint` as one sentence, for people."""
+        """`error` and `hint` as one sentence."""
         return f"{self.error} (hint: {self.hint})" if self.hint else self.error
 
 
@@ -142,16 +134,13 @@ class ExecutorOutput(Struct, frozen=True, kw_only=True):
 
 
 class ExecutorDied(Struct, frozen=True, kw_only=True):
-    """The executor ended while it held a slot and was not told to exit."""
+    """The executor ended while it held a slot and was not asked to exit."""
 
-    pid: int
     reason: str
-    exit_code: int | None = None
-    signal: int | None = None
     blames_code: bool = False  # the slot's code is at fault: another executor would fail too
 
 
-ToExecutor = PrepareSlot | StartSlot | RenewLease | StopSlot | ExitExecutor
+ToExecutor = PrepareSlot | StartSlot | RenewLease | StopSlot
 FromExecutor = (
     ExecutorHello | SlotPrepared | SlotRefused | SlotReport | SlotTearingDown | SlotFinished
 )
@@ -174,7 +163,7 @@ _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_report)
 
 
 def encode_frame(message: ToExecutor | FromExecutor) -> bytes:
-    """The message as one frame; `FrameError` if it is larger than any peer would take."""
+    """Return the message as one frame. Raises `FrameError` if it is too large."""
     payload = _encoder.encode(message)
     if len(payload) > FRAME_BYTES_MAX:
         raise FrameError(
@@ -185,7 +174,7 @@ def encode_frame(message: ToExecutor | FromExecutor) -> bytes:
 
 
 class ExecutorFrameDecoder(Generic[_Message]):
-    """Bytes in, messages out. Never holds more than one frame and the bytes last fed."""
+    """Decodes a stream of frames. Holds at most one frame and the bytes last fed."""
 
     def __init__(self, message_type: type[_Message]) -> None:
         self._decoder = msgspec.msgpack.Decoder(message_type, dec_hook=_decode_report)
@@ -196,10 +185,10 @@ class ExecutorFrameDecoder(Generic[_Message]):
         return bool(self._buffer)
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[_Message]:
-        """The messages completed by `data`, in order.
+        """Return the messages that `data` completes, in order.
 
-        A frame announced as too long, or one that is no message, raises `FrameError`; the
-        stream has no next boundary to find, so the connection is of no further use.
+        Raises `FrameError` for a frame that is too long or is no message; the decoder cannot find
+        the next frame after that.
         """
         buffer = self._buffer
         buffer += data
@@ -207,7 +196,7 @@ class ExecutorFrameDecoder(Generic[_Message]):
         start = 0
         while len(buffer) - start >= _LENGTH_BYTES:
             size = int.from_bytes(buffer[start : start + _LENGTH_BYTES], "big")
-            # Judged by its header: nothing is gathered for a frame that will be refused.
+            # Refused by its header: no bytes are collected for a frame that is too long.
             if size > FRAME_BYTES_MAX:
                 raise FrameError(
                     f"a frame of {size:,} bytes is over the limit of {FRAME_BYTES_MAX:,}"

@@ -1,4 +1,4 @@
-"""The executor's side of the protocol: it runs one slot at a time, until it is told to exit.
+"""The executor's side of the protocol: it runs one slot at a time, until it is asked to exit.
 
 Owns what is process-wide: the loop, signals, logging, captured output. The process ends with
 `os._exit`, so that threads and tasks of user code cannot keep it alive.
@@ -30,7 +30,6 @@ from hyperscale.execution.limits import CUT_S, TEARDOWN_S
 from hyperscale.execution.orphans import ProcessMark
 from hyperscale.execution.protocol import (
     ExecutorHello,
-    ExitExecutor,
     FromExecutor,
     PrepareSlot,
     RefusalKind,
@@ -76,15 +75,6 @@ async def _serve(control_fd: int, mark: ProcessMark, capture: Capture) -> int:
     return await service.left
 
 
-def _configure_logging(level: str) -> None:
-    logging.basicConfig(
-        level=level.upper(),
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        force=True,
-    )
-
-
 def _has_threads() -> bool:
     """Return True if threads are left that do not end within a moment."""
     until_s = time.monotonic() + _THREADS_S
@@ -127,7 +117,7 @@ class ExecutorService:
             on_closed=self._on_closed,
         )
         self._loop.add_signal_handler(signal.SIGTERM, self._leave)
-        self._channel.send(ExecutorHello(pid=os.getpid()))
+        self._channel.send(ExecutorHello())
 
     def _on_message(self, message: ToExecutor) -> None:
         match message:
@@ -141,8 +131,6 @@ class ExecutorService:
             case RenewLease():
                 if self._slot is not None and not self._slot.is_unloaded:
                     self._renew_lease(self._slot, message.deadline_boottime_ns)
-            case ExitExecutor():
-                self._leave()
 
     def _on_closed(self, reason: str | None) -> None:
         # The parent is gone, and the guard is about to end the whole process group.
@@ -205,7 +193,12 @@ class ExecutorService:
         self._threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
         self._loop.set_default_executor(self._threads)
         try:
-            _configure_logging(assignment.log_level)
+            logging.basicConfig(
+                level=assignment.log_level.upper(),
+                stream=sys.stderr,
+                format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+                force=True,
+            )
             slot = await prepare_slot(assignment, self._send, on_beat=self._check_lease)
         except InputError as error:
             self._refuse(error.message, RefusalKind.INPUT, error.hint)
@@ -272,12 +265,8 @@ class ExecutorService:
         self._is_leaving = True
         if self._work is None and self._slot is None:
             if not self.left.done():
-                self._flush_channel()
+                with contextlib.suppress(OSError):  # the pool is gone
+                    self._channel.finish()
                 self.left.set_result(0)
             return
-        self._stop("the executor was told to exit", GRACE_S)
-
-    def _flush_channel(self) -> None:
-        """Send what is queued before the process ends."""
-        with contextlib.suppress(OSError):
-            self._channel.finish()
+        self._stop("the executor was asked to exit", GRACE_S)

@@ -160,7 +160,7 @@ class _RunDriver:
         self._driver.feed(RunInterrupted(by))
         if self._interrupts > 1:
             # Also while the run is over and executors take their time to exit.
-            self._pool.kill_all(f"interrupted twice by {by}")
+            self._pool.kill(range(self._pool.size), f"interrupted twice by {by}")
 
     async def _show_views(self) -> None:
         while True:

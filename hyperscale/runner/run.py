@@ -338,8 +338,8 @@ class LocalRun:
                     workflow.stopped_by_slot = error or "stopped"
             case ExecutorDied(reason=reason):
                 if self._interrupts < 2:  # else the second interrupt has killed it
-                    on = f" (core {slot + 1} of {workflow.cores})" if workflow.cores > 1 else ""
-                    workflow.faults.append(f"an executor died{on}: {reason}")
+                    number = f" {slot + 1} of {workflow.cores}" if workflow.cores > 1 else ""
+                    workflow.faults.append(f"executor{number} failed: {reason}")
             case _:
                 return []
         self._release(workflow, [executor])

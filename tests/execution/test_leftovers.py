@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperscale.execution.process import ExecutorProcess, ExitInfo
+from hyperscale.execution.process import ExecutorProcess, ExitInfo, spawn_executor
 from tests.lab.executors import SLEEPER, Bench, Lab
 from tests.lab.processes import is_alive
 from tests.lab.waiting import until
@@ -206,8 +206,8 @@ class Starter(Workflow):
 def test_who_gets_the_number_of_an_executor_that_is_gone_is_left_alone(runs_code: bool) -> None:
     async def main() -> None:
         exits: list[ExitInfo] = []
-        process = ExecutorProcess.spawn(
-            core=None,
+        process = ExecutorProcess(
+            spawn_executor(None),
             on_message=lambda _: None,
             on_garbage=lambda _: None,
             on_output=lambda _: None,

@@ -8,10 +8,8 @@ import msgspec
 import pytest
 
 from hyperscale.errors import InputError, RunError
-from hyperscale.execution.pooled_executor import ExecutorPhase
 from hyperscale.execution.process import ExecutorLostError
 from tests.lab.executors import SLEEPER, Bench, Lab
-from tests.lab.waiting import until_async
 
 
 @pytest.mark.parametrize("when", ["before the task begins", "while executors start"])
@@ -117,7 +115,7 @@ def test_an_executor_that_dies_while_preparing_is_an_error_not_a_hang(lab: Lab) 
             async def one(self) -> Result:
                 return Result()
     """)
-    with pytest.raises(RunError, match="ended while preparing: killed by SIGKILL"):
+    with pytest.raises(RunError, match="failed while it prepared a slot: killed by SIGKILL"):
         lab.run("Fragile")
 
 
@@ -133,7 +131,8 @@ ONE_READY = """
             except FileExistsError:
                 log("opening")
                 await asyncio.sleep(60)
-            log("ready", os.getpid())
+            # Called when the pool has been sent the answer.
+            asyncio.current_task().add_done_callback(lambda _: log("ready", os.getpid()))
 
         @step()
         async def one(self) -> Result:
@@ -142,13 +141,12 @@ ONE_READY = """
 
 
 async def one_ready(bench: Bench) -> int:
-    """The executor that is prepared while the other is not."""
+    """Return the executor that is prepared while the other is not."""
     await bench.lab.logged("opening")
     await bench.lab.logged("ready")
     (line,) = (line for line in bench.lab.log() if line.startswith("ready"))
-    ready = bench.pool.pids.index(int(line.split()[1]))
-    await until_async(lambda: bench.pool.phase_of(ready) is ExecutorPhase.PREPARED)
-    return ready
+    await asyncio.sleep(0)  # the pool reads the answer
+    return bench.pool.pids.index(int(line.split()[1]))
 
 
 def test_an_executor_that_dies_while_others_prepare_is_lost_and_its_end_is_no_event(
@@ -159,7 +157,9 @@ def test_an_executor_that_dies_while_others_prepare_is_lost_and_its_end_is_no_ev
     async def work(bench: Bench) -> None:
         preparing = asyncio.ensure_future(bench.prepare("Pair"))
         os.kill(bench.pool.pids[await one_ready(bench)], signal.SIGKILL)
-        with pytest.raises(ExecutorLostError, match="ended while preparing: killed by SIGKILL"):
+        with pytest.raises(
+            ExecutorLostError, match="failed while it prepared a slot: killed by SIGKILL"
+        ):
             await preparing
         assert not any(outcome.is_over for outcome in bench.outcomes)
 

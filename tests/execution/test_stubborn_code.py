@@ -23,7 +23,6 @@ def test_an_executor_that_exits_is_reported_with_its_code_and_last_words(lab: La
     """)
     (outcome,) = lab.run("Quitter")
     assert outcome.died is not None
-    assert outcome.died.exit_code == 9
     assert "exited with code 9" in outcome.died.reason
     assert "cannot go on" in outcome.died.reason
 
@@ -56,7 +55,7 @@ def test_code_that_never_yields_is_killed_after_its_time(lab: Lab) -> None:
     """)
     (outcome,) = lab.run("Hog")
     assert outcome.died is not None
-    assert "holds the interpreter" in outcome.died.reason
+    assert "blocked the event loop" in outcome.died.reason
 
 
 def test_code_that_never_yields_is_killed_when_told_to_stop(lab: Lab) -> None:
@@ -80,7 +79,7 @@ def test_code_that_never_yields_is_killed_when_told_to_stop(lab: Lab) -> None:
         (outcome,) = await bench.ended()
         assert outcome.died is not None
         assert outcome.died.blames_code
-        assert "holds the interpreter" in outcome.died.reason
+        assert "blocked the event loop" in outcome.died.reason
 
     lab.work(work)
 

@@ -75,9 +75,7 @@ def test_a_killed_executor_is_reported_with_its_signal_and_the_pool_starts_anoth
         await bench.until(lambda: bench.outcomes[0].is_over)
         died = bench.outcomes[0].died
         assert died is not None
-        assert died.signal == signal.SIGKILL
-        assert "SIGKILL" in died.reason
-        assert died.pid == killed
+        assert died.reason.startswith("killed by SIGKILL")
         assert not bench.outcomes[1].is_over  # the other goes on
         bench.pool.stop([1], "enough", 0.0)
         await bench.until(lambda: bench.outcomes[1].is_over)
@@ -192,7 +190,7 @@ def test_code_that_somebody_stopped_is_not_blamed_for_its_silence(
         bench.pool.stop(bench.ids, "not needed", 0.0)
         (outcome,) = await bench.ended()
         assert outcome.died is not None
-        assert "it was stopped, blocked or given no CPU" in outcome.died.reason
+        assert "the process was stopped, waited for I/O or got no CPU time" in outcome.died.reason
         assert not outcome.died.blames_code
 
     lab.work(work)

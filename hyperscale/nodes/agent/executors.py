@@ -182,13 +182,12 @@ class WorkerExecutors:
                     )
                 )
             case protocol.ExecutorDied():
-                how = "had to be killed" if event.blames_code and event.signal else "died"
                 self._end(
                     PlaceEnded(
                         attempt_id,
                         place,
                         PartStatus.FAILED,
-                        error=f"an executor of the part {how}: {event.reason}",
+                        error=f"an executor of the part failed: {event.reason}",
                         is_dead=not event.blames_code,  # else a retry would fail alike
                     )
                 )
@@ -224,7 +223,6 @@ def slots_of(command: PreparePart, bundle: Path) -> list[protocol.PrepareSlot]:
             slots=command.slots,
             context=command.context,
             log_level=command.log_level,
-            attempt=command.attempt_id.attempt,
             elapsed_s=command.elapsed_s,
             iterations=iterations,
             static=command.static,
