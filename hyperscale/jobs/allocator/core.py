@@ -8,7 +8,7 @@ not fit; the job leader then requests cores again.
 `pool` holds the workers' cores and reservations, `queue` the requests, `grants` decides.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from hyperscale.jobs.allocator.events import (
     AllocatorEffect,
@@ -30,7 +30,7 @@ from hyperscale.jobs.allocator.grants import (
     exclusive_workflow,
     running_workflows,
 )
-from hyperscale.jobs.allocator.pool import CorePool, Reservation, ReservationKey
+from hyperscale.jobs.allocator.pool import CorePool, Reservation
 from hyperscale.jobs.allocator.queue import (
     AGE_S,
     QUEUE_MAX,
@@ -42,7 +42,6 @@ from hyperscale.jobs.allocator.queue import (
 from hyperscale.jobs.allocator.waiting import NO_WORKERS, QueueSnapshot, no_worker_for
 from hyperscale.jobs.messages import (
     AnnounceCores,
-    HeldCores,
     ReleaseCores,
     RequestCores,
     RequestCoresReply,
@@ -68,10 +67,9 @@ class Allocator:
 
     def __init__(self, *, queue_max: int = QUEUE_MAX, age_s: float = AGE_S) -> None:
         self._queue_max = queue_max
-        self._age_s = age_s
         self._leading_since_s: float | None = None  # None: another node is the allocator
         self._pool = CorePool()
-        self._queue = RequestQueue(queue_max=queue_max, age_s=age_s)
+        self._queue = RequestQueue(age_s=age_s)
         self._serve_at_s: float | None = None
         self._freed_at_s: float | None = None  # first cores that came free while requests wait
         self._snapshot: QueueSnapshot | None = None  # None: out of date
@@ -86,7 +84,7 @@ class Allocator:
     @property
     def is_rebuilt(self) -> bool:
         """True if every worker that is alive has announced its cores to this allocator."""
-        return self.is_leading and self._pool.is_complete
+        return self.is_leading and not self._pool.silent
 
     @property
     def pool(self) -> int:
@@ -96,20 +94,21 @@ class Allocator:
     @property
     def waiting(self) -> int:
         """Requests that wait for cores."""
-        return self._queue.waiting_count
+        return sum(request.grant is None for request in self._queue.requests.values())
 
     @property
     def room(self) -> int:
         """How many more requests may wait."""
-        return self._queue.room
+        return max(0, self._queue_max - self.waiting)
 
     def free(self) -> dict[str, int]:
         """Return the free cores of each worker that accepts work."""
         return self._pool.free()
 
-    def holds(self) -> dict[str, tuple[int, Sequence[HeldCores]]]:
-        """Return each worker's number of cores and what holds them, as announced."""
-        return self._pool.holds()
+    @property
+    def workers(self) -> Mapping[str, AnnounceCores]:
+        """The last announcement of each worker: its cores and what holds them."""
+        return self._pool.workers
 
     def wake_at_s(self) -> float | None:
         """Return when the queue is served next; None on a node that is not the allocator."""
@@ -119,6 +118,7 @@ class Allocator:
 
     def handle(self, event: AllocatorEvent, *, now_s: float) -> list[AllocatorEffect]:
         """Take one event; return answers and grants."""
+        may_grant = False
         match event:
             case BecameAllocator(workers=workers):
                 self._reset(CorePool(workers), leading_since_s=now_s)
@@ -128,31 +128,25 @@ class Allocator:
                 return [AnswerRequest(token, self._request(message, now_s))]
             case Tick():
                 return self._serve(now_s)
-            case WorkerUp() | WorkerDown() | CoresAnnounced() | CoresReleased():
-                if self.is_leading and self._apply(event, now_s):
-                    return self._serve_soon(now_s)
-        return []
-
-    def _apply(
-        self, event: WorkerUp | WorkerDown | CoresAnnounced | CoresReleased, now_s: float
-    ) -> bool:
-        """Apply an event to pool and queue; return True if a grant may follow from it."""
-        match event:
+            case _ if not self.is_leading:
+                pass
             case WorkerUp(worker=worker):
                 self._pool.worker_up(worker)
+                may_grant = True
             case WorkerDown(worker=worker):
                 self._pool.worker_down(worker)
+                may_grant = True
             case CoresAnnounced(cores=cores):
-                return self._announced(cores, now_s)
+                may_grant = self._announced(cores, now_s)
             case CoresReleased(release=release):
-                return self._released(release)
-        return True
+                may_grant = self._released(release)
+        return self._serve_soon(now_s) if may_grant else []
 
     def _reset(self, pool: CorePool, *, leading_since_s: float | None) -> None:
         """Forget everything: an allocator keeps no knowledge from an earlier time as leader."""
         self._leading_since_s = leading_since_s
         self._pool = pool
-        self._queue = RequestQueue(queue_max=self._queue_max, age_s=self._age_s)
+        self._queue = RequestQueue(age_s=self._queue.age_s)
         self._serve_at_s = leading_since_s
         self._freed_at_s = None
         self._snapshot = None
@@ -162,7 +156,7 @@ class Allocator:
         if announcement is None:
             return False
         for request_id in announcement.now_held:
-            if (request := self._queue.get(request_id)) is not None:
+            if (request := self._queue.requests.get(request_id)) is not None:
                 request.is_held = True
         if announcement.freed_cores and self.waiting and self._freed_at_s is None:
             self._freed_at_s = now_s
@@ -174,7 +168,7 @@ class Allocator:
             return RequestCoresReply(
                 request_id=message.request_id, state=RequestState.NOT_ALLOCATOR
             )
-        request = self._queue.get(message.request_id)
+        request = self._queue.requests.get(message.request_id)
         if request is not None and request.grant is not None:
             if request.is_held or self._pool.reservations.has_request(request.id):
                 request.heard_s = now_s
@@ -183,32 +177,30 @@ class Allocator:
             self._remove(request)
             request = None
         if request is None:
-            if not self._queue.has_room(message):
+            if not self.room and not message.is_recovery:
                 return self._refuse(message)
             request = self._queue.add(message, now_s=now_s)
             if self._snapshot is not None:
-                self._snapshot.add(request.place(now_s, self._age_s))
+                self._snapshot.add(request.place(now_s))
             self._wake_by(request.settled_at_s)
         request.message, request.heard_s = message, now_s
         return self._waiting_reply(request, now_s)
 
     def _released(self, release: ReleaseCores) -> bool:
-        request = self._queue.get(release.request_id)
+        request = self._queue.requests.get(release.request_id)
         if not self._queue.admit(release) or request is None:
             return False
         if release.part < 0:
             self._remove(request)
         else:
-            for reservation in self._pool.reservations.of_request(request.id):
-                if reservation.key.part == release.part:
-                    self._pool.reservations.remove(reservation)
+            reserved = self._pool.reservations.of_request(request.id)
+            self._pool.reservations.remove(each for each in reserved if each.part == release.part)
         return True
 
     def _remove(self, request: QueuedRequest) -> None:
         """Delete a request and its reservations."""
-        for reservation in self._pool.reservations.of_request(request.id):
-            self._pool.reservations.remove(reservation)
-        self._queue.remove(request.id)
+        self._pool.reservations.remove(self._pool.reservations.of_request(request.id))
+        del self._queue.requests[request.id]
 
     # --- grants -----------------------------------------------------------------------------
 
@@ -228,7 +220,7 @@ class Allocator:
 
     def _serve_soon(self, now_s: float) -> list[AllocatorEffect]:
         """Serve the queue now, or together with later events if serving takes long."""
-        if len(self._queue) * self._pool.worker_count <= SERVE_AT_ONCE_MAX:
+        if len(self._queue.requests) * len(self._pool.workers) <= SERVE_AT_ONCE_MAX:
             return self._serve(now_s)
         self._wake_by(now_s + SERVE_SOON_S)
         return []
@@ -273,9 +265,17 @@ class Allocator:
         request, message = decision.request, decision.request.message
         for index, share in enumerate(decision.shares):
             part = message.part if message.part >= 0 else index
-            key = ReservationKey(request.id, message.job, message.workflow, part)
-            reservation = Reservation(key, share.worker, share.cores, decision.shared)
-            self._pool.reservations.add(reservation)
+            self._pool.reservations.add(
+                Reservation(
+                    request_id=request.id,
+                    job=message.job,
+                    workflow=message.workflow,
+                    part=part,
+                    worker=share.worker,
+                    cores=share.cores,
+                    shared=decision.shared,
+                )
+            )
         request.heard_s = now_s
         request.grant = RequestCoresReply(
             request_id=request.id,
@@ -312,19 +312,19 @@ class Allocator:
         return RequestCoresReply(
             request_id=request.id,
             state=state,
-            position=snapshot.position(request.place(now_s, self._age_s)),
+            position=snapshot.position(request.place(now_s)),
             reason=reason,
         )
 
     def _make_snapshot(self, now_s: float) -> QueueSnapshot:
         waiting = self._queue.waiting(now_s=now_s)
         return QueueSnapshot(
-            places=[request.place(now_s, self._age_s) for request in waiting],
+            places=[request.place(now_s) for request in waiting],
             first=waiting[0],
             pool_size=self._pool.size,
             free=sum(self._pool.free().values()),
             exclusive=exclusive_workflow(self._pool, self._queue),
             running=running_workflows(self._pool, self._queue),
-            silent=self._pool.silent,
+            silent=sorted(self._pool.silent),
             certain_at_s=(self._leading_since_s or 0.0) + RESERVE_S,
         )

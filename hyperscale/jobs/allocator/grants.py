@@ -56,7 +56,7 @@ def decide_new_workflows(
         if fits:
             chosen.append(request)
             left -= least
-        elif request.has_aged(now_s, queue.age_s):
+        elif request.has_aged(now_s):
             break  # cores that come free from now on are for this request
     by_id = {request.id: request for request in chosen}
     claims = [request.claim for request in chosen]
@@ -129,7 +129,7 @@ def exclusive_workflow(pool: CorePool, queue: RequestQueue) -> WorkflowOfJob | N
     for held in pool.held():
         if held.exclusive:
             return held.attempt_id.job, held.attempt_id.workflow
-    for request in queue.all():
+    for request in queue.requests.values():
         if request.is_of_exclusive_workflow and (
             request.message.is_recovery or pool.reservations.has_request(request.id)
         ):
@@ -140,9 +140,7 @@ def exclusive_workflow(pool: CorePool, queue: RequestQueue) -> WorkflowOfJob | N
 def running_workflows(pool: CorePool, queue: RequestQueue) -> list[WorkflowOfJob]:
     """Return the workflows that hold cores or have reservations, each once."""
     held = [(held.attempt_id.job, held.attempt_id.workflow) for held in pool.held()]
-    reserved = [
-        request.workflow for request in queue.all() if pool.reservations.has_request(request.id)
-    ]
+    reserved = [request.workflow for request in _reserving(pool, queue)]
     return list(dict.fromkeys([*held, *reserved]))
 
 
@@ -171,7 +169,11 @@ def spread_over_workers(cores: int, free: dict[str, int]) -> list[WorkerShare]:
 def _exclusive_jobs(pool: CorePool, queue: RequestQueue) -> set[str]:
     """Return the jobs that have the datacenter to themselves, or were granted it."""
     return {held.attempt_id.job for held in pool.held() if held.exclusive} | {
-        request.message.job
-        for request in queue.all()
-        if request.is_exclusive and pool.reservations.has_request(request.id)
+        request.message.job for request in _reserving(pool, queue) if request.is_exclusive
     }
+
+
+def _reserving(pool: CorePool, queue: RequestQueue) -> list[QueuedRequest]:
+    """Return the requests that have a reservation on any worker."""
+    requests = queue.requests.values()
+    return [request for request in requests if pool.reservations.has_request(request.id)]

@@ -5,27 +5,19 @@ worker has announced its cores. Reservations cover the time between a grant and 
 announcement in which the worker holds the granted cores.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from hyperscale.jobs.messages import AnnounceCores, HeldCores
 
 
-class ReservationKey(NamedTuple):
-    """The share of a grant that a reservation is for."""
+class Reservation(NamedTuple):
+    """A share of a grant whose cores their worker does not yet announce as held."""
 
     request_id: str
     job: str
     workflow: str
     part: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """Granted cores that their worker does not yet announce as held."""
-
-    key: ReservationKey
     worker: str
     cores: int
     shared: bool  # beside other attempts: takes no core of its own
@@ -35,33 +27,30 @@ class Reservations:
     """All reservations, by worker and by request."""
 
     def __init__(self) -> None:
-        self._by_worker: dict[str, dict[ReservationKey, Reservation]] = {}
-        self._by_request: dict[str, dict[ReservationKey, Reservation]] = {}
+        # Dictionaries without values, because they keep the order of insertion.
+        self._by_worker: dict[str, dict[Reservation, None]] = {}
+        self._by_request: dict[str, dict[Reservation, None]] = {}
 
     def add(self, reservation: Reservation) -> None:
         """Store a reservation."""
-        key = reservation.key
-        self._by_worker.setdefault(reservation.worker, {})[key] = reservation
-        self._by_request.setdefault(key.request_id, {})[key] = reservation
+        self._by_worker.setdefault(reservation.worker, {})[reservation] = None
+        self._by_request.setdefault(reservation.request_id, {})[reservation] = None
 
-    def remove(self, reservation: Reservation) -> None:
-        """Delete a reservation: its cores are held, released or lost with their worker."""
-        key = reservation.key
-        for index, name in (
-            (self._by_worker, reservation.worker),
-            (self._by_request, key.request_id),
-        ):
-            del index[name][key]
-            if not index[name]:
-                del index[name]
+    def remove(self, reservations: Iterable[Reservation]) -> None:
+        """Delete reservations whose cores are held, released or lost with their worker."""
+        for each in reservations:
+            for index, key in ((self._by_worker, each.worker), (self._by_request, each.request_id)):
+                del index[key][each]
+                if not index[key]:
+                    del index[key]
 
     def of_request(self, request_id: str) -> list[Reservation]:
         """Return the reservations of a request."""
-        return list(self._by_request.get(request_id, {}).values())
+        return list(self._by_request.get(request_id, ()))
 
     def on_worker(self, worker: str) -> list[Reservation]:
         """Return the reservations on a worker."""
-        return list(self._by_worker.get(worker, {}).values())
+        return list(self._by_worker.get(worker, ()))
 
     def has_request(self, request_id: str) -> bool:
         """Return True if the request has a reservation on any worker."""
@@ -80,8 +69,8 @@ class CorePool:
 
     def __init__(self, workers: Iterable[str] = ()) -> None:
         self.reservations = Reservations()
-        self._workers: dict[str, AnnounceCores] = {}  # the last announcement of each
-        self._silent: set[str] = set(workers)  # alive, but not announced yet
+        self.workers: dict[str, AnnounceCores] = {}  # the last announcement of each
+        self.silent = set(workers)  # alive, but not announced yet
         self._lost: dict[str, int] = {}  # dead worker -> its last announced incarnation
 
     # --- workers ----------------------------------------------------------------------------
@@ -89,17 +78,16 @@ class CorePool:
     def worker_up(self, worker: str) -> None:
         """Expect an announcement of a worker that is alive."""
         self._lost.pop(worker, None)
-        if worker not in self._workers:
-            self._silent.add(worker)
+        if worker not in self.workers:
+            self.silent.add(worker)
 
     def worker_down(self, worker: str) -> None:
         """Remove the cores and the reservations of a dead worker."""
-        self._silent.discard(worker)
-        known = self._workers.pop(worker, None)
+        self.silent.discard(worker)
+        known = self.workers.pop(worker, None)
         if known is not None:
             self._lost[worker] = known.incarnation
-        for reservation in self.reservations.on_worker(worker):
-            self.reservations.remove(reservation)
+        self.reservations.remove(self.reservations.on_worker(worker))
 
     def announce(self, cores: AnnounceCores) -> Announcement | None:
         """Store a worker's announcement and drop the reservations it fulfils.
@@ -107,7 +95,7 @@ class CorePool:
         Return None if the announcement is outdated or only repeats the last one.
         """
         worker = cores.worker
-        known = self._workers.get(worker)
+        known = self.workers.get(worker)
         if known is not None and (cores.incarnation, cores.version) < (
             known.incarnation,
             known.version,
@@ -115,8 +103,8 @@ class CorePool:
             return None  # a later announcement arrived first
         if cores.incarnation <= self._lost.get(worker, -1):
             return None  # sent before the worker died
-        self._silent.discard(worker)
-        self._workers[worker] = cores
+        self.silent.discard(worker)
+        self.workers[worker] = cores
         reserved = self.reservations.on_worker(worker)
         if known is not None and not reserved and _is_same_state(cores, known):
             return None
@@ -124,12 +112,11 @@ class CorePool:
             (held.attempt_id.job, held.attempt_id.workflow, held.attempt_id.part)
             for held in cores.held
         }
-        now_held = [each for each in reserved if each.key[1:] in held]
-        for reservation in now_held:
-            self.reservations.remove(reservation)
+        now_held = [each for each in reserved if (each.job, each.workflow, each.part) in held]
+        self.reservations.remove(now_held)
         return Announcement(
             freed_cores=known is not None and _taken(cores) < _taken(known),
-            now_held=[each.key.request_id for each in now_held],
+            now_held=[each.request_id for each in now_held],
         )
 
     # --- reads ------------------------------------------------------------------------------
@@ -137,31 +124,21 @@ class CorePool:
     @property
     def size(self) -> int:
         """Cores of all workers that accept work, free or not."""
-        return sum(worker.total for worker in self._workers.values() if not worker.draining)
-
-    @property
-    def worker_count(self) -> int:
-        """Number of workers that have announced their cores."""
-        return len(self._workers)
-
-    @property
-    def silent(self) -> list[str]:
-        """Workers that are alive and have not announced their cores to this allocator."""
-        return sorted(self._silent)
-
-    @property
-    def is_complete(self) -> bool:
-        """True if every worker that is alive has announced its cores."""
-        return not self._silent
+        return sum(worker.total for worker in self.workers.values() if not worker.draining)
 
     def accepting(self) -> dict[str, AnnounceCores]:
         """Return the workers that accept work."""
-        return {name: worker for name, worker in self._workers.items() if not worker.draining}
+        return {name: worker for name, worker in self.workers.items() if not worker.draining}
 
     def free(self) -> dict[str, int]:
         """Return the cores of each accepting worker that are neither held nor reserved."""
         return {
-            name: max(0, worker.total - _taken(worker) - self._reserved(name))
+            name: max(
+                0,
+                worker.total
+                - _taken(worker)
+                - sum(each.cores for each in self.reservations.on_worker(name) if not each.shared),
+            )
             for name, worker in self.accepting().items()
         }
 
@@ -173,18 +150,10 @@ class CorePool:
             for name, worker in self.accepting().items()
         }
 
-    def holds(self) -> dict[str, tuple[int, Sequence[HeldCores]]]:
-        """Return each worker's number of cores and what holds them, as announced."""
-        return {name: (worker.total, worker.held) for name, worker in self._workers.items()}
-
     def held(self) -> Iterator[HeldCores]:
         """Iterate over what holds cores on any worker."""
-        for worker in self._workers.values():
+        for worker in self.workers.values():
             yield from worker.held
-
-    def _reserved(self, worker: str) -> int:
-        """Return the reserved cores of a worker; shared reservations take none."""
-        return sum(each.cores for each in self.reservations.on_worker(worker) if not each.shared)
 
 
 def _taken(cores: AnnounceCores) -> int:

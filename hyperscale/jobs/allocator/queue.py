@@ -6,7 +6,7 @@ workflows of one job that become ready in the same moment.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hyperscale.jobs.allocator.pool import Reservations
@@ -44,6 +44,7 @@ class QueuedRequest:
     settled_at_s: float  # not served before: others may arrive until then
     heard_s: float
     order: int
+    age_s: float
     grant: RequestCoresReply | None = None
     is_held: bool = False  # a worker has announced that it holds a share of the grant
 
@@ -69,29 +70,28 @@ class QueuedRequest:
     def is_of_exclusive_workflow(self) -> bool:
         return self.message.is_test and self.message.priority is Priority.EXCLUSIVE
 
-    def place(self, now_s: float, age_s: float) -> Place:
+    def place(self, now_s: float) -> Place:
         """Return the sort key of the queue: smaller is served sooner."""
-        return -self._rank(now_s, age_s), self.waiting_since_s, self.order
+        return -self._rank(now_s), self.waiting_since_s, self.order
 
-    def has_aged(self, now_s: float, age_s: float) -> bool:
+    def has_aged(self, now_s: float) -> bool:
         """Return True if it has waited so long that no later request may pass it."""
-        return now_s >= self.waiting_since_s + age_s
+        return now_s >= self.waiting_since_s + self.age_s
 
-    def _rank(self, now_s: float, age_s: float) -> float:
+    def _rank(self, now_s: float) -> float:
         if self.message.is_recovery:
             return _RECOVERY_RANK
         # Workflows that are not tests are short, and other workflows wait for them.
         base = RANK[self.message.priority] if self.message.is_test else len(RANK)
-        return base + int((now_s - self.waiting_since_s) / age_s)
+        return base + int((now_s - self.waiting_since_s) / self.age_s)
 
 
 class RequestQueue:
-    """Requests by id, waiting and granted."""
+    """The requests of job leaders, waiting and granted."""
 
-    def __init__(self, *, queue_max: int = QUEUE_MAX, age_s: float = AGE_S) -> None:
+    def __init__(self, *, age_s: float = AGE_S) -> None:
         self.age_s = age_s
-        self._queue_max = queue_max
-        self._requests: dict[str, QueuedRequest] = {}
+        self.requests: dict[str, QueuedRequest] = {}  # by id
         self._terms: dict[int, int] = {}  # group -> newest term seen of its job leader
         self._arrivals = 0
         self._settled_at_s: float | None = None  # of the requests that arrived last
@@ -101,14 +101,6 @@ class RequestQueue:
         newest = max(message.term, self._terms.get(message.group, message.term))
         self._terms[message.group] = newest
         return message.term == newest
-
-    def get(self, request_id: str) -> QueuedRequest | None:
-        """Return the request with this id, if there is one."""
-        return self._requests.get(request_id)
-
-    def has_room(self, message: RequestCores) -> bool:
-        """Return True if a new request may wait. Recoveries are not limited."""
-        return message.is_recovery or self.waiting_count < self._queue_max
 
     def add(self, message: RequestCores, *, now_s: float) -> QueuedRequest:
         """Queue a new request."""
@@ -122,44 +114,23 @@ class RequestQueue:
             settled_at_s=self._settled_at_s,
             heard_s=now_s,
             order=self._arrivals,
+            age_s=self.age_s,
         )
-        self._requests[message.request_id] = request
+        self.requests[message.request_id] = request
         return request
-
-    def remove(self, request_id: str) -> None:
-        """Delete a request."""
-        del self._requests[request_id]
 
     def expired(self, *, now_s: float) -> list[QueuedRequest]:
         """Return waiting requests without a job leader, and grants that were not used."""
         return [
             request
-            for request in self._requests.values()
+            for request in self.requests.values()
             if now_s >= request.heard_s + (FORGET_S if request.grant is None else RESERVE_S)
         ]
 
-    # --- reads ------------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def all(self) -> Iterable[QueuedRequest]:
-        """Return every request, granted ones included."""
-        return self._requests.values()
-
-    @property
-    def waiting_count(self) -> int:
-        return sum(request.grant is None for request in self._requests.values())
-
-    @property
-    def room(self) -> int:
-        """How many more requests may wait."""
-        return max(0, self._queue_max - self.waiting_count)
-
     def waiting(self, *, now_s: float) -> list[QueuedRequest]:
         """Return the waiting requests in the order in which they are served."""
-        waiting = [request for request in self._requests.values() if request.grant is None]
-        return sorted(waiting, key=lambda request: request.place(now_s, self.age_s))
+        waiting = [request for request in self.requests.values() if request.grant is None]
+        return sorted(waiting, key=lambda request: request.place(now_s))
 
     def settled(
         self, waiting: Sequence[QueuedRequest], reservations: Reservations, *, now_s: float
@@ -167,7 +138,7 @@ class RequestQueue:
         """Return the requests that may be served now, and when the others may be."""
         arrived = Counter(
             request.message.job
-            for request in self._requests.values()
+            for request in self.requests.values()
             if not request.message.is_recovery
             and (request.grant is None or reservations.has_request(request.id))
         )

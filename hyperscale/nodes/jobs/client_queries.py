@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 
 from msgspec.structs import asdict, replace
 
@@ -24,7 +24,7 @@ from hyperscale.client.messages import (
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.machine import Limits
 from hyperscale.jobs.committed.state import Job, JobView, decode_job, view_of
-from hyperscale.jobs.messages import HeldCores
+from hyperscale.jobs.messages import AnnounceCores
 from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.server.ledger import STRONG
 from hyperscale.ledger.topology import GroupState
@@ -222,11 +222,11 @@ class ClientQueries:
 
     async def list_workers(self, call: InboundCall, request: ListWorkers) -> ListWorkersReply:
         async def here() -> ListWorkersReply:
-            holds = self._leaders.allocator.allocator.holds()
+            announced = self._leaders.allocator.allocator.workers
             members = [m for m in self._member.members() if m.role is Role.WORKER]
             return ListWorkersReply(
-                workers=[_worker_row(member, holds.get(member.node)) for member in members],
-                unknown=[m.node for m in members if m.state in LIVING and m.node not in holds],
+                workers=[_worker_row(member, announced.get(member.node)) for member in members],
+                unknown=[m.node for m in members if m.state in LIVING and m.node not in announced],
             )
 
         return await self._routing.answer(call, MANAGEMENT, request, ListWorkersReply, here)
@@ -257,12 +257,12 @@ def _unended(view: JobView) -> JobView:
     return replace(view, status=JobStatus.COMPLETING, ended_ms=0) if view.ended_ms else view
 
 
-def _worker_row(member: Member, holds: tuple[int, Sequence[HeldCores]] | None) -> WorkerRow:
+def _worker_row(member: Member, announced: AnnounceCores | None) -> WorkerRow:
     metadata = metadata_of(member.metadata)
     cores, free = (0, 0) if metadata is None else (metadata.cores, metadata.free)
-    held: Sequence[HeldCores] = ()
-    if holds is not None:  # the allocator's figures are newer than the announced ones
-        cores, held = holds
+    held = [] if announced is None else announced.held
+    if announced is not None:  # newer than the metadata
+        cores = announced.total
         free = cores - sum(each.cores for each in held if not each.shared)
     return WorkerRow(
         worker=member.node,
