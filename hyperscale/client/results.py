@@ -7,7 +7,7 @@ from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.jobs.committed.outcome import JobEnd, outcome_of
 from hyperscale.jobs.committed.state import decode_job
-from hyperscale.reporting.build import ClusterFacts, WorkflowOutcome, build_result
+from hyperscale.reporting.build import WorkflowOutcome, build_result
 from hyperscale.reporting.results import RunResult, RunStatus
 
 _NOT_FOUND = "FileNotFoundError: "
@@ -42,13 +42,11 @@ def result_of_end(end: JobEnd) -> RunResult:
         warnings=[*job.plan.warnings, *_notes(end)],
         generator=f"hyperscale {version('hyperscale')}",
         aborted_by=job.aborted_by,
-        cluster=ClusterFacts(
-            job_id=job.id,
-            datacenters=[parse_job_id(job.id).scope],
-            segments=end.segments,
-            gaps=end.gaps,
-            usage=end.usage,
-        ),
+        job_id=job.id,
+        datacenters=[parse_job_id(job.id).scope],
+        segments=end.segments,
+        gaps=end.gaps,
+        usage=end.usage,
     )
 
 

@@ -39,8 +39,13 @@ if TYPE_CHECKING:
         ThresholdResult,
         WorkflowResult,
     )
-    from hyperscale.reporting.sinks.custom import CustomConfig, CustomReporter
-    from hyperscale.reporting.sinks.files import CSVConfig, JSONConfig, XMLConfig
+    from hyperscale.reporting.sinks import (
+        CSVConfig,
+        CustomConfig,
+        CustomReporter,
+        JSONConfig,
+        XMLConfig,
+    )
 
 _NAMES = {  # module -> its public names
     "files": "OutputError",
@@ -53,8 +58,7 @@ _NAMES = {  # module -> its public names
         "CheckResult LatencyMs MetricResult RunResult RunStatus SeriesResult StepResult"
         " ThresholdResult WorkflowResult"
     ),
-    "sinks.custom": "CustomConfig CustomReporter",
-    "sinks.files": "CSVConfig JSONConfig XMLConfig",
+    "sinks": "CSVConfig CustomConfig CustomReporter JSONConfig XMLConfig",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 

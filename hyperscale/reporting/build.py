@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from hyperscale._native import Histogram
 from hyperscale.plan.thresholds import QUANTILES
@@ -26,11 +27,12 @@ from hyperscale.reporting.results import (
 )
 from hyperscale.stats.attempt_results import GapResult, SegmentResult, UsageResult
 from hyperscale.stats.histograms import NS_PER_MS, quantile_ms
-from hyperscale.stats.report import SeriesValue
+from hyperscale.stats.report import SeriesValue, StepCounts
 from hyperscale.stats.thresholds import Verdict, judge_all
 from hyperscale.stats.workflow import PHASES, MetricStats, WorkflowStats
 
 _DIGITS = 6  # of a millisecond that is a nanosecond
+_METRIC_QUANTILES = ("p50", "p90", "p95", "p99")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +49,6 @@ class WorkflowOutcome:
     workers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterFacts:
-    """What only a job on a cluster has."""
-
-    job_id: str
-    datacenters: Sequence[str] = ()
-    segments: Sequence[SegmentResult] = ()
-    gaps: Sequence[GapResult] = ()
-    usage: Sequence[UsageResult] = ()
-
-
 def build_result(
     *,
     file: str,
@@ -68,20 +59,28 @@ def build_result(
     warnings: Sequence[str] = (),
     generator: str = "",
     aborted_by: str = "",
-    cluster: ClusterFacts | None = None,
+    job_id: str = "",
+    datacenters: Sequence[str] = (),
+    segments: Sequence[SegmentResult] = (),
+    gaps: Sequence[GapResult] = (),
+    usage: Sequence[UsageResult] = (),
 ) -> RunResult:
-    """Build the result of a run from its workflows. `warnings` are those of the run itself."""
+    """Build the result of a run from its workflows. `warnings` are those of the run itself.
+
+    Only a job on a cluster has `job_id` and what follows it.
+    """
     workflows = [_workflow(outcome) for outcome in outcomes]
     thresholds = [
         _threshold(judged, outcome.stats.plan.name)
         for outcome in outcomes
         for judged in judge_all(outcome.stats)
     ]
+    started = started_at.astimezone(UTC).isoformat(timespec="milliseconds")
     all_warnings = [*warnings, *(text for outcome in outcomes for text in outcome.warnings)]
     return RunResult(
         status=status,
         file=clean(file),
-        started_at=_rfc3339(started_at),
+        started_at=started.replace("+00:00", "Z"),
         elapsed_seconds=_round(elapsed_s),
         saturated=any(outcome.was_saturated for outcome in outcomes),
         thresholds=thresholds,
@@ -89,12 +88,12 @@ def build_result(
         passed=has_passed(status, thresholds, workflows),
         warnings=[clean(text) for text in all_warnings],
         generator=generator,
-        job_id="" if cluster is None else cluster.job_id,
-        datacenters=[] if cluster is None else list(cluster.datacenters),
+        job_id=job_id,
+        datacenters=[*datacenters],
         attempts=sum(outcome.attempts for outcome in outcomes),
-        segments=[] if cluster is None else list(cluster.segments),
-        gaps=[] if cluster is None else list(cluster.gaps),
-        usage=[] if cluster is None else list(cluster.usage),
+        segments=[*segments],
+        gaps=[*gaps],
+        usage=[*usage],
         aborted_by=clean(aborted_by),
     )
 
@@ -125,12 +124,7 @@ def _workflow(outcome: WorkflowOutcome) -> WorkflowResult:
             for check in stats.checks()
         ],
         metrics=[_metric(metric, stats.elapsed_s) for metric in stats.metrics()],
-        total=counts.total,
-        ok=counts.ok,
-        failed=counts.failed,
-        cut=counts.cut,
-        sent=counts.sent,
-        rate_per_second=_rate(counts.total, stats.elapsed_s),
+        **_common(counts, stats.elapsed_s),
         iterations=stats.iterations,
         latency_ms=_latency(stats.headline_latency()),
         series=_series(stats.headline_series()),
@@ -150,13 +144,8 @@ def _step(stats: WorkflowStats, name: str, kind: str) -> StepResult:
     phases = stats.phases(name)
     return StepResult(
         name=clean(name),
-        total=counts.total,
-        ok=counts.ok,
-        failed=counts.failed,
-        cut=counts.cut,
+        **_common(counts, stats.elapsed_s),
         skipped=counts.skipped,
-        sent=counts.sent,
-        rate_per_second=_rate(counts.total, stats.elapsed_s),
         latency_ms=_latency(histogram),
         phases_ms={
             phase: {
@@ -205,7 +194,7 @@ def _series(values: Sequence[SeriesValue]) -> list[SeriesResult]:
 
 def _metric(metric: MetricStats, elapsed_s: float) -> MetricResult:
     total = metric.total
-    p50, p90, p95, p99 = (_round_maybe(metric.quantile(q)) for q in (0.50, 0.90, 0.95, 0.99))
+    quantiles = {key: _round_maybe(metric.quantile(QUANTILES[key])) for key in _METRIC_QUANTILES}
     return MetricResult(
         name=clean(metric.name),
         kind=metric.kind.value,
@@ -213,20 +202,16 @@ def _metric(metric: MetricStats, elapsed_s: float) -> MetricResult:
         count=total.count,
         min=_round_maybe(total.min) if total.count else None,
         max=_round_maybe(total.max) if total.count else None,
-        p50=p50,
-        p90=p90,
-        p95=p95,
-        p99=p99,
+        **quantiles,
     )
 
 
 def _threshold(judged: Verdict, workflow: str) -> ThresholdResult:
     threshold = judged.threshold
-    value = None if judged.value is None else _round(threshold.in_unit(judged.value))
     return ThresholdResult(
         name=clean(threshold.name),
         limit=clean(threshold.limit),
-        value=value,
+        value=None if judged.value is None else _round(threshold.in_unit(judged.value)),
         passed=judged.passed,
         workflow=clean(workflow),
         unit=threshold.unit,
@@ -234,8 +219,13 @@ def _threshold(judged: Verdict, workflow: str) -> ThresholdResult:
     )
 
 
-def _rate(count: int, elapsed_s: float) -> float:
-    return _round(count / elapsed_s) if elapsed_s > 0 else 0.0
+def _common(counts: StepCounts, elapsed_s: float) -> dict[str, Any]:
+    """Return the counts that steps and workflows have in common."""
+    fields: dict[str, Any] = {
+        name: getattr(counts, name) for name in ("total", "ok", "failed", "cut", "sent")
+    }
+    rate = _round(counts.total / elapsed_s) if elapsed_s > 0 else 0.0
+    return {**fields, "rate_per_second": rate}
 
 
 def _round(value: float) -> float:
@@ -245,7 +235,3 @@ def _round(value: float) -> float:
 def _round_maybe(value: float | None) -> float | None:
     """A custom metric may be infinite or not a number, which JSON cannot say: that is None."""
     return None if value is None or not math.isfinite(value) else _round(value)
-
-
-def _rfc3339(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

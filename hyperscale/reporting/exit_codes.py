@@ -1,7 +1,6 @@
 """The exit codes of the command line, and the only rules that choose one."""
 
 from enum import IntEnum
-from typing import Protocol
 
 from hyperscale.errors import HyperscaleError, InputError
 
@@ -14,26 +13,13 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130  # by a signal; partial results are still written
 
 
-class JudgedRun(Protocol):
-    """What the exit code of a run depends on; `RunResult` is one."""
-
-    @property
-    def is_completed(self) -> bool: ...
-    @property
-    def passed(self) -> bool: ...
-    @property
-    def aborted_by(self) -> str: ...
-
-
-def exit_code_of(result: JudgedRun, *, was_interrupted: bool = False) -> ExitCode:
-    """Return the exit code of a command that ran or followed what `result` describes."""
-    if was_interrupted:
-        return ExitCode.INTERRUPTED
-    if result.aborted_by:  # a verdict on the target, not a failure to run
+def exit_code_of_run(*, is_completed: bool, passed: bool, was_aborted: bool) -> ExitCode:
+    """Return the exit code of a command that made or followed a run, unless it was interrupted."""
+    if was_aborted:  # by a threshold: a verdict on the target, not a failure to run
         return ExitCode.NOT_PASSED
-    if not result.is_completed:
+    if not is_completed:
         return ExitCode.RUN_FAILED
-    return ExitCode.PASSED if result.passed else ExitCode.NOT_PASSED
+    return ExitCode.PASSED if passed else ExitCode.NOT_PASSED
 
 
 def exit_code_of_error(error: HyperscaleError) -> ExitCode:

@@ -16,7 +16,7 @@ from hyperscale.reporting.results import RunResult
 
 _FORMS = {  # kind -> file name, module and function that encodes it (most runs need one form)
     "json": ("results.json", "json_report", "encode_json"),
-    "html": ("report.html", "html", "encode_html"),
+    "html": ("report.html", "html.page", "encode_html"),
     "csv": ("steps.csv", "csv_report", "encode_csv"),
     "junit": ("junit.xml", "junit_report", "encode_junit"),
 }

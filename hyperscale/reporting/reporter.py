@@ -1,8 +1,7 @@
-"""Reporters: a backend and its configuration behind one interface, and delivering to them.
+"""Reporters: a backend and its configuration behind one interface, and delivery to them.
 
-A reporter that fails, hangs or is badly written costs the run nothing but a line in the
-list of failures. Knows no backend: `BACKENDS` says where each one lives, and it is imported
-when it is first used.
+A reporter that fails or hangs costs the run nothing but a line in the list of failures. `BACKENDS`
+says where each backend is; it is imported when it is first used.
 """
 
 import asyncio
@@ -28,12 +27,12 @@ class ReporterTypes(Enum):
     Custom = "custom"
 
 
-# Module under hyperscale.reporting.sinks, and its configuration class.
+# Module under hyperscale.reporting, and its configuration class.
 BACKENDS: dict[ReporterTypes, tuple[str, str]] = {
-    ReporterTypes.JSON: ("files", "JSONConfig"),
-    ReporterTypes.CSV: ("files", "CSVConfig"),
-    ReporterTypes.XML: ("files", "XMLConfig"),
-    ReporterTypes.Custom: ("custom", "CustomConfig"),
+    ReporterTypes.JSON: ("sinks", "JSONConfig"),
+    ReporterTypes.CSV: ("sinks", "CSVConfig"),
+    ReporterTypes.XML: ("sinks", "XMLConfig"),
+    ReporterTypes.Custom: ("sinks", "CustomConfig"),
 }
 
 
@@ -82,21 +81,21 @@ class Reporter(Generic[ConfigT]):
 
 
 def _known_type(reporter_type: ReporterTypes | str) -> ReporterTypes:
-    for known in ReporterTypes:
-        if reporter_type is known or (
-            isinstance(reporter_type, str) and reporter_type.lower() == known.value
-        ):
-            return known
-    raise InputError(
-        f"unknown reporter {reporter_type!r}",
-        hint=f"available are {', '.join(f'ReporterTypes.{known.name}' for known in ReporterTypes)}",
-    )
+    try:
+        return ReporterTypes(
+            reporter_type.lower() if isinstance(reporter_type, str) else reporter_type
+        )
+    except ValueError:
+        names = ", ".join(f"ReporterTypes.{known.name}" for known in ReporterTypes)
+        raise InputError(
+            f"unknown reporter {reporter_type!r}", hint=f"available are {names}"
+        ) from None
 
 
 def _open(reporter_type: ReporterTypes, config: Struct) -> Sink:
     module_name, config_name = BACKENDS[reporter_type]
     try:
-        module = import_module(f"hyperscale.reporting.sinks.{module_name}")
+        module = import_module(f"hyperscale.reporting.{module_name}")
     except ImportError as error:
         raise InputError(
             f"ReporterTypes.{reporter_type.name} is not available: {error}",
@@ -113,7 +112,7 @@ def _open(reporter_type: ReporterTypes, config: Struct) -> Sink:
 
 
 def as_reporters(value: object, *, where: str) -> tuple[Sink, ...]:
-    """What a user gave as `reporters`, checked. `where` is the file or the argument."""
+    """Return what a user gave as `reporters`, checked. `where` is the file or the argument."""
     if value is None:
         return ()
     if not isinstance(value, list | tuple):
@@ -137,10 +136,10 @@ async def submit_all(
     *,
     timeout_s: float = DELIVERY_TIMEOUT_S,
 ) -> list[ReporterFailure]:
-    """Delivers `result` to every reporter at once; returns what went wrong, raises nothing.
+    """Deliver `result` to every reporter at once; return what went wrong, raise nothing.
 
-    Each reporter has a thread and an event loop of its own, so that one which blocks instead
-    of awaiting keeps neither the others nor the caller waiting beyond the timeout.
+    Each reporter has a thread and an event loop of its own: a reporter that blocks instead of
+    awaiting delays neither the others nor the caller beyond the timeout.
     """
     loop = asyncio.get_running_loop()
     deliveries: list[tuple[Sink, asyncio.Future[ReporterFailure | None]]] = []
@@ -151,7 +150,7 @@ async def submit_all(
             target=_deliver_in_thread,
             args=(reporter, result, timeout_s, loop, outcome),
             name=f"reporter:{_name(reporter)}",
-            daemon=True,  # one that never returns must not keep the process alive
+            daemon=True,  # a reporter that never returns must not keep the process alive
         ).start()
     if deliveries:
         patience_s = timeout_s + CLOSE_TIMEOUT_S + 1.0

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from hyperscale.reporting.exit_codes import ExitCode, exit_code_of
+from hyperscale.reporting.exit_codes import ExitCode, exit_code_of_run
 from hyperscale.stats.attempt_results import (
     NOT_NEGATIVE,
     Amount,
@@ -249,13 +249,13 @@ class RunResult(Struct, frozen=True, kw_only=True):
     aborted_by: str = ""
 
     @property
-    def is_completed(self) -> bool:
-        return self.status is RunStatus.COMPLETED
-
-    @property
     def exit_code(self) -> ExitCode:
         """The exit code of a command that made this result and was not interrupted."""
-        return exit_code_of(self)
+        return exit_code_of_run(
+            is_completed=self.status is RunStatus.COMPLETED,
+            passed=self.passed,
+            was_aborted=bool(self.aborted_by),
+        )
 
 
 def failed_checks(workflow: WorkflowResult, thresholds: list[ThresholdResult]) -> list[CheckResult]:

@@ -23,7 +23,7 @@ from hyperscale.execution.pool import ExecutorPool
 from hyperscale.execution.protocol import ExecutorEvent, ExecutorOutput, PrepareSlot
 from hyperscale.plan import Plan
 from hyperscale.reporting.build import build_result
-from hyperscale.reporting.exit_codes import ExitCode, exit_code_of
+from hyperscale.reporting.exit_codes import ExitCode
 from hyperscale.reporting.results import RunResult
 from hyperscale.runner.run import (
     ExecutorReported,
@@ -68,7 +68,7 @@ class RunEnding:
 
     @property
     def exit_code(self) -> ExitCode:
-        return exit_code_of(self.result, was_interrupted=self.interrupted_by is not None)
+        return ExitCode.INTERRUPTED if self.interrupted_by else self.result.exit_code
 
 
 async def drive(test: LoadedTest, options: RunOptions, ui: Ui) -> RunEnding:

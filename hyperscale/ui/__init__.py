@@ -1,9 +1,9 @@
-"""What a person sees of a run: the live view, plain lines, or nothing.
+"""The user interface of a run: the live view, plain lines, or nothing. `open_ui` opens it.
 
-`open_ui` is the way in. The run reports to the UI (`update`, `log`, `finish`), which knows
-nothing of executors or runners; a run never waits for it.
+The run reports to the UI (`update`, `log`, `finish`) and never waits for it.
 """
 
+import contextlib
 import os
 import sys
 import termios
@@ -14,7 +14,7 @@ from hyperscale.config import parse_whole
 from hyperscale.errors import InputError
 from hyperscale.ui.api import Mode, SilentUi, Ui
 from hyperscale.ui.terminal import in_foreground
-from hyperscale.ui.theme import Theme, detect
+from hyperscale.ui.theme import detect
 
 __all__ = ["Mode", "Ui", "open_ui"]
 
@@ -32,40 +32,30 @@ def open_ui(
     only_watches: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> Ui:
-    """The UI for `mode`, to be entered as a context manager.
+    """Return the UI for `mode`, to be entered as a context manager.
 
-    `full` becomes `ci` where there is no terminal to take over: a pipe, a file, `TERM=dumb`, a
-    job in the background. `on_stop` is called, on another thread, when the person presses `q`;
-    without it the process gets the SIGINT that Ctrl-C would have sent. `only_watches`: what is
-    shown goes on after that, and `q` says so.
+    `full` becomes `ci` where there is no terminal to take over: a pipe, a file, `TERM=dumb`, a job
+    in the background. `on_stop` is called, on another thread, when the user presses `q`; without it
+    the process gets SIGINT, as from Ctrl-C. With `only_watches`, what is shown continues after `q`.
     """
     if mode not in ("full", "ci", "none"):
-        raise InputError(f"--ui: {mode!r} is no mode", hint="use full, ci or none")
+        raise InputError(f"--ui: unknown mode {mode!r}", hint="use full, ci or none")
     if quiet or mode == "none":
         return SilentUi()
     stream = sys.stdout if stream is None else stream
     environ = os.environ if environ is None else environ
     encoding = getattr(stream, "encoding", None)
     if mode == "full" and _is_terminal_of_ours(stream, environ):
+        from hyperscale.ui.full import FullUi  # noqa: PLC0415 - only the UI in use is loaded
+
         theme = detect(environ, encoding=encoding, terminal=True)
-        full = _open_full(stream, theme, on_stop, only_watches=only_watches)
-        if full is not None:
-            return full
+        # A terminal that may be written to, but not opened or controlled, gets lines.
+        with contextlib.suppress(OSError, termios.error):
+            return FullUi(stream, theme, on_stop=on_stop, only_watches=only_watches)
     from hyperscale.ui.ci import CiUi  # noqa: PLC0415 - only the UI in use is loaded
 
     theme = detect(environ, encoding=encoding, terminal=False)
     return CiUi(stream, theme, interval_s=line_interval_s, width=_width(stream, environ))
-
-
-def _open_full(
-    stream: TextIO, theme: Theme, on_stop: Callable[[], None] | None, *, only_watches: bool
-) -> Ui | None:
-    from hyperscale.ui.full import FullUi  # noqa: PLC0415 - only the UI in use is loaded
-
-    try:
-        return FullUi(stream, theme, on_stop=on_stop, only_watches=only_watches)
-    except (OSError, termios.error):
-        return None  # a terminal we may write to, but not open or control
 
 
 def _is_terminal_of_ours(stream: TextIO, environ: Mapping[str, str]) -> bool:
@@ -79,7 +69,7 @@ def _is_terminal_of_ours(stream: TextIO, environ: Mapping[str, str]) -> bool:
 
 
 def _width(stream: TextIO, environ: Mapping[str, str]) -> int | None:
-    """Columns for the summary: the terminal's if there is one, or what COLUMNS asks for."""
+    """Return the width of the summary: COLUMNS, or the width of the terminal if there is one."""
     columns = parse_whole(environ.get("COLUMNS", ""), low=40, most=_COLUMNS_MOST)
     if columns is not None:
         return columns

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyperscale.reporting.html import encode_html
 from hyperscale.reporting.html.charts import ChartLine, nice_ticks, percentile_chart, time_chart
 from hyperscale.reporting.html.markup import (
     Html,
@@ -19,6 +18,7 @@ from hyperscale.reporting.html.markup import (
     short,
     size,
 )
+from hyperscale.reporting.html.page import encode_html
 from hyperscale.reporting.results import RunResult, RunStatus
 from hyperscale.reporting.xml_report import xml_text
 from hyperscale.stats.attempt_results import SegmentResult, UsageResult

@@ -112,7 +112,7 @@ def test_none_and_quiet_write_nothing(mode: str, quiet: bool) -> None:
 
 
 def test_an_unknown_mode_is_refused() -> None:
-    with pytest.raises(InputError, match="--ui: 'fancy' is no mode"):
+    with pytest.raises(InputError, match="--ui: unknown mode 'fancy'"):
         open_ui("fancy", stream=io.StringIO(), environ={})
 
 

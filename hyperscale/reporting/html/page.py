@@ -1,4 +1,4 @@
-"""The report page: which sections it has and what stands in them.
+"""A result as one HTML file that opens offline: its sections and what stands in them.
 
 Everything a reader needs stands in the markup; the script only adds values under the
 pointer and the switch between light and dark. Nothing is loaded from anywhere, and the

@@ -1,6 +1,12 @@
-"""Results into a JSON, CSV or XML file. docs/results.md describes the formats."""
+"""Where results can go: files, and what a user writes.
+
+A backend is a configuration with a method `open_sink`, which returns a `Sink`. It imports what it
+needs beyond the standard library in `connect`: naming a backend costs nothing, and a missing driver
+is reported only to those who use it. `reporter.BACKENDS` lists every backend.
+"""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Literal
@@ -74,3 +80,31 @@ class XMLConfig(Struct, frozen=True):
 
     def open_sink(self) -> FileSink:
         return FileSink(self.path, encode_junit if self.format == "junit" else encode_xml)
+
+
+class CustomReporter(ABC):
+    """A sink of the user's own. Each method is called once per run, in order, in one event loop."""
+
+    async def connect(self) -> None:  # noqa: B027  optional on purpose: most sinks need none
+        """Open what `submit` uses. Does nothing by default."""
+
+    @abstractmethod
+    async def submit(self, result: RunResult) -> None:
+        """Deliver the result. An exception marks the reporter as failed, not the run."""
+
+    async def close(self) -> None:  # noqa: B027  optional on purpose: most sinks need none
+        """Close what `connect` opened; called even if `submit` raised. Does nothing by default."""
+
+
+class CustomConfig(Struct, frozen=True):
+    reporter: CustomReporter
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.reporter, CustomReporter):
+            raise InputError(
+                f"CustomConfig: {self.reporter!r} is not a CustomReporter",
+                hint="pass an instance of your subclass of CustomReporter",
+            )
+
+    def open_sink(self) -> CustomReporter:
+        return self.reporter
