@@ -6,9 +6,7 @@
 Names are fetched when they are first used, so importing the package costs nothing.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # for type checkers; importing `typing` would delay every command
 if TYPE_CHECKING:
     from hyperscale.client.client import HyperscaleClient
     from hyperscale.client.submission import JobSubmission
@@ -60,6 +58,8 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'hyperscale' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415  commands start sooner without it
+
     home = _HOMES.get(name, "hyperscale.graph")
     value = globals()[name] = getattr(import_module(home), name)
     return value

@@ -5,7 +5,7 @@ import asyncio
 import random
 from pathlib import Path
 
-from hyperscale.cli.cluster_flags import cluster_directory, restart_hints
+from hyperscale.cli.cluster_flags import cluster_directory, cluster_hints
 from hyperscale.cli.parser import whole_number
 from hyperscale.cli.printing import print_line
 from hyperscale.cli.signals import unless_interrupted
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     chaos = Chaos(directory, seed=seed, say=print_line)
     file = Path(args.file) if args.file else None
     running = chaos.run(duration_s=duration_s, file=file, target_url=args.target)
-    with restart_hints(directory):
+    with cluster_hints(directory):
         verdict = asyncio.run(unless_interrupted(running, name="chaos"))
     if verdict is None:
         return ExitCode.INTERRUPTED

@@ -72,12 +72,22 @@ def cluster_directory(given: str) -> Path:
 
 
 @contextlib.contextmanager
-def restart_hints(directory: Path | None) -> Iterator[None]:
-    """Add a hint on how to restart a local cluster to errors that say it does not answer."""
-    from hyperscale.client.manager_connections import NoManagerError, WrongSecretError
+def cluster_hints(directory: Path | None, flags: str = "") -> Iterator[None]:
+    """Add to errors of a client how to restart a local cluster that does not answer, and to the
+    commands that their hints name the flags that reach this cluster."""
+    from hyperscale.client.cluster_connection import UnknownJobError
+    from hyperscale.client.manager_connections import (
+        NoAnswerError,
+        NoManagerError,
+        WrongSecretError,
+    )
 
     try:
         yield
+    except UnknownJobError as error:
+        raise UnknownJobError(error.job, flags=flags) from error
+    except NoAnswerError as error:
+        raise NoAnswerError(error.message, flags=flags) from error
     except (NoManagerError, WrongSecretError) as error:
         if directory is None:
             raise
@@ -118,7 +128,8 @@ def cluster_words(args: argparse.Namespace) -> str:
     """Return the flags that reach the same cluster again, for commands shown in messages."""
     if args.dir is not None:
         return f" --dir {shlex.quote(args.dir)}"
-    words = [word for each in args.manager for word in ("--manager", each)]
+    managers = args.manager if "manager" in args else args.connect
+    words = [word for each in managers for word in ("--manager", each)]
     words += connection_words(args, key_flag="--certificate-key")
     return "".join(f" {shlex.quote(word)}" for word in words)
 
@@ -140,7 +151,7 @@ async def open_client(args: argparse.Namespace) -> "AsyncIterator[HyperscaleClie
         managers = _addresses(args.manager, "--manager")
         client = HyperscaleClient(managers, settings=config, on_trouble=warnings)
     async with client:
-        with restart_hints(directory):
+        with cluster_hints(directory, cluster_words(args)):
             yield client
 
 
@@ -211,7 +222,7 @@ def query_node(args: argparse.Namespace, request: "Struct", reply_type: "type[_R
 
     for host, port in addresses:
         try:
-            with restart_hints(directory):
+            with cluster_hints(directory):
                 return asyncio.run(send(host, port))
         except RunError as error:
             problems.append(error)

@@ -5,7 +5,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from hyperscale.cli.cluster_flags import QUERY_HELP, add_query_flags, query_node
+from hyperscale.cli.cluster_flags import QUERY_HELP, add_query_flags, cluster_words, query_node
 from hyperscale.cli.printing import print_reply, table
 from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError, RunError
@@ -139,7 +139,8 @@ def _history(args: argparse.Namespace) -> int:
     if args.job and not reply.rows and not args.since:
         raise RunError(
             f"the ledger has no events of job {args.job}",
-            hint="events are kept for ledger.history_days; see 'hyperscale ledger history'",
+            hint="events are kept for ledger.history_days; see 'hyperscale ledger history"
+            f"{cluster_words(args)}'",
         )
     events = [_event(row) for row in reply.rows]
     columns = ("time", "job", "group", "index", "event")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hyperscale.cli.printing import print_warning, printable
 from hyperscale.cli.signals import uninterrupted, unless_interrupted
 from hyperscale.errors import InputError, RunError
+from hyperscale.reporting.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from hyperscale.reporting.reporter import ReporterFailure, Sink
@@ -143,7 +144,7 @@ def _failure_line(result: "RunResult") -> list[str]:
     reasons += [f"{each.workflow}: {each.name} is not {each.limit}" for each in broken]
     if result.passed and not reasons:
         return []
-    verdict = "failed" if result.exit_code == 1 else result.status.value
+    verdict = "failed" if result.exit_code == ExitCode.NOT_PASSED else result.status.value
     return [printable("; ".join([f"{result.file}: {verdict}", *reasons]))]
 
 

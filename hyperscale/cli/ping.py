@@ -2,10 +2,11 @@
 
 import argparse
 import asyncio
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hyperscale.cli.parser import whole_number
+from hyperscale.cli.parser import UsageError, whole_number
 from hyperscale.errors import InputError
 from hyperscale.reporting.exit_codes import ExitCode
 
@@ -31,7 +32,7 @@ exit codes: 0 a status below 400, 1 a status of 400 or more, 2 invalid input, 3 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("protocol", metavar="PROTOCOL", choices=("http",), help="protocol: http")
+    add("protocol", metavar="PROTOCOL", type=_protocol, help="protocol: http")
     add("url", metavar="URL", help="URL with http:// or https://")
     add("--method", "-X", metavar="M", default="GET", help="request method (default: GET)")
     add(
@@ -87,6 +88,17 @@ async def _ping(args: argparse.Namespace) -> "Exchange":
     finally:
         hub.close()
     return seen[-1]
+
+
+def _protocol(text: str) -> str:
+    if "://" in text:
+        command = f"hyperscale ping http {shlex.quote(text)}"
+        raise UsageError("hyperscale ping", "the protocol is missing", hint=f"type: {command}")
+    if text != "http":
+        raise UsageError(
+            "hyperscale ping", f"unknown protocol {text!r}", hint="the only protocol is http"
+        )
+    return text
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -96,7 +96,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             "--workers is a flag of 'run': on a cluster, a workflow gets cores by its priority "
             "and vus",
-            hint="set `priority` on the workflow; 'hyperscale workers' lists the cores",
+            hint="set `priority` on the workflow; 'hyperscale workers"
+            f"{cluster_words(args)}' lists the cores",
         )
     if args.key == "":  # as from an unset shell variable: every submission would be a new job
         raise InputError("--key: is empty", hint="omit it to submit a new job")

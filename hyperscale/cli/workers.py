@@ -39,7 +39,8 @@ def _text(reply: "ListWorkersReply") -> str:
     rows = [
         (
             *(row.worker, row.state + (", draining" if row.is_draining else ""), row.address),
-            *(str(row.cores), str(row.free), "; ".join(map(_attempt, row.attempts))),
+            *(str(row.cores), "0" if row.is_draining else str(row.free)),
+            "; ".join(map(_attempt, row.attempts)),
         )
         for row in sorted(reply.workers, key=lambda row: row.worker)
     ]

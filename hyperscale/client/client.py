@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Self
 
-from hyperscale.client.cluster_connection import ClusterConnection, unknown_job
+from hyperscale.client.cluster_connection import ClusterConnection, UnknownJobError
 from hyperscale.client.cluster_file import read_cluster
 from hyperscale.client.inputs import (
     addresses_of,
@@ -244,7 +244,7 @@ class HyperscaleClient:
         cancel = CancelJob(job=job_id, reason=reason, by=by)
         reply = await self._cluster.ask_about(job_id, cancel, CancelJobReply)
         if not reply.accepted and reply.code is Code.UNKNOWN_JOB:
-            raise unknown_job(job_id)
+            raise UnknownJobError(job_id)
         if not reply.accepted and reply.status is None:
             raise RunError(f"{job_id} cannot be cancelled: {reply.error or reply.code.value}")
         status = "" if reply.status is None else reply.status.value

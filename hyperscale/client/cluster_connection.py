@@ -26,11 +26,13 @@ _HANDSHAKE_S = 3.0
 _R = TypeVar("_R", bound=Struct)
 
 
-def unknown_job(job: str) -> InputError:
-    """Return the error for a job id that the cluster does not know."""
-    return InputError(
-        f"there is no job {job!r} in this cluster", hint="'hyperscale jobs' lists the jobs"
-    )
+class UnknownJobError(InputError):
+    """The cluster does not know the job. `flags` reach the cluster, for the command in the hint."""
+
+    def __init__(self, job: str, *, flags: str = "") -> None:
+        hint = f"'hyperscale jobs{flags}' lists the jobs"
+        super().__init__(f"there is no job {job!r} in this cluster", hint=hint)
+        self.job = job
 
 
 def introduction(config: NodeConfig, role: Role, name: str) -> Introduction:
@@ -133,7 +135,7 @@ class ClusterConnection:
             return await self.ask(message, reply)
         except RemoteError as error:
             if error.code is RemoteErrorCode.UNKNOWN_JOB:
-                raise unknown_job(job_id) from error
+                raise UnknownJobError(job_id) from error
             raise
 
     async def datacenters(self) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from hyperscale.client.cluster_connection import unknown_job
+from hyperscale.client.cluster_connection import UnknownJobError
 from hyperscale.client.manager_connections import Address
 from hyperscale.client.submission import JobSubmission
 from hyperscale.config import parse_duration_s
@@ -48,7 +48,7 @@ def checked_job(job_id: object) -> str:
     if not isinstance(job_id, str):
         raise InputError(f"{job_id!r} is no job id", hint="pass the text that submit_job returned")
     if len(job_id) > _JOB_ID_MOST or not _is_utf8(job_id):  # no job can have this id
-        raise unknown_job(job_id)
+        raise UnknownJobError(job_id)
     return job_id
 
 

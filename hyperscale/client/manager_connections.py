@@ -74,6 +74,17 @@ class NoManagerError(RunError):
     """No manager could be reached."""
 
 
+class NoAnswerError(RunError):
+    """No manager answered in time. `flags` reach the cluster, for the command in the hint."""
+
+    def __init__(self, message: str, *, flags: str = "") -> None:
+        hint = (
+            "more than half of the managers must be up and reach each other, and this client must "
+            f"know one of them; 'hyperscale members{flags}' shows which nodes are up"
+        )
+        super().__init__(message, hint=hint)
+
+
 class WrongSecretError(InputError):
     """The node belongs to a cluster with another secret, or with none."""
 
@@ -131,12 +142,8 @@ class ManagerConnections:
                     if now_s >= min(give_up_s, deadline_s):
                         raise self._no_manager_error()
                 if now_s >= deadline_s:
-                    raise RunError(
-                        f"no answer within {within_s:.3g} s; {self._state(refusals)}",
-                        hint="more than half of the managers must be up and reach each other, and "
-                        "this client must know one of them; 'hyperscale members' shows which "
-                        "nodes are up",
-                    )
+                    state = self._state(refusals)
+                    raise NoAnswerError(f"no answer within {within_s:.3g} s; {state}")
                 if now_s >= began_s + REPORT_AFTER_S and refusals != before:
                     self._report(refusals)
                 # Clients that were refused together must not ask again all at once.

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-from hyperscale.client.cluster_connection import ClusterConnection, unknown_job
+from hyperscale.client.cluster_connection import ClusterConnection, UnknownJobError
 from hyperscale.client.manager_connections import (
     REPORT_AFTER_S,
     TRANSIENT_CODES,
@@ -90,7 +90,7 @@ async def follow_job(
             if code is RemoteErrorCode.UNKNOWN_JOB:
                 is_known = is_known or await _exists(managers, job)
                 if not is_known or is_over:
-                    raise unknown_job(job) from error
+                    raise UnknownJobError(job) from error
             elif is_over or (code is not None and code not in TRANSIENT_CODES):
                 raise
             elif loop.time() - heard_s >= REPORT_AFTER_S:
@@ -115,7 +115,7 @@ async def fetch_job(cluster: ClusterConnection, job_id: str) -> WatchJobUpdate:
     """Return the job's state now; raise `InputError` if there is no such job."""
     reply = await cluster.ask_about(job_id, GetJob(job=job_id), GetJobReply)
     if reply.job is None:
-        raise unknown_job(job_id)
+        raise UnknownJobError(job_id)
     return WatchJobUpdate(job=reply.job, live=reply.live)
 
 

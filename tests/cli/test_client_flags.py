@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hyperscale.cli.cluster_flags import add_client_flags, cluster_words, restart_hints
+from hyperscale.cli.cluster_flags import add_client_flags, cluster_hints, cluster_words
 from hyperscale.cli.follow import stale
 from hyperscale.cli.printing import table
+from hyperscale.client.cluster_connection import UnknownJobError
 from hyperscale.client.cluster_file import ClusterFile, ClusterNode, read_cluster, write_cluster
-from hyperscale.client.manager_connections import NoManagerError, WrongSecretError
+from hyperscale.client.manager_connections import NoAnswerError, NoManagerError, WrongSecretError
 from hyperscale.errors import InputError, RunError
 from tests.ui import scenes
 
@@ -42,10 +43,18 @@ def test_a_suggested_command_reaches_the_same_cluster(line: str) -> None:
 def test_a_local_cluster_that_does_not_answer_gets_a_restart_hint(
     error: Exception, raised: type[RunError | InputError], advice: str
 ) -> None:
-    with pytest.raises(raised) as caught, restart_hints(Path("my lab")):
+    with pytest.raises(raised) as caught, cluster_hints(Path("my lab")):
         raise error
     assert caught.value.hint == f"{advice}'hyperscale cluster up --dir 'my lab'' starts it again"
-    with pytest.raises(type(error)), restart_hints(None):
+    with pytest.raises(type(error)), cluster_hints(None):
+        raise error
+
+
+@pytest.mark.parametrize("error", [UnknownJobError("j"), NoAnswerError("no answer")])
+def test_a_command_in_a_hint_reaches_the_same_cluster(error: Exception) -> None:
+    flags = " --dir 'my lab'"
+    command = f"'hyperscale [a-z]+{flags}'"
+    with pytest.raises(type(error), match=command), cluster_hints(Path("my lab"), flags):
         raise error
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from hyperscale.cli.main import COMMANDS, main
+from hyperscale.cli.command_line import COMMANDS
+from hyperscale.cli.main import main
 from tests.conftest import RunningTarget
 from tests.lab.command import finish, results, run, start, write
 
@@ -394,10 +395,10 @@ def test_a_new_file_passes_check_and_run_unchanged(tmp_path: Path, target: Runni
 
 def test_an_internal_error_prints_a_short_message_and_writes_a_crash_log(tmp_path: Path) -> None:
     script = (
-        "import sys, hyperscale.cli.main as main\n"
+        "import sys, hyperscale.cli.command_line as command_line\n"
         "def fail(arguments): raise ZeroDivisionError('ours')\n"
-        "main._main = fail\n"
-        "sys.exit(main.main([]))\n"
+        "command_line._main = fail\n"
+        "sys.exit(command_line.run_command_line([]))\n"
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run(

@@ -6,6 +6,7 @@ import pty
 import signal
 import socket
 import subprocess
+import sys
 import termios
 from pathlib import Path
 
@@ -287,6 +288,26 @@ def test_repeated_interrupts_lose_no_results(running: Running, tmp_path: Path) -
     assert names >= {"results.json", "report.html", "steps.csv", "junit.xml"}
     assert not [name for name in names if name.endswith(".tmp")]
     running.assert_gone()
+
+
+def test_ctrl_c_before_the_command_is_imported_shows_no_traceback() -> None:
+    script = """
+import os, signal, sys
+
+class InterruptOnImport:
+    def find_spec(self, name, *_):
+        if name == "argparse":
+            os.kill(os.getpid(), signal.SIGINT)
+
+from hyperscale.cli.main import main
+assert "argparse" not in sys.modules
+sys.meta_path.insert(0, InterruptOnImport())
+sys.exit(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "hyperscale: interrupted\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
