@@ -1,4 +1,4 @@
-"""What becomes of one open attempt: is it lost, stuck or over, and what does its result mean?"""
+"""Decides what one open attempt needs: whether it is lost, stuck or over, what its result means."""
 
 from msgspec.structs import asdict
 
@@ -24,7 +24,7 @@ class AttemptRules:
         self._timeouts = state.timeouts
 
     def is_calm(self, attempt: Attempt) -> bool:
-        """Whether a running attempt needs nothing: most of them, most of the time."""
+        """Return True if the attempt runs and needs nothing, as most do most of the time."""
         if attempt.phase is not AttemptPhase.RUNNING or attempt.result is not None:
             return False
         worker, now_s = self._state.workers[attempt.worker], self._state.now_s
@@ -32,8 +32,8 @@ class AttemptRules:
         return is_heard and now_s < attempt.activity.check_at_s and not worker.is_gone
 
     def advance(self, job: Job, attempt: Attempt) -> None:
-        """Bring an attempt of a workflow that should run one step on. Starting is not among the
-        steps: all parts of a workflow start together (`reconcile`)."""
+        """Do the next step of an attempt whose workflow is to run. Attempts are started elsewhere:
+        all parts of a workflow start together (`reconcile`)."""
         if self._is_decided(job, attempt, is_stopping=False):
             return
         loss = self._loss(job, attempt)
@@ -46,7 +46,7 @@ class AttemptRules:
                 attempt.command_sent_s = now_s
                 self._prepare(job, attempt)
             case AttemptPhase.PREPARING if now_s >= attempt.accepted_s + self._timeouts.prepare_s:
-                # The worker is alive and says so: the code would not do better elsewhere.
+                # The worker is alive and reports this phase: the code would be as slow elsewhere.
                 limit_s = self._timeouts.prepare_s
                 reason = f"not prepared within {limit_s:g} s: its setup hooks or imports"
                 self._time_out(attempt, reason)
@@ -54,7 +54,7 @@ class AttemptRules:
                 self._watch(job, attempt)
 
     def stop(self, job: Job, attempt: Attempt, reason: str) -> None:
-        """Stop an attempt of a workflow that is to end, until its end is certain."""
+        """Stop an attempt whose workflow is to end; repeat the command until the end is certain."""
         if self._is_decided(job, attempt, is_stopping=True):
             return
         if self._has_ended(job, attempt):
@@ -69,12 +69,12 @@ class AttemptRules:
             self._state.stop(attempt.worker, attempt.id, reason)
 
     def is_due(self, attempt: Attempt) -> bool:
-        """Whether a command about the attempt's phase is to be sent (again)."""
+        """Return True if the command for the attempt's phase was not sent, or is to be repeated."""
         sent_s = attempt.command_sent_s
         return sent_s is None or self._state.now_s >= sent_s + self._timeouts.repeat_s
 
     def _is_decided(self, job: Job, attempt: Attempt, *, is_stopping: bool) -> bool:
-        """Return True if the attempt has a result or is lost, and have that committed."""
+        """Return True if the attempt has a result or is lost; propose to commit which."""
         if attempt.result is not None:
             self._commit_result(job, attempt, attempt.result, is_stopping)
         elif attempt.phase is AttemptPhase.LOST:
@@ -86,12 +86,12 @@ class AttemptRules:
     # --- losses -----------------------------------------------------------------------------
 
     def _loss(self, job: Job, attempt: Attempt) -> str | None:
-        """Return why the attempt cannot be running any more, if it cannot."""
+        """Return why the attempt cannot be running any more; None if it may be."""
         worker, now_s = self._state.workers[attempt.worker], self._state.now_s
         if worker.is_gone:
             return f"worker {attempt.worker} died"
-        # As soon as its lease has expired, if its silence is not going to be attributed to the
-        # network: then the next attempt is prepared while the margin lasts.
+        # If only this worker is silent, its attempt is lost as soon as the lease has expired: the
+        # next attempt is prepared during the margin. Otherwise the network may be at fault.
         over_s = self._stopped_at_s(attempt)
         if now_s < over_s - self._timeouts.silence_margin_s or worker.is_held:
             return None
@@ -105,14 +105,14 @@ class AttemptRules:
         over_s = self._load_over_s(job, attempt)
         if not self._state.workers[attempt.worker].is_gone:
             attempt.fenced_until_s = self._stopped_at_s(attempt)
-            # Membership may see the silent worker a little longer: that it came back once is no
-            # reason to give it the next attempt.
+            # The worker is excluded again, even if it had come back before: membership may still
+            # see it.
             self._state.returned.discard(attempt.worker)
         self._lifecycle.lose(attempt, reason, costs_retry=attempt.was_accepted, over_s=over_s)
 
     def _is_only_silent_worker(self, attempt: Attempt) -> bool:
-        """Whether its worker is dead to membership and every other worker is heard. If many are
-        silent, it may take a moment longer to find out that the network is to blame."""
+        """Return True if membership does not see its worker and every other worker was heard. If
+        many are silent, the network may be at fault, which takes a moment longer to find out."""
         workers = self._state.workers
         if workers[attempt.worker].state is WorkerState.UP:
             return False
@@ -124,18 +124,18 @@ class AttemptRules:
         )
 
     def _has_ended(self, job: Job, attempt: Attempt) -> bool:
-        """Whether it has no load any more: its worker is gone, or its lease was not renewed."""
+        """Return True if its load has ended: its worker is gone, or its lease is over."""
         if self._state.workers[attempt.worker].is_gone:
             return True
         is_over = self._state.now_s >= self._stopped_at_s(attempt)
         return is_over and not self._may_go_on(job, attempt)
 
     def _stopped_at_s(self, attempt: Attempt) -> float:
-        """From when on it has certainly no load, if its worker stays silent."""
+        """Return when the load of the attempt has certainly ended, if its worker stays silent."""
         return self._state.workers.stopped_at_s(attempt.worker, since_s=attempt.accepted_s)
 
     def _load_over_s(self, job: Job, attempt: Attempt) -> float:
-        """When its load was over at the latest."""
+        """Return when the load of the attempt ended at the latest."""
         worker, now_s = self._state.workers[attempt.worker], self._state.now_s
         if worker.is_gone:
             return now_s if worker.ended_s is None else worker.ended_s
@@ -144,7 +144,7 @@ class AttemptRules:
         return min(now_s, self._stopped_at_s(attempt) - self._timeouts.silence_margin_s)
 
     def _may_go_on(self, job: Job, attempt: Attempt) -> bool:
-        """Whether it may have load without a leader: allowed to, begun, and not over by itself."""
+        """Return True if the attempt may have load without a lease (`on_isolation="continue"`)."""
         return (
             job.options.on_isolation is Isolation.CONTINUE
             and attempt.timeline.may_run_since_s is not None
@@ -212,7 +212,7 @@ class AttemptRules:
         result: DeliverResult | AnnouncePrepareFailed,
         is_stopping: bool,
     ) -> None:
-        """Commit how an attempt ended: its result counts, or another attempt is worth it."""
+        """Propose how an attempt ended: its result counts, or it is revoked for another attempt."""
         over_s, costs_retry = None, True
         if isinstance(result, AnnouncePrepareFailed):
             status = PartStatus.STOPPED if is_stopping else PartStatus.FAILED
@@ -249,7 +249,7 @@ class AttemptRules:
 
 
 def _own_end_s(job: Job, attempt: Attempt) -> float:
-    """When an attempt that has begun ends by itself, without a leader."""
+    """Return when an attempt that has begun ends by itself, without a leader."""
     plan = job.plan_of(attempt.id.workflow)
     began_s = attempt.timeline.may_run_since_s
     if began_s is None:

@@ -1,6 +1,6 @@
-"""Open attempts as their leader knows them: a phase with one writer, and the table of them all.
+"""Open attempts as their leader knows them, and the table of all attempts.
 
-All of it can be learned again from committed state and from workers, so none of it is replicated.
+A new leader learns all of this from committed state and from workers, so it is not replicated.
 """
 
 from collections.abc import Collection, Iterator
@@ -24,9 +24,9 @@ class AttemptPhase(Enum):
     PREPARING = "preparing"  # its executors import the test and run setup hooks
     READY = "ready"
     RUNNING = "running"  # also counting down to its start
-    STOPPING = "stopping"  # told to stop; its load may go on
-    ENDED = "ended"  # its load is over; its result is here or on its way
-    LOST = "lost"  # given up: it is revoked as soon as that is committed
+    STOPPING = "stopping"  # the stop command was sent; its load may go on
+    ENDED = "ended"  # its load is over; its result has arrived or is under way
+    LOST = "lost"  # given up; its revocation is to be committed
 
 
 _A = AttemptPhase
@@ -55,7 +55,7 @@ PHASE_ON_WORKER = {
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What an attempt runs and where: fixed with its dispatch."""
+    """The worker, slots and share of the load of an attempt; fixed when it is dispatched."""
 
     worker: str
     first_slot: int
@@ -68,12 +68,12 @@ class Assignment:
 
 @dataclass(slots=True)
 class Activity:
-    """Whether an attempt gets anywhere, and until when it has to be over."""
+    """The progress of an attempt, and its deadline."""
 
     finished: int | None = None  # actions, in its last report
     moved_s: float = 0.0  # when `finished` last grew
     deadline_s: float | None = None  # set when the attempt starts
-    check_at_s: float = 0.0  # it can be neither late nor stuck before
+    check_at_s: float = 0.0  # the attempt can be neither late nor stuck before this instant
     extensions: int = 0
     extended_at: int | None = None  # `finished` when time was last granted
 
@@ -82,7 +82,7 @@ class Activity:
             self.finished, self.moved_s = finished, now_s
 
     def extend(self, *, now_s: float) -> float:
-        """Grant more time to an attempt that asks for it and makes progress; return 0 if not."""
+        """Grant more time if the attempt has made progress; return the seconds, 0 if it has not."""
         has_moved = self.extensions == 0 or self.finished != self.extended_at
         if self.extensions == len(_EXTENSIONS_S) or not has_moved:
             return 0.0
@@ -107,9 +107,9 @@ class Attempt:
     activity: Activity = field(default_factory=Activity)
     command_sent_s: float | None = None  # when the last command about its phase went out
     fenced_until_s: float | None = None  # lost by silence: until then it may have load
-    times_unknown: int = 0  # how often its worker said that it has no such attempt
+    times_unknown: int = 0  # how often its worker replied that it has no such attempt
     is_saturated: bool = False  # its load generators are at their limit
-    is_absent: bool = False  # its worker does not have it: cores reserved for it are free
+    is_absent: bool = False  # its worker does not have it, so its reserved cores are free
     result: DeliverResult | AnnouncePrepareFailed | None = None  # the first one; to be committed
     revocation: AttemptRevoked | None = None  # to be committed; decided when the attempt is lost
     _phase: AttemptPhase = AttemptPhase.DISPATCHED
@@ -132,18 +132,18 @@ class Attempt:
 
     @property
     def was_accepted(self) -> bool:
-        """Whether a worker is known to have taken it."""
+        """True if the worker is known to have accepted the attempt."""
         return self._phase is not AttemptPhase.DISPATCHED or self.timeline.reported_s is not None
 
     def taken_by_worker_s(self) -> float:
-        """By when a worker had taken it, as far as is known."""
+        """Return when the worker accepted the attempt, at the latest."""
         timeline = self.timeline
         if timeline.reported_s is None:
             return self.accepted_s
         return min(self.accepted_s, timeline.reported_s - timeline.elapsed_s)
 
     def may_predate(self, alive_s: float, *, now_s: float) -> bool:
-        """Whether the attempt may be older than a worker process that is `alive_s` old."""
+        """Return True if the attempt may have begun before a process that is `alive_s` old."""
         since_s = self.timeline.may_run_since_s
         return since_s is None or now_s - since_s > alive_s - CLOCK_SKEW_S
 
@@ -166,7 +166,7 @@ class AttemptTable:
         return self._by_id.get(attempt)
 
     def on(self, worker: str, attempt: AttemptId) -> Attempt | None:
-        """The attempt, if it belongs on this worker."""
+        """Return the attempt if it was dispatched to this worker."""
         found = self._by_id.get(attempt)
         return found if found is not None and found.worker == worker else None
 
@@ -180,7 +180,7 @@ class AttemptTable:
         return list(self._by_job.get(job, {}).values())
 
     def workers(self) -> Collection[str]:
-        """Workers with at least one open attempt."""
+        """Return the workers with at least one open attempt."""
         return self._by_worker.keys()
 
     def add(self, attempt: Attempt) -> None:

@@ -65,8 +65,10 @@ _SOON_S = 0.02
 
 
 class JobLeader:
-    """All jobs of one group, during one leadership. Its first event is `BecameLeader`; when another
-    node is elected, it is dropped."""
+    """Leads all jobs of one group from one election to the next.
+
+    The first event is `BecameLeader`. When another node is elected, this object is dropped.
+    """
 
     def __init__(
         self,
@@ -150,7 +152,7 @@ class JobLeader:
                 attempt_id = AttemptId(event.job, event.workflow, event.part, event.attempt)
                 self._lifecycle.close(attempt_id, job, event)
             case Checkpointed():
-                return  # it changes nothing that a job needs
+                return  # a checkpoint changes nothing that a job needs
         if job.has_ended:
             self._guard(job, self._reconciler.reconcile)
         else:
@@ -176,8 +178,8 @@ class JobLeader:
                 worker.become(WorkerState.SILENT)
             return
         attempts = state.attempts.of_worker(down.worker)
-        # An attempt that was accepted just now may run in the process that replaced this one: the
-        # worker is asked.
+        # An attempt that was accepted just now may run in the process that replaced the dead one.
+        # It is not lost before that process has listed its attempts.
         recent_s = state.now_s - state.timeouts.evidence_s
         recent = {
             attempt.id
@@ -212,13 +214,13 @@ class JobLeader:
         silent_s = state.now_s - worker.heard_s
         state.workers.heard(event.worker, event.reply.stamp_ms)
         if silent_s > 2 * state.timeouts.renew_s:
-            # What it was sent meanwhile has echoed an old stamp: its leases are short.
+            # Renewals sent meanwhile echoed an old stamp, so its leases are short: renew them now.
             worker.renewed_s = None
             self._look_now()
         self._replies.take(event)
 
     def _worker_announced(self, event: WorkerAnnounced) -> None:
-        """Take news that a worker sent by itself. It stops repeating what is acknowledged."""
+        """Take a message that a worker repeats until it is acknowledged, started or stopped."""
         state, message = self.state, event.message
         attempt = state.attempts.on(message.worker, message.attempt_id)
         if attempt is None:
@@ -256,7 +258,7 @@ class JobLeader:
                 state.stop(progress.worker, part.attempt_id)
                 continue
             if attempt.phase is AttemptPhase.LOST:
-                continue  # it is stopped once its revocation is committed
+                continue  # the attempt is stopped once its revocation is committed
             self._lifecycle.report(attempt, job, part)
             attempt.is_saturated = part.attempt_id in progress.saturated
             if part.extension:
@@ -278,7 +280,7 @@ class JobLeader:
             state.release(reply.request_id)
 
     def _is_used(self, request: str) -> bool:
-        """Whether an open attempt runs on the cores of this request's grant."""
+        """Return True if an open attempt runs on the cores that this request was granted."""
         return any(
             request == request_for_attempt(attempt.id)
             or request == request_for_workflow(attempt.id.job, attempt.id.workflow)
@@ -304,11 +306,11 @@ class JobLeader:
             self._reconcile_all_touched()
 
     def _look_now(self) -> None:
-        """Have every job reconciled and every worker contacted at the next tick, which is due."""
+        """Reconcile every job and contact every worker at the next tick, which is due now."""
         self._reconcile_all_at_s = self._contact_at_s = self.state.now_s
 
     def _reconcile_touched(self) -> None:
-        """Reconcile jobs that something happened to: now, or soon where that would take long."""
+        """Reconcile the touched jobs: now, or a moment later if there are many attempts."""
         if len(self.state.attempts) <= _ATTEMPTS_FEW:
             self.state.workers.awake()
             self._reconcile_all_touched()
@@ -328,8 +330,7 @@ class JobLeader:
             self._guard(job, self._reconciler.reconcile)
 
     def _guard(self, job: Job, step: Callable[[Job], None]) -> None:
-        """Do a step for a job. A job that runs into a bug of ours ends; the others have no part in
-        it."""
+        """Do a step for a job. If the step raises, which is a bug, only this job fails."""
         state = self.state
         before = len(state.effects)
         try:
@@ -346,11 +347,11 @@ class JobLeader:
     # --- reads ------------------------------------------------------------------------------
 
     def row(self, job: Job) -> JobView:
-        """A job in a list, also whether it waits for cores."""
+        """Return a job as lists show it, with its position in the queue for cores."""
         return job_row(self.state, job)
 
     def view(self, job_id: str, *, now_s: float) -> RunView | None:
-        """The live statistics of a job; None if it is unknown or over."""
+        """Return the live statistics of a job; None if it is unknown or has ended."""
         job = self._machine.job(job_id)
         if job is None or job.has_ended:
             return None

@@ -1,4 +1,4 @@
-"""Requests for cores: what the leader asked the allocator for, and what it got."""
+"""Requests of a job leader for cores, and the replies of the allocator."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class CoreRequest:
     impossible_since_s: float | None = None  # since when no worker could ever serve it
 
     def grant(self, *, now_s: float) -> RequestCoresReply | None:
-        """The grant, while it is good. One that expired may belong to another request by now."""
+        """Return the grant unless it has expired: then its cores may be granted to others."""
         if self.reply is None or self.reply.state is not RequestState.GRANTED:
             return None
         if now_s >= self.replied_s + GRANT_S:
@@ -36,7 +36,7 @@ class CoreRequest:
         return self.sent_s is None or now_s >= self.sent_s + repeat_s
 
     def take(self, reply: RequestCoresReply, *, now_s: float) -> None:
-        """Take the allocator's reply; once granted, later ones say nothing new."""
+        """Take the allocator's reply; replies after a grant are ignored."""
         if self.reply is not None and self.reply.state is RequestState.GRANTED:
             return
         self.reply, self.replied_s = reply, now_s
@@ -58,13 +58,13 @@ class CoreRequests(dict[str, CoreRequest]):
         self[request_for_attempt(attempt)] = request
 
     def use(self, attempt: AttemptId) -> bool:
-        """The attempt was dispatched with its grant; return True if it shares cores."""
+        """Drop the request of an attempt that was dispatched; return True if it shares cores."""
         own = self.pop(request_for_attempt(attempt), None)
         request = own or self.get(request_for_workflow(attempt.job, attempt.workflow))
         return request is not None and request.reply is not None and request.reply.shared
 
     def of_job(self, job: str, workflow: str | None = None) -> list[str]:
-        """Ids of the requests of a job, or of one of its workflows."""
+        """Return the ids of the requests of a job, or of one of its workflows."""
         return [
             name
             for name, request in self.items()
@@ -72,7 +72,7 @@ class CoreRequests(dict[str, CoreRequest]):
         ]
 
     def position(self, job: str) -> tuple[int, str]:
-        """The best place of a job in the allocator's queue, and why it waits; 0: not in it."""
+        """Return the best position of a job in the allocator's queue (0: none) and why it waits."""
         places = [
             (max(1, request.reply.position), request.reply.reason)
             for request in self.values()
@@ -83,10 +83,10 @@ class CoreRequests(dict[str, CoreRequest]):
 
 
 def request_for_workflow(job: str, workflow: str) -> str:
-    """The id of the request for the first attempt of all parts."""
+    """Return the id of the request for the first attempts of all parts."""
     return f"{job}/{workflow}"
 
 
 def request_for_attempt(attempt: AttemptId) -> str:
-    """The id of the request for one attempt of one part."""
+    """Return the id of the request for one later attempt of one part."""
     return f"{request_for_workflow(attempt.job, attempt.workflow)}/{attempt.part}#{attempt.attempt}"

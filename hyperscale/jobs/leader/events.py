@@ -1,4 +1,4 @@
-"""What happens to a job leader, and what it wants done: data only."""
+"""Events and effects of the job leader."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +36,7 @@ WorkerReply = PartCommandReply | RenewLeasesReply | ListAttemptsReply
 
 @dataclass(frozen=True, slots=True)
 class BecameLeader:
-    """This node leads the group from now on. `workers` are those membership sees."""
+    """This node was elected. `workers` are those that membership sees."""
 
     term: int
     workers: tuple[str, ...]
@@ -45,7 +45,7 @@ class BecameLeader:
 
 @dataclass(frozen=True, slots=True)
 class EventApplied:
-    """The group's machine applied an event, from whichever manager it came."""
+    """The group's machine applied an event, of this or of an earlier leader."""
 
     event: CommittedEvent
     reply: CommittedReply
@@ -60,7 +60,7 @@ class ProposalFailed:
 
 @dataclass(frozen=True, slots=True)
 class WorkersHeld:
-    """The silence of exactly these workers is attributed to the network for now."""
+    """The silence of these workers, and of no others, is attributed to the network for now."""
 
     workers: frozenset[str]
 
@@ -79,7 +79,7 @@ class CommandAnswered:
 
 @dataclass(frozen=True, slots=True)
 class WorkerAnnounced:
-    """A worker sent news of an attempt by itself. It repeats the message until acknowledged."""
+    """A worker announced a change of an attempt. It repeats the message until acknowledged."""
 
     message: AnnounceReady | AnnouncePrepareFailed | DeliverResult
 

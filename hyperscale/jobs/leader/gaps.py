@@ -76,21 +76,21 @@ class LoadTimeline:
         self.origin_s = reported_s - elapsed_s - CLOCK_SKEW_S
 
     def not_begun(self) -> None:
-        """Its worker says that the load has not begun; no earlier leader can start it now."""
+        """Note that the load has not begun, as the worker says; no earlier leader can start it."""
         self.may_run_since_s = self.origin_s = None
 
     def start_sent(self, at_s: float) -> None:
-        """A start command went out: the load may begin at `at_s`."""
+        """Note that a start command was sent: the load may begin at `at_s`."""
         if self.may_run_since_s is None:
             self.may_run_since_s = self.origin_s = at_s
 
     @property
     def rate(self) -> float:
-        """Requests per second, newest measurement."""
+        """The latest measurement, in requests per second."""
         return self.rates[-1] if self.rates else 0.0
 
     def known_until_s(self) -> float | None:
-        """Up to when the load is known; None if it never began.
+        """Return the last instant that reports cover; None if the load never began.
 
         A report may have been on its way for long, so its arrival alone proves nothing.
         """
@@ -114,5 +114,5 @@ class LoadTimeline:
             rate = max(self.rates) * _RATE_MARGIN
         else:
             rate = cores * (others_rate * _OTHERS_MARGIN or RATE_PER_CORE_MAX)
-        # However low the rate was, each virtual user may have sent one request just then.
+        # Even at a low rate, each virtual user may have sent one request since the last report.
         return UnreportedLoad(seconds, max(vus, math.ceil(rate * (seconds + _MERGE_S))))

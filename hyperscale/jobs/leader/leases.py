@@ -1,7 +1,7 @@
-"""Renewing leases: who is due, and only after a majority has confirmed this leader.
+"""Renews leases, each time after a majority of managers has confirmed this leader.
 
-One question to the other managers at a time covers every worker; while an answer takes long, more
-are asked, and any of them will do.
+One question to the other managers covers every worker. While its answer takes long, further
+questions are sent; the answer to any of them is enough.
 """
 
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ _QUESTIONS_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """Whether this node leads, as the other managers were asked."""
+    """A question to the other managers: does this node still lead?"""
 
     asked_s: float
-    due: list[str]  # workers whose leases are renewed if it does
-    stamps: Stamps  # confirmed if it does
+    due: list[str]  # workers whose leases are renewed on confirmation
+    stamps: Stamps  # confirmed together with the leadership
 
 
 class LeaseRenewal:
@@ -30,10 +30,10 @@ class LeaseRenewal:
         self._state = state
         self._questions: dict[int, _Question] = {}  # not answered yet
         self._last_question = 0  # questions asked so far
-        self._is_asked_again = False  # a stamp came too late for the last question
+        self._is_asked_again = False  # a stamp arrived after the last question was sent
 
     def contact(self) -> None:
-        """Renew the leases that are due; ask workers that have not said what they run."""
+        """Renew the leases that are due; ask workers that have not listed their attempts."""
         state = self._state
         busy = state.attempts.workers()
         due: list[tuple[float, str]] = []  # with when they were last renewed
@@ -59,7 +59,7 @@ class LeaseRenewal:
             self.confirm(first)
 
     def confirm(self, due: list[str]) -> None:
-        """Have the latest stamps confirmed, and then the leases that are due renewed."""
+        """Ask for a confirmation of this leader; it confirms the latest stamps and renews `due`."""
         state = self._state
         last = self._questions.get(self._last_question)
         if last is not None and state.now_s < last.asked_s + state.timeouts.lease_s / 4:
@@ -73,7 +73,7 @@ class LeaseRenewal:
         state.effects.append(ConfirmLeadership(self._last_question))
 
     def confirmed(self, event: LeadershipConfirmed) -> None:
-        """A majority has taken this node for the leader since the question was asked."""
+        """Confirm the stamps of a question that a majority answered, and renew its leases."""
         answered = self._questions.get(event.question)
         if answered is None:
             return
@@ -87,7 +87,7 @@ class LeaseRenewal:
         }
 
     def ask_again(self) -> None:
-        """Ask the question that had to wait for the last one, if there is one."""
+        """Send the question that waited for the answer to the last one, if there is one."""
         if self._is_asked_again:
             self.contact()
         if self._is_asked_again:

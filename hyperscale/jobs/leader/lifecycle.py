@@ -1,4 +1,4 @@
-"""The life of attempts under one leader: opened, accepted, started, reported, lost, closed.
+"""Changes of attempts under one leader: opened, accepted, started, reported, lost, closed.
 
 Every change of an attempt's phase is made here or in `Attempt`; what should happen to it is decided
 in `attempt_rules` and `reconcile`.
@@ -18,7 +18,7 @@ from hyperscale.jobs.messages import AttemptId, PartPhase, PartProgress
 from hyperscale.plan.share import share
 
 NEWS_S = 0.1
-"""How soon it is committed that parts have begun, for all that begin together."""
+"""Delay of the checkpoint after parts have begun, so that it covers parts that begin together."""
 _A = AttemptPhase
 _REPORTING = frozenset({_A.DISPATCHED, _A.PREPARING, _A.READY, _A.RUNNING})
 
@@ -30,7 +30,7 @@ class AttemptLifecycle:
     # --- beginning --------------------------------------------------------------------------
 
     def adopt(self, job: Job) -> None:
-        """Take over a job of an earlier leader: what is committed is all that is known."""
+        """Take over a job of an earlier leader, from what is committed."""
         state = self._state
         progress = state.job(job)
         if progress.deadline_s is not None:
@@ -40,15 +40,15 @@ class AttemptLifecycle:
                 progress.statistics_of(job, name).remember(workflow.parts)
             for index, part in enumerate(workflow.parts):
                 if part.segments:
-                    # Lost under an earlier leader, perhaps only a moment ago.
+                    # An attempt was lost under an earlier leader, perhaps only a moment ago.
                     fenced_until_s = state.now_s + state.timeouts.silence_margin_s
                     progress.fenced_until_s[name, index] = fenced_until_s
         for attempt_id, _ in job.attempts():
             self.open(attempt_id, job, is_inherited=True)
 
     def open(self, attempt_id: AttemptId, job: Job, *, is_inherited: bool = False) -> None:
-        """An attempt was dispatched. A known one stays as it is: entries may be applied that were
-        in the state this leader began with."""
+        """Add an attempt that was dispatched. A known attempt stays as it is: an entry may be
+        applied that was part of the state this leader began with."""
         state = self._state
         if state.attempts.get(attempt_id) is not None:
             return
@@ -75,7 +75,7 @@ class AttemptLifecycle:
         if is_inherited:
             self._inherit(attempt, job, part)
         elif worker.is_gone:
-            # The allocator has heard of another process there before this leader has.
+            # The allocator knows of a new process of this worker before this leader does.
             state.workers.add(part.worker, WorkerState.DOUBTFUL)
 
     def _inherit(self, attempt: Attempt, job: Job, part: Part) -> None:
@@ -94,8 +94,8 @@ class AttemptLifecycle:
             attempt.activity.report(report.finished, now_s=state.now_s)
 
     def attempt_of(self, job: Job, workflow: str, part: int) -> Attempt:
-        """The open attempt of a part. A committed one that is not in the table was dispatched by
-        this leader, which has not heard of it yet: those of earlier leaders were adopted."""
+        """Return the open attempt of a part; add it if this leader dispatched it and the event of
+        its dispatch has not arrived yet. Attempts of earlier leaders were adopted."""
         number = job.workflows[workflow].parts[part].attempt
         attempt = self._state.attempts.of_part(job.id, workflow, part)
         if attempt is None or attempt.id.attempt != number:
@@ -105,7 +105,7 @@ class AttemptLifecycle:
         return attempt
 
     def accept(self, attempt: Attempt, phase: AttemptPhase) -> None:
-        """The worker has the attempt, in this phase."""
+        """Note that the worker has the attempt, in this phase."""
         attempt.become(phase)
         if phase in (AttemptPhase.PREPARING, AttemptPhase.READY):
             attempt.timeline.not_begun()
@@ -119,7 +119,7 @@ class AttemptLifecycle:
             progress.refusals.pop(key, None)
 
     def start(self, attempt: Attempt, job: Job) -> None:
-        """The worker counts down to the start, or has begun."""
+        """Note that the worker counts down to the start of the attempt, or has started it."""
         now_s, progress = self._state.now_s, self._state.job(job)
         attempt.become(AttemptPhase.RUNNING)
         started_s = max(now_s, progress.start_at_s.get(attempt.id.workflow, now_s))
@@ -165,7 +165,7 @@ class AttemptLifecycle:
         if attempt.activity.deadline_s is None:
             self._set_deadline(attempt, statistics)
         if is_first:
-            # The next leader should know how far the attempt was, should this one end soon.
+            # The next leader should know that the attempt has begun, even if it is elected soon.
             progress.checkpoint_at_s = min(progress.checkpoint_at_s, now_s + NEWS_S)
 
     # --- the end ----------------------------------------------------------------------------
@@ -173,8 +173,8 @@ class AttemptLifecycle:
     def lose(
         self, attempt: Attempt, reason: str, *, costs_retry: bool, over_s: float | None
     ) -> None:
-        """Give an attempt up and have it revoked. `over_s`: when its load was over at the latest;
-        None: it never began. An attempt that has a result is not lost."""
+        """Give an attempt up and propose its revocation, unless it has a result. `over_s`: when its
+        load ended at the latest; None: it never began."""
         if attempt.result is None:
             if attempt.phase is not AttemptPhase.LOST:
                 attempt.revocation = self.revocation(attempt, reason, costs_retry, over_s)
@@ -188,7 +188,7 @@ class AttemptLifecycle:
     def revocation(
         self, attempt: Attempt, reason: str, costs_retry: bool, over_s: float | None
     ) -> AttemptRevoked:
-        """Return the event that ends an attempt: what it reported, and what it may have sent."""
+        """Return the event that revokes an attempt, with its last report and its gap."""
         statistics, slot = self._statistics(attempt), attempt.assignment.first_slot
         report = b""
         if statistics is not None:
@@ -219,14 +219,14 @@ class AttemptLifecycle:
         return None if progress is None else progress.statistics.get(attempt.id.workflow)
 
     def close(self, attempt_id: AttemptId, job: Job, event: AttemptRevoked | PartEnded) -> None:
-        """The end of an attempt was applied, or was refused because it came too late."""
+        """Remove an attempt whose end was applied, or was refused because it came too late."""
         state = self._state
         attempt = state.attempts.get(attempt_id)
         if attempt is None:
             return
         part = job.workflows[attempt_id.workflow].parts[attempt_id.part]
         if part.is_open and part.attempt == attempt_id.attempt:
-            return  # refused, and the attempt is still open: it is decided anew
+            return  # refused, and the attempt is still open: it is decided again
         state.attempts.remove(attempt)
         statistics = self._statistics(attempt)
         if statistics is not None:
@@ -244,7 +244,7 @@ class AttemptLifecycle:
                 state.release(request, part=attempt_id.part)
 
     def _after_revocation(self, attempt: Attempt, job: Job, event: AttemptRevoked) -> None:
-        """Note until when the part is fenced, and back off if workers refuse it in a row."""
+        """Fence the part until the lost load has ended; back off if workers refused it in a row."""
         progress = self._state.jobs.get(attempt.id.job)
         if progress is None:
             return
@@ -261,7 +261,7 @@ class AttemptLifecycle:
             self._state.requests.back_off(next_id, refusals, now_s=self._state.now_s)
 
     def forget(self, job: Job) -> None:
-        """The job has ended: acknowledge or stop what is left of it, withdraw its requests."""
+        """Acknowledge or stop the attempts of a job that has ended, and withdraw its requests."""
         state = self._state
         for attempt in state.attempts.of_job(job.id):
             state.attempts.remove(attempt)
@@ -273,7 +273,7 @@ class AttemptLifecycle:
         state.jobs.pop(job.id, None)
 
     def withdraw(self, requests: list[str]) -> None:
-        """Requests, or the grants they got, are not needed any more."""
+        """Withdraw requests and release their grants."""
         for request in requests:
             self._state.requests.pop(request, None)
             self._state.release(request)

@@ -1,8 +1,8 @@
-"""Reconcile jobs: compare committed state with what the leader knows, ask for what is missing.
+"""Reconciles jobs: compares committed state with what the leader knows, and does what is missing.
 
-`Reconciler.reconcile` may be called at any time and any number of times: what is under way is not
-asked for again before its time. So a lost message, a repeated one or a change of leader costs only
-time.
+`Reconciler.reconcile` may be called at any time and any number of times: commands, requests and
+proposals under way are not repeated before their time. So a lost or repeated message or a change of
+leader costs only time.
 """
 
 from msgspec.structs import replace
@@ -42,7 +42,7 @@ _YIELDED = "another part of the workflow found no cores, and other jobs may need
 
 
 class Reconciler:
-    """Brings jobs one step on."""
+    """Does the next step of jobs."""
 
     def __init__(self, state: LeaderState, lifecycle: AttemptLifecycle) -> None:
         self._state = state
@@ -51,7 +51,7 @@ class Reconciler:
         self._timeouts = state.timeouts
 
     def reconcile(self, job: Job) -> None:
-        """Have done what a job needs next."""
+        """Do what a job needs next."""
         state = self._state
         if job.has_ended:
             self._lifecycle.forget(job)
@@ -132,7 +132,7 @@ class Reconciler:
         self._state.propose(WorkflowDispatched(job=job.id, workflow=name, parts=parts))
 
     def _redispatch(self, job: Job, progress: JobProgress, name: str, index: int) -> None:
-        """Get cores for the next attempt of a part, for what remains of its duration."""
+        """Get cores for the next attempt of a part, which runs for the rest of its duration."""
         workflow = job.workflows[name]
         part = workflow.parts[index]
         if part.retries > RETRIES_MAX:
@@ -217,7 +217,7 @@ class Reconciler:
     # --- running parts ----------------------------------------------------------------------
 
     def _run(self, job: Job, progress: JobProgress, name: str, workflow: WorkflowState) -> None:
-        """Bring every part that has not ended one step on, and start those that are ready."""
+        """Do the next step of every part that has not ended, and start those that are ready."""
         attempts: list[Attempt] = []
         for index, part in enumerate(workflow.parts):
             if part.has_ended:
@@ -237,10 +237,10 @@ class Reconciler:
                 self._lifecycle.lose(attempt, _YIELDED, costs_retry=False, over_s=now_s)
 
     def _blocks_other_jobs(self, job: Job, progress: JobProgress, name: str) -> bool:
-        """Whether an EXCLUSIVE workflow that has not begun holds cores while it waits for more.
+        """Return True if an EXCLUSIVE workflow that has not begun holds cores and waits for more.
 
-        What it waits for may be held by another that waits for these: two allocators in a row may
-        have granted to both. It begins anew, and they are served one after the other.
+        Another workflow may hold those and wait for these, if two allocators in a row have granted
+        cores to both. This one then begins again, and they are served one after the other.
         """
         workflow = job.workflows[name]
         if (
@@ -258,7 +258,7 @@ class Reconciler:
     def _start(
         self, progress: JobProgress, workflow: WorkflowState, attempts: list[Attempt]
     ) -> None:
-        """Start all parts together the first time; later ones as soon as they are ready."""
+        """Start all first attempts together, and later attempts as soon as they are ready."""
         ready = [attempt for attempt in attempts if attempt.phase is AttemptPhase.READY]
         due = [attempt for attempt in ready if self._rules.is_due(attempt)]
         if workflow.status is WorkflowStatus.RUNNING or any(a.phase in BEGUN for a in attempts):
@@ -268,7 +268,7 @@ class Reconciler:
             self._start_together(progress, ready)
 
     def _start_together(self, progress: JobProgress, together: list[Attempt]) -> None:
-        """Start attempts once the ones before them have certainly ended."""
+        """Start attempts once the load of the attempts before them has certainly ended."""
         state, name, now_s = self._state, together[0].id.workflow, self._state.now_s
         fences = [progress.fenced_until_s.get((name, each.id.part), now_s) for each in together]
         fenced_until_s = max(now_s, *fences)
@@ -297,7 +297,7 @@ class Reconciler:
 
 
 def _given_up(part: Part) -> str:
-    """How often a part was tried, and why its last attempt ended."""
+    """Return how often a part was tried, and why its last attempt ended."""
     last = part.segments[-1].reason if part.segments else "it never ran"
     if not part.retries:
         return f"it could not begin: {last}"
@@ -305,7 +305,7 @@ def _given_up(part: Part) -> str:
 
 
 def _count_together(effects: list[LeaderEffect]) -> list[LeaderEffect]:
-    """Tell the allocator how many requests of the job belong together: it serves them as one."""
+    """Add to the requests of a job how many belong together: the allocator serves them as one."""
     requests = [each.request for each in effects if isinstance(each, SendCoreRequest)]
     together = sum(not request.is_recovery for request in requests)
     if together < 2:

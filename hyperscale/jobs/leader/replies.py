@@ -1,4 +1,4 @@
-"""What the replies of workers to a leader's commands mean."""
+"""Handles the replies of workers to a leader's commands."""
 
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.jobs.leader.attempts import PHASE_ON_WORKER, Attempt, AttemptPhase
@@ -56,19 +56,19 @@ class WorkerReplies:
             case StartPart() if attempt.phase is AttemptPhase.READY:
                 self._started(attempt, reply)
             case StopPart() if reply.accepted and reply.phase is PartPhase.UNKNOWN:
-                # The worker has nothing of it and never will.
+                # The worker does not have the attempt; its tombstone refuses a late PreparePart.
                 self._lose(attempt, "stopped", costs_retry=False)
 
     def _prepared(self, attempt: Attempt, reply: PartCommandReply) -> None:
         if reply.accepted:
-            # The reply may have been overtaken by the attempt itself.
+            # AnnounceReady may have overtaken this reply.
             is_ready = reply.phase is PartPhase.READY
             phase = AttemptPhase.READY if is_ready else AttemptPhase.PREPARING
             self._lifecycle.accept(attempt, phase)
             self._state.touched.add(attempt.id.job)
-            # By the time it is ready, a lease may count from the stamp of this reply.
+            # Once confirmed, the lease of the attempt may count from the stamp of this reply.
             self._leases.confirm([])
-        elif reply.refusal is not Refusal.STALE_TERM:  # of another leader, as the ledger will say
+        elif reply.refusal is not Refusal.STALE_TERM:  # STALE_TERM: another node was elected
             attempt.is_absent = True
             costs_retry = reply.refusal not in _NO_RETRY
             verb = "cannot run" if costs_retry else "refused"
@@ -81,7 +81,7 @@ class WorkerReplies:
             if job is not None:
                 self._lifecycle.start(attempt, job)
                 self._state.touched.add(attempt.id.job)
-        # Another leader; or the command was under way too long, and is repeated.
+        # Another node was elected; or the command was under way too long, and is repeated.
         elif reply.refusal not in (Refusal.STALE_TERM, Refusal.INVALID):
             reason = f"worker {attempt.worker} could not start it: {reply.reason}"
             costs_retry = reply.refusal is Refusal.UNKNOWN_ATTEMPT
@@ -94,16 +94,16 @@ class WorkerReplies:
             if attempt is None:
                 continue
             if attempt.phase is AttemptPhase.DISPATCHED and not attempt.is_inherited:
-                continue  # the worker is just being told
+                continue  # PreparePart is under way
             attempt.times_unknown += 1
-            if attempt.times_unknown >= 2:  # once may be a message that was overtaken
+            if attempt.times_unknown >= 2:  # once: the renewal may have overtaken a message
                 self._forgotten(attempt)
         for attempt_id in reply.unlisted:
             if attempts.on(worker, attempt_id) is None:
                 self._state.stop(worker, attempt_id)
 
     def _listed(self, worker: str, reply: ListAttemptsReply) -> None:
-        """What a worker runs: adopted if it belongs there, stopped if not, lost if missing."""
+        """Adopt the attempts that belong on the worker, stop others, give up missing ones."""
         state = self._state
         liveness = state.workers[worker]
         is_first = not liveness.has_listed_attempts
@@ -140,12 +140,12 @@ class WorkerReplies:
             self._lifecycle.report(attempt, job, reported)
 
     def _missing(self, attempt: Attempt, alive_s: float) -> None:
-        """An attempt of an earlier leader that its worker does not have."""
+        """Give up an attempt of an earlier leader that its worker does not have."""
         if attempt.was_accepted or attempt.may_predate(alive_s, now_s=self._state.now_s):
             self._forgotten(attempt)
             return
         attempt.is_absent = True
-        reason = f"worker {attempt.worker} was never told of it"
+        reason = f"worker {attempt.worker} never received it"
         self._lifecycle.lose(attempt, reason, costs_retry=False, over_s=None)
 
     def _forgotten(self, attempt: Attempt) -> None:

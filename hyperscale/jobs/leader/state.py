@@ -1,4 +1,4 @@
-"""What a leader keeps in memory for one leadership, and the event that it is handling.
+"""The memory of a job leader during one leadership, and the event that is being handled.
 
 None of it is replicated: a new leader fills it from committed state and from what workers say.
 """
@@ -83,7 +83,7 @@ class LeaderState:
         self.effects = []
 
     def job(self, job: Job) -> JobProgress:
-        """The progress of a job; a new record if there is none."""
+        """Return the progress of a job; begin a record if there is none."""
         progress = self.jobs.get(job.id)
         if progress is None:
             progress = self.jobs[job.id] = JobProgress(self.now_s + self.timeouts.checkpoint_s)

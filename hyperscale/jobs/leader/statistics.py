@@ -1,7 +1,4 @@
-"""The statistics of one workflow while it runs: every attempt's reports, merged.
-
-The only module of the leader that looks into reports.
-"""
+"""The merged statistics of one workflow while it runs. Only this module reads reports."""
 
 from collections.abc import Iterable
 
@@ -43,7 +40,7 @@ class WorkflowStatistics:
         self.rate_per_core = max(self.rate_per_core, rate_per_core)
 
     def remember(self, parts: Iterable[Part]) -> None:
-        """Take what is committed of a workflow's parts: segments, ends, checkpoints."""
+        """Take the committed reports of parts: of segments, ends and checkpoints."""
         for part in parts:
             of_attempts = [(each.attempt, each.elapsed_s, each.report) for each in part.segments]
             of_attempts.append((part.attempt, part.elapsed_s, part.report))
@@ -60,7 +57,7 @@ def final_report(data: bytes | None, *, parts: int) -> bytes:
 
 
 def decode_report(data: bytes | None) -> Report | None:
-    """None for no report, and for one that cannot be read: statistics end no job."""
+    """Return None for no report, and for one that cannot be read: statistics end no job."""
     try:
         return Report.decode(data) if data else None
     except ValueError:

@@ -12,7 +12,7 @@ _USAGE_SHOWN_MAX = 20
 
 
 def job_row(state: LeaderState, job: Job) -> JobView:
-    """A job in a list: also whether it waits for cores, where in the queue, and why."""
+    """Return a job as lists show it; if it waits for cores, with its position and the reason."""
     row = view_of(job)
     position, why = state.requests.position(job.id)
     if not position or row.ended_ms:
@@ -22,7 +22,7 @@ def job_row(state: LeaderState, job: Job) -> JobView:
 
 
 def live_view(state: LeaderState, job: Job, *, now_s: float) -> RunView:
-    """A job as the terminal shows it."""
+    """Return a job as the terminal shows it."""
     progress = state.job(job)
     attempts = state.attempts.of_job(job.id)
     begun_s = [each.timeline.started_s for each in attempts if each.timeline.started_s is not None]
@@ -52,7 +52,7 @@ def live_view(state: LeaderState, job: Job, *, now_s: float) -> RunView:
 
 
 def _usage(state: LeaderState, job: Job) -> list[WorkerUsage]:
-    """The load of the workers that run parts of a job, the busiest first."""
+    """Return the load of the workers that run parts of a job, the busiest first."""
     saturated: dict[str, bool] = {}
     for attempt in state.attempts.of_job(job.id):
         saturated[attempt.worker] = saturated.get(attempt.worker, False) or attempt.is_saturated
@@ -64,7 +64,7 @@ def _usage(state: LeaderState, job: Job) -> list[WorkerUsage]:
 
 
 def _losses(job: Job) -> list[str]:
-    """Attempts that were lost, in words."""
+    """Return a sentence for each lost attempt."""
     return [
         f"{name}: {segment.reason}; its load went on elsewhere"
         for name, workflow in job.workflows.items()

@@ -1,4 +1,4 @@
-"""Whether workers are alive, as a job leader knows it, and how long their leases last.
+"""Workers as a job leader knows them: whether they are alive, and how long their leases last.
 
 A lease counts from a stamp of the worker's own clock that the leader echoes. Once the leader has
 heard no new stamp for as long as a lease lasts, the worker has stopped by itself, whatever became
@@ -74,7 +74,7 @@ class WorkerLiveness:
         self._state = state
 
     def failed(self, *, is_doubtful: bool, ended_s: float | None, now_s: float) -> None:
-        """A process of this worker has certainly ended."""
+        """Note that a process of this worker has certainly ended."""
         self.become(WorkerState.DOUBTFUL if is_doubtful else WorkerState.GONE)
         self.ended_s = min(each for each in (self.ended_s, ended_s, now_s) if each is not None)
         self.has_listed_attempts = False
@@ -82,7 +82,7 @@ class WorkerLiveness:
 
 
 class WorkerTable(dict[str, WorkerLiveness]):
-    """Every worker this leader knows of; one that it looks up for the first time is added."""
+    """Every worker this leader knows of. Looking up an unknown worker adds it."""
 
     def __init__(self, timeouts: LeaderTimeouts) -> None:
         self.now_s = 0.0  # when the event that is being handled happened
@@ -99,13 +99,14 @@ class WorkerTable(dict[str, WorkerLiveness]):
         return added
 
     def begin(self, workers: tuple[str, ...]) -> None:
-        """A new leader: whatever its predecessors echoed had been heard before now."""
+        """Begin with the workers that membership sees. All stamps that earlier leaders echoed had
+        arrived before now."""
         self._took_over_s = self._awake_s = self.now_s
         for worker in workers:
             self.add(worker, WorkerState.UP)
 
     def awake(self) -> None:
-        """Forgive silence while this node itself stood still: what arrived has not been read yet.
+        """Forgive silence while this node itself was suspended: it has not read what arrived.
 
         Call it before anything is concluded from silence.
         """
@@ -124,7 +125,7 @@ class WorkerTable(dict[str, WorkerLiveness]):
             known.heard_s = self.now_s
 
     def stamps(self) -> Stamps:
-        """The latest stamps: confirmed, if managers are asked now and confirm this leader."""
+        """Return the latest stamps, which a question that is sent now may confirm."""
         return {
             name: (worker.stamp_ms, worker.heard_s)
             for name, worker in self.items()
@@ -132,14 +133,14 @@ class WorkerTable(dict[str, WorkerLiveness]):
         }
 
     def confirm(self, stamps: Stamps) -> None:
-        """A majority confirmed this leader after `stamps` had arrived."""
+        """Confirm stamps that had arrived before a majority confirmed this leader."""
         for name, (stamp_ms, heard_s) in stamps.items():
             worker = self[name]
             if worker.confirmed_ms < stamp_ms <= worker.stamp_ms:
                 worker.confirmed_ms, worker.confirmed_s = stamp_ms, heard_s
 
     def has_lease_time(self, worker: str) -> bool:
-        """Whether a lease that counts from the confirmed stamp has half its time left."""
+        """Return True if a lease from the confirmed stamp has at least half its time left."""
         confirmed_s = self[worker].confirmed_s
         return confirmed_s is not None and self.now_s <= confirmed_s + self._timeouts.lease_s / 2
 
@@ -163,12 +164,12 @@ class WorkerTable(dict[str, WorkerLiveness]):
 
     @property
     def _settled_s(self) -> float:
-        """From when on membership has heard what the last leader knew."""
+        """When membership here has heard all that the last leader knew."""
         return self._took_over_s + self._timeouts.settle_s
 
     def is_due(self, worker: WorkerLiveness) -> bool:
-        """Whether to renew its leases or to ask what it runs: each second, and where connections
-        are refused also as soon as that is proof."""
+        """Return True if its leases are to be renewed or its attempts listed: each second, and once
+        more when a refused connection becomes proof of its end."""
         renewed_s = worker.renewed_s
         if renewed_s is None:
             return True
@@ -178,12 +179,12 @@ class WorkerTable(dict[str, WorkerLiveness]):
         return self.now_s >= renewed_s + self._timeouts.renew_s * 7 / 8
 
     def measured(self, worker: str, rtt_s: float) -> None:
-        """Take a round trip. The lowest of late counts: queues on the way are no distance."""
+        """Take a round trip. The lowest recent one counts: the others include time in queues."""
         known = self[worker]
         known.rtt_s = rtt_s if not known.rtt_s else min(rtt_s, known.rtt_s * 1.1)
 
     def stopped_at_s(self, worker: str, *, since_s: float) -> float:
-        """When a worker that stays silent has certainly stopped what it was given at `since_s`."""
-        # An idle worker has not been heard for long, and need not have been.
+        """Return when a silent worker has certainly stopped an attempt of `since_s`."""
+        # An idle worker may not have been heard for long.
         heard_s = max(self[worker].heard_s, since_s)
         return heard_s + self._timeouts.lease_s + self._timeouts.silence_margin_s
