@@ -152,28 +152,9 @@ class DecisionReply(Struct, frozen=True):
     refused: str = ""
 
 
-_encode = msgspec.msgpack.Encoder().encode
+_encode = encode_decision = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Decision).decode
-_decode_reply = msgspec.msgpack.Decoder(DecisionReply).decode
-
-
-def encode_decision(decision: Decision) -> bytes:
-    return _encode(decision)
-
-
-def decode_decision_reply(reply: bytes) -> DecisionReply:
-    return _decode_reply(reply)
-
-
-class _State(Struct):
-    awaited: int = 1
-    nodes: dict[int, NodeRecord] = {}
-    groups: dict[int, GroupRecord] = {}
-    migrations: dict[int, SlotMigration] = {}
-    owners: list[int] = field(default_factory=lambda: [NO_GROUP] * KEY_SLOTS)
-    nonces: dict[str, int] = {}
-    next_node: int = 1
-    next_migration: int = 1
+decode_decision_reply = msgspec.msgpack.Decoder(DecisionReply).decode
 
 
 class _DecisionApplied(Struct, frozen=True):
@@ -182,51 +163,38 @@ class _DecisionApplied(Struct, frozen=True):
     history: Sequence[tuple[str, str, bytes]] = ()
 
 
-class Topology:
-    """Nodes, groups and key slots of one tier."""
+class Topology(Struct):
+    """Nodes, groups and key slots of one tier. Encoded, it is its own snapshot."""
 
-    def __init__(self) -> None:
-        self._state = _State()
+    awaited: int = 1
+    """How many nodes have to join before groups are created."""
+    nodes: dict[int, NodeRecord] = {}
+    groups: dict[int, GroupRecord] = {}
+    """All groups, with the destroyed ones, which name their heirs."""
+    migrations: dict[int, SlotMigration] = {}
+    owners: list[int] = field(default_factory=lambda: [NO_GROUP] * KEY_SLOTS)
+    """The group that owns each key slot."""
+    nonces: dict[str, int] = {}
+    next_node: int = 1
+    next_migration: int = 1
 
     # -- reading --------------------------------------------------------------------------
 
-    @property
-    def awaited(self) -> int:
-        return self._state.awaited
-
-    @property
-    def nodes(self) -> dict[int, NodeRecord]:
-        return self._state.nodes
-
-    @property
-    def groups(self) -> dict[int, GroupRecord]:
-        """All groups, with the destroyed ones, which name their heirs."""
-        return self._state.groups
-
-    @property
-    def migrations(self) -> dict[int, SlotMigration]:
-        return self._state.migrations
-
-    @property
-    def owners(self) -> Sequence[int]:
-        """The group that owns each key slot."""
-        return self._state.owners
-
     def number_of(self, name: str) -> int | None:
         """Return the number of a node that is not gone."""
-        for node in self._state.nodes.values():
+        for node in self.nodes.values():
             if node.name == name and node.state is not NodeState.GONE:
                 return node.number
         return None
 
     def name_of(self, number: int) -> str | None:
-        node = self._state.nodes.get(number)
+        node = self.nodes.get(number)
         return None if node is None else node.name
 
     def heir_of(self, group: int) -> int:
         """Return the group that answers for this one: itself, or the last of its heirs."""
         seen: set[int] = set()
-        while (record := self._state.groups.get(group)) is not None:
+        while (record := self.groups.get(group)) is not None:
             if record.state is not GroupState.DESTROYED or record.heir in seen:
                 break
             seen.add(group)
@@ -243,10 +211,12 @@ class Topology:
         return _encode(reply)
 
     def snapshot(self) -> bytes:
-        return _encode(self._state)
+        return _encode(self)
 
     def restore(self, data: bytes) -> None:
-        self._state = msgspec.msgpack.decode(data, type=_State)
+        restored = msgspec.msgpack.decode(data, type=Topology)
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(restored, name))
 
     def digest(self) -> bytes:
         return hashlib.blake2b(self.snapshot(), digest_size=16).digest()
@@ -261,39 +231,41 @@ class Topology:
 
     def decide(self, decision: Decision) -> DecisionReply:
         """Apply a decision, or refuse it with the reason."""
+        reply = DecisionReply()
         match decision:
-            case Founded(awaited=awaited):
-                self._state.awaited = awaited
-                reply = DecisionReply()
+            case Founded():
+                self.awaited = decision.awaited
             case NodeJoined():
                 reply = self._joined(decision)
-            case NodeStateChanged(number=number, state=state):
-                reply = self._state_changed(number, state)
+            case NodeStateChanged():
+                reply = self._state_changed(decision.number, decision.state)
             case GroupCreated():
                 reply = self._created(decision)
             case MigrationStarted():
                 reply = self._migration_started(decision)
-            case MigrationEnded(number=number):
-                reply = self._migration_ended(number)
+            case MigrationEnded():
+                if (ended := self.migrations.pop(decision.number, None)) is not None:
+                    for key_slot in ended.key_slots:
+                        self.owners[key_slot] = ended.target
+                reply = DecisionReply(decision.number)
             case _:
                 reply = self._about_group(decision)
         return reply
 
     def _joined(self, joined: NodeJoined) -> DecisionReply:
-        state = self._state
-        if joined.nonce and joined.nonce in state.nonces:
-            return DecisionReply(state.nonces[joined.nonce])  # a repeated request
+        if joined.nonce and joined.nonce in self.nonces:
+            return DecisionReply(self.nonces[joined.nonce])  # a repeated request
         if (former := self.number_of(joined.name)) is not None:
-            state.nodes[former].state = NodeState.GONE
-        number = state.next_node
-        state.next_node += 1
-        state.nodes[number] = NodeRecord(number=number, name=joined.name, domain=joined.domain)
+            self.nodes[former].state = NodeState.GONE
+        number = self.next_node
+        self.next_node += 1
+        self.nodes[number] = NodeRecord(number=number, name=joined.name, domain=joined.domain)
         if joined.nonce:
-            state.nonces[joined.nonce] = number
+            self.nonces[joined.nonce] = number
         return DecisionReply(number)
 
     def _state_changed(self, number: int, mark: NodeState) -> DecisionReply:
-        node = self._state.nodes.get(number)
+        node = self.nodes.get(number)
         if node is None:
             return DecisionReply(refused=f"the ledger has no node {number}")
         if node.state is NodeState.GONE and mark is not NodeState.GONE:
@@ -302,17 +274,14 @@ class Topology:
         return DecisionReply(number)
 
     def _created(self, created: GroupCreated) -> DecisionReply:
-        state = self._state
-        if created.number in state.groups:
+        if created.number in self.groups:
             return DecisionReply(refused=f"group {created.number} exists or existed")
-        if not created.voters or any(voter not in state.nodes for voter in created.voters):
+        if not created.voters or any(voter not in self.nodes for voter in created.voters):
             return DecisionReply(refused=f"group {created.number} needs voters of this ledger")
-        if taken := [
-            key_slot for key_slot in created.key_slots if state.owners[key_slot] != NO_GROUP
-        ]:
+        if taken := [slot for slot in created.key_slots if self.owners[slot] != NO_GROUP]:
             return DecisionReply(refused=f"{len(taken)} of these key slots have an owner")
         voters = sorted(created.voters)
-        state.groups[created.number] = GroupRecord(
+        self.groups[created.number] = GroupRecord(
             number=created.number,
             voters=voters,
             settled=voters,
@@ -321,26 +290,25 @@ class Topology:
             leader=voters[created.number % len(voters)],
         )
         for key_slot in created.key_slots:
-            state.owners[key_slot] = created.number
+            self.owners[key_slot] = created.number
         return DecisionReply(created.number)
 
     def _migration_started(self, migration: MigrationStarted) -> DecisionReply:
-        state = self._state
-        target = state.groups.get(migration.target)
+        target = self.groups.get(migration.target)
         if target is None or target.state is not GroupState.ACTIVE:
             return DecisionReply(refused=f"group {migration.target} accepts no key slots")
         if not migration.key_slots or migration.source == migration.target:
             return DecisionReply(refused="a migration needs key slots and two different groups")
-        moving = {key_slot for other in state.migrations.values() for key_slot in other.key_slots}
+        moving = {key_slot for other in self.migrations.values() for key_slot in other.key_slots}
         is_theirs = all(
-            state.owners[key_slot] == migration.source and key_slot not in moving
+            self.owners[key_slot] == migration.source and key_slot not in moving
             for key_slot in migration.key_slots
         )
         if not is_theirs or len(set(migration.key_slots)) < len(migration.key_slots):
             return DecisionReply(refused=f"group {migration.source} does not own these key slots")
-        number = state.next_migration
-        state.next_migration += 1
-        state.migrations[number] = SlotMigration(
+        number = self.next_migration
+        self.next_migration += 1
+        self.migrations[number] = SlotMigration(
             number=number,
             key_slots=tuple(migration.key_slots),
             source=migration.source,
@@ -348,18 +316,11 @@ class Topology:
         )
         return DecisionReply(number)
 
-    def _migration_ended(self, number: int) -> DecisionReply:
-        migration = self._state.migrations.pop(number, None)
-        if migration is not None:
-            for key_slot in migration.key_slots:
-                self._state.owners[key_slot] = migration.target
-        return DecisionReply(number)
-
     def _about_group(
         self,
         decision: VotersWanted | VotersSettled | LeaderWanted | GroupDraining | GroupDestroyed,
     ) -> DecisionReply:
-        record = self._state.groups.get(decision.group)
+        record = self.groups.get(decision.group)
         if record is None or record.state is GroupState.DESTROYED:
             return DecisionReply(refused=f"the ledger has no group {decision.group}")
         match decision:
@@ -377,7 +338,8 @@ class Topology:
                 record.state = GroupState.DRAINING
                 record.heir = heir
             case GroupDestroyed():
-                is_owner = record.number in self._state.owners or self._migrations_of(record.number)
+                moving = {g for m in self.migrations.values() for g in (m.source, m.target)}
+                is_owner = record.number in moving.union(self.owners)
                 if is_owner or record.state is not GroupState.DRAINING:
                     return DecisionReply(
                         refused=f"group {record.number} still owns key slots or is not drained"
@@ -386,7 +348,7 @@ class Topology:
         return DecisionReply(record.number)
 
     def _voters_wanted(self, record: GroupRecord, voters: Sequence[int]) -> DecisionReply:
-        if not voters or any(voter not in self._state.nodes for voter in voters):
+        if not voters or any(voter not in self.nodes for voter in voters):
             return DecisionReply(refused=f"group {record.number} needs voters of this ledger")
         if record.voters != record.settled:
             # A change that was not completed may have made some of them voters.
@@ -396,12 +358,6 @@ class Topology:
         if record.leader not in record.voters:
             record.leader = record.voters[record.number % len(record.voters)]
         return DecisionReply(record.number)
-
-    def _migrations_of(self, group: int) -> list[SlotMigration]:
-        migrations = self._state.migrations.values()
-        return [
-            migration for migration in migrations if group in (migration.source, migration.target)
-        ]
 
 
 def _voters_settled(record: GroupRecord, settled: VotersSettled) -> DecisionReply:
