@@ -28,8 +28,7 @@ from hyperscale.ledger.core_events import (
     LeadershipTransferRequested,
     LedgerEffect,
     LedgerEvent,
-    LedgerFounded,
-    LedgerJoined,
+    LedgerOpened,
     MessagesReceived,
     PeerUnreachable,
     ProposalFailure,
@@ -120,8 +119,6 @@ class LedgerCore:
         followed: int = 0,
         first_tick_at_s: float = 0.0,
     ) -> None:
-        self.number = number
-        """The number of this node in its ledger."""
         self.limits = limits or LedgerLimits()
         self.clock = EntryClock()
         self.topology = Topology()
@@ -135,11 +132,8 @@ class LedgerCore:
         """For reads only, outside of this class."""
         self.proposals = ProposalQueue(number, seed)
         self.disk = DiskWrites(store)
-        self.is_full = False
-        """Whether too much waited for disk or quorum, after the last pass, to accept proposals."""
         self.key_slot_of = key_slot_of
         self._make_machine = make_machine
-        self._reads: dict[int, list[tuple[int, int]]] = {}  # group -> (read index, token)
         self._differing: set[int] = set()  # groups whose replica must be replaced by the leader's
         self._followed = followed
         # A crash may have come between a topology and the groups it asks for: look at it again.
@@ -154,6 +148,11 @@ class LedgerCore:
         del self.raft
 
     # -- reads ----------------------------------------------------------------------------
+
+    @property
+    def number(self) -> int:
+        """The number of this node in its ledger."""
+        return self.raft.node
 
     def is_leader(self, group: int) -> bool:
         role = self.roles.get(group)
@@ -186,12 +185,13 @@ class LedgerCore:
                 # After a stall one tick counts, not all that were missed: messages that would
                 # have kept the leader in office still wait to be read.
                 self._tick_at_s = max(self._tick_at_s + TICK_S, now_s + TICK_S / 2)
-            case LedgerFounded():
-                replica = Replica(MANAGEMENT, event.topology, self.key_slot_of)
-                self._create(GroupImage.first(MANAGEMENT, [self.number], replica.snapshot()))
-            case LedgerJoined():
+            case LedgerOpened(topology=topology):
                 if MANAGEMENT not in self.replicas:
-                    self._create(GroupImage.empty(MANAGEMENT))
+                    image = GroupImage.empty(MANAGEMENT)
+                    if topology is not None:
+                        first = Replica(MANAGEMENT, topology, self.key_slot_of).snapshot()
+                        image = GroupImage.first(MANAGEMENT, [self.number], first)
+                    self._create(image)
             case PeerUnreachable():
                 self.raft.report_unreachable(event.peer)
             case _ if event.group in self.replicas:  # else the group was left since
@@ -256,7 +256,7 @@ class LedgerCore:
         del self.replicas[group]
         self.roles.pop(group, None)
         self._stop_leading(group, out)
-        self._reads.pop(group, None)
+        self.proposals.reads.pop(group, None)
         out.fail(self.proposals.waiting.pop(group, ()), ProposalFailure.UNKNOWN)
         self.disk.store.destroy(group)
 
@@ -313,7 +313,7 @@ class LedgerCore:
             turn = self.raft.turn()
             self._take(turn, out)
             has_more = turn.more or bool(self.proposals.queued) or self._follow_topology(out)
-        self.is_full = (
+        self.proposals.is_full = (
             len(self.proposals) >= self.limits.pending_proposals
             or self.disk.store.pending_bytes >= self.limits.pending_bytes
         )
@@ -352,9 +352,11 @@ class LedgerCore:
         self.disk.add_history(self.replicas[group] for group in changed)
         self._is_topology_new |= MANAGEMENT in changed
         for group, token, index in turn.reads:
-            self._reads.setdefault(group, []).append((index, token))
-        if self._reads:
-            self._answer_reads(out)
+            self.proposals.reads.setdefault(group, []).append((index, token))
+        for group, reads in self.proposals.reads.items():
+            applied = self.replicas[group].applied
+            out.answers += [(token, None) for index, token in reads if index <= applied]
+            reads[:] = [read for read in reads if read[0] > applied]
         for group in self._differing:
             self._repair(group)
         limits = self.limits
@@ -415,12 +417,6 @@ class LedgerCore:
             if is_heard and number in voters and number != self.number:
                 self.raft.transfer_leadership(group, number)
                 return
-
-    def _answer_reads(self, out: PassOutput) -> None:
-        for group, reads in self._reads.items():
-            applied = self.replicas[group].applied
-            out.answers += [(token, None) for index, token in reads if index <= applied]
-            reads[:] = [read for read in reads if read[0] > applied]
 
     def _take_snapshot(self, group: int) -> None:
         """Write a snapshot of a group and drop the log before it."""

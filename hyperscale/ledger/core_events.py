@@ -114,14 +114,12 @@ class SnapshotRequested(Struct, frozen=True):
     group: int
 
 
-class LedgerFounded(Struct, frozen=True):
-    """This node founds the ledger, as the only voter of group 0."""
+class LedgerOpened(Struct, frozen=True):
+    """This node belongs to a ledger and needs group 0, unless its disk has it already."""
 
-    topology: Topology
-
-
-class LedgerJoined(Struct, frozen=True):
-    """This node joined a ledger: the leader of group 0 will send it a snapshot."""
+    topology: Topology | None = None
+    """Not None: this node founded the ledger and is the only voter of group 0. None: this node
+    joined the ledger, and the leader of group 0 will send it a snapshot."""
 
 
 class BatchEnded(Struct, frozen=True):
@@ -141,8 +139,7 @@ LedgerEvent = (
     | LeadershipTransferRequested
     | VoterChangeRequested
     | SnapshotRequested
-    | LedgerFounded
-    | LedgerJoined
+    | LedgerOpened
     | BatchEnded
 )
 

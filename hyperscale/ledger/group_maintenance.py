@@ -64,16 +64,11 @@ class GroupsChanged(Struct, frozen=True):
     """The topology changed, or this node became the leader of a group."""
 
 
-class StepSucceeded(Struct, frozen=True):
-    """The step that was under way for a group is done."""
+class StepEnded(Struct, frozen=True):
+    """The step that was under way for a group is done, or failed, or may have failed."""
 
     group: int
-
-
-class StepFailed(Struct, frozen=True):
-    """The step that was under way for a group failed, or may have failed."""
-
-    group: int
+    is_done: bool
 
 
 class HistoryStateReceived(Struct, frozen=True):
@@ -84,7 +79,7 @@ class HistoryStateReceived(Struct, frozen=True):
     is_complete: bool
 
 
-MaintenanceEvent = GroupsChanged | StepSucceeded | StepFailed | HistoryStateReceived
+MaintenanceEvent = GroupsChanged | StepEnded | HistoryStateReceived
 
 
 # -- effects ------------------------------------------------------------------------------
@@ -111,12 +106,6 @@ class HandOverHistory(Struct, frozen=True):
     group: int
 
 
-class ChangeGroup(Struct, frozen=True):
-    """Give an event to the ledger core of this node."""
-
-    event: LeadershipTransferRequested | VoterChangeRequested
-
-
 class RequestHistoryState(Struct, frozen=True):
     """Ask a node whether it has all history rows of a group."""
 
@@ -125,7 +114,8 @@ class RequestHistoryState(Struct, frozen=True):
 
 
 Step = CommitDecision | CommitRecord | HandOverHistory
-MaintenanceEffect = Step | ChangeGroup | RequestHistoryState
+MaintenanceEffect = Step | RequestHistoryState | LeadershipTransferRequested | VoterChangeRequested
+"""The last two are events for the ledger core of this node."""
 
 
 # -- state --------------------------------------------------------------------------------
@@ -280,10 +270,6 @@ class GroupMaintenance:
     def wake_at_s(self) -> float | None:
         return self._pass_at_s
 
-    def state_of(self, group: int) -> UpkeepState:
-        upkeep = self._upkeeps.get(group)
-        return UpkeepState.IDLE if upkeep is None else upkeep.state
-
     def handle(self, event: MaintenanceEvent | Tick, *, now_s: float) -> list[MaintenanceEffect]:
         match event:
             case Tick():
@@ -294,9 +280,9 @@ class GroupMaintenance:
                 self._history.receive(event, now_s)
                 if event.is_complete:
                     self._pass_at_s = now_s
-            case StepSucceeded():
+            case StepEnded(is_done=True):
                 return self._advance(event.group, now_s)
-            case StepFailed():
+            case StepEnded():
                 # No quorum, or another leader: whichever node leads then does it again.
                 self._upkeeps[event.group].stop()
         return []
@@ -350,9 +336,8 @@ class GroupMaintenance:
         voters = raft.seats(group)[0]
         matched = {number: index for number, index, is_heard in raft.progress(group) if is_heard}
         able = [number for number in voters if number in matched]
-        if not able:
-            return []
-        return _transfer(group, max(able, key=lambda number: matched[number]))
+        best = max(able, key=lambda number: matched[number], default=None)
+        return [] if best is None else [LeadershipTransferRequested(group, best)]
 
     # -- group 0 --------------------------------------------------------------------------
 
@@ -422,7 +407,9 @@ class GroupMaintenance:
             return changes
         wanted = record.leader
         is_able = wanted not in health.unfit and self.is_caught_up(group, wanted)
-        return _transfer(group, wanted) if wanted != self._core.number and is_able else []
+        if wanted == self._core.number or not is_able:
+            return []
+        return [LeadershipTransferRequested(group, wanted)]
 
     def _steps(
         self, record: GroupRecord, *, are_voters_right: bool
@@ -472,19 +459,19 @@ class GroupMaintenance:
         surplus = [number for number in seated if number not in (*voters, *learners)]
         changes: list[MaintenanceEffect] | None = None
         if newcomers:
-            changes = [_change(group, learners=newcomers)]
+            changes = [VoterChangeRequested(group, learners=tuple(newcomers))]
         elif missing:
             changes = self._wait_for_history(group, missing, now_s)
             if changes is None:
                 # The leader stays a voter until it has handed over the leadership.
-                removed = [number for number in surplus if number != own]
-                kept = [number for number in demoted if number != own]
-                changes = [_change(group, missing, kept, removed)]
+                removed = tuple(number for number in surplus if number != own)
+                kept = tuple(number for number in demoted if number != own)
+                changes = [VoterChangeRequested(group, tuple(missing), kept, removed)]
         elif own in surplus or own in demoted:
             able = [n for n in voters if n != own and self.is_caught_up(group, n)]
-            changes = _transfer(group, able[0]) if able else []
+            changes = [LeadershipTransferRequested(group, number) for number in able[:1]]
         elif surplus or demoted:
-            changes = [_change(group, learners=demoted, removed=surplus)]
+            changes = [VoterChangeRequested(group, (), tuple(demoted), tuple(surplus))]
         return changes
 
     def _wait_for_history(
@@ -512,16 +499,3 @@ class GroupMaintenance:
             node == number and is_heard and matched > 0 and committed <= matched + CAUGHT_UP_ENTRIES
             for node, matched, is_heard in raft.progress(group)
         )
-
-
-def _change(
-    group: int,
-    voters: Sequence[int] = (),
-    learners: Sequence[int] = (),
-    removed: Sequence[int] = (),
-) -> ChangeGroup:
-    return ChangeGroup(VoterChangeRequested(group, tuple(voters), tuple(learners), tuple(removed)))
-
-
-def _transfer(group: int, target: int) -> list[MaintenanceEffect]:
-    return [ChangeGroup(LeadershipTransferRequested(group, target))]

@@ -95,7 +95,6 @@ class ForwardCommandReply(Struct, frozen=True):
     refused: CommandRefusal | None = None
     leader: str = ""
     """The node id of the leader, if it is known."""
-    term: int = 0
 
 
 @message(kind=306, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)

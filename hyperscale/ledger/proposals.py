@@ -1,16 +1,20 @@
-"""Proposals of one node: queued for the next pass, then waiting to be committed."""
+"""Proposals and reads of one node that wait for consensus."""
 
 _TOKEN_BITS = 48
 
 
 class ProposalQueue:
-    """Proposals by group. A token names each of them, on this node and in its group's log."""
+    """Proposals and reads by group. A token names each of them, on this node and in the log."""
 
     def __init__(self, node: int, seed: int) -> None:
         self.queued: dict[int, list[tuple[int, bytes]]] = {}
         """Token and encoded record of each proposal that was not given to consensus yet."""
         self.waiting: dict[int, dict[int, int]] = {}
         """Proposals that consensus took and has not committed: group -> token -> term."""
+        self.reads: dict[int, list[tuple[int, int]]] = {}
+        """Read index and token of each read that waits until its group's replica has applied it."""
+        self.is_full = False
+        """Whether too much waited for disk or quorum, after the last pass, to accept proposals."""
         # Answers to an earlier process of this node may still arrive: its tokens must differ.
         self._last_token = (node << _TOKEN_BITS) + (seed & ((1 << (_TOKEN_BITS - 1)) - 1))
 

@@ -50,10 +50,9 @@ class AppliedEntry(Struct, frozen=True):
     event: object = None
     """The decoded command, if the entry carried one and it was applied."""
     reply: object = None
-    """The state machine's answer to it; None: the entry carried no command, or `moved_to`."""
-    moved_to: int | None = None
-    """Not None: the command was not applied, because this group owns the key slot of its key.
-    0: the topology says which group owns it."""
+    """The state machine's answer to it; None if no command was applied."""
+    is_key_foreign: bool = False
+    """The command was not applied: this group does not own the key slot of its key."""
     is_digest_different: bool = False
     """The entry carries the leader's digest of a state that has another digest here."""
 
@@ -65,8 +64,7 @@ class _Image(Struct, array_like=True):
     key_slots: list[int]
     outgoing: dict[int, OutgoingKeySlots]
     released: list[int]
-    adopted: dict[int, int]
-    heirs: dict[int, int]
+    adopted: list[int]
     last_ms: int
 
 
@@ -102,8 +100,7 @@ class Replica:
         """Their size."""
         self.last_ms = 0
         self._released: set[int] = set()  # migrations; a repeated record changes nothing
-        self._adopted: dict[int, int] = {}  # migration -> number of key slots
-        self._heirs: dict[int, int] = {}  # released key slot -> the group that got it
+        self._adopted: set[int] = set()
         self._key_slot_of = key_slot_of
 
     # -- applying -------------------------------------------------------------------------
@@ -131,9 +128,8 @@ class Replica:
         match record:
             case MachineCommand():
                 key = record.key
-                if key and (key_slot := self._key_slot_of(key)) not in self.key_slots:
-                    heir = self._heirs.get(key_slot, 0)
-                    return AppliedEntry(self.group, index, self.term, moved_to=heir)
+                if key and self._key_slot_of(key) not in self.key_slots:
+                    return AppliedEntry(self.group, index, self.term, is_key_foreign=True)
                 applied = self.machine.apply(index, self.last_ms, record.body)
                 for job, kind, row in applied.history:
                     self.history.append((job, self.group, index, self.last_ms, kind, row))
@@ -141,12 +137,10 @@ class Replica:
             case KeySlotsReleased():
                 if record.source == self.group:
                     self._release(record.migration, record.key_slots, record.target)
-            case KeySlotsAdopted(migration=migration, key_slots=key_slots):
-                if migration not in self._adopted:
-                    self._adopted[migration] = len(key_slots)
-                    self.key_slots.update(key_slots)
-                    for key_slot in key_slots:
-                        self._heirs.pop(key_slot, None)
+            case KeySlotsAdopted():
+                if record.migration not in self._adopted:
+                    self._adopted.add(record.migration)
+                    self.key_slots.update(record.key_slots)
                     self.machine.import_keys(record.keys)
             case KeySlotsHandedOver():
                 self.outgoing.pop(record.migration, None)
@@ -163,7 +157,6 @@ class Replica:
             return
         self._released.add(migration)
         self.key_slots.difference_update(given)
-        self._heirs.update(dict.fromkeys(given, target))
         keys = self.machine.export_keys(frozenset(given))
         self.outgoing[migration] = OutgoingKeySlots(given, target, keys)
 
@@ -187,8 +180,7 @@ class Replica:
             sorted(self.key_slots),
             self.outgoing,
             sorted(self._released),
-            self._adopted,
-            self._heirs,
+            sorted(self._adopted),
             self.last_ms,
         )
 
@@ -199,8 +191,7 @@ class Replica:
         self.key_slots = set(image.key_slots)
         self.outgoing = image.outgoing
         self._released = set(image.released)
-        self._adopted = image.adopted
-        self._heirs = image.heirs
+        self._adopted = set(image.adopted)
         self.last_ms = image.last_ms
         self.applied = index
         self.log_entries = self.log_bytes = 0

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct, field
 
 from hyperscale.ledger.replica import KEY_SLOTS
+from hyperscale.wire.registry import nested
 
 NO_GROUP = 0
 """Owner of a key slot that no group owns yet: group 0 owns none."""
@@ -30,6 +31,7 @@ class GroupState(StrEnum):
     DESTROYED = "destroyed"  # `heir` answers for its history
 
 
+@nested
 class NodeRecord(Struct, kw_only=True):
     number: int
     name: str

@@ -7,7 +7,7 @@ right by itself, so that a leader lost between two of them leaves nothing half d
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -30,6 +30,7 @@ from hyperscale.ledger.topology import (
 VOTERS = 3
 MANAGEMENT_VOTERS_MAX = 5
 DEAD_VOTER_S = 300.0
+_LOAD_WORTH_MOVING = 100.0  # entries per second of all groups
 _IMBALANCE = 1.25  # key slots move when a group has this much more than its share, by weight
 
 
@@ -48,10 +49,8 @@ class TierHealth(Struct, frozen=True, kw_only=True):
 
 def decide(topology: Topology, health: TierHealth) -> list[Decision]:
     """Return the next decisions, none of which depends on another."""
-    members = sorted(
-        number for number, node in topology.nodes.items() if node.state is not NodeState.GONE
-    )
-    if len(members) < topology.awaited and not topology.groups:
+    members = sum(node.state is not NodeState.GONE for node in topology.nodes.values())
+    if members < topology.awaited and not topology.groups:
         return []  # created once, well spread, instead of moved while nodes join
     for step in (_voters, _drain_groups, _create_groups, _balance, _leaders):
         if decisions := step(topology, health):
@@ -61,26 +60,18 @@ def decide(topology: Topology, health: TierHealth) -> list[Decision]:
 
 def management_voters(topology: Topology, health: TierHealth, present: Sequence[int]) -> list[int]:
     """Return the voters of group 0: an odd number of nodes, present voters first."""
-    able = [n for n in usable(topology, health) if topology.nodes[n].state is NodeState.ACTIVE]
+    able = _active_nodes(topology, health)
     count = _voter_count(len(able), MANAGEMENT_VOTERS_MAX)
     ranked = sorted(able, key=lambda number: (number not in present, number))
     return sorted(_spread(topology, ranked, count)) or sorted(present)
 
 
-def usable(topology: Topology, health: TierHealth) -> list[int]:
-    """Return the nodes that are neither gone nor dead for long."""
+def _active_nodes(topology: Topology, health: TierHealth) -> list[int]:
+    """Return the nodes that are neither draining nor gone nor dead for long."""
     return [
         number
         for number, node in sorted(topology.nodes.items())
-        if node.state is not NodeState.GONE and health.dead_s.get(number, 0.0) < DEAD_VOTER_S
-    ]
-
-
-def _active_nodes(topology: Topology, health: TierHealth) -> list[int]:
-    return [
-        number
-        for number in usable(topology, health)
-        if topology.nodes[number].state is NodeState.ACTIVE
+        if node.state is NodeState.ACTIVE and health.dead_s.get(number, 0.0) < DEAD_VOTER_S
     ]
 
 
@@ -196,10 +187,8 @@ def _balance(topology: Topology, health: TierHealth) -> list[Decision]:
         return []
     owned = Counter(topology.owners)
     weight = {g.number: _weight(g.number, owned, health, len(groups)) for g in groups}
-    least, most = (
-        min(weight, key=lambda g: (weight[g], g)),
-        max(weight, key=lambda g: (weight[g], -g)),
-    )
+    least = min(weight, key=lambda g: (weight[g], g))
+    most = max(weight, key=lambda g: (weight[g], -g))
     mean = sum(weight.values()) / len(weight)
     if weight[most] < mean * _IMBALANCE:
         return []
@@ -224,9 +213,6 @@ def _weight(group: int, owned: Mapping[int, int], health: TierHealth, groups: in
     return (by_slots + health.load.get(group, mean) / mean) / 2
 
 
-_LOAD_WORTH_MOVING = 100.0
-
-
 def _leaders(topology: Topology, health: TierHealth) -> list[Decision]:
     """Spread leaderships over the nodes that are fit to lead."""
     groups = _active_groups(topology)
@@ -246,13 +232,10 @@ def _leaders(topology: Topology, health: TierHealth) -> list[Decision]:
 
 def _leave(topology: Topology) -> list[Decision]:
     """Mark draining nodes that vote nowhere as gone."""
-    seated = {voter for group in topology.groups.values() for voter in _all_voters(group)}
+    groups = (g for g in topology.groups.values() if g.state is not GroupState.DESTROYED)
+    seated = {voter for group in groups for voter in (*group.voters, *group.settled)}
     return [
         NodeStateChanged(number, NodeState.GONE)
         for number, node in topology.nodes.items()
         if node.state is NodeState.DRAINING and number not in seated
     ]
-
-
-def _all_voters(group: GroupRecord) -> Iterable[int]:
-    return () if group.state is GroupState.DESTROYED else {*group.voters, *group.settled}

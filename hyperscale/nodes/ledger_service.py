@@ -13,7 +13,7 @@ from hyperscale.errors import InputError, RunError
 from hyperscale.jobs.committed.keys import key_slot_of, parse_job_id
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import FOLLOWED, LedgerCore, LedgerLimits
-from hyperscale.ledger.core_events import LeadershipTransferRequested, LedgerFounded, LedgerJoined
+from hyperscale.ledger.core_events import LeadershipTransferRequested
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.server.ledger import Ledger
 from hyperscale.ledger.server.ledger_driver import LedgerDriver, wall_ms
@@ -22,7 +22,7 @@ from hyperscale.ledger.server.ledger_metrics import collect
 from hyperscale.ledger.server.maintenance_driver import MaintenanceDriver
 from hyperscale.ledger.server.operator_requests import OperatorRequests
 from hyperscale.ledger.server.peer_requests import OpenLedger, answer_peers
-from hyperscale.ledger.server.tier_peers import MemberPeers
+from hyperscale.ledger.server.tier_peers import TierPeers
 from hyperscale.ledger.topology import NodeState
 from hyperscale.membership.events import Member
 from hyperscale.nodes.member import MemberNode, NodeService
@@ -31,7 +31,7 @@ from hyperscale.nodes.settings import remember_name
 from hyperscale.telemetry.metrics import Family
 from hyperscale.wire.handlers import Handlers
 
-LAYOUT_VERSION: Final = 2
+LAYOUT_VERSION: Final = 3
 """Of what a data directory holds: records, snapshots and history rows. Raise it by one whenever
 this version could misread what an earlier one wrote."""
 _LAYOUT = "layout"
@@ -52,7 +52,7 @@ class LedgerService(NodeService):
         remember_name(directory, member.node_id)
         self.on_ledger: list[Callable[[Ledger], None]] = []
         """Called once the node has a ledger, before the ledger does anything."""
-        self.peers = MemberPeers(member.server, member, member.server.local.role, _is_fit)
+        self.peers = TierPeers(member.server, member, member.server.local.role, _is_fit)
         self._member = member
         self._store = open_store(directory / "ledger")
         self._identity = LedgerIdentity(self._store)
@@ -95,12 +95,11 @@ class LedgerService(NodeService):
             self._member.tasks.spawn(self._join_ledger(), "ledger-join")
 
     async def _join_ledger(self) -> None:
-        topology = await self._join.found_or_join()
-        driver = self._open().driver
-        driver.feed(LedgerJoined() if topology is None else LedgerFounded(topology))
+        await self._join.found_or_join()
+        self._open()
         self._member.announce()
 
-    def _open(self) -> Ledger:
+    def _open(self) -> None:
         config, tasks = self._member.config, self._member.tasks
         core = LedgerCore(
             self._identity.number,
@@ -127,10 +126,10 @@ class LedgerService(NodeService):
             hook(ledger)
         self._maintenance = MaintenanceDriver(found, _live_jobs)
         driver.start()
+        driver.feed(self._join.opening_event())
         found.history.start()
         self._maintenance.start()
         tasks.spawn(self._prune_history(), "ledger-prune")
-        return ledger
 
     def _warn_if_gone(self) -> None:
         """Warn, once per process, that this node was removed from its ledger."""

@@ -220,7 +220,7 @@ def test_key_slots_and_their_keys_migrate_to_another_group() -> None:
     job = reply_of(tier.commit(1, 1, submit(key), key)).job
     foreign = tier.commit(2, 2, submit(key), key)
     assert isinstance(foreign, AppliedEntry)
-    assert foreign.moved_to is not None
+    assert foreign.is_key_foreign
     tier.propose_record(1, 1, KeySlotsReleased(0, 1, (key_slot_of(key),), 1, 2))
     tier.settle()
     migration = one.replicas[1].outgoing[1]
@@ -230,7 +230,7 @@ def test_key_slots_and_their_keys_migrate_to_another_group() -> None:
     assert (again.job, again.was_duplicate) == (job, True)
     refused = tier.commit(1, 1, submit(key), key)
     assert isinstance(refused, AppliedEntry)
-    assert refused.moved_to == 2
+    assert refused.is_key_foreign
 
 
 def replace_voter(tier: SmallTier, leader: int, old: int, new: int) -> None:
@@ -322,15 +322,15 @@ def test_a_follower_that_was_away_gets_a_snapshot() -> None:
 def test_a_node_with_too_many_proposals_is_full() -> None:
     tier = SmallTier(limits=LedgerLimits(election_ticks=6, heartbeat_ticks=2, pending_proposals=10))
     leader = tier.elect(1, 1)
-    assert not leader.is_full
+    assert not leader.proposals.is_full
     tier.cut = {2, 3}
     for number in range(10):
         tier.propose(1, 1, str(number).encode())
     tier.settle()
-    assert leader.is_full
+    assert leader.proposals.is_full
     tier.cut.clear()
     tier.tick(4)
-    assert not leader.is_full
+    assert not leader.proposals.is_full
 
 
 def test_the_limits_of_these_tests_are_those_of_the_ledger_but_faster() -> None:

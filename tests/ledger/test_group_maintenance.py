@@ -5,8 +5,8 @@ from typing import Any
 from hyperscale.jobs.committed.events import JobFinished, JobStatus, encode
 from hyperscale.jobs.committed.keys import key_slot_of
 from hyperscale.jobs.committed.machine import JobMachine
+from hyperscale.ledger.core_events import LeadershipTransferRequested, VoterChangeRequested
 from hyperscale.ledger.group_maintenance import (
-    ChangeGroup,
     CommitDecision,
     CommitRecord,
     GroupMaintenance,
@@ -16,8 +16,7 @@ from hyperscale.ledger.group_maintenance import (
     MaintenanceTiming,
     RequestHistoryState,
     Step,
-    StepFailed,
-    StepSucceeded,
+    StepEnded,
 )
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.replica import KEY_SLOTS, AppliedEntry
@@ -71,14 +70,12 @@ class MaintainedTier(SmallTier):
     def _notify(self, number: int, event: MaintenanceEvent | Tick) -> None:
         for effect in self._maintenance_of(number).handle(event, now_s=self.now_s):
             match effect:
-                case ChangeGroup():
-                    self.feed(number, effect.event)
+                case LeadershipTransferRequested() | VoterChangeRequested():
+                    self.feed(number, effect)
                 case RequestHistoryState(group=group, node=node):
                     self._notify(number, HistoryStateReceived(group, node, is_complete=True))
                 case _:
-                    is_done = self._take_step(effect)
-                    group = effect.group
-                    self._notify(number, StepSucceeded(group) if is_done else StepFailed(group))
+                    self._notify(number, StepEnded(effect.group, self._take_step(effect)))
 
     def _take_step(self, step: Step) -> bool:
         match step:

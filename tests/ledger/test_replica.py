@@ -56,7 +56,7 @@ def test_an_entry_out_of_order_is_a_bug() -> None:
 def test_a_command_whose_key_slot_another_group_owns_is_not_applied() -> None:
     own = replica(key_slots=range(0))
     outcome = submit(own, "key")
-    assert (outcome.moved_to, outcome.reply) == (0, None)
+    assert (outcome.is_key_foreign, outcome.reply) == (True, None)
     assert isinstance(own.machine, JobMachine)
     assert not own.machine.views()
 
@@ -72,7 +72,7 @@ def test_a_key_migrates_with_its_key_slot_and_makes_no_second_job() -> None:
     first = reply_of(submit(old, "key"))
     key_slot = key_slot_of("key")
     hand_over(old, new, 7, (key_slot,))
-    assert submit(old, "key").moved_to == 2
+    assert submit(old, "key").is_key_foreign
     again = reply_of(submit(new, "key"))
     assert (again.job, again.was_duplicate) == (first.job, True)
     other = reply_of(submit(new, "key", "Other"))
@@ -82,8 +82,8 @@ def test_a_key_migrates_with_its_key_slot_and_makes_no_second_job() -> None:
 def test_between_release_and_adoption_no_group_applies_the_key() -> None:
     old, new = replica(1), replica(2, range(0))
     put(old, KeySlotsReleased(NOW, 7, (key_slot_of("key"),), 1, 2))
-    assert submit(old, "key").moved_to == 2
-    assert submit(new, "key").moved_to == 0
+    assert submit(old, "key").is_key_foreign
+    assert submit(new, "key").is_key_foreign
 
 
 def test_adopting_key_slots_twice_changes_nothing() -> None:
@@ -176,7 +176,7 @@ def test_a_key_makes_one_job_wherever_its_key_slot_migrates(
     for name, what in script:
         if name == "submit":
             told = [submit(own, str(what)) for own in groups]
-            taken = [outcome for outcome in told if outcome.moved_to is None]
+            taken = [outcome for outcome in told if not outcome.is_key_foreign]
             assert len(taken) == 1
             reply = reply_of(taken[0])
             assert jobs.setdefault(str(what), reply.job) == reply.job

@@ -16,7 +16,7 @@ from hyperscale.ledger.core_events import (
     LeadershipTransferRequested,
     LedgerEffect,
     LedgerEvent,
-    LedgerJoined,
+    LedgerOpened,
     MessagesReceived,
     ProposalResult,
     ReadRequested,
@@ -80,7 +80,7 @@ class SmallTier:
             followed=int(store.meta.get(FOLLOWED, b"0")),
         )
         self.cores[number] = core
-        self.feed(number, LedgerJoined())
+        self.feed(number, LedgerOpened())
         return core
 
     def crash(self, number: int) -> None:

@@ -19,7 +19,7 @@ from hyperscale.jobs.messages import (
     DeliverResult,
     ForwardOutput,
 )
-from hyperscale.ledger.server.tier_peers import MemberPeers
+from hyperscale.ledger.server.tier_peers import TierPeers
 from hyperscale.ledger.topology import GroupRecord, GroupState
 from hyperscale.membership.events import (
     DatagramReceived,
@@ -180,9 +180,7 @@ async def test_the_heir_of_a_destroyed_group_acknowledges_its_results(
     async with managing(tmp_path) as (_, leaders):
         await until_async(lambda: bool(leaders.led()))
         sent: list[object] = []
-        monkeypatch.setattr(
-            MemberPeers, "send", lambda _peers, _node, message: sent.append(message)
-        )
+        monkeypatch.setattr(TierPeers, "send", lambda _peers, _node, message: sent.append(message))
         groups = leaders.ledger.topology.groups
         groups[99] = GroupRecord(
             number=99,

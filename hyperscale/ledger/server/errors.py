@@ -6,20 +6,10 @@ from hyperscale.errors import HyperscaleError, RunError
 class NotLeaderError(HyperscaleError):
     """This node does not lead the group; the command was certainly not committed."""
 
-    def __init__(self, group: int, leader: str, term: int) -> None:
+    def __init__(self, group: int, leader: str) -> None:
         who = f"{leader} leads it" if leader else "its leader is unknown"
         super().__init__(f"this node does not lead group {group}; {who}")
-        self.group = group
         self.leader = leader
-        self.term = term
-
-
-class WrongGroupError(HyperscaleError):
-    """Another group owns the key slot of the key; the command was not applied."""
-
-    def __init__(self, group: int, moved_to: int) -> None:
-        super().__init__(f"group {group} does not own the key slot of this key")
-        self.moved_to = moved_to
 
 
 class UnavailableError(RunError):

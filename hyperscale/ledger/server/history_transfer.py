@@ -15,8 +15,7 @@ import msgspec
 from hyperscale.errors import HyperscaleError, RunError
 from hyperscale.ledger.messages import FetchHistory, HistoryPage, TakeHistoryReply
 from hyperscale.ledger.server.ledger import Ledger
-from hyperscale.ledger.server.snapshot_transfer import CHUNK_BYTES, FETCH_S
-from hyperscale.wire.link import PeerLink
+from hyperscale.ledger.server.snapshot_transfer import chunks_of, fetch_bytes
 from hyperscale.wire.messages import Chunk
 
 _PAGE_ROWS = 100  # some rows are large
@@ -35,7 +34,6 @@ class HistoryTransfer:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._driver = ledger.driver
-        self._loop = asyncio.get_running_loop()
         self._filling: set[int] = set()
         self._gaps = {
             int(key.removeprefix(_GAP))
@@ -110,7 +108,11 @@ class HistoryTransfer:
         for group in groups:
             after = BEFORE_FIRST
             while True:
-                page = await self._fetch_page(link, FetchHistory(group, after))
+                data = await fetch_bytes(link, FetchHistory(group, after))
+                try:
+                    page = _page_decoder.decode(data)
+                except msgspec.MsgspecError as error:
+                    raise RunError(f"a page of history cannot be decoded: {error}") from error
                 is_complete = is_complete and page.is_complete
                 if page.rows:
                     ticket = self._ledger.store.add_history(page.rows)
@@ -128,17 +130,6 @@ class HistoryTransfer:
         )
         return is_complete
 
-    async def _fetch_page(self, link: PeerLink, request: FetchHistory) -> HistoryPage:
-        data = bytearray()
-        deadline_s = self._loop.time() + FETCH_S
-        async with await link.stream(request, Chunk, deadline_s=deadline_s) as chunks:
-            async for chunk in chunks:
-                data += chunk.data
-        try:
-            return _page_decoder.decode(data)
-        except msgspec.MsgspecError as error:
-            raise RunError(f"a page of history cannot be decoded: {error}") from error
-
     async def serve(self, request: FetchHistory) -> AsyncGenerator[Chunk, None]:
         """Stream one page of the rows this node has."""
         ledger = self._ledger
@@ -153,8 +144,8 @@ class HistoryTransfer:
             ledger.store.history, group=request.group, after=request.after, limit=_PAGE_ROWS
         )
         data = msgspec.msgpack.encode(HistoryPage(rows, is_complete, len(rows) == _PAGE_ROWS))
-        for start in range(0, len(data), CHUNK_BYTES):
-            yield Chunk(data[start : start + CHUNK_BYTES])
+        for chunk in chunks_of(data):
+            yield chunk
 
     async def take(self, name: str, group: int) -> TakeHistoryReply:
         """Fetch the rows of a group that is about to be destroyed from its leader."""

@@ -23,7 +23,6 @@ from hyperscale.ledger.server.errors import (
     NotLeaderError,
     OutcomeUnknownError,
     UnavailableError,
-    WrongGroupError,
 )
 from hyperscale.ledger.server.ledger_driver import LedgerDriver
 from hyperscale.ledger.topology import (
@@ -36,6 +35,7 @@ from hyperscale.ledger.topology import (
 from hyperscale.telemetry.metrics import DurationHistogram
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError, OverloadedError
+from hyperscale.wire.link import PeerLink
 
 HOPS_MAX: Final = 3
 _RETRY_S = 0.05
@@ -48,14 +48,6 @@ _REFUSALS = {
     CommandRefusal.WRONG_GROUP: "the key slot of the key belongs to another group",
     CommandRefusal.UNKNOWN_GROUP: "the node that was asked has no replica of it",
 }
-
-
-class CommittedCommand(Struct, frozen=True):
-    """A command that was committed in a group, and its encoded reply."""
-
-    group: int
-    index: int
-    reply: bytes
 
 
 class ReadLevel(StrEnum):
@@ -130,6 +122,12 @@ class Ledger:
         ordered = sorted(record.settled, key=lambda number: number != record.leader)
         return [name for number in ordered if (name := name_of(number))]
 
+    def living_peer(self, name: str) -> PeerLink | None:
+        """Return a link to another node; None if the node is unknown, dead or this one."""
+        if name in {"", self.driver.own_name} or self.peers.dead_for_s(name) is not None:
+            return None
+        return self.peers.link(name)
+
     # -- commands in any group ------------------------------------------------------------
 
     async def decide(self, decision: Decision, *, timeout_s: float = 5.0) -> DecisionReply:
@@ -139,7 +137,7 @@ class Ledger:
 
     async def execute(
         self, group: int, body: bytes, *, key: str = "", timeout_s: float = 5.0
-    ) -> CommittedCommand:
+    ) -> ForwardCommandReply:
         """Commit a command in a group.
 
         Retry while the answer is that it was certainly not committed. Raise
@@ -150,15 +148,15 @@ class Ledger:
 
     async def execute_record(
         self, group: int, record: bytes, *, timeout_s: float = 5.0
-    ) -> CommittedCommand:
+    ) -> ForwardCommandReply:
         """Commit a record of the ledger itself in a group."""
         return await self._route(ForwardCommand(group, "", record, is_record=True), timeout_s)
 
-    async def submit(self, key: str, body: bytes, *, timeout_s: float = 5.0) -> CommittedCommand:
+    async def submit(self, key: str, body: bytes, *, timeout_s: float = 5.0) -> ForwardCommandReply:
         """Commit a command in the group that owns the key slot of its key."""
         return await self._route(ForwardCommand(-1, key, body), timeout_s)
 
-    async def _route(self, command: ForwardCommand, timeout_s: float) -> CommittedCommand:
+    async def _route(self, command: ForwardCommand, timeout_s: float) -> ForwardCommandReply:
         deadline_s = self._loop.time() + timeout_s
         hint = ""
         last = "no leader is known"
@@ -176,7 +174,7 @@ class Ledger:
                 last = "none of its voters answers"
             if reply is not None:
                 if reply.refused is None:
-                    return CommittedCommand(reply.group, reply.index, reply.reply)
+                    return reply
                 last = _REFUSALS[reply.refused]
             hint = "" if reply is None or reply.leader == hint else reply.leader
             if not hint:  # with a hint the leader is tried at once
@@ -195,16 +193,12 @@ class Ledger:
     ) -> ForwardCommandReply | None:
         """Forward a command; return None if no node was reached, so that none committed it."""
         candidates = [hint, self.leader_of(command.group), *self.voters_of(command.group)]
-        tried = {"", self.driver.own_name}
-        for name in candidates:
-            link = None if name in tried else self.peers.link(name)
-            tried.add(name)
-            if link is None or self.peers.dead_for_s(name) is not None:
+        for name in dict.fromkeys(candidates):
+            if (link := self.living_peer(name)) is None:
                 continue
-            # A node without a connection has probably just died; others may know a new leader.
-            is_connected = self.peers.connection(name) is not None
             until_s = deadline_s
-            if not is_connected:
+            if self.peers.connection(name) is None:
+                # The node has probably just died; others may know a new leader.
                 until_s = min(deadline_s, self._loop.time() + _CONNECT_S)
             try:
                 return await link.call(command, ForwardCommandReply, deadline_s=until_s)
@@ -232,14 +226,9 @@ class Ledger:
 
     # -- commands in groups this node leads -----------------------------------------------
 
-    async def propose(
-        self, group: int, body: bytes, *, key: str = "", timeout_s: float = 5.0
-    ) -> AppliedEntry:
+    async def propose(self, group: int, body: bytes, *, timeout_s: float = 5.0) -> AppliedEntry:
         """Commit a command in a group this node leads; raise `NotLeaderError` if it does not."""
-        result = await self._commit(ForwardCommand(group, key, body), timeout_s)
-        if result.moved_to is not None:
-            raise WrongGroupError(group, result.moved_to)
-        return result
+        return await self._commit(ForwardCommand(group, "", body), timeout_s)
 
     async def _commit_or_refuse(
         self, command: ForwardCommand, timeout_s: float
@@ -250,12 +239,13 @@ class Ledger:
         except NotLeaderError as error:
             is_known = group in self.core.replicas
             refused = CommandRefusal.NOT_LEADER if is_known else CommandRefusal.UNKNOWN_GROUP
-            return ForwardCommandReply(group, refused=refused, leader=error.leader, term=error.term)
-        if result.moved_to is not None:
+            return ForwardCommandReply(group, refused=refused, leader=error.leader)
+        if result.is_key_foreign:
             return ForwardCommandReply(group, refused=CommandRefusal.WRONG_GROUP)
-        machine = self.machine(group)
-        is_answered = machine is not None and result.reply is not None
-        reply = machine.encode_reply(result.reply) if machine is not None and is_answered else b""
+        replica = self.core.replicas.get(group)
+        reply = b""
+        if replica is not None and result.reply is not None:
+            reply = replica.machine.encode_reply(result.reply)
         return ForwardCommandReply(group, result.index, reply)
 
     async def _commit(self, command: ForwardCommand, timeout_s: float) -> AppliedEntry:
@@ -263,7 +253,7 @@ class Ledger:
         group = command.group
         if not core.is_leader(group):
             raise self._not_leader(group)
-        if core.is_full:
+        if core.proposals.is_full:
             raise OverloadedError("too many proposals wait for the disk", retry_after_s=0.1)
         record: Record = MachineCommand(0, command.key, command.body)
         if command.is_record:
@@ -288,10 +278,8 @@ class Ledger:
         return result
 
     def _not_leader(self, group: int) -> NotLeaderError:
-        role = self.core.roles.get(group)
         leader = self.leader_of(group)
-        term = 0 if role is None else role.term
-        return NotLeaderError(group, "" if leader == self.driver.own_name else leader, term)
+        return NotLeaderError(group, "" if leader == self.driver.own_name else leader)
 
     # -- reads of this node's replicas ----------------------------------------------------
 

@@ -3,16 +3,21 @@
 A node that has a ledger lets others join it. While no node has one, the node with the smallest
 node id asks the other founders for a pledge: never to found a ledger, nor to pledge to another
 node. A pledge is durable before it is given, so two ledgers could be founded only if one node
-had pledged twice.
+had pledged twice. A node that crashes after it stored its ledger and before it stored group 0
+gets group 0 at its next start.
 """
 
 import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from typing import TypeVar
+
+from msgspec import Struct
 
 from hyperscale._native import LedgerStore
 from hyperscale.errors import HyperscaleError
+from hyperscale.ledger.core_events import LedgerOpened
 from hyperscale.ledger.messages import (
     GetLedgerOfNode,
     GetLedgerOfNodeReply,
@@ -30,7 +35,12 @@ from hyperscale.wire.handlers import Handlers
 _RETRY_S = 0.25
 _CALL_S = 2.0
 
+_FOUNDER = 1
+"""The number of the node that founded the ledger."""
+
 _log = logging.getLogger("hyperscale.ledger")
+
+_Reply = TypeVar("_Reply", bound=Struct)
 
 
 class LedgerIdentity:
@@ -124,47 +134,48 @@ class LedgerJoin:
 
     # -- searching ------------------------------------------------------------------------
 
-    async def found_or_join(self) -> Topology | None:
-        """Join or found a ledger. Return the first topology if this node founded it, else None."""
+    async def found_or_join(self) -> None:
+        """Return when this node has joined or founded a ledger."""
         while True:
-            living = [name for name in self._peers.living() if name != self._name]
-            replies = await asyncio.gather(*(self._ask(name) for name in living))
-            for name, reply in zip(living, replies, strict=True):
+            others = [name for name in self._peers.living() if name != self._name]
+            asked = (self._call(name, GetLedgerOfNode(), GetLedgerOfNodeReply) for name in others)
+            replies = dict(zip(others, await asyncio.gather(*asked), strict=True))
+            for name, reply in replies.items():
                 if reply is not None and reply.ledger and await self._try_join(name):
-                    return None
-            blank = [
-                n
-                for n, reply in zip(living, replies, strict=True)
-                if reply == GetLedgerOfNodeReply()
-            ]
+                    return
+            blank = [name for name in others if replies[name] == GetLedgerOfNodeReply()]
             if await self._try_found(blank):
-                return self._first_topology()
+                return
             await asyncio.sleep(_RETRY_S)
 
-    async def _ask(self, name: str) -> GetLedgerOfNodeReply | None:
+    def opening_event(self) -> LedgerOpened:
+        """Return the event with which the core opens the ledger this node belongs to."""
+        if self._identity.number != _FOUNDER:
+            return LedgerOpened()
+        topology = Topology()
+        topology.decide(Founded(self._founders))
+        topology.decide(NodeJoined(self._name, self._domain))
+        return LedgerOpened(topology)
+
+    async def _call(
+        self, name: str, request: Struct, reply_type: type[_Reply], timeout_s: float = _CALL_S
+    ) -> _Reply | None:
+        """Return None if a node does not answer: it has not started yet, or it is gone."""
         link = self._peers.link(name)
         if link is None:
             return None
-        deadline_s = asyncio.get_running_loop().time() + _CALL_S
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
         try:
-            return await link.call(GetLedgerOfNode(), GetLedgerOfNodeReply, deadline_s=deadline_s)
-        except HyperscaleError:
-            return None  # not started yet, or gone: asked again soon
+            return await link.call(request, reply_type, deadline_s=deadline_s)
+        except HyperscaleError as error:
+            _log.debug("ledger.not_answered: %s", error, extra={"peer": name})
+            return None
 
     async def _try_join(self, name: str) -> bool:
-        link = self._peers.link(name)
-        if link is None:
-            return False
-        nonce = await self._identity.nonce()
-        deadline_s = asyncio.get_running_loop().time() + 3 * _CALL_S
-        try:
-            reply = await link.call(
-                RequestJoin(self._domain, nonce), RequestJoinReply, deadline_s=deadline_s
-            )
-        except HyperscaleError as error:
-            _log.info("ledger.not_joined: %s", error, extra={"peer": name})
-            return False
-        if not reply.number:
+        request = RequestJoin(self._domain, await self._identity.nonce())
+        reply = await self._call(name, request, RequestJoinReply, 3 * _CALL_S)
+        if reply is None or not reply.number:
+            _log.info("ledger.not_joined", extra={"peer": name})
             return False
         await self._identity.set_ledger(reply.ledger, reply.number)
         _log.info("ledger.joined", extra={"ledger": reply.ledger, "number": reply.number})
@@ -184,32 +195,15 @@ class LedgerJoin:
         try:
             given = 0
             for name in candidates:
-                given += await self._ask_pledge(name)
+                reply = await self._call(name, RequestPledge(), RequestPledgeReply)
+                given += reply is not None and reply.given
                 if given >= others:
                     break
             if given < others:
                 return False
             await own.pledge(self._name)
-            await own.set_ledger(secrets.token_hex(8), 1)
+            await own.set_ledger(secrets.token_hex(8), _FOUNDER)
         finally:
             self._is_founding = False
         _log.info("ledger.founded", extra={"ledger": own.ledger})
         return True
-
-    async def _ask_pledge(self, name: str) -> bool:
-        link = self._peers.link(name)
-        if link is None:
-            return False
-        deadline_s = asyncio.get_running_loop().time() + _CALL_S
-        try:
-            reply = await link.call(RequestPledge(), RequestPledgeReply, deadline_s=deadline_s)
-        except HyperscaleError:
-            return False
-        return reply.given
-
-    def _first_topology(self) -> Topology:
-        """Return the topology of a ledger with this node alone."""
-        topology = Topology()
-        topology.decide(Founded(self._founders))
-        topology.decide(NodeJoined(self._name, self._domain))
-        return topology

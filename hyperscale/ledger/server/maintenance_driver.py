@@ -5,8 +5,8 @@ import logging
 from collections.abc import Callable
 
 from hyperscale.errors import HyperscaleError
+from hyperscale.ledger.core_events import LeadershipTransferRequested, VoterChangeRequested
 from hyperscale.ledger.group_maintenance import (
-    ChangeGroup,
     CommitDecision,
     CommitRecord,
     GroupMaintenance,
@@ -17,8 +17,7 @@ from hyperscale.ledger.group_maintenance import (
     MaintenanceEvent,
     RequestHistoryState,
     Step,
-    StepFailed,
-    StepSucceeded,
+    StepEnded,
 )
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.messages import (
@@ -82,8 +81,8 @@ class MaintenanceDriver:
 
     def _perform(self, effect: MaintenanceEffect) -> None:
         match effect:
-            case ChangeGroup():
-                self._ledger_driver.feed(effect.event)
+            case LeadershipTransferRequested() | VoterChangeRequested():
+                self._ledger_driver.feed(effect)
             case RequestHistoryState():
                 self._tasks.spawn(self._request_history_state(effect), "ledger-history-state")
             case CommitDecision() | CommitRecord() | HandOverHistory():
@@ -103,7 +102,7 @@ class MaintenanceDriver:
         except HyperscaleError as error:
             _log.info("ledger.maintenance_failed: %s", error, extra={"group": group})
             is_done = False
-        self._driver.feed(StepSucceeded(group) if is_done else StepFailed(group))
+        self._driver.feed(StepEnded(group, is_done))
 
     async def _commit_decision(self, decision: Decision) -> None:
         reply = await self._ledger.decide(decision)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from hyperscale.ledger.core_events import RaftRole
-from hyperscale.ledger.topology import GroupState, NodeState
+from hyperscale.ledger.topology import GroupState, NodeRecord
 from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import Role
 
@@ -33,14 +33,6 @@ class ReplicaRow(Struct, frozen=True, kw_only=True):
     """Size of the entries in memory."""
     voters: list[str]
     learners: list[str]
-
-
-@nested
-class LedgerNodeRow(Struct, frozen=True, kw_only=True):
-    number: int
-    name: str
-    domain: str
-    state: NodeState
 
 
 @nested
@@ -78,7 +70,7 @@ class GetLedgerStatusReply(Struct, frozen=True, kw_only=True):
     node: str
     number: int
     replicas: list[ReplicaRow]
-    nodes: list[LedgerNodeRow]
+    nodes: list[NodeRecord]
     groups: list[GroupRow]
     migrations: list[MigrationRow]
     awaited: int

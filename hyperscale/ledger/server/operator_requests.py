@@ -28,7 +28,6 @@ from hyperscale.ledger.server.operator_messages import (
     GetLedgerStatus,
     GetLedgerStatusReply,
     GroupRow,
-    LedgerNodeRow,
     ListEvents,
     ListEventsReply,
     MemberChange,
@@ -81,25 +80,18 @@ class OperatorRequests:
         ledger = self._ledger()
         topology = ledger.topology
         owned = Counter(topology.owners)
-
-        def names(numbers: Iterable[int]) -> list[str]:
-            return [ledger.driver.name_of(number) or str(number) for number in numbers]
-
         return GetLedgerStatusReply(
             ledger=ledger.driver.id,
             node=ledger.driver.own_name,
             number=ledger.core.number,
-            replicas=[self._replica(ledger, group) for group in sorted(ledger.core.replicas)],
-            nodes=[
-                LedgerNodeRow(number=n.number, name=n.name, domain=n.domain, state=n.state)
-                for n in topology.nodes.values()
-            ],
+            replicas=[_replica_row(ledger, group) for group in sorted(ledger.core.replicas)],
+            nodes=list(topology.nodes.values()),
             groups=[
                 GroupRow(
                     group=group.number,
                     state=group.state,
-                    voters=names(group.voters),
-                    settled=names(group.settled),
+                    voters=_names(ledger, group.voters),
+                    settled=_names(ledger, group.settled),
                     leader=ledger.driver.name_of(group.leader),
                     key_slots=owned[group.number],
                     heir=group.heir,
@@ -115,25 +107,6 @@ class OperatorRequests:
             awaited=topology.awaited,
             pending_bytes=ledger.store.pending_bytes,
             mismatches=ledger.driver.mismatches_total,
-        )
-
-    @staticmethod
-    def _replica(ledger: Ledger, group: int) -> ReplicaRow:
-        raft = ledger.core.raft
-        _, term, role, leader, commit, *_ = raft.standing(group)
-        voters, _, learners = raft.seats(group)
-        entries, log_bytes = raft.log_size(group)
-        return ReplicaRow(
-            group=group,
-            role=RaftRole(role),
-            term=term,
-            leader=ledger.driver.name_of(leader),
-            commit=commit,
-            applied=ledger.core.replicas[group].applied,
-            entries=entries,
-            log_bytes=log_bytes,
-            voters=[ledger.driver.name_of(number) or str(number) for number in voters],
-            learners=[ledger.driver.name_of(number) or str(number) for number in learners],
         )
 
     # -- events --------------------------------------------------------------------------
@@ -158,9 +131,7 @@ class OperatorRequests:
             wanted = {g.number for g in groups_of if g.state is not GroupState.DESTROYED}
         mine = {group for group in wanted if self._has_all(group)}
         if not await _are_fresh(ledger, mine):
-            return await self._list_events(
-                call, asked
-            )  # another group is the heir of one of them now
+            return await self._list_events(call, asked)  # one of them has an heir now
         replies = [await self._own_events(ledger, asked)] if mine or not wanted else []
         replies += await self._others_events(ledger, asked, wanted - mine, call.deadline_s)
         rows = {(row[1], row[2], row[0], row[4]): row for each in replies for row in each.rows}
@@ -189,16 +160,15 @@ class OperatorRequests:
             passed_on = msgspec.structs.replace(asked, of_groups=(group,))
             why = "none of its voters is up"
             for name in ledger.voters_of(group):
-                link = None if name == ledger.driver.own_name else ledger.peers.link(name)
-                if link is None or ledger.peers.dead_for_s(name) is not None:
+                if (link := ledger.living_peer(name)) is None:
                     continue
                 try:
-                    replies.append(
-                        await link.call(passed_on, ListEventsReply, deadline_s=deadline_s)
-                    )
-                    break
+                    reply = await link.call(passed_on, ListEventsReply, deadline_s=deadline_s)
                 except HyperscaleError as error:
                     why = str(error)
+                else:
+                    replies.append(reply)
+                    break
             else:
                 raise RunError(f"the events of group {group} are not available: {why}")
         return replies
@@ -215,62 +185,58 @@ class OperatorRequests:
 
     async def _change_member(self, call: InboundCall, asked: ChangeMember) -> ChangeMemberReply:
         ledger = self._ledger()
-        topology = ledger.topology
-        number = topology.number_of(asked.node)
+        nodes, name = ledger.topology.nodes, asked.node
+        number = ledger.topology.number_of(name)
         if number is None:
-            known = sorted(n.name for n in topology.nodes.values() if n.state != NodeState.GONE)
+            known = sorted(n.name for n in nodes.values() if n.state != NodeState.GONE)
             hint = f"the nodes of the ledger are {', '.join(known)}"
             if asked.change is MemberChange.ADD:
-                hint = "a manager joins on its own: start it with a --seed of this cluster"
-            return ChangeMemberReply(refused=f"{asked.node} is not a node of the ledger", hint=hint)
+                hint = (
+                    "a manager joins on its own: start 'hyperscale manager --seed HOST:PORT' with "
+                    "the address of a manager of this cluster"
+                )
+            return ChangeMemberReply(refused=f"{name} is not a node of the ledger", hint=hint)
         match asked.change:
             case MemberChange.ADD:
-                reply = await self._add(ledger, number, asked.node)
+                if nodes[number].state is NodeState.ACTIVE:
+                    return ChangeMemberReply(done=f"{name} is active already")
+                decision: Decision = NodeStateChanged(number, NodeState.ACTIVE)
+                done = f"{name} is active again"
             case MemberChange.DRAIN:
-                reply = await drain(ledger, number, asked.node)
+                return await drain(ledger, number, name)
             case MemberChange.REMOVE:
-                reply = await self._remove(ledger, number, asked.node)
-            case MemberChange.PROMOTE if asked.group > MANAGEMENT:
-                done = f"{asked.node} will lead group {asked.group}"
-                reply = await _decided(ledger, LeaderWanted(asked.group, number), done)
+                if ledger.peers.dead_for_s(name) is None:
+                    hint = (
+                        f"drain it with 'hyperscale drain {name}' and the connection flags of "
+                        "this command"
+                    )
+                    return ChangeMemberReply(refused=f"{name} is alive", hint=hint)
+                decision = NodeStateChanged(number, NodeState.GONE)
+                done = f"{name} is removed; it can join again as a new node"
             case MemberChange.PROMOTE:
-                reply = await self._promote(call, ledger, number, asked)
-        return reply
-
-    @staticmethod
-    async def _add(ledger: Ledger, number: int, name: str) -> ChangeMemberReply:
-        if ledger.topology.nodes[number].state is NodeState.ACTIVE:
-            return ChangeMemberReply(done=f"{name} is active already")
-        return await _decided(
-            ledger, NodeStateChanged(number, NodeState.ACTIVE), f"{name} is active again"
-        )
-
-    @staticmethod
-    async def _remove(ledger: Ledger, number: int, name: str) -> ChangeMemberReply:
-        if ledger.peers.dead_for_s(name) is None:
-            return ChangeMemberReply(
-                refused=f"{name} is alive", hint=f"drain it: 'hyperscale drain {name}'"
-            )
-        done = f"{name} is removed; it can join again as a new node"
-        return await _decided(ledger, NodeStateChanged(number, NodeState.GONE), done)
+                if asked.group <= MANAGEMENT:
+                    return await self._promote(call, ledger, number, asked)
+                decision = LeaderWanted(asked.group, number)
+                done = f"{name} will lead group {asked.group}"
+        return await _decided(ledger, decision, done)
 
     @staticmethod
     async def _promote(
         call: InboundCall, ledger: Ledger, number: int, asked: ChangeMember
     ) -> ChangeMemberReply:
         """Have the leader of group 0, which has no preferred leader, transfer the leadership."""
-        raft = ledger.core.raft
         if ledger.core.is_leader(MANAGEMENT):
-            if number not in raft.seats(MANAGEMENT)[0]:
+            if number not in ledger.core.raft.seats(MANAGEMENT)[0]:
                 return ChangeMemberReply(
-                    refused=f"{asked.node} is not a voter of group {MANAGEMENT}"
+                    refused=f"{asked.node} is not a voter of group {MANAGEMENT}",
+                    hint="the voters are those that 'hyperscale ledger status' shows, with the "
+                    "connection flags of this command",
                 )
             ledger.driver.feed(LeadershipTransferRequested(MANAGEMENT, number))
             return ChangeMemberReply(
                 done=f"group {MANAGEMENT} is being handed over to {asked.node}"
             )
-        leader = ledger.leader_of(MANAGEMENT)
-        link = ledger.peers.link(leader) if leader not in ("", ledger.driver.own_name) else None
+        link = ledger.living_peer(ledger.leader_of(MANAGEMENT))
         if link is None or call.peer.role in (Role.MANAGER, Role.GATE):
             return ChangeMemberReply(
                 refused=f"group {MANAGEMENT} has no leader now", hint="try again in a moment"
@@ -290,12 +256,10 @@ class OperatorRequests:
     async def _verify(self, call: InboundCall, _asked: Verify) -> VerifyReply:
         """Compare all replicas: one entry in each group has them hash the same state."""
         ledger = self._ledger()
-        groups = [MANAGEMENT]
-        groups += [
-            g.number for g in ledger.topology.groups.values() if g.state != GroupState.DESTROYED
-        ]
+        records = ledger.topology.groups.values()
+        groups = [g.number for g in records if g.state is not GroupState.DESTROYED]
         rows = await asyncio.gather(
-            *(self._verify_group(ledger, group, call.deadline_s) for group in groups)
+            *(self._verify_group(ledger, g, call.deadline_s) for g in (MANAGEMENT, *groups))
         )
         return VerifyReply([row for each in rows for row in each])
 
@@ -310,16 +274,14 @@ class OperatorRequests:
         if group == MANAGEMENT:
             nodes = ledger.topology.nodes.values()
             names = [node.name for node in nodes if node.state is not NodeState.GONE]
-        return list(
-            await asyncio.gather(
-                *(self._digest_of(ledger, name, group, done.index, left_s / 2) for name in names)
-            )
+        asked = GetDigest(group, done.index)
+        return await asyncio.gather(
+            *(self._digest_of(ledger, name, asked, left_s / 2) for name in names)
         )
 
     async def _digest_of(
-        self, ledger: Ledger, name: str, group: int, index: int, timeout_s: float
+        self, ledger: Ledger, name: str, asked: GetDigest, timeout_s: float
     ) -> DigestRow:
-        asked = GetDigest(group, index)
         link = None if name == ledger.driver.own_name else ledger.peers.link(name)
         reply = GetDigestReply(why_not="its address is unknown")
         if name == ledger.driver.own_name:
@@ -333,7 +295,11 @@ class OperatorRequests:
             except HyperscaleError as error:
                 reply = GetDigestReply(why_not=str(error))
         return DigestRow(
-            group=group, index=index, node=name, digest=reply.digest.hex(), why_not=reply.why_not
+            group=asked.group,
+            index=asked.index,
+            node=name,
+            digest=reply.digest.hex(),
+            why_not=reply.why_not,
         )
 
     async def _digest(self, call: InboundCall, asked: GetDigest) -> GetDigestReply:
@@ -357,6 +323,29 @@ class OperatorRequests:
         return GetDigestReply(digest)
 
 
+def _names(ledger: Ledger, numbers: Iterable[int]) -> list[str]:
+    return [ledger.driver.name_of(number) or str(number) for number in numbers]
+
+
+def _replica_row(ledger: Ledger, group: int) -> ReplicaRow:
+    raft = ledger.core.raft
+    _, term, role, leader, commit, _ = raft.standing(group)
+    voters, _, learners = raft.seats(group)
+    entries, log_bytes = raft.log_size(group)
+    return ReplicaRow(
+        group=group,
+        role=RaftRole(role),
+        term=term,
+        leader=ledger.driver.name_of(leader),
+        commit=commit,
+        applied=ledger.core.replicas[group].applied,
+        entries=entries,
+        log_bytes=log_bytes,
+        voters=_names(ledger, voters),
+        learners=_names(ledger, learners),
+    )
+
+
 async def _are_fresh(ledger: Ledger, groups: Iterable[int]) -> bool:
     """Wait until this node has applied everything committed by now. Return False if it has left
     one of the groups."""
@@ -374,7 +363,8 @@ async def drain(ledger: Ledger, number: int, name: str) -> ChangeMemberReply:
     active = [n for n in ledger.topology.nodes.values() if n.state is NodeState.ACTIVE]
     if [n.number for n in active] == [number]:
         return ChangeMemberReply(
-            refused=f"{name} is the only active manager", hint="start another manager first"
+            refused=f"{name} is the only active manager",
+            hint=f"start 'hyperscale manager --seed HOST:PORT' first, with the address of {name}",
         )
     done = f"{name} drains: other managers take over its votes and leaderships"
     return await _decided(ledger, NodeStateChanged(number, NodeState.DRAINING), done)

@@ -2,20 +2,38 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
+
+from msgspec import Struct
 
 from hyperscale.errors import RunError
 from hyperscale.ledger.core_events import SendSnapshotOffer, SnapshotDelivered, SnapshotReceived
 from hyperscale.ledger.messages import FetchSnapshot, OfferSnapshot
 from hyperscale.ledger.server.ledger_driver import LedgerDriver
 from hyperscale.wire.errors import CallError, QueueFullError
+from hyperscale.wire.link import PeerLink
 from hyperscale.wire.messages import Chunk
 
-CHUNK_BYTES = 512 * 1024
-FETCH_S = 60.0
+_CHUNK_BYTES = 512 * 1024
+_FETCH_S = 60.0
 
 _log = logging.getLogger("hyperscale.ledger")
+
+
+async def fetch_bytes(link: PeerLink, request: Struct) -> bytes:
+    """Return the data that a peer streams as the answer to a request."""
+    data = bytearray()
+    deadline_s = asyncio.get_running_loop().time() + _FETCH_S
+    async with await link.stream(request, Chunk, deadline_s=deadline_s) as chunks:
+        async for chunk in chunks:
+            data += chunk.data
+    return bytes(data)
+
+
+def chunks_of(data: bytes) -> Iterator[Chunk]:
+    for start in range(0, max(len(data), 1), _CHUNK_BYTES):
+        yield Chunk(data[start : start + _CHUNK_BYTES])
 
 
 class SnapshotTransfer:
@@ -23,7 +41,6 @@ class SnapshotTransfer:
 
     def __init__(self, driver: LedgerDriver) -> None:
         self._driver = driver
-        self._loop = asyncio.get_running_loop()
         self._fetching: set[int] = set()
         driver.hooks.snapshot_offered.append(self._offer)
 
@@ -42,7 +59,7 @@ class SnapshotTransfer:
         with suppress(QueueFullError):  # the same as a message that got lost
             connection.send(message)
         # If the peer never fetches the snapshot, it counts as lost and is offered again.
-        self._loop.call_later(FETCH_S, driver.feed, lost)
+        asyncio.get_running_loop().call_later(_FETCH_S, driver.feed, lost)
 
     async def fetch(self, peer: str, offer: OfferSnapshot) -> None:
         """Fetch a snapshot that a peer offered, and give it to the core."""
@@ -53,13 +70,9 @@ class SnapshotTransfer:
         driver.learn_name(offer.sender, peer)
         self._fetching.add(offer.group)
         try:
-            data = bytearray()
             request = FetchSnapshot(offer.group, offer.index, driver.core.number)
-            deadline_s = self._loop.time() + FETCH_S
-            async with await link.stream(request, Chunk, deadline_s=deadline_s) as chunks:
-                async for chunk in chunks:
-                    data += chunk.data
-            driver.feed(SnapshotReceived(offer.group, offer.raft_message, bytes(data)))
+            data = await fetch_bytes(link, request)
+            driver.feed(SnapshotReceived(offer.group, offer.raft_message, data))
         except CallError as error:
             _log.warning("snapshot.not_fetched: %s", error, extra={"group": offer.group})
         finally:
@@ -77,8 +90,8 @@ class SnapshotTransfer:
             raise RunError(f"group {group} has no snapshot of entry {request.index} any more")
         arrived = False
         try:
-            for start in range(0, max(len(data), 1), CHUNK_BYTES):
-                yield Chunk(data[start : start + CHUNK_BYTES])
+            for chunk in chunks_of(data):
+                yield chunk
             arrived = True
         finally:
             driver.feed(SnapshotDelivered(group, peer, arrived))

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
 from msgspec import Struct
@@ -18,28 +18,6 @@ from hyperscale.wire.server import PeerServer
 _log = logging.getLogger("hyperscale.ledger")
 
 
-class TierPeers(Protocol):
-    """The nodes of this node's tier, and connections to them."""
-
-    def link(self, node: str) -> PeerLink | None:
-        """Return a lasting link to a node; None if the node was never seen."""
-
-    def connection(self, node: str) -> Connection | None:
-        """Return the open connection to a node, if there is one."""
-
-    def send(self, node: str, message: Struct) -> None:
-        """Send a one-way message, if there is a connection; it may get lost."""
-
-    def living(self) -> list[str]:
-        """Return the sorted nodes of the tier that are not known to be dead, with this one."""
-
-    def dead_for_s(self, node: str) -> float | None:
-        """Return for how long a node has been dead; None while it lives."""
-
-    def is_fit(self, node: str) -> bool:
-        """Return True if a node may lead: alive, not overloaded, not leaving."""
-
-
 class MembershipView(Protocol):
     """The members that a `MemberNode` knows."""
 
@@ -48,8 +26,8 @@ class MembershipView(Protocol):
     def known(self, node: str) -> Member | None: ...
 
 
-class MemberPeers:
-    """The members of one role, as membership sees them."""
+class TierPeers:
+    """The nodes of this node's tier as membership sees them, and connections to them."""
 
     def __init__(
         self,
@@ -65,10 +43,8 @@ class MemberPeers:
         self._links: dict[str, PeerLink] = {}
         self._seen_dead_s: dict[str, float] = {}
 
-    def _tier(self) -> Iterator[Member]:
-        return (member for member in self._membership.members() if member.role is self._role)
-
     def link(self, node: str) -> PeerLink | None:
+        """Return a lasting link to a node; None if the node was never seen."""
         member = self._membership.known(node)
         known = self._links.get(node)
         if member is None:
@@ -83,12 +59,14 @@ class MemberPeers:
         return link
 
     def connection(self, node: str) -> Connection | None:
+        """Return the open connection to a node, if there is one."""
         found = self._server.connection_to(node)
         if found is None:
             self.link(node)  # dials, from now on
         return found
 
     def send(self, node: str, message: Struct) -> None:
+        """Send a one-way message, if there is a connection; it may get lost."""
         link = self.link(node)
         connection = None if link is None else link.connection
         if connection is None:
@@ -99,10 +77,13 @@ class MemberPeers:
             _log.debug("message.dropped: %s", error, extra={"to": node})
 
     def living(self) -> list[str]:
-        own = self._server.local.node_id
-        return sorted({own, *(member.node for member in self._tier() if member.state in LIVING)})
+        """Return the sorted nodes of the tier that are not known to be dead, with this one."""
+        members = self._membership.members()
+        living = {m.node for m in members if m.role is self._role and m.state in LIVING}
+        return sorted({self._server.local.node_id, *living})
 
     def dead_for_s(self, node: str) -> float | None:
+        """Return for how long a node has been dead; None while it lives."""
         now_s = asyncio.get_running_loop().time()
         if node in self.living():
             self._seen_dead_s.pop(node, None)
@@ -110,6 +91,7 @@ class MemberPeers:
         return now_s - self._seen_dead_s.setdefault(node, now_s)
 
     def is_fit(self, node: str) -> bool:
+        """Return True if a node may lead: alive, not overloaded, not leaving."""
         found = self._membership.known(node)
         if found is None or found.role is not self._role:
             return False

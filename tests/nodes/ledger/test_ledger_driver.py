@@ -11,7 +11,7 @@ from hyperscale.jobs.committed.events import CancelRequested, Code, Reply, encod
 from hyperscale.jobs.committed.keys import key_slot_of
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import LedgerCore
-from hyperscale.ledger.core_events import LedgerFounded
+from hyperscale.ledger.core_events import LedgerOpened
 from hyperscale.ledger.replica import AppliedEntry
 from hyperscale.ledger.server.ledger import Ledger
 from hyperscale.ledger.server.ledger_driver import LedgerDriver
@@ -65,7 +65,7 @@ def founded(directory: Path, tasks: TaskSupervisor) -> Ledger:
     )
     driver = LedgerDriver("ledger", core, store, NoPeers(), tasks)
     driver.start()
-    driver.feed(LedgerFounded(topology()))
+    driver.feed(LedgerOpened(topology()))
     return Ledger(driver)
 
 

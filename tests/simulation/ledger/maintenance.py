@@ -5,8 +5,8 @@ from typing import Any
 
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import MANAGEMENT
+from hyperscale.ledger.core_events import LeadershipTransferRequested, VoterChangeRequested
 from hyperscale.ledger.group_maintenance import (
-    ChangeGroup,
     CommitDecision,
     CommitRecord,
     GroupMaintenance,
@@ -17,8 +17,7 @@ from hyperscale.ledger.group_maintenance import (
     MaintenanceTiming,
     RequestHistoryState,
     Step,
-    StepFailed,
-    StepSucceeded,
+    StepEnded,
 )
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.topology import encode_decision
@@ -76,8 +75,8 @@ class Maintenance:
 
     def _perform(self, effect: MaintenanceEffect) -> None:
         match effect:
-            case ChangeGroup(event=event):
-                self._core.handle(event, now_s=self._host.world.now_s)
+            case LeadershipTransferRequested() | VoterChangeRequested():
+                self._core.handle(effect, now_s=self._host.world.now_s)
             case RequestHistoryState(group=group, node=node):
                 self._feed(HistoryStateReceived(group, node, is_complete=True))
             case _:
@@ -86,7 +85,7 @@ class Maintenance:
 
     def _answered(self, group: int, answer: Any) -> None:
         is_done = answer[0] == "done" if isinstance(answer, tuple) else bool(answer)
-        self._feed(StepSucceeded(group) if is_done else StepFailed(group))
+        self._feed(StepEnded(group, is_done))
 
     def _take_step(self, step: Step, told: Callable[[Any], None]) -> None:
         match step:

@@ -21,7 +21,7 @@ from hyperscale.ledger.core_events import (
     LeadershipTransferRequested,
     LedgerEffect,
     LedgerEvent,
-    LedgerJoined,
+    LedgerOpened,
     MessagesReceived,
     ReportMismatch,
     SendMessages,
@@ -116,7 +116,7 @@ class LedgerProgram:
         maintenance = Maintenance(
             self.host, self.tier, self.store, core, self._pending, self.router
         )
-        self._feed(LedgerJoined())
+        self._feed(LedgerOpened())
         self._turn(now_s)
         if self.tier.manages:
             maintenance.begin()

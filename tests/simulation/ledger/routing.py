@@ -128,7 +128,7 @@ class Router:
             told(UNKNOWN)
         else:
             self._observer.acknowledged(self._core, group, outcome, data)
-            if outcome.moved_to is not None:
+            if outcome.is_key_foreign:
                 told(("refused", "wrong group", ""))
             else:
                 told(("done", group, outcome.index, outcome.reply))
