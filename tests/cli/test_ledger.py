@@ -12,24 +12,24 @@ from hyperscale.jobs.committed.events import CancelRequested
 from tests.jobs.builders import submission
 from tests.lab.command import CommandOutcome
 from tests.lab.command import run as command
+from tests.lab.ledger_clients import Forwarder
+from tests.lab.ledger_clients import run as work
+from tests.lab.manager_tier import ManagerTier
 from tests.lab.nodes import NodeCluster
 from tests.lab.waiting import until
-from tests.nodes.ledger.tier import Tier
-from tests.nodes.ledger.writer import Forwarder
-from tests.nodes.ledger.writer import run as work
 
 
 @pytest.fixture(scope="module")
-def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagerTier]:
     """A tier of one manager."""
     with NodeCluster(tmp_path_factory.mktemp("tier")) as cluster:
-        tier = Tier(cluster, 1)
+        tier = ManagerTier(cluster, 1)
         tier.wait_settled()
         yield tier
 
 
 @pytest.fixture
-def ask(tier: Tier, tmp_path: Path) -> Any:
+def ask(tier: ManagerTier, tmp_path: Path) -> Any:
     def query(*words: str) -> CommandOutcome:
         return command(*words, "--connect", tier.addresses[0], cwd=tmp_path)
 
@@ -37,7 +37,7 @@ def ask(tier: Tier, tmp_path: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def job(tier: Tier) -> str:
+def job(tier: ManagerTier) -> str:
     """A job with two committed events."""
 
     async def make(forwarder: Forwarder) -> str:
@@ -130,7 +130,7 @@ def test_invalid_input_is_refused(ask: Any, tmp_path: Path) -> None:
 
 def test_a_drained_manager_may_be_stopped(tmp_path: Path) -> None:
     with NodeCluster(tmp_path) as cluster:
-        tier = Tier(cluster, 2)
+        tier = ManagerTier(cluster, 2)
         done = command("drain", "m1", "--connect", tier.addresses[0], cwd=tmp_path)
         assert done.code == 0, done.stderr
         assert done.stdout.splitlines()[-1] == "m1 has left the ledger; it may be stopped"

@@ -10,6 +10,9 @@ cluster        a cluster started by `hyperscale cluster up`, and a target server
 split_cluster  a cluster whose nodes are in two network namespaces
 network        two network namespaces and a link that delays, drops and cuts (relay: its packets)
 executors      executor processes that run a workflow
+memory_tier    ledger cores in memory, without faults or time
+manager_tier   manager processes of one ledger that keep their data over restarts
+ledger_clients clients of such a ledger, and load that remembers its answers
 clients        the HTTP client of one virtual user
 peers          peers that exchange the messages of the wire tests
 managers       stand-ins for managers, for tests of the client

@@ -11,10 +11,10 @@ from hyperscale.ledger.entry_clock import COUNTER_BITS
 from hyperscale.ledger.records import DigestRequested, KeySlotsAdopted, KeySlotsReleased
 from hyperscale.ledger.replica import DIGEST_EVERY, AppliedEntry
 from hyperscale.ledger.topology import GroupState, VotersSettled, VotersWanted, encode_decision
-from tests.ledger.tier import LIMITS, SmallTier, reply_of, submit
+from tests.lab.memory_tier import LIMITS, MemoryTier, reply_of, submit
 
 
-def status(tier: SmallTier, number: int, job: str) -> JobStatus | None:
+def status(tier: MemoryTier, number: int, job: str) -> JobStatus | None:
     machine = tier.cores[number].replicas[1].machine
     assert isinstance(machine, JobMachine)
     found = machine.job(job)
@@ -23,7 +23,7 @@ def status(tier: SmallTier, number: int, job: str) -> JobStatus | None:
 
 @pytest.mark.parametrize("nodes", [1, 3, 5])
 def test_a_command_is_committed_and_every_replica_has_it(nodes: int) -> None:
-    tier = SmallTier(nodes)
+    tier = MemoryTier(nodes)
     tier.elect(1, 1)
     reply = reply_of(tier.commit(1, 1, submit("key"), "key"))
     assert reply.ok
@@ -36,7 +36,7 @@ def test_a_command_is_committed_and_every_replica_has_it(nodes: int) -> None:
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_retries_with_one_key_through_any_leader_make_one_job(nodes: int) -> None:
-    tier = SmallTier(nodes)
+    tier = MemoryTier(nodes)
     jobs = set()
     fresh = 0
     for number in (1, nodes, 1, (nodes + 1) // 2):
@@ -51,7 +51,7 @@ def test_retries_with_one_key_through_any_leader_make_one_job(nodes: int) -> Non
 
 
 def test_a_deposed_leader_commits_nothing_and_answers_superseded() -> None:
-    tier = SmallTier()
+    tier = MemoryTier()
     tier.elect(1, 1)
     tier.cut.add(1)
     token = tier.propose(1, 1, submit("key"), "key")
@@ -67,7 +67,7 @@ def test_a_deposed_leader_commits_nothing_and_answers_superseded() -> None:
 
 
 def test_a_term_has_at_most_one_leader() -> None:
-    tier = SmallTier()
+    tier = MemoryTier()
     for number in (1, 2, 3, 1, 3, 2):
         tier.elect(1, number)
     leaders: dict[int, set[int]] = {}
@@ -80,7 +80,7 @@ def test_a_term_has_at_most_one_leader() -> None:
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_the_first_end_of_a_job_wins_on_every_replica(nodes: int) -> None:
-    tier = SmallTier(nodes)
+    tier = MemoryTier(nodes)
     tier.elect(1, 1)
     ended = reply_of(tier.commit(1, 1, submit("a"), "a")).job
     stopped = reply_of(tier.commit(1, 1, submit("b"), "b")).job
@@ -102,7 +102,7 @@ def test_the_first_end_of_a_job_wins_on_every_replica(nodes: int) -> None:
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_after_all_nodes_lost_power_everything_acknowledged_is_there(nodes: int) -> None:
-    tier = SmallTier(
+    tier = MemoryTier(
         nodes, limits=LedgerLimits(election_ticks=6, heartbeat_ticks=2, snapshot_entries=7)
     )
     tier.elect(1, 1)
@@ -119,7 +119,7 @@ def test_after_all_nodes_lost_power_everything_acknowledged_is_there(nodes: int)
 
 
 def test_a_session_read_sees_its_write_and_strong_reads_never_go_back() -> None:
-    tier = SmallTier()
+    tier = MemoryTier()
     tier.elect(1, 1)
     tier.cut.add(3)
     outcome = tier.commit(1, 1, submit("key"), "key")
@@ -143,7 +143,7 @@ def test_a_session_read_sees_its_write_and_strong_reads_never_go_back() -> None:
 
 
 def test_tokens_of_a_restarted_node_differ_from_those_before() -> None:
-    tier = SmallTier()
+    tier = MemoryTier()
     tier.tick(20)
     before = {tier.cores[1].proposals.new_token() for _ in range(1_000)}
     tier.crash(1)
@@ -153,7 +153,7 @@ def test_tokens_of_a_restarted_node_differ_from_those_before() -> None:
 
 
 def test_a_proposal_that_a_snapshot_skips_has_no_result() -> None:
-    tier = SmallTier(
+    tier = MemoryTier(
         limits=LedgerLimits(
             election_ticks=6, heartbeat_ticks=2, snapshot_entries=4, trailing_entries=0
         )
@@ -173,7 +173,7 @@ def test_a_proposal_that_a_snapshot_skips_has_no_result() -> None:
 
 
 def test_a_record_of_another_node_gets_the_stamp_of_the_leader() -> None:
-    tier = SmallTier()
+    tier = MemoryTier()
     leader = tier.elect(1, 1)
     year_ms = 365 * 24 * 3_600 * 1_000
     wild = DigestRequested((tier.now_ms + year_ms) << 16)
@@ -184,7 +184,7 @@ def test_a_record_of_another_node_gets_the_stamp_of_the_leader() -> None:
 
 
 def test_a_follower_with_corrupt_memory_is_detected_and_replaced_by_a_snapshot() -> None:
-    tier = SmallTier(limits=LedgerLimits(election_ticks=6, heartbeat_ticks=2, trailing_entries=10))
+    tier = MemoryTier(limits=LedgerLimits(election_ticks=6, heartbeat_ticks=2, trailing_entries=10))
     leader = tier.elect(1, 1)
     job = reply_of(tier.commit(1, 1, submit("key"), "key")).job
     tier.tick(4)
@@ -211,7 +211,7 @@ def test_a_follower_with_corrupt_memory_is_detected_and_replaced_by_a_snapshot()
 
 
 def test_key_slots_and_their_keys_migrate_to_another_group() -> None:
-    tier = SmallTier(groups=2)
+    tier = MemoryTier(groups=2)
     one = tier.elect(1, 1)
     tier.elect(2, 2)
     key = next(
@@ -233,7 +233,7 @@ def test_key_slots_and_their_keys_migrate_to_another_group() -> None:
     assert refused.is_key_foreign
 
 
-def replace_voter(tier: SmallTier, leader: int, old: int, new: int) -> None:
+def replace_voter(tier: MemoryTier, leader: int, old: int, new: int) -> None:
     """Replace one voter by another, with the decisions of group 0."""
     voters = tuple(sorted({*tier.cores[leader].topology.groups[1].voters} - {old} | {new}))
     manager = next(c.number for c in tier.cores.values() if 0 in c.leading)
@@ -251,7 +251,7 @@ def replace_voter(tier: SmallTier, leader: int, old: int, new: int) -> None:
 
 
 def test_a_voter_is_replaced_under_load_and_nothing_is_lost() -> None:
-    tier = SmallTier(4)
+    tier = MemoryTier(4)
     tier.elect(0, 1)
     tier.elect(1, 1)
     jobs = [reply_of(tier.commit(1, 1, submit(f"k{n}"), f"k{n}")).job for n in range(5)]
@@ -265,7 +265,7 @@ def test_a_voter_is_replaced_under_load_and_nothing_is_lost() -> None:
 
 
 def test_a_restarted_node_keeps_the_groups_its_newest_topology_gave_it() -> None:
-    tier = SmallTier(4)
+    tier = MemoryTier(4)
     tier.elect(0, 1)
     tier.elect(1, 1)
     tier.commit(1, 1, submit("key"), "key")
@@ -286,7 +286,7 @@ def test_a_restarted_node_keeps_the_groups_its_newest_topology_gave_it() -> None
 
 
 def test_a_node_that_left_a_group_does_not_create_it_again() -> None:
-    tier = SmallTier(4)
+    tier = MemoryTier(4)
     tier.elect(0, 1)
     tier.elect(1, 1)
     replace_voter(tier, 1, old=3, new=4)
@@ -303,7 +303,7 @@ def test_a_node_that_left_a_group_does_not_create_it_again() -> None:
 
 
 def test_a_follower_that_was_away_gets_a_snapshot() -> None:
-    tier = SmallTier(
+    tier = MemoryTier(
         limits=LedgerLimits(
             election_ticks=6, heartbeat_ticks=2, snapshot_entries=10, trailing_entries=2
         )
@@ -320,7 +320,9 @@ def test_a_follower_that_was_away_gets_a_snapshot() -> None:
 
 
 def test_a_node_with_too_many_proposals_is_full() -> None:
-    tier = SmallTier(limits=LedgerLimits(election_ticks=6, heartbeat_ticks=2, pending_proposals=10))
+    tier = MemoryTier(
+        limits=LedgerLimits(election_ticks=6, heartbeat_ticks=2, pending_proposals=10)
+    )
     leader = tier.elect(1, 1)
     assert not leader.proposals.is_full
     tier.cut = {2, 3}

@@ -31,7 +31,7 @@ from hyperscale.ledger.topology import (
 )
 from hyperscale.ledger.topology_policy import TierHealth
 from hyperscale.sansio.core import Tick
-from tests.ledger.tier import SmallTier, reply_of, submit
+from tests.lab.memory_tier import MemoryTier, reply_of, submit
 
 
 def live_jobs(machine: Machine) -> int:
@@ -39,7 +39,7 @@ def live_jobs(machine: Machine) -> int:
     return sum(1 for _ in machine.jobs())
 
 
-class MaintainedTier(SmallTier):
+class MaintainedTier(MemoryTier):
     """A tier whose leaders maintain their groups, one pass after another."""
 
     def __init__(self, nodes: int = 3, groups: int = 3) -> None:

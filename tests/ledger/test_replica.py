@@ -19,7 +19,7 @@ from hyperscale.ledger.records import (
 )
 from hyperscale.ledger.replica import DIGEST_EVERY, KEY_SLOTS, AppliedEntry, Replica
 from tests.jobs.builders import plan, submission, workflow
-from tests.ledger.tier import reply_of
+from tests.lab.memory_tier import reply_of
 
 NOW = 1_700_000_000_000 << 16
 ALL = range(KEY_SLOTS)

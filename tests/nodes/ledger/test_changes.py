@@ -12,22 +12,22 @@ from hyperscale.client.messages import ListJobs, ListJobsReply
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.ledger.server.operator_messages import ChangeMember, ChangeMemberReply, MemberChange
 from tests.jobs.builders import submission
+from tests.lab.ledger_clients import Forwarder, Load, asked, losses, run
+from tests.lab.manager_tier import ManagerTier
 from tests.lab.nodes import NodeCluster, NodeProcess
 from tests.lab.soak_report import Report
 from tests.lab.waiting import until
-from tests.nodes.ledger.tier import Tier
-from tests.nodes.ledger.writer import Forwarder, Load, asked, losses, run
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results" / "soak-ledger-changes.txt"
 
 
-def has_gone(tier: Tier, name: str, via: str) -> bool:
+def has_gone(tier: ManagerTier, name: str, via: str) -> bool:
     told = tier.told(via)
     gone = [row.state == "gone" for row in told.nodes if row.name == name]
     return all(gone) and not any(name in (*r.voters, *r.learners) for r in told.replicas)
 
 
-def change(tier: Tier, kind: str, name: str, via: str) -> ChangeMemberReply:
+def change(tier: ManagerTier, kind: str, name: str, via: str) -> ChangeMemberReply:
     return asked(
         tier.addresses,
         ChangeMember(change=MemberChange(kind), node=name),
@@ -42,7 +42,7 @@ def groups_of(load: Load) -> set[int]:
 
 
 def test_adding_draining_and_removing_loses_nothing(cluster: NodeCluster) -> None:
-    tier = Tier(cluster)
+    tier = ManagerTier(cluster)
     with Load(tier.addresses[1:], clients=6) as load:  # not through the one that will go
         until(lambda: load.commits > 60, what="the load runs")
         tier.start("m3")
@@ -89,7 +89,7 @@ async def submit_often(forwarder: Forwarder, key: str, nodes: int, times: int = 
 
 def test_one_key_makes_one_job_while_managers_come_and_go(cluster: NodeCluster) -> None:
     """A hundred submissions at once, in peace, while a leader is killed, while a node drains."""
-    tier = Tier(cluster)
+    tier = ManagerTier(cluster)
     tier.wait_settled()
 
     async def play() -> tuple[dict[str, set[str]], list[Any]]:
@@ -133,7 +133,7 @@ def test_one_key_makes_one_job_while_managers_come_and_go(cluster: NodeCluster) 
 
 def test_a_single_manager_keeps_what_it_acknowledged_over_a_kill(cluster: NodeCluster) -> None:
     """The same code with one voter: killed under load, nothing acknowledged is lost."""
-    tier = Tier(cluster, 1, flags=("--ledger-snapshot-entries", "300"))
+    tier = ManagerTier(cluster, 1, flags=("--ledger-snapshot-entries", "300"))
     with Load(tier.addresses, clients=4) as load:
         for _ in range(4):
             before = load.commits
@@ -149,7 +149,7 @@ def test_a_single_manager_keeps_what_it_acknowledged_over_a_kill(cluster: NodeCl
 
 
 def test_history_older_than_history_days_is_deleted(cluster: NodeCluster) -> None:
-    tier = Tier(cluster, 1)
+    tier = ManagerTier(cluster, 1)
     with Load(tier.addresses, clients=2) as load:
         until(lambda: load.commits > 30, what="there is a history")
     load.check()
@@ -167,7 +167,7 @@ def test_history_older_than_history_days_is_deleted(cluster: NodeCluster) -> Non
 @pytest.mark.timeout(1800)
 def test_a_tier_is_replaced_node_by_node(cluster: NodeCluster) -> None:
     """A manager joins, another drains and is stopped, or dies and is removed; again and again."""
-    tier = Tier(cluster)
+    tier = ManagerTier(cluster)
     rng = random.Random(8)
     present = list(tier.names)
     began_s = time.monotonic()

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from hyperscale.nodes.ledger_service import open_store
+from tests.lab.ledger_clients import Load, losses, run
+from tests.lab.manager_tier import ManagerTier
 from tests.lab.nodes import NodeCluster
 from tests.lab.waiting import until
-from tests.nodes.ledger.tier import Tier
-from tests.nodes.ledger.writer import Load, losses, run
 
 SHIM = Path(__file__).parent / "diskfault.c"
 
@@ -29,7 +30,7 @@ def shim(tmp_path: Path) -> Path:
     return built
 
 
-class FaultyTier(Tier):
+class FaultyTier(ManagerTier):
     """Every node's disk can be told to fail."""
 
     def __init__(self, cluster: NodeCluster, shim: Path, size: int = 3) -> None:
@@ -105,7 +106,7 @@ def test_slow_syncs_delay_no_heartbeat(cluster: NodeCluster, shim: Path) -> None
 
 
 def test_a_second_process_on_the_same_directory_is_refused(cluster: NodeCluster) -> None:
-    tier = Tier(cluster, 1)
+    tier = ManagerTier(cluster, 1)
     other = cluster.start("manager", "m0", "--data-dir", str(tier.data("m0")))
     assert other.process.wait(30) == 2
     assert "another process uses the data directory" in other.output(), other.output()
@@ -113,7 +114,7 @@ def test_a_second_process_on_the_same_directory_is_refused(cluster: NodeCluster)
 
 
 def test_a_corrupt_database_is_refused(cluster: NodeCluster) -> None:
-    tier = Tier(cluster, 1)
+    tier = ManagerTier(cluster, 1)
     with Load(tier.addresses, clients=4) as load:
         until(lambda: load.commits > 200, what="there is something to damage")
     load.check()
@@ -135,7 +136,7 @@ def test_a_corrupt_database_is_refused(cluster: NodeCluster) -> None:
 
 
 def test_a_node_that_lost_its_disk_joins_under_a_new_number(cluster: NodeCluster) -> None:
-    tier = Tier(cluster)
+    tier = ManagerTier(cluster)
     tier.wait_settled()
     with Load(tier.addresses, clients=4) as load:
         until(lambda: load.commits > 50, what="the load runs")
@@ -162,3 +163,19 @@ def test_a_node_that_lost_its_disk_joins_under_a_new_number(cluster: NodeCluster
     load.check()
     tier.wait_equal()
     assert not losses(load.acknowledged, run(lambda f: f.events(), tier.addresses))
+
+
+def test_a_founder_that_crashed_before_it_stored_group_0_founds_the_same_ledger(
+    cluster: NodeCluster,
+) -> None:
+    directory = cluster.directory / "hyperscale-data" / "m0" / "ledger"
+    directory.parent.mkdir(parents=True)
+    store = open_store(directory)
+    for key, value in (("pledged", "m0"), ("number", "1"), ("ledger", "abc")):
+        store.put_meta(key, value.encode())
+    store.close()
+    del store  # releases the data directory
+    tier = ManagerTier(cluster, 2)
+    assert tier.told("m1").ledger == "abc"
+    assert [node.name for node in tier.told("m1").nodes] == ["m0", "m1"]
+    tier.wait_equal()

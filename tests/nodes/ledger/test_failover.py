@@ -10,18 +10,18 @@ import pytest
 
 from hyperscale.jobs.committed.events import CancelRequested, encode
 from hyperscale.ledger.server.operator_messages import Compact, CompactReply
+from tests.lab.ledger_clients import Forwarder, Load, asked, losses, run
+from tests.lab.manager_tier import ManagerTier
 from tests.lab.nodes import NodeCluster
 from tests.lab.soak_report import Report
 from tests.lab.waiting import until
-from tests.nodes.ledger.tier import Tier
-from tests.nodes.ledger.writer import Forwarder, Load, asked, losses, run
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results" / "soak-ledger-failover.txt"
 GROUP = 1
 BODY = encode(CancelRequested(job="dc.1-nobody", reason="a command like any other"))
 
 
-def next_commit_s(tier: Tier, leader: str) -> float:
+def next_commit_s(tier: ManagerTier, leader: str) -> float:
     """Kills the leader; seconds until a command is committed by the next one."""
     others = [number for number, name in enumerate(tier.names) if name != leader]
 
@@ -37,7 +37,7 @@ def next_commit_s(tier: Tier, leader: str) -> float:
 
 
 def test_a_tier_that_is_ready_can_lose_the_leader_of_a_group(cluster: NodeCluster) -> None:
-    tier = Tier(cluster)
+    tier = ManagerTier(cluster)
     for name in tier.names:  # none is ready before, of group 0 too
         managing = next(row for row in tier.told(name).replicas if row.group == 0)
         assert sorted(managing.voters) == sorted(tier.names)
@@ -50,7 +50,7 @@ def test_a_tier_that_is_ready_can_lose_the_leader_of_a_group(cluster: NodeCluste
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_commits_go_on_soon_after_a_leader_is_lost(cluster: NodeCluster) -> None:
-    tier = Tier(cluster)
+    tier = ManagerTier(cluster)
     times: list[float] = []
     for _ in range(20):
         tier.wait_settled()
@@ -71,7 +71,7 @@ def test_commits_go_on_soon_after_a_leader_is_lost(cluster: NodeCluster) -> None
     assert times[-1] <= 5.0
 
 
-def commit_many(tier: Tier, count: int) -> None:
+def commit_many(tier: ManagerTier, count: int) -> None:
     async def commit() -> None:
         async with Forwarder(tier.addresses) as forwarder:
             left = count
@@ -106,7 +106,7 @@ def test_a_node_with_many_entries_serves_soon_after_a_restart(
     cluster: NodeCluster, snapshots: str
 ) -> None:
     """With snapshots as usual, and with none: the whole log is read and applied again."""
-    tier = Tier(cluster, 1, flags=("--ledger-snapshot-entries", snapshots))
+    tier = ManagerTier(cluster, 1, flags=("--ledger-snapshot-entries", snapshots))
     with Load(tier.addresses, clients=16, pause_s=0) as load:
         until(lambda: load.commits > 3_000, what="some jobs with a history")
     load.check()
@@ -138,6 +138,6 @@ def test_a_node_with_many_entries_serves_soon_after_a_restart(
     assert after_bytes < 2 * live + 256 * 1024
 
 
-def database_bytes(tier: Tier) -> int:
+def database_bytes(tier: ManagerTier) -> int:
     folder = tier.data("m0") / "ledger"
     return sum(path.stat().st_size for path in folder.iterdir() if path.name.startswith("ledger"))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.ledger_clients import Load, losses, run
+from tests.lab.manager_tier import ManagerTier
 from tests.lab.nodes import NodeCluster
 from tests.lab.soak_report import Report
 from tests.lab.waiting import until
-from tests.nodes.ledger.tier import Tier
-from tests.nodes.ledger.writer import Load, losses, run
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 
@@ -24,7 +24,7 @@ class Outcome:
         """Until the next commits after a fault, restarts of the process included."""
 
 
-def torment(tier: Tier, load: Load, rng: random.Random, kills: int, stops: int) -> Outcome:
+def torment(tier: ManagerTier, load: Load, rng: random.Random, kills: int, stops: int) -> Outcome:
     """One fault after the other, each under load and before all is caught up again."""
     outcome = Outcome()
     faults = [0] * kills + [1] * stops
@@ -53,13 +53,13 @@ def torment(tier: Tier, load: Load, rng: random.Random, kills: int, stops: int) 
     return outcome
 
 
-def found_wrong(tier: Tier, load: Load) -> list[str]:
+def found_wrong(tier: ManagerTier, load: Load) -> list[str]:
     rows = run(lambda forwarder: forwarder.events(), tier.addresses)
     return losses(load.acknowledged, rows)
 
 
 def test_nothing_acknowledged_is_lost_when_managers_are_killed(cluster: NodeCluster) -> None:
-    tier = Tier(cluster, flags=("--ledger-snapshot-entries", "500"))
+    tier = ManagerTier(cluster, flags=("--ledger-snapshot-entries", "500"))
     with Load(tier.addresses) as load:
         outcome = torment(tier, load, random.Random(15), kills=13, stops=0)
     load.check()
@@ -72,7 +72,7 @@ def test_nothing_acknowledged_is_lost_when_managers_are_killed(cluster: NodeClus
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_nothing_is_lost_over_hundreds_of_kills(cluster: NodeCluster) -> None:
-    tier = Tier(cluster, flags=("--ledger-snapshot-entries", "2000"))
+    tier = ManagerTier(cluster, flags=("--ledger-snapshot-entries", "2000"))
     began_s = time.monotonic()
     with Load(tier.addresses, clients=16) as load:
         outcome = torment(tier, load, random.Random(200), kills=175, stops=20)

@@ -7,18 +7,18 @@ from hyperscale.ledger.messages import ForwardCommand, ForwardCommandReply
 from hyperscale.ledger.server.operator_messages import Compact, CompactReply
 from hyperscale.plan import Plan
 from tests.jobs.builders import submission, workflow
+from tests.lab.ledger_clients import Forwarder, asked
+from tests.lab.manager_tier import ManagerTier
 from tests.lab.nodes import NodeCluster
 from tests.lab.waiting import until
-from tests.nodes.ledger.tier import Tier
-from tests.nodes.ledger.writer import Forwarder, asked
 
 GROUP = 1
 LARGE = Plan(file="shop.py", workflows=(workflow("Load"),), warnings=("w" * 3_000_000,))
 
 
-def one_is_away(cluster: NodeCluster) -> tuple[Tier, str, str]:
+def one_is_away(cluster: NodeCluster) -> tuple[ManagerTier, str, str]:
     """The tier, who leads the group, and who is away."""
-    tier = Tier(cluster)
+    tier = ManagerTier(cluster)
     tier.wait_settled()
     leader = tier.leader_of(GROUP)
     away = next(name for name in tier.names if name != leader)
@@ -26,7 +26,7 @@ def one_is_away(cluster: NodeCluster) -> tuple[Tier, str, str]:
     return tier, leader, away
 
 
-def submit_large(tier: Tier, via: str, count: int) -> None:
+def submit_large(tier: ManagerTier, via: str, count: int) -> None:
     """So many, of keys that are the group's."""
 
     async def submit() -> None:
@@ -43,7 +43,7 @@ def submit_large(tier: Tier, via: str, count: int) -> None:
     asyncio.run(submit())
 
 
-def commit(tier: Tier, count: int, *, size: int, at_once: int) -> None:
+def commit(tier: ManagerTier, count: int, *, size: int, at_once: int) -> None:
     """Entries of the group that change nothing."""
     body = encode(CancelRequested(job=f"dc.{GROUP}-nobody", reason="x" * size))
 

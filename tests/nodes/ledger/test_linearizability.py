@@ -22,10 +22,10 @@ from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.ledger.server.operator_messages import ListEvents, ListEventsReply
 from hyperscale.wire.errors import CallError
 from tests.jobs.builders import plan, submission, workflow
+from tests.lab.ledger_clients import Forwarder, UnknownError
+from tests.lab.manager_tier import ManagerTier
 from tests.lab.nodes import NodeCluster
 from tests.ledger.linearizability import History, check
-from tests.nodes.ledger.tier import Tier
-from tests.nodes.ledger.writer import Forwarder, UnknownError
 
 SECONDS = 12.0
 CLIENTS = 8
@@ -117,7 +117,7 @@ def _status(told: ListEventsReply) -> str:
 
 
 def test_client_histories_are_linearizable_while_managers_are_killed(cluster: NodeCluster) -> None:
-    tier = Tier(cluster)
+    tier = ManagerTier(cluster)
     rng = random.Random(22)
 
     async def torment(until_s: float) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from hyperscale.jobs.committed.events import CancelRequested, encode
+from tests.lab.ledger_clients import Forwarder
+from tests.lab.manager_tier import ManagerTier
 from tests.lab.nodes import NodeCluster
-from tests.nodes.ledger.tier import Tier
-from tests.nodes.ledger.writer import Forwarder
 
 COMMITS = 40
 _SYNC = re.compile(r"(\d+\.\d+) (?:fsync|fdatasync)\(\d+<([^>]*)>\) += 0 <(\d+\.\d+)>")
@@ -41,7 +41,7 @@ def syncs(trace: Path) -> list[tuple[float, float]]:
 def test_a_majority_syncs_between_a_command_and_its_acknowledgement(
     cluster: NodeCluster, strace: str, size: int
 ) -> None:
-    class Traced(Tier):
+    class Traced(ManagerTier):
         def start(self, name: str, *flags: str, **options: object) -> object:
             trace = str(cluster.directory / f"{name}.strace")
             wrap = (strace, "-f", "-ttt", "-T", "-y", "-e", "trace=fsync,fdatasync", "-o", trace)

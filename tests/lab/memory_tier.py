@@ -39,7 +39,7 @@ NOW_MS = 1_700_000_000_000
 LIMITS = LedgerLimits(election_ticks=6, heartbeat_ticks=2)
 
 
-class SmallTier:
+class MemoryTier:
     """Cores by node number. Messages from and to `cut` nodes are dropped."""
 
     def __init__(
@@ -180,7 +180,7 @@ class SmallTier:
         return {self.cores[number].replicas[group].digest() for number in chosen}
 
 
-def peer_is_there(tier: SmallTier, peer: int, number: int) -> bool:
+def peer_is_there(tier: MemoryTier, peer: int, number: int) -> bool:
     return peer in tier.cores and not {peer, number} & tier.cut
 
 

@@ -11,13 +11,13 @@ from hyperscale.ledger.server.operator_messages import (
     Verify,
     VerifyReply,
 )
+from tests.lab.ledger_clients import asked
 from tests.lab.nodes import NodeCluster, NodeProcess
 from tests.lab.ports import free_port
 from tests.lab.waiting import until
-from tests.nodes.ledger.writer import asked
 
 
-class Tier:
+class ManagerTier:
     """Managers m0, m1, … of one ledger."""
 
     def __init__(
