@@ -1,7 +1,7 @@
-"""Bundles on disk, named by their SHA-256: managers hand them out and workers run them.
+"""The bundles of a node, as files named by their SHA-256: managers send them, workers run them.
 
-A bundle's file is complete or missing: it is written under another name, synced, then renamed.
-All calls block; make them in a thread.
+The file of a bundle is complete or missing: it is written under another name, synced and renamed.
+All calls block, so call them in a thread.
 """
 
 import contextlib
@@ -10,7 +10,6 @@ import os
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 
 from hyperscale.errors import RunError
@@ -74,12 +73,7 @@ class IncomingBundle:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
         Path(self._file.name).unlink(missing_ok=True)
 

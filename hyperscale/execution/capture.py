@@ -1,9 +1,8 @@
-"""Output of user code: into pipes, rate limited, without ever blocking that code.
+"""Captures the output of user code in pipes, rate limited, without blocking that code.
 
-Everything an executor's process writes to descriptors 1 and 2 ends in two pipes that the
-supervisor reads: prints, logs, tracebacks, and what C code or a child process writes. The
-interpreter's own streams are limited here, before the pipe, so that a print in every step
-costs the supervisor nothing; the supervisor limits once more what came past them.
+The pool reads everything that an executor writes to descriptors 1 and 2: prints, logs, tracebacks,
+and the output of C code and child processes. `sys.stdout` and `sys.stderr` are limited in the
+executor, so that a print in every step costs the pool nothing; the pool limits all output again.
 """
 
 import contextlib
@@ -11,7 +10,6 @@ import io
 import os
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 RATE_BYTES_PER_S = 64 * 1024
@@ -20,7 +18,7 @@ PIPE_BYTES = 1024 * 1024
 
 
 class OutputLimit:
-    """A token bucket over bytes that counts what it turns away. Owns no clock."""
+    """A token bucket over bytes that counts the bytes it drops."""
 
     def __init__(self, rate_bytes_per_s: int, burst_bytes: int, *, now_s: float) -> None:
         self._rate = rate_bytes_per_s
@@ -30,11 +28,10 @@ class OutputLimit:
         self.dropped_bytes = 0
 
     def admit(self, payload: bytes, *, now_s: float) -> bytes:
-        """What of `payload` may pass now, led by a note of what was dropped before it."""
+        """Return the part of `payload` that passes, after a note of what was dropped before."""
         self._tokens = min(self._burst, self._tokens + (now_s - self._at_s) * self._rate)
         self._at_s = now_s
-        # After a drop, wait until half the bucket is back: one note per pause, not one
-        # note for every line that just fits.
+        # After a drop, wait until the bucket is half full: one note for many dropped lines.
         if self.dropped_bytes and self._tokens < self._burst / 2:
             self.dropped_bytes += len(payload)
             return b""
@@ -45,7 +42,7 @@ class OutputLimit:
         return note + passing
 
     def take_note(self) -> bytes:
-        """The line that stands for what was dropped since the last one; empty if nothing."""
+        """Return a line that counts the bytes dropped since the last one; empty if none were."""
         if not self.dropped_bytes:
             return b""
         note = f"… {self.dropped_bytes} bytes dropped\n".encode()
@@ -54,15 +51,13 @@ class OutputLimit:
 
 
 class _LimitedRaw(io.RawIOBase):
-    """A raw stream that drops rather than waits."""
+    """A raw stream that drops output instead of waiting."""
 
-    def __init__(self, descriptor: int, limit: OutputLimit, clock: Callable[[], float]) -> None:
+    def __init__(self, descriptor: int, limit: OutputLimit) -> None:
         self._descriptor = descriptor
-        # The descriptor itself stays blocking, as C code and child processes expect; this
-        # second opening of the same pipe does not.
+        # C code and child processes expect a blocking descriptor, so the pipe is opened again.
         self._out = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK)
         self._limit = limit
-        self._clock = clock
 
     def writable(self) -> bool:
         return True
@@ -72,13 +67,10 @@ class _LimitedRaw(io.RawIOBase):
 
     def write(self, data: Any, /) -> int:  # any buffer
         payload = bytes(data)
-        self._put(self._limit.admit(payload, now_s=self._clock()))
+        self.put(self._limit.admit(payload, now_s=time.monotonic()))
         return len(payload)
 
-    def put_note(self) -> None:
-        self._put(self._limit.take_note())
-
-    def _put(self, payload: bytes) -> None:
+    def put(self, payload: bytes) -> None:
         try:
             sent = os.write(self._out, payload) if payload else 0
         except BlockingIOError:  # the pool is not reading: output is dropped, not waited for
@@ -90,8 +82,8 @@ class Capture:
     """The limited `sys.stdout` and `sys.stderr` of an executor."""
 
     def __init__(self) -> None:
-        limit = OutputLimit(RATE_BYTES_PER_S, BURST_BYTES, now_s=time.monotonic())
-        self._raws = [_LimitedRaw(descriptor, limit, time.monotonic) for descriptor in (1, 2)]
+        self._limit = OutputLimit(RATE_BYTES_PER_S, BURST_BYTES, now_s=time.monotonic())
+        self._raws = [_LimitedRaw(descriptor, self._limit) for descriptor in (1, 2)]
         self._streams = [
             io.TextIOWrapper(
                 io.BufferedWriter(raw),
@@ -103,25 +95,21 @@ class Capture:
         ]
 
     def install(self) -> None:
-        """Makes them the process's streams.
-
-        What the executor itself has to say goes to `complain`, also after user code closed
-        or replaced `sys.stderr`.
-        """
+        """Replace `sys.stdout` and `sys.stderr`."""
         sys.stdout, sys.stderr = self._streams
 
     def flush(self) -> None:
-        """Everything printed so far is in the pipes, with a note of what was dropped."""
+        """Write everything printed so far to the pipes, with a note of what was dropped."""
         for stream in self._streams:
-            with contextlib.suppress(ValueError):  # closed by the code it was for
+            with contextlib.suppress(ValueError):  # user code has closed it
                 stream.flush()
         for raw in self._raws:
-            raw.put_note()
+            raw.put(self._limit.take_note())
 
 
 def complain(text: str) -> None:
-    """What the executor has to say, beside what user code prints."""
-    with contextlib.suppress(AttributeError, ValueError, OSError):  # a stream taken away
+    """Print a message of the executor itself, even if user code closed or replaced the stream."""
+    with contextlib.suppress(AttributeError, ValueError, OSError):
         sys.stderr.write(text)
         return
     with contextlib.suppress(OSError):
@@ -129,14 +117,14 @@ def complain(text: str) -> None:
 
 
 class LineReader:
-    """The pool's end: bytes of a pipe in, limited whole-line text out. Owns no clock."""
+    """Turns the bytes that the pool reads from a pipe into limited text of whole lines."""
 
     def __init__(self, limit: OutputLimit) -> None:
         self._limit = limit
         self._partial = b""
 
     def feed(self, data: bytes, *, now_s: float) -> str:
-        """The text that may be shown now. An unfinished line waits, but not for ever."""
+        """Return the text to show now; an incomplete line waits until it is long."""
         text = self._partial + self._limit.admit(data, now_s=now_s)
         end = text.rfind(b"\n") + 1
         if len(text) - end > 8 * 1024:

@@ -1,17 +1,17 @@
 """How many executors this process may use, and which core each is pinned to.
 
-Asks the kernel what is allowed (affinity, cgroup quota), never how busy it is.
+Both follow from what the kernel permits (affinity, cgroup quota), not from how busy it is.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def default_executors() -> int:
-    """One executor per core this process may really use, at least one."""
+    """Return one executor per core that this process may use, at least one."""
     allowed = len(os.sched_getaffinity(0))
     quota = cgroup_cores(Path("/proc/self/cgroup").read_text(encoding="ascii"), _CGROUP)
     # Rounded down: an executor throttled by its quota would measure the throttling.
@@ -19,7 +19,7 @@ def default_executors() -> int:
 
 
 def cgroup_cores(membership: str, root: Path) -> float | None:
-    """The tightest CPU quota, in cores, over this process's control groups; None if none.
+    """Return the lowest CPU quota of the control groups of this process, in cores; None if none.
 
     `membership` is the text of /proc/self/cgroup. A container often sees its own group
     mounted as the root, so the path is tried, then each parent up to the mount point.
@@ -28,27 +28,24 @@ def cgroup_cores(membership: str, root: Path) -> float | None:
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":  # version 2
-            bases, read = [root], _quota_v2
+            bases = [root]
         elif "cpu" in controllers.split(","):
-            bases, read = [root / controllers, root / "cpu"], _quota_v1
+            bases = [root / controllers, root / "cpu"]
         else:
             continue
         for base in bases:
             group = base / path.lstrip("/")
             for directory in (group, *group.parents):
-                quota = read(directory)
-                if quota is not None:
-                    quotas.append(quota)
+                quotas += _quotas(directory)
                 if directory == base:
                     break
     return min(quotas, default=None)
 
 
 def pinned_cores(size: int) -> Sequence[int | None]:
-    """A core for each of `size` executors, or None for each when they outnumber the cores.
+    """Return a core for each of `size` executors, or None for each if there are too few cores.
 
-    The first core differs from process to process, so small runs side by side on a large
-    machine do not all crowd onto core 0.
+    The first core depends on the process, so that small runs on one machine do not share core 0.
     """
     cores = sorted(os.sched_getaffinity(0))
     if size > len(cores):
@@ -57,18 +54,13 @@ def pinned_cores(size: int) -> Sequence[int | None]:
     return [cores[(first + index) % len(cores)] for index in range(size)]
 
 
-def _quota_v2(directory: Path) -> float | None:
-    try:
-        quota, period = (directory / "cpu.max").read_text(encoding="ascii").split()
-    except (OSError, ValueError):
-        return None
-    return None if quota == "max" else int(quota) / int(period)
-
-
-def _quota_v1(directory: Path) -> float | None:
-    try:
-        quota = int((directory / "cpu.cfs_quota_us").read_text(encoding="ascii"))
-        period = int((directory / "cpu.cfs_period_us").read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
-    return quota / period if quota > 0 and period > 0 else None
+def _quotas(directory: Path) -> Iterator[float]:
+    """Yield the quota in the files of version 2 or 1 of control groups, if there is one."""
+    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+        try:
+            text = " ".join((directory / name).read_text(encoding="ascii") for name in names)
+            quota, period = map(int, text.split())
+        except (OSError, ValueError):  # no such file, or no limit: "max"
+            continue
+        if quota > 0 and period > 0:
+            yield quota / period

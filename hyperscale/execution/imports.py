@@ -1,8 +1,7 @@
-"""Which local modules a test file needs: found by reading source, running nothing.
+"""Finds the local modules that a test file needs, by reading source and running nothing.
 
-Local means: reachable by name from the test file's own directory (its *root*). The standard
-library and installed packages are not; they are expected wherever the test runs. Reading
-rather than importing keeps the answer the same on every machine and in every process.
+A module is local if its name is found from the directory of the test file (the *root*). The
+standard library and installed packages are expected wherever the test runs.
 """
 
 import ast
@@ -17,8 +16,8 @@ from pathlib import Path
 from hyperscale.errors import InputError
 from hyperscale.graph.loading import module_name
 
-# Ours and what executors stand on: a local file of that name would break them, not the test.
-RESERVED = frozenset({"hyperscale", "msgspec", "uvloop", "cloudpickle"})
+# Modules that executors need: a local file of that name would break the executor.
+_RESERVED = frozenset({"hyperscale", "msgspec", "uvloop", "cloudpickle"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,31 +37,21 @@ class Source:
         return self.path_in_root.name == "__init__.py"
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """What was found, in order of name."""
+def scan(
+    file: Path, *, module: str | None = None, loaded: Iterable[str] = ()
+) -> tuple[str, list[Source]]:
+    """Return the module name of `file`, and all local modules it needs, sorted by name.
 
-    main: Source
-    sources: tuple[Source, ...]
-
-
-def scan(file: Path, *, module: str | None = None, loaded: Iterable[str] = ()) -> Scan:
-    """Everything local that `file` imports, at any depth.
-
-    `module` is its dotted name if it is part of a package. `loaded` names modules known to be
-    needed although no source says so (imported by a computed name).
+    `module` is the dotted name of `file` if it is part of a package. `loaded` names modules that
+    are needed although no source says so (imported by a computed name).
     """
     root, name = file.parent, module_name(file)
     if module is not None:
         root = file.parents[module.count(".") + (file.name == "__init__.py")]
         name = module
-    main = Source(name, root, file.relative_to(root))
-    found = {name: main}
-    for parent in _parents(name):
-        if source := find(root, parent):
-            found[parent] = source
-    for extra in loaded:
-        if source := find(root, extra):
+    found = {name: Source(name, root, file.relative_to(root))}
+    for extra in (*_parents(name), *loaded):
+        if source := _find(root, extra):
             found.setdefault(extra, source)
     waiting = list(found.values())
     while waiting:
@@ -71,15 +60,15 @@ def scan(file: Path, *, module: str | None = None, loaded: Iterable[str] = ()) -
             for wanted in (*_parents(named.module), named.module):
                 if wanted in found or not _is_local(root, named, wanted, source):
                     continue
-                local = find(root, wanted, named_in=f"{source.path}:{named.line}")
+                local = _find(root, wanted, named_in=f"{source.path}:{named.line}")
                 if local is not None:
                     found[wanted] = local
                     waiting.append(local)
-    return Scan(main, tuple(found[key] for key in sorted(found)))
+    return name, [found[key] for key in sorted(found)]
 
 
-def find(root: Path, module: str, *, named_in: str = "") -> Source | None:
-    """The source of a dotted name below `root`; None if there is no such local module."""
+def _find(root: Path, module: str, *, named_in: str = "") -> Source | None:
+    """Return the source of a dotted name below `root`; None if there is no such local module."""
     inside = Path(*module.split("."))
     place = root / inside
     if (place / "__init__.py").is_file():
@@ -102,25 +91,25 @@ def find(root: Path, module: str, *, named_in: str = "") -> Source | None:
             f"{where}module {module!r} has no source, only {compiled}",
             hint=f"put {path.name} beside it",
         )
-    return None  # a directory without __init__.py holds modules but is none itself
+    return None  # a directory without __init__.py contains modules but is none itself
 
 
 @dataclass(frozen=True, slots=True)
 class _Named:
     module: str
     line: int
-    is_guess: bool = False  # `from a import b`: b may be a module or any other thing
+    is_guess: bool = False  # `from a import b`: b may be a module or not
 
 
 def _is_local(root: Path, named: _Named, wanted: str, source: Source) -> bool:
     top = wanted.partition(".")[0]
     if top == "hyperscale" and (root / top / "__init__.py").is_file():
         return False  # a checkout of Hyperscale itself
-    if top not in sys.stdlib_module_names and top not in RESERVED:
+    if top not in sys.stdlib_module_names and top not in _RESERVED:
         return True
-    local = find(root, top)
+    local = _find(root, top)
     if local is not None and local.path != source.path and not named.is_guess:
-        owner = "Hyperscale's own" if top in RESERVED else "the standard library's"
+        owner = "Hyperscale's own" if top in _RESERVED else "the standard library's"
         raise InputError(
             f"{source.path}:{named.line}: {local.path} hides {owner} module {top!r}",
             hint=f"rename {local.path.name}",
@@ -129,25 +118,29 @@ def _is_local(root: Path, named: _Named, wanted: str, source: Source) -> bool:
 
 
 def _parse(path: Path) -> ast.Module:
-    text = read_source(path)
     try:
-        return ast.parse(text, str(path))
+        return ast.parse(read_source(path), str(path))
     except SyntaxError as error:
         raise InputError(f"{path}:{error.lineno or 1}: syntax error: {error.msg}") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read as Python: {error}") from error
 
 
-def read_source(path: Path) -> str:
-    """The text of a module, by its declared encoding."""
+def read_bytes(path: Path) -> bytes:
+    """Read a file. Raises InputError if that fails."""
     try:
-        payload = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return decode_source(payload, str(path))
+
+
+def read_source(path: Path) -> str:
+    """Return the text of a module."""
+    return decode_source(read_bytes(path), str(path))
 
 
 def decode_source(payload: bytes, path: str) -> str:
+    """Decode the text of a module by its declared encoding."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(payload).readline)
         return io.TextIOWrapper(io.BytesIO(payload), encoding).read()
@@ -156,7 +149,7 @@ def decode_source(payload: bytes, path: str) -> str:
 
 
 def _parents(module: str) -> Iterator[str]:
-    """`a.b.c` has the parents `a` and `a.b`."""
+    """Yield `a` and `a.b` for `a.b.c`."""
     parts = module.split(".")
     for count in range(1, len(parts)):
         yield ".".join(parts[:count])
@@ -185,7 +178,7 @@ def _imports(tree: ast.Module, source: Source, root: Path) -> Iterator[_Named]:
 
 
 def _walk(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those only a type checker sees."""
+    """Yield all nodes except those that only a type checker sees."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
@@ -197,7 +190,7 @@ def _walk(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def _absolute(module: str | None, level: int, source: Source, line: int) -> str:
-    """`from ..x import y` as an absolute module name."""
+    """Return the absolute name of the module in `from ..x import y`."""
     if level == 0:
         return module or ""
     package = source.module if source.is_package else source.module.rpartition(".")[0]
@@ -205,14 +198,14 @@ def _absolute(module: str | None, level: int, source: Source, line: int) -> str:
     if level > len(steps):
         raise InputError(
             f"{source.path}:{line}: relative import outside of a package",
-            hint=f"a test file stands alone: write `import {module or 'name'}`",
+            hint=f"a test file is not part of a package: write `import {module or 'name'}`",
         )
     base = steps[: len(steps) - level + 1]
     return ".".join([*base, module] if module else base)
 
 
 def _children(root: Path, package: str) -> Iterator[str]:
-    """Modules directly inside the package a `from package import *` names."""
+    """Yield the modules directly inside the package of a `from package import *`."""
     place = root.joinpath(*package.split("."))
     if (place / "__init__.py").is_file():
         for path in sorted(place.glob("*.py")):
@@ -221,7 +214,7 @@ def _children(root: Path, package: str) -> Iterator[str]:
 
 
 def _last_name(node: ast.expr) -> str:
-    """`b` of `a.b` and of `b`; empty for anything else."""
+    """Return `b` for `a.b` and `b`; "" for anything else."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name

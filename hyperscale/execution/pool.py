@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from hyperscale.config import GRACE_S
@@ -55,12 +54,7 @@ class ExecutorPool:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def _executor(self, index: int, core: int | None) -> PooledExecutor:

@@ -115,7 +115,7 @@ def _resolve(future: "asyncio.Future[T]", outcome: T | RunError) -> None:
 class _EndWatch:
     """Watches one process: calls `kill` if its slot does not end in time."""
 
-    def __init__(self, process: ExecutorProcess, kill: Callable[[KillReason], None]) -> None:
+    def __init__(self, process: ExecutorProcess, kill: Callable[[str, bool], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._process = process
         self._kill = kill
@@ -173,7 +173,7 @@ class _EndWatch:
             is_tearing_down=self.is_tearing_down,
         )
         if reason is not None:
-            self._kill(reason)
+            self._kill(*reason)
         else:
             self._timer = self._loop.call_later(_CHECK_OVERDUE_EVERY_S, self._check, overdue)
 
@@ -209,7 +209,7 @@ class PooledExecutor:
         except ExecutorLostError:
             self._become(ExecutorPhase.GONE)  # started again when it is next given a slot
             raise
-        self._watch = _EndWatch(self.process, self._kill_for)
+        self._watch = _EndWatch(self.process, self.kill)
 
     def _become(self, phase: ExecutorPhase) -> None:
         """The only writer of the phase."""
@@ -275,12 +275,9 @@ class PooledExecutor:
         elif self._slot is not None:
             _resolve(self._slot.called_off, None)
 
-    def kill(self, reason: str) -> None:
-        self._kill_for(KillReason(reason, blames_code=False))
-
-    def _kill_for(self, reason: KillReason) -> None:
+    def kill(self, reason: str, blames_code: bool = False) -> None:
         if not self.process.has_exited:
-            self._kill_reason = self._kill_reason or reason
+            self._kill_reason = self._kill_reason or KillReason(reason, blames_code)
             self.process.kill()
 
     def leave(self) -> None:

@@ -10,7 +10,7 @@ from hyperscale.stats.histograms import METRIC_SCALE
 from hyperscale.stats.report import CheckReport, MetricReport
 
 _FAILURE_CHARS_MAX = 500
-_SPREAD_MAX = 2**63  # more than any histogram tells apart, and no more than one takes
+_SPREAD_MAX = 2**63  # the largest number that a histogram takes
 
 
 class CheckTally:
@@ -23,7 +23,7 @@ class CheckTally:
         self.first_failure: str | None = None
 
     def judge(self, verdict: object) -> None:
-        """A check passes unless it returns something false; returning nothing passes."""
+        """Count the result of a check; it passes unless the result is false. None passes."""
         if verdict is None or verdict:
             self.passed += 1
         else:

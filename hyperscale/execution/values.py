@@ -1,8 +1,7 @@
-"""Values that pass from one workflow to another, as bytes.
+"""Encodes the values that one workflow passes to another.
 
-Plain data travels as msgpack. Anything else is pickled, and only an executor, where the
-user's code runs anyway, ever unpickles it: to everyone between, a value is opaque. Who gets
-which value is decided in `plan.context`.
+Plain data is sent as msgpack, anything else is pickled. Only executors, which run user code anyway,
+decode values. `plan.context` decides which workflow gets which value.
 """
 
 from typing import Any
@@ -18,7 +17,7 @@ _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
 
 
 def pack_value(value: object, *, where: str) -> bytes:
-    """`value` as bytes; RunError naming `where` it comes from if there is no way."""
+    """Encode a value. Raises RunError that names `where` the value comes from."""
     if _is_plain(value):
         packed = _PLAIN + msgspec.msgpack.encode(value)
     else:
@@ -34,13 +33,13 @@ def pack_value(value: object, *, where: str) -> bytes:
     if len(packed) > CONTEXT_BYTES_MAX:
         raise RunError(
             f"{where}: its value takes {len(packed):,} bytes, more than {CONTEXT_BYTES_MAX:,}",
-            hint="pass what identifies the data, not the data",
+            hint="pass a key or a path of the data, not the data itself",
         )
     return packed
 
 
 def unpack_value(packed: bytes, *, where: str) -> Any:
-    """The value again. Only for executors: it may run code."""
+    """Decode a value. Only for executors: this may run code."""
     if packed[:1] == _PLAIN:
         return msgspec.msgpack.decode(packed[1:], strict=False)
     import cloudpickle  # noqa: PLC0415 - as above
@@ -52,12 +51,12 @@ def unpack_value(packed: bytes, *, where: str) -> Any:
 
 
 def unpack_context(received: ReceivedContext) -> dict[str, Any]:
-    """What `self.context` starts with."""
+    """Return the initial `self.context`."""
     return {key: _open(value, where=key) for key, value in received.context.items()}
 
 
 def unpack_uses(received: ReceivedContext) -> dict[str, dict[str, Any]]:
-    """What each `@state` method that uses was given, by method and parameter."""
+    """Return the values for the `Use` methods, by method and parameter."""
     return {
         method: {key: _open(value, where=f"{method}({key})") for key, value in given.items()}
         for method, given in received.uses.items()
@@ -68,12 +67,12 @@ def _open(value: ContextValue, *, where: str) -> Any:
     parts = [unpack_value(chunk, where=where) for chunk in value.chunks]
     if not value.is_list:
         return parts[0]
-    # A provider annotated as a list may still have returned something else: kept as one item.
+    # A provider annotated as a list may still have returned something else: it becomes one item.
     return [item for part in parts for item in (part if isinstance(part, list) else [part])]
 
 
 def _is_plain(value: object) -> bool:
-    """Whether msgpack gives back exactly this: no tuples, no objects, no huge numbers."""
+    """Return True if msgpack decodes the same value: no tuples, no objects, no huge numbers."""
     kind = type(value)
     if value is None or kind in (bool, str, bytes, float):
         return True

@@ -1,4 +1,4 @@
-"""Bundles on disk: complete or missing."""
+"""Bundles on disk are complete or missing."""
 
 import hashlib
 import os
@@ -15,20 +15,20 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def received(shelf: BundleStore, data: bytes) -> Path:
-    with shelf.receive(sha256(data)) as receiving:
+def received(store: BundleStore, data: bytes) -> Path:
+    with store.receive(sha256(data)) as receiving:
         receiving.write(data[:3])
         receiving.write(data[3:])
         return receiving.finish()
 
 
 def test_a_bundle_is_found_once_it_is_complete(tmp_path: Path) -> None:
-    shelf = BundleStore(tmp_path / "bundles")
-    shelf.open()
-    assert shelf.find(sha256(b"code")) is None
-    path = received(shelf, b"code")
+    store = BundleStore(tmp_path / "bundles")
+    store.open()
+    assert store.find(sha256(b"code")) is None
+    path = received(store, b"code")
     assert path.read_bytes() == b"code"
-    assert shelf.find(sha256(b"code")) == path
+    assert store.find(sha256(b"code")) == path
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
@@ -55,11 +55,11 @@ def test_the_least_recently_used_bundles_are_removed_unless_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bundle_store, "BUNDLES_MAX", 2)
-    shelf = BundleStore(tmp_path)
-    paths = [received(shelf, f"code {n}".encode()) for n in range(5)]
+    store = BundleStore(tmp_path)
+    paths = [received(store, f"code {n}".encode()) for n in range(5)]
     for age, path in enumerate(reversed(paths)):
         os.utime(path, (1000.0 - age, 1000.0 - age))
-    shelf.trim([sha256(b"code 0")])
+    store.trim([sha256(b"code 0")])
     assert {path for path in paths if path.exists()} == {paths[0], paths[3], paths[4]}
 
 

@@ -84,8 +84,7 @@ class Code:
 
     @property
     def sha256(self) -> str:
-        assert self.bundle.digest is not None
-        return self.bundle.digest
+        return self.bundle.name
 
     @property
     def plan(self) -> WorkflowPlan:
