@@ -15,10 +15,10 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
+from hyperscale._native import Report
 from hyperscale.errors import RunError
 from hyperscale.plan import WorkflowPlan
 from hyperscale.plan.status import PartStatus
-from hyperscale.stats.report import Report
 
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 _LENGTH_BYTES = 4

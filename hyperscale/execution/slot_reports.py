@@ -5,12 +5,11 @@ import os
 import time
 from collections.abc import Callable
 
-from hyperscale._native import Recorder
+from hyperscale._native import Recorder, Report
 from hyperscale.execution.limits import HISTOGRAMS_EVERY_S, REPORT_EVERY_S
 from hyperscale.execution.protocol import FromExecutor, PrepareSlot, SlotReport
 from hyperscale.execution.static import NativeCrew
 from hyperscale.execution.virtual_users import UserCrew
-from hyperscale.stats.report import Report
 
 Send = Callable[[FromExecutor], None]
 

@@ -3,11 +3,10 @@
 import math
 from collections.abc import Callable
 
-from hyperscale._native import Histogram
+from hyperscale._native import CheckReport, Histogram, MetricReport
 from hyperscale.plan import MetricKind
 from hyperscale.plan.model import SPREAD_KINDS
 from hyperscale.stats.histograms import METRIC_SCALE
-from hyperscale.stats.report import CheckReport, MetricReport
 
 _FAILURE_CHARS_MAX = 500
 _SPREAD_MAX = 2**63  # the largest number that a histogram takes

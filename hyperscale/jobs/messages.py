@@ -211,7 +211,7 @@ class RenewLeasesReply(Struct, frozen=True, kw_only=True):
 
 @nested
 class PartView(Struct, frozen=True, kw_only=True):
-    """One attempt as its worker sees it. `report` (`hyperscale.stats.report.Report`, encoded) is
+    """One attempt as its worker sees it. `report` (`hyperscale._native.Report`, encoded) is
     whole: with histograms and the full series."""
 
     attempt_id: AttemptId

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from hyperscale._native import Histogram
+from hyperscale._native import Histogram, SeriesValue, StepCounts
 from hyperscale.plan.thresholds import QUANTILES
 from hyperscale.reporting.results import (
     CheckResult,
@@ -27,7 +27,6 @@ from hyperscale.reporting.results import (
 )
 from hyperscale.stats.attempt_results import GapResult, SegmentResult, UsageResult
 from hyperscale.stats.histograms import NS_PER_MS, quantile_ms
-from hyperscale.stats.report import SeriesValue, StepCounts
 from hyperscale.stats.thresholds import Verdict, judge_all
 from hyperscale.stats.workflow import PHASES, MetricStats, WorkflowStats
 

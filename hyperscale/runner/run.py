@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from hyperscale._native import Report
 from hyperscale.config import GRACE_S, format_duration
 from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.execution.protocol import ExecutorDied, ExecutorEvent, SlotFinished, SlotReport
@@ -31,7 +32,6 @@ from hyperscale.plan.thresholds import thresholds_of
 from hyperscale.reporting.build import WorkflowOutcome
 from hyperscale.reporting.results import RunStatus
 from hyperscale.sansio.core import Tick
-from hyperscale.stats.report import Report
 from hyperscale.stats.saturation import SaturationWatch
 from hyperscale.stats.thresholds import abort_verdict
 from hyperscale.stats.view import LiveMeter, RunView, ViewStatus

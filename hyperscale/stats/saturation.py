@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from hyperscale.stats.report import Report
+from hyperscale._native import Report
 
 CPU_WINDOW_S = 2.0
 # Share of time spent running or waiting for a core; the rest is idle time.

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from hyperscale._native import SeriesValue
 from hyperscale.stats.histograms import quantile_ms
-from hyperscale.stats.report import SeriesValue
 from hyperscale.stats.workflow import WorkflowStats
 
 # Current rates are those of the last two seconds: long enough to be steady although reports come

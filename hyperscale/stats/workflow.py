@@ -7,10 +7,9 @@ The merge is native (`ReportMerge`); this module adds what the plan knows: which
 from dataclasses import dataclass
 from typing import Self
 
-from hyperscale._native import MetricTotal
+from hyperscale._native import MetricTotal, ReportMerge
 from hyperscale.plan import MetricKind, StepKind, WorkflowPlan
 from hyperscale.stats.histograms import METRIC_SCALE
-from hyperscale.stats.report import ReportMerge
 
 PHASES = ("blocked", "connect", "tls", "first_byte")
 

@@ -19,7 +19,7 @@ from unittest.mock import patch
 import msgspec
 
 import hyperscale
-from hyperscale._native import Recorder
+from hyperscale._native import CheckReport, MetricReport, Recorder, Report, ReportMerge
 from hyperscale.membership.core import Membership
 from hyperscale.membership.events import DatagramReceived, PushPullCompleted, PushPullRequested
 from hyperscale.membership.local_node import LocalIdentity
@@ -27,7 +27,6 @@ from hyperscale.membership.messages import PushPull, PushPullReply
 from hyperscale.membership.settings import MembershipConfig
 from hyperscale.plan import StepKind, StepPlan, WorkflowPlan
 from hyperscale.sansio.core import Tick
-from hyperscale.stats.report import CheckReport, MetricReport, Report, ReportMerge
 from hyperscale.stats.workflow import WorkflowStats
 from hyperscale.telemetry.http import Response, plain, respond
 from hyperscale.wire.admission import Admission, AdmissionWatermarks

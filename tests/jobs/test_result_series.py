@@ -5,13 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyperscale._native import Histogram
+from hyperscale._native import Histogram, Report, SeriesValue
 from hyperscale.jobs.agent.statistics import MERGED_PER_S, RECENT_S, AttemptStatistics
 from hyperscale.jobs.committed.state import Part
 from hyperscale.jobs.leader.statistics import WorkflowStatistics, final_report
 from hyperscale.jobs.messages import AttemptId
 from hyperscale.plan import StepKind, StepPlan, WorkflowPlan
-from hyperscale.stats.report import Report, SeriesValue
 from hyperscale.stats.workflow import WorkflowStats
 from tests.lab.reports import PartReport, SeriesPoint, StepCounts, StepReport, native, read
 

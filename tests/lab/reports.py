@@ -1,10 +1,10 @@
-"""Reports as tests write and read them: the wire format of `hyperscale.stats.report.Report` as
+"""Reports as tests write and read them: the wire format of `hyperscale._native.Report` as
 Python structs, independent of the native code that reads and merges it."""
 
 import msgspec
 from msgspec import Struct, field
 
-from hyperscale.stats.report import Report
+from hyperscale._native import Report
 
 
 class StepCounts(Struct, kw_only=True):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyperscale._native import Histogram
+from hyperscale._native import Histogram, Report
 from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.execution.protocol import (
     ExecutorDied,
@@ -42,7 +42,6 @@ from hyperscale.runner.run import (
     WorkflowPrepared,
 )
 from hyperscale.sansio.core import Tick
-from hyperscale.stats.report import Report
 from tests.lab.reports import PartReport, StepCounts, StepReport, native
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from hyperscale._native import Histogram
+from hyperscale._native import Histogram, Report
 from hyperscale.plan import (
     MetricKind,
     MetricPlan,
@@ -11,7 +11,6 @@ from hyperscale.plan import (
     ThresholdPlan,
     WorkflowPlan,
 )
-from hyperscale.stats.report import Report
 from tests.lab.reports import (
     CheckReport,
     MetricReport,

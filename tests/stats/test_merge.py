@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyperscale._native import Histogram
+from hyperscale._native import Histogram, Report
 from hyperscale.plan import MetricKind
 from hyperscale.stats.histograms import merge_encoded, percentile_curve, quantile_ms
-from hyperscale.stats.report import Report
 from hyperscale.stats.workflow import WorkflowStats
 from tests.lab.reports import PartReport, StepCounts, StepReport, encoded, native
 from tests.stats.parts import STEPS, Part, make_plan

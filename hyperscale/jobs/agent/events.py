@@ -7,6 +7,7 @@ machine sleeps.
 from dataclasses import dataclass
 from typing import Any
 
+from hyperscale._native import Report
 from hyperscale.jobs.messages import (
     AcknowledgeResult,
     AnnounceCores,
@@ -28,7 +29,6 @@ from hyperscale.jobs.messages import (
 )
 from hyperscale.plan.status import PartStatus
 from hyperscale.sansio.core import Tick
-from hyperscale.stats.report import Report
 
 LeaderCommand = PreparePart | StartPart | StopPart | RenewLeases | ListAttempts | AcknowledgeResult
 CommandReply = PartCommandReply | RenewLeasesReply | ListAttemptsReply

@@ -3,7 +3,7 @@
 The merge is native. This module decides how often histograms and phases go with a report.
 """
 
-from hyperscale.stats.report import Report, ReportMerge
+from hyperscale._native import Report, ReportMerge
 from hyperscale.stats.saturation import SaturationWatch
 
 SERIES_S = 15

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
+from hyperscale._native import Report
 from hyperscale.jobs.committed.state import Part
 from hyperscale.jobs.leader.gaps import RATE_SPAN_S
 from hyperscale.plan import WorkflowPlan
 from hyperscale.plan.thresholds import thresholds_of
-from hyperscale.stats.report import Report
 from hyperscale.stats.view import LiveMeter
 from hyperscale.stats.workflow import WorkflowStats
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
+from hyperscale._native import shed_reports
 from hyperscale.config.addresses import split_address
 from hyperscale.errors import InvariantError
 from hyperscale.jobs.messages import (
@@ -24,7 +25,6 @@ from hyperscale.jobs.messages import (
     ReportProgress,
 )
 from hyperscale.membership.events import LIVING, Member
-from hyperscale.stats.report import shed_reports
 from hyperscale.wire.errors import CallError, UnreachableError
 from hyperscale.wire.link import PeerLink
 from hyperscale.wire.registry import REGISTRY

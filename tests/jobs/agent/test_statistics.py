@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale._native import Histogram
+from hyperscale._native import Histogram, Report
 from hyperscale.jobs.agent.statistics import (
     MERGED_PER_S,
     PHASES_S,
@@ -12,7 +12,6 @@ from hyperscale.jobs.agent.statistics import (
     AttemptStatistics,
 )
 from hyperscale.plan import StepKind, StepPlan, WorkflowPlan
-from hyperscale.stats.report import Report
 from hyperscale.stats.workflow import WorkflowStats
 from tests.lab.reports import (
     CheckReport,

@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from hyperscale._native import Report
 from hyperscale.jobs.agent.core import Agent
 from hyperscale.jobs.agent.events import (
     AgentEffect,
@@ -45,7 +46,6 @@ from hyperscale.jobs.messages import (
 from hyperscale.plan import WorkflowPlan
 from hyperscale.plan.status import PartStatus
 from hyperscale.sansio.core import Tick
-from hyperscale.stats.report import Report
 from tests.lab.reports import PartReport, StepCounts, StepReport, native
 
 BUNDLE = "a" * 64

@@ -8,6 +8,7 @@ these counts. Two executors of one slot at the same time are a violation.
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hyperscale._native import Report
 from hyperscale.jobs.agent.events import (
     AttemptPrepared,
     AttemptPrepareFailed,
@@ -17,7 +18,6 @@ from hyperscale.jobs.agent.events import (
 )
 from hyperscale.jobs.messages import AttemptId, PreparePart
 from hyperscale.plan.status import PartStatus
-from hyperscale.stats.report import Report
 from tests.lab.reports import PartReport, StepCounts, StepReport, native
 
 if TYPE_CHECKING:
