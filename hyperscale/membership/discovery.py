@@ -10,7 +10,7 @@ starts over at once.
 The last DNS answer is kept while DNS fails; a name that failed is not resolved again for a while.
 """
 
-from enum import Enum, StrEnum, auto
+from enum import Enum, auto
 from itertools import zip_longest
 from random import Random
 from typing import Annotated
@@ -45,16 +45,6 @@ class DiscoveryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     refresh_s: Seconds = 60.0
     unmet_warning_s: Seconds = 60.0
     unmet_warning_again_s: Seconds = 600.0
-
-
-class DiscoveryPhase(StrEnum):
-    """How far this node has come in finding other members."""
-
-    INITIAL = "initial"
-    RESOLVING = "resolving"
-    PROBING = "probing"
-    JOINED = "joined"
-    BACKOFF = "backoff"
 
 
 # Events.
@@ -147,27 +137,21 @@ class _CandidateState(Enum):
     SELF = auto()  # this node answered there: never probed again
 
 
-class _Candidate:
-    __slots__ = ("attempts", "due_s", "found_s", "node", "refusal", "state", "warned_s")
-
-    def __init__(self, now_s: float) -> None:
-        self.state = _CandidateState.WAITING
-        self.node = ""  # the node that answered; a seed may be a host name, members have addresses
-        self.due_s = now_s
-        self.attempts = 0
-        self.found_s = now_s
-        self.warned_s: float | None = None
-        self.refusal = ""
+class _Candidate(Struct):
+    due_s: float
+    found_s: float
+    state: _CandidateState = _CandidateState.WAITING
+    node: str = ""  # the node that answered; a seed may be a host name, members have addresses
+    attempts: int = 0
+    warned_s: float | None = None
+    refusal: str = ""
 
 
-class _Name:
-    __slots__ = ("addresses", "due_s", "failures", "is_resolving")
-
-    def __init__(self, now_s: float) -> None:
-        self.addresses: tuple[str, ...] = ()
-        self.due_s = now_s
-        self.is_resolving = False
-        self.failures = 0
+class _Name(Struct):
+    due_s: float
+    addresses: tuple[str, ...] = ()
+    is_resolving: bool = False
+    failures: int = 0
 
 
 class Discovery:
@@ -225,20 +209,6 @@ class Discovery:
                 times.append(self._warn_at_s(candidate))
         return min(times, default=None)
 
-    # Reads.
-
-    @property
-    def phase(self) -> DiscoveryPhase:
-        if self._living:
-            return DiscoveryPhase.JOINED
-        if self._probes_under_way():
-            return DiscoveryPhase.PROBING
-        if any(name.is_resolving for name in self._names.values()):
-            return DiscoveryPhase.RESOLVING
-        if any(candidate.attempts for candidate in self._candidates.values()):
-            return DiscoveryPhase.BACKOFF
-        return DiscoveryPhase.INITIAL
-
     @property
     def candidates(self) -> list[str]:
         """Every address to try, alternating between seeds and DNS names."""
@@ -277,7 +247,7 @@ class Discovery:
         merged = [address for row in zip_longest(*sources) for address in row if address]
         known = self._candidates
         self._candidates = {
-            address: known.get(address) or _Candidate(self._now_s)
+            address: known.get(address) or _Candidate(self._now_s, self._now_s)
             for address in dict.fromkeys(merged)
             if address != self._address
         }
@@ -321,7 +291,7 @@ class Discovery:
             candidate.state = _CandidateState.SELF
             return
         candidate.state = _CandidateState.WAITING
-        refusal = refusal_of(self._config, answer)
+        refusal = _refusal_of(self._config, answer)
         if refusal:
             self._refuse(answer.address, candidate, refusal)
             return
@@ -338,8 +308,8 @@ class Discovery:
         candidate.state = _CandidateState.WAITING
         if refusal:
             self._refuse(address, candidate, refusal)
-            return
-        self._back_off(candidate)
+        else:
+            self._back_off(candidate)
 
     def _refuse(self, address: str, candidate: _Candidate, refusal: str) -> None:
         if refusal != candidate.refusal:
@@ -409,7 +379,7 @@ class Discovery:
                     entry.due_s = self._now_s
 
 
-def refusal_of(config: DiscoveryConfig, answer: ProbeAnswered) -> str:
+def _refusal_of(config: DiscoveryConfig, answer: ProbeAnswered) -> str:
     """Return why the node that answered may not be joined; empty if it may."""
     for what, ours, theirs in (
         ("cluster", config.cluster, answer.cluster),

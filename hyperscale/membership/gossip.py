@@ -26,16 +26,13 @@ _encode = msgspec.msgpack.Encoder().encode
 _Key = tuple[str, str]
 
 
-class _Item:
-    __slots__ = ("key", "lane", "order", "sent", "size", "update")
-
-    def __init__(self, key: _Key, update: MemberUpdate, lane: int, order: int) -> None:
-        self.key = key
-        self.update = update
-        self.size = len(_encode(update))
-        self.lane = lane
-        self.order = order
-        self.sent = 0
+class _Item(msgspec.Struct):
+    key: _Key
+    update: MemberUpdate
+    size: int
+    lane: int
+    order: int
+    sent: int = 0
 
 
 class GossipQueue:
@@ -70,7 +67,7 @@ class GossipQueue:
             self.dropped += 1
         self._order += 1
         lane = _LANE_URGENT if urgent else _LANES[update.claim]
-        item = _Item(key, update, lane, self._order)
+        item = _Item(key, update, len(_encode(update)), lane, self._order)
         self.items[key] = item
         self._bytes += item.size
 

@@ -9,22 +9,21 @@ import zlib
 from bisect import bisect_right, insort
 from random import Random
 
+from msgspec import Struct
+
 from hyperscale.membership.events import Member, MemberState
 from hyperscale.membership.messages import FINAL_STATES, ClaimedState, MemberUpdate
 from hyperscale.membership.suspicion import Suspicion
 from hyperscale.wire.roles import MAY_CONNECT, NODES, Role
 
 
-class ContactHistory:
+class ContactHistory(Struct):
     """When this node last had to do with a member that may not answer. None: never yet."""
 
-    __slots__ = ("attempts", "notified_s", "push_pull_s", "rtt_s")
-
-    def __init__(self) -> None:
-        self.rtt_s: float | None = None
-        self.push_pull_s: float | None = None  # when this node last started a push-pull with it
-        self.notified_s: float | None = None  # when this node last pinged it out of turn
-        self.attempts = 0  # pings since it is unconfirmed
+    rtt_s: float | None = None
+    push_pull_s: float | None = None  # when this node last started a push-pull with it
+    notified_s: float | None = None  # when this node last pinged it out of turn
+    attempts: int = 0  # pings since it is unconfirmed
 
     def notified_within(self, within_s: float, *, now_s: float) -> bool:
         """Return True if the member was notified less than `within_s` ago."""

@@ -6,6 +6,8 @@ means for a member.
 
 from enum import IntEnum
 
+from msgspec import Struct
+
 from hyperscale.membership.context import MembershipContext
 from hyperscale.membership.events import DatagramReceived, DialMember, MemberState, SendDatagram
 from hyperscale.membership.formulas import backoff_s, probe_timeout_s
@@ -33,29 +35,23 @@ class ProbeStage(IntEnum):
     CONTACT = 3  # to a node that is no confirmed, living member; a failure means nothing
 
 
-class Probe:
+class Probe(Struct):
     """One probe of one node."""
 
-    __slots__ = ("nacks", "node", "relays", "sent_s", "sequence", "stage")
-
-    def __init__(self, node: str, sequence: int, sent_s: float, stage: ProbeStage) -> None:
-        self.node = node
-        self.sequence = sequence
-        self.sent_s = sent_s
-        self.stage = stage
-        self.relays = 0
-        self.nacks: dict[str, None] = {}
+    node: str
+    sequence: int
+    sent_s: float
+    stage: ProbeStage
+    relays: int = 0
+    nacks: dict[str, None] = {}
 
 
-class RelayedProbe:
+class RelayedProbe(Struct, frozen=True):
     """A ping that this node sent on behalf of another member."""
 
-    __slots__ = ("asker", "asker_sequence", "target")
-
-    def __init__(self, asker: str, asker_sequence: int, target: str) -> None:
-        self.asker = asker
-        self.asker_sequence = asker_sequence
-        self.target = target
+    asker: str
+    asker_sequence: int
+    target: str
 
 
 class ProbeTable:

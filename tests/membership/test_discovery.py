@@ -11,7 +11,6 @@ from hyperscale.membership.discovery import (
     DiscoveryConfig,
     DiscoveryEffect,
     DiscoveryEvent,
-    DiscoveryPhase,
     MemberDown,
     MemberUp,
     NameResolved,
@@ -55,7 +54,6 @@ def test_seeds_are_probed_at_once_while_names_are_still_looked_up() -> None:
     effects = search.tick()
     assert probed(effects) == ["a:1", "b:1"]
     assert [e.name for e in effects if isinstance(e, ResolveName)] == ["managers.example"]
-    assert search.core.phase is DiscoveryPhase.PROBING
 
 
 def test_seeds_and_names_take_turns_and_each_address_counts_once() -> None:
@@ -81,7 +79,6 @@ def test_whoever_answers_is_joined() -> None:
     search.tick()
     assert search.met("a:1") == [ContactMember("a:1")]
     search.on(MemberUp("other", "a:1"))
-    assert search.core.phase is DiscoveryPhase.JOINED
 
 
 def test_no_more_probes_are_under_way_than_allowed() -> None:
@@ -111,7 +108,6 @@ def test_a_silent_seed_is_tried_again_ever_more_rarely(
     for _ in range(tries):
         assert probed(search.tick()) == ["a:1"]
         search.on(ProbeFailed("a:1"))
-    assert search.core.phase is DiscoveryPhase.BACKOFF
     assert least_s <= search.core.wake_at_s() - search.now_s <= most_s
 
 
@@ -315,6 +311,5 @@ def test_without_seeds_and_names_there_is_nothing_to_do() -> None:
     search = Search()
     assert search.core.wake_at_s() is None
     assert search.on(Tick()) == []
-    assert search.core.phase is DiscoveryPhase.INITIAL
     assert search.on(NameResolved("unknown", ("a:1",), 1.0)) == []
     assert search.on(NameUnresolved("unknown", "why")) == []

@@ -15,7 +15,6 @@ from hyperscale.membership.discovery import (
     Discovery,
     DiscoveryConfig,
     DiscoveryEffect,
-    DiscoveryPhase,
     MemberDown,
     MemberUp,
     ProbeAddress,
@@ -229,7 +228,7 @@ class MemberProgram:
         """One step of discovery, unless it stands still by now."""
         if not self._discovers:
             return
-        is_found = self.core.table.living or self.discovery.phase is DiscoveryPhase.JOINED
+        is_found = bool(self.core.table.living)
         if not self.config.rejoin and is_found and now_s > self._started_s + _DISCOVERED_S:
             self.stop_discovery()
             return
