@@ -1,10 +1,10 @@
-"""What a certificate vouches for, written as URIs among its subject alternative names.
+"""The identity in a certificate: URIs among its subject alternative names.
 
     hyperscale://role/worker   hyperscale://cluster/acme   hyperscale://env/prod
     hyperscale://dc/eu-1       hyperscale://node/worker-7
 
-Role, cluster and environment are required; datacenter and node bind further where present. This
-module reads and compares names; it checks no signature (TLS has done that).
+Role, cluster and environment are required; datacenter and node are optional. This module compares
+names and checks no signature: TLS has done that.
 """
 
 import re
@@ -23,7 +23,7 @@ NAME_HINT = "1 to 64 letters, digits, '.', '_', ':' or '-', beginning with a let
 
 
 def is_name(text: str) -> bool:
-    """Whether `text` can name a cluster, an environment, a datacenter or a node."""
+    """Return True if `text` can name a cluster, an environment, a datacenter or a node."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -34,7 +34,7 @@ def check_name(text: str, *, where: str) -> str:
 
 
 class CertificateIdentity(Struct, frozen=True):
-    """Everything a certificate says about its holder."""
+    """The roles and names that a certificate proves."""
 
     roles: frozenset[Role]
     cluster: str
@@ -43,66 +43,58 @@ class CertificateIdentity(Struct, frozen=True):
     node_id: str = ""
 
 
-def uris_of(vouched: CertificateIdentity) -> list[str]:
-    """The subject alternative names that say so."""
+def uris_of(identity: CertificateIdentity) -> list[str]:
+    """Return the subject alternative names of an identity."""
     pairs = [
-        *(("role", str(role)) for role in sorted(vouched.roles)),
-        ("cluster", vouched.cluster),
-        ("env", vouched.environment),
-        ("dc", vouched.datacenter),
-        ("node", vouched.node_id),
+        *(("role", str(role)) for role in sorted(identity.roles)),
+        ("cluster", identity.cluster),
+        ("env", identity.environment),
+        ("dc", identity.datacenter),
+        ("node", identity.node_id),
     ]
     return [f"{_SCHEME}{key}/{value}" for key, value in pairs if value]
 
 
 def identity_from_uris(uris: Iterable[str]) -> CertificateIdentity:
-    """Reads them back; a certificate that leaves a required one out is refused."""
-    said: dict[str, list[str]] = {}
+    """Return the identity in subject alternative names; raise if it is incomplete."""
+    found: dict[str, list[str]] = {}
     for uri in uris:
         if uri.startswith(_SCHEME):
             key, _, value = uri.removeprefix(_SCHEME).partition("/")
-            said.setdefault(key, []).append(value)
-    roles = frozenset(role for role in Role if str(role) in said.get("role", ()))
+            found.setdefault(key, []).append(value)
+    roles = frozenset(role for role in Role if str(role) in found.get("role", ()))
     single = {}
     for key in ("cluster", "env", "dc", "node"):
-        values = said.get(key, [""])
+        values = found.get(key, [""])
         if len(values) != 1:
             raise _refusal(f"the certificate names {len(values)} values of {key}: {values}")
         single[key] = values[0]
-    missing = [key for key in ("cluster", "env") if not single[key]]
-    if not roles:
-        missing.insert(0, "role")
+    required = {"role": roles, "cluster": single["cluster"], "env": single["env"]}
+    missing = [f"{_SCHEME}{key}/..." for key, value in required.items() if not value]
     if missing:
         raise _refusal(
-            f"the certificate has no {' and no '.join(f'{_SCHEME}{key}/...' for key in missing)}",
+            f"the certificate has no {' and no '.join(missing)}",
             hint="make certificates with 'hyperscale certs'",
         )
-    return CertificateIdentity(
-        roles=roles,
-        cluster=single["cluster"],
-        environment=single["env"],
-        datacenter=single["dc"],
-        node_id=single["node"],
-    )
+    return CertificateIdentity(roles, *single.values())
 
 
-def check_identity(peer: Introduction, vouched: CertificateIdentity) -> None:
-    """Raises where a peer says it is something its certificate does not say."""
-    if peer.role not in vouched.roles:
-        named = ", ".join(sorted(vouched.roles))
+def check_identity(peer: Introduction, identity: CertificateIdentity) -> None:
+    """Raise if the introduction of a peer differs from the identity in its certificate."""
+    if peer.role not in identity.roles:
+        named = ", ".join(sorted(identity.roles))
         raise _refusal(f"the peer says it is a {peer.role}, its certificate says {named}")
-    pairs = (
-        ("cluster", peer.cluster, vouched.cluster),
-        ("environment", peer.environment, vouched.environment),
-        ("datacenter", peer.datacenter, vouched.datacenter or peer.datacenter),
-        ("node id", peer.node_id, vouched.node_id or peer.node_id),
-    )
-    for what, said, vouched_for in pairs:
-        if said != vouched_for:
+    for what, claimed, proven in (
+        ("cluster", peer.cluster, identity.cluster),
+        ("environment", peer.environment, identity.environment),
+        ("datacenter", peer.datacenter, identity.datacenter or peer.datacenter),
+        ("node id", peer.node_id, identity.node_id or peer.node_id),
+    ):
+        if claimed != proven:
             raise _refusal(
-                f"the peer says its {what} is {said!r}, its certificate says {vouched_for!r}"
+                f"the peer says its {what} is {claimed!r}, its certificate says {proven!r}"
             )
 
 
 def _refusal(message: str, *, hint: str = "") -> PeerProtocolError:
-    return PeerProtocolError(message, reason=RefusalReason.IDENTITY, hint=hint)
+    return PeerProtocolError(message, RefusalReason.IDENTITY, hint=hint)

@@ -1,8 +1,8 @@
-"""Making certificates, for people without an authority of their own, and reading them.
+"""Creating and reading certificates, for clusters without a certificate authority of their own.
 
-An authority that signs certificates and nothing else, and leaf certificates that say role,
-cluster and environment in their subject alternative names. Keys are P-256. Nothing here is
-needed by a running node.
+The authority signs certificates and nothing else; the certificates of nodes name role, cluster and
+environment among their subject alternative names. Keys are P-256. Running nodes do not use this
+module.
 """
 
 import datetime
@@ -25,14 +25,6 @@ from hyperscale.errors import InputError
 from hyperscale.wire.certificate_identity import CertificateIdentity, identity_from_uris, uris_of
 
 _SKEW = datetime.timedelta(minutes=10)  # a node whose clock is a little behind still accepts it
-_NOTHING_SIGNED = {
-    "content_commitment": False,
-    "data_encipherment": False,
-    "key_agreement": False,
-    "key_encipherment": False,
-    "encipher_only": False,
-    "decipher_only": False,
-}
 
 
 class CertificateAndKey(Struct, frozen=True):
@@ -45,72 +37,46 @@ class CertificateAndKey(Struct, frozen=True):
 def make_authority(
     cluster: str, *, days: int, now: datetime.datetime | None = None
 ) -> CertificateAndKey:
-    """A self-signed authority for one cluster."""
+    """Create a self-signed authority for one cluster."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(f"Hyperscale authority of {cluster}")
     begins, ends = _validity(now, days)
-    usage = x509.KeyUsage(
-        digital_signature=False, key_cert_sign=True, crl_sign=True, **_NOTHING_SIGNED
-    )
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(begins)
-        .not_valid_after(ends)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, SHA256())
-    )
-    return _made(certificate, key)
+    builder = _builder(key, name, is_authority=True)
+    builder = builder.issuer_name(name).not_valid_before(begins).not_valid_after(ends)
+    return _signed(builder, key, key)
 
 
 def make_certificate(
     authority: CertificateAndKey,
-    vouched: CertificateIdentity,
+    identity: CertificateIdentity,
     *,
     name: str,
     hosts: Sequence[str] = (),
     days: int,
     now: datetime.datetime | None = None,
 ) -> CertificateAndKey:
-    """A certificate signed by `authority` that vouches for role, cluster and environment."""
+    """Create a certificate, signed by `authority`, for an identity and its hosts."""
     issuer, issuer_key = _load(authority)
     key = ec.generate_private_key(ec.SECP256R1())
     names: list[x509.GeneralName] = [_host(host) for host in hosts]
-    names += [x509.UniformResourceIdentifier(uri) for uri in uris_of(vouched)]
+    names += [x509.UniformResourceIdentifier(uri) for uri in uris_of(identity)]
     begins, ends = _validity(now, days)
-    usage = x509.KeyUsage(
-        digital_signature=True, key_cert_sign=False, crl_sign=False, **_NOTHING_SIGNED
-    )
     both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(_name(name))
+    issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
+    builder = (
+        _builder(key, _name(name), is_authority=False)
         .issuer_name(issuer.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
         .not_valid_before(begins)
         .not_valid_after(min(ends, issuer.not_valid_after_utc))
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(usage, critical=True)
         .add_extension(x509.ExtendedKeyUsage(both), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()),
-            critical=False,
-        )
-        .sign(issuer_key, SHA256())
+        .add_extension(issuer_id, critical=False)
     )
-    return _made(certificate, key)
+    return _signed(builder, key, issuer_key)
 
 
 def read_certificate(pem: bytes) -> CertificateIdentity:
-    """What a certificate of one's own says: the first of the file, which is not the chain's."""
+    """Return the identity in the first certificate of a file; its chain may follow."""
     try:
         certificate = x509.load_pem_x509_certificate(pem)
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -126,7 +92,7 @@ def _load(authority: CertificateAndKey) -> tuple[x509.Certificate, ec.EllipticCu
         certificate = x509.load_pem_x509_certificate(authority.certificate)
         key = load_pem_private_key(authority.key, password=None)
     except (ValueError, TypeError) as error:
-        raise InputError(f"the authority's files cannot be read: {error}") from error
+        raise InputError(f"the files of the authority cannot be read: {error}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise InputError(
             "the authority's key is not an elliptic curve key",
@@ -155,8 +121,38 @@ def _validity(
     return moment - _SKEW, moment + datetime.timedelta(days=days)
 
 
-def _made(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> CertificateAndKey:
+def _builder(
+    key: ec.EllipticCurvePrivateKey, subject: x509.Name, *, is_authority: bool
+) -> x509.CertificateBuilder:
+    constraints = x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None)
+    usage = x509.KeyUsage(
+        digital_signature=not is_authority,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        content_commitment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_encipherment=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .add_extension(constraints, critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _signed(
+    builder: x509.CertificateBuilder,
+    key: ec.EllipticCurvePrivateKey,
+    issuer_key: ec.EllipticCurvePrivateKey,
+) -> CertificateAndKey:
     return CertificateAndKey(
-        certificate=certificate.public_bytes(Encoding.PEM),
+        certificate=builder.sign(issuer_key, SHA256()).public_bytes(Encoding.PEM),
         key=key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
     )

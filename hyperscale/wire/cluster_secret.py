@@ -1,8 +1,8 @@
-"""The cluster secret: what it must be, where it comes from, how it is made.
+"""The cluster secret: checking, creating, reading and writing it.
 
-There is no default. During a rotation a node accepts two: it seals with `current` and opens
-with `current` or `previous`. Rotating without losing a message takes three rounds through the
-cluster: add the new secret as `previous`, swap the two, drop the old one.
+There is no default secret. During a rotation a node accepts two: it seals with `current` and opens
+with `current` or `previous`. To rotate without losing a message, restart the cluster three times:
+add the new secret as `previous`, swap the two, remove the old one.
 """
 
 import os
@@ -17,7 +17,7 @@ _MADE_BYTES = 32
 
 
 class Secrets:
-    """The current secret and, during a rotation, the previous one. Never shown."""
+    """The current secret and, during a rotation, the previous one. `repr` does not show them."""
 
     __slots__ = ("_current", "_previous")
 
@@ -31,7 +31,7 @@ class Secrets:
 
     @property
     def accepted(self) -> tuple[bytes, ...]:
-        """The current one first."""
+        """The secrets that open a frame, the current one first."""
         if self._previous is None or self._previous == self._current:
             return (self._current,)
         return (self._current, self._previous)
@@ -40,16 +40,16 @@ class Secrets:
         return f"<Secrets: {len(self.accepted)}>"
 
     def __reduce__(self) -> str:
-        raise TypeError("secrets are not copied into other processes")
+        raise TypeError("secrets cannot be pickled")
 
 
 def make_secret() -> str:
-    """A strong secret: 256 bits from the system, in letters, digits, - and _."""
+    """Create a secret of 256 random bits, in letters, digits, - and _."""
     return secrets.token_urlsafe(_MADE_BYTES)
 
 
 def read_secret_file(path: Path) -> str:
-    """The secret in a file, without the line end an editor put there."""
+    """Read the secret in a file, without the line end that an editor has added."""
     try:
         with path.open("rb") as file:
             data = file.read(SECRET_FILE_BYTES_MAX + 1)
@@ -77,7 +77,7 @@ def read_secret_file(path: Path) -> str:
 
 
 def write_secret_file(path: Path, secret: str) -> None:
-    """Writes a secret only its owner can read. An existing file is never overwritten."""
+    """Write a file that only its owner can read. An existing file is not overwritten."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
@@ -88,10 +88,10 @@ def write_secret_file(path: Path, secret: str) -> None:
         raise InputError(f"{path} cannot be written: {error.strerror}") from error
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            os.fchmod(file.fileno(), 0o600)  # whatever the umask says
+            os.fchmod(file.fileno(), 0o600)  # independent of the umask
             file.write(secret + "\n")
     except OSError as error:
-        path.unlink()  # half of a secret is in the way of a whole one
+        path.unlink()  # it may hold a part of the secret
         raise InputError(f"{path} cannot be written: {error.strerror}") from error
 
 

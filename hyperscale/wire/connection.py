@@ -472,7 +472,7 @@ class Connection(asyncio.Protocol):
 
 
 def _ended_mid_frame() -> PeerProtocolError:
-    return PeerProtocolError("the stream ends within a frame", reason=RefusalReason.TRUNCATED)
+    return PeerProtocolError("the stream ends within a frame", RefusalReason.TRUNCATED)
 
 
 def _limit_retransmission_delay(transport: asyncio.Transport) -> None:
@@ -489,6 +489,6 @@ def certificate_error(error: ssl.SSLError) -> PeerProtocolError:
     detail = getattr(error, "verify_message", "") or error.reason or str(error)
     return PeerProtocolError(
         f"TLS refused the connection: {detail}",
-        reason=RefusalReason.CERTIFICATE,
+        RefusalReason.CERTIFICATE,
         hint="both certificates must be valid now and signed by the authority the other trusts",
     )

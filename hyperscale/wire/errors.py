@@ -39,7 +39,7 @@ class RefusalReason(StrEnum):
 class PeerProtocolError(HyperscaleError):
     """The peer broke the protocol or is not allowed here. Drop the connection; count `reason`."""
 
-    def __init__(self, message: str, *, reason: RefusalReason, hint: str = "") -> None:
+    def __init__(self, message: str, reason: RefusalReason, *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.reason = reason
 

@@ -134,21 +134,20 @@ def _breach(length: int, version: int, priority: int, kind: int, limit: int) -> 
         return _too_short(length)
     if version != FRAME_VERSION:
         return PeerProtocolError(
-            f"frame version {version}, this node speaks {FRAME_VERSION}",
-            reason=RefusalReason.VERSION,
+            f"frame version {version}, this node speaks {FRAME_VERSION}", RefusalReason.VERSION
         )
     if priority > PRIORITY_MAX:
         return PeerProtocolError(
-            f"priority {priority} is not within 0..{PRIORITY_MAX}", reason=RefusalReason.MALFORMED
+            f"priority {priority} is not within 0..{PRIORITY_MAX}", RefusalReason.MALFORMED
         )
     return _oversized(f"kind {kind} with {length + LENGTH_BYTES - HEAD_BYTES} bytes", limit)
 
 
 def _oversized(what: str, limit: int) -> PeerProtocolError:
-    return PeerProtocolError(f"{what}, at most {limit}", reason=RefusalReason.OVERSIZED)
+    return PeerProtocolError(f"{what}, at most {limit}", RefusalReason.OVERSIZED)
 
 
 def _too_short(length: int) -> PeerProtocolError:
     return PeerProtocolError(
-        f"a frame of {length} bytes is shorter than its header", reason=RefusalReason.MALFORMED
+        f"a frame of {length} bytes is shorter than its header", RefusalReason.MALFORMED
     )

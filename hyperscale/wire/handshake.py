@@ -147,7 +147,7 @@ class Handshake:
                 return self._on_introduction(frame)
         raise PeerProtocolError(
             f"kind {frame.kind} during the handshake, step {self._step.name.lower()}",
-            reason=RefusalReason.UNEXPECTED,
+            RefusalReason.UNEXPECTED,
         )
 
     def refusal(self, error: PeerProtocolError) -> bytes:
@@ -162,13 +162,13 @@ class Handshake:
         if len(hello.salt) != SALT_BYTES:
             raise PeerProtocolError(
                 f"a salt of {len(hello.salt)} bytes, {SALT_BYTES} are needed",
-                reason=RefusalReason.MALFORMED,
+                RefusalReason.MALFORMED,
             )
         if hello.major != self._protocol[0]:
             raise PeerProtocolError(
                 f"the {self._them} speaks protocol {hello.major}.{hello.minor}, "
                 f"the {self._us} {self._protocol[0]}.{self._protocol[1]}",
-                reason=RefusalReason.VERSION,
+                RefusalReason.VERSION,
                 hint="nodes of one cluster must share the major version",
             )
         self._check_mode(hello.security)
@@ -230,7 +230,7 @@ class Handshake:
         )
         raise PeerProtocolError(
             "none of this node's secrets opens the introduction",
-            reason=RefusalReason.SECRET,
+            RefusalReason.SECRET,
             hint="both nodes need the same cluster secret, or one of them the other's as previous",
         )
 
@@ -273,7 +273,7 @@ class Handshake:
             else RefusalReason.UNEXPECTED
         )
         self._step = _Step.REFUSED
-        return PeerRefusedError(f"{how}: {_shown(refused.message)}", reason=reason)
+        return PeerRefusedError(f"{how}: {_shown(refused.message)}", reason)
 
 
 def refusal_frame(error: PeerProtocolError, sealer: FrameSealer | None = None) -> bytes:
@@ -293,7 +293,7 @@ def _decode(struct: type[Struct], body: bytes) -> Any:
         return msgspec.msgpack.decode(body, type=struct)
     except (ValueError, RecursionError) as error:
         raise PeerProtocolError(
-            f"{struct.__name__.strip('_')} does not decode: {error}", reason=RefusalReason.MALFORMED
+            f"{struct.__name__.strip('_')} does not decode: {error}", RefusalReason.MALFORMED
         ) from error
 
 
@@ -308,8 +308,7 @@ def _check_fields(peer: Introduction) -> None:
         or any(len(text) > _VERSION_CHARS_MAX for text in bounded)
     ):
         raise PeerProtocolError(
-            "an introduction with a name, number or list out of bounds",
-            reason=RefusalReason.MALFORMED,
+            "an introduction with a name, number or list out of bounds", RefusalReason.MALFORMED
         )
 
 

@@ -124,7 +124,7 @@ class Listener:
             host, port = str(address[0]), int(address[1])
             if self._is_crowded(host):
                 accepted.close()
-                crowded = PeerProtocolError("too many connections", reason=RefusalReason.CROWDED)
+                crowded = PeerProtocolError("too many connections", RefusalReason.CROWDED)
                 self._on_refuse(host, crowded)
                 continue
             accepted.setblocking(False)

@@ -120,12 +120,12 @@ class MessageRegistry:
         """Return the message in `body`; raise `PeerProtocolError` if it cannot be decoded."""
         spec = self.by_kind.get(kind)
         if spec is None:
-            raise PeerProtocolError(f"unknown message kind {kind}", reason=RefusalReason.UNKNOWN)
+            raise PeerProtocolError(f"unknown message kind {kind}", RefusalReason.UNKNOWN)
         try:
             return spec.decode(body)
         except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
             raise PeerProtocolError(
-                f"{spec.name} does not decode: {error}", reason=RefusalReason.MALFORMED
+                f"{spec.name} does not decode: {error}", RefusalReason.MALFORMED
             ) from error
 
     def pack(self, message: Struct) -> bytes:
@@ -136,14 +136,14 @@ class MessageRegistry:
         """Return the message that `pack` encoded."""
         if len(data) < KIND_BYTES:
             raise PeerProtocolError(
-                f"a datagram of {len(data)} bytes holds no message", reason=RefusalReason.TRUNCATED
+                f"a datagram of {len(data)} bytes holds no message", RefusalReason.TRUNCATED
             )
         kind = int.from_bytes(data[:KIND_BYTES], "big")
         limit = self.limits.get(kind, int(SizeClass.DATAGRAM))
         if len(data) - KIND_BYTES > limit:
             raise PeerProtocolError(
                 f"kind {kind} with {len(data) - KIND_BYTES} bytes, at most {limit}",
-                reason=RefusalReason.OVERSIZED,
+                RefusalReason.OVERSIZED,
             )
         return self.decode(kind, data[KIND_BYTES:])
 

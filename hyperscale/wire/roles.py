@@ -38,6 +38,6 @@ def check_may_connect(initiator: Role, target: Role) -> None:
         allowed = ", ".join(sorted(MAY_CONNECT[initiator]))
         raise PeerProtocolError(
             f"Connection denied: role '{initiator}' cannot connect to '{target}'",
-            reason=RefusalReason.ROLE,
+            RefusalReason.ROLE,
             hint=f"a {initiator} may connect to: {allowed}",
         )

@@ -1,20 +1,20 @@
 """Sealing with the cluster secret: AES-256-GCM under keys derived by HKDF-SHA256.
 
-TCP: both sides bring a fresh salt; the keys (one per direction) come from the secret, the
-salts and all that was said in the clear, so a recorded session opens nothing. The nonce is the
-frame's number, which never travels: a frame that is repeated, dropped, reordered or altered
-does not open. The frame's header is authenticated with the body.
+TCP: each side sends a fresh salt. The keys, one per direction, are derived from the secret, both
+salts and both hellos, so a recorded session cannot be replayed. The nonce is the number of the
+frame, which is not sent: a frame that is repeated, dropped, reordered or altered does not open. The
+header of the frame is authenticated with the body.
 
-UDP: the key comes from the secret and from who seals (node id, incarnation); the nonce holds a
-counter that travels, and a window per (node, incarnation) refuses what came before. A sealer
-made twice for the same node and incarnation would repeat nonces; four random bytes of each
-nonce are drawn per sealer so that even this slip does not give the key away.
+UDP: the key is derived from the secret, the node id and the incarnation of the sender; the nonce
+contains a counter that is sent, and a window per sender refuses counters it has seen. Two sealers
+of the same node and incarnation would repeat nonces; four random bytes per sealer in each nonce
+protect the key even then.
 
-    version u8 | id length u8 | node id | incarnation u64 | draw 4 | counter u64 | group 4 | sealed
+    version u8 | id length u8 | id | incarnation u64 | random 4 | counter u64 | group 4 | sealed
 
-`group` names the cluster and environment, so that two clusters that share a secret by mistake
-do not hear each other. Everything before `sealed` is authenticated. A datagram is not bound to
-whom it was sent: a message for one node alone must name it.
+`group` is a hash of the cluster and the environment, so that two clusters that share a secret by
+mistake do not accept each other's datagrams. Everything before `sealed` is authenticated. A
+datagram is not bound to its receiver: a message for one node must name that node.
 """
 
 import hashlib
@@ -31,12 +31,13 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hyperscale.errors import InvariantError
 from hyperscale.wire.cluster_secret import Secrets
 from hyperscale.wire.errors import PeerProtocolError, RefusalReason
-from hyperscale.wire.replay_window import ReplayWindow
 
 KEY_BYTES = 32
 TAG_BYTES = 16
-SALT_BYTES = 32
 NONCE_BYTES = 12
+WINDOW = 2048
+"""How far behind the highest counter of a sender a datagram is still accepted."""
+_WINDOW_MASK = (1 << WINDOW) - 1
 
 NODE_ID_BYTES_MAX = 64
 DATAGRAM_BYTES_MAX = 1400
@@ -44,8 +45,7 @@ SENDERS_MAX = 65_536
 """Authenticated senders whose windows are kept; beyond it the longest silent one is forgotten."""
 
 _VERSION_SEALED = 0x01
-_VERSION_OPEN = 0x81  # loopback without a secret; no node with a secret accepts it
-_DRAW_BYTES = 4
+_VERSION_UNSEALED = 0x81  # loopback without a secret; no node with a secret accepts it
 _FIXED = Layout(">Q4sQ4s")
 _PREFIX_BYTES = 2
 DATAGRAM_OVERHEAD_MAX = _PREFIX_BYTES + NODE_ID_BYTES_MAX + _FIXED.size + TAG_BYTES
@@ -59,7 +59,7 @@ class SessionKeys(NamedTuple):
 
 
 def session_keys(secret: bytes, *, salts: bytes, transcript: bytes) -> SessionKeys:
-    """Keys from the secret, both salts, and everything said in the clear before."""
+    """Derive the keys from the secret, both salts, and both hellos in `transcript`."""
     digest = hashlib.sha256(transcript).digest()
     return SessionKeys(
         _derive(secret, salts, b"hyperscale tcp dialer " + digest),
@@ -98,15 +98,46 @@ class FrameOpener:
         except InvalidTag:
             raise PeerProtocolError(
                 f"sealed frame {received} does not open",
-                reason=RefusalReason.TAMPERED,
-                hint="it was altered, repeated, dropped or reordered on the way",
+                RefusalReason.TAMPERED,
+                hint="a frame was altered, repeated, dropped or reordered on the way",
             ) from None
         self._received = received + 1
         return plain
 
 
+class ReplayWindow:
+    """The counters seen from one sender, against replays, as in IPsec (RFC 6479).
+
+    Datagrams may be reordered, so a counter need not be the highest so far; but each is accepted
+    once, and a counter more than `WINDOW` below the highest is refused.
+    """
+
+    __slots__ = ("_highest", "_seen")
+
+    def __init__(self) -> None:
+        self._highest = -1
+        self._seen = 0  # bit n: counter highest - n
+
+    def is_fresh(self, counter: int) -> bool:
+        """Return True if `counter` may still be accepted; record nothing."""
+        behind = self._highest - counter
+        if behind < 0:
+            return True
+        return behind < WINDOW and not self._seen >> behind & 1
+
+    def mark(self, counter: int) -> None:
+        """Record a counter. Call it only after its datagram has been authenticated."""
+        ahead = counter - self._highest
+        if ahead > 0:
+            # A huge jump would shift by as many bits; beyond the window nothing remains anyway.
+            self._seen = (self._seen << ahead | 1) & _WINDOW_MASK if ahead < WINDOW else 1
+            self._highest = counter
+        else:
+            self._seen |= 1 << -ahead
+
+
 class OpenedDatagram(NamedTuple):
-    """A datagram that is what it says it is."""
+    """The authenticated sender of a datagram, and its content."""
 
     node_id: str
     incarnation: int
@@ -114,7 +145,7 @@ class OpenedDatagram(NamedTuple):
 
 
 class _Envelope(NamedTuple):
-    """A datagram taken apart."""
+    """The parts of a datagram, not authenticated yet."""
 
     node_id: str
     raw_id: bytes
@@ -126,7 +157,7 @@ class _Envelope(NamedTuple):
 
 
 class _Sender:
-    """What is known of an authenticated sender."""
+    """An authenticated sender: its incarnation, the secret it uses, and the counters seen."""
 
     __slots__ = ("cipher", "incarnation", "secret", "window")
 
@@ -138,9 +169,10 @@ class _Sender:
 
 
 class DatagramSealer:
-    """Seals this node's datagrams and opens those of the others.
+    """Seals the datagrams of this node and opens those of others.
 
-    Without secrets (a node on loopback only) datagrams go in the clear, with the same windows.
+    Without secrets (a node on loopback only) datagrams are sent in the clear, with the same
+    windows.
     """
 
     def __init__(
@@ -152,61 +184,59 @@ class DatagramSealer:
         cluster: str = "",
         environment: str = "",
     ) -> None:
-        raw_id = node_id.encode()
-        if not 0 < len(raw_id) <= NODE_ID_BYTES_MAX:
+        self._raw_id = node_id.encode()
+        if not 0 < len(self._raw_id) <= NODE_ID_BYTES_MAX:
             raise InvariantError(
-                f"node id {node_id!r} has {len(raw_id)} bytes, 1 to {NODE_ID_BYTES_MAX} are allowed"
+                f"node id {node_id!r} has {len(self._raw_id)} bytes, 1 to {NODE_ID_BYTES_MAX} are "
+                "allowed"
             )
         self._secrets = secrets
         self._node_id = node_id
         self._incarnation = incarnation
-        self._group = _group(cluster, environment)
-        self._draw = os.urandom(_DRAW_BYTES)
+        named = f"{len(cluster)}:{cluster}{environment}".encode()
+        self._group = hashlib.sha256(named).digest()[:4]
+        self._random = os.urandom(4)
         self._sent = 0
-        version = _VERSION_OPEN if secrets is None else _VERSION_SEALED
-        self._prefix = bytes((version, len(raw_id))) + raw_id
-        self._cipher = (
-            None if secrets is None else self._cipher_of(secrets.current, raw_id, incarnation)
-        )
+        version = _VERSION_UNSEALED if secrets is None else _VERSION_SEALED
+        self._prefix = bytes((version, len(self._raw_id))) + self._raw_id
+        self._cipher = self._own_cipher()
         self._senders: OrderedDict[str, _Sender] = OrderedDict()
 
     def renew(self, incarnation: int) -> None:
-        """This node goes on as a later incarnation; what it knows of the others stays."""
+        """Seal as a later incarnation of this node; the windows of other senders stay."""
         if incarnation <= self._incarnation:
             raise InvariantError(
                 f"incarnation {incarnation} does not follow {self._incarnation}",
                 hint="under the same key nonces would repeat",
             )
         self._incarnation = incarnation
-        if self._secrets is not None:
-            raw_id = self._node_id.encode()
-            self._cipher = self._cipher_of(self._secrets.current, raw_id, incarnation)
+        self._cipher = self._own_cipher()
 
     def seal(self, plain: bytes) -> bytes:
         self._sent += 1
         counter = self._sent
-        head = self._prefix + _FIXED.pack(self._incarnation, self._draw, counter, self._group)
+        head = self._prefix + _FIXED.pack(self._incarnation, self._random, counter, self._group)
         if self._cipher is None:
             return head + plain
-        return head + self._cipher.encrypt(_nonce(self._draw, counter), plain, head)
+        return head + self._cipher.encrypt(_nonce(self._random, counter), plain, head)
 
     def open(self, datagram: bytes) -> OpenedDatagram:
-        """Who sent it and what it says; `PeerProtocolError` for everything else."""
+        """Authenticate a datagram; raise `PeerProtocolError` if it must be refused."""
         envelope = self._read(datagram)
         node_id, incarnation = envelope.node_id, envelope.incarnation
         if node_id == self._node_id and incarnation == self._incarnation:
-            raise PeerProtocolError("a datagram of this node itself", reason=RefusalReason.LOOPED)
+            raise PeerProtocolError("a datagram of this node itself", RefusalReason.LOOPED)
         known = self._senders.get(node_id)
         if known is not None and incarnation < known.incarnation:
             raise PeerProtocolError(
-                f"{node_id}: incarnation {incarnation}, known is {known.incarnation}",
-                reason=RefusalReason.INCARNATION,
+                f"{node_id}: incarnation {incarnation}, but {known.incarnation} is known",
+                RefusalReason.INCARNATION,
             )
         if known is not None and incarnation > known.incarnation:
-            known = None  # a new life, if it proves to be one
+            known = None  # a new incarnation, if the datagram opens
         if known is not None and not known.window.is_fresh(envelope.counter):
             raise PeerProtocolError(
-                f"{node_id}: datagram {envelope.counter} again", reason=RefusalReason.REPLAYED
+                f"{node_id}: datagram {envelope.counter} again", RefusalReason.REPLAYED
             )
         sender, plain = self._decrypt(known, envelope)
         self._senders[node_id] = sender
@@ -217,63 +247,51 @@ class DatagramSealer:
         return OpenedDatagram(node_id, incarnation, plain)
 
     def _read(self, datagram: bytes) -> _Envelope:
-        """The parts of a datagram, none of them to be trusted yet."""
-        raw_id, body_at = self._check_shape(datagram)
-        incarnation, draw, counter, group = _FIXED.unpack_from(
-            datagram, _PREFIX_BYTES + len(raw_id)
-        )
+        """Split a datagram and check its form."""
+        size = len(datagram)
+        if size > DATAGRAM_BYTES_MAX:
+            raise PeerProtocolError(
+                f"a datagram of {size} bytes, at most {DATAGRAM_BYTES_MAX} are allowed",
+                RefusalReason.OVERSIZED,
+            )
+        if size < _PREFIX_BYTES:
+            raise PeerProtocolError(f"a datagram of {size} bytes", RefusalReason.TRUNCATED)
+        version, id_bytes = datagram[0], datagram[1]
+        if version not in (_VERSION_SEALED, _VERSION_UNSEALED):
+            raise PeerProtocolError(
+                f"datagram version {version}, this node uses {_VERSION_SEALED}",
+                RefusalReason.VERSION,
+            )
+        if version == _VERSION_UNSEALED and self._secrets is not None:
+            raise PeerProtocolError("an unsealed datagram", RefusalReason.UNSEALED)
+        if version == _VERSION_SEALED and self._secrets is None:
+            raise PeerProtocolError(
+                "a sealed datagram, but this node has no secret", RefusalReason.SEALED
+            )
+        if not 0 < id_bytes <= NODE_ID_BYTES_MAX:
+            raise PeerProtocolError(f"a node id of {id_bytes} bytes", RefusalReason.MALFORMED)
+        id_end = _PREFIX_BYTES + id_bytes
+        body_at = id_end + _FIXED.size
+        if size < body_at + (0 if self._secrets is None else TAG_BYTES):
+            raise PeerProtocolError(
+                f"a datagram of {size} bytes ends within its header", RefusalReason.TRUNCATED
+            )
+        raw_id = datagram[_PREFIX_BYTES:id_end]
+        incarnation, random, counter, group = _FIXED.unpack_from(datagram, id_end)
         if group != self._group:
             raise PeerProtocolError(
-                "a datagram of another cluster or environment", reason=RefusalReason.CLUSTER
+                "a datagram of another cluster or environment", RefusalReason.CLUSTER
             )
         try:
             node_id = raw_id.decode()
         except UnicodeDecodeError:
-            raise PeerProtocolError(
-                "the node id is not text", reason=RefusalReason.MALFORMED
-            ) from None
-        nonce = _nonce(draw, counter)
+            raise PeerProtocolError("the node id is not text", RefusalReason.MALFORMED) from None
+        nonce = _nonce(random, counter)
         head, sealed = datagram[:body_at], datagram[body_at:]
         return _Envelope(node_id, raw_id, incarnation, counter, nonce, head, sealed)
 
-    def _check_shape(self, datagram: bytes) -> tuple[bytes, int]:
-        """The sender's id as it came, and where the body begins."""
-        if len(datagram) > DATAGRAM_BYTES_MAX:
-            raise PeerProtocolError(
-                f"a datagram of {len(datagram)} bytes, at most {DATAGRAM_BYTES_MAX}",
-                reason=RefusalReason.OVERSIZED,
-            )
-        if len(datagram) < _PREFIX_BYTES:
-            raise PeerProtocolError(
-                f"a datagram of {len(datagram)} bytes", reason=RefusalReason.TRUNCATED
-            )
-        version, id_bytes = datagram[0], datagram[1]
-        if version not in (_VERSION_SEALED, _VERSION_OPEN):
-            raise PeerProtocolError(
-                f"datagram version {version}, this node speaks {_VERSION_SEALED}",
-                reason=RefusalReason.VERSION,
-            )
-        if version == _VERSION_OPEN and self._secrets is not None:
-            raise PeerProtocolError("an unsealed datagram", reason=RefusalReason.UNSEALED)
-        if version == _VERSION_SEALED and self._secrets is None:
-            raise PeerProtocolError(
-                "a sealed datagram, but this node has no secret", reason=RefusalReason.SEALED
-            )
-        if not 0 < id_bytes <= NODE_ID_BYTES_MAX:
-            raise PeerProtocolError(
-                f"a node id of {id_bytes} bytes", reason=RefusalReason.MALFORMED
-            )
-        body_at = _PREFIX_BYTES + id_bytes + _FIXED.size
-        tag_bytes = 0 if self._secrets is None else TAG_BYTES
-        if len(datagram) < body_at + tag_bytes:
-            raise PeerProtocolError(
-                f"a datagram of {len(datagram)} bytes ends within its header",
-                reason=RefusalReason.TRUNCATED,
-            )
-        return datagram[_PREFIX_BYTES : _PREFIX_BYTES + id_bytes], body_at
-
     def _decrypt(self, known: _Sender | None, envelope: _Envelope) -> tuple[_Sender, bytes]:
-        """The sender in this life and what it said. `known` only if it is of this life."""
+        """Return the sender and the content. `known` is the sender in the same incarnation."""
         nonce, head, sealed = envelope.nonce, envelope.head, envelope.sealed
         if self._secrets is None:
             return known or _Sender(envelope.incarnation, b"", None), sealed
@@ -281,7 +299,7 @@ class DatagramSealer:
             try:
                 return known, known.cipher.decrypt(nonce, sealed, head)
             except InvalidTag:
-                pass  # altered, or sealed with the other secret: both are decided below
+                pass  # altered, or sealed with the other secret of a rotation: tried below
         for secret in self._secrets.accepted:
             if known is not None and secret == known.secret:
                 continue
@@ -292,25 +310,25 @@ class DatagramSealer:
                 continue
             if known is None:
                 return _Sender(envelope.incarnation, secret, cipher), plain
-            known.secret, known.cipher = secret, cipher  # the window goes on
+            known.secret, known.cipher = secret, cipher  # the window stays
             return known, plain
         raise PeerProtocolError(
-            "a datagram that opens with none of this node's secrets", reason=RefusalReason.SECRET
+            "a datagram that opens with none of this node's secrets", RefusalReason.SECRET
         )
 
+    def _own_cipher(self) -> AESGCM | None:
+        if self._secrets is None:
+            return None
+        return self._cipher_of(self._secrets.current, self._raw_id, self._incarnation)
+
     def _cipher_of(self, secret: bytes, raw_id: bytes, incarnation: int) -> AESGCM:
-        who = bytes((len(raw_id),)) + raw_id + incarnation.to_bytes(8, "big")
-        return AESGCM(_derive(secret, self._group, b"hyperscale udp " + who))
+        sender = bytes((len(raw_id),)) + raw_id + incarnation.to_bytes(8, "big")
+        return AESGCM(_derive(secret, self._group, b"hyperscale udp " + sender))
 
 
 def _derive(secret: bytes, salt: bytes, info: bytes) -> bytes:
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt, info=info).derive(secret)
 
 
-def _nonce(draw: bytes, counter: int) -> bytes:
-    return draw + counter.to_bytes(8, "big")
-
-
-def _group(cluster: str, environment: str) -> bytes:
-    named = f"{len(cluster)}:{cluster}{environment}".encode()
-    return hashlib.sha256(named).digest()[:4]
+def _nonce(random: bytes, counter: int) -> bytes:
+    return random + counter.to_bytes(8, "big")

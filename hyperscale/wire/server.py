@@ -207,17 +207,15 @@ class PeerServer:
     def check_peer(self, peer: Introduction) -> None:
         """Raise `PeerProtocolError` for a peer this node does not accept."""
         if self._is_closing:
-            raise PeerProtocolError("this node is stopping", reason=RefusalReason.CROWDED)
+            raise PeerProtocolError("this node is stopping", RefusalReason.CROWDED)
         if peer.node_id == self.local.node_id:
-            raise PeerProtocolError(
-                f"'{peer.node_id}' is this node's own id", reason=RefusalReason.LOOPED
-            )
+            raise PeerProtocolError(f"'{peer.node_id}' is this node's own id", RefusalReason.LOOPED)
         known = self._connections.get(peer.node_id)
         if known is not None and known.peer.incarnation > peer.incarnation:
             raise PeerProtocolError(
                 f"{peer.node_id} has incarnation {peer.incarnation}, but incarnation "
                 f"{known.peer.incarnation} is connected",
-                reason=RefusalReason.INCARNATION,
+                RefusalReason.INCARNATION,
             )
 
     def opened(self, connection: Connection) -> None:
@@ -302,10 +300,10 @@ class PeerServer:
                     await _open(connection, opening)
             except TimeoutError:
                 text = f"no handshake within {self._handshake_s:g} s"
-                self.count_refusal(host, PeerProtocolError(text, reason=RefusalReason.SLOW))
+                self.count_refusal(host, PeerProtocolError(text, RefusalReason.SLOW))
             except (OSError, HyperscaleError) as error:
                 text = "the connection ended within the handshake"
-                refusal = PeerProtocolError(text, reason=RefusalReason.TRUNCATED)
+                refusal = PeerProtocolError(text, RefusalReason.TRUNCATED)
                 self.count_refusal(host, _refusal_in(error) or refusal)
             except Exception as error:  # noqa: BLE001  a bug ends the connection it occurred on
                 connection.fail(error)

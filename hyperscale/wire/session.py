@@ -292,9 +292,7 @@ class Session:
         self, request_id: int, kind: int, body: bytes, deadline_ms: int, now_s: float
     ) -> None:
         if request_id in self.inbound.by_id:
-            raise PeerProtocolError(
-                f"request id {request_id} is in use", reason=RefusalReason.UNEXPECTED
-            )
+            raise PeerProtocolError(f"request id {request_id} is in use", RefusalReason.UNEXPECTED)
         spec = REGISTRY.by_kind.get(kind)
         if spec is None:
             self._refuse(request_id, f"message kind {kind} is not known", RefusalReason.UNKNOWN)
@@ -338,7 +336,7 @@ class Session:
             self.send_go_away("")
         elif kind != _KEEP_ALIVE_REPLY:
             raise PeerProtocolError(
-                f"kind {kind} on an established connection", reason=RefusalReason.UNEXPECTED
+                f"kind {kind} on an established connection", RefusalReason.UNEXPECTED
             )
 
     def _refuse(self, request_id: int, text: str, reason: RefusalReason) -> None:

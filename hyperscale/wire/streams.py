@@ -42,7 +42,7 @@ class StreamBuffer:
         if self._outstanding_bytes > STREAM_WINDOW_BYTES + SizeClass.LARGE:
             raise PeerProtocolError(
                 f"{self._outstanding_bytes} bytes of a stream, beyond its window",
-                reason=RefusalReason.UNEXPECTED,
+                RefusalReason.UNEXPECTED,
             )
         self.items.append((item, size))
         self._on_change()

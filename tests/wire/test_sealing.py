@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from hyperscale.errors import InputError, InvariantError
 from hyperscale.wire.cluster_secret import Secrets, make_secret
 from hyperscale.wire.errors import PeerProtocolError, RefusalReason
-from hyperscale.wire.replay_window import WINDOW, ReplayWindow
 from hyperscale.wire.sealing import (
     DATAGRAM_BYTES_MAX,
     DATAGRAM_OVERHEAD_MAX,
     TAG_BYTES,
+    WINDOW,
     DatagramSealer,
     FrameOpener,
     FrameSealer,
+    ReplayWindow,
     session_keys,
 )
 
