@@ -1,18 +1,18 @@
 """The handshake: the first four frames of a connection, as a state machine without a socket.
 
-    dialer    Hello         version, security, salt          in the clear
-    acceptor  Hello         likewise
-    dialer    Introduction  cluster, environment, who        sealed where there is a secret
-    acceptor  Introduction  likewise                         (or Refused, at either step)
+    dialer    HandshakeHello  version, security, salt         in the clear
+    acceptor  HandshakeHello  the same
+    dialer    Introduction    cluster, environment, identity  sealed if there is a secret
+    acceptor  Introduction    the same
 
-Inside TLS nothing is sealed again: the certificate names the identity of the peer. A side that
-does not accept the other sends `HandshakeRefused`, naming both values, and closes. Versions with
+Inside TLS nothing is sealed again: the certificate names the identity of the peer. A side that does
+not accept the other sends `HandshakeRefused` instead, naming both values, and closes. Versions with
 the same major number use the older minor; capabilities are the intersection of both lists.
 """
 
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -29,7 +29,7 @@ from hyperscale.wire.sealing import TAG_BYTES, FrameOpener, FrameSealer, session
 from hyperscale.wire.security import SecurityMode
 
 PROTOCOL = (2, 0)
-"""Major: both must have the same. Minor: the older one's features are used."""
+"""Both sides must have the same major number; the features of the older minor are used."""
 
 HANDSHAKE_BYTES_MAX = 16 * 1024
 CAPABILITIES_MAX = 64
@@ -40,7 +40,7 @@ _U64_MAX = 2**64 - 1
 _HELLO = REGISTRY.by_type[HandshakeHello].kind
 _INTRODUCTION = REGISTRY.by_type[Introduction].kind
 _REFUSED = REGISTRY.by_type[HandshakeRefused].kind
-_REASONS = frozenset(str(reason) for reason in RefusalReason)
+_REASONS = {str(reason): reason for reason in RefusalReason}
 _MODE_REASON = {
     SecurityMode.SECRET: RefusalReason.UNSEALED,
     SecurityMode.TLS: RefusalReason.CERTIFICATE,
@@ -64,13 +64,6 @@ class _Isolation(Struct):
 
     cluster: str
     environment: str
-
-
-class _KeyMaterial(NamedTuple):
-    """The salts of both sides, and both hellos as they were sent."""
-
-    salts: bytes
-    transcript: bytes
 
 
 class _Step(Enum):
@@ -119,7 +112,7 @@ class Handshake:
         self._step = _Step.HELLO
         self._hello = REGISTRY.encode(HandshakeHello(*protocol, security=mode, salt=salt))
         self._salt = salt
-        self._key_material = _KeyMaterial(b"", b"")
+        self._salts = self._transcript = b""  # of both sides, once the hello has arrived
         self._agreed_protocol = protocol
         self._sealer: FrameSealer | None = None
         self._opener: FrameOpener | None = None
@@ -151,7 +144,7 @@ class Handshake:
         )
 
     def refusal(self, error: PeerProtocolError) -> bytes:
-        """Return the frame that tells the peer why; empty if the peer has refused this side."""
+        """Return the frame that refuses the peer; empty if the peer has refused this side."""
         if isinstance(error, PeerRefusedError) or self._step is _Step.REFUSED:
             return b""
         self._step = _Step.REFUSED
@@ -175,7 +168,7 @@ class Handshake:
         self._agreed_protocol = min(self._protocol, (hello.major, hello.minor))
         hellos = (self._hello, frame.body) if self._is_dialer else (frame.body, self._hello)
         salts = (self._salt, hello.salt) if self._is_dialer else (hello.salt, self._salt)
-        self._key_material = _KeyMaterial(b"".join(salts), b"".join(hellos))
+        self._salts, self._transcript = b"".join(salts), b"".join(hellos)
         self._step = _Step.INTRODUCTION
         if not self._is_dialer:
             return _frame(_HELLO, self._hello)
@@ -186,12 +179,15 @@ class Handshake:
     def _on_introduction(self, frame: Frame) -> bytes:
         body = frame.body if self._mode is not SecurityMode.SECRET else self._open(frame)
         isolation: _Isolation = _decode(_Isolation, body)
-        self._check_isolation(
-            "cluster", isolation.cluster, self._local.cluster, RefusalReason.CLUSTER
-        )
-        self._check_isolation(
-            "environment", isolation.environment, self._local.environment, RefusalReason.ENVIRONMENT
-        )
+        for what in (RefusalReason.CLUSTER, RefusalReason.ENVIRONMENT):
+            theirs, ours = getattr(isolation, what), getattr(self._local, what)
+            if theirs != ours:
+                raise PeerProtocolError(
+                    f"wrong {what}: the {self._them} is of {_shown(theirs)}, "
+                    f"the {self._us} of '{ours}'",
+                    what,
+                    hint=f"check the {what} in the configuration of both nodes",
+                )
         peer: Introduction = _decode(Introduction, body)
         _check_fields(peer)
         if self._certificate is not None:
@@ -225,18 +221,16 @@ class Handshake:
                     return self._opener.open(frame.head, frame.body)
             except PeerProtocolError:
                 continue
-        self._sealer = self._opener = (
-            None  # a peer with another secret must be able to read the refusal
-        )
+        # A peer with another secret must be able to read the refusal.
+        self._sealer = self._opener = None
         raise PeerProtocolError(
             "none of this node's secrets opens the introduction",
             RefusalReason.SECRET,
-            hint="both nodes need the same cluster secret, or one of them the other's as previous",
+            hint="both nodes need the same secret; during a rotation, one as its previous secret",
         )
 
     def _use(self, secret: bytes) -> None:
-        salts, transcript = self._key_material
-        keys = session_keys(secret, salts=salts, transcript=transcript)
+        keys = session_keys(secret, salts=self._salts, transcript=self._transcript)
         own, other = keys if self._is_dialer else (keys.from_acceptor, keys.from_dialer)
         self._sealer, self._opener = FrameSealer(own), FrameOpener(other)
 
@@ -250,36 +244,25 @@ class Handshake:
             hint="every node of a cluster needs the secret, or every node certificates",
         )
 
-    def _check_isolation(self, what: str, theirs: str, ours: str, reason: RefusalReason) -> None:
-        if theirs == ours:
-            return
-        raise PeerProtocolError(
-            f"wrong {what}: the {self._them} is of {_shown(theirs)}, the {self._us} of '{ours}'",
-            reason=reason,
-            hint=f"check the {what} in both nodes' configuration",
-        )
-
     def _refused_by_peer(self, frame: Frame) -> PeerRefusedError:
         body, how = frame.body, "refused by the peer"
         if self._opener is not None:
             try:
                 body = self._opener.open(frame.head, frame.body)
             except PeerProtocolError:
-                how = "refused by the peer (unsealed, so not proven to be its word)"
+                how = "refused by the peer (not sealed, so not authenticated)"
         refused: HandshakeRefused = _decode(HandshakeRefused, body)
-        reason = (
-            RefusalReason(refused.reason)
-            if refused.reason in _REASONS
-            else RefusalReason.UNEXPECTED
-        )
+        reason = _REASONS.get(refused.reason, RefusalReason.UNEXPECTED)
         self._step = _Step.REFUSED
-        return PeerRefusedError(f"{how}: {_shown(refused.message)}", reason)
+        hint = _shown(refused.hint)[1:-1]  # without quotes
+        return PeerRefusedError(f"{how}: {_shown(refused.message)}", reason, hint=hint)
 
 
 def refusal_frame(error: PeerProtocolError, sealer: FrameSealer | None = None) -> bytes:
     """Return the frame that tells a peer why it is refused."""
-    said = HandshakeRefused(reason=error.reason, message=str(error)[:_REFUSAL_CHARS_MAX])
-    return _frame(_REFUSED, REGISTRY.encode(said), sealer)
+    text, hint = error.message[:_REFUSAL_CHARS_MAX], error.hint[:_REFUSAL_CHARS_MAX]
+    refused = HandshakeRefused(reason=error.reason, message=text, hint=hint)
+    return _frame(_REFUSED, REGISTRY.encode(refused), sealer)
 
 
 def _frame(kind: int, body: bytes, sealer: FrameSealer | None = None) -> bytes:

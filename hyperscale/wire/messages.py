@@ -39,10 +39,11 @@ class Introduction(Struct, frozen=True):
 
 @message(kind=3, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=EVERYONE)
 class HandshakeRefused(Struct, frozen=True):
-    """Sent instead of either: why the peer is refused. The last frame of a connection."""
+    """Refuse the peer, instead of either of the above. The last frame of a connection."""
 
     reason: str
     message: str
+    hint: str = ""
 
 
 @message(kind=10, priority=MessagePriority.CRITICAL, size=SizeClass.DATAGRAM, senders=EVERYONE)

@@ -150,16 +150,16 @@ def refused(
     *values: str,
     by: str = "acceptor",
 ) -> None:
-    """One side refuses for `reason`, naming `values`; the other is told the same."""
+    """One side refuses for `reason`, naming `values`; the other gets the same reason and hint."""
     errors = shake(dialer, acceptor)
-    told = "dialer" if by == "acceptor" else "acceptor"
-    assert errors[by].reason is reason
-    assert not isinstance(errors[by], PeerRefusedError)
-    assert isinstance(errors[told], PeerRefusedError)
-    assert errors[told].reason is reason
+    refusing, got = errors[by], errors["dialer" if by == "acceptor" else "acceptor"]
+    assert not isinstance(refusing, PeerRefusedError)
+    assert isinstance(got, PeerRefusedError)
+    assert refusing.reason is got.reason is reason
+    assert refusing.hint == got.hint
     for value in values:
-        assert value in str(errors[by])
-        assert value in str(errors[told])
+        assert value in str(refusing)
+        assert value in str(got)
     refuser = acceptor if by == "acceptor" else dialer
     assert refuser.result is None
 
