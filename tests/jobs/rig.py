@@ -1,7 +1,7 @@
 """A leader, an allocator and a ledger that commits at once, on a clock the test moves.
 
-Workers are played by the test: each obeys, and can be told to refuse, to fall silent or to die.
-What was sent to whom is kept, so that tests can look at it.
+Workers are simulated: each obeys its leader, and a test can make it refuse, fall silent or die.
+Commands are kept by worker, so that tests can check them.
 """
 
 from collections import deque
@@ -60,24 +60,24 @@ class Worker:
     is_up: bool = True
     is_silent: bool = False
     refusal: Refusal = Refusal.NONE
-    readies: bool = True  # says AnnounceReady as soon as it has prepared
-    runs: dict[AttemptId, PreparePart] = field(default_factory=dict)
+    readies: bool = True  # sends AnnounceReady as soon as it has prepared
+    commands: dict[AttemptId, PreparePart] = field(default_factory=dict)
     phases: dict[AttemptId, PartPhase] = field(default_factory=dict)
     starts: dict[AttemptId, float] = field(default_factory=dict)
     stops: list[AttemptId] = field(default_factory=list)
     acks: list[AttemptId] = field(default_factory=list)
     renewals: int = 0
-    renewed: list[AttemptId] = field(default_factory=list)  # with the last one
-    echoed: list[int] = field(default_factory=list)  # stamps that leases were to count from
+    renewed: list[AttemptId] = field(default_factory=list)  # attempts of the last renewal
+    echoed: list[int] = field(default_factory=list)  # stamps of renewals and starts
     version: int = 0
     incarnation: int = 1
 
     def cores(self) -> AnnounceCores:
         self.version += 1
         held = [
-            HeldCores(attempt_id=run, cores=c.cores, shared=c.shared, exclusive=c.exclusive)
-            for run, c in self.runs.items()
-            if self.phases[run] is not PartPhase.FINISHED
+            HeldCores(attempt_id=attempt_id, cores=c.cores, shared=c.shared, exclusive=c.exclusive)
+            for attempt_id, c in self.commands.items()
+            if self.phases[attempt_id] is not PartPhase.FINISHED
         ]
         return AnnounceCores(
             worker=self.name,
@@ -87,9 +87,12 @@ class Worker:
             held=held,
         )
 
+    def running(self) -> list[AttemptId]:
+        return [each for each, phase in self.phases.items() if phase is PartPhase.RUNNING]
+
     def restart(self) -> None:
         self.incarnation += 1
-        for kept in (self.runs, self.phases, self.starts):
+        for kept in (self.commands, self.phases, self.starts):
             kept.clear()
         self.is_up = True
 
@@ -112,24 +115,24 @@ class Rig:
         self.events: list[Event] = []
         self.records: dict[str, Job] = {}
         self.commits = True
-        self.silences: type | None = None  # events or commands that are lost, as with a leader
+        self.silences: type | None = None  # kind of events or commands that get lost
         self.confirms = True
-        self.ask_takes_s = 0.0  # each, so that they reach the allocator one after the other
-        self.question = 0  # the last one whether this leader leads
-        self.expects_trouble = False
-        self.troubled: list[str] = []  # jobs that make the leader fail, as it said
+        self.ask_takes_s = 0.0  # how long each request for cores takes
+        self.question = 0  # number of the last ConfirmLeadership
+        self.expects_job_errors = False
+        self.failed_jobs: list[str] = []  # jobs of LogJobError effects
         self.answered: ReportProgressReply | None = None
         self._work: deque[Any] = deque()
         self.allocate(BecameAllocator(tuple(self.workers)))
         for worker in self.workers.values():
-            self.told(worker)
-        self.now_s += 20.0  # an allocator that has led for a while
+            self.announce_cores(worker)
+        self.now_s += 20.0  # the allocator has led for a while
         self.take_over()
 
-    # --- what tests do ------------------------------------------------------------------------
+    # --- actions of tests ---------------------------------------------------------------------
 
     def take_over(self) -> None:
-        """A new leader with nothing but the machine's state."""
+        """Elect a new leader, which knows only committed state."""
         self.term += 1
         alive = [name for name, worker in self.workers.items() if worker.is_up]
         self.leader = JobLeader(1, f"m{self.term}", self.machine, timeouts=self.timeouts)
@@ -151,7 +154,7 @@ class Rig:
         return self._drain()
 
     def run(self, seconds: float, *, reports: bool = False) -> None:
-        """Lets time pass, in steps; with `reports` running parts report each half second."""
+        """Let time pass in steps; with `reports`, running parts report each half second."""
         until_s = self.now_s + seconds
         next_report_s = self.now_s + 0.5
         while self.now_s < until_s - 1e-9:
@@ -174,20 +177,20 @@ class Rig:
 
     def report(self, name: str, *, rate: int = 100) -> ReportProgressReply | None:
         worker = self.workers[name]
-        running = [run for run, phase in worker.phases.items() if phase is PartPhase.RUNNING]
+        running = worker.running()
         if not running or not worker.is_up or worker.is_silent:
             return None
         parts = []
-        for run in running:
-            elapsed_s = self.now_s - worker.starts[run]
+        for attempt_id in running:
+            elapsed_s = self.now_s - worker.starts[attempt_id]
             made = report(
-                run.workflow,
-                slot=worker.runs[run].first_slot,
+                attempt_id.workflow,
+                slot=worker.commands[attempt_id].first_slot,
                 sequence=int(elapsed_s * 1000) + 1,
                 elapsed_s=elapsed_s,
                 total=int(rate * elapsed_s),
             )
-            parts.append(PartProgress(attempt_id=run, report=made, elapsed_s=elapsed_s))
+            parts.append(PartProgress(attempt_id=attempt_id, report=made, elapsed_s=elapsed_s))
         self.answered = None
         self.feed(ev.ProgressReported(ReportProgress(worker=name, group=1, parts=parts)))
         return self.answered
@@ -205,23 +208,23 @@ class Rig:
         provided: list[bytes] | None = None,
         workflow: str = "",
     ) -> list[DeliverResult]:
-        """The worker's runs end, and it says so."""
+        """End the attempts of a worker and deliver their results."""
         worker = self.workers[name]
         told = []
-        for run, phase in list(worker.phases.items()):
-            if phase is PartPhase.FINISHED or (workflow and run.workflow != workflow):
+        for attempt_id, phase in list(worker.phases.items()):
+            if phase is PartPhase.FINISHED or (workflow and attempt_id.workflow != workflow):
                 continue
-            worker.phases[run] = PartPhase.FINISHED
-            elapsed_s = self.now_s - worker.starts.get(run, self.now_s) - unheard_s + told_s
+            worker.phases[attempt_id] = PartPhase.FINISHED
+            elapsed_s = self.now_s - worker.starts.get(attempt_id, self.now_s) - unheard_s + told_s
             told.append(
                 DeliverResult(
                     worker=name,
                     group=1,
-                    attempt_id=run,
+                    attempt_id=attempt_id,
                     status=status,
                     report=report(
-                        run.workflow,
-                        slot=worker.runs[run].first_slot,
+                        attempt_id.workflow,
+                        slot=worker.commands[attempt_id].first_slot,
                         sequence=10**9,
                         elapsed_s=elapsed_s,
                         total=total,
@@ -235,7 +238,7 @@ class Rig:
             )
         for message in told:
             self.feed(ev.WorkerAnnounced(message))
-        self.told(worker)
+        self.announce_cores(worker)
         return told
 
     def kill(self, name: str) -> None:
@@ -246,26 +249,23 @@ class Rig:
     def revive(self, name: str) -> None:
         self.workers[name].restart()
         self.allocate(WorkerUp(name))
-        self.told(self.workers[name])
+        self.announce_cores(self.workers[name])
         self.feed(ev.WorkerUp(name))
 
-    def told(self, worker: Worker) -> None:
+    def announce_cores(self, worker: Worker) -> None:
         self.allocate(CoresAnnounced(worker.cores()))
 
     def running(self) -> dict[str, list[AttemptId]]:
-        return {
-            name: [run for run, phase in worker.phases.items() if phase is PartPhase.RUNNING]
-            for name, worker in self.workers.items()
-        }
+        return {name: worker.running() for name, worker in self.workers.items()}
 
-    # --- how it happens -----------------------------------------------------------------------
+    # --- events and effects -------------------------------------------------------------------
 
     def prepared(self) -> list[PreparePart]:
-        """What workers were told to prepare and have not given up since."""
-        return [command for worker in self.workers.values() for command in worker.runs.values()]
+        """Return the PreparePart commands of all attempts on workers."""
+        return [command for worker in self.workers.values() for command in worker.commands.values()]
 
     def kinds(self) -> list[str]:
-        """What was committed, by its name."""
+        """Return the names of the committed events."""
         return [type(event).__name__ for event in self.events]
 
     def feed(self, event: ev.LeaderEvent) -> None:
@@ -306,9 +306,9 @@ class Rig:
                 case ev.AnswerProgress(reply=reply):
                     self.answered = reply
                 case ev.LogJobError(job=job, error=error):
-                    if not self.expects_trouble:
+                    if not self.expects_job_errors:
                         raise error
-                    self.troubled.append(job)
+                    self.failed_jobs.append(job)
                 case ev.ConfirmLeadership(question=question):
                     self.question = question
                     if self.confirms:
@@ -338,37 +338,37 @@ class Rig:
         answer = self._obey(worker, command)
         if answer is not None:
             self.later(ev.CommandAnswered(name, command, answer, rtt_s=0.002))
-            self.told(worker)
+            self.announce_cores(worker)
 
     def _obey(self, worker: Worker, command: Any) -> Any:
         match command:
-            case PreparePart(attempt_id=run):
+            case PreparePart(attempt_id=attempt_id):
                 if worker.refusal is not Refusal.NONE:
                     return PartCommandReply(
-                        attempt_id=run, accepted=False, refusal=worker.refusal, reason="no"
+                        attempt_id=attempt_id, accepted=False, refusal=worker.refusal, reason="no"
                     )
-                worker.runs[run] = command
-                worker.phases.setdefault(run, PartPhase.PREPARING)
+                worker.commands[attempt_id] = command
+                worker.phases.setdefault(attempt_id, PartPhase.PREPARING)
                 if worker.readies:
                     self.ready(worker.name)
-                return self._answer(run, worker)
-            case StartPart(attempt_id=run):
-                if run not in worker.runs:
+                return self._answer(attempt_id, worker)
+            case StartPart(attempt_id=attempt_id):
+                if attempt_id not in worker.commands:
                     return PartCommandReply(
-                        attempt_id=run,
+                        attempt_id=attempt_id,
                         accepted=False,
                         refusal=Refusal.UNKNOWN_ATTEMPT,
                         reason="unknown",
                     )
-                worker.phases[run] = PartPhase.RUNNING
+                worker.phases[attempt_id] = PartPhase.RUNNING
                 worker.echoed.append(command.stamp_ms)
-                worker.starts.setdefault(run, self.now_s + command.start_in_ms / 1000)
-                return self._answer(run, worker)
-            case StopPart(attempt_id=run):
-                worker.stops.append(run)
-                if worker.phases.get(run) not in (None, PartPhase.FINISHED):
-                    self._end(worker, run, command.reason)
-                return self._answer(run, worker)
+                worker.starts.setdefault(attempt_id, self.now_s + command.start_in_ms / 1000)
+                return self._answer(attempt_id, worker)
+            case StopPart(attempt_id=attempt_id):
+                worker.stops.append(attempt_id)
+                if worker.phases.get(attempt_id) not in (None, PartPhase.FINISHED):
+                    self._end(worker, attempt_id, command.reason)
+                return self._answer(attempt_id, worker)
             case RenewLeases():
                 worker.renewals += 1
                 worker.renewed = command.attempts
@@ -376,17 +376,18 @@ class Rig:
                 open_ = {r for r, p in worker.phases.items() if p is not PartPhase.FINISHED}
                 return RenewLeasesReply(
                     accepted=True,
-                    unknown=[run for run in command.attempts if run not in worker.runs],
+                    unknown=[each for each in command.attempts if each not in worker.commands],
                     unlisted=sorted(open_ - set(command.attempts), key=str),
                     stamp_ms=self.now_ms,
                 )
             case ListAttempts():
-                views = [PartView(attempt_id=run, phase=worker.phases[run]) for run in worker.runs]
+                phases = worker.phases
+                views = [PartView(attempt_id=each, phase=phases[each]) for each in worker.commands]
                 return ListAttemptsReply(parts=views, stamp_ms=self.now_ms)
-            case AcknowledgeResult(attempt_id=run):
-                worker.acks.append(run)
-                worker.runs.pop(run, None)
-                worker.phases.pop(run, None)
+            case AcknowledgeResult(attempt_id=attempt_id):
+                worker.acks.append(attempt_id)
+                worker.commands.pop(attempt_id, None)
+                worker.phases.pop(attempt_id, None)
                 return None
         raise AssertionError(command)
 
@@ -404,19 +405,21 @@ class Rig:
             attempt_id=attempt_id,
             status=PartStatus.STOPPED,
             report=report(
-                attempt_id.workflow, slot=worker.runs[attempt_id].first_slot, sequence=10**9
+                attempt_id.workflow, slot=worker.commands[attempt_id].first_slot, sequence=10**9
             ),
             error=reason,
         )
         self.later(ev.WorkerAnnounced(finished))
 
     def ready(self, name: str) -> None:
-        """The worker says that what it prepared is ready."""
+        """Announce the prepared attempts of a worker as ready."""
         worker = self.workers[name]
-        for run, phase in list(worker.phases.items()):
+        for attempt_id, phase in list(worker.phases.items()):
             if phase is PartPhase.PREPARING:
-                worker.phases[run] = PartPhase.READY
-                message = AnnounceReady(worker=name, group=1, attempt_id=run, stamp_ms=self.now_ms)
+                worker.phases[attempt_id] = PartPhase.READY
+                message = AnnounceReady(
+                    worker=name, group=1, attempt_id=attempt_id, stamp_ms=self.now_ms
+                )
                 self.later(ev.WorkerAnnounced(message))
 
 

@@ -87,7 +87,7 @@ def test_a_leader_that_is_not_confirmed_renews_no_lease() -> None:
     assert rig.workers["w0"].renewals > before
 
 
-def test_a_lease_counts_from_what_was_heard_before_the_leader_was_asked_about() -> None:
+def test_a_lease_counts_from_a_stamp_that_arrived_before_the_leader_was_confirmed() -> None:
     """A successor may have been elected since: its own leases count from later stamps only."""
     rig = Rig()
     rig.submit(workflow("Load"))
@@ -99,8 +99,8 @@ def test_a_lease_counts_from_what_was_heard_before_the_leader_was_asked_about() 
     asked_ms = rig.now_ms
     worker = rig.workers["w0"]
     rig.run(0.5)
-    run = next(iter(worker.runs))
-    message = AnnounceReady(worker="w0", group=1, attempt_id=run, stamp_ms=rig.now_ms)
+    attempt_id = next(iter(worker.commands))
+    message = AnnounceReady(worker="w0", group=1, attempt_id=attempt_id, stamp_ms=rig.now_ms)
     rig.feed(ev.WorkerAnnounced(message))
     worker.echoed.clear()
     rig.feed(ev.LeadershipConfirmed(rig.question))
@@ -110,7 +110,7 @@ def test_a_lease_counts_from_what_was_heard_before_the_leader_was_asked_about() 
     assert len(worker.echoed) == 1
 
 
-def test_leases_are_renewed_also_if_every_confirmation_takes_long() -> None:
+def test_leases_are_renewed_although_every_confirmation_takes_long() -> None:
     rig = Rig(workers=1, cores=1)
     rig.submit(workflow("Load", vus=1, duration_s=60.0))
     rig.run(2.0)
@@ -139,7 +139,7 @@ def test_load_begins_once_the_leader_is_confirmed() -> None:
     assert rig.running()["w0"] == [AttemptId(job, "Load", 0, 1)]
 
 
-def test_a_worker_heard_again_is_renewed_at_once() -> None:
+def test_the_leases_of_a_worker_that_answers_again_are_renewed_at_once() -> None:
     """What it was sent before has echoed a stamp from before the silence."""
     rig = Rig()
     rig.submit(workflow("Load"))
@@ -166,7 +166,7 @@ def test_progress_is_checkpointed_every_five_seconds() -> None:
     assert all(part.elapsed_s > 10 and part.report for part in parts)
 
 
-def test_a_job_ends_when_its_parts_have_and_each_result_is_acknowledged() -> None:
+def test_a_job_ends_with_its_last_part_and_every_result_is_acknowledged() -> None:
     rig = Rig()
     job = rig.submit(workflow("Load"))
     rig.run(5.0, reports=True)
@@ -193,7 +193,7 @@ def test_a_repeated_result_is_acknowledged_and_counts_once() -> None:
     assert end.stats["Load"].total_counts().total == 14
 
 
-def test_dependents_start_when_what_they_wait_for_has_completed_and_get_its_values() -> None:
+def test_a_workflow_starts_when_its_dependencies_have_completed_and_gets_their_values() -> None:
     provider = msgspec.structs.replace(
         workflow("Login", is_test=False),
         states=(StatePlan(name="token", kind=StateKind.PROVIDE, workflows=("Load",)),),
@@ -213,7 +213,7 @@ def test_dependents_start_when_what_they_wait_for_has_completed_and_get_its_valu
     assert rig.job(job).workflows["Other"].status is WorkflowStatus.RUNNING
 
 
-def test_a_missing_value_fails_the_workflow_with_a_reason() -> None:
+def test_a_workflow_whose_context_is_missing_fails_with_a_reason() -> None:
     use = StatePlan(
         name="take",
         kind=StateKind.USE,
@@ -240,7 +240,7 @@ def test_freed_cores_go_to_the_next_job() -> None:
     assert rig.job(second).status is JobStatus.RUNNING
 
 
-def test_workflows_that_become_ready_together_share_the_pool_however_late_one_is_heard() -> None:
+def test_workflows_that_become_ready_together_share_the_pool_although_one_request_is_late() -> None:
     rig = Rig(workers=1, cores=4)
     rig.ask_takes_s = 0.5
     roots = workflow("High", priority=Priority.HIGH), workflow("Low", priority=Priority.LOW)
@@ -250,7 +250,7 @@ def test_workflows_that_become_ready_together_share_the_pool_however_late_one_is
     assert cores == {"High": 3, "Low": 1}
 
 
-def test_exclusive_waits_for_all_to_end_and_is_alone() -> None:
+def test_an_exclusive_workflow_waits_for_all_others_and_runs_alone() -> None:
     rig = Rig(workers=2)
     rig.submit(workflow("Load", vus=1))
     alone = rig.submit(workflow("Load", priority=Priority.EXCLUSIVE), key="alone")
@@ -297,8 +297,8 @@ def test_every_dispatch_and_result_is_a_committed_entry() -> None:
         if isinstance(event, PartRedispatched)
     }
     for worker in rig.workers.values():
-        for run in (*worker.starts,):
-            assert (run.part, run.attempt, worker.name) in dispatched
+        for attempt_id in (*worker.starts,):
+            assert (attempt_id.part, attempt_id.attempt, worker.name) in dispatched
     assert sum(isinstance(event, AttemptRevoked) for event in events) == 1
     assert sum(isinstance(event, PartEnded) for event in events) == 3
     assert sum(isinstance(event, WorkflowDispatched) for event in events) == 1
@@ -306,7 +306,7 @@ def test_every_dispatch_and_result_is_a_committed_entry() -> None:
     assert rig.job(job).status is JobStatus.COMPLETED
 
 
-def test_the_view_says_what_was_lost_and_who_is_at_its_limit() -> None:
+def test_the_live_view_names_lost_attempts_and_saturated_workers() -> None:
     rig = Rig(workers=3, cores=1)
     job = rig.submit(workflow("Load", vus=2))
     rig.run(3.0, reports=True)
@@ -316,12 +316,14 @@ def test_the_view_says_what_was_lost_and_who_is_at_its_limit() -> None:
     assert view is not None
     assert any("died; its load went on elsewhere" in text for text in view.warnings)
     assert not view.saturated
-    run = rig.running()[rig.job(job).workflows["Load"].parts[1].worker][0]
+    attempt_id = rig.running()[rig.job(job).workflows["Load"].parts[1].worker][0]
     worker = rig.job(job).workflows["Load"].parts[1].worker
     part = PartProgress(
-        attempt_id=run, report=report("Load", slot=1, sequence=10**6, elapsed_s=7.0), elapsed_s=7.0
+        attempt_id=attempt_id,
+        report=report("Load", slot=1, sequence=10**6, elapsed_s=7.0),
+        elapsed_s=7.0,
     )
-    progress = ReportProgress(worker=worker, group=1, parts=[part], cpu=0.9, saturated=[run])
+    progress = ReportProgress(worker=worker, group=1, parts=[part], cpu=0.9, saturated=[attempt_id])
     rig.feed(ev.ProgressReported(progress))
     view = rig.leader.view(job, now_s=rig.now_s)
     assert view is not None
@@ -331,7 +333,7 @@ def test_the_view_says_what_was_lost_and_who_is_at_its_limit() -> None:
     assert (found.worker, found.cpu, found.is_saturated) == (worker, 0.9, True)
 
 
-def test_many_parts_are_looked_at_together_soon_after() -> None:
+def test_a_job_of_many_parts_is_reconciled_once_for_many_messages() -> None:
     rig = Rig(workers=40, cores=2)
     job = rig.submit(workflow("Load", vus=10_000))
     assert len(rig.job(job).workflows["Load"].parts) == 40
@@ -348,7 +350,7 @@ def test_many_parts_are_looked_at_together_soon_after() -> None:
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-def test_a_dispatch_the_leader_was_not_told_of_is_seen_in_what_is_committed(
+def test_a_committed_dispatch_is_prepared_although_its_event_has_not_arrived(
     is_cancelled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = Rig(workers=2, cores=2)
@@ -370,19 +372,19 @@ def test_a_dispatch_the_leader_was_not_told_of_is_seen_in_what_is_committed(
 
 
 @pytest.mark.parametrize("takes_over", [False, True])
-def test_a_job_that_runs_into_a_bug_of_the_leader_ends_and_the_others_run_on(
+def test_a_bug_of_the_leader_fails_one_job_and_no_other(
     takes_over: bool,
 ) -> None:
     """Managers refuse what they cannot read; a newer one may have let it in."""
     rig = Rig(workers=2, cores=2)
-    rig.expects_trouble = True
+    rig.expects_job_errors = True
     unreadable = (ThresholdPlan(name="p97", limit="<1s"),)
     bad = rig.submit(msgspec.structs.replace(workflow("Bad", vus=1), thresholds=unreadable))
     good = rig.submit(workflow("Good", vus=1, duration_s=60.0), key="good")
     if takes_over:
         rig.take_over()
     rig.run(30.0, reports=True)
-    assert rig.troubled == [bad]
+    assert rig.failed_jobs == [bad]
     assert rig.records[bad].status is JobStatus.FAILED
     assert "internal error" in rig.records[bad].reason
     worker = next(each for each in rig.workers.values() if rig.running()[each.name])
@@ -391,7 +393,7 @@ def test_a_job_that_runs_into_a_bug_of_the_leader_ends_and_the_others_run_on(
     assert rig.job(good).status is JobStatus.COMPLETED
 
 
-def test_a_job_that_has_ended_is_not_kept_for_whoever_looks_at_it() -> None:
+def test_the_leader_forgets_a_job_that_has_ended() -> None:
     rig = Rig(workers=2, cores=2)
     job = rig.submit(workflow("Load", vus=1))
     rig.run(1.0, reports=True)

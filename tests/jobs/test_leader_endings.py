@@ -18,7 +18,7 @@ from tests.jobs.builders import report, workflow
 from tests.jobs.rig import Rig
 
 
-def test_bad_input_found_while_preparing_ends_the_workflow() -> None:
+def test_a_preparation_that_fails_for_bad_input_fails_the_workflow_with_its_hint() -> None:
     rig = Rig(workers=1)
     rig.workers["w0"].readies = False
     job = rig.submit(workflow("Load"))
@@ -36,7 +36,7 @@ def test_bad_input_found_while_preparing_ends_the_workflow() -> None:
     assert rig.workers["w0"].acks == [command.attempt_id]
 
 
-def test_a_cancel_stops_what_runs_and_says_why() -> None:
+def test_a_cancel_stops_running_parts_and_keeps_its_reason() -> None:
     rig = Rig()
     job = rig.submit(workflow("Load"))
     rig.run(2.0, reports=True)
@@ -46,7 +46,7 @@ def test_a_cancel_stops_what_runs_and_says_why() -> None:
     assert rig.job(job).workflows["Load"].error == "enough"
 
 
-def test_a_queued_job_is_cancelled_at_once_and_wants_no_cores_any_more() -> None:
+def test_a_queued_job_is_cancelled_at_once_and_its_request_is_withdrawn() -> None:
     rig = Rig(workers=1)
     rig.submit(workflow("Load"))
     second = rig.submit(workflow("Load"), key="second")
@@ -61,7 +61,7 @@ def test_a_queued_job_is_cancelled_at_once_and_wants_no_cores_any_more() -> None
     assert sum(rig.allocator.free().values()) == 2
 
 
-def test_a_cancel_that_reaches_nobody_ends_when_the_leases_have() -> None:
+def test_a_cancel_that_reaches_no_worker_ends_the_job_when_its_leases_are_over() -> None:
     rig = Rig(workers=1, cores=1)
     job = rig.submit(workflow("Load", vus=1))
     rig.run(2.0, reports=True)
@@ -73,7 +73,7 @@ def test_a_cancel_that_reaches_nobody_ends_when_the_leases_have() -> None:
     assert rig.job(job).status is JobStatus.CANCELLED
 
 
-def test_a_cancel_between_dispatch_and_preparation_leaves_nothing_behind() -> None:
+def test_a_cancel_between_dispatch_and_preparation_leaves_no_attempt_and_no_cores() -> None:
     rig = Rig(workers=1, cores=1)
     rig.workers["w0"].is_silent = True
     job = rig.submit(workflow("Load", vus=1))
@@ -82,10 +82,10 @@ def test_a_cancel_between_dispatch_and_preparation_leaves_nothing_behind() -> No
     rig.workers["w0"].is_silent = False
     rig.run(2.0)
     assert rig.job(job).status is JobStatus.CANCELLED
-    assert not rig.workers["w0"].runs
+    assert not rig.workers["w0"].commands
 
 
-def test_the_jobs_timeout_ends_it_with_a_reason() -> None:
+def test_the_timeout_of_a_job_ends_it_with_a_reason() -> None:
     rig = Rig()
     job = rig.submit(workflow("Load"), options=JobOptions(timeout_s=5.0))
     rig.run(3.0, reports=True)
@@ -95,7 +95,7 @@ def test_the_jobs_timeout_ends_it_with_a_reason() -> None:
     assert "timeout of 5 s" in rig.job(job).reason
 
 
-def test_a_part_that_overruns_is_ended() -> None:
+def test_a_part_that_runs_past_its_duration_times_out() -> None:
     rig = Rig(workers=1, cores=1, timeouts=LeaderTimeouts(overrun_s=5.0))
     load = msgspec.structs.replace(workflow("Load", vus=1, duration_s=5.0), timeout_s=1.0)
     job = rig.submit(load)
@@ -106,7 +106,7 @@ def test_a_part_that_overruns_is_ended() -> None:
     assert "still running" in rig.job(job).reason
 
 
-def test_a_part_that_gets_nowhere_is_stuck() -> None:
+def test_a_part_without_a_finished_action_times_out_as_stuck() -> None:
     rig = Rig(workers=1, cores=1, timeouts=LeaderTimeouts(stuck_s=20.0))
     load = msgspec.structs.replace(workflow("Load", vus=1, duration_s=600.0), timeout_s=1.0)
     job = rig.submit(load)
@@ -118,7 +118,7 @@ def test_a_part_that_gets_nowhere_is_stuck() -> None:
     assert "no action finished" in (rig.job(job).workflows["Load"].error or "")
 
 
-def test_without_workers_a_job_fails_and_says_so() -> None:
+def test_a_job_without_workers_fails_with_that_reason() -> None:
     rig = Rig(workers=0)
     job = rig.submit(workflow("Load"))
     rig.run(15.0)
@@ -126,7 +126,7 @@ def test_without_workers_a_job_fails_and_says_so() -> None:
     assert "no workers" in rig.job(job).reason
 
 
-def test_a_job_waits_for_cores_only_so_long() -> None:
+def test_a_job_waits_for_cores_no_longer_than_its_dispatch_timeout() -> None:
     rig = Rig(workers=1)
     rig.submit(workflow("Load", duration_s=600.0))
     second = rig.submit(workflow("Load"), key="second", options=JobOptions(dispatch_timeout_s=20.0))
@@ -147,15 +147,15 @@ def test_a_threshold_over_all_parts_aborts_the_job() -> None:
     assert "stopped by its threshold rate" in (rig.job(job).workflows["Load"].error or "")
 
 
-def test_a_part_that_moves_gets_more_time_and_one_that_does_not_gets_none() -> None:
+def test_an_extension_is_granted_only_after_progress_and_at_most_five_times() -> None:
     rig = Rig(workers=1, cores=1)
     rig.submit(workflow("Load", vus=1))
     rig.run(1.0, reports=True)
-    (run,) = rig.running()["w0"]
+    (attempt_id,) = rig.running()["w0"]
     granted = []
     for sequence, total in enumerate((100, 100, 200, 300, 400, 500, 600), start=10**6):
         part = PartProgress(
-            attempt_id=run,
+            attempt_id=attempt_id,
             report=report("Load", sequence=sequence, elapsed_s=2.0, total=total),
             elapsed_s=2.0,
             extension="a long step",
@@ -167,7 +167,7 @@ def test_a_part_that_moves_gets_more_time_and_one_that_does_not_gets_none() -> N
 
 
 @pytest.mark.parametrize("is_known", ["by this leader", "by the one before it"])
-def test_a_cancel_does_not_wait_for_what_went_on_in_isolation_on_a_worker_that_died(
+def test_a_cancel_does_not_wait_for_isolated_load_on_a_worker_that_died(
     is_known: str,
 ) -> None:
     rig = Rig(workers=2, cores=1)
@@ -186,7 +186,7 @@ def test_a_cancel_does_not_wait_for_what_went_on_in_isolation_on_a_worker_that_d
     assert rig.records[job].status is JobStatus.CANCELLED
 
 
-def test_what_could_not_begin_is_not_said_to_have_been_tried() -> None:
+def test_the_reason_of_a_part_that_never_began_does_not_count_attempts() -> None:
     rig = Rig(workers=1, cores=1)
     rig.workers["w0"].refusal = Refusal.DRAINING
     job = rig.submit(workflow("Load", vus=1), options=JobOptions(dispatch_timeout_s=5))

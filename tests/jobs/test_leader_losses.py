@@ -21,7 +21,7 @@ from tests.jobs.rig import Rig
 from tests.lab.reports import SeriesPoint
 
 
-def test_a_dead_worker_is_replaced_at_once_for_the_rest_of_the_duration() -> None:
+def test_the_part_of_a_dead_worker_runs_elsewhere_at_once_for_the_rest_of_its_duration() -> None:
     rig = Rig(workers=3, cores=2)
     job = rig.submit(workflow("Load", vus=4, duration_s=30.0))
     rig.run(10.0, reports=True)
@@ -43,7 +43,7 @@ def test_a_dead_worker_is_replaced_at_once_for_the_rest_of_the_duration() -> Non
     assert rig.running()[part.worker]
 
 
-def test_with_all_cores_taken_the_load_comes_back_beside_others() -> None:
+def test_the_part_of_a_dead_worker_shares_cores_if_none_is_free() -> None:
     rig = Rig(workers=2, cores=2)
     job = rig.submit(workflow("Load"))
     rig.run(3.0, reports=True)
@@ -76,7 +76,7 @@ def test_requests_of_a_dead_worker_stay_in_the_totals() -> None:
 def test_the_seconds_of_a_dead_worker_stay_in_the_series() -> None:
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
-    (run,) = rig.running()["w0"]
+    (attempt_id,) = rig.running()["w0"]
     for second in range(20):
         made = report(
             sequence=second + 1,
@@ -84,7 +84,7 @@ def test_the_seconds_of_a_dead_worker_stay_in_the_series() -> None:
             total=(second + 1) * 50,
             series=[SeriesPoint(second=second, total=50)],
         )
-        part = PartProgress(attempt_id=run, report=made, elapsed_s=second + 1.0)
+        part = PartProgress(attempt_id=attempt_id, report=made, elapsed_s=second + 1.0)
         rig.feed(ev.ProgressReported(ReportProgress(worker="w0", group=1, parts=[part])))
         rig.run(1.0)
     rig.kill("w0")
@@ -100,13 +100,13 @@ def test_a_refused_attempt_of_a_worker_that_died_later_is_no_segment() -> None:
     job = rig.submit(workflow("Load", vus=1))
     rig.workers["w0"].refusal = Refusal.NONE
     rig.run(10.0, reports=True)
-    (run,) = rig.running()["w0"]
-    assert run.attempt > 1
+    (attempt_id,) = rig.running()["w0"]
+    assert attempt_id.attempt > 1
     rig.workers["w1"].refusal = Refusal.NONE
     rig.kill("w0")
     rig.run(5.0, reports=True)
     rig.finish("w1")
-    assert [each.attempt for each in outcome_of(rig.records[job]).segments] == [run.attempt]
+    assert [each.attempt for each in outcome_of(rig.records[job]).segments] == [attempt_id.attempt]
 
 
 def test_a_silent_worker_is_given_up_after_its_lease_and_its_load_begins_after_a_margin() -> None:
@@ -154,7 +154,7 @@ def test_a_silent_worker_that_membership_sees_is_given_up_only_after_the_margin(
     assert AttemptId(job, "Load", 0, 2) in rig.workers["w1"].starts
 
 
-def test_a_silent_worker_gets_no_new_attempt_though_it_came_back_once_and_is_still_seen() -> None:
+def test_a_silent_worker_that_membership_sees_gets_no_new_attempt_after_it_returned_once() -> None:
     rig = Rig(workers=2, cores=1)
     rig.kill("w0")
     rig.revive("w0")
@@ -165,7 +165,7 @@ def test_a_silent_worker_gets_no_new_attempt_though_it_came_back_once_and_is_sti
     assert [part.worker for part in rig.job(job).workflows["Load"].parts] == ["w1", "w1"]
 
 
-def test_a_run_that_is_given_up_is_not_renewed_when_its_worker_is_heard_again() -> None:
+def test_the_lease_of_a_lost_attempt_is_not_renewed_when_its_worker_answers_again() -> None:
     """The next attempt is under way, and counts on the lease of this one."""
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
@@ -188,7 +188,7 @@ def test_a_run_that_is_given_up_is_not_renewed_when_its_worker_is_heard_again() 
     assert first in worker.stops
 
 
-def test_a_worker_that_is_silent_for_less_keeps_its_run() -> None:
+def test_a_worker_that_is_silent_for_less_than_a_lease_keeps_its_attempt() -> None:
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
     for _ in range(5):
@@ -199,7 +199,7 @@ def test_a_worker_that_is_silent_for_less_keeps_its_run() -> None:
     assert rig.job(job).workflows["Load"].parts[0].attempt == 1
 
 
-def test_many_silent_at_once_are_held_for_a_while() -> None:
+def test_attempts_are_kept_while_silence_is_attributed_to_the_network() -> None:
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
     rig.run(2.0)
@@ -212,7 +212,7 @@ def test_many_silent_at_once_are_held_for_a_while() -> None:
     assert rig.job(job).workflows["Load"].parts[0].attempt == 2
 
 
-def test_a_job_that_goes_on_in_isolation_is_not_started_elsewhere_on_silence() -> None:
+def test_a_part_that_continues_in_isolation_is_not_started_elsewhere_on_silence() -> None:
     rig = Rig(workers=2, cores=1)
     options = JobOptions(on_isolation=Isolation.CONTINUE)
     job = rig.submit(workflow("Load", vus=1), options=options)
@@ -224,7 +224,7 @@ def test_a_job_that_goes_on_in_isolation_is_not_started_elsewhere_on_silence() -
     assert rig.job(job).workflows["Load"].parts[0].retries == 1
 
 
-def test_a_job_that_goes_on_in_isolation_does_not_wait_for_ever() -> None:
+def test_a_part_that_continues_in_isolation_is_waited_for_until_its_own_end() -> None:
     rig = Rig(workers=2, cores=1)
     options = JobOptions(on_isolation=Isolation.CONTINUE)
     job = rig.submit(workflow("Load", vus=1, duration_s=10.0), options=options)
@@ -235,7 +235,7 @@ def test_a_job_that_goes_on_in_isolation_does_not_wait_for_ever() -> None:
     assert rig.job(job).has_ended or rig.job(job).workflows["Load"].parts[0].attempt == 2
 
 
-def test_what_has_not_begun_does_not_go_on_in_isolation() -> None:
+def test_a_part_that_has_not_begun_does_not_continue_in_isolation() -> None:
     rig = Rig(workers=2, cores=1)
     rig.workers["w0"].is_silent = True
     options = JobOptions(on_isolation=Isolation.CONTINUE)
@@ -244,7 +244,7 @@ def test_what_has_not_begun_does_not_go_on_in_isolation() -> None:
     assert rig.job(job).workflows["Load"].parts[0].worker == "w1"
 
 
-def test_the_last_word_of_a_worker_that_was_given_up_decides_nothing() -> None:
+def test_the_result_of_a_revoked_attempt_decides_nothing() -> None:
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
     rig.workers["w0"].is_silent = True
@@ -258,7 +258,7 @@ def test_the_last_word_of_a_worker_that_was_given_up_decides_nothing() -> None:
     assert rig.job(job).status is JobStatus.COMPLETED
 
 
-def test_after_three_retries_it_is_failed_and_dependents_are_cancelled() -> None:
+def test_a_workflow_fails_after_three_retries_and_its_dependents_are_cancelled() -> None:
     rig = Rig(workers=6, cores=1)
     job = rig.submit(workflow("Load", vus=1), workflow("After", "Load"))
     for attempt in range(1, 5):
@@ -273,7 +273,7 @@ def test_after_three_retries_it_is_failed_and_dependents_are_cancelled() -> None
     assert ended.workflows["After"].error == "dependency failed: Load"
 
 
-def test_a_workflow_that_fails_by_itself_is_not_tried_again() -> None:
+def test_a_part_that_fails_by_itself_is_not_retried() -> None:
     rig = Rig()
     job = rig.submit(workflow("A", vus=1), workflow("B", vus=1))
     rig.finish("w0", PartStatus.FAILED, error="KeyError: 'x'", workflow="A")
@@ -296,7 +296,7 @@ def test_one_failed_part_stops_the_others_of_its_workflow() -> None:
     assert rig.job(job).workflows["Load"].error == "setup: boom"
 
 
-def test_an_executor_that_died_is_worth_another_attempt_elsewhere() -> None:
+def test_the_death_of_an_executor_leads_to_another_attempt_elsewhere() -> None:
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
     rig.run(3.0, reports=True)
@@ -306,7 +306,7 @@ def test_an_executor_that_died_is_worth_another_attempt_elsewhere() -> None:
     assert (part.attempt, part.worker, part.retries) == (2, "w1", 1)
 
 
-def test_a_lease_that_ran_out_is_not_held_against_the_worker() -> None:
+def test_an_expired_lease_costs_no_retry() -> None:
     rig = Rig(workers=1, cores=1)
     job = rig.submit(workflow("Load", vus=1))
     rig.run(3.0, reports=True)
@@ -316,7 +316,7 @@ def test_a_lease_that_ran_out_is_not_held_against_the_worker() -> None:
     assert (part.attempt, part.worker, part.retries) == (2, "w0", 0)
 
 
-def test_a_run_that_was_stopped_has_told_all_and_leaves_no_gap() -> None:
+def test_a_stopped_attempt_leaves_no_gap() -> None:
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
     rig.run(3.2, reports=True)
@@ -328,7 +328,7 @@ def test_a_run_that_was_stopped_has_told_all_and_leaves_no_gap() -> None:
 
 @pytest.mark.parametrize("survivor_s", [0.0, 0.4])
 @pytest.mark.parametrize("is_retryable", [False, True])
-def test_what_an_executor_that_was_killed_had_not_reported_is_a_gap(
+def test_the_unreported_load_of_a_killed_executor_is_a_gap(
     is_retryable: bool, survivor_s: float
 ) -> None:
     """Also if another core of the part went on meanwhile, and has told all."""
@@ -351,7 +351,7 @@ def test_what_an_executor_that_was_killed_had_not_reported_is_a_gap(
     assert 40 <= gap.requests_max <= 100
 
 
-def test_one_that_never_reported_is_bounded_by_what_others_of_it_sent() -> None:
+def test_the_gap_of_a_part_that_never_reported_is_bounded_by_the_rate_of_other_parts() -> None:
     rig = Rig(workers=2, cores=2)
     job = rig.submit(workflow("Load", vus=4))
     for _ in range(8):
@@ -364,7 +364,7 @@ def test_one_that_never_reported_is_bounded_by_what_others_of_it_sent() -> None:
     assert 100 * gap.seconds <= gap.requests_max <= 250 * gap.seconds
 
 
-def test_where_nothing_was_ever_reported_the_bound_is_what_a_core_can_do() -> None:
+def test_the_gap_of_a_workflow_that_never_reported_is_bounded_by_the_rate_of_a_core() -> None:
     rig = Rig(workers=2, cores=2)
     job = rig.submit(workflow("Load", vus=4))
     rig.run(6.0)
@@ -374,7 +374,7 @@ def test_where_nothing_was_ever_reported_the_bound_is_what_a_core_can_do() -> No
     assert gap.requests_max >= 2 * RATE_PER_CORE_MAX * gap.seconds
 
 
-def test_the_load_of_a_dead_worker_ended_when_nobody_listened_there_any_more() -> None:
+def test_the_gap_of_a_dead_worker_ends_when_its_address_began_to_refuse_connections() -> None:
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
     rig.run(6.0, reports=True)
@@ -386,7 +386,7 @@ def test_the_load_of_a_dead_worker_ended_when_nobody_listened_there_any_more() -
     assert gap.seconds <= 0.65  # half a second since the last report, and what followed it
 
 
-def test_a_run_that_was_given_up_is_not_started_though_its_worker_comes_back() -> None:
+def test_a_lost_attempt_is_not_started_although_its_worker_comes_back() -> None:
     rig = Rig(workers=2, cores=1)
     away = rig.workers["w0"]
     away.readies = False
@@ -427,7 +427,7 @@ def test_a_full_worker_costs_no_retry() -> None:
     assert rig.job(job).status is JobStatus.RUNNING
 
 
-def test_a_worker_that_restarted_unnoticed_is_found_out() -> None:
+def test_a_worker_that_restarted_unnoticed_loses_its_attempts() -> None:
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
     rig.run(3.0, reports=True)
@@ -440,7 +440,7 @@ def test_a_worker_that_restarted_unnoticed_is_found_out() -> None:
 
 
 @pytest.mark.parametrize("first", ["a tick", "a result"])
-def test_what_came_while_the_leader_stood_still_is_heard_before_anyone_is_given_up(
+def test_a_leader_that_was_suspended_reads_messages_before_it_gives_workers_up(
     first: str,
 ) -> None:
     rig = Rig(workers=2, cores=1)
@@ -457,7 +457,7 @@ def test_what_came_while_the_leader_stood_still_is_heard_before_anyone_is_given_
     assert not ended.workflows["Load"].gaps
 
 
-def test_a_worker_that_fell_silent_while_the_leader_stood_still_is_given_up_later() -> None:
+def test_a_worker_that_fell_silent_while_the_leader_was_suspended_is_given_up_later() -> None:
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
     rig.run(2.0, reports=True)

@@ -17,7 +17,7 @@ from tests.jobs.rig import Rig
 
 
 @pytest.mark.parametrize("phase", ["running", "ready", "preparing"])
-def test_a_new_leader_goes_on_with_what_runs(phase: str) -> None:
+def test_a_new_leader_continues_the_attempts_of_its_predecessor(phase: str) -> None:
     rig = Rig()
     if phase != "running":
         rig.workers["w1"].readies = False
@@ -39,7 +39,7 @@ def test_a_new_leader_goes_on_with_what_runs(phase: str) -> None:
     assert "AttemptRevoked" not in rig.kinds()
 
 
-def test_a_new_leader_gives_up_runs_their_worker_does_not_know() -> None:
+def test_a_new_leader_gives_up_attempts_that_their_workers_do_not_list() -> None:
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
     rig.run(6.0, reports=True)
@@ -51,18 +51,18 @@ def test_a_new_leader_gives_up_runs_their_worker_does_not_know() -> None:
     assert part.began_s > 0
 
 
-def test_a_new_leader_stops_what_does_not_belong() -> None:
+def test_a_new_leader_stops_attempts_that_are_not_committed() -> None:
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
     stranger = AttemptId(job, "Load", 0, 7)
     command = rig.prepared()[0]
-    rig.workers["w1"].runs[stranger] = msgspec.structs.replace(command, attempt_id=stranger)
+    rig.workers["w1"].commands[stranger] = msgspec.structs.replace(command, attempt_id=stranger)
     rig.workers["w1"].phases[stranger] = PartPhase.RUNNING
     rig.take_over()
     assert stranger in rig.workers["w1"].stops
 
 
-def test_a_new_leader_waits_as_if_it_had_heard_a_silent_worker_just_then() -> None:
+def test_a_new_leader_waits_a_whole_lease_for_a_silent_worker() -> None:
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
     rig.run(3.0, reports=True)
@@ -77,7 +77,7 @@ def test_a_new_leader_waits_as_if_it_had_heard_a_silent_worker_just_then() -> No
     assert took_over_s + 10.0 <= started_s <= took_over_s + 10.3
 
 
-def test_the_end_of_what_another_leader_has_given_up_is_waited_for() -> None:
+def test_a_new_leader_waits_for_the_end_of_load_that_its_predecessor_gave_up() -> None:
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
     rig.run(3.0, reports=True)
@@ -92,7 +92,7 @@ def test_the_end_of_what_another_leader_has_given_up_is_waited_for() -> None:
     assert took_over_s + 2.0 <= rig.workers["w1"].starts[second] <= took_over_s + 2.3
 
 
-def test_how_far_a_run_was_is_known_to_the_next_leader_from_its_first_report_on() -> None:
+def test_the_first_report_of_an_attempt_is_checkpointed_for_the_next_leader() -> None:
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
     rig.run(1.5, reports=True)
@@ -104,7 +104,7 @@ def test_how_far_a_run_was_is_known_to_the_next_leader_from_its_first_report_on(
     assert 1.0 <= part.began_s <= 3.0
 
 
-def test_what_had_not_begun_when_its_worker_died_leaves_no_gap_and_is_done_whole() -> None:
+def test_an_attempt_that_had_not_begun_leaves_no_gap_and_its_part_runs_whole() -> None:
     rig = Rig(workers=2, cores=1)
     rig.workers["w0"].readies = False
     job = rig.submit(workflow("Load", vus=1))
@@ -118,7 +118,7 @@ def test_what_had_not_begun_when_its_worker_died_leaves_no_gap_and_is_done_whole
     assert rig.job(job).workflows["Load"].gaps == []
 
 
-def test_what_was_silent_before_the_leader_changed_is_a_gap_as_long_as_that() -> None:
+def test_the_gap_of_an_attempt_includes_its_silence_before_the_leader_changed() -> None:
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1), options=JobOptions(on_isolation=Isolation.CONTINUE))
     rig.run(6.0, reports=True)
@@ -130,7 +130,7 @@ def test_what_was_silent_before_the_leader_changed_is_a_gap_as_long_as_that() ->
     assert 12.0 <= gap.seconds <= 14.0
 
 
-def test_a_worker_that_died_before_the_new_leader_led_is_not_waited_for() -> None:
+def test_a_new_leader_does_not_wait_for_a_worker_that_died_before() -> None:
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
     rig.run(7.0, reports=True)
@@ -142,7 +142,7 @@ def test_a_worker_that_died_before_the_new_leader_led_is_not_waited_for() -> Non
     assert (part.attempt, part.worker) == (2, "w1")
 
 
-def test_a_worker_that_dies_just_after_the_new_leader_led_is_replaced_at_once() -> None:
+def test_a_worker_that_dies_just_after_an_election_is_replaced_at_once() -> None:
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
     rig.run(12.0, reports=True)
@@ -167,7 +167,7 @@ def test_a_new_leader_picks_up_a_job_at_any_point() -> None:
     assert rig.job(job).status is JobStatus.COMPLETED
 
 
-def test_an_entry_that_was_there_before_it_led_changes_nothing() -> None:
+def test_an_entry_from_before_the_election_changes_nothing() -> None:
     rig = Rig(workers=1, cores=1)
     rig.submit(workflow("Load", vus=1))
     rig.workers["w0"].is_silent = True
@@ -178,7 +178,7 @@ def test_an_entry_that_was_there_before_it_led_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("last", ["the request", "the dispatch"])
-def test_what_an_earlier_leader_had_no_time_to_begin_has_cores_of_its_own(last: str) -> None:
+def test_an_attempt_that_its_leader_did_not_prepare_gets_cores_of_its_own(last: str) -> None:
     rig = Rig(workers=3, cores=1)
     rig.silences = WorkflowDispatched if last == "the request" else PreparePart
     job = rig.commit(submission("k", plan(workflow("Load"))))

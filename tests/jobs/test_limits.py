@@ -7,7 +7,7 @@ from tests.jobs.builders import workflow
 from tests.jobs.rig import Rig
 
 
-def test_code_that_is_not_prepared_in_time_is_not_tried_elsewhere() -> None:
+def test_a_part_that_is_not_prepared_in_time_is_not_retried() -> None:
     rig = Rig(workers=2, cores=1)
     for worker in rig.workers.values():
         worker.readies = False
@@ -27,7 +27,7 @@ def test_code_that_is_not_prepared_in_time_is_not_tried_elsewhere() -> None:
     ]
 
 
-def test_when_nobody_is_left_to_try_the_last_failure_is_told() -> None:
+def test_a_job_without_workers_left_fails_with_the_last_failure_of_its_part() -> None:
     rig = Rig(workers=2, cores=1)
     job = rig.submit(workflow("Load", vus=1))
     for worker in ("w0", "w1"):
@@ -43,7 +43,7 @@ def test_when_nobody_is_left_to_try_the_last_failure_is_told() -> None:
     )
 
 
-def test_a_job_that_is_late_beside_one_that_failed_has_failed() -> None:
+def test_a_job_with_a_failed_and_a_timed_out_workflow_has_failed() -> None:
     rig = Rig(workers=2, cores=1)
     options = JobOptions(dispatch_timeout_s=20.0)
     rig.submit(workflow("Busy", vus=1, duration_s=600.0))
