@@ -268,7 +268,7 @@ class PartProgress(Struct, frozen=True, kw_only=True, gc=False):
     report: bytes
     elapsed_s: float  # of this attempt
     phase: PartPhase = PartPhase.RUNNING
-    extension: str = ""  # why no action has finished for long; empty if one has
+    wants_extension: bool = False  # no action has finished for long: its actions take long
 
 
 @message(kind=415, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_WORKERS)
@@ -289,7 +289,6 @@ class ReportProgressReply(Struct, frozen=True, kw_only=True):
 
     backpressure: Backpressure = Backpressure.NONE
     leader: str = ""
-    extended_s: dict[str, float] = field(default_factory=dict)  # "workflow/part" -> granted
 
 
 @message(kind=417, priority=MessagePriority.CRITICAL, size=SizeClass.LARGE, senders=_WORKERS)

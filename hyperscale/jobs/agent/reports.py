@@ -280,11 +280,8 @@ class ReportSchedule:
                 report=report,
                 elapsed_s=attempt.statistics.elapsed_s,
                 phase=attempt.phase,
-                extension=(
-                    attempt.statistics.why_still(now_s=now_s)
-                    if attempt.state is AttemptState.RUNNING
-                    else ""
-                ),
+                wants_extension=attempt.state is AttemptState.RUNNING
+                and attempt.statistics.has_long_actions(now_s=now_s),
             )
             for attempt in reported
             if (report := attempt.statistics.latest(now_s=now_s)) is not None

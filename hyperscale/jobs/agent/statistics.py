@@ -97,14 +97,10 @@ class AttemptStatistics:
         self._merge.retell()
         self._phases_again_s = None
 
-    def why_still(self, *, now_s: float) -> str:
-        """Say why no action has finished for long; empty if one has, or none is in progress."""
-        if self._last_action_s is None or not self._merge.vus:
-            return ""
-        still_s = now_s - self._last_action_s
-        if still_s < STILL_S:
-            return ""
-        return f"{self._merge.vus} virtual users have been in their steps for {still_s:.0f} s"
+    def has_long_actions(self, *, now_s: float) -> bool:
+        """Return True if virtual users are in their steps and no action has finished for long."""
+        last_s = self._last_action_s
+        return last_s is not None and self._merge.vus > 0 and now_s >= last_s + STILL_S
 
     def _next_sequence(self) -> int:
         if self._merge.parts:

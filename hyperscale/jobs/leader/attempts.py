@@ -81,18 +81,15 @@ class Activity:
         if finished != self.finished:
             self.finished, self.moved_s = finished, now_s
 
-    def extend(self, *, now_s: float) -> float:
-        """Grant more time if the attempt has made progress; return the seconds, 0 if it has not."""
+    def extend(self, *, now_s: float) -> None:
+        """Grant more time, a few times at most, and only if the attempt has made progress."""
         has_moved = self.extensions == 0 or self.finished != self.extended_at
-        if self.extensions == len(_EXTENSIONS_S) or not has_moved:
-            return 0.0
-        granted_s = _EXTENSIONS_S[self.extensions]
-        self.extensions += 1
-        self.extended_at = self.finished
-        if self.deadline_s is not None:
-            self.deadline_s += granted_s
-        self.moved_s = max(self.moved_s, now_s)
-        return granted_s
+        if self.extensions < len(_EXTENSIONS_S) and has_moved:
+            if self.deadline_s is not None:
+                self.deadline_s += _EXTENSIONS_S[self.extensions]
+            self.extensions += 1
+            self.extended_at = self.finished
+            self.moved_s = max(self.moved_s, now_s)
 
 
 @dataclass(slots=True)

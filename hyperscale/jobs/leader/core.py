@@ -250,7 +250,6 @@ class JobLeader:
         state, progress = self.state, event.progress
         worker = state.workers[progress.worker]
         worker.cpu, worker.memory = progress.cpu, progress.memory
-        extended_s: dict[str, float] = {}
         for part in progress.parts:
             attempt = state.attempts.on(progress.worker, part.attempt_id)
             job = self._machine.job(part.attempt_id.job)
@@ -261,11 +260,9 @@ class JobLeader:
                 continue  # the attempt is stopped once its revocation is committed
             self._lifecycle.report(attempt, job, part)
             attempt.is_saturated = part.attempt_id in progress.saturated
-            if part.extension:
-                granted_s = attempt.activity.extend(now_s=state.now_s)
-                if granted_s:
-                    extended_s[f"{part.attempt_id.workflow}/{part.attempt_id.part}"] = granted_s
-        reply = ReportProgressReply(backpressure=event.backpressure, extended_s=extended_s)
+            if part.wants_extension:
+                attempt.activity.extend(now_s=state.now_s)
+        reply = ReportProgressReply(backpressure=event.backpressure)
         state.effects.append(AnswerProgress(event.token, reply))
 
     # --- the allocator ----------------------------------------------------------------------
