@@ -53,10 +53,10 @@ from hyperscale.nodes.messages import (
     routing_of,
 )
 from hyperscale.nodes.settings import (
+    WILDCARDS,
     advertised_address,
     discovery_config,
     http_address_of,
-    may_move,
     membership_config,
     node_id_of,
 )
@@ -183,8 +183,15 @@ class MemberNode:
         )
         self.load_monitor = LoadMonitor(
             OverloadDetector(counts_cpu=spec.counts_cpu),
-            in_flight_share=lambda: _in_flight_share(server),
-            queue_share=lambda: _queue_share(server),
+            # The share of the role's request limit that is in use, CRITICAL requests excluded.
+            in_flight_share=lambda: (
+                sum(server.admission.in_flight[1:]) / WATERMARKS[local.role].total
+            ),
+            # The fullest outgoing queue.
+            queue_share=lambda: max(
+                (each.session.outbox.held_bytes / OUTBOX_BYTES_MAX for each in server.connections),
+                default=0.0,
+            ),
             on_level=self._overload_changed,
         )
         self._is_leaving = False
@@ -375,8 +382,9 @@ async def open_member(config: NodeConfig, spec: RoleSpec) -> AsyncIterator[Membe
         stack.callback(member.driver.stop)
         member.driver.start()
         member.tasks.spawn(member.load_monitor.run(), "load-monitor")
-        if may_move(config, bound.getsockname()[0]):
-            follow = partial(member.follow_address, *bound.getsockname()[:2])
+        bound_at = bound.getsockname()[:2]
+        if bound_at[0] in WILDCARDS and not config.listen.advertise:
+            follow = partial(member.follow_address, *bound_at)
             member.tasks.spawn_every(_ADDRESS_CHECK_S, follow, "follow-address")
         for service in services:
             await service.start()
@@ -420,18 +428,6 @@ def _resolver(config: NodeConfig) -> Resolver | None:
         name_servers=[host for host, _ in servers],
         port=servers[0][1] if servers else _DNS_PORT,
     ).resolve
-
-
-def _in_flight_share(server: PeerServer) -> float:
-    """Return the share of the role's request limit that is in use, CRITICAL requests excluded."""
-    return sum(server.admission.in_flight[1:]) / WATERMARKS[server.local.role].total
-
-
-def _queue_share(server: PeerServer) -> float:
-    """Return how full the fullest outgoing queue is, 0 to 1."""
-    return max([each.session.outbox.held_bytes for each in server.connections], default=0) / (
-        OUTBOX_BYTES_MAX
-    )
 
 
 def _row(

@@ -26,7 +26,6 @@ def member_metrics(
     return [
         *_node(server, started_s),
         *_members(driver),
-        *_discovery(driver),
         *_refusals(server, driver.datagrams),
         *_traffic(server, driver.datagrams),
     ]
@@ -51,7 +50,7 @@ def _node(server: PeerServer, started_s: float) -> list[Family]:
 
 
 def _members(driver: MembershipDriver) -> list[Family]:
-    core, counts = driver.core, driver.counts
+    core, counts, discovery = driver.core, driver.counts, driver.discovery
     members = core.members()
     number = Counter((str(member.role), str(member.state)) for member in members)
     groups = sorted((str(role), str(state)) for role in NODES for state in MemberState)
@@ -106,12 +105,6 @@ def _members(driver: MembershipDriver) -> list[Family]:
             ({"result": "success"}, counts["syncs"]),
             ({"result": "error"}, counts["syncs_failed"]),
         ),
-    ]
-
-
-def _discovery(driver: MembershipDriver) -> list[Family]:
-    discovery = driver.discovery
-    return [
         counter(
             "hyperscale_discovery_dns_lookups_total",
             "DNS lookups",

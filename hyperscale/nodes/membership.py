@@ -15,7 +15,6 @@ from typing import Any, get_args
 import msgspec
 
 from hyperscale.config.addresses import split_address
-from hyperscale.errors import InvariantError
 from hyperscale.membership.core import Membership
 from hyperscale.membership.discovery import Discovery, MemberDown, MemberUp
 from hyperscale.membership.events import (
@@ -105,7 +104,7 @@ class MembershipDriver:
             StartPushPull: lambda effect: tasks.spawn_request(
                 self._push_pull(effect), f"push-pull:{effect.address}"
             ),
-            ReplyToPushPull: self._reply_to_push_pull,
+            ReplyToPushPull: lambda effect: effect.token.reply(effect.reply),
             DialMember: self._dial_member,
             KeepSession: self._keep_session,
             DropSession: self._drop_session,
@@ -150,10 +149,8 @@ class MembershipDriver:
     # -- events ---------------------------------------------------------------------------
 
     def _received(self, source: str, node: str, incarnation: int, message: Any) -> None:
-        if type(message) in _DATAGRAMS:
+        if type(message) in _DATAGRAMS:  # messages of streams are ignored
             self.feed(DatagramReceived(source, node, incarnation, message))
-        else:
-            self.counts["datagrams_unexpected"] += 1
 
     def push_pull_requested(self, call: InboundCall, request: PushPull) -> None:
         """Handle the push-pull of another member; `ReplyToPushPull` answers the call."""
@@ -161,11 +158,6 @@ class MembershipDriver:
         self.feed(PushPullRequested(peer.node_id, peer.incarnation, request, call))
 
     # -- effects --------------------------------------------------------------------------
-
-    def _reply_to_push_pull(self, effect: ReplyToPushPull) -> None:
-        if not isinstance(effect.token, InboundCall):
-            raise InvariantError(f"the token of a push-pull is a {type(effect.token).__name__}")
-        effect.token.reply(effect.reply)
 
     def _dial_member(self, effect: DialMember) -> None:
         if effect.node not in self._dialing:
@@ -241,7 +233,10 @@ class MembershipDriver:
     async def _push_pull(self, effect: StartPushPull) -> None:
         try:
             async with asyncio.timeout(PUSH_PULL_S):
-                connection = await self._connection(effect.node, effect.address)
+                node = effect.node or self.discovery.node_at.get(effect.address, "")
+                connection = self._server.connection_to(node) or await self._server.dial(
+                    *split_address(effect.address)
+                )
                 deadline_s = self._loop.time() + PUSH_PULL_S
                 reply = await connection.call(effect.request, PushPullReply, deadline_s=deadline_s)
         except (PeerProtocolError, CallError, OSError) as error:
@@ -252,11 +247,6 @@ class MembershipDriver:
         self.counts["syncs"] += 1
         peer = connection.peer
         self.feed(PushPullCompleted(peer.node_id, peer.incarnation, reply))
-
-    async def _connection(self, node: str, address: str) -> Connection:
-        """Return the connection to a node, or dial its address."""
-        found = self._server.connection_to(node or self.discovery.node_at.get(address, ""))
-        return found or await self._server.dial(*split_address(address))
 
     async def _dial_once(self, effect: DialMember) -> None:
         try:

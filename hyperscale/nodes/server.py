@@ -48,12 +48,15 @@ async def run_node(
 ) -> None:
     """Run one node until `stop` is set; raise the error that made it fail, if one did."""
     async with open_member(config, spec) as member:
-        _log.info(
-            "node.started",
-            extra={"address": member.address, "http": member.http_address},
-        )
+        _log.info("node.started", extra={"address": member.address, "http": member.http_address})
         on_open(member)
-        await _wait_for_stop(stop, member)
+        either: list[asyncio.Future[Any]] = [
+            member.tasks.spawn(stop.wait(), "wait-for-stop"),
+            member.tasks.failed,
+        ]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if member.tasks.failed.done():
+            member.tasks.failed.result()  # raises the error
         _log.info("node.leaving")
         try:
             async with asyncio.timeout(config.node.stop_s):
@@ -61,18 +64,6 @@ async def run_node(
         except TimeoutError:
             _log.warning("farewell.cut_short", extra={"stop_s": config.node.stop_s})
     _log.info("node.stopped")
-
-
-async def _wait_for_stop(stop: asyncio.Event, member: MemberNode) -> None:
-    """Wait until `stop` is set; raise the error that made the node fail."""
-    stopping: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
-    either: list[asyncio.Future[Any]] = [stopping, member.tasks.failed]
-    try:
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        stopping.cancel()
-    if member.tasks.failed.done():
-        member.tasks.failed.result()
 
 
 class NodeServer:

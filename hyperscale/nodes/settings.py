@@ -17,7 +17,7 @@ from hyperscale.wire.credentials import security_of
 
 _NAME_FILE = "node-id"
 
-_WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104  recognised, not bound
+WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104  recognised, not bound
 # Nothing is sent there: the route to it tells which address of this machine faces outwards.
 _ELSEWHERE = {socket.AF_INET: ("192.0.2.1", 9), socket.AF_INET6: ("2001:db8::1", 9)}
 
@@ -85,18 +85,13 @@ def advertised_address(config: NodeConfig, bound_host: str, bound_port: int) -> 
             config.listen.advertise, default_port=bound_port, where="listen.advertise"
         )
         return format_address(_resolved(host), port)
-    host = bound_host if bound_host not in _WILDCARDS else _outward_host(bound_host)
+    host = bound_host if bound_host not in WILDCARDS else _outward_host(bound_host)
     return format_address(host, bound_port)
-
-
-def may_move(config: NodeConfig, bound_host: str) -> bool:
-    """Return True if the advertised address was detected, so that it may change."""
-    return bound_host in _WILDCARDS and not config.listen.advertise
 
 
 def http_address_of(bound_host: str, bound_port: int, address: str) -> str:
     """Return the `ip:port` at which others reach the HTTP endpoint."""
-    host = split_address(address)[0] if bound_host in _WILDCARDS else bound_host
+    host = split_address(address)[0] if bound_host in WILDCARDS else bound_host
     return format_address(host, bound_port)
 
 

@@ -1,7 +1,6 @@
 """The one driver of sans-IO cores on an asyncio loop: events in, effects out, one timer.
 
-Owns the order of events and the timer. What an effect does is its owner's business; so is what
-to do about a core that raised, which is a bug and ends whatever the core is part of.
+Its owner performs the effects, and decides what ends if the core raises, which is a bug.
 """
 
 import asyncio

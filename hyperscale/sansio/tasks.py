@@ -1,8 +1,4 @@
-"""The tasks of one node: each has an owner, a name, and an end that is noticed.
-
-A task that serves a single request or connection may fail alone: its error is logged and ends
-what it served. Any other task that fails ends the node, through `failed`. Nothing is swallowed.
-"""
+"""The tasks of one node: the failure of each is logged and ends its request or the node."""
 
 import asyncio
 import logging

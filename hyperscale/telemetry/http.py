@@ -1,8 +1,6 @@
-"""The HTTP endpoint of a node: a few GET routes for probes and scrapers.
+"""The HTTP endpoint of a node: a few GET routes for probes and scrapers, without authentication.
 
-It serves one request per connection, bounded in size, time and number of connections. There is
-no authentication: the routes answer only what anyone who can reach the port may know. A route
-that fails is logged and answered with 500; the node goes on.
+It serves one request per connection, bounded in size, time and number of connections.
 """
 
 import asyncio

@@ -47,11 +47,9 @@ from hyperscale.jobs.messages import (
     ReportProgressReply,
 )
 from hyperscale.membership.events import MemberChanged, MemberDied, MemberState
-from hyperscale.nodes.agent.bundle_fetcher import BundleFetcher
-from hyperscale.nodes.agent.executors import WorkerExecutors
+from hyperscale.nodes.agent.executors import UsageMeter, WorkerExecutors
 from hyperscale.nodes.agent.manager_links import CoreAnnouncer, ManagerLinks, fit
-from hyperscale.nodes.agent.storage import WorkerStorage
-from hyperscale.nodes.agent.usage import UsageMeter
+from hyperscale.nodes.agent.storage import BundleFetcher, WorkerStorage
 from hyperscale.nodes.member import MemberNode, NodeService
 from hyperscale.sansio.driver import CoreDriver
 from hyperscale.telemetry.metrics import Family, by, counter, gauge

@@ -1,17 +1,19 @@
-"""The executors of a worker, by place: performs what the agent wants of processes.
+"""The executors of a worker, by place: starts and stops them for the agent, measures their use.
 
 Places beyond the worker's cores get an executor when one is needed, pinned to no core, and
 lose it afterwards.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import os
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from pathlib import Path
 
 from hyperscale.errors import HyperscaleError
 from hyperscale.execution import protocol
 from hyperscale.execution.pool import ExecutorPool
 from hyperscale.execution.process import ExecutorLostError
+from hyperscale.health.signals import ProgressMeter
 from hyperscale.jobs.agent.events import (
     AgentEvent,
     AttemptPrepared,
@@ -26,8 +28,8 @@ from hyperscale.jobs.agent.events import (
     StopAttempt,
 )
 from hyperscale.jobs.messages import AttemptId, PreparePart
-from hyperscale.nodes.agent.bundle_fetcher import BundleError
 from hyperscale.nodes.agent.manager_links import SpawnTask
+from hyperscale.nodes.agent.storage import BundleError
 from hyperscale.plan import share
 from hyperscale.plan.status import PartStatus
 
@@ -35,6 +37,7 @@ FetchBundle = Callable[[str, str], Awaitable[Path]]
 """Return the path of the bundle with this SHA-256; the second argument is the job leader."""
 
 _NS = 1_000_000_000
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class WorkerExecutors:
@@ -114,11 +117,6 @@ class WorkerExecutors:
             if place in self._indices and self._attempts.get(place) == attempt_id
         ]
 
-    def _grow(self, place: int) -> None:
-        if place not in self._indices:
-            self._indices[place] = self._pool.grow()
-            self._places[self._indices[place]] = place
-
     # --- preparing --------------------------------------------------------------------------
 
     async def _prepare(self, command: PreparePart, places: tuple[int, ...]) -> None:
@@ -126,7 +124,9 @@ class WorkerExecutors:
         try:
             try:
                 for place in places:
-                    self._grow(place)
+                    if place not in self._indices:
+                        self._indices[place] = self._pool.grow()
+                        self._places[self._indices[place]] = place
                 bundle = await self._fetch(command.bundle, command.leader)
             finally:
                 self._fetching.pop(attempt_id, None)
@@ -134,7 +134,7 @@ class WorkerExecutors:
             await self._pool.prepare(indices, slots_of(command, bundle))
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if task is None or not self._has_all(places, attempt_id):
+            if task is None or any(self._attempts.get(place) != attempt_id for place in places):
                 raise
             # The attempt was stopped while its bundle was fetched; the node goes on.
             task.uncancel()
@@ -154,9 +154,6 @@ class WorkerExecutors:
         for place in places:
             self._leave(attempt_id, place)
         self._feed(failed)
-
-    def _has_all(self, places: tuple[int, ...], attempt_id: AttemptId) -> bool:
-        return all(self._attempts.get(place) == attempt_id for place in places)
 
     # --- events of executors ----------------------------------------------------------------
 
@@ -191,8 +188,6 @@ class WorkerExecutors:
                         is_dead=not event.blames_code,  # else a retry would fail alike
                     )
                 )
-            case _:
-                pass
 
     def _end(self, ended: PlaceEnded) -> None:
         self._feed(ended)
@@ -241,3 +236,52 @@ def _iterations(command: PreparePart) -> list[int | None]:
     whole = sum(share(total, command.slots, slot) for slot in slots)
     left = max(0, whole - command.iterations_done)
     return [share(left, command.cores, index) for index in range(command.cores)]
+
+
+class UsageMeter:
+    """CPU use and progress of all executors of a worker."""
+
+    def __init__(self, cores: int) -> None:
+        self._cores = cores
+        self._cpu_s: dict[int, float] = {}  # process -> CPU time at the last measurement
+        self._measured_s: float | None = None
+        self._actions: dict[tuple[AttemptId, int], int] = {}  # (attempt, place) -> actions
+        self._ended_actions = 0  # actions of attempts that have ended
+        self._progress = ProgressMeter()
+
+    def note_actions(self, attempt_id: AttemptId, place: int, count: int) -> None:
+        """Note how many actions an executor has finished in an attempt."""
+        self._actions[attempt_id, place] = count
+
+    def measure(
+        self, pids: Iterable[int], attempts: Collection[AttemptId], *, now_s: float
+    ) -> float:
+        """Return the share of the cores used since the last call; `attempts` have not ended."""
+        for key in [key for key in self._actions if key[0] not in attempts]:
+            self._ended_actions += self._actions.pop(key)
+        total = self._ended_actions + sum(self._actions.values())
+        self._progress.report(assigned=len(self._actions), actions=total, now_s=now_s)
+        return self._cpu_share(pids, now_s)
+
+    def progress(self, *, now_s: float) -> str:
+        """Return the state of progress that is announced to members."""
+        return str(self._progress.state(now_s=now_s))
+
+    def _cpu_share(self, pids: Iterable[int], now_s: float) -> float:
+        cpu_s = {pid: _cpu_s(pid) for pid in pids}
+        # A process that is new has used all its CPU time since the last call.
+        spent_s = sum(used_s - self._cpu_s.get(pid, 0.0) for pid, used_s in cpu_s.items())
+        measured_s, self._measured_s, self._cpu_s = self._measured_s, now_s, cpu_s
+        if measured_s is None or now_s <= measured_s:
+            return 0.0
+        return min(1.0, max(0.0, spent_s / ((now_s - measured_s) * self._cores)))
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the CPU time of a process, 0 if there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0.0
+    fields = stat.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S

@@ -69,11 +69,7 @@ class ManagerLinks:
     def send(self, node: str, message: Struct) -> None:
         """Send a one-way message; drop it if that is not possible now."""
         try:
-            connection = self._server.connection_to(node)
-            if connection is not None:
-                connection.send(message)
-            else:
-                self._link(node).send(message)
+            (self._server.connection_to(node) or self._link(node)).send(message)
         except CallError as error:
             _log.debug("message.dropped: %s", error, extra={"to": node})
         except InvariantError as error:  # too large; no reason to end the worker

@@ -132,12 +132,6 @@ class AllocatorDriver:
             raise RemoteError("this manager does not grant cores", code=RemoteErrorCode.MOVED)
         return GetQueueRoomReply(room=self.allocator.room, waiting=self.allocator.waiting)
 
-    def cores_requested(self, call: InboundCall, request: RequestCores) -> None:
-        self.feed(CoresRequested(request, call.reply))
-
-    def cores_released(self, _call: InboundCall, release: ReleaseCores) -> None:
-        self.feed(CoresReleased(release))
-
     def cores_announced(self, call: InboundCall, cores: AnnounceCores) -> AnnounceCoresReply | None:
         self.feed(CoresAnnounced(cores))
         if not call.wants_answer:

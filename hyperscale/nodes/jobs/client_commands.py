@@ -33,8 +33,7 @@ from hyperscale.ledger.server.operator_requests import drain as drain_seats
 from hyperscale.ledger.topology import NodeState
 from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
 from hyperscale.nodes.jobs.bundles import Bundles
-from hyperscale.nodes.jobs.client_queries import ClientQueries
-from hyperscale.nodes.jobs.job_routing import ANSWER_S, JobRouting
+from hyperscale.nodes.jobs.client_queries import ANSWER_S, ClientQueries, JobRouting
 from hyperscale.nodes.member import MemberNode
 from hyperscale.plan.problems import plan_problem
 from hyperscale.wire.calls import InboundCall

@@ -2,8 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TypeVar
 
+from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from hyperscale.client.messages import (
@@ -21,28 +23,98 @@ from hyperscale.client.messages import (
     WorkerAttempt,
     WorkerRow,
 )
+from hyperscale.errors import InputError
 from hyperscale.jobs.committed.events import JobStatus
-from hyperscale.jobs.committed.machine import Limits
+from hyperscale.jobs.committed.keys import parse_job_id
+from hyperscale.jobs.committed.machine import JobMachine, Limits
 from hyperscale.jobs.committed.state import Job, JobView, decode_job, view_of
 from hyperscale.jobs.messages import AnnounceCores
 from hyperscale.ledger.core import MANAGEMENT
-from hyperscale.ledger.server.ledger import STRONG
+from hyperscale.ledger.server.ledger import STRONG, Ledger
+from hyperscale.ledger.server.tier_peers import TierPeers
 from hyperscale.ledger.topology import GroupState
 from hyperscale.membership.events import LIVING, Member
 from hyperscale.nodes.jobs.job_leaders import JobLeaders
-from hyperscale.nodes.jobs.job_routing import ANSWER_S, JobRouting, no_such_job
 from hyperscale.nodes.member import MemberNode
 from hyperscale.nodes.messages import metadata_of
 from hyperscale.stats.view import RunView
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError, RemoteError, RemoteErrorCode
+from hyperscale.wire.link import PeerLink
 from hyperscale.wire.messages import Chunk
 from hyperscale.wire.roles import Role
 
 _UPDATE_S = 0.5
+_LIST_S = 2.0
 _UPDATE_CHARACTERS = 1024 * 1024  # of what a job printed, in one message
 _FINAL_KIND = "finished"
 _INHERITED_MAX = 2_000  # rows of a group; some are large
+ANSWER_S = 5.0
+
+_R = TypeVar("_R", bound=Struct)
+
+
+class JobRouting:
+    """Which manager answers for a job: the leader of the job's group, or a node with a replica."""
+
+    def __init__(self, node: str, ledger: Ledger, peers: TierPeers) -> None:
+        self.node = node
+        self.ledger = ledger
+        self.peers = peers
+
+    def group_of(self, job: str) -> int:
+        """Return the group that answers for a job; raise `RemoteError` if there is no such job."""
+        try:
+            group = parse_job_id(job).group
+        except (InputError, ValueError) as error:
+            raise RemoteError(str(error), code=RemoteErrorCode.UNKNOWN_JOB) from error
+        topology = self.ledger.topology
+        if topology.groups and group not in topology.groups:
+            raise no_such_job(job)
+        return topology.heir_of(group)
+
+    def link(self, node: str, code: RemoteErrorCode = RemoteErrorCode.UNREACHABLE) -> PeerLink:
+        """Return a link to a node; raise `RemoteError` if there is none."""
+        link = self.peers.link(node)
+        if link is None:
+            raise RemoteError(f"{node} is not reachable from here", code=code)
+        return link
+
+    def machine(self, group: int) -> JobMachine | None:
+        machine = self.ledger.machine(group)
+        return machine if isinstance(machine, JobMachine) else None
+
+    async def answer(
+        self,
+        call: InboundCall,
+        group: int,
+        request: Struct,
+        reply: type[_R],
+        here: Callable[[], Awaitable[_R]],
+    ) -> _R:
+        """Answer from the group's leader, which knows most; from this node if it is the leader, or
+        if the leader cannot be reached and this node has a replica."""
+        ledger = self.ledger
+        leader = ledger.leader_of(group) or next(iter(ledger.voters_of(group)), "")
+        has_replica = group in ledger.core.replicas
+        if leader and leader != self.node and call.peer.role is not Role.MANAGER:
+            link = self.peers.link(leader)
+            if link is not None:
+                deadline_s = min(call.deadline_s, asyncio.get_running_loop().time() + ANSWER_S)
+                try:
+                    return await link.call(request, reply, deadline_s=deadline_s, retries=0)
+                except CallError:
+                    if not has_replica:
+                        raise
+        if not has_replica:
+            raise RemoteError(
+                "no manager that keeps the job can be reached", code=RemoteErrorCode.UNAVAILABLE
+            )
+        return await here()
+
+
+def no_such_job(job: str) -> RemoteError:
+    return RemoteError(f"there is no job {job}", code=RemoteErrorCode.UNKNOWN_JOB)
 
 
 class ClientQueries:
@@ -176,14 +248,12 @@ class ClientQueries:
         return views
 
     async def _jobs_of(self, name: str, request: ListJobs) -> ListJobsReply | None:
-        link = self._peers.link(name)
-        if link is None:
-            return None
         relayed = ListJobs(limit=request.limit, live_only=request.live_only, is_relayed=True)
-        deadline_s = asyncio.get_running_loop().time() + 2.0
+        deadline_s = asyncio.get_running_loop().time() + _LIST_S
         try:
+            link = self._routing.link(name)
             return await link.call(relayed, ListJobsReply, deadline_s=deadline_s, retries=0)
-        except CallError:
+        except CallError:  # the reply names the managers that did not answer
             return None
 
     async def record(self, call: InboundCall, request: GetJobRecord) -> AsyncGenerator[Chunk, None]:

@@ -222,9 +222,6 @@ class JobLeaders:
         """Return the group, or its heir if it was destroyed after its jobs had ended."""
         return group if group in self._drivers else self.ledger.topology.heir_of(group)
 
-    def printed(self, _call: InboundCall, output: ForwardOutput) -> None:
-        self.output.add(output)
-
     # -- membership -------------------------------------------------------------------------
 
     def member_changed(self, change: MemberChanged | MemberDied) -> None:

@@ -1,6 +1,6 @@
-"""What makes a manager of a member: job leaders, the allocator and the answers to clients.
+"""The service that makes a member a manager: job leaders, the allocator, answers to clients.
 
-All of it begins once the node has joined its ledger; until then clients are told to try again.
+It starts once the node has joined its ledger; until then requests are refused as unavailable.
 """
 
 from collections import Counter
@@ -14,15 +14,15 @@ from hyperscale.client import messages as client_messages
 from hyperscale.health.signals import RoutingDecision
 from hyperscale.jobs import messages
 from hyperscale.jobs.allocator.core import Allocator
+from hyperscale.jobs.allocator.events import CoresReleased, CoresRequested
 from hyperscale.ledger.server.errors import OutcomeUnknownError, UnavailableError
 from hyperscale.ledger.server.ledger import Ledger
 from hyperscale.membership.events import MemberChanged, MemberDied
 from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
 from hyperscale.nodes.jobs.bundles import Bundles
 from hyperscale.nodes.jobs.client_commands import ClientCommands
-from hyperscale.nodes.jobs.client_queries import ClientQueries
+from hyperscale.nodes.jobs.client_queries import ClientQueries, JobRouting
 from hyperscale.nodes.jobs.job_leaders import JobLeaders
-from hyperscale.nodes.jobs.job_routing import JobRouting
 from hyperscale.nodes.ledger_service import LedgerService
 from hyperscale.nodes.member import MemberNode, NodeService
 from hyperscale.nodes.messages import routing_of
@@ -99,23 +99,19 @@ class JobsService(NodeService):
             )
         ]
         if self._parts is not None:
-            led, pool, waiting = (
-                self._parts.leaders.led(),
-                self._allocator.pool,
-                self._allocator.waiting,
-            )
+            led, cores = self._parts.leaders.led(), self._allocator
             families += [
                 gauge("hyperscale_jobs_led", "Groups of jobs led by this node", len(led)),
-                gauge("hyperscale_cores_pool", "Cores of all workers", pool),
-                gauge("hyperscale_cores_waiting", "Workflows that wait for cores", waiting),
+                gauge("hyperscale_cores_pool", "Cores of all workers", cores.pool),
+                gauge("hyperscale_cores_waiting", "Workflows that wait for cores", cores.waiting),
             ]
         return families
 
     # -- handlers -------------------------------------------------------------------------
 
     def _at_once(self, handle: _Handle) -> Callable[[InboundCall, Any], Any]:
-        """A handler for messages of nodes. One-way messages are repeated by their senders, so they
-        may be dropped until there is a ledger."""
+        """Return a handler for messages of nodes. Senders repeat one-way messages, so these may be
+        dropped until there is a ledger."""
 
         def handler(call: InboundCall, message: Any) -> Any:
             if self._parts is None and not call.wants_answer:
@@ -125,7 +121,7 @@ class JobsService(NodeService):
         return handler
 
     def _request(self, handle: _Handle) -> Callable[[InboundCall, Any], Any]:
-        """A handler for requests of clients and operators."""
+        """Return a handler for requests of clients and operators."""
 
         async def handler(call: InboundCall, message: Any) -> Any:
             try:
@@ -160,11 +156,13 @@ _OF_NODES: dict[type[Struct], _Handle] = {
     messages.AnnounceReady: lambda parts, *message: parts.leaders.announced(*message),
     messages.AnnouncePrepareFailed: lambda parts, *message: parts.leaders.announced(*message),
     messages.DeliverResult: lambda parts, *message: parts.leaders.announced(*message),
-    messages.ForwardOutput: lambda parts, *message: parts.leaders.printed(*message),
+    messages.ForwardOutput: lambda parts, _, line: parts.leaders.output.add(line),
     messages.ReportProgress: lambda parts, *message: parts.leaders.progress(*message),
     messages.AnnounceCores: lambda parts, *message: parts.allocator.cores_announced(*message),
-    messages.RequestCores: lambda parts, *message: parts.allocator.cores_requested(*message),
-    messages.ReleaseCores: lambda parts, *message: parts.allocator.cores_released(*message),
+    messages.RequestCores: lambda parts, call, request: parts.allocator.feed(
+        CoresRequested(request, call.reply)
+    ),
+    messages.ReleaseCores: lambda parts, _, release: parts.allocator.feed(CoresReleased(release)),
     messages.RequestCoresReply: lambda parts, *message: parts.allocator.grant_received(*message),
     client_messages.GetQueueRoom: lambda parts, *_message: parts.allocator.room_here(),
 }

@@ -23,7 +23,7 @@ from hyperscale.jobs.messages import (
     Refusal,
     ReportProgress,
 )
-from hyperscale.nodes.agent import bundle_fetcher
+from hyperscale.nodes.agent import storage
 from hyperscale.plan.context import decode_provided
 from hyperscale.plan.status import PartStatus
 from tests.lab.job_leader import (
@@ -374,7 +374,7 @@ def test_a_bundle_is_fetched_once_and_kept(tmp_path: Path, target: Target) -> No
 def test_a_bundle_is_fetched_from_another_manager_if_the_leader_is_silent(
     tmp_path: Path, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bundle_fetcher, "FIRST_CHUNK_S", 0.2)
+    monkeypatch.setattr(storage, "FIRST_CHUNK_S", 0.2)
     code = load(tmp_path, target, duration="200ms")
 
     async def work() -> None:

@@ -1,7 +1,7 @@
 """Progress of a worker, from the actions that its executors have finished."""
 
 from hyperscale.jobs.messages import AttemptId
-from hyperscale.nodes.agent.usage import UsageMeter
+from hyperscale.nodes.agent.executors import UsageMeter
 
 ONE, OTHER = (AttemptId(f"dc.1-{name}", "Load", 0, 1) for name in "ab")
 
