@@ -31,7 +31,6 @@ from msgspec import Struct, field
 from hyperscale.errors import InputError, InvariantError
 from hyperscale.execution.imports import decode_source, read_bytes, scan
 from hyperscale.graph.loading import is_installed
-from hyperscale.graph.workflow import forget_module
 from hyperscale.plan.limits import BUNDLE_BYTES_MAX
 
 _BIGGEST_SHOWN = 5
@@ -258,9 +257,8 @@ class _Importer(SourceLoader):
 
     def remove(self) -> None:
         sys.meta_path.remove(self)
-        for module, name in self._names.items():
+        for name in self._names.values():
             linecache.cache.pop(name, None)
-            forget_module(module)
         for module in (*self._names, *self._namespaces):
             sys.modules.pop(module, None)
 

@@ -47,8 +47,8 @@ class ExecutorPool:
 
     async def __aenter__(self) -> Self:
         try:
-            for index, core in enumerate(pinned_cores(self._size)):
-                self._executors.append(self._executor(index, core))
+            for core in pinned_cores(self._size):
+                self._add(core)
         except BaseException:
             await self.close(grace_s=0.0)
             raise
@@ -57,12 +57,15 @@ class ExecutorPool:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _executor(self, index: int, core: int | None) -> PooledExecutor:
-        return PooledExecutor(
-            core=core,
-            on_event=lambda event: self._on_event(index, event),
-            log_file=None if self._log_dir is None else self._log_dir / f"executor-{index}.log",
+    def _add(self, core: int | None) -> int:
+        index = len(self._executors)
+        log_file = None if self._log_dir is None else self._log_dir / f"executor-{index}.log"
+        self._executors.append(
+            PooledExecutor(
+                core=core, on_event=lambda event: self._on_event(index, event), log_file=log_file
+            )
         )
+        return index
 
     @property
     def size(self) -> int:
@@ -74,8 +77,7 @@ class ExecutorPool:
 
         Raises `ExecutorLostError`.
         """
-        self._executors.append(self._executor(len(self._executors), None))
-        return len(self._executors) - 1
+        return self._add(None)
 
     def retire(self, index: int) -> None:
         """End an idle executor; it is started again when it is next given a slot."""

@@ -5,7 +5,6 @@ is next given a slot.
 """
 
 import asyncio
-import signal
 from collections.abc import Callable
 from enum import Enum, auto
 from pathlib import Path
@@ -161,7 +160,7 @@ class _EndWatch:
 
     def _check(self, overdue: OverdueWatch) -> None:
         # If this process was suspended, messages that arrived meanwhile are still unread.
-        self._process.drain()
+        self._process.channel.drain()
         if self._timer is None:  # the end was among them
             return
         cpu_s, is_held_up = self._process.usage()
@@ -237,7 +236,7 @@ class PooledExecutor:
             return SlotRefused(error="stopped while preparing", kind=RefusalKind.STOPPED)
         if self._phase is not ExecutorPhase.IDLE:
             raise InvariantError(f"an executor in phase {self._phase.name} was given a slot")
-        self.process.send(assignment)  # first: a message that is too large changes nothing
+        self.process.channel.send(assignment)  # first: a message that is too large changes nothing
         self.process.forget_last_words()
         self.process.runs_code = True
         self._watch.reset()
@@ -250,7 +249,7 @@ class PooledExecutor:
         either = [self._greeted, slot.called_off]
         await asyncio.wait(either, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
         # If this process was suspended, the hello may have arrived and be unread.
-        self.process.drain()
+        self.process.channel.drain()
         if not any(each.done() for each in either):
             self.kill(f"it did not start within {START_S:g} s")
             await asyncio.wait([self._greeted])
@@ -260,17 +259,17 @@ class PooledExecutor:
     def start(self, start_in_ms: float) -> None:
         if self._phase is ExecutorPhase.PREPARED and self._slot is not None:
             self._become(ExecutorPhase.RUNNING)
-            self.process.send(StartSlot(start_in_ms=start_in_ms))
+            self.process.channel.send(StartSlot(start_in_ms=start_in_ms))
             self._watch.expect_end(in_s=start_in_ms / 1000 + self._slot.run_s + GRACE_S)
 
     def renew_lease(self, deadline_boottime_ns: int) -> None:
         if self._phase in _HOLDS_SLOT:
             self._watch.note_lease(deadline_boottime_ns)
-            self.process.send(RenewLease(deadline_boottime_ns=deadline_boottime_ns))
+            self.process.channel.send(RenewLease(deadline_boottime_ns=deadline_boottime_ns))
 
     def stop(self, reason: str, grace_s: float) -> None:
         if self._phase in _HOLDS_SLOT:
-            self.process.send(StopSlot(reason=reason, grace_s=grace_s))
+            self.process.channel.send(StopSlot(reason=reason, grace_s=grace_s))
             self._watch.expect_end(in_s=grace_s)
         elif self._slot is not None:
             _resolve(self._slot.called_off, None)
@@ -378,7 +377,7 @@ class PooledExecutor:
 
     def _reason_of_exit(self, phase: ExecutorPhase, info: ExitInfo) -> KillReason:
         """Return why the process ended, if this process did not kill it."""
-        if phase is ExecutorPhase.RUNNING and info.signal == signal.SIGKILL:
+        if phase is ExecutorPhase.RUNNING and info.is_killed:
             lapsed = self._watch.reason_of_lapse(info.cpu_s)
             if lapsed is not None:
                 return lapsed
@@ -386,5 +385,5 @@ class PooledExecutor:
         return KillReason(
             info.describe() + (" during teardown" if is_late else ""),
             # Teardown hooks would end another executor too, and the load has had its time.
-            blames_code=is_late and info.signal != signal.SIGKILL,
+            blames_code=is_late and not info.is_killed,
         )

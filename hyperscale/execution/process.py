@@ -24,7 +24,6 @@ from hyperscale.execution.orphans import ProcessMark
 from hyperscale.execution.protocol import (
     ExecutorOutput,
     FromExecutor,
-    ToExecutor,
     from_executor_decoder,
 )
 
@@ -45,18 +44,20 @@ class ExecutorLostError(RunError):
 class ExitInfo:
     """How a process ended."""
 
-    exit_code: int | None
-    signal: int | None
+    status: int  # the exit code, or the negative number of the signal that killed it
     last_words: str  # the end of its stderr
     cpu_s: float  # used since its start
 
+    @property
+    def is_killed(self) -> bool:
+        return self.status == -signal.SIGKILL
+
     def describe(self) -> str:
-        if self.signal is None:
-            how = f"exited with code {self.exit_code}"
-        else:
-            how = f"killed by {signal_name(self.signal)}"
-            if self.signal == signal.SIGKILL:
-                how += " (out of memory, or kill -9)"
+        how = f"exited with code {self.status}"
+        if self.status < 0:
+            how = f"killed by {_signal_name(-self.status)}"
+        if self.is_killed:
+            how += " (out of memory, or kill -9)"
         lines = [line for line in self.last_words.splitlines() if line.strip()]
         # The first line of a crash report names the error; stack and modules follow.
         lines = [line for line in lines if line.startswith("Fatal Python error")] or lines
@@ -73,7 +74,7 @@ def _pipe(kept: contextlib.ExitStack, lent: contextlib.ExitStack) -> tuple[int, 
     return read, write
 
 
-def signal_name(number: int) -> str:
+def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:  # a real-time signal has no name
@@ -150,7 +151,7 @@ class ExecutorProcess:
         self._on_garbage = on_garbage
         self._tail = b""
         self._exited = asyncio.Event()
-        self._channel: Channel[FromExecutor] = Channel(
+        self.channel: Channel[FromExecutor] = Channel(
             loop,
             spawned.control,
             from_executor_decoder(),
@@ -168,13 +169,6 @@ class ExecutorProcess:
     @property
     def has_exited(self) -> bool:
         return self._exited.is_set()
-
-    def send(self, message: ToExecutor) -> None:
-        self._channel.send(message)
-
-    def drain(self) -> None:
-        """Deliver every message that has arrived."""
-        self._channel.drain()
 
     def usage(self) -> tuple[float, bool]:
         """Return the CPU seconds used, and whether the process is held up: it waits for a core or
@@ -232,8 +226,8 @@ class ExecutorProcess:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._end_all()
-        self._channel.drain()
-        self._channel.close()
+        self.channel.drain()
+        self.channel.close()
         self.flush_output()
         for fd in self._outputs:
             self._loop.remove_reader(fd)
@@ -242,14 +236,7 @@ class ExecutorProcess:
         cpu_s, _ = self.usage()
         status = self._popen.wait()
         self._exited.set()
-        self._on_exit(
-            ExitInfo(
-                exit_code=status if status >= 0 else None,
-                signal=-status if status < 0 else None,
-                last_words=self._tail.decode("utf-8", "replace"),
-                cpu_s=cpu_s,
-            )
-        )
+        self._on_exit(ExitInfo(status, self._tail.decode("utf-8", "replace"), cpu_s))
 
     def _on_channel_closed(self, reason: str | None) -> None:
         # An orderly end of the channel is followed by an exit; the exit is what counts.

@@ -13,8 +13,9 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import hyperscale.testing
 from hyperscale.graph import hooks
 from hyperscale.graph.hooks import StateMark
+from hyperscale.plan import StepKind
 from hyperscale.testing import CallResult, CustomResult, OptimizedArg
-from hyperscale.testing.measures import CheckMark, Metric, MetricMark
+from hyperscale.testing.results import CheckMark, Metric, MetricMark
 
 # Names that resolve although they are imported under `if TYPE_CHECKING:`.
 _KNOWN_NAMES: dict[str, Any] = {
@@ -36,10 +37,9 @@ class UnresolvedAnnotation:
 class Meaning:
     """What a return annotation means for its method."""
 
+    kind: StepKind = StepKind.ACTION  # of a `@step`
     result: type[CallResult] | type[CustomResult] | None = None
     is_always_result: bool = False  # no other type is permitted, nor None
-    check: bool = False
-    metric: bool = False
     metric_kind: object = None
     state: StateMark | None = None
     is_list: bool = False  # of a state: its type is a list
@@ -90,16 +90,16 @@ def meaning(annotation: Any) -> Meaning:
             is_list = any(one is list for one in _parts(annotation))
             return Meaning(state=part, is_list=is_list)
         if isinstance(part, CheckMark):
-            return Meaning(check=True)
+            return Meaning(StepKind.CHECK)
         if isinstance(part, MetricMark):
-            return Meaning(metric=True, metric_kind=part.kind)
+            return Meaning(StepKind.METRIC, metric_kind=part.kind)
         if part is Metric:
-            return Meaning(metric=True)
+            return Meaning(StepKind.METRIC)
         if isinstance(part, type) and issubclass(part, CallResult | CustomResult):
             result = result or part
         else:
             is_always_result = False
-    return Meaning(result=result, is_always_result=is_always_result and result is not None)
+    return Meaning() if result is None else Meaning(StepKind.TEST, result, is_always_result)
 
 
 def optimized_kind(annotation: Any) -> type[OptimizedArg] | None:

@@ -11,7 +11,7 @@ from typing import Any
 from hyperscale.graph.analysis import analyse
 from hyperscale.graph.planning import plan_workflow, wrap_default
 from hyperscale.graph.reading import RECORDED, ReadHook, read
-from hyperscale.graph.static_steps import NotStatic, StaticCall, why_workflow_is_not_static
+from hyperscale.graph.static_steps import NotStatic, StaticCall
 from hyperscale.graph.workflow import Workflow
 from hyperscale.plan import MetricKind, StepKind, WorkflowPlan
 from hyperscale.plan.dag import layers
@@ -56,12 +56,16 @@ class Blueprint:
     @property
     def why_not_static(self) -> NotStatic | None:
         """Why the workflow has to run in Python; None if the native engine can run it."""
-        return why_workflow_is_not_static(
-            (hook.static for layer in self.layers for hook in layer),
-            is_judged=bool(self.checks or self.metrics),
-            is_paced=self.plan.interval_s is not None,
-            is_set_up=bool(self.setups),
-        )
+        steps = [hook.static for layer in self.layers for hook in layer]
+        if not steps:
+            return NotStatic.NO_STEPS
+        if self.checks or self.metrics:
+            return NotStatic.JUDGED
+        if self.plan.interval_s is not None:
+            return NotStatic.PACED
+        if self.setups:
+            return NotStatic.SET_UP
+        return next((step for step in steps if isinstance(step, NotStatic)), None)
 
 
 def blueprint(

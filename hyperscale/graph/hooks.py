@@ -26,7 +26,7 @@ from hyperscale.plan import MetricKind, StateKind
 
 if TYPE_CHECKING:
     from hyperscale.graph.workflow import Workflow
-    from hyperscale.testing.measures import MetricType
+    from hyperscale.testing.results import MetricType
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -3,6 +3,7 @@
 An error in the file becomes one InputError with the file and line of the error.
 """
 
+import ast
 import contextlib
 import importlib.util
 import inspect
@@ -10,13 +11,14 @@ import re
 import sys
 import sysconfig
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, ModuleType
 
 from hyperscale.errors import HyperscaleError, InputError
 from hyperscale.graph.reading import display_path, hooks_of
-from hyperscale.graph.workflow import Workflow, defined_in, forget_module
+from hyperscale.graph.workflow import Workflow
 
 
 def module_name(path: str | Path) -> str:
@@ -29,16 +31,17 @@ def load_module(path: str | Path) -> ModuleType:
     file = Path(path).absolute()
     _refuse_undecodable(file)
     name = module_name(file)
-    code = _compile(_read(file), file)
+    source = _read(file)
+    code = _compile(source, file)
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None:
         raise InputError(f"{display_path(file)}: not a Python file", hint="name it something.py")
     module = importlib.util.module_from_spec(spec)
-    forget_module(name)
     sys.modules[name] = module
     try:
         with _importable(str(file.resolve().parent)):
             exec(code, module.__dict__)  # noqa: S102 - the file is the user's own test
+        _refuse_duplicates(source, module)
     except BaseException as error:  # user code may raise anything, SystemExit too
         sys.modules.pop(name, None)
         if isinstance(error, KeyboardInterrupt):
@@ -72,18 +75,16 @@ def collect(module: ModuleType) -> list[type[Workflow]]:
     Bases are left out: marked `abstract = True`, named with a leading underscore, having
     abstract methods, or without a step of their own while another class builds on them.
     """
-    file = _shown(module)
     classes = [value for value in vars(module).values() if isinstance(value, type)]
     named = [
         cls
         for cls in dict.fromkeys(classes)
         if issubclass(cls, Workflow) and cls.__module__ == module.__name__
     ]
-    _refuse_duplicates(named, module, file)
     found = [cls for cls in named if not _is_base(cls, named)]
     if not found:
         raise InputError(
-            f"{file}: no workflow in the file",
+            f"{_shown(module)}: no workflow in the file",
             hint="define a class derived from Workflow with at least one @step()",
         )
     return found
@@ -104,22 +105,14 @@ def _shown(module: ModuleType) -> str:
     return display_path(getattr(module, "__file__", None) or module.__name__)
 
 
-def _refuse_duplicates(named: list[type[Workflow]], module: ModuleType, file: str) -> None:
-    for cls in named:
-        replaced = [
-            other
-            for other in defined_in(cls.__module__)
-            if other is not cls
-            and other.__qualname__ == cls.__qualname__
-            # Not from an earlier import of the same file.
-            and any(
-                getattr(hook.function, "__globals__", None) is vars(module)
-                for hook in hooks_of(other)[0].values()
-            )
-        ]
-        if replaced:
+def _refuse_duplicates(source: bytes, module: ModuleType) -> None:
+    """Refuse a second workflow of the same name, which replaces the first in the module."""
+    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    for name, count in Counter(node.name for node in classes if node.bases).items():
+        value = vars(module).get(name)
+        if count > 1 and isinstance(value, type) and issubclass(value, Workflow):
             raise InputError(
-                f"{file}: {cls.__name__} is defined twice; a workflow is known by its class name",
+                f"{name} is defined twice; a workflow is known by its class name",
                 hint="rename one of them",
             )
 

@@ -189,7 +189,9 @@ def _read_hook(cls: type[Workflow], file: str, name: str, declared: Declared) ->
             f"{unresolved.reason}",
             hint="import or define it at the top of the file, outside `if TYPE_CHECKING:`",
         )
-    kind = _kind(declared, said)
+    kind = None
+    if declared.decorator != "state":
+        kind = said.kind if declared.decorator == "step" else StepKind(declared.decorator)
     if kind is None and said.state is None:
         raise InputError(
             f"{where}: {decorator} needs a return annotation",
@@ -213,18 +215,6 @@ def _read_hook(cls: type[Workflow], file: str, name: str, declared: Declared) ->
         accept=_acceptance(declared.accept, where=where),
         metric_kind=_metric_kind(declared, said, where) if kind is StepKind.METRIC else None,
     )
-
-
-def _kind(declared: Declared, said: Meaning) -> StepKind | None:
-    if declared.decorator == "state":
-        return None
-    if declared.decorator != "step":
-        return StepKind(declared.decorator)
-    if said.result is not None:
-        return StepKind.TEST
-    if said.check:
-        return StepKind.CHECK
-    return StepKind.METRIC if said.metric else StepKind.ACTION
 
 
 def _metric_kind(declared: Declared, said: Meaning, where: str) -> MetricKind:

@@ -1,12 +1,11 @@
-"""Which steps are *static*: one client call on fixed arguments, returned untouched.
+"""Decides which steps are *static*: one client call on fixed arguments whose result is returned.
 
-A workflow of only static steps runs in the native engine, without the interpreter
-(`execution.static`). This module is the only one that decides whether a step or a workflow is
-static, and says why not.
+`execution.static` runs a workflow of only static steps in the native engine, without the
+interpreter; `Blueprint.why_not_static` has the conditions for the workflow as a whole.
 """
 
 import ast
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import BuiltinMethodType
@@ -46,7 +45,6 @@ class FromParameter:
 class StaticCall:
     """The one client call a step consists of. Arguments are literals or `FromParameter`."""
 
-    protocol: str
     method: str
     args: tuple[object, ...]
     kwargs: Mapping[str, object]
@@ -75,23 +73,7 @@ def static_call(hook: ReadHook, node: FunctionNode) -> StaticCall | NotStatic:
     accepted = _accepted_statuses(hook.accept)
     if accepted is None:
         return NotStatic.ACCEPT_IS_CODE
-    return StaticCall(*named, *arguments, accepted)
-
-
-def why_workflow_is_not_static(
-    steps: Iterable[StaticCall | NotStatic], *, is_judged: bool, is_paced: bool, is_set_up: bool
-) -> NotStatic | None:
-    """Return why a workflow of these steps has to run in Python; None if it is static."""
-    steps = list(steps)
-    if not steps:
-        return NotStatic.NO_STEPS
-    if is_judged:
-        return NotStatic.JUDGED
-    if is_paced:
-        return NotStatic.PACED
-    if is_set_up:
-        return NotStatic.SET_UP
-    return next((step for step in steps if isinstance(step, NotStatic)), None)
+    return StaticCall(named[1], *arguments, accepted)
 
 
 def _arguments(

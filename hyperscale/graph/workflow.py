@@ -77,26 +77,6 @@ class Workflow:
             instance._received = {}
             return instance
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "<locals>" not in cls.__qualname__:
-            _DEFINED.setdefault(cls.__module__, []).append(cls)
-
-
-# Every top-level workflow class, by module. The module itself does not show that a second class of
-# the same name replaced the first.
-_DEFINED: dict[str, list[type[Workflow]]] = {}
-
-
-def defined_in(module: str) -> list[type[Workflow]]:
-    """Return the workflow classes that `module` defined, in order, replaced ones included."""
-    return list(_DEFINED.get(module, ()))
-
-
-def forget_module(module: str) -> None:
-    """Forget the classes of a module that is loaded again."""
-    _DEFINED.pop(module, None)
-
 
 def attach(
     instance: Workflow,

@@ -1,4 +1,4 @@
-"""What people annotate workflows with: request parts, result types, checks and metrics."""
+"""The annotations of workflows: request parts, result types, checks and metrics."""
 
 from hyperscale.testing.arguments import (
     URL,
@@ -17,24 +17,22 @@ from hyperscale.testing.arguments import (
     Query,
 )
 from hyperscale.testing.http import HTTPResponse
-from hyperscale.testing.measures import (
+from hyperscale.testing.results import (
     COUNT,
     DISTRIBUTION,
     GAUGE,
     RATE,
     SAMPLE,
     TIMER,
-    Check,
-    Metric,
-)
-from hyperscale.testing.results import (
     CallResult,
+    Check,
     CustomResult,
     GraphQLResponse,
     GRPCResponse,
     HTTP2Response,
     HTTP3Response,
     KafkaResponse,
+    Metric,
     MongoDBResponse,
     MySQLResponse,
     PostgresResponse,

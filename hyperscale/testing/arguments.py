@@ -33,42 +33,38 @@ def _refuse(self: object, *_args: object, **_kwargs: object) -> NoReturn:
     )
 
 
-class FrozenDict(dict[str, Any]):
+class _Frozen:
+    """Makes the copies of a read-only value plain."""
+
+    def __copy__(self) -> Any:
+        return self.copy()  # type: ignore[attr-defined]  # of dict or list
+
+    def __deepcopy__(self, _memo: object) -> Any:
+        return thaw(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        plain = thaw(self)
+        return type(plain), (plain,)
+
+
+class FrozenDict(_Frozen, dict[str, Any]):
     """A dict that refuses to change. `dict(value)`, `copy()` and `|` give plain dicts."""
 
     __setitem__ = __delitem__ = _refuse
     clear = pop = popitem = setdefault = update = _refuse
     __ior__ = _refuse
 
-    def __copy__(self) -> dict[str, Any]:
-        return dict(self)
 
-    def __deepcopy__(self, _memo: object) -> Any:
-        return thaw(self)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (thaw(self),)
-
-
-class FrozenList(list[Any]):
+class FrozenList(_Frozen, list[Any]):
     """A list that refuses to change. `list(value)`, slices and `+` give plain lists."""
 
     __setitem__ = __delitem__ = _refuse
     append = clear = extend = insert = pop = remove = reverse = sort = _refuse
     __iadd__ = __imul__ = _refuse
 
-    def __copy__(self) -> list[Any]:
-        return list(self)
-
-    def __deepcopy__(self, _memo: object) -> Any:
-        return thaw(self)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return list, (thaw(self),)
-
 
 def freeze(value: Any) -> Any:
-    """`value` with every dict and list in it made read-only."""
+    """Return `value` with every dict and list in it made read-only."""
     if isinstance(value, Mapping):
         return FrozenDict(frozen_items(value))
     if isinstance(value, list | tuple):
@@ -81,7 +77,7 @@ def frozen_items(value: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def thaw(value: Any) -> Any:
-    """The plain, changeable copy of what `freeze` made."""
+    """Return a plain copy of what `freeze` made."""
     if isinstance(value, dict):
         return {key: thaw(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -120,7 +116,7 @@ class UrlValue(str, OptimizedArg):
 
 
 def split_url(value: str) -> SplitResult:
-    """The parts of an absolute http(s) URL; InputError says what is missing."""
+    """Return the parts of an absolute http(s) URL. Raises InputError."""
     hint = 'write the full URL, such as "https://host/path"'
     if any(character.isspace() or ord(character) < 0x20 for character in value):
         raise InputError(f"{value!r} is not a URL: it has a blank or control character", hint=hint)
@@ -193,7 +189,7 @@ def _pairs(what: str, value: object) -> list[tuple[Any, Any]]:
 
 
 class AuthValue(str, OptimizedArg):
-    """The value of an `Authorization` header, made from what a person writes."""
+    """The value of an `Authorization` header."""
 
     @classmethod
     def wrap(cls, value: object) -> Self:
@@ -201,9 +197,10 @@ class AuthValue(str, OptimizedArg):
 
 
 def authorization(value: object) -> str:
-    """`("user", "password")` or `"user:password"` as Basic, a bare token as Bearer.
+    """Return the value of an `Authorization` header.
 
-    A text that already names its scheme (`"Digest …"`) is the header's value as it is.
+    `("user", "password")` and `"user:password"` become Basic, a bare token Bearer; a text that
+    names its scheme (`"Digest …"`) is used as it is.
     """
     hint = 'write ("user", "password"), "user:password", a bearer token or "Scheme value"'
     if isinstance(value, tuple | list):
@@ -228,9 +225,9 @@ def _basic(credential: str) -> str:
 
 
 class _Data(OptimizedArg):
-    """A request body. Dicts, lists, dataclasses and structs are JSON; text and bytes go as is.
+    """A request body: JSON for dicts, lists, dataclasses and structs; text and bytes as they are.
 
-    Only the annotation: its values are one of the four classes below.
+    Only the annotation: values are of one of the four classes below.
     """
 
     def __new__(cls, value: object) -> Any:
@@ -270,7 +267,7 @@ class DataList(FrozenList, OptimizedArg):
 
 
 def _plain(value: object) -> object:
-    """Objects that stand for JSON, as dicts and lists."""
+    """Return a dataclass, struct or pydantic model as dicts and lists."""
     is_object = dataclasses.is_dataclass(value) and not isinstance(value, type)
     if is_object or hasattr(value, "__struct_fields__"):
         import msgspec  # noqa: PLC0415  only such bodies need it at this point
@@ -284,7 +281,7 @@ def _plain(value: object) -> object:
 
 
 class _File(OptimizedArg):
-    """A file, given by its path and read once. Only the annotation: its value is the content."""
+    """A file, given by its path and read once. Only the annotation: values are `FileContent`."""
 
     def __new__(cls, value: object) -> Any:
         return cls.wrap(value)

@@ -64,9 +64,7 @@ class HTTPResponse(CallResult):
     def status(self) -> int:
         return self.exchange.status
 
-    @property
-    def status_code(self) -> int:
-        return self.exchange.status
+    status_code = status
 
     @property
     def ok(self) -> bool:
@@ -90,9 +88,7 @@ class HTTPResponse(CallResult):
         """The body, decompressed."""
         return self.exchange.body
 
-    @property
-    def body(self) -> bytes:
-        return self.exchange.body
+    body = content
 
     @property
     def text(self) -> str:

@@ -1,9 +1,10 @@
-"""The result types of steps. A step whose return annotation is one of them is a test.
+"""Return annotations: results of test steps, `Check`, and `Metric[COUNT]`.
 
-Clients make `CallResult`s, users make `CustomResult`s.
+A step that returns a `CallResult`, which clients make, or a `CustomResult`, which users make, is a
+test. For a type checker, `Check` and `Metric` are the plain types that the method returns.
 """
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, TypeVar
 
 
 class CallResult:
@@ -71,3 +72,65 @@ class WebsocketResponse(CallResult):
 
 class UDPResponse(CallResult):
     comes_with = "UDP"
+
+
+class CheckMark:
+    """Marks a return annotation as a check's."""
+
+
+class MetricMark:
+    """Marks a return annotation as a metric's, with its kind if one is given."""
+
+    def __init__(self, kind: str | None) -> None:
+        self.kind = kind
+
+
+class MetricType:
+    """Base of the kinds a metric can be annotated with."""
+
+    kind: ClassVar[str]
+
+
+class COUNT(MetricType):
+    """The sum of the returned numbers."""
+
+    kind = "count"
+
+
+class RATE(MetricType):
+    """The sum of the returned numbers per second of the run."""
+
+    kind = "rate"
+
+
+class GAUGE(MetricType):
+    """The last returned number."""
+
+    kind = "gauge"
+
+
+class DISTRIBUTION(MetricType):
+    """Minimum, mean, maximum and percentiles of the returned numbers."""
+
+    kind = "distribution"
+
+
+class TIMER(MetricType):
+    """Like DISTRIBUTION, of durations in seconds."""
+
+    kind = "timer"
+
+
+SAMPLE = DISTRIBUTION
+
+Check: TypeAlias = Annotated[bool | None, CheckMark()]
+
+if TYPE_CHECKING:
+    _K = TypeVar("_K", bound=MetricType)
+    # The alias needs a parameter for the kind, and float as what a method returns.
+    Metric: TypeAlias = float | _K
+else:
+
+    class Metric:
+        def __class_getitem__(cls, kind: Any) -> Any:
+            return Annotated[float, MetricMark(getattr(kind, "kind", kind))]

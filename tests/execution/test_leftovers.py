@@ -216,7 +216,7 @@ def test_who_gets_the_number_of_an_executor_that_is_gone_is_left_alone(runs_code
         process.runs_code = runs_code
         process.kill()
         await process.wait_gone()
-        assert [info.signal for info in exits] == [signal.SIGKILL]
+        assert [info.status for info in exits] == [-signal.SIGKILL]
         process.pid = bystander.pid
         process.terminate()
         process.kill()

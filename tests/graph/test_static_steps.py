@@ -49,7 +49,7 @@ def test_one_call_on_fixed_arguments_is_static(
         return await self.client.http.{call}
     """
     found = static(files, step)
-    assert found == StaticCall("http", call.partition("(")[0], args, kwargs)
+    assert found == StaticCall(call.partition("(")[0], args, kwargs)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_step_that_is_not_static_says_why(files: Files, step: str, why: NotSta
         (PLAIN.replace("(url)", "(url + 'x')"), NotStatic.CHANGING_ARGUMENTS),
     ],
 )
-def test_a_workflow_is_static_if_all_it_has_are_static_steps(
+def test_a_workflow_of_only_static_steps_is_static(
     files: Files, body: str, why: NotStatic | None
 ) -> None:
     assert files.blueprint(workflow(body)).why_not_static is why
