@@ -9,6 +9,7 @@ from collections import deque
 from random import Random
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from hyperscale.membership.events import MemberChanged, MembershipEffect, MemberState
 from hyperscale.membership.formulas import (
@@ -101,7 +102,7 @@ class MembershipContext:
     def __init__(
         self, identity: LocalIdentity, config: MembershipConfig, *, rng: Random, now_s: float
     ) -> None:
-        self.local = LocalNode(identity)
+        self.local = LocalNode(**asdict(identity), state=MemberState.ALIVE)
         self.config = config
         self.rng = rng
         self.now_s = now_s

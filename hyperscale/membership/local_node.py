@@ -4,7 +4,7 @@ from msgspec import Struct
 
 from hyperscale.membership.events import MemberState
 from hyperscale.membership.member_table import MemberRecord
-from hyperscale.membership.messages import ClaimedState, MemberUpdate, Sender
+from hyperscale.membership.messages import ClaimedState, Sender
 from hyperscale.wire.roles import MAY_CONNECT, Role
 
 
@@ -18,39 +18,24 @@ class LocalIdentity(Struct, frozen=True, kw_only=True):
     stream_port: int = 0
 
 
-class LocalNode(MemberRecord):
-    """The record of this node. `sender` is part of every datagram and follows every change."""
+class LocalNode(MemberRecord, eq=False):
+    """The record of this node."""
 
-    __slots__ = ("is_leaving", "sender")
+    is_leaving: bool = False
 
-    def __init__(self, identity: LocalIdentity) -> None:
-        update = MemberUpdate(
-            node=identity.node,
-            incarnation=identity.incarnation,
-            claim=ClaimedState.ALIVE,
-            role=identity.role,
-            address=identity.address,
-            stream_port=identity.stream_port,
-        )
-        super().__init__(update, 0.0)
-        self.state = MemberState.ALIVE
-        self.is_leaving = False
-        self.sender = self._make_sender()
+    @property
+    def sender(self) -> Sender:
+        """What this node says about itself in every datagram."""
+        return Sender(self.address, self.role, self.refutation, self.stream_port)
 
     def start_incarnation(self, incarnation: int) -> None:
         """Continue as a later incarnation."""
-        self.incarnation = incarnation
-        self.refute(0)
-
-    def refute(self, refutation: int) -> None:
-        """Outrank the claims about this node that carry an earlier refutation."""
-        self.refutation = refutation
-        self.sender = self._make_sender()
+        self.incarnation, self.refutation = incarnation, 0
 
     def relocate(self, address: str, stream_port: int) -> None:
         """Take another address, and outrank the updates that name the old one."""
         self.address, self.stream_port = address, stream_port
-        self.refute(self.refutation + 1)
+        self.refutation += 1
 
     def describe(self, metadata: bytes) -> None:
         """Publish new metadata, if it differs."""
@@ -66,6 +51,3 @@ class LocalNode(MemberRecord):
     def may_dial(self, peer: MemberRecord) -> bool:
         """Return True if this node's role may connect to the role of `peer`."""
         return peer.role in MAY_CONNECT[self.role]
-
-    def _make_sender(self) -> Sender:
-        return Sender(self.address, self.role, self.refutation, self.stream_port)

@@ -9,7 +9,7 @@ import zlib
 from bisect import bisect_right, insort
 from random import Random
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from hyperscale.membership.events import Member, MemberState
 from hyperscale.membership.messages import FINAL_STATES, ClaimedState, MemberUpdate
@@ -30,41 +30,22 @@ class ContactHistory(Struct):
         return self.notified_s is not None and now_s - self.notified_s < within_s
 
 
-class MemberRecord:
+class MemberRecord(Struct, eq=False):
     """What this node knows about another member. `lifecycle` is the only writer of `state`."""
 
-    __slots__ = (
-        "address",
-        "claim",
-        "contact",
-        "incarnation",
-        "metadata",
-        "metadata_version",
-        "node",
-        "refutation",
-        "ring_position",
-        "role",
-        "since_s",
-        "state",
-        "stream_port",
-        "suspicion",
-    )
-
-    def __init__(self, update: MemberUpdate, now_s: float) -> None:
-        self.node = update.node
-        self.incarnation = update.incarnation
-        self.refutation = update.refutation
-        self.claim = ClaimedState.ALIVE
-        self.role = update.role
-        self.address = update.address
-        self.stream_port = update.stream_port
-        self.state = MemberState.UNCONFIRMED
-        self.since_s = now_s
-        self.metadata = b""
-        self.metadata_version = 0
-        self.suspicion: Suspicion | None = None
-        self.contact = ContactHistory()
-        self.ring_position = ring_position(update.node)
+    node: str
+    incarnation: int
+    role: Role
+    address: str
+    stream_port: int = 0
+    refutation: int = 0
+    claim: ClaimedState = ClaimedState.ALIVE
+    state: MemberState = MemberState.UNCONFIRMED
+    since_s: float = 0.0
+    metadata: bytes = b""
+    metadata_version: int = 0
+    suspicion: Suspicion | None = None
+    contact: ContactHistory = field(default_factory=ContactHistory)
 
     def restart(self, update: MemberUpdate) -> None:
         """Take over a later incarnation of the node."""
@@ -170,7 +151,7 @@ class MemberTable:
             return
         self._index[peer.node] = len(self.living)
         self.living.append(peer)
-        insort(self._ring, peer.ring_position)
+        insort(self._ring, ring_position(peer.node))
         # At a random place of this round: a member at the end could be missed for two rounds.
         self._round.insert(self._rng.randrange(len(self._round) + 1), peer.node)
         self.silent.pop(peer.node, None)
@@ -185,7 +166,7 @@ class MemberTable:
         if last is not peer:
             self.living[at] = last
             self._index[last.node] = at
-        del self._ring[bisect_right(self._ring, peer.ring_position) - 1]
+        del self._ring[bisect_right(self._ring, ring_position(peer.node)) - 1]
 
     def next_target(self) -> MemberRecord | None:
         """Return the next probe target: every living member once per round, in random order."""

@@ -91,7 +91,15 @@ class UpdateMerger:
         if not update.address or update.claim not in (ClaimedState.ALIVE, ClaimedState.SUSPECT):
             return
         context = self._context
-        peer = MemberRecord(update, context.now_s)
+        peer = MemberRecord(
+            update.node,
+            update.incarnation,
+            update.role,
+            update.address,
+            update.stream_port,
+            update.refutation,
+            since_s=context.now_s,
+        )
         if len(self._table.peers) >= context.config.members_max:
             context.log("member.refused", peer, "table full")
             return
@@ -188,13 +196,13 @@ class UpdateMerger:
         elif update.claim is not ClaimedState.ALIVE and update.refutation >= local.refutation:
             self._refute(update)
         elif update.refutation > local.refutation:
-            local.refute(update.refutation + 1)
+            local.refutation = update.refutation + 1
             self._context.broadcast_local()
 
     def _refute(self, update: MemberUpdate) -> None:
         """Refute a suspicion of this node, and answer the member that suspects it directly."""
         context, local = self._context, self._context.local
-        local.refute(update.refutation + 1)
+        local.refutation = update.refutation + 1
         context.awareness.refuted()
         context.log_local("suspicion.refuted", f"by {update.by}")
         context.broadcast_local()

@@ -105,12 +105,9 @@ class SlidingWindow:
         return min(max((now_s - self._started_s) / self._window_s, 0.0), 1.0)
 
 
-class _ClientRates:
-    __slots__ = ("seen_s", "windows")
-
-    def __init__(self) -> None:
-        self.windows: dict[int, SlidingWindow] = {}
-        self.seen_s = 0.0
+class _ClientRates(Struct):
+    windows: dict[int, SlidingWindow] = {}
+    seen_s: float = 0.0
 
 
 class Admission:

@@ -76,26 +76,15 @@ class CallDeadlines:
             yield from self._buckets.pop(heapq.heappop(self._order))
 
 
-class PendingCall:
-    """A call of this node without a reply yet."""
+class PendingCall(Struct, eq=False):
+    """A call of this node without a reply yet: its outcome goes to `future` or to `buffer`."""
 
-    __slots__ = ("bucket", "buffer", "frame", "future", "name", "reply")
-
-    def __init__(
-        self,
-        name: str,
-        frame: QueuedFrame,
-        reply: MessageSpec,
-        *,
-        future: ReplyFuture | None,
-        buffer: StreamBuffer | None,
-    ) -> None:
-        self.name = name
-        self.frame = frame
-        self.reply = reply
-        self.future = future
-        self.buffer = buffer
-        self.bucket = _NO_BUCKET
+    name: str
+    frame: QueuedFrame
+    reply: MessageSpec
+    future: ReplyFuture | None
+    buffer: StreamBuffer | None
+    bucket: int = _NO_BUCKET
 
     def fail(self, error: BaseException) -> None:
         """End the call with an error."""
@@ -142,45 +131,23 @@ class PendingCalls:
         return request_id + 2 if request_id + 2 <= REQUEST_ID_MAX else 2 - self.parity
 
 
-class InboundCall:
+class InboundCall(Struct, eq=False):
     """A request or one-way message of the peer, admitted and decoded, being executed.
 
     Ends exactly once: with a reply, or by `abandon` (cancelled, past its deadline, one-way).
     """
 
-    __slots__ = (
-        "bucket",
-        "credit_bytes",
-        "deadline_s",
-        "is_open",
-        "lane",
-        "message",
-        "on_cancel",
-        "on_credit",
-        "request_id",
-        "session",
-        "spec",
-    )
-
-    def __init__(
-        self,
-        session: "Session",
-        spec: MessageSpec,
-        request_id: int,
-        message: Any,
-        deadline_s: float,
-    ) -> None:
-        self.session = session
-        self.spec = spec
-        self.request_id = request_id
-        self.message = message
-        self.deadline_s = deadline_s
-        self.bucket = _NO_BUCKET
-        self.lane = 0  # the outbox lane of a stream's items, so that the end follows them
-        self.is_open = True
-        self.credit_bytes = STREAM_WINDOW_BYTES
-        self.on_cancel: Callable[[], None] | None = None
-        self.on_credit: Callable[[], None] | None = None
+    session: "Session"
+    spec: MessageSpec
+    request_id: int
+    message: Any
+    deadline_s: float
+    bucket: int = _NO_BUCKET
+    lane: int = 0  # the outbox lane of a stream's items, so that the end follows them
+    is_open: bool = True
+    credit_bytes: int = STREAM_WINDOW_BYTES
+    on_cancel: Callable[[], None] | None = None
+    on_credit: Callable[[], None] | None = None
 
     @property
     def peer(self) -> Introduction:

@@ -1,8 +1,8 @@
-"""The UDP socket of a node: sealed messages out, opened messages in, never waiting.
+"""The UDP socket of a node: seals messages and sends them, opens and delivers those received.
 
-Reads by itself instead of through a transport, because after a stall everything that waits in
-the socket must be heard before anyone is judged (`drain`). What cannot be sent now is dropped:
-every protocol above expects loss.
+It reads without a transport: after a stall, `drain` delivers everything in the socket before the
+membership core judges any member. A datagram that cannot be sent at once is dropped: every protocol
+above expects loss.
 """
 
 import asyncio
@@ -10,7 +10,6 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 from msgspec import Struct
@@ -34,14 +33,14 @@ Receiver = Callable[[str, str, int, Any], None]
 
 
 def bind_datagrams(host: str, port: int) -> socket.socket:
-    """A bound socket; port 0 chooses one."""
+    """Return a bound socket; port 0 chooses a free port."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         bound = socket.socket(family, socket.SOCK_DGRAM)
     except OSError as error:
         raise InputError(f"listen.host: {host} is no address: {error.strerror or error}") from error
     try:
-        # Room for what arrives while this process does not run; the kernel may give less.
+        # For datagrams that arrive while this process does not run; the kernel may grant less.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
         bound.setblocking(False)
         bound.bind(address)
@@ -55,7 +54,7 @@ def bind_datagrams(host: str, port: int) -> socket.socket:
 
 
 class DatagramSocket:
-    """Sends while the context lasts, and receives once somebody listens."""
+    """Sends while the context lasts, and receives from `listen` on."""
 
     def __init__(self, bound: socket.socket, sealer: DatagramSealer) -> None:
         self.sealer = sealer
@@ -67,14 +66,14 @@ class DatagramSocket:
         self._targets: dict[str, tuple[Any, ...]] = {}
 
     def send(self, address: str, message: Struct) -> None:
-        """Now or never."""
+        """Send a message at once, or drop it."""
         data = self.sealer.seal(REGISTRY.pack(message))
         try:
             self._socket.sendto(data, self._target(address))
         except (BlockingIOError, InterruptedError):
             self.counts["dropped"] += 1
         except (OSError, ValueError) as error:
-            # No route, a forged address, a full table: the peer will look silent, which is so.
+            # No route, a forged address: to membership the peer is silent, which is right.
             self.counts["failed"] += 1
             _log.debug("datagram.failed: %s", error, extra={"address": address})
         else:
@@ -82,23 +81,18 @@ class DatagramSocket:
             self.counts["sent_bytes"] += len(data)
 
     def listen(self, receive: Receiver) -> None:
-        """Hands over what comes, from here on."""
+        """Deliver received messages from now on."""
         self._receive = receive
         self._loop.add_reader(self._socket.fileno(), self._read, _BATCH)
 
     def drain(self) -> None:
-        """Hands over everything that waits in the socket."""
+        """Deliver every message that waits in the socket."""
         self._read(_DRAIN_MAX)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
 
@@ -138,7 +132,7 @@ class DatagramSocket:
 
 
 def _numeric(address: str, family: int) -> tuple[Any, ...]:
-    """What the kernel wants. Addresses come from peers: names are not looked up."""
+    """Return the address for the kernel. Addresses come from peers: names are not resolved."""
     host, port = split_address(address)
     flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV | socket.AI_V4MAPPED
     found = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_DGRAM, flags=flags)

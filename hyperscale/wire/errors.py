@@ -61,30 +61,28 @@ class UnreachableError(CallError):
     is_definite = True
 
 
-class CircuitOpenError(CallError):
-    """Recent calls to this peer failed; no call is sent for `retry_after_s`."""
-
-    is_definite = True
-
-    def __init__(self, message: str, *, retry_after_s: float) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-
-
 class QueueFullError(CallError):
     """The outgoing queue to this peer is full; nothing was sent."""
 
     is_definite = True
 
 
-class OverloadedError(CallError):
-    """The peer is overloaded and executed nothing; retry after `retry_after_s`."""
+class RetryLaterError(CallError):
+    """The call was not executed and may be repeated after `retry_after_s`."""
 
     is_definite = True
 
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class CircuitOpenError(RetryLaterError):
+    """Recent calls to this peer failed; no call is sent for `retry_after_s`."""
+
+
+class OverloadedError(RetryLaterError):
+    """The peer is overloaded and executed nothing."""
 
 
 class ConnectionLostError(CallError):

@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from msgspec import Struct
@@ -92,12 +91,7 @@ class ReplyStream(Generic[_Item]):
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._connection.cancel(self._request_id)
 
     def __aiter__(self) -> Self:

@@ -13,11 +13,7 @@ from hyperscale.wire.roles import MAY_CONNECT, Role
 
 
 def peer(node: str, role: Role = Role.MANAGER, incarnation: int = 1) -> MemberRecord:
-    made = MemberRecord(
-        MemberUpdate(node, incarnation, ClaimedState.ALIVE, role=role, address=f"{node}:1"), 0.0
-    )
-    made.state = MemberState.ALIVE
-    return made
+    return MemberRecord(node, incarnation, role, f"{node}:1", state=MemberState.ALIVE)
 
 
 def roster_of(
