@@ -27,10 +27,9 @@ from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.ledger.messages import ForwardCommand, ForwardCommandReply
 from hyperscale.plan import Plan, StepKind, StepPlan, WorkflowPlan
 from hyperscale.wire.connection import Connection
-from hyperscale.wire.credentials import VERSION, incarnation_now
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.roles import Role
-from hyperscale.wire.security import Security
+from hyperscale.wire.security import VERSION, Security, incarnation_now
 from hyperscale.wire.server import PeerServer
 
 REPORT_BYTES = 200

@@ -81,14 +81,13 @@ from hyperscale.sansio.driver import CoreDriver
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.cluster_secret import Secrets, read_secret_file
 from hyperscale.wire.connection import Connection
-from hyperscale.wire.credentials import VERSION, incarnation_now
 from hyperscale.wire.datagrams import DatagramSocket, bind_datagrams
 from hyperscale.wire.errors import CallError
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.roles import Role
 from hyperscale.wire.sealing import DatagramSealer
-from hyperscale.wire.security import Security
+from hyperscale.wire.security import VERSION, Security, incarnation_now
 from hyperscale.wire.server import PeerServer
 
 HOST = "127.0.0.1"

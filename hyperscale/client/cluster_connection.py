@@ -13,11 +13,11 @@ from hyperscale.client.manager_connections import Address, ManagerConnections
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError, InvariantError
 from hyperscale.sansio.tasks import TaskSupervisor
-from hyperscale.wire.credentials import VERSION, asking_role, incarnation_now, security_of
 from hyperscale.wire.errors import RemoteError, RemoteErrorCode
 from hyperscale.wire.listener import ServerLimits
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.roles import Role
+from hyperscale.wire.security import VERSION, asking_role, incarnation_now, security_of
 from hyperscale.wire.server import PeerServer
 
 ASK_S = 30.0

@@ -11,9 +11,9 @@ from hyperscale.client.manager_connections import dial_reason, user_error
 from hyperscale.config.addresses import format_address
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import RunError
-from hyperscale.wire.credentials import security_of
 from hyperscale.wire.errors import CallError, PeerProtocolError, RemoteError, RemoteErrorCode
 from hyperscale.wire.roles import Role
+from hyperscale.wire.security import security_of
 from hyperscale.wire.server import PeerServer
 
 _HTTP = "is that the address of a node? Its HTTP port is another one"

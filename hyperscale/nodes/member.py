@@ -72,13 +72,13 @@ from hyperscale.telemetry.http import (
 from hyperscale.telemetry.metrics import CONTENT_TYPE, Family, render
 from hyperscale.wire.admission import WATERMARKS, Admission, OverloadLevel
 from hyperscale.wire.calls import InboundCall
-from hyperscale.wire.credentials import VERSION, incarnation_now, security_of
 from hyperscale.wire.datagrams import DatagramSocket, bind_datagrams
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.outbox import OUTBOX_BYTES_MAX
 from hyperscale.wire.roles import Role
 from hyperscale.wire.sealing import DatagramSealer
+from hyperscale.wire.security import VERSION, incarnation_now, security_of
 from hyperscale.wire.server import PeerServer
 
 _BIND_TRIES = 20

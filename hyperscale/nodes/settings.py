@@ -13,7 +13,7 @@ from hyperscale.errors import InputError
 from hyperscale.membership.discovery import DiscoveryConfig
 from hyperscale.membership.settings import MembershipConfig
 from hyperscale.wire.certificate_identity import is_name
-from hyperscale.wire.credentials import security_of
+from hyperscale.wire.security import security_of
 
 _NAME_FILE = "node-id"
 

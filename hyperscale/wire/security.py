@@ -1,27 +1,34 @@
-"""How this node proves who it is: certificates, the cluster secret, or nothing (loopback only).
+"""How a process proves its identity: certificates, the cluster secret, or nothing (loopback only).
 
-Certificates secure TCP where they are configured, the secret where they are not; UDP always
-uses the secret. Contexts are built once, and what is wrong with the files is said then.
+TCP is secured by certificates if they are configured, else by the secret; UDP always uses the
+secret. TLS contexts are built once, which checks the files.
 """
 
 import ipaddress
 import ssl
+import time
 from enum import StrEnum
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
+from hyperscale.config.schema import Hidden, NodeConfig
 from hyperscale.errors import InputError
 from hyperscale.wire.certificate_identity import CertificateIdentity, identity_from_uris
-from hyperscale.wire.cluster_secret import Secrets
+from hyperscale.wire.cluster_secret import Secrets, read_secret_file
+from hyperscale.wire.errors import PeerProtocolError
+from hyperscale.wire.roles import Role
+
+VERSION = version("hyperscale")
 
 
 class SecurityMode(StrEnum):
-    """How a TCP connection is secured; both sides must say the same."""
+    """How a TCP connection is secured; both sides must use the same mode."""
 
     TLS = "tls"
-    SECRET = "secret"  # noqa: S105  a word, not a secret
+    SECRET = "secret"  # noqa: S105  a name, not a secret
     NONE = "none"
 
 
@@ -35,7 +42,7 @@ class TlsFiles(Struct, frozen=True):
 
 
 class TlsContexts:
-    """The two contexts made of the files."""
+    """The TLS contexts of both directions."""
 
     def __init__(self, files: TlsFiles) -> None:
         self.server = _context(ssl.PROTOCOL_TLS_SERVER, files)
@@ -45,7 +52,7 @@ class TlsContexts:
 
 
 class Security:
-    """What secures this node's connections."""
+    """The secrets and certificates that secure the connections of this process."""
 
     def __init__(self, *, secrets: Secrets | None = None, tls: TlsFiles | None = None) -> None:
         self.secrets = secrets
@@ -56,7 +63,7 @@ class Security:
             self.mode = SecurityMode.NONE if secrets is None else SecurityMode.SECRET
 
     def check_bind(self, host: str) -> None:
-        """Raises if this node may not listen there."""
+        """Raise if this node may not listen on `host`."""
         if self.mode is SecurityMode.NONE and not is_loopback(host):
             raise InputError(
                 f"without a cluster secret or certificates a node listens on loopback only, "
@@ -66,12 +73,12 @@ class Security:
             )
 
     def check_datagrams(self, host: str) -> None:
-        """Raises if this node may not send and receive datagrams there."""
+        """Raise if this node may not send and receive datagrams on `host`."""
         if self.secrets is None and not is_loopback(host):
             raise InputError(
                 f"datagrams are always sealed with the cluster secret; without one a node uses "
                 f"loopback only, not {host}",
-                hint="give every node the secret, also beside certificates: 'hyperscale secret'",
+                hint="give every node the secret, also with certificates: 'hyperscale secret'",
             )
 
 
@@ -85,7 +92,7 @@ def is_loopback(host: str) -> bool:
 
 
 def certificate_identity(certificate: dict[str, Any] | None) -> CertificateIdentity:
-    """What the certificate of an established TLS connection vouches for."""
+    """Return the identity in the certificate of an established TLS connection."""
     names = (certificate or {}).get("subjectAltName", ())
     return identity_from_uris(value for kind, value in names if kind == "URI")
 
@@ -113,3 +120,53 @@ def _context(protocol: int, files: TlsFiles) -> ssl.SSLContext:
             hint="it is the ca.pem that 'hyperscale certs' made",
         ) from error
     return context
+
+
+def incarnation_now() -> int:
+    """Return a new incarnation: the wall clock in milliseconds, which outranks earlier ones."""
+    return time.time_ns() // 1_000_000
+
+
+def security_of(config: NodeConfig) -> Security:
+    """Read the secrets and certificates of a configuration; raise if they are invalid."""
+    section = config.security
+    current = _secret(config.secret, section.secret_file)
+    previous = _secret(config.previous_secret, section.previous_secret_file)
+    secrets = None if current is None else Secrets(current, previous)
+    tls = None
+    if section.certificate:
+        tls = TlsFiles(
+            certificate=Path(section.certificate),
+            key=Path(section.key),
+            authority=Path(section.authority),
+            verify_hostname=section.verify_hostname,
+        )
+    return Security(secrets=secrets, tls=tls)
+
+
+def asking_role(config: NodeConfig) -> Role:
+    """Return the role of a process that is not a node: operator if it has an operator's certificate
+    (operators may do all that clients may), else client."""
+    section = config.security
+    if not section.certificate:
+        return Role.CLIENT
+    # Most clients have no certificate, and this import is slow.
+    from hyperscale.wire.certificates import read_certificate  # noqa: PLC0415
+
+    file = Path(section.certificate)
+    try:
+        roles = read_certificate(file.read_bytes()).roles
+    except OSError as error:
+        raise InputError(
+            f"the certificate file {file} cannot be read: {error.strerror or error}"
+        ) from error
+    except PeerProtocolError as error:
+        raise InputError(f"{file}: {error.message}", hint=error.hint) from error
+    is_operator = Role.OPERATOR in roles and Role.CLIENT not in roles
+    return Role.OPERATOR if is_operator else Role.CLIENT
+
+
+def _secret(hidden: Hidden | None, file: str) -> str | None:
+    if hidden is not None:
+        return hidden.reveal()
+    return read_secret_file(Path(file)) if file else None

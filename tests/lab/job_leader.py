@@ -41,12 +41,11 @@ from hyperscale.jobs.messages import (
 )
 from hyperscale.plan import WorkflowPlan
 from hyperscale.wire.calls import InboundCall
-from hyperscale.wire.credentials import incarnation_now
 from hyperscale.wire.errors import RemoteError, RemoteErrorCode
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Chunk, Introduction
 from hyperscale.wire.roles import Role
-from hyperscale.wire.security import Security
+from hyperscale.wire.security import Security, incarnation_now
 from hyperscale.wire.server import PeerServer
 from tests.lab.reports import read
 from tests.lab.waiting import WAIT_S, until_async

@@ -34,12 +34,11 @@ from hyperscale.ledger.server.operator_messages import (
     ListEvents,
     ListEventsReply,
 )
-from hyperscale.wire.credentials import VERSION, incarnation_now
 from hyperscale.wire.errors import CallError
 from hyperscale.wire.link import PeerLink
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.roles import Role
-from hyperscale.wire.security import Security
+from hyperscale.wire.security import VERSION, Security, incarnation_now
 from hyperscale.wire.server import PeerServer
 from tests.jobs.builders import submission
 

@@ -10,11 +10,10 @@ from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.state import JobView
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.cluster_secret import Secrets
-from hyperscale.wire.credentials import VERSION, incarnation_now
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.roles import Role
-from hyperscale.wire.security import Security
+from hyperscale.wire.security import VERSION, Security, incarnation_now
 from hyperscale.wire.server import PeerServer
 
 
