@@ -210,13 +210,13 @@ class Rig:
     ) -> list[DeliverResult]:
         """End the attempts of a worker and deliver their results."""
         worker = self.workers[name]
-        told = []
+        results = []
         for attempt_id, phase in list(worker.phases.items()):
             if phase is PartPhase.FINISHED or (workflow and attempt_id.workflow != workflow):
                 continue
             worker.phases[attempt_id] = PartPhase.FINISHED
             elapsed_s = self.now_s - worker.starts.get(attempt_id, self.now_s) - unheard_s + told_s
-            told.append(
+            results.append(
                 DeliverResult(
                     worker=name,
                     group=1,
@@ -236,10 +236,10 @@ class Rig:
                     provided=provided or [],
                 )
             )
-        for message in told:
+        for message in results:
             self.feed(ev.WorkerAnnounced(message))
         self.announce_cores(worker)
-        return told
+        return results
 
     def kill(self, name: str) -> None:
         self.workers[name].is_up = False
@@ -296,11 +296,11 @@ class Rig:
                     last = self._propose(event) or last
                 case ev.SendCommand(worker=name, command=command):
                     self._send(name, command)
-                case ev.SendCoreRequest(request=wish):
+                case ev.SendCoreRequest(request=request):
                     self.now_s += self.ask_takes_s
                     if self.ask_takes_s:
                         self._allocate(Tick())
-                    self._allocate(CoresRequested(wish))
+                    self._allocate(CoresRequested(request))
                 case ev.SendRelease(release=release):
                     self._allocate(CoresReleased(release))
                 case ev.AnswerProgress(reply=reply):

@@ -131,8 +131,8 @@ class ManagerProgram:
 
     def stream(self, event: Any, now_s: float) -> None:
         match event:
-            case network.Asked(message=RequestCores() as wish, handle=handle):
-                self._allocate(CoresRequested(wish, handle), now_s)
+            case network.Asked(message=RequestCores() as request, handle=handle):
+                self._allocate(CoresRequested(request, handle), now_s)
             case network.Asked(message=ReportProgress() as progress, handle=handle):
                 self._progress(progress, handle, now_s)
             case network.Answered(token=("ask", group), message=answer):
@@ -241,10 +241,10 @@ class ManagerProgram:
                 case ev.SendCommand(worker=worker, command=command):
                     token = ("send", group, self.terms[group], command, self.host.world.now_s)
                     self.host.ask(worker, command, token, within_s=5.0)
-                case ev.SendCoreRequest(request=wish):
+                case ev.SendCoreRequest(request=request):
                     allocator = self.ledger.groups[ALLOCATION].leader
                     if allocator is not None:
-                        self.host.ask(allocator, wish, ("ask", group), within_s=1.0)
+                        self.host.ask(allocator, request, ("ask", group), within_s=1.0)
                 case ev.SendRelease(release=release):
                     allocator = self.ledger.groups[ALLOCATION].leader
                     if allocator is not None:

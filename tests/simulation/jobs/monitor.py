@@ -75,8 +75,8 @@ class JobMonitor(Monitor):
             executor.thaw()
 
     def _executors(self, host: Host):  # type: ignore[no-untyped-def]  # Executors, or none
-        runs = getattr(host.program, "executors", {})
-        return [executor for made in runs.values() for executor in made]
+        executors = getattr(host.program, "executors", {})
+        return [executor for made in executors.values() for executor in made]
 
     # --- what is committed ----------------------------------------------------------------
 
@@ -110,10 +110,10 @@ class JobMonitor(Monitor):
         for name in self.plan.managers:
             program = self.world.hosts[name].program
             if program.allocator.is_leading and program.allocator.waiting:
-                return f"asks wait at {name}"
+                return f"requests wait at {name}"
             for group, leader in program.leaders.items():
                 if len(leader.state.attempts):
-                    return f"{name} still leads runs of group {group}"
+                    return f"{name} still leads attempts of group {group}"
         return ""
 
     def outcome(self) -> "Outcome":

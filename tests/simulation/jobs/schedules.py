@@ -222,8 +222,8 @@ class Setup:
     allocator: Callable[[], Allocator]
 
     @staticmethod
-    def group_of(ask: str) -> int:
-        return parse_job_id(ask.split("/", maxsplit=1)[0]).group
+    def group_of(request_id: str) -> int:
+        return parse_job_id(request_id.split("/", maxsplit=1)[0]).group
 
 
 @dataclass(frozen=True)

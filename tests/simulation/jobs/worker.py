@@ -96,21 +96,23 @@ class WorkerProgram:
                 ]
                 self.executors[command.attempt_id] = made
                 prepare(made)
-            case ev.StartAttempt(attempt_id=run, start_in_ms=start_in_ms):
-                for executor in self.executors[run]:
+            case ev.StartAttempt(attempt_id=attempt_id, start_in_ms=start_in_ms):
+                for executor in self.executors[attempt_id]:
                     executor.start(start_in_ms / 1000)
-            case ev.LeaseAttempt(attempt_id=run, until_s=until_s):
-                for executor in self.executors.get(run, []):
+            case ev.LeaseAttempt(attempt_id=attempt_id, until_s=until_s):
+                for executor in self.executors.get(attempt_id, []):
                     executor.lease(until_s - self.offset_s)
-            case ev.StopAttempt(attempt_id=run, places=places, reason=reason, grace_s=grace_s):
-                self._stop(run, places, reason, grace_s)
+            case ev.StopAttempt(
+                attempt_id=attempt_id, places=places, reason=reason, grace_s=grace_s
+            ):
+                self._stop(attempt_id, places, reason, grace_s)
             case ev.StoreResult(result=result):
                 kept = {**self.host.disk.read("results", {}), result.attempt_id: result}
                 self.host.disk.write("results", kept)
                 self.host.sync(result.attempt_id, within_s=0.002)
-            case ev.EraseResult(attempt_id=run):
+            case ev.EraseResult(attempt_id=attempt_id):
                 kept = dict(self.host.disk.read("results", {}))
-                kept.pop(run, None)
+                kept.pop(attempt_id, None)
                 self.host.disk.write("results", kept)
 
     def _stop(
