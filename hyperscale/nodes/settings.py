@@ -67,7 +67,7 @@ def _remembered_name(directory: Path) -> str | None:
     path = directory / _NAME_FILE
     try:
         name = path.read_text("utf-8", "replace").strip()
-    except OSError:
+    except OSError:  # the node is new; an unreadable directory is refused when it is written
         return None
     if not is_name(name):
         raise InputError(

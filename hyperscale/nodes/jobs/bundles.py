@@ -234,7 +234,7 @@ class Bundles:
             taken = await link.call(
                 KeepBlob(sha256=sha256, size=size), PutBlobReply, deadline_s=deadline_s
             )
-        except CallError:
+        except CallError:  # the other voters may be enough
             return False
         return taken.is_complete
 
