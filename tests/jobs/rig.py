@@ -12,8 +12,6 @@ from hyperscale.jobs.allocator.core import Allocator
 from hyperscale.jobs.allocator.events import (
     AllocatorEvent,
     BecameAllocator,
-    CoresAnnounced,
-    CoresReleased,
     CoresRequested,
 )
 from hyperscale.jobs.committed.events import Event, JobOptions, encode
@@ -253,7 +251,7 @@ class Rig:
         self.feed(ev.WorkerUp(name))
 
     def announce_cores(self, worker: Worker) -> None:
-        self.allocate(CoresAnnounced(worker.cores()))
+        self.allocate(worker.cores())
 
     def running(self) -> dict[str, list[AttemptId]]:
         return {name: worker.running() for name, worker in self.workers.items()}
@@ -302,7 +300,7 @@ class Rig:
                         self._allocate(Tick())
                     self._allocate(CoresRequested(request))
                 case ev.SendRelease(release=release):
-                    self._allocate(CoresReleased(release))
+                    self._allocate(release)
                 case ev.AnswerProgress(reply=reply):
                     self.answered = reply
                 case ev.LogJobError(job=job, error=error):

@@ -6,8 +6,8 @@ be acknowledged, so it is cut here.
 
 import msgspec
 
-from hyperscale.jobs.agent.attempts import AttemptOnWorker
-from hyperscale.jobs.agent.events import AttemptPrepareFailed
+from hyperscale.jobs.agent.attempts import AttemptOnWorker, StopCause
+from hyperscale.jobs.agent.events import AttemptPrepareFailed, PlaceEnded
 from hyperscale.jobs.committed.context import size_problem
 from hyperscale.jobs.messages import AnnouncePrepareFailed, DeliverResult
 from hyperscale.plan.status import PartStatus
@@ -20,8 +20,8 @@ AttemptEnd = DeliverResult | AnnouncePrepareFailed
 
 def result_of(attempt: AttemptOnWorker, worker: str) -> DeliverResult:
     """Return the result of an attempt that has left its places."""
-    status, error, is_retryable = _outcome(attempt)
     ends = [attempt.ends[place] for place in sorted(attempt.ends)]
+    status, error, is_retryable = _outcome(ends, attempt.stop_cause)
     return bounded(
         DeliverResult(
             worker=worker,
@@ -88,13 +88,14 @@ def _cut(text: str) -> str:
     return text if len(text) <= ERROR_CHARS_MAX else f"{text[: ERROR_CHARS_MAX - 2]} …"
 
 
-def _outcome(attempt: AttemptOnWorker) -> tuple[PartStatus, str | None, bool]:
+def _outcome(
+    ends: list[PlaceEnded], stop_cause: StopCause | None
+) -> tuple[PartStatus, str | None, bool]:
     """Return status, error, and whether a retry on another worker may succeed."""
-    ends = [attempt.ends[place] for place in sorted(attempt.ends)]
     if ends and all(end.status is PartStatus.COMPLETED for end in ends):
         return PartStatus.COMPLETED, None, False
-    if attempt.stop_cause is not None:
-        return PartStatus.STOPPED, attempt.stop_cause.reason, attempt.stop_cause.is_retryable
+    if stop_cause is not None:
+        return PartStatus.STOPPED, stop_cause.reason, stop_cause.is_retryable
     failed = next((end for end in ends if end.status is PartStatus.FAILED), None)
     if failed is not None and not failed.is_dead:
         return PartStatus.FAILED, failed.error, False

@@ -15,8 +15,6 @@ from hyperscale.jobs.allocator.events import (
     AllocatorEvent,
     AnswerRequest,
     BecameAllocator,
-    CoresAnnounced,
-    CoresReleased,
     CoresRequested,
     LostAllocator,
     SendGrant,
@@ -33,13 +31,15 @@ from hyperscale.jobs.allocator.grants import (
 from hyperscale.jobs.allocator.pool import CorePool, Reservation
 from hyperscale.jobs.allocator.queue import (
     AGE_S,
+    NO_WORKERS,
     QUEUE_MAX,
     RESERVE_S,
     QueuedRequest,
+    QueueSnapshot,
     RequestQueue,
     capacity_exceeded,
+    no_worker_for,
 )
-from hyperscale.jobs.allocator.waiting import NO_WORKERS, QueueSnapshot, no_worker_for
 from hyperscale.jobs.messages import (
     AnnounceCores,
     ReleaseCores,
@@ -136,10 +136,10 @@ class Allocator:
             case WorkerDown(worker=worker):
                 self._pool.worker_down(worker)
                 may_grant = True
-            case CoresAnnounced(cores=cores):
-                may_grant = self._announced(cores, now_s)
-            case CoresReleased(release=release):
-                may_grant = self._released(release)
+            case AnnounceCores():
+                may_grant = self._announced(event, now_s)
+            case ReleaseCores():
+                may_grant = self._released(event)
         return self._serve_soon(now_s) if may_grant else []
 
     def _reset(self, pool: CorePool, *, leading_since_s: float | None) -> None:

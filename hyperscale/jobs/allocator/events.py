@@ -1,4 +1,8 @@
-"""Events and effects of the allocator."""
+"""Events and effects of the allocator.
+
+A message that needs no reply is an event itself: a worker announced its cores (`AnnounceCores`), or
+a job leader gave up a request, a grant or one share of a grant (`ReleaseCores`).
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,13 +25,6 @@ class LostAllocator:
 
 
 @dataclass(frozen=True, slots=True)
-class CoresAnnounced:
-    """A worker announced which cores it has and which attempts hold them."""
-
-    cores: AnnounceCores
-
-
-@dataclass(frozen=True, slots=True)
 class CoresRequested:
     """A job leader made or repeated a request. `AnswerRequest` returns the token."""
 
@@ -35,21 +32,14 @@ class CoresRequested:
     token: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class CoresReleased:
-    """A job leader gave up a request, a grant or one share of a grant."""
-
-    release: ReleaseCores
-
-
 AllocatorEvent = (
     BecameAllocator
     | LostAllocator
     | WorkerUp
     | WorkerDown
-    | CoresAnnounced
+    | AnnounceCores
     | CoresRequested
-    | CoresReleased
+    | ReleaseCores
     | Tick
 )
 

@@ -2,16 +2,18 @@
 
 A request's place in the queue follows from its rank, which grows while the request waits, then
 first come first served. Requests that arrive together are served together, and so are the
-workflows of one job that become ready in the same moment.
+workflows of one job that become ready in the same moment. A request that waits is answered with its
+position in the queue and why it waits (`QueueSnapshot`).
 """
 
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hyperscale.jobs.allocator.pool import Reservations
 from hyperscale.jobs.messages import ReleaseCores, RequestCores, RequestCoresReply
-from hyperscale.jobs.provisioner import RANK, Claim
+from hyperscale.jobs.provisioner import RANK, Claim, Provisioner
 from hyperscale.plan import Priority
 
 SETTLE_S = 0.03
@@ -28,6 +30,7 @@ AGE_S = 30.0
 """Each time a request has waited this long, its rank grows by one; after the first time no later
 request passes it."""
 QUEUE_MAX = 1000
+NO_WORKERS = "there are no workers that take work"
 _RECOVERY_RANK = 100  # ahead of every other request, however long that has waited
 
 WorkflowOfJob = tuple[str, str]  # job, workflow
@@ -153,6 +156,76 @@ class RequestQueue:
         return settled, [at_s for at_s in until_s.values() if now_s < at_s]
 
 
+@dataclass(slots=True)
+class QueueSnapshot:
+    """Queue and pool as they were when the first waiting request was answered.
+
+    Every request is repeated each second, so a snapshot is used until the queue is served again.
+    """
+
+    places: list[Place]  # sorted
+    first: QueuedRequest
+    pool_size: int
+    free: int
+    exclusive: WorkflowOfJob | None  # must run alone, and has begun
+    running: list[WorkflowOfJob]
+    silent: list[str]  # workers that have not announced their cores
+    certain_at_s: float  # from then on no grant of an earlier allocator can be unknown
+
+    def add(self, place: Place) -> None:
+        """Add a request that arrived after the snapshot was made."""
+        insort(self.places, place)
+
+    def position(self, place: Place) -> int:
+        """Return the position in the queue; 1 is served next."""
+        return bisect_left(self.places, place) + 1
+
+    def why_rebuilding(self, request: QueuedRequest) -> str:
+        """Say why a new allocator grants nothing yet."""
+        return f"{request.message.workflow} {self._waits_for_silent()}"
+
+    def why_waiting(self, request: QueuedRequest, now_s: float) -> str:
+        """Say why the request waits; empty if it is about to be granted."""
+        reason = self._reason(request, now_s)
+        return f"{request.message.workflow} {reason}" if reason else ""
+
+    # --- predicates of sentences whose subject is the workflow ------------------------------
+
+    def _reason(self, request: QueuedRequest, now_s: float) -> str:
+        taken = self.pool_size - self.free
+        busy = f"{taken} of {self.pool_size} {'is' if taken == 1 else 'are'} busy"
+        if request.message.is_recovery:
+            return f"needs {_cores(request.message.cores)} on another worker, and {busy}"
+        if self.exclusive is not None:
+            return f"waits for the EXCLUSIVE {_name(self.exclusive)} to end"
+        if request.is_exclusive and (reason := self._why_not_alone(now_s)):
+            return reason
+        least, _ = Provisioner(self.pool_size).range_of(request.claim)
+        if least > self.free and not request.is_exclusive:
+            return f"needs {_cores(least)}, and {busy}"
+        if self.first is request:
+            return ""
+        return f"waits behind {_name(self.first.workflow)}"
+
+    def _why_not_alone(self, now_s: float) -> str:
+        """Say what keeps an exclusive workflow from getting the pool; empty if nothing does."""
+        if others := self.running:
+            more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+            return f"is EXCLUSIVE and waits for {_name(others[0])}{more} to end"
+        if self.silent:
+            return self._waits_for_silent()
+        if now_s < self.certain_at_s:
+            left_s = max(1, round(self.certain_at_s - now_s))
+            return (
+                f"is EXCLUSIVE and waits {left_s} s more, because the previous allocator may have "
+                "granted cores that no worker holds yet"
+            )
+        return ""
+
+    def _waits_for_silent(self) -> str:
+        return f"waits until {', '.join(self.silent)} announced which cores are in use"
+
+
 def capacity_exceeded(waiting: int) -> str:
     """Return the sentence that refuses a submission or a request because the queue is full."""
     return f"capacity exceeded: {waiting:,} workflows wait for cores, and no more may"
@@ -161,3 +234,17 @@ def capacity_exceeded(waiting: int) -> str:
 def _served_with(request: QueuedRequest) -> str:
     """The new workflows of a job are served together; a recovery is served alone."""
     return request.id if request.message.is_recovery else request.message.job
+
+
+def no_worker_for(cores: int) -> str:
+    """Say that no other worker can take a lost part."""
+    return f"no other worker can take a part of {_cores(cores)}"
+
+
+def _cores(count: int) -> str:
+    return f"{count} core{'' if count == 1 else 's'}"
+
+
+def _name(workflow: WorkflowOfJob) -> str:
+    job, name = workflow
+    return f"{name} of {job}"

@@ -46,13 +46,10 @@ def size_problem(workflow: str, provided: list[bytes], job_bytes: int) -> str | 
     """Return why the context that a part provides is too large; None if it is not."""
     size = sum(map(len, provided))
     if size > UPDATE_BYTES_MAX:
-        return (
-            f"{workflow}: a part provides {size:,} bytes of context, more than "
-            f"{UPDATE_BYTES_MAX:,} (hint: provide what identifies the data, not the data)"
-        )
-    if size + job_bytes > JOB_BYTES_MAX:
-        return (
-            f"{workflow}: the job's context would be {size + job_bytes:,} bytes, more than "
-            f"{JOB_BYTES_MAX:,} (hint: provide what identifies the data, not the data)"
-        )
-    return None
+        problem = f"a part provides {size:,} bytes of context, more than {UPDATE_BYTES_MAX:,}"
+    elif size + job_bytes > JOB_BYTES_MAX:
+        total = size + job_bytes
+        problem = f"the job's context would be {total:,} bytes, more than {JOB_BYTES_MAX:,}"
+    else:
+        return None
+    return f"{workflow}: {problem} (hint: provide what identifies the data, not the data)"

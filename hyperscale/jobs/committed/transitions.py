@@ -336,10 +336,8 @@ def conclude(job: Job, workflow: WorkflowState, now_ms: int) -> None:
 
 def _stop_workflow(workflow: WorkflowState, stop: Stop) -> None:
     workflow.stop = stop
-    if stop.status is not JobStatus.FAILED and workflow.status in (
-        WorkflowStatus.DISPATCHED,
-        WorkflowStatus.RUNNING,
-    ):
+    is_dispatched = workflow.status in (WorkflowStatus.DISPATCHED, WorkflowStatus.RUNNING)
+    if stop.status is not JobStatus.FAILED and is_dispatched:
         workflow.become(WorkflowStatus.CANCELLING)
 
 
@@ -350,15 +348,10 @@ def _end_workflow(workflow: WorkflowState, now_ms: int) -> None:
         workflow.become(WorkflowStatus.COMPLETED)
         workflow.ended_as = JobStatus.COMPLETED
         return
-    workflow.error = stop.reason
-    if stop.status is JobStatus.FAILED:
-        workflow.become(WorkflowStatus.FAILED)
-        workflow.ended_as = JobStatus.FAILED
-        return
-    if workflow.status in (WorkflowStatus.DISPATCHED, WorkflowStatus.RUNNING):
-        workflow.become(WorkflowStatus.CANCELLING)
-    workflow.become(WorkflowStatus.CANCELLED)
-    workflow.ended_as = stop.status
+    _stop_workflow(workflow, stop)
+    has_failed = stop.status is JobStatus.FAILED
+    workflow.become(WorkflowStatus.FAILED if has_failed else WorkflowStatus.CANCELLED)
+    workflow.ended_as, workflow.error = stop.status, stop.reason
 
 
 def _cancel_dependents(job: Job, now_ms: int) -> None:

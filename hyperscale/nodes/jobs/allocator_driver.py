@@ -14,8 +14,6 @@ from hyperscale.jobs.allocator.events import (
     AllocatorEffect,
     AllocatorEvent,
     AnswerRequest,
-    CoresAnnounced,
-    CoresReleased,
     CoresRequested,
     SendGrant,
 )
@@ -105,7 +103,7 @@ class AllocatorDriver:
 
     def release(self, release: ReleaseCores) -> None:
         if self.allocator.is_leading:
-            self.feed(CoresReleased(release))
+            self.feed(release)
         else:
             self._peers.send(self._ledger.leader_of(MANAGEMENT), release)
 
@@ -133,7 +131,7 @@ class AllocatorDriver:
         return GetQueueRoomReply(room=self.allocator.room, waiting=self.allocator.waiting)
 
     def cores_announced(self, call: InboundCall, cores: AnnounceCores) -> AnnounceCoresReply | None:
-        self.feed(CoresAnnounced(cores))
+        self.feed(cores)
         if not call.wants_answer:
             return None
         return AnnounceCoresReply(is_known=cores.worker in self.allocator.workers)

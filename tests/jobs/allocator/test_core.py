@@ -4,7 +4,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hyperscale.jobs.allocator.core import FREED_S, REBUILD_S
-from hyperscale.jobs.allocator.events import CoresAnnounced, LostAllocator
+from hyperscale.jobs.allocator.events import LostAllocator
 from hyperscale.jobs.allocator.grants import RECOVERED_AT_ONCE, spread_over_workers
 from hyperscale.jobs.allocator.queue import AGE_S, RESERVE_S, SETTLE_S, TOGETHER_S
 from hyperscale.jobs.messages import (
@@ -398,7 +398,7 @@ def test_an_outdated_announcement_is_ignored() -> None:
     world.request("a")
     world.settle()
     old = AnnounceCores(worker="w0", incarnation=1, version=0, total=4)
-    world.handle(CoresAnnounced(old))
+    world.handle(old)
     assert world.free() == 0
 
 

@@ -5,8 +5,6 @@ from hyperscale.jobs.allocator.events import (
     AllocatorEvent,
     AnswerRequest,
     BecameAllocator,
-    CoresAnnounced,
-    CoresReleased,
     CoresRequested,
 )
 from hyperscale.jobs.allocator.queue import RESERVE_S, SETTLE_S
@@ -66,7 +64,7 @@ class AllocatorWorld:
             held=list(self.held[name]),
             draining=name in self.draining,
         )
-        self.handle(CoresAnnounced(cores))
+        self.handle(cores)
 
     def request(self, name: str, **fields: object) -> RequestCoresReply:
         """Request cores for a workflow `Load`, by default of a job with the request's name."""
@@ -85,7 +83,7 @@ class AllocatorWorld:
 
     def release(self, name: str, *, term: int = 1, part: int = -1) -> None:
         """Release a request or its grant."""
-        self.handle(CoresReleased(ReleaseCores(request_id=name, group=1, term=term, part=part)))
+        self.handle(ReleaseCores(request_id=name, group=1, term=term, part=part))
 
     def run(self, seconds: float, *, holds: bool = True, repeats: bool = True) -> None:
         """Let time pass; requests are repeated and workers hold what was granted."""

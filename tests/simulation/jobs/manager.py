@@ -7,8 +7,6 @@ from hyperscale.jobs.allocator.events import (
     AllocatorEvent,
     AnswerRequest,
     BecameAllocator,
-    CoresAnnounced,
-    CoresReleased,
     CoresRequested,
     LostAllocator,
     SendGrant,
@@ -123,9 +121,9 @@ class ManagerProgram:
             case AnnounceReady() | AnnouncePrepareFailed() | DeliverResult():
                 self._lead(payload.group, ev.WorkerAnnounced(payload), now_s)
             case AnnounceCores():
-                self._allocate(CoresAnnounced(payload), now_s)
+                self._allocate(payload, now_s)
             case ReleaseCores():
-                self._allocate(CoresReleased(payload), now_s)
+                self._allocate(payload, now_s)
             case (int() as group, RequestCoresReply() as answer):
                 self._lead(group, ev.CoresAnswered(answer), now_s)
 
