@@ -60,7 +60,7 @@ def test_a_queued_job_is_cancelled_at_once_and_its_request_is_withdrawn() -> Non
     rig.finish("w0")
     rig.run(3.0)
     assert rig.allocator.waiting == 0
-    assert sum(rig.allocator.free().values()) == 2
+    assert sum(rig.allocator.pool.free().values()) == 2
 
 
 def test_a_cancel_that_reaches_no_worker_ends_the_job_when_its_leases_are_over() -> None:

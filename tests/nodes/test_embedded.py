@@ -76,7 +76,7 @@ def test_an_embedded_manager_and_worker_join_and_leave() -> None:
             await second.wait_ready(timeout_s=0.01)
         third = worker(first.address, node={"cores": 1})
         await third.start(timeout_s=60)
-        assert jobs_of(first).allocator.allocator.free() == {
+        assert jobs_of(first).allocator.allocator.pool.free() == {
             third.node_id: 1
         }  # the worker is ready
         await until_async(lambda: len(first.members()) == 2)

@@ -197,21 +197,14 @@ class WorkerAttempts:
         # Load begins under the lease of the start, even if the lease it was prepared under
         # lasts longer: the job leader may not know of the longer one.
         attempt.lease_until_s = lease_until_s
-        remaining = attempt.remaining
-        started = StartAttempt(attempt.id, remaining, start_in_ms)
-        if not attempt.is_leased:
-            return [started]
-        return [LeaseAttempt(attempt.id, remaining, lease_until_s), started]
+        return [*_lease(attempt), StartAttempt(attempt.id, attempt.remaining, start_in_ms)]
 
     def extend_lease(self, attempt: AttemptOnWorker, until_s: float) -> list[AgentEffect]:
         """Extend the lease of an attempt; a lease never gets shorter."""
         if until_s <= attempt.lease_until_s:
             return []
         attempt.lease_until_s = until_s
-        has_executors = attempt.state in (AttemptState.READY, AttemptState.RUNNING)
-        if not attempt.is_leased or not has_executors or not attempt.remaining:
-            return []
-        return [LeaseAttempt(attempt.id, attempt.remaining, until_s)]
+        return _lease(attempt)
 
     def stop(
         self, attempt: AttemptOnWorker, cause: StopCause, grace_s: float, *, now_s: float
@@ -221,12 +214,8 @@ class WorkerAttempts:
             attempt.stop_cause = cause
         if attempt.state is AttemptState.WAITING:
             return self._finish(attempt, now_s)
-        if attempt.state is not AttemptState.STOPPING:
-            attempt.become(AttemptState.STOPPING)
         self._reports.watch(attempt.group, now_s=now_s)
-        if not attempt.remaining:
-            return []
-        return [StopAttempt(attempt.id, attempt.remaining, cause.reason, grace_s)]
+        return _stop_executors(attempt, cause.reason, grace_s)
 
     def stop_expired(self, *, now_s: float) -> list[AgentEffect]:
         """Stop the attempts whose lease is over."""
@@ -245,10 +234,7 @@ class WorkerAttempts:
         if attempt is None or attempt.state is not AttemptState.PREPARING:
             return []
         attempt.become(AttemptState.READY)
-        effects: list[AgentEffect] = []
-        if attempt.is_leased:
-            effects.append(LeaseAttempt(attempt.id, attempt.remaining, attempt.lease_until_s))
-        return effects + self._reports.announce_ready(attempt, now_s=now_s)
+        return _lease(attempt) + self._reports.announce_ready(attempt, now_s=now_s)
 
     def prepare_failed(self, event: AttemptPrepareFailed, now_s: float) -> list[AgentEffect]:
         """End an attempt that could not be prepared."""
@@ -276,10 +262,8 @@ class WorkerAttempts:
         if not has_failed or attempt.stop_cause is not None or not attempt.remaining:
             return []
         # A part must run on all of its cores or on none.
-        if attempt.state is not AttemptState.STOPPING:
-            attempt.become(AttemptState.STOPPING)
         reason = f"another core of the part failed: {event.error}"
-        return [StopAttempt(attempt.id, attempt.remaining, reason, STOP_GRACE_S)]
+        return _stop_executors(attempt, reason, STOP_GRACE_S)
 
     def place_vacated(self, event: PlaceVacated, now_s: float) -> list[AgentEffect]:
         """Free a place; end the attempt if it was the last one."""
@@ -318,3 +302,18 @@ class WorkerAttempts:
                 other.become(AttemptState.PREPARING)
                 effects.append(PrepareAttempt(other.command, other.places))
         return effects
+
+
+def _lease(attempt: AttemptOnWorker) -> list[AgentEffect]:
+    """Hand the lease to the executors of an attempt, if it has any that need one."""
+    has_executors = attempt.state in (AttemptState.READY, AttemptState.RUNNING)
+    if not (attempt.is_leased and has_executors and attempt.remaining):
+        return []
+    return [LeaseAttempt(attempt.id, attempt.remaining, attempt.lease_until_s)]
+
+
+def _stop_executors(attempt: AttemptOnWorker, reason: str, grace_s: float) -> list[AgentEffect]:
+    if attempt.state is not AttemptState.STOPPING:
+        attempt.become(AttemptState.STOPPING)
+    remaining = attempt.remaining
+    return [StopAttempt(attempt.id, remaining, reason, grace_s)] if remaining else []

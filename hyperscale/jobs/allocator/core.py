@@ -8,8 +8,6 @@ not fit; the job leader then requests cores again.
 `pool` holds the workers' cores and reservations, `queue` the requests, `grants` decides.
 """
 
-from collections.abc import Mapping
-
 from hyperscale.jobs.allocator.events import (
     AllocatorEffect,
     AllocatorEvent,
@@ -68,7 +66,7 @@ class Allocator:
     def __init__(self, *, queue_max: int = QUEUE_MAX, age_s: float = AGE_S) -> None:
         self._queue_max = queue_max
         self._leading_since_s: float | None = None  # None: another node is the allocator
-        self._pool = CorePool()
+        self.pool = CorePool()  # read-only for others
         self._queue = RequestQueue(age_s=age_s)
         self._serve_at_s: float | None = None
         self._freed_at_s: float | None = None  # first cores that came free while requests wait
@@ -84,12 +82,7 @@ class Allocator:
     @property
     def is_rebuilt(self) -> bool:
         """True if every worker that is alive has announced its cores to this allocator."""
-        return self.is_leading and not self._pool.silent
-
-    @property
-    def pool(self) -> int:
-        """Cores of all workers that accept work, free or not."""
-        return self._pool.size
+        return self.is_leading and not self.pool.silent
 
     @property
     def waiting(self) -> int:
@@ -100,15 +93,6 @@ class Allocator:
     def room(self) -> int:
         """How many more requests may wait."""
         return max(0, self._queue_max - self.waiting)
-
-    def free(self) -> dict[str, int]:
-        """Return the free cores of each worker that accepts work."""
-        return self._pool.free()
-
-    @property
-    def workers(self) -> Mapping[str, AnnounceCores]:
-        """The last announcement of each worker: its cores and what holds them."""
-        return self._pool.workers
 
     def wake_at_s(self) -> float | None:
         """Return when the queue is served next; None on a node that is not the allocator."""
@@ -131,10 +115,10 @@ class Allocator:
             case _ if not self.is_leading:
                 pass
             case WorkerUp(worker=worker):
-                self._pool.worker_up(worker)
+                self.pool.worker_up(worker)
                 may_grant = True
             case WorkerDown(worker=worker):
-                self._pool.worker_down(worker)
+                self.pool.worker_down(worker)
                 may_grant = True
             case AnnounceCores():
                 may_grant = self._announced(event, now_s)
@@ -145,14 +129,14 @@ class Allocator:
     def _reset(self, pool: CorePool, *, leading_since_s: float | None) -> None:
         """Forget everything: an allocator keeps no knowledge from an earlier time as leader."""
         self._leading_since_s = leading_since_s
-        self._pool = pool
+        self.pool = pool
         self._queue = RequestQueue(age_s=self._queue.age_s)
         self._serve_at_s = leading_since_s
         self._freed_at_s = None
         self._snapshot = None
 
     def _announced(self, cores: AnnounceCores, now_s: float) -> bool:
-        announcement = self._pool.announce(cores)
+        announcement = self.pool.announce(cores)
         if announcement is None:
             return False
         for request_id in announcement.now_held:
@@ -170,7 +154,7 @@ class Allocator:
             )
         request = self._queue.requests.get(message.request_id)
         if request is not None and request.grant is not None:
-            if request.is_held or self._pool.reservations.has_request(request.id):
+            if request.is_held or self.pool.reservations.has_request(request.id):
                 request.heard_s = now_s
                 return request.grant
             # Every granted core was lost with its worker: this is a new request.
@@ -193,13 +177,13 @@ class Allocator:
         if release.part < 0:
             self._remove(request)
         else:
-            reserved = self._pool.reservations.of_request(request.id)
-            self._pool.reservations.remove(each for each in reserved if each.part == release.part)
+            reserved = self.pool.reservations.of_request(request.id)
+            self.pool.reservations.remove(each for each in reserved if each.part == release.part)
         return True
 
     def _remove(self, request: QueuedRequest) -> None:
         """Delete a request and its reservations."""
-        self._pool.reservations.remove(self._pool.reservations.of_request(request.id))
+        self.pool.reservations.remove(self.pool.reservations.of_request(request.id))
         del self._queue.requests[request.id]
 
     # --- grants -----------------------------------------------------------------------------
@@ -220,7 +204,7 @@ class Allocator:
 
     def _serve_soon(self, now_s: float) -> list[AllocatorEffect]:
         """Serve the queue now, or together with later events if serving takes long."""
-        if len(self._queue.requests) * len(self._pool.workers) <= SERVE_AT_ONCE_MAX:
+        if len(self._queue.requests) * len(self.pool.workers) <= SERVE_AT_ONCE_MAX:
             return self._serve(now_s)
         self._wake_by(now_s + SERVE_SOON_S)
         return []
@@ -237,11 +221,11 @@ class Allocator:
             self._wake_by(self._leading_since_s + REBUILD_S)
             return []
         waiting = self._queue.waiting(now_s=now_s)
-        settled, settle_at_s = self._queue.settled(waiting, self._pool.reservations, now_s=now_s)
+        settled, settle_at_s = self._queue.settled(waiting, self.pool.reservations, now_s=now_s)
         for at_s in settle_at_s:
             self._wake_by(at_s)
         recoveries = [request for request in settled if request.message.is_recovery]
-        decisions = decide_recoveries(self._pool, self._queue, recoveries)
+        decisions = decide_recoveries(self.pool, self._queue, recoveries)
         effects = [self._grant(decision, now_s) for decision in decisions]
         if len(decisions) == RECOVERED_AT_ONCE:
             # The other recoveries come next, before new workflows get cores.
@@ -252,7 +236,7 @@ class Allocator:
             return effects
         self._freed_at_s = None
         decisions = decide_new_workflows(
-            self._pool,
+            self.pool,
             self._queue,
             [request for request in settled if not request.message.is_recovery],
             may_start_exclusive=self._knows_all_grants(now_s),
@@ -265,7 +249,7 @@ class Allocator:
         request, message = decision.request, decision.request.message
         for index, share in enumerate(decision.shares):
             part = message.part if message.part >= 0 else index
-            self._pool.reservations.add(
+            self.pool.reservations.add(
                 Reservation(
                     request_id=request.id,
                     job=message.job,
@@ -305,7 +289,7 @@ class Allocator:
             state, reason = RequestState.REBUILDING, snapshot.why_rebuilding(request)
         elif not snapshot.pool_size:
             state, reason = RequestState.IMPOSSIBLE, NO_WORKERS
-        elif message.is_recovery and not can_recover(self._pool, message):
+        elif message.is_recovery and not can_recover(self.pool, message):
             state, reason = RequestState.IMPOSSIBLE, no_worker_for(message.cores)
         else:
             state, reason = RequestState.QUEUED, snapshot.why_waiting(request, now_s)
@@ -321,10 +305,10 @@ class Allocator:
         return QueueSnapshot(
             places=[request.place(now_s) for request in waiting],
             first=waiting[0],
-            pool_size=self._pool.size,
-            free=sum(self._pool.free().values()),
-            exclusive=exclusive_workflow(self._pool, self._queue),
-            running=running_workflows(self._pool, self._queue),
-            silent=sorted(self._pool.silent),
+            pool_size=self.pool.size,
+            free=sum(self.pool.free().values()),
+            exclusive=exclusive_workflow(self.pool, self._queue),
+            running=running_workflows(self.pool, self._queue),
+            silent=sorted(self.pool.silent),
             certain_at_s=(self._leading_since_s or 0.0) + RESERVE_S,
         )

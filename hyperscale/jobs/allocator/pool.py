@@ -32,7 +32,6 @@ class Reservations:
         self._by_request: dict[str, dict[Reservation, None]] = {}
 
     def add(self, reservation: Reservation) -> None:
-        """Store a reservation."""
         self._by_worker.setdefault(reservation.worker, {})[reservation] = None
         self._by_request.setdefault(reservation.request_id, {})[reservation] = None
 
@@ -45,11 +44,9 @@ class Reservations:
                     del index[key]
 
     def of_request(self, request_id: str) -> list[Reservation]:
-        """Return the reservations of a request."""
         return list(self._by_request.get(request_id, ()))
 
     def on_worker(self, worker: str) -> list[Reservation]:
-        """Return the reservations on a worker."""
         return list(self._by_worker.get(worker, ()))
 
     def has_request(self, request_id: str) -> bool:

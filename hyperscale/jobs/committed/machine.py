@@ -132,8 +132,13 @@ class JobMachine:
         if job is None:
             raise Refuse(Code.UNKNOWN_JOB, f"no job {event.job!r} here")
         if job.has_ended:
-            return Applied(event, _after_the_end(job, event))
-        is_new = TRANSITIONS[type(event)](job, event, self._state.now_ms)
+            is_same_end = isinstance(event, JobFinished) and event.status is job.status
+            is_cancelled = isinstance(event, CancelRequested) and job.status is JobStatus.CANCELLED
+            if not is_same_end and not is_cancelled:
+                raise Refuse(Code.TERMINAL, f"job {job.id} is {job.status.value}")
+            is_new = False
+        else:
+            is_new = TRANSITIONS[type(event)](job, event, self._state.now_ms)
         if not is_new:
             return Applied(event, _DUPLICATE)
         if isinstance(event, Checkpointed):
@@ -275,14 +280,6 @@ class JobMachine:
             is_old = record.submitted_ms + limits.keys_ms <= state.now_ms
             if (is_old or len(state.keys) > limits.keys) and record.job not in state.jobs:
                 del state.keys[key]
-
-
-def _after_the_end(job: Job, event: JobEvent) -> Reply:
-    if isinstance(event, JobFinished) and event.status is job.status:
-        return _DUPLICATE
-    if isinstance(event, CancelRequested) and job.status is JobStatus.CANCELLED:
-        return _DUPLICATE
-    raise Refuse(Code.TERMINAL, f"job {job.id} is {job.status.value}")
 
 
 def _for_history(event: JobEvent, body: bytes) -> bytes:

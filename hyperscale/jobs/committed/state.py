@@ -304,23 +304,20 @@ def view_of(job: Job) -> JobView:
     )
 
 
-_VIEW_STATUS = {
+_VIEW_STATUS = {  # where the names differ
     WorkflowStatus.PENDING: ViewStatus.WAITING,
     WorkflowStatus.DISPATCHED: ViewStatus.PREPARING,
-    WorkflowStatus.RUNNING: ViewStatus.RUNNING,
-    WorkflowStatus.COMPLETED: ViewStatus.COMPLETED,
-    WorkflowStatus.FAILED: ViewStatus.FAILED,
     WorkflowStatus.FAILED_CANCELING_DEPENDENTS: ViewStatus.FAILED,
     WorkflowStatus.FAILED_READY_FOR_RETRY: ViewStatus.WAITING,
-    WorkflowStatus.CANCELLING: ViewStatus.CANCELLING,
-    WorkflowStatus.CANCELLED: ViewStatus.CANCELLED,
     WorkflowStatus.AGGREGATED: ViewStatus.COMPLETED,
 }
 
 
 def view_status(status: WorkflowStatus, ended_as: JobStatus | None) -> ViewStatus:
     """Return the status of a workflow as people see it."""
-    return _VIEW_STATUS[status] if ended_as is None else ViewStatus(ended_as.value)
+    if ended_as is not None:
+        return ViewStatus(ended_as.value)
+    return _VIEW_STATUS.get(status) or ViewStatus(status.value)
 
 
 decode_job = msgspec.msgpack.Decoder(Job).decode  # of a final record

@@ -134,7 +134,7 @@ class AllocatorDriver:
         self.feed(cores)
         if not call.wants_answer:
             return None
-        return AnnounceCoresReply(is_known=cores.worker in self.allocator.workers)
+        return AnnounceCoresReply(is_known=cores.worker in self.allocator.pool.workers)
 
     def grant_received(self, call: InboundCall, reply: RequestCoresReply) -> None:
         # A manager that was suspended may not know yet that another one is the allocator now.

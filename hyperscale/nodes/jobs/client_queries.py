@@ -292,7 +292,7 @@ class ClientQueries:
 
     async def list_workers(self, call: InboundCall, request: ListWorkers) -> ListWorkersReply:
         async def here() -> ListWorkersReply:
-            announced = self._leaders.allocator.allocator.workers
+            announced = self._leaders.allocator.allocator.pool.workers
             members = [m for m in self._member.members() if m.role is Role.WORKER]
             return ListWorkersReply(
                 workers=[_worker_row(member, announced.get(member.node)) for member in members],

@@ -14,7 +14,7 @@ from hyperscale.client import messages as client_messages
 from hyperscale.health.signals import RoutingDecision
 from hyperscale.jobs import messages
 from hyperscale.jobs.allocator.core import Allocator
-from hyperscale.jobs.allocator.events import CoresReleased, CoresRequested
+from hyperscale.jobs.allocator.events import CoresRequested
 from hyperscale.ledger.server.errors import OutcomeUnknownError, UnavailableError
 from hyperscale.ledger.server.ledger import Ledger
 from hyperscale.membership.events import MemberChanged, MemberDied
@@ -102,7 +102,7 @@ class JobsService(NodeService):
             led, cores = self._parts.leaders.led(), self._allocator
             families += [
                 gauge("hyperscale_jobs_led", "Groups of jobs led by this node", len(led)),
-                gauge("hyperscale_cores_pool", "Cores of all workers", cores.pool),
+                gauge("hyperscale_cores_pool", "Cores of all workers", cores.pool.size),
                 gauge("hyperscale_cores_waiting", "Workflows that wait for cores", cores.waiting),
             ]
         return families
@@ -162,7 +162,7 @@ _OF_NODES: dict[type[Struct], _Handle] = {
     messages.RequestCores: lambda parts, call, request: parts.allocator.feed(
         CoresRequested(request, call.reply)
     ),
-    messages.ReleaseCores: lambda parts, _, release: parts.allocator.feed(CoresReleased(release)),
+    messages.ReleaseCores: lambda parts, _, release: parts.allocator.feed(release),
     messages.RequestCoresReply: lambda parts, *message: parts.allocator.grant_received(*message),
     client_messages.GetQueueRoom: lambda parts, *_message: parts.allocator.room_here(),
 }

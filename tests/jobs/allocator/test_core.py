@@ -253,7 +253,7 @@ def test_a_release_by_a_deposed_job_leader_is_ignored() -> None:
     world.request("a", term=2)
     world.settle(holds=False)
     world.release("a", term=1)
-    assert world.allocator.free() == {"w0": 0}
+    assert world.allocator.pool.free() == {"w0": 0}
 
 
 def test_one_share_of_a_grant_can_be_released() -> None:
@@ -261,7 +261,7 @@ def test_one_share_of_a_grant_can_be_released() -> None:
     world.request("a")
     world.settle(holds=False)
     world.release("a", part=1)
-    assert world.allocator.free() == {"w0": 0, "w1": 2}
+    assert world.allocator.pool.free() == {"w0": 0, "w1": 2}
     assert world.repeat("a") == world.granted["a"]
 
 
@@ -282,10 +282,10 @@ def test_a_late_announcement_of_a_dead_worker_does_not_bring_its_cores_back() ->
     world = AllocatorWorld(1, 1)
     world.handle(WorkerDown("w1"))
     world.announce("w1")  # sent before it died
-    assert world.allocator.pool == 1
+    assert world.allocator.pool.size == 1
     world.incarnations["w1"] += 1
     world.announce("w1")
-    assert world.allocator.pool == 2
+    assert world.allocator.pool.size == 2
 
 
 def test_a_repeated_request_gets_the_same_grant() -> None:

@@ -142,7 +142,7 @@ class AllocatorWorld:
 
     def free(self) -> int:
         """Return the free cores of all workers."""
-        return sum(self.allocator.free().values())
+        return sum(self.allocator.pool.free().values())
 
     def _announce_again(self) -> None:
         for name in self.totals:
