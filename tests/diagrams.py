@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from hyperscale.execution.pooled_executor import EXECUTOR_MOVES, ExecutorPhase
+from hyperscale.execution.slot import SLOT_MOVES, SlotPhase
 from hyperscale.jobs.agent.attempts import ATTEMPT_MOVES, AttemptState
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.state import JOB_MOVES, WORKFLOW_MOVES, WorkflowStatus
 from hyperscale.jobs.leader import attempts as leader_attempts
 from hyperscale.jobs.leader.worker_liveness import WORKER_MOVES, WorkerState
 from hyperscale.ledger.group_maintenance import UPKEEP_MOVES, UpkeepState
+from hyperscale.runner.run import RUN_MOVES, WorkflowPhase
 
 DOCUMENTS = Path(__file__).parents[1] / "docs"
 _BLOCK = re.compile(
@@ -62,6 +65,9 @@ DIAGRAMS = {
     "attempt-on-worker": StateDiagram(
         ATTEMPT_MOVES, initial=(AttemptState.WAITING, AttemptState.PREPARING)
     ),
+    "executor": StateDiagram(EXECUTOR_MOVES, initial=(ExecutorPhase.GONE,)),
+    "slot": StateDiagram(SLOT_MOVES, initial=(SlotPhase.PREPARED,)),
+    "local-workflow": StateDiagram(RUN_MOVES, initial=(WorkflowPhase.WAITING,)),
     "group-upkeep": StateDiagram(UPKEEP_MOVES, initial=(UpkeepState.IDLE,)),
 }
 

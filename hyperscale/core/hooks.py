@@ -1,3 +1,3 @@
 """The authoring API under the name `hyperscale.core.hooks`, which published tests import."""
 
-from hyperscale.graph import *  # noqa: F403
+from hyperscale.graph import *  # noqa: F403 - its public names, all of them

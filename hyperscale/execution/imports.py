@@ -22,19 +22,11 @@ _RESERVED = frozenset({"hyperscale", "msgspec", "uvloop", "cloudpickle"})
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One module of a test: its name and its path."""
+    """One module of a test."""
 
     module: str
-    root: Path
+    path: Path
     path_in_root: Path
-
-    @property
-    def path(self) -> Path:
-        return self.root / self.path_in_root
-
-    @property
-    def is_package(self) -> bool:
-        return self.path_in_root.name == "__init__.py"
 
 
 def scan(
@@ -49,7 +41,7 @@ def scan(
     if module is not None:
         root = file.parents[module.count(".") + (file.name == "__init__.py")]
         name = module
-    found = {name: Source(name, root, file.relative_to(root))}
+    found = {name: Source(name, file, file.relative_to(root))}
     for extra in (*_parents(name), *loaded):
         if source := _find(root, extra):
             found.setdefault(extra, source)
@@ -69,13 +61,10 @@ def scan(
 
 def _find(root: Path, module: str, *, named_in: str = "") -> Source | None:
     """Return the source of a dotted name below `root`; None if there is no such local module."""
-    inside = Path(*module.split("."))
-    place = root / inside
-    if (place / "__init__.py").is_file():
-        return Source(module, root, inside / "__init__.py")
-    path = place.with_name(place.name + ".py")
-    if path.is_file():
-        return Source(module, root, inside.with_name(path.name))
+    place = root.joinpath(*module.split("."))
+    for path in (place / "__init__.py", place.with_name(place.name + ".py")):
+        if path.is_file():
+            return Source(module, path, path.relative_to(root))
     where = f"{named_in}: " if named_in else ""
     for suffix in EXTENSION_SUFFIXES:
         native = place.with_name(place.name + suffix)
@@ -89,7 +78,7 @@ def _find(root: Path, module: str, *, named_in: str = "") -> Source | None:
     if compiled.is_file():
         raise InputError(
             f"{where}module {module!r} has no source, only {compiled}",
-            hint=f"put {path.name} beside it",
+            hint=f"put {place.name}.py beside it",
         )
     return None  # a directory without __init__.py contains modules but is none itself
 
@@ -193,7 +182,8 @@ def _absolute(module: str | None, level: int, source: Source, line: int) -> str:
     """Return the absolute name of the module in `from ..x import y`."""
     if level == 0:
         return module or ""
-    package = source.module if source.is_package else source.module.rpartition(".")[0]
+    is_package = source.path.name == "__init__.py"
+    package = source.module if is_package else source.module.rpartition(".")[0]
     steps = package.split(".") if package else []
     if level > len(steps):
         raise InputError(

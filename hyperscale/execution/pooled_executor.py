@@ -6,7 +6,7 @@ is next given a slot.
 
 import asyncio
 from collections.abc import Callable
-from enum import Enum, auto
+from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
@@ -44,13 +44,13 @@ T = TypeVar("T")
 
 
 class ExecutorPhase(Enum):
-    GONE = auto()  # the process has exited, or there is none yet
-    STARTING = auto()
-    IDLE = auto()
-    PREPARING = auto()
-    PREPARED = auto()
-    RUNNING = auto()
-    TEARING_DOWN = auto()
+    GONE = "gone"  # the process has exited, or there is none yet
+    STARTING = "starting"
+    IDLE = "idle"
+    PREPARING = "preparing"
+    PREPARED = "prepared"
+    RUNNING = "running"
+    TEARING_DOWN = "tearing_down"
 
 
 EXECUTOR_MOVES = {

@@ -64,16 +64,6 @@ class ExitInfo:
         return f"{how}; last output: {lines[-1].strip()}" if lines else how
 
 
-def _pipe(kept: contextlib.ExitStack, lent: contextlib.ExitStack) -> tuple[int, int]:
-    """Make a pipe for output; returns the end that is read here and the end of the executor."""
-    read, write = os.pipe()
-    kept.callback(os.close, read)
-    lent.callback(os.close, write)
-    with contextlib.suppress(OSError):  # over the user's limit for pipes: a smaller one is enough
-        fcntl.fcntl(read, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    return read, write
-
-
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
@@ -82,12 +72,11 @@ def _signal_name(number: int) -> str:
 
 
 class SpawnedExecutor(NamedTuple):
-    """A process that was just started, with this process's end of its socket and pipes."""
+    """A process that was just started, with this process's end of its control socket."""
 
     popen: subprocess.Popen[bytes]
     pidfd: int
     control: socket.socket
-    outputs: dict[int, str]  # descriptor -> stream
     mark: ProcessMark
 
 
@@ -96,29 +85,28 @@ def spawn_executor(core: int | None) -> SpawnedExecutor:
     on a thread that lives longer. Raises `ExecutorLostError` if the machine has no free descriptor
     or process."""
     mark = ProcessMark.new()
-    with contextlib.ExitStack() as kept, contextlib.ExitStack() as lent:
+    with contextlib.ExitStack() as kept:
         try:
             ours, theirs = socket.socketpair()
             kept.callback(ours.close)
-            lent.callback(theirs.close)
-            out_read, out_write = _pipe(kept, lent)
-            err_read, err_write = _pipe(kept, lent)
-            # -P: a user's file with the name of one of our modules, in the working directory,
-            # must not be imported in its place.
-            command = [sys.executable, "-P", "-m", "hyperscale.execution.executor"]
-            command += [str(theirs.fileno()), str(os.getpid())]
-            if core is not None:
-                command.append(str(core))
-            popen = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out_write,
-                stderr=err_write,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-                env=mark.environment(),
-            )
-            kept.callback(popen.wait)
+            with theirs:
+                # -P: a user's file with the name of one of our modules, in the working directory,
+                # must not be imported in its place.
+                command = [sys.executable, "-P", "-m", "hyperscale.execution.executor"]
+                command += [str(theirs.fileno()), str(os.getpid())]
+                if core is not None:
+                    command.append(str(core))
+                popen = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                    command,
+                    bufsize=0,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                    env=mark.environment(),
+                )
+            kept.enter_context(popen)
             kept.callback(popen.kill)
             pidfd = os.pidfd_open(popen.pid)
         except OSError as error:
@@ -126,7 +114,7 @@ def spawn_executor(core: int | None) -> SpawnedExecutor:
                 f"no executor can be started: {error}", hint="check ulimit -n and ulimit -u"
             ) from error
         kept.pop_all()  # the caller closes them from now on
-    return SpawnedExecutor(popen, pidfd, ours, {out_read: "stdout", err_read: "stderr"}, mark)
+    return SpawnedExecutor(popen, pidfd, ours, mark)
 
 
 class ExecutorProcess:
@@ -159,9 +147,14 @@ class ExecutorProcess:
             on_closed=self._on_channel_closed,
         )
         limit = OutputLimit(RATE_BYTES_PER_S, _BURST_BYTES, now_s=time.monotonic())
-        self._outputs = {fd: (stream, LineReader(limit)) for fd, stream in spawned.outputs.items()}
-        for fd in self._outputs:
+        self._outputs: dict[int, tuple[str, LineReader]] = {}
+        for stream, pipe in ("stdout", self._popen.stdout), ("stderr", self._popen.stderr):
+            assert pipe is not None
+            fd = pipe.fileno()
+            with contextlib.suppress(OSError):  # over the user's limit: a smaller pipe is enough
+                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
             os.set_blocking(fd, False)
+            self._outputs[fd] = stream, LineReader(limit)
             loop.add_reader(fd, self._read_output, fd)
         self._pidfd = spawned.pidfd
         loop.add_reader(self._pidfd, self._reap)
@@ -231,10 +224,10 @@ class ExecutorProcess:
         self.flush_output()
         for fd in self._outputs:
             self._loop.remove_reader(fd)
-            os.close(fd)
         self._outputs.clear()
         cpu_s, _ = self.usage()
-        status = self._popen.wait()
+        with self._popen:  # closes the pipes
+            status = self._popen.wait()
         self._exited.set()
         self._on_exit(ExitInfo(status, self._tail.decode("utf-8", "replace"), cpu_s))
 

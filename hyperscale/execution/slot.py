@@ -13,7 +13,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from enum import Enum, auto
+from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -202,10 +202,10 @@ def _warn_of_descriptors(assignment: PrepareSlot, vus: int) -> None:
 
 
 class SlotPhase(Enum):
-    PREPARED = auto()
-    RUNNING = auto()  # the virtual users loop
-    TEARING_DOWN = auto()
-    FINISHED = auto()
+    PREPARED = "prepared"
+    RUNNING = "running"  # the virtual users loop
+    TEARING_DOWN = "tearing_down"
+    FINISHED = "finished"
 
 
 SLOT_MOVES = {

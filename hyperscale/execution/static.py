@@ -26,7 +26,7 @@ class NativeCrew:
     def __init__(self, program: NativeProgram, *, vus: int, duration_s: float) -> None:
         self._program: NativeProgram | None = program
         self._iterations = 0
-        self._vus = vus
+        self.size = vus
         self._duration_s = duration_s
         self._driver: asyncio.Task[None] | None = None
         self._is_cut = False
@@ -35,10 +35,6 @@ class NativeCrew:
         self.breakage: BaseException | None = None
         self.checks: list[CheckTally] = []
         self.metrics: list[MetricTally] = []
-
-    @property
-    def size(self) -> int:
-        return self._vus
 
     @property
     def looping(self) -> int:

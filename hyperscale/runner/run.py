@@ -110,7 +110,7 @@ class WorkflowPhase(Enum):
     ENDED = "ended"
 
 
-_MOVES = {
+RUN_MOVES = {
     WorkflowPhase.WAITING: {WorkflowPhase.PREPARING, WorkflowPhase.ENDED},
     WorkflowPhase.PREPARING: {WorkflowPhase.RUNNING, WorkflowPhase.ENDED},
     WorkflowPhase.RUNNING: {WorkflowPhase.ENDED},
@@ -145,7 +145,7 @@ class _Workflow:
 
     def become(self, phase: WorkflowPhase) -> None:
         """The only writer of `phase`."""
-        if phase not in _MOVES[self.phase]:
+        if phase not in RUN_MOVES[self.phase]:
             raise InvariantError(f"{self.plan.name}: {self.phase.name} -> {phase.name}")
         self.phase = phase
 
