@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 from hyperscale.config import format_duration
 from hyperscale.stats.view import RunView, ViewStatus, WorkflowView
 from hyperscale.ui.api import Mode
-from hyperscale.ui.panel import is_active, is_ended, latency_now
+from hyperscale.ui.panel import by_count, is_active, is_ended, latency_now
 from hyperscale.ui.stream import write_through
 from hyperscale.ui.text import (
     cell_width,
@@ -48,7 +48,7 @@ class RunLog:
         self._next_at_s: dict[str, float] = {}
         self._said_s = 0.0
 
-    def lines(self, view: "RunView") -> list[str]:
+    def lines(self, view: RunView) -> list[str]:
         """Return the lines for what has happened since the last view."""
         clock = format_clock(view.elapsed_s)
         widest = max((cell_width(self._theme.clean(w.name)) for w in view.workflows), default=0)
@@ -69,7 +69,7 @@ class RunLog:
             self._said_s = view.elapsed_s
         return [self._theme.clean(line) for line in lines]
 
-    def _news(self, workflow: "WorkflowView") -> Iterable[str]:
+    def _news(self, workflow: WorkflowView) -> Iterable[str]:
         name = workflow.name
         if name in self._ended:
             return
@@ -88,14 +88,14 @@ class RunLog:
             self._next_at_s[name] = steps * self._interval_s
             yield self._progress_line(workflow)
 
-    def _start_line(self, workflow: "WorkflowView") -> str:
+    def _start_line(self, workflow: WorkflowView) -> str:
         cores = f"{workflow.cores} core{'s' if workflow.cores != 1 else ''}"
         duration = format_duration(workflow.duration_s)
         # Before its first report a workflow has no virtual users yet.
         vus = f" with {format_count(workflow.vus)} vus" if workflow.vus else ""
         return f"started{vus} on {cores} for up to {duration}"
 
-    def _progress_line(self, workflow: "WorkflowView") -> str:
+    def _progress_line(self, workflow: WorkflowView) -> str:
         facts = [
             f"{workflow.progress:4.0%}",
             f"{format_rate(workflow.rate_now)}/s now",
@@ -107,11 +107,10 @@ class RunLog:
         if latency is not None:
             facts += [f"p50 {format_ms(latency[0])}", f"p99 {format_ms(latency[1])}"]
         facts.append(f"{format_count(workflow.vus)} vus")
-        worst = sorted(workflow.errors.items(), key=lambda item: (-item[1], item[0]))
-        facts += [f"{name}={count}" for name, count in worst[:_ERRORS_SHOWN]]
+        facts += [f"{name}={n}" for name, n in by_count(workflow.errors)[:_ERRORS_SHOWN]]
         return "  ".join(facts)
 
-    def _end_line(self, workflow: "WorkflowView") -> str:
+    def _end_line(self, workflow: WorkflowView) -> str:
         if not workflow.total and not workflow.elapsed_s:
             return f"{workflow.status}: {workflow.error or 'nothing ran'}"
         line = (
@@ -122,7 +121,7 @@ class RunLog:
         return f"{line}: {workflow.error}" if workflow.error else line
 
 
-def _awaited(view: "RunView") -> str:
+def _awaited(view: RunView) -> str:
     """Return the line that is shown after a long silence: what the run is waiting for."""
     names = ", ".join(each.name for each in view.workflows if not is_ended(each))
     return f"still {view.waiting or 'waiting for ' + (names or 'the results')}"
@@ -197,7 +196,7 @@ class CiUi:
     def __exit__(self, *_: object) -> None:
         self._writer.close(within_s=_CLOSE_WITHIN_S)
 
-    def update(self, view: "RunView") -> None:
+    def update(self, view: RunView) -> None:
         lines = self._log.lines(view)
         if lines:
             self._writer.put(lines)

@@ -21,20 +21,20 @@ _SATURATED = (
 
 @dataclass(frozen=True, slots=True)
 class Pane:
-    """What the person at the keyboard asked to see."""
+    """What the user has chosen to see."""
 
     output: Sequence[str] = ()  # the newest lines of user output
-    output_total: int = 0  # how many lines there were
+    output_total: int = 0  # lines printed so far
     shows_output: bool = False
-    selected: str | None = None  # the workflow that gets all the room
+    selected: str | None = None  # the workflow that gets all rows
     is_stopping: bool = False
-    only_watches: bool = False  # to stop is to look away: what is shown goes on
+    only_watches: bool = False  # `q` ends the view, not what is shown
 
 
 def render(
-    view: "RunView", width: int, height: int, theme: Theme, pane: Pane | None = None
+    view: RunView, width: int, height: int, theme: Theme, pane: Pane | None = None
 ) -> list[str]:
-    """At most `height` lines of at most `width` cells."""
+    """Return at most `height` lines of at most `width` cells."""
     pane = pane or Pane()
     head = [_header(view, width, theme), *_banner(view, width, height // 5, theme)]
     foot = [_footer(view, width, theme, pane)] if height >= 8 else []
@@ -49,17 +49,15 @@ def render(
 
 
 def preparing(width: int, theme: Theme) -> list[str]:
-    """The screen before there is anything to show."""
+    """Return the screen before there is anything to show."""
     return [StyledLine(theme, "hyperscale", "brand").add("  preparing", "dim").render(width)]
 
 
-def _header(view: "RunView", width: int, theme: Theme) -> StyledLine:
+def _header(view: RunView, width: int, theme: Theme) -> StyledLine:
     right = StyledLine(theme, format_clock(view.elapsed_s), "title")
-    for word, count in (
-        ("running", sum(map(is_active, view.workflows))),
-        ("waiting", sum(not is_active(w) and not is_ended(w) for w in view.workflows)),
-        ("done", sum(map(is_ended, view.workflows))),
-    ):
+    running, done = (sum(map(test, view.workflows)) for test in (is_active, is_ended))
+    waiting = len(view.workflows) - running - done
+    for word, count in (("running", running), ("waiting", waiting), ("done", done)):
         if count and width >= 60:
             right.add(f" {theme.glyphs.separator} ", "dim").add(f"{count} ").add(word, "dim")
     line = StyledLine(theme, "hyperscale", "brand")
@@ -69,7 +67,7 @@ def _header(view: "RunView", width: int, theme: Theme) -> StyledLine:
     return line.pad_to(width - right.width).extend(right)
 
 
-def _banner(view: "RunView", width: int, rows: int, theme: Theme) -> list[StyledLine]:
+def _banner(view: RunView, width: int, rows: int, theme: Theme) -> list[StyledLine]:
     """Return the highlighted warnings, at most two lines each."""
     warnings = view.all_warnings or ((_SATURATED,) if view.saturated else ())
     lines: list[StyledLine] = []
@@ -84,7 +82,7 @@ def _banner(view: "RunView", width: int, rows: int, theme: Theme) -> list[Styled
     return lines[: max(1, rows)]
 
 
-def _usage(view: "RunView", width: int, theme: Theme) -> list[StyledLine]:
+def _usage(view: RunView, width: int, theme: Theme) -> list[StyledLine]:
     """Return the line with the CPU and memory of the busiest workers that fit."""
     if not view.usage:
         return []
@@ -99,14 +97,14 @@ def _usage(view: "RunView", width: int, theme: Theme) -> list[StyledLine]:
             break
         shown.append((each.worker, text, "warn" if each.is_saturated else ""))
         more = ""
-    # By name: who is the busiest changes all the time, and with it every place on the line.
+    # Sorted by name: the order by use changes all the time, and every place on the line with it.
     for _, text, role in sorted(shown):
         line.add("  ").add(text, role)
     return [line.add(more, "dim")]
 
 
 def _body(
-    workflows: Sequence["WorkflowView"], width: int, rows: int, theme: Theme, selected: str | None
+    workflows: Sequence[WorkflowView], width: int, rows: int, theme: Theme, selected: str | None
 ) -> list[StyledLine]:
     if rows <= 0 or not workflows:
         return []
@@ -129,11 +127,11 @@ def _body(
     return lines[:rows]
 
 
-def allot(workflows: Sequence["WorkflowView"], rows: int, selected: str | None) -> list[int]:
-    """How many rows each workflow gets, the gap below a panel included.
+def allot(workflows: Sequence[WorkflowView], rows: int, selected: str | None) -> list[int]:
+    """Return how many rows each workflow gets, the gap below a panel included.
 
-    Everyone gets a line if there are enough; those that run share the rest, and what one does
-    not want goes to the others. A selected workflow takes all of the rest.
+    Every workflow gets a line if there are enough. Running workflows share the other rows; rows
+    that a workflow cannot use go to the others. A selected workflow gets all of them.
     """
     given = [0] * len(workflows)
     order = sorted(range(len(workflows)), key=lambda i: _urgency(workflows[i], selected))
@@ -157,11 +155,11 @@ def allot(workflows: Sequence["WorkflowView"], rows: int, selected: str | None) 
     return [1 if share == 2 else share for share in given]
 
 
-def _has_panel(workflow: "WorkflowView", selected: str | None) -> bool:
+def _has_panel(workflow: WorkflowView, selected: str | None) -> bool:
     return is_active(workflow) or (workflow.name == selected and workflow.total > 0)
 
 
-def _urgency(workflow: "WorkflowView", selected: str | None) -> int:
+def _urgency(workflow: WorkflowView, selected: str | None) -> int:
     if workflow.name == selected:
         return 0
     if is_active(workflow):
@@ -172,20 +170,19 @@ def _urgency(workflow: "WorkflowView", selected: str | None) -> int:
 
 
 def _output(pane: Pane, width: int, height: int, theme: Theme) -> list[StyledLine]:
-    """The newest lines of user output, in the lower third of the window."""
+    """Return the newest lines of user output, for the lower third of the window."""
     rows = max(1, height // 3)
     title = f" output {theme.glyphs.separator} {pane.output_total:,} lines "
     rule = theme.glyphs.rule
     head = StyledLine(theme, rule * 2, "track").add(title, "dim")
     lines = [head.add(rule * max(0, width - head.width), "track")]
-    newest = pane.output[-rows:]
-    lines += [StyledLine(theme, line) for line in newest]
-    if not newest:
+    lines += [StyledLine(theme, line) for line in pane.output[-rows:]]
+    if not pane.output:
         lines.append(StyledLine(theme, "nothing printed yet", "dim"))
     return lines + [StyledLine(theme)] * (rows + 1 - len(lines))
 
 
-def _footer(view: "RunView", width: int, theme: Theme, pane: Pane) -> StyledLine:
+def _footer(view: RunView, width: int, theme: Theme, pane: Pane) -> StyledLine:
     if pane.is_stopping and pane.only_watches:
         return StyledLine(theme, "leaving: the job goes on", "warn")
     if pane.is_stopping or any(w.status is ViewStatus.STOPPING for w in view.workflows):

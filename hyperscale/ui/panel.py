@@ -25,10 +25,8 @@ _NOTE_GAP = 4
 _LABEL_WIDTH = 6  # of a plot's axis
 _SIDE_BY_SIDE_WIDTH = 72
 
-_ENDED = {
-    ViewStatus(status) for status in ("completed", "partial", "failed", "cancelled", "timeout")
-}
 _ACTIVE = {ViewStatus.RUNNING, ViewStatus.STOPPING, ViewStatus.CANCELLING}
+_ENDED = set(ViewStatus) - _ACTIVE - {ViewStatus.WAITING, ViewStatus.PREPARING}
 
 
 def is_ended(workflow: WorkflowView) -> bool:
@@ -57,7 +55,7 @@ def status_mark(theme: Theme, status: ViewStatus) -> tuple[str, str]:
 
 
 def rows_wanted(workflow: WorkflowView) -> int:
-    """Rows beyond which a panel has nothing more to show."""
+    """Return the number of rows beyond which a panel has nothing more to show."""
     steps = 1 + len(workflow.steps) if workflow.steps else 0
     return 2 + steps + len(_notes(workflow)) + PLOT_ROWS_MAX
 
@@ -65,17 +63,16 @@ def rows_wanted(workflow: WorkflowView) -> int:
 def panel(
     workflow: WorkflowView, width: int, rows: int, theme: Theme, *, name_width: int
 ) -> list[StyledLine]:
-    """The workflow in at most `rows` rows."""
+    """Return the workflow in at most `rows` rows."""
     if rows <= 1 or not (is_active(workflow) or workflow.total):
         return [compact(workflow, width, theme, name_width=name_width)][:rows]
-    lines = [
-        headline(workflow, width, theme, name_width=name_width),
-        numbers(workflow, width, theme),
-    ]
-    notes = note_lines(_notes(workflow), width, theme)[: max(0, rows - 2)]
+    numbers = StyledLine(theme, " " * INDENT)
+    _append_fitting(numbers, _facts(workflow, theme, is_live=True), width, gap="")
+    lines = [_headline(workflow, width, theme, name_width=name_width), numbers]
+    notes = _note_lines(_notes(workflow), width, theme)[: max(0, rows - 2)]
     steps_wanted = 1 + len(workflow.steps) if workflow.steps else 0
     if rows - 2 - len(notes) < steps_wanted:
-        # Short of rows, what went wrong keeps its line; the rest is a step's.
+        # Short of rows: errors keep their line, the other rows go to steps.
         notes = notes[: 1 if workflow.errors or workflow.error else 0]
     left = rows - 2 - len(notes)
     plot_rows = min(PLOT_ROWS_MAX, left - steps_wanted)
@@ -88,11 +85,11 @@ def panel(
     return [*lines, *notes][:rows]
 
 
-def headline(workflow: WorkflowView, width: int, theme: Theme, *, name_width: int) -> StyledLine:
-    """Symbol, name, progress bar, time."""
+def _headline(workflow: WorkflowView, width: int, theme: Theme, *, name_width: int) -> StyledLine:
+    """Return the symbol, name, progress bar and time."""
     mark, role = status_mark(theme, workflow.status)
     line = StyledLine(theme, mark, role).add(" ").add_fit(workflow.name, name_width, "title")
-    if workflow.status != "running":
+    if workflow.status is not ViewStatus.RUNNING:
         line.add("  ").add(workflow.status, role)
     tail = _time_line(workflow, theme, room=width - line.width)
     bar_width = min(_BAR_WIDTH_MAX, width - line.width - tail.width - 2)
@@ -117,29 +114,20 @@ def _time_line(workflow: WorkflowView, theme: Theme, *, room: int) -> StyledLine
 
 
 def compact(workflow: WorkflowView, width: int, theme: Theme, *, name_width: int) -> StyledLine:
-    """The workflow in one line."""
+    """Return the workflow in one line."""
     mark, role = status_mark(theme, workflow.status)
     line = StyledLine(theme, mark, role).add(" ").add_fit(workflow.name, name_width, "title")
-    if is_active(workflow) and workflow.status is ViewStatus.RUNNING:
+    if workflow.status is ViewStatus.RUNNING:
         line.add(f"  {workflow.progress:4.0%}")
     else:
         line.add("  ").add_fit(workflow.status, 9, role)
     if workflow.error:
-        return line.add("  ").add(
-            workflow.error, "" if workflow.status is ViewStatus.CANCELLED else "failed"
-        )
+        role = "" if workflow.status is ViewStatus.CANCELLED else "failed"
+        return line.add("  ").add(workflow.error, role)
     if workflow.total or workflow.elapsed_s:
-        parts = _facts(workflow, theme, is_live=is_active(workflow))
-        _append_fitting(line, parts, width)
+        _append_fitting(line, _facts(workflow, theme, is_live=is_active(workflow)), width)
     elif workflow.vus:
         line.add("  ").add(f"{format_count(workflow.vus)} vus", "dim")
-    return line
-
-
-def numbers(workflow: WorkflowView, width: int, theme: Theme) -> StyledLine:
-    """The figures of the whole workflow, the most telling first."""
-    line = StyledLine(theme, " " * INDENT)
-    _append_fitting(line, _facts(workflow, theme, is_live=True), width, first_gap="")
     return line
 
 
@@ -147,15 +135,13 @@ def _facts(workflow: WorkflowView, theme: Theme, *, is_live: bool) -> list[Style
     def fact(value: str, label: str, role: str = "title") -> StyledLine:
         return StyledLine(theme, value, role).add(f" {label}", "dim")
 
-    rate_now = fact(f"{format_rate(workflow.rate_now)}/s", "now")
-    failed = fact(
-        format_count(workflow.failed) + _percent_of(workflow.failed, workflow.total),
-        "failed",
-        "failed" if workflow.failed else "title",
-    )
-    facts = [rate_now] if is_live else []
-    facts.append(fact(f"{format_rate(workflow.rate_total)}/s", "mean"))
-    facts += [fact(format_count(workflow.total), "done"), failed]
+    failed = format_count(workflow.failed) + _percent_of(workflow.failed, workflow.total)
+    facts = [fact(f"{format_rate(workflow.rate_now)}/s", "now")] if is_live else []
+    facts += [
+        fact(f"{format_rate(workflow.rate_total)}/s", "mean"),
+        fact(format_count(workflow.total), "done"),
+        fact(failed, "failed", "failed" if workflow.failed else "title"),
+    ]
     if not is_live:
         facts.append(fact(format_clock(workflow.elapsed_s), "elapsed"))
     if workflow.vus:
@@ -172,7 +158,7 @@ def _facts(workflow: WorkflowView, theme: Theme, *, is_live: bool) -> list[Style
 
 
 def latency_now(workflow: WorkflowView) -> tuple[float, float] | None:
-    """p50 and p99 of the last finished interval in which anything was timed."""
+    """Return p50 and p99 of the last finished interval in which a request was timed."""
     return next((pair for pair in reversed(workflow.latency_series) if pair[1] > 0), None)
 
 
@@ -184,20 +170,15 @@ def _percent_of(part: int, whole: int) -> str:
 
 
 def _append_fitting(
-    line: StyledLine,
-    parts: Sequence[StyledLine],
-    width: int,
-    *,
-    gap: str = "  ",
-    first_gap: str = "  ",
+    line: StyledLine, parts: Sequence[StyledLine], width: int, *, gap: str = "  "
 ) -> None:
-    before = first_gap
+    """Add the parts that fit. `gap` comes before the first of them."""
     for part in parts:
-        if line.width + len(before) + part.width > width:
+        if line.width + len(gap) + part.width > width:
             return
-        line.add(before).extend(part)
-        # Slots grow in steps, so figures do not push each other about at every digit.
-        before = gap + " " * (-part.width % 2)
+        line.add(gap).extend(part)
+        # Places grow in steps, so that figures do not push each other about at every digit.
+        gap = "  " + " " * (-part.width % 2)
 
 
 def step_label(step: "StepView | StepResult") -> str:
@@ -224,7 +205,7 @@ _STEP_COLUMNS: tuple[Column[StepView], ...] = (
 
 
 def steps(views: Sequence[StepView], width: int, rows: int, theme: Theme) -> list[StyledLine]:
-    """The step table in at most `rows` rows, its title included."""
+    """Return the step table in at most `rows` rows, its title included."""
     if rows < 2 or not views:
         return []
     shown = views if len(views) < rows else views[: max(1, rows - 2)]
@@ -240,16 +221,14 @@ Note = tuple[str, list[tuple[str, str, str]]]  # title; name, value, role
 
 
 def _notes(workflow: WorkflowView) -> list[Note]:
-    """What went wrong, and what the target answered: one line each."""
+    """Return what went wrong and what the target answered, one note each."""
     notes: list[Note] = []
     if workflow.error:
         notes.append(("error", [(workflow.error, "", "failed")]))
     notes += outcome_notes(workflow.errors, workflow.status_codes)
     failing = [check for check in workflow.checks if check.failed]
     if failing:
-        items = [
-            (check.name, f"{format_count(check.failed)} failed", "failed") for check in failing
-        ]
+        items = [(c.name, f"{format_count(c.failed)} failed", "failed") for c in failing]
         notes.append(("checks", items))
     elif any(check.passed for check in workflow.checks):
         notes.append(("checks", [(f"{len(workflow.checks)} passing", "", "ok")]))
@@ -274,8 +253,8 @@ def by_count(counts: Mapping[_Code, int]) -> list[tuple[_Code, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-def note_lines(notes: Sequence[Note], width: int, theme: Theme) -> list[StyledLine]:
-    """`errors  timeout 12 · reset 3`: several to a line where they fit, else cut at the width."""
+def _note_lines(notes: Sequence[Note], width: int, theme: Theme) -> list[StyledLine]:
+    """Return lines such as `errors  timeout 12 · reset 3`, several notes to a line if they fit."""
     lines: list[StyledLine] = []
     for title, items in notes:
         whole = _note_line(title, items, 10_000, theme)
@@ -308,7 +287,7 @@ def _note_line(
 
 
 def plots(workflow: WorkflowView, width: int, rows: int, theme: Theme) -> list[StyledLine]:
-    """Rate and latency over time, beside each other where there is room, else one above."""
+    """Return rate and latency over time: side by side where there is room, else stacked."""
     room = width - INDENT
     if room >= _SIDE_BY_SIDE_WIDTH:
         gap = 3

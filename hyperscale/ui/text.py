@@ -134,10 +134,17 @@ def format_short(value: float) -> str:
     """At most five characters: `950`, `12.3k`, `4.56M`. For axes and tight columns."""
     if not math.isfinite(value):
         return "-"
-    for limit, divisor, suffix in ((1e3, 1.0, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M")):
-        if abs(value) < limit * 0.9995:
-            return f"{_three_digits(value / divisor)}{suffix}"
-    return f"{_three_digits(value / 1e9)}G"
+    return _scaled(value, ("", "k", "M", "G"))
+
+
+def _scaled(value: float, units: tuple[str, ...]) -> str:
+    """Return three digits and the unit, each of which is a thousand times the one before."""
+    scale = 1.0
+    for unit in units[:-1]:
+        if abs(value) < 999.5 * scale:
+            return f"{_three_digits(value / scale)}{unit}"
+        scale *= 1e3
+    return f"{_three_digits(value / scale)}{units[-1]}"
 
 
 def _three_digits(value: float) -> str:
@@ -184,19 +191,13 @@ def format_ms(milliseconds: float | None) -> str:
 def format_clock(seconds: float) -> str:
     """A running time: `00:37`, `1:02:03`, `3d 04:05:06`."""
     whole = max(0, int(seconds))
-    days, rest = divmod(whole, 86400)
-    hours, rest = divmod(rest, 3600)
-    minutes, rest = divmod(rest, 60)
+    days, hours = divmod(whole // 3600, 24)
+    clock = f"{whole // 60 % 60:02}:{whole % 60:02}"
     if days:
-        return f"{days}d {hours:02}:{minutes:02}:{rest:02}"
-    if hours:
-        return f"{hours}:{minutes:02}:{rest:02}"
-    return f"{minutes:02}:{rest:02}"
+        return f"{days}d {hours:02}:{clock}"
+    return f"{hours}:{clock}" if hours else clock
 
 
 def format_bytes(count: float) -> str:
     """`1536` as `1.54 kB`."""
-    for limit, divisor, unit in ((1e3, 1.0, "B"), (1e6, 1e3, "kB"), (1e9, 1e6, "MB")):
-        if count < limit * 0.9995:
-            return f"{_three_digits(count / divisor)} {unit}"
-    return f"{_three_digits(count / 1e9)} GB"
+    return _scaled(count, (" B", " kB", " MB", " GB"))
