@@ -8,6 +8,7 @@ All times come from reports; nothing here reads a clock.
 from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from functools import reduce
 
 from hyperscale._native import Report
 
@@ -62,7 +63,7 @@ class _Executor:
 
 
 class SaturationWatch:
-    """The executors of one workflow, by slot and attempt. Takes every report of theirs."""
+    """Watches the executors of one workflow, by slot and attempt, through all their reports."""
 
     def __init__(self, workflow: str) -> None:
         self._workflow = workflow
@@ -98,10 +99,8 @@ class SaturationWatch:
 
     def live_warning(self) -> str | None:
         """Return the warning for the live view; None if no executor is saturated now."""
-        now = [executor for executor in self._executors.values() if executor.is_saturated]
-        if not now:
-            return None
-        return self._text([executor.now for executor in now], "is", "")
+        now = [executor.now for executor in self._executors.values() if executor.is_saturated]
+        return self._text(now, "is", "") if now else None
 
     def final_warning(self) -> str | None:
         """Return the warning for the results; None if no executor was ever saturated."""
@@ -109,8 +108,8 @@ class SaturationWatch:
         if not past:
             return None
         longest_s = max(executor.saturated_s for executor in past)
-        how_long = f" for up to {longest_s:.0f} s"
-        return self._text([executor.worst for executor in past], "was", how_long)
+        worst = [executor.worst for executor in past]
+        return self._text(worst, "was", f" for up to {longest_s:.0f} s")
 
     def _judge(self, executor: _Executor) -> None:
         samples = executor.samples
@@ -134,9 +133,7 @@ class SaturationWatch:
     def _text(self, loads: list[_Load], verb: str, how_long: str) -> str:
         cores = f"{len(loads)} of {len(self._executors)} core"
         cores += "s" if len(self._executors) > 1 else ""
-        worst = _Load()
-        for load in loads:
-            worst = worst.or_worse(load)
+        worst = reduce(_Load.or_worse, loads)
         facts = f"CPU {worst.cpu_share:.0%}, loop lag {worst.loop_lag_s * 1000:.0f} ms"
         advice = "Use fewer vus, add an interval between iterations, or give it more cores."
         if worst.wait_share > WAIT_SHARE_NAMED:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, TextIO
 
 from hyperscale.ui.api import Mode
 from hyperscale.ui.frame import Pane, preparing, render
-from hyperscale.ui.screen import Screen
 from hyperscale.ui.stream import write_through
 from hyperscale.ui.terminal import Terminal
 from hyperscale.ui.text import clean_lines
@@ -33,7 +32,48 @@ OUTPUT_LINES_MAX = 500
 _OUTPUT_CHARS_MAX = 2000  # of one line
 _JOIN_WITHIN_S = 5.0
 
+_BEGIN = b"\x1b[?2026h"
+_END = b"\x1b[?2026l"
+
 _GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL
+
+
+class Screen:
+    """The last frame sent, its size, and the bytes that turn it into the next one.
+
+    Only lines that changed are sent, all of them in one write, between the marks of a synchronized
+    update: terminals that know it show the frame at once, the others have little to redraw.
+    """
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._size = (0, 0)
+
+    def forget(self) -> None:
+        """Send the next frame whole: other programs may have written over the last one."""
+        self._lines = []
+        self._size = (0, 0)
+
+    @property
+    def is_blank(self) -> bool:
+        """Return True if no frame is known to be on the screen."""
+        return not self._lines
+
+    def draw(self, lines: Sequence[str], *, columns: int, rows: int) -> bytes:
+        """Return the bytes that show `lines`, each narrower than `columns`; none if unchanged."""
+        whole = self._size != (columns, rows)
+        before = [] if whole else self._lines
+        after = [*lines[:rows], *[""] * (rows - len(lines))]
+        parts = [
+            # The erase comes after the text: no moment at which the line is blank.
+            f"\x1b[{row + 1};1H{line}\x1b[K"
+            for row, line in enumerate(after)
+            if row >= len(before) or before[row] != line
+        ]
+        self._lines, self._size = after, (columns, rows)
+        if not parts:
+            return b""
+        return _BEGIN + "".join(parts).encode("utf-8", "replace") + _END
 
 
 class _OutputTail:
@@ -210,20 +250,16 @@ class FullUi:
         if now_s >= self._repaint_at_s:
             self._screen.forget()
             self._repaint_at_s = now_s + REPAINT_INTERVAL_S
-        elif self._is_shown(columns, rows, view, pane) and not self._screen.is_blank:
+        shown = (columns, rows, view, pane)
+        if shown == self._shown and not self._screen.is_blank:
             return b""
-        self._shown = (columns, rows, view, pane)
+        self._shown = shown
         # One column stays free: terminals differ in what they do after their last cell.
         if view is None:
             lines = preparing(columns - 1, self._theme)
         else:
             lines = render(view, columns - 1, rows, self._theme, pane)
         return self._screen.draw(lines, columns=columns, rows=rows)
-
-    def _is_shown(self, columns: int, rows: int, view: "RunView | None", pane: Pane) -> bool:
-        if self._shown is None or self._shown[2] is not view:
-            return False
-        return (self._shown[0], self._shown[1], self._shown[3]) == (columns, rows, pane)
 
     def _press(self, typed: bytes) -> bool:
         """Act on keys; returns True if the screen should show the change at once."""

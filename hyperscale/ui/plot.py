@@ -23,7 +23,7 @@ Run = tuple[str, int]  # neighbouring cells of one owner: their text, and which 
 
 
 def nice_ceiling(value: float) -> float:
-    """The smallest of 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8 (times a power of ten) not below `value`.
+    """Return the least of 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8 (times a power of ten) not below `value`.
 
     A plot's top moves only when the data leaves it, so the picture does not twitch.
     """
@@ -37,30 +37,30 @@ def nice_ceiling(value: float) -> float:
 
 
 def nice_floor(value: float) -> float:
-    """The largest of 1, 2, 5 (times a power of ten) not above `value`."""
+    """Return the largest of 1, 2, 5 (times a power of ten) not above `value`."""
     if not value > 0 or not math.isfinite(value):
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return max(step for step in (1.0, 2.0, 5.0) if step * power <= value * (1 + 1e-9)) * power
 
 
-def time_span_s(elapsed_s: float, duration_s: float | None) -> float:
-    """How much time the axis covers: the whole run if short, else the next round span.
+def time_span_s(elapsed_s: float, duration_s: float) -> float:
+    """Return how much time the axis covers: the whole run if short, else the next round span.
 
-    The axis changes a few times in a run's life instead of sliding all the time, and all of
-    the run stays in view. What is left to do after its time only widens it by that.
+    All of the run stays in view, and the axis changes a few times in a run instead of sliding all
+    the time. A run that takes longer than its duration widens the axis by the difference.
     """
     spans_s = (60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 21600.0, 43200.0, 86400.0)
     shown_s = next((span for span in spans_s if elapsed_s <= span), elapsed_s)
-    if duration_s is not None and duration_s > 0:
-        if elapsed_s > duration_s:
-            return elapsed_s
-        return duration_s if duration_s <= spans_s[2] else min(shown_s, duration_s)
-    return shown_s
+    if duration_s <= 0:
+        return shown_s
+    if elapsed_s > duration_s:
+        return elapsed_s
+    return duration_s if duration_s <= spans_s[2] else min(shown_s, duration_s)
 
 
 def resample(values: Sequence[float], span_points: float, columns: int) -> list[float | None]:
-    """`values` (evenly spaced, the first at the left edge) over an axis of `span_points`.
+    """Spread `values` (evenly spaced, the first at the left edge) over an axis of `span_points`.
 
     Several points in a column are averaged; a column between points is interpolated; a column
     past the last point, or without a finite value, is None.
@@ -104,7 +104,7 @@ def area(
     top: float,
     unicode: bool = True,
 ) -> tuple[tuple[Run, ...], ...]:
-    """A filled curve from 0 to `top`, as `height` rows of `width` cells.
+    """Draw a filled curve from 0 to `top`, as `height` rows of `width` cells.
 
     The part of it below the curve `marked` belongs to series 1, the rest to series 0.
     """
@@ -148,7 +148,7 @@ def curves(
     high: float,
     unicode: bool = True,
 ) -> tuple[tuple[Run, ...], ...]:
-    """Lines on a logarithmic scale from `low` to `high`; the later series wins a shared cell.
+    """Draw lines on a logarithmic scale from `low` to `high`; of two in a cell the later wins.
 
     Logarithmic, because the latencies of one run span decades: on a straight scale one spike
     at the start would press the rest of the run flat.
@@ -163,7 +163,12 @@ def curves(
                 before = None
                 continue
             y = _log_position(value, low, high, height * dots_y)
-            start, end = (y, y) if before is None else _joint(before, y)
+            # Join this column to the one before, without doubling its last dot.
+            start, end = y, y
+            if before is not None and before < y:
+                start = before + 1
+            elif before is not None and before > y:
+                end = before - 1
             for dot in range(start, end + 1):
                 row = height - 1 - dot // dots_y
                 bits[row][x // dots_x] |= _BRAILLE_BITS[x % dots_x][dots_y - 1 - dot % dots_y]
@@ -180,15 +185,6 @@ def _log_position(value: float, low: float, high: float, dots: int) -> int:
         return 0
     share = math.log(max(value, low) / low) / math.log(high / low)
     return min(dots - 1, max(0, round(share * (dots - 1))))
-
-
-def _joint(before: int, after: int) -> tuple[int, int]:
-    """Dots that join a column to the one before, without doubling the one before's last dot."""
-    if after > before:
-        return before + 1, after
-    if after < before:
-        return after, before - 1
-    return after, after
 
 
 def _curve_cell(bits: int, owner: int, unicode: bool) -> Run:
@@ -208,13 +204,10 @@ def _runs(cells: list[Run]) -> tuple[Run, ...]:
 
 
 def bar(share: float, width: int, *, unicode: bool = True) -> tuple[str, str]:
-    """A progress bar as its done and its open part."""
+    """Return the done and the open part of a progress bar."""
     share = min(1.0, max(0.0, share)) if math.isfinite(share) else 0.0
     if not unicode:
         done = round(share * width)
         return "#" * done, "-" * (width - done)
-    halves = round(share * width * 2)
-    done, half = divmod(halves, 2)
-    if half:
-        return "━" * done + "╸", "─" * (width - done - 1)
-    return "━" * done, "─" * (width - done)
+    done, half = divmod(round(share * width * 2), 2)
+    return "━" * done + "╸" * half, "─" * (width - done - half)

@@ -1,4 +1,4 @@
-"""The last word of a run: what happened, in tables, with the verdict at the bottom. Pure."""
+"""The summary of a run: tables of what happened, and the verdict at the bottom. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ _OUTPUT_ORDER = {"html": 0, "json": 1, "output": 2}  # what people open comes fi
 
 
 def summary(result: RunResult, width: int, theme: Theme) -> list[str]:
-    """The summary as lines of at most `width` cells."""
+    """Return the summary as lines of at most `width` cells."""
     width = max(_WIDTH_MIN, width)
     lines = [StyledLine(theme)]
     for workflow in result.workflows:
@@ -40,7 +40,7 @@ def summary(result: RunResult, width: int, theme: Theme) -> list[str]:
         lines += [*_warnings(result, width, theme), StyledLine(theme)]
     rendered = [line.render(width).rstrip() for line in lines]
     if result.outputs:
-        # Paths are for copying: better wrapped by the terminal than cut by us.
+        # Paths are for copying: the terminal wraps them, and nothing is cut.
         rendered += [line.render(line.width) for line in _outputs(result.outputs, theme)]
         rendered.append("")
     return rendered + [line.render(width) for line in _verdict(result, width, theme)]
@@ -69,22 +69,21 @@ def _workflow(
     if workflow.steps:
         lines += _steps(workflow, width, theme)
     for title, items in _notes(workflow):
-        lines += _block(title, [_item(theme, *item) for item in items], width, theme)
+        lines += _block(title, _items(theme, items), width, theme)
     lines += _checks(workflow, width, theme)
     if usage:
-        workers = [_item(theme, *item) for item in _workers(usage)]
-        lines += _block("workers", workers, width, theme)
+        lines += _block("workers", _items(theme, _workers(usage)), width, theme)
     return lines
 
 
 def _block(title: str, parts: Sequence[StyledLine], width: int, theme: Theme) -> list[StyledLine]:
-    """`errors   timeout 12 · reset 3`, over as many lines as it takes: nothing is left out."""
+    """Return `errors   timeout 12 · reset 3`, over as many lines as it takes."""
     head = StyledLine(theme, " " * INDENT).add_fit(title, _TITLE_WIDTH, "dim").add("  ")
     return wrap(theme, head, parts, width, gap=f" {theme.glyphs.separator} ")
 
 
-def _item(theme: Theme, name: str, value: str, role: str) -> StyledLine:
-    return StyledLine(theme, name, role).add(f" {value}")
+def _items(theme: Theme, items: Sequence[tuple[str, str, str]]) -> list[StyledLine]:
+    return [StyledLine(theme, name, role).add(f" {value}") for name, value, role in items]
 
 
 def _error(workflow: WorkflowResult, width: int, theme: Theme) -> list[StyledLine]:
@@ -126,7 +125,7 @@ def _steps(workflow: WorkflowResult, width: int, theme: Theme) -> list[StyledLin
 
 
 def _total(workflow: WorkflowResult) -> StepResult:
-    """The workflow's own totals as the last row: merged histograms, not sums of percentiles."""
+    """Return the workflow's own totals as a row: from merged histograms, not from percentiles."""
     return StepResult(
         name="all steps",
         kind="",
@@ -159,7 +158,7 @@ def _notes(workflow: WorkflowResult) -> list[Note]:
 
 
 def _workers(usage: Sequence[UsageResult]) -> list[tuple[str, str, str]]:
-    """What each took to generate its load, at its busiest; the busiest of them first."""
+    """Return the peak CPU and memory use of each worker, the busiest worker first."""
     busiest: dict[str, UsageResult] = {}
     for each in sorted(usage, key=lambda each: (not each.saturated, -each.cpu)):
         busiest.setdefault(each.worker, each)
@@ -196,13 +195,14 @@ def _metric(metric: MetricResult) -> str:
 
 def _checks(workflow: WorkflowResult, width: int, theme: Theme) -> list[StyledLine]:
     glyphs = theme.glyphs
-    passing = [check for check in workflow.checks if check.passed and not check.failed]
-    blocks = [
-        [
-            StyledLine(theme, f"{glyphs.passed} ", "ok").add(f"{c.name} {format_count(c.passed)}")
-            for c in passing
-        ]
+    passing = [
+        StyledLine(theme, f"{glyphs.passed} ", "ok").add(
+            f"{check.name} {format_count(check.passed)}"
+        )
+        for check in workflow.checks
+        if check.passed and not check.failed
     ]
+    blocks = [passing]
     for check in workflow.checks:
         if check.failed:
             total = format_count(check.passed + check.failed)
@@ -248,11 +248,9 @@ def _measured(threshold: ThresholdResult) -> str:
 
 
 def _warnings(result: RunResult, width: int, theme: Theme) -> list[StyledLine]:
-    warnings = result.warnings or [
-        "the load generator itself was saturated, so latencies are suspect"
-    ]
+    saturated = "the load generator itself was saturated, so latencies are suspect"
     lines = []
-    for warning in warnings:
+    for warning in result.warnings or [saturated]:
         for index, part in enumerate(wrap_words(theme.clean(warning), width - 2)):
             mark = theme.glyphs.warning if not index else " "
             lines.append(StyledLine(theme, f"{mark} ", "warn").add(part, "warn"))
@@ -282,12 +280,15 @@ def _verdict(result: RunResult, width: int, theme: Theme) -> list[StyledLine]:
         text = f"{theme.glyphs.failed} completed in {took}, but no request of "
         text += f"{_listed(fruitless)} succeeded; no threshold or check minds, so the exit code is "
         text += '0: thresholds = {"errors": "<1%"} would'
-        return [StyledLine(theme, part, "failed") for part in wrap_words(theme.clean(text), width)]
+        return _failed(text, width, theme)
     if result.passed:
         return [StyledLine(theme, f"{theme.glyphs.passed} passed in {took}", "ok")]
     parts = [f"{t.name} {t.limit} (was {_measured(t)})" for t in broken]
     parts += [f"check {check.name}" for check in checks]
-    text = f"{theme.glyphs.failed} failed: {', '.join(parts)}"
+    return _failed(f"{theme.glyphs.failed} failed: {', '.join(parts)}", width, theme)
+
+
+def _failed(text: str, width: int, theme: Theme) -> list[StyledLine]:
     return [StyledLine(theme, part, "failed") for part in wrap_words(theme.clean(text), width)]
 
 

@@ -2,7 +2,7 @@ import pyte
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale.ui.screen import Screen
+from hyperscale.ui.full import Screen
 
 COLUMNS, ROWS = 20, 6
 frames = st.lists(
