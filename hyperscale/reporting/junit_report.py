@@ -41,7 +41,10 @@ def _suite(root: ET.Element, result: RunResult, workflow: WorkflowResult) -> ET.
         },
     )
     classname = f"{PurePath(result.file).stem}.{workflow.name}"
-    _run_case(suite, classname, workflow)
+    run = _case(suite, classname, "run", f"{workflow.elapsed_seconds:.3f}")
+    if workflow.status is not RunStatus.COMPLETED:
+        message = f"{workflow.status.value}: {workflow.error or 'no reason given'}"
+        _outcome(run, "error", message, "status")
     for threshold in result.thresholds:
         if threshold.workflow == workflow.name:
             _threshold_case(suite, classname, threshold)
@@ -55,13 +58,6 @@ def _suite(root: ET.Element, result: RunResult, workflow: WorkflowResult) -> ET.
 def _case(suite: ET.Element, classname: str, name: str, elapsed: str = "0") -> ET.Element:
     attributes = {"classname": classname, "name": name, "time": elapsed}
     return element(suite, "testcase", attributes)
-
-
-def _run_case(suite: ET.Element, classname: str, workflow: WorkflowResult) -> None:
-    case = _case(suite, classname, "run", f"{workflow.elapsed_seconds:.3f}")
-    if workflow.status is not RunStatus.COMPLETED:
-        message = f"{workflow.status.value}: {workflow.error or 'no reason given'}"
-        _outcome(case, "error", message, "status")
 
 
 def _threshold_case(suite: ET.Element, classname: str, threshold: ThresholdResult) -> None:

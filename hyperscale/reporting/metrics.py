@@ -4,7 +4,8 @@ Thin views of `RunResult` under the names Hyperscale's reporters have always use
 walks `result_set(result).metrics()`, or takes the sets one by one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from msgspec import Struct
 
@@ -93,75 +94,71 @@ def result_set(result: RunResult) -> ResultSet:
     )
 
 
+_Row = tuple[str, str, float, str]  # group, name, value, unit
+_CUSTOM_UNITS = {"timer": "s", "rate": "/s"}
+
+
 def _workflow_set(workflow: WorkflowResult) -> WorkflowMetricSet:
     name = workflow.name
-    whole = _Naming(workflow, None)
+
+    def metrics(step: str | None, *rows: Iterable[_Row]) -> tuple[WorkflowMetric, ...]:
+        return tuple(
+            WorkflowMetric(
+                workflow=name,
+                step=step,
+                group=group,
+                name=metric,
+                value=float(value),
+                unit=unit,
+                tags=tuple(workflow.tags),
+            )
+            for group, metric, value, unit in chain(*rows)
+        )
+
+    counts = _counts(workflow, "total", "ok", "failed", "cut", "sent", "iterations")
+    custom = (
+        ("custom", each.name, each.value, _CUSTOM_UNITS.get(each.kind, ""))
+        for each in workflow.metrics
+        if each.value is not None
+    )
     return WorkflowMetricSet(
         workflow=name,
         status=workflow.status.value,
         elapsed_seconds=workflow.elapsed_seconds,
         metrics=MetricsSet(
             workflow=name,
-            metrics=(
-                *whole.counts(workflow, "total", "ok", "failed", "cut", "sent", "iterations"),
-                *whole.latency(workflow.latency_ms),
-            ),
-            custom=tuple(
-                whole.metric("custom", each.name, each.value, _CUSTOM_UNITS.get(each.kind, ""))
-                for each in workflow.metrics
-                if each.value is not None
-            ),
+            metrics=metrics(None, counts, _latency(workflow.latency_ms)),
+            custom=metrics(None, custom),
         ),
         steps=tuple(
-            StepMetricSet(workflow=name, step=step.name, metrics=tuple(_step(workflow, step)))
+            StepMetricSet(workflow=name, step=step.name, metrics=metrics(step.name, _step(step)))
             for step in workflow.steps
         ),
         checks=CheckSet(workflow=name, checks=tuple(workflow.checks)),
     )
 
 
-_CUSTOM_UNITS = {"timer": "s", "rate": "/s"}
+def _counts(source: WorkflowResult | StepResult, *names: str) -> Iterator[_Row]:
+    for name in names:
+        yield "counts", name, getattr(source, name), ""
+    yield "counts", "rate", source.rate_per_second, "/s"
 
 
-class _Naming(Struct, frozen=True):
-    """Where a number belongs; makes the metrics of one step or workflow."""
-
-    workflow: WorkflowResult
-    step: str | None
-
-    def metric(self, group: str, name: str, value: float, unit: str = "") -> WorkflowMetric:
-        return WorkflowMetric(
-            workflow=self.workflow.name,
-            step=self.step,
-            group=group,
-            name=name,
-            value=float(value),
-            unit=unit,
-            tags=tuple(self.workflow.tags),
-        )
-
-    def counts(self, source: WorkflowResult | StepResult, *names: str) -> Iterator[WorkflowMetric]:
-        for name in names:
-            yield self.metric("counts", name, getattr(source, name))
-        yield self.metric("counts", "rate", source.rate_per_second, "/s")
-
-    def latency(self, latency: LatencyMs) -> Iterator[WorkflowMetric]:
-        for name in LatencyMs.__struct_fields__:
-            value = getattr(latency, name)
-            if value is not None:
-                yield self.metric("latency", name, value, "ms")
+def _latency(latency: LatencyMs) -> Iterator[_Row]:
+    for name in LatencyMs.__struct_fields__:
+        if (value := getattr(latency, name)) is not None:
+            yield "latency", name, value, "ms"
 
 
-def _step(workflow: WorkflowResult, step: StepResult) -> Iterator[WorkflowMetric]:
-    naming = _Naming(workflow, step.name)
-    yield from naming.counts(step, "total", "ok", "failed", "cut", "skipped", "sent")
-    yield naming.metric("counts", "bytes_sent", step.bytes_sent, "bytes")
-    yield naming.metric("counts", "bytes_received", step.bytes_received, "bytes")
-    yield from naming.latency(step.latency_ms)
+def _step(step: StepResult) -> Iterator[_Row]:
+    yield from _counts(step, "total", "ok", "failed", "cut", "skipped", "sent")
+    yield "counts", "bytes_sent", step.bytes_sent, "bytes"
+    yield "counts", "bytes_received", step.bytes_received, "bytes"
+    yield from _latency(step.latency_ms)
     for phase, percentiles in step.phases_ms.items():
         for key, value in percentiles.items():
-            yield naming.metric("phase", f"{phase}.{key}", value, "ms")
+            yield "phase", f"{phase}.{key}", value, "ms"
     for code, count in step.status_codes.items():
-        yield naming.metric("status", code, count)
+        yield "status", code, count, ""
     for error, count in step.errors.items():
-        yield naming.metric("errors", error, count)
+        yield "errors", error, count, ""

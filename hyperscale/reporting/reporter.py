@@ -157,7 +157,8 @@ async def submit_all(
         await asyncio.wait([outcome for _, outcome in deliveries], timeout=patience_s)
     failures = []
     for reporter, outcome in deliveries:
-        failure = outcome.result() if outcome.done() else _late(reporter, "submit", timeout_s)
+        late = _failure(reporter, "submit", _late(timeout_s))
+        failure = outcome.result() if outcome.done() else late
         if failure is not None:
             failures.append(failure)
     return failures
@@ -173,7 +174,7 @@ def _deliver_in_thread(
     try:
         failure = asyncio.run(_deliver(reporter, result, timeout_s))
     except BaseException as error:  # noqa: BLE001  even sys.exit() in user code is its failure only
-        failure = _failure(reporter, "submit", error)
+        failure = _failure(reporter, "submit", _text(error))
 
     def settle() -> None:
         if not outcome.done():
@@ -192,29 +193,28 @@ async def _deliver(reporter: Sink, result: RunResult, timeout_s: float) -> Repor
             await reporter.connect()
             stage = "submit"
             await reporter.submit(result)
-    except TimeoutError as error:
-        # The reporter's own timeouts look the same and say more.
-        failure = (
-            _failure(reporter, stage, error) if str(error) else _late(reporter, stage, timeout_s)
-        )
     except Exception as error:  # noqa: BLE001  whatever user code raises is its failure, not the run's
-        failure = _failure(reporter, stage, error)
+        # A TimeoutError of the reporter itself has a text.
+        is_late = isinstance(error, TimeoutError) and not str(error)
+        failure = _failure(reporter, stage, _late(timeout_s) if is_late else _text(error))
     try:
         async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await reporter.close()
     except Exception as error:  # noqa: BLE001  as above
-        failure = failure or _failure(reporter, "close", error)
+        failure = failure or _failure(reporter, "close", _text(error))
     return failure
 
 
-def _failure(reporter: Sink, stage: str, error: BaseException) -> ReporterFailure:
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return ReporterFailure(reporter=_name(reporter), stage=stage, error=text)
-
-
-def _late(reporter: Sink, stage: str, timeout_s: float) -> ReporterFailure:
-    error = f"not done within {timeout_s:g} s"
+def _failure(reporter: Sink, stage: str, error: str) -> ReporterFailure:
     return ReporterFailure(reporter=_name(reporter), stage=stage, error=error)
+
+
+def _late(timeout_s: float) -> str:
+    return f"not done within {timeout_s:g} s"
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def _name(reporter: Sink) -> str:

@@ -22,19 +22,27 @@ from hyperscale.reporting.results import RunResult
 from hyperscale.reporting.xml_report import encode_xml
 
 
-class FileSink:
+class CustomReporter(ABC):
+    """A sink of the user's own. Each method is called once per run, in order, in one event loop."""
+
+    async def connect(self) -> None:  # noqa: B027  optional on purpose: most sinks need none
+        """Open what `submit` uses. Does nothing by default."""
+
+    @abstractmethod
+    async def submit(self, result: RunResult) -> None:
+        """Deliver the result. An exception marks the reporter as failed, not the run."""
+
+    async def close(self) -> None:  # noqa: B027  optional on purpose: most sinks need none
+        """Close what `connect` opened; called even if `submit` raised. Does nothing by default."""
+
+
+class FileSink(CustomReporter):
     def __init__(self, path: str, encode: Callable[[RunResult], bytes]) -> None:
         self._path = path
         self._encode = encode
 
-    async def connect(self) -> None:
-        """A file needs no connection."""
-
     async def submit(self, result: RunResult) -> None:
         await asyncio.to_thread(write_file, self._path, self._encode(result))
-
-    async def close(self) -> None:
-        """The file was closed when it was written."""
 
 
 class JSONConfig(Struct, frozen=True):
@@ -80,20 +88,6 @@ class XMLConfig(Struct, frozen=True):
 
     def open_sink(self) -> FileSink:
         return FileSink(self.path, encode_junit if self.format == "junit" else encode_xml)
-
-
-class CustomReporter(ABC):
-    """A sink of the user's own. Each method is called once per run, in order, in one event loop."""
-
-    async def connect(self) -> None:  # noqa: B027  optional on purpose: most sinks need none
-        """Open what `submit` uses. Does nothing by default."""
-
-    @abstractmethod
-    async def submit(self, result: RunResult) -> None:
-        """Deliver the result. An exception marks the reporter as failed, not the run."""
-
-    async def close(self) -> None:  # noqa: B027  optional on purpose: most sinks need none
-        """Close what `connect` opened; called even if `submit` raised. Does nothing by default."""
 
 
 class CustomConfig(Struct, frozen=True):

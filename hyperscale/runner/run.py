@@ -381,12 +381,10 @@ class LocalRun:
             return self._stop_all(_StopCause(RunStatus.TIMEOUT, reason))
         if self._abort_check_s is not None and now_s >= self._abort_check_s:
             self._abort_check_s = None if self._stop else now_s + ABORT_CHECK_EVERY_S
-            return self._abort_on_threshold()
+            return [] if self._stop else self._abort_on_threshold()
         return []
 
     def _abort_on_threshold(self) -> list[RunEffect]:
-        if self._stop is not None:
-            return []
         for workflow in self._workflows.values():
             if workflow.phase is not WorkflowPhase.RUNNING:
                 continue
@@ -401,8 +399,7 @@ class LocalRun:
 
     def _stop_all(self, cause: _StopCause, grace_s: float = GRACE_S) -> list[RunEffect]:
         """End the run early: start nothing new and stop everything that runs."""
-        if self._stop is None:
-            self._stop = cause
+        self._stop = self._stop or cause
         for workflow in self._workflows.values():
             if workflow.phase is WorkflowPhase.WAITING:
                 self._end(workflow, RunStatus.CANCELLED, f"never started: {cause.reason}")

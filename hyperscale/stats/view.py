@@ -160,6 +160,9 @@ class LiveMeter:
         self._refresh_series(is_final)
         elapsed_s = stats.elapsed_s
         interval_s = stats.series_interval_s
+        done = elapsed_s / plan.duration_s
+        if plan.iterations:
+            done = max(done, stats.iterations / plan.iterations)
         return WorkflowView(
             name=plan.name,
             status=status,
@@ -167,7 +170,7 @@ class LiveMeter:
             cores=cores,
             elapsed_s=elapsed_s,
             duration_s=plan.duration_s,
-            progress=self._progress(elapsed_s),
+            progress=min(1.0, max(0.0, done)),
             rate_now=_rate(last.headline - first.headline, span_s),
             rate_total=_rate(headline.total, elapsed_s),
             total=headline.total,
@@ -210,13 +213,6 @@ class LiveMeter:
         while len(self._samples) > 2 and self._samples[1].now_s <= now_s - RATE_WINDOW_S:
             self._samples.popleft()
         return self._samples[0], last
-
-    def _progress(self, elapsed_s: float) -> float:
-        plan = self._stats.plan
-        done = elapsed_s / plan.duration_s
-        if plan.iterations:
-            done = max(done, self._stats.iterations / plan.iterations)
-        return min(1.0, max(0.0, done))
 
     def _refresh_percentiles(self, now_s: float, is_final: bool) -> None:
         at_s = self._percentiles_at_s

@@ -139,9 +139,10 @@ def allot(workflows: Sequence[WorkflowView], rows: int, selected: str | None) ->
     for index in order[: rows if rows >= len(workflows) else max(1, rows - 1)]:
         given[index] = 1
     left = rows - sum(given) - (1 if 0 in given else 0)
-    eager = [i for i in order if given[i] and _has_panel(workflows[i], selected)]
-    if any(workflows[i].name == selected for i in eager):
-        eager = [i for i in eager if workflows[i].name == selected]
+    eager = [i for i in order if given[i] and is_active(workflows[i])]
+    for index, workflow in enumerate(workflows):
+        if workflow.name == selected and given[index] and (is_active(workflow) or workflow.total):
+            eager = [index]
     wanted = {i: rows_wanted(workflows[i]) + 1 for i in eager}
     while left > 0 and eager:
         share = max(1, left // len(eager))
@@ -153,10 +154,6 @@ def allot(workflows: Sequence[WorkflowView], rows: int, selected: str | None) ->
                 eager.remove(index)
     # Two rows hold a line and a gap, which is worse than the line alone.
     return [1 if share == 2 else share for share in given]
-
-
-def _has_panel(workflow: WorkflowView, selected: str | None) -> bool:
-    return is_active(workflow) or (workflow.name == selected and workflow.total > 0)
 
 
 def _urgency(workflow: WorkflowView, selected: str | None) -> int:

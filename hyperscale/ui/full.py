@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
 from hyperscale.ui.api import Mode
@@ -153,7 +154,7 @@ class FullUi:
         self._output = _OutputTail()
         # Used by the thread only.
         self._screen = Screen()
-        self._controls = _Controls(on_stop or _interrupt)
+        self._controls = _Controls(on_stop or partial(os.kill, os.getpid(), signal.SIGINT))
         self._shown: tuple[int, int, RunView | None, Pane] | None = None
         self._repaint_at_s = 0.0
 
@@ -297,8 +298,3 @@ def read_keys(typed: bytes) -> list[str]:
             keys.append(_SEQUENCES.get(sequence, ""))
             typed = typed[end + 1 :]
     return keys
-
-
-def _interrupt() -> None:
-    """Stop the run as Ctrl-C does."""
-    os.kill(os.getpid(), signal.SIGINT)

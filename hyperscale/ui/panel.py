@@ -4,8 +4,8 @@ A panel always starts with its headline; numbers, steps, errors and plots follow
 rows go. It knows nothing of the other workflows or of the terminal.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from hyperscale.stats.view import StepView, ViewStatus, WorkflowView
@@ -308,85 +308,54 @@ def plots(workflow: WorkflowView, width: int, rows: int, theme: Theme) -> list[S
 
 
 def _rate_plot(workflow: WorkflowView, width: int, rows: int, theme: Theme) -> list[StyledLine]:
-    room = _CurveRoom.of(workflow, width, rows)
-    top = plot.nice_ceiling(max(workflow.rate_series, default=0.0))
-    body = plot.area(
-        workflow.rate_series,
-        workflow.failed_series,
-        room.width,
-        room.rows,
-        span_points=room.span_points,
-        top=top,
-        unicode=theme.unicode,
-    )
+    rates, failed = workflow.rate_series, workflow.failed_series
+    top = plot.nice_ceiling(max(rates, default=0.0))
     title = StyledLine(theme, "requests per second", "dim")
-    if any(workflow.failed_series):
+    if any(failed):
         title.add(f"  {'█' if theme.unicode else 'x'} ", "failed").add("failed", "dim")
-    labels = (format_short(top), format_short(top / 2), "0")
-    return [title, *_framed(theme, room, labels, body, ("rate", "failed"))]
+    draw = partial(plot.area, rates, failed, top=top, unicode=theme.unicode)
+    values, roles = (format_short(top), format_short(top / 2), "0"), ("rate", "failed")
+    return _framed(title, workflow, width, rows, theme, draw=draw, values=values, roles=roles)
 
 
 def _latency_plot(workflow: WorkflowView, width: int, rows: int, theme: Theme) -> list[StyledLine]:
-    room = _CurveRoom.of(workflow, width, rows)
     p50 = tuple(pair[0] for pair in workflow.latency_series)
     p99 = tuple(pair[1] for pair in workflow.latency_series)
     timed = [value for value in (*p50, *p99) if value > 0]
     low = plot.nice_floor(min(timed)) if timed else 1.0
     high = plot.nice_ceiling(max(timed)) if timed else 10.0
-    body = plot.curves(
-        (p99, p50),
-        room.width,
-        room.rows,
-        span_points=room.span_points,
-        low=low,
-        high=high,
-        unicode=theme.unicode,
-    )
     title = StyledLine(theme, "latency", "dim")
-    for mark, name in zip(
-        "━━" if theme.unicode else plot.ASCII_MARKS, ("p99", "p50"), strict=False
-    ):
+    roles = ("p99", "p50")
+    for index, name in enumerate(roles):
+        mark = "━" if theme.unicode else plot.ASCII_MARKS[index]
         title.add(f"  {mark} ", name).add(name, "dim")
-    labels = (_axis_ms(high), _axis_ms((low * high) ** 0.5), _axis_ms(low))
-    return [title, *_framed(theme, room, labels, body, ("p99", "p50"))]
-
-
-@dataclass(frozen=True, slots=True)
-class _CurveRoom:
-    """The room for the curves of a plot: inside of its title, labels and time axis."""
-
-    width: int
-    rows: int
-    span_s: float  # what the time axis covers
-    span_points: float  # the same, in points of the series
-    has_time_axis: bool
-
-    @classmethod
-    def of(cls, workflow: WorkflowView, width: int, rows: int) -> "_CurveRoom":
-        span_s = plot.time_span_s(workflow.elapsed_s, workflow.duration_s)
-        has_time_axis = rows > PLOT_ROWS_MIN
-        return cls(
-            width - _LABEL_WIDTH - 2,
-            rows - 1 - has_time_axis,
-            span_s,
-            span_s / workflow.series_interval_s,
-            has_time_axis,
-        )
+    draw = partial(plot.curves, (p99, p50), low=low, high=high, unicode=theme.unicode)
+    values = (_axis_ms(high), _axis_ms((low * high) ** 0.5), _axis_ms(low))
+    return _framed(title, workflow, width, rows, theme, draw=draw, values=values, roles=roles)
 
 
 def _framed(
+    title: StyledLine,
+    workflow: WorkflowView,
+    width: int,
+    rows: int,
     theme: Theme,
-    room: _CurveRoom,
+    *,
+    draw: Callable[..., Sequence[Sequence[plot.Run]]],
     values: tuple[str, str, str],
-    body: Sequence[Sequence[plot.Run]],
     roles: tuple[str, str],
 ) -> list[StyledLine]:
-    """Return the curves with their top, middle and bottom value at the left, and the time below."""
-    labels = [""] * room.rows
+    """Return the curves below their title and above the time, with their top, middle and bottom
+    value at the left."""
+    span_s = plot.time_span_s(workflow.elapsed_s, workflow.duration_s)
+    has_time_axis = rows > PLOT_ROWS_MIN
+    curve_width, curve_rows = width - _LABEL_WIDTH - 2, rows - 1 - has_time_axis
+    labels = [""] * curve_rows
     labels[0], labels[-1] = values[0], values[2]
-    if room.rows % 2 and room.rows >= 3:
-        labels[room.rows // 2] = values[1]
-    lines = []
+    if curve_rows % 2 and curve_rows >= 3:
+        labels[curve_rows // 2] = values[1]
+    body = draw(curve_width, curve_rows, span_points=span_s / workflow.series_interval_s)
+    lines = [title]
     for label, row in zip(labels, body, strict=True):
         axis = theme.glyphs.axis if label else theme.glyphs.gutter
         line = StyledLine(theme).add_fit(label, _LABEL_WIDTH, "dim", right=True)
@@ -394,10 +363,12 @@ def _framed(
         for text, owner in row:
             line.add(text, roles[owner] if owner != plot.EMPTY else "")
         lines.append(line)
-    if room.has_time_axis:
-        end = format_clock(room.span_s)
+    if has_time_axis:
+        end = format_clock(span_s)
         line = StyledLine(theme, " " * (_LABEL_WIDTH + 1)).add(theme.glyphs.corner, "track")
-        line.add("00:00", "dim").add(theme.glyphs.rule * max(0, room.width - 5 - len(end)), "track")
+        line.add("00:00", "dim").add(
+            theme.glyphs.rule * max(0, curve_width - 5 - len(end)), "track"
+        )
         lines.append(line.add(end, "dim"))
     return lines
 

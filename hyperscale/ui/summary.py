@@ -67,7 +67,10 @@ def _workflow(
             head.add(f" {theme.glyphs.separator} ", "dim").add(fact)
     lines = [head, *_error(workflow, width, theme)]
     if workflow.steps:
-        lines += _steps(workflow, width, theme)
+        rows = list(workflow.steps)
+        if sum(step.kind == "test" for step in rows) > 1:
+            rows.append(_total(workflow))
+        lines += table(theme, _STEP_COLUMNS, rows, width, indent=INDENT)
     for title, items in _notes(workflow):
         lines += _block(title, _items(theme, items), width, theme)
     lines += _checks(workflow, width, theme)
@@ -115,13 +118,6 @@ _STEP_COLUMNS: tuple[Column[StepResult], ...] = (
     Column("p99.9", lambda s: format_ms(s.latency_ms.p999), rank=7),
     Column("max", lambda s: format_ms(s.latency_ms.max), rank=2),
 )
-
-
-def _steps(workflow: WorkflowResult, width: int, theme: Theme) -> list[StyledLine]:
-    rows = list(workflow.steps)
-    if sum(step.kind == "test" for step in rows) > 1:
-        rows.append(_total(workflow))
-    return table(theme, _STEP_COLUMNS, rows, width, indent=INDENT)
 
 
 def _total(workflow: WorkflowResult) -> StepResult:
