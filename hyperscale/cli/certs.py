@@ -50,30 +50,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "certificate (default: one certificate per role)",
     )
     add("--name", metavar="NAME", help="file and subject name, needs --role (default: the role)")
-    add(
-        "--node-id",
-        default="",
-        metavar="ID",
-        help="bind the certificate to one node id (default: any)",
-    )
-    add(
-        "--host",
-        action="append",
-        metavar="HOST",
-        help="name or address of the node; repeat the flag for more (default: loopback)",
-    )
+    node_id = "bind the certificate to one node id (default: any)"
+    add("--node-id", default="", metavar="ID", help=node_id)
+    host = "name or address of the node; repeat the flag for more (default: loopback)"
+    add("--host", action="append", metavar="HOST", help=host)
     add("--days", default="825", metavar="N", help="validity in days (default: 825)")
-    add(
-        "--ca-days",
-        default="3650",
-        metavar="N",
-        help="validity of a new authority in days (default: 3650)",
-    )
+    ca_days = "validity of a new authority in days (default: 3650)"
+    add("--ca-days", default="3650", metavar="N", help=ca_days)
 
 
 def run(args: argparse.Namespace) -> int:
     from hyperscale.wire.certificate_identity import CertificateIdentity, check_name
-    from hyperscale.wire.certificates import make_authority, make_certificate
+    from hyperscale.wire.certificates import CertificateAndKey, make_authority, make_certificate
     from hyperscale.wire.roles import Role
 
     for flag in ("cluster", "environment"):
@@ -94,13 +82,22 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             f"{taken[0]} already exists", hint="certificates are never overwritten; choose a --name"
         )
-    _make_folder(folder)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out: {folder} cannot be created: {error.strerror}") from error
     is_new = not any(path.exists() for path in ca_paths)
     if is_new:
         authority = make_authority(args.cluster, days=ca_days)
         _write(ca_paths, authority)
     else:
-        authority = _read_authority(ca_paths)
+        try:
+            authority = CertificateAndKey(*(path.read_bytes() for path in ca_paths))
+        except OSError as error:
+            raise InputError(
+                f"the authority needs both {ca_paths[0]} and {ca_paths[1]}: {error.strerror}",
+                hint="restore the missing file, or choose another --out for a new authority",
+            ) from error
     hosts = args.host or ["localhost", "127.0.0.1", "::1"]
     for roles, name, pair in zip(chosen, names, paths, strict=True):
         vouched = CertificateIdentity(
@@ -122,25 +119,6 @@ def _days(text: str, flag: str) -> int:
     if days is None:
         raise InputError(f"{flag}: {text!r} is not a number of days from 1 to {_DAYS_MAX}")
     return days
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out: {folder} cannot be created: {error.strerror}") from error
-
-
-def _read_authority(paths: tuple[Path, Path]) -> "CertificateAndKey":
-    from hyperscale.wire.certificates import CertificateAndKey
-
-    try:
-        return CertificateAndKey(certificate=paths[0].read_bytes(), key=paths[1].read_bytes())
-    except OSError as error:
-        raise InputError(
-            f"the authority needs both {paths[0]} and {paths[1]}: {error.strerror}",
-            hint="restore the missing file, or choose another --out for a new authority",
-        ) from error
 
 
 def _write(paths: tuple[Path, Path], made: "CertificateAndKey") -> None:

@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         case "up":
             return _up(args)
         case "start":
-            from hyperscale.lab.control import restart_node
+            from hyperscale.lab.cluster import restart_node
 
             pid = restart_node(cluster_directory(args.dir), args.node)
             print(f"{args.node} started, pid {pid}")

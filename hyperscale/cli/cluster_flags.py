@@ -204,7 +204,7 @@ def add_query_flags(parser: argparse.ArgumentParser, *, timeout: str = "10s") ->
 
 def query_node(args: argparse.Namespace, request: "Struct", reply_type: "type[_R]") -> "_R":
     """Send the request to the nodes of the command line, in order, and return the first reply."""
-    from hyperscale.client.query import ask
+    from hyperscale.client.cluster_connection import ask_node
 
     _silence_log()
     directory = find_local_cluster(args.dir, args.connect, flag="--connect")
@@ -216,7 +216,7 @@ def query_node(args: argparse.Namespace, request: "Struct", reply_type: "type[_R
         note = f"no answer yet from {format_address(host, port)}; waiting"
         timer = asyncio.get_running_loop().call_later(_WAITING_NOTE_S, print_warning, note)
         try:
-            return await ask(config, host, port, request, reply_type, timeout_s=timeout_s)
+            return await ask_node(config, host, port, request, reply_type, timeout_s=timeout_s)
         finally:
             timer.cancel()
 

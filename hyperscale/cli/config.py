@@ -3,9 +3,16 @@
 import argparse
 import json
 import sys
-from typing import Any
 
 from hyperscale.cli.node_flags import add_node_flags, load_node
+from hyperscale.config.loading import Loaded, describe
+from hyperscale.config.schema import (
+    PREVIOUS_SECRET_VARIABLE,
+    ROLES,
+    SECRET_VARIABLE,
+    SECTIONS,
+    settings,
+)
 from hyperscale.reporting.exit_codes import ExitCode
 
 DESCRIPTION = """\
@@ -31,8 +38,6 @@ exit codes: 0 the configuration is valid, 2 it is not
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from hyperscale.config.schema import ROLES
-
     actions = parser.add_subparsers(metavar="ACTION", title="actions", dest="action")
     check = actions.add_parser(
         "check",
@@ -51,32 +56,19 @@ def run(args: argparse.Namespace) -> int:
     if args.action is None:
         args.parser.print_help()
         return 0
-    return _check(args)
-
-
-def _check(args: argparse.Namespace) -> int:
-    from hyperscale.config.loading import describe
-
     loaded = load_node(args, args.role)
     problems = list(loaded.problems)
     if loaded.config is not None:
         from hyperscale.nodes.settings import problems_of
 
         problems += problems_of(loaded.config)
-    _show(loaded, sys.stdout)
+    _show(loaded)
     for problem in problems:
         print(f"hyperscale: {describe(problem)}", file=sys.stderr)
     return ExitCode.BAD_INPUT if problems else ExitCode.PASSED
 
 
-def _show(loaded: Any, out: Any) -> None:
-    from hyperscale.config.schema import (
-        PREVIOUS_SECRET_VARIABLE,
-        SECRET_VARIABLE,
-        SECTIONS,
-        settings,
-    )
-
+def _show(loaded: Loaded) -> None:
     lines = [f"# settings of a {loaded.role}"]
     for section in SECTIONS:
         lines += ["", f"[{section}]"]
@@ -89,13 +81,13 @@ def _show(loaded: Any, out: Any) -> None:
             else:
                 lines.append(f"{f'{setting.key} = {_toml(found.value)}':<40} # {found.source}")
         if section == "security":
-            for has, variable in (
-                (loaded.has_secret, SECRET_VARIABLE),
-                (loaded.has_previous_secret, PREVIOUS_SECRET_VARIABLE),
-            ):
-                if has:
-                    lines.append(f"{f'# {variable} is set':<40} # environment")
-    print("\n".join(lines), file=out)
+            secrets = {
+                SECRET_VARIABLE: loaded.has_secret,
+                PREVIOUS_SECRET_VARIABLE: loaded.has_previous_secret,
+            }
+            set_here = [variable for variable, is_set in secrets.items() if is_set]
+            lines += [f"{f'# {variable} is set':<40} # environment" for variable in set_here]
+    print("\n".join(lines))
 
 
 def _toml(value: object) -> str:

@@ -104,7 +104,6 @@ async def _show(
             ui.update(timed)
         for line in news.output:
             logs.write(line)
-            ui.log(line.text, source=f"{line.workflow} {line.worker}")
     assert last is not None  # the last update says that the job has ended
     assert timed is not None
     return last, timed
@@ -119,7 +118,7 @@ def stale(view: "RunView", trouble: str) -> "RunView":
 
 
 class _TestOutput:
-    """Writes what the test prints to one file and, with `log_dir`, to a file per executor."""
+    """Shows what the test prints; writes it to one file and, with `log_dir`, one per executor."""
 
     def __init__(self, output: "OutputLog", log_dir: "Path | None", ui: "Ui") -> None:
         self._output = output
@@ -127,7 +126,9 @@ class _TestOutput:
         self._ui = ui
 
     def write(self, line: "OutputLine") -> None:
-        self._output.write(f"{line.workflow} {line.worker}", line.slot, line.text)
+        source = f"{line.workflow} {line.worker}"
+        self._ui.log(line.text, source=source)
+        self._output.write(source, line.slot, line.text)
         if self._log_dir is None:
             return
         name = f"{line.worker}-executor-{line.slot}.log".replace("/", "_")

@@ -70,9 +70,6 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-# -- status and groups --------------------------------------------------------------------
-
-
 def _status(args: argparse.Namespace) -> int:
     from hyperscale.ledger.server.operator_messages import GetLedgerStatus, GetLedgerStatusReply
 
@@ -121,9 +118,6 @@ def _groups(args: argparse.Namespace) -> int:
     data = {"nodes": reply.nodes, "groups": reply.groups, "migrations": reply.migrations}
     print_reply(args, data, "\n".join(lines))
     return 0
-
-
-# -- history ------------------------------------------------------------------------------
 
 
 def _history(args: argparse.Namespace) -> int:
@@ -195,9 +189,6 @@ def _about(data: object) -> str:
     return " ".join(fields)[:100]
 
 
-# -- changes ------------------------------------------------------------------------------
-
-
 def _change(args: argparse.Namespace) -> int:
     change_member(args, args.change, args.node, args.group)
     return 0
@@ -227,9 +218,6 @@ def _snapshot(args: argparse.Namespace) -> int:
     taken = [{"group": group, "index": index} for group, index in reply.taken]
     print_reply(args, taken, "\n".join(lines) or "this node has no groups")
     return 0
-
-
-# -- verify -------------------------------------------------------------------------------
 
 
 def _verify(args: argparse.Namespace) -> int:

@@ -104,9 +104,8 @@ class Destination:
                 output_file=self.output_file,
             )
         self.is_incomplete = bool(outputs.failures)
-        lost = await unless_interrupted(
-            submit_all(tuple(reporters), outputs.result), name="reporters"
-        )
+        submitting = submit_all(tuple(reporters), outputs.result)
+        lost = await unless_interrupted(submitting, name="reporters")
         ui.finish(outputs.result)
         if self.is_piped:
             self._piped = encode_json(outputs.result)
@@ -163,12 +162,10 @@ def _write_stdout(payload: bytes) -> None:
 
 def out_dir_for(args: argparse.Namespace) -> Path:
     """Return the directory of `--out`, or a new one named after the test file and the time."""
-    return Path(args.out) if args.out else _default_out_dir(args.file)
-
-
-def _default_out_dir(file: str) -> Path:
+    if args.out:
+        return Path(args.out)
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    base = Path("hyperscale-results") / f"{Path(file).stem}-{stamp}"
+    base = Path("hyperscale-results") / f"{Path(args.file).stem}-{stamp}"
     path, count = base, 1
     while path.exists():
         count += 1

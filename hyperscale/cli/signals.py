@@ -21,29 +21,21 @@ _HOLD_S = 5.0
 _T = TypeVar("_T")
 
 
-@contextlib.contextmanager
-def cancelled_by_signals(task: "asyncio.Task[Any]") -> Iterator[None]:
-    """Cancel the task on a stop signal, while the context is open."""
+async def unless_interrupted(work: Coroutine[Any, Any, _T], *, name: str) -> _T | None:
+    """Return what `work` returns, or None if a stop signal cancelled it."""
     loop = asyncio.get_running_loop()
+    task = loop.create_task(work, name=name)
     before = _handlers()
     for number in before:
         loop.add_signal_handler(number, task.cancel)
     try:
-        yield
+        return await task
+    except asyncio.CancelledError:
+        return None
     finally:
         for number, previous in before.items():
             loop.remove_signal_handler(number)
             signal.signal(number, previous)
-
-
-async def unless_interrupted(work: Coroutine[Any, Any, _T], *, name: str) -> _T | None:
-    """Return what `work` returns, or None if a stop signal cancelled it."""
-    task = asyncio.create_task(work, name=name)
-    with cancelled_by_signals(task):
-        try:
-            return await task
-        except asyncio.CancelledError:
-            return None
 
 
 @contextlib.contextmanager

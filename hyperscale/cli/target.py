@@ -7,14 +7,16 @@ import argparse
 import errno
 import ipaddress
 import json
-import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from hyperscale._native import Target, self_signed
+from hyperscale.cli.printing import print_line
 from hyperscale.config import parse_whole
 from hyperscale.errors import InputError
+from hyperscale.ui.stream import write_through
 
 _STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 DESCRIPTION = """\
@@ -48,19 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="address to listen on; 0.0.0.0 makes the server reachable from other machines "
         "(default: %(default)s)",
     )
-    add(
-        "--port",
-        type=_port,
-        default=8080,
-        help="port to listen on, 0 for any free port (default: %(default)s)",
-    )
-    add(
-        "--threads",
-        type=_threads,
-        default=1,
-        metavar="N",
-        help="server threads (default: %(default)s)",
-    )
+    port_help = "port to listen on, 0 for any free port (default: %(default)s)"
+    add("--port", type=_whole_from(0, 65535), default=8080, help=port_help)
+    threads_help = "server threads (default: %(default)s)"
+    add("--threads", type=_whole_from(1, 256), default=1, metavar="N", help=threads_help)
     add("--tls-cert", type=Path, metavar="FILE", help="serve HTTPS with this certificate (PEM)")
     add("--tls-key", type=Path, metavar="FILE", help="private key of the certificate (PEM)")
     add(
@@ -97,7 +90,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _serve(target: Target, scheme: str, *, quiet: bool) -> None:
     host = f"[{target.host}]" if ":" in target.host else target.host
-    _print(f"listening on {scheme}://{host}:{target.port}\n")
+    # A script may read only the first line and close the pipe.
+    print_line(f"listening on {scheme}://{host}:{target.port}")
     if not quiet and not ipaddress.ip_address(target.host).is_loopback:
         sys.stderr.write("warning: other machines can reach this server, without authentication\n")
     live = not quiet and sys.stdout.isatty()
@@ -110,11 +104,12 @@ def _serve(target: Target, scheme: str, *, quiet: bool) -> None:
         if total != shown:
             rate, shown = max(total - shown, 0), total
             open_now = counts["connections"]["current"]
-            _print(f"\r\x1b[K{total:,} requests, {rate:,}/s, {open_now:,} connections open")
+            shown_line = f"{total:,} requests, {rate:,}/s, {open_now:,} connections open"
+            write_through(sys.stdout, f"\r\x1b[K{shown_line}")
     else:
         signal.sigwait(_STOP_SIGNALS)
     if not quiet:
-        _print(("\r\x1b[K" if live else "") + _summary(target.counts()))
+        print_line(("\r\x1b[K" if live else "") + _summary(target.counts()))
 
 
 def _summary(counts_json: str) -> str:
@@ -123,7 +118,7 @@ def _summary(counts_json: str) -> str:
     return (
         f"{counts['total']:,} requests on {connections['total']:,} connections "
         f"(at most {connections['peak']:,} at once), {counts['bytes_in']:,} bytes in, "
-        f"{counts['bytes_out']:,} bytes out, {counts['malformed']:,} malformed\n"
+        f"{counts['bytes_out']:,} bytes out, {counts['malformed']:,} malformed"
     )
 
 
@@ -173,44 +168,25 @@ def _read(path: Path | None, flag: str) -> bytes | None:
 
 
 def _listen_error(error: OSError, host: str, port: int) -> InputError:
+    what, hint = f"cannot listen on {host}:{port}: {error.strerror or error}", ""
     match error.errno:
         case errno.EADDRINUSE:
-            return InputError(
-                f"port {port} on {host} is in use",
-                hint="choose another port with --port, or --port 0 for any free port",
-            )
+            what = f"port {port} on {host} is in use"
+            hint = "choose another port with --port, or --port 0 for any free port"
         case errno.EACCES | errno.EPERM:
-            return InputError(
-                f"port {port} on {host} needs privileges",
-                hint="choose a port of 1024 or more with --port",
-            )
+            what = f"port {port} on {host} needs privileges"
+            hint = "choose a port of 1024 or more with --port"
         case errno.EADDRNOTAVAIL:
-            return InputError(
-                f"--host: {host} is not an address of this machine",
-                hint="use 127.0.0.1 for this machine only, 0.0.0.0 for all addresses",
-            )
-    return InputError(f"cannot listen on {host}:{port}: {error.strerror or error}")
+            what = f"--host: {host} is not an address of this machine"
+            hint = "use 127.0.0.1 for this machine only, 0.0.0.0 for all addresses"
+    return InputError(what, hint=hint)
 
 
-def _port(text: str) -> int:
-    return _whole(text, 0, 65535)
+def _whole_from(low: int, high: int) -> Callable[[str], int]:
+    def whole(text: str) -> int:
+        number = parse_whole(text, low=low, most=high)
+        if number is None:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low} to {high}")
+        return number
 
-
-def _threads(text: str) -> int:
-    return _whole(text, 1, 256)
-
-
-def _whole(text: str, low: int, high: int) -> int:
-    number = parse_whole(text, low=low, most=high)
-    if number is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low} to {high}")
-    return number
-
-
-def _print(text: str) -> None:
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # A script may read only the first line; flushing the closed pipe at exit must not fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return whole

@@ -10,6 +10,5 @@ updates              report a job's progress to the callbacks of a program
 results              build the results of a job from its final record
 inputs               check what callers pass in
 messages             what clients, operators and managers say to managers about jobs
-query                ask one node one question, as an operator
 cluster_file         the file in which `hyperscale cluster up` lists its nodes
 """

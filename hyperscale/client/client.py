@@ -143,8 +143,6 @@ class HyperscaleClient:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    # -- submitting -----------------------------------------------------------------------
-
     async def submit_job(
         self,
         job: "JobSubmission | Work | Package",
@@ -222,8 +220,6 @@ class HyperscaleClient:
             self._cluster.tasks.spawn_request(calling, f"callbacks:{job_id}")
         return job_id
 
-    # -- asking ---------------------------------------------------------------------------
-
     async def get_job_status(self, job_id: str) -> JobStatusPush:
         """Return the job's state now; raise `InputError` if there is no such job."""
         news = await self.get_job(job_id)
@@ -281,8 +277,6 @@ class HyperscaleClient:
     async def get_datacenters(self) -> list[str]:
         """Return the datacenters this client can submit to."""
         return await self._cluster.datacenters()
-
-    # -- following ------------------------------------------------------------------------
 
     async def follow_job(
         self,

@@ -71,37 +71,27 @@ def read_cluster(directory: Path) -> ClusterFile:
         if not cluster.managers:
             raise msgspec.ValidationError("it names no manager")
         for node in cluster.nodes:
-            _check_addresses(node)
+            for address in (node.tcp, node.udp, node.http):
+                parse_address(address, default_port=None, where=node.id)
     except FileNotFoundError:
         raise InputError(
-            f"{directory} holds no cluster: there is no {FILE_NAME}",
-            hint=f"start one with {again}",
+            f"{directory} holds no cluster: there is no {FILE_NAME}", hint=f"start one with {again}"
         ) from None
     except OSError as error:
         raise InputError(
             f"{path} cannot be read: {error.strerror}", hint="name the directory of a cluster"
         ) from error
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, InputError) as error:
+        why = error.message if isinstance(error, InputError) else error
         raise InputError(
-            f"{path} is not what 'hyperscale cluster up' wrote: {error}",
+            f"{path} is not what 'hyperscale cluster up' wrote: {why}",
             hint=f"remove it; {again} writes it anew",
         ) from error
     beside = directory.absolute() / SECRET_NAME
-    if not _is_there(cluster.secret_file) and _is_there(beside):  # the directory was moved
+    # The directory may have been moved. `os.path.exists` never raises, unlike `Path.exists`.
+    if not os.path.exists(cluster.secret_file) and os.path.exists(beside):
         return msgspec.structs.replace(cluster, secret_file=str(beside))
     return cluster
-
-
-def _is_there(path: str | Path) -> bool:
-    return os.path.exists(path)  # Path.exists may raise
-
-
-def _check_addresses(node: ClusterNode) -> None:
-    for address in (node.tcp, node.udp, node.http):
-        try:
-            parse_address(address, default_port=None, where=node.id)
-        except InputError as error:
-            raise msgspec.ValidationError(error.message) from error
 
 
 def write_cluster(directory: Path, cluster: ClusterFile) -> None:

@@ -4,8 +4,6 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import msgspec
-
 from hyperscale.client.cluster_connection import UnknownJobError
 from hyperscale.client.manager_connections import Address
 from hyperscale.client.submission import JobSubmission
@@ -62,11 +60,9 @@ def checked_text(text: object, *, where: str) -> str:
 def checked_reason(given: object) -> str:
     """Return the reason for a cancellation, bounded in length."""
     reason = checked_text(given, where="reason")
-    if len(reason) > _REASON_MOST:
-        raise InputError(
-            f"reason: {len(reason)} characters, more than {_REASON_MOST}",
-            hint="give a shorter reason",
-        )
+    if (length := len(reason)) > _REASON_MOST:
+        what = f"reason: {length} characters, more than {_REASON_MOST}"
+        raise InputError(what, hint="give a shorter reason")
     return reason
 
 
@@ -122,13 +118,9 @@ def options_of(job: JobSubmission) -> JobOptions:
         raise InputError(f"static: {job.static!r} is not True or False")
     if str(job.log_level).upper() not in logging.getLevelNamesMapping():
         raise InputError(f"log_level: {job.log_level!r} is unknown", hint='as "info" or "debug"')
-    options = JobOptions(
-        timeout_s=None if job.timeout is None else parse_duration_s(job.timeout, where="timeout"),
-        on_isolation=isolation,
-        log_level=job.log_level,
-        static=job.static,
-    )
-    if job.dispatch_timeout is not None:
-        wait_s = parse_duration_s(job.dispatch_timeout, where="dispatch_timeout")
-        options = msgspec.structs.replace(options, dispatch_timeout_s=wait_s)
-    return options
+    limits = {
+        f"{name}_s": parse_duration_s(getattr(job, name), where=name)
+        for name in ("timeout", "dispatch_timeout")
+        if getattr(job, name) is not None
+    }
+    return JobOptions(on_isolation=isolation, log_level=job.log_level, static=job.static, **limits)

@@ -33,7 +33,7 @@ def display_of(news: WatchJobUpdate, before: RunView | None = None) -> RunView:
 
 
 def _workflow(row: WorkflowRow, known: WorkflowView | None) -> WorkflowView:
-    view = known or _not_started(row)
+    view = known or WorkflowView(row.name, ViewStatus.WAITING, cores=row.cores)
     status = view_status(row.status, row.ended_as)
     return replace(view, status=status, error=row.error or view.error)
 
@@ -57,24 +57,6 @@ def _with_result(view: WorkflowView, end: WorkflowResult | None) -> WorkflowView
         failed=end.failed,
         cut=end.cut,
         rate_total=end.rate_per_second,
-    )
-
-
-def _not_started(row: WorkflowRow) -> WorkflowView:
-    return WorkflowView(
-        name=row.name,
-        status=ViewStatus.WAITING,
-        vus=0,
-        cores=row.cores,
-        elapsed_s=0.0,
-        duration_s=0.0,
-        progress=0.0,
-        rate_now=0.0,
-        rate_total=0.0,
-        total=0,
-        ok=0,
-        failed=0,
-        cut=0,
     )
 
 

@@ -21,9 +21,6 @@ _MANAGERS = frozenset({Role.MANAGER})
 BLOB_CHUNK_BYTES = 512 * 1024
 
 
-# -- bundles ------------------------------------------------------------------------------
-
-
 @message(
     kind=450,
     priority=MessagePriority.HIGH,
@@ -55,9 +52,6 @@ class KeepBlob(Struct, frozen=True, kw_only=True):
 
     sha256: str
     size: int
-
-
-# -- jobs ---------------------------------------------------------------------------------
 
 
 @message(kind=453, priority=MessagePriority.HIGH, size=SizeClass.LARGE, senders=_ASKING)
@@ -179,9 +173,6 @@ class GetJobRecord(Struct, frozen=True, kw_only=True):
     Fails with `RemoteErrorCode.UNKNOWN_JOB` or `NOT_ENDED`."""
 
     job: str
-
-
-# -- workers and nodes --------------------------------------------------------------------
 
 
 @message(kind=464, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)

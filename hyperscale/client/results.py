@@ -53,7 +53,7 @@ def result_of_end(end: JobEnd) -> RunResult:
 def _notes(end: JobEnd) -> list[str]:
     notes, job = [], end.job
     errors = [workflow.error for workflow in job.workflows.values() if workflow.error]
-    is_repeated = any(error in job.reason for error in errors)
+    is_repeated = job.reason in errors or (job.stop is None and job.reason == job.final_reason())
     if job.reason and job.status is not JobStatus.COMPLETED and not is_repeated:
         notes.append(f"the job {_ENDED_AS.get(job.status, 'ended')}: {job.reason}")
     if any(_NOT_FOUND in error for error in errors):

@@ -1,9 +1,8 @@
 """A local cluster of real node processes, and faults injected into it.
 
-cluster           `hyperscale cluster up`: runs the nodes of a local cluster
+cluster           `hyperscale cluster up`: runs and restarts the nodes of a local cluster
 layout            names, ports, CPUs and command lines of its nodes
 node_processes    nodes as child processes
-control           asks a running `cluster up` to restart a node
 chaos             `hyperscale chaos`: a job under faults, and the checks afterwards
 faults            which faults happen when, from a seed; kills, pauses and restarts nodes
 chaos_checks      what must hold when the faults are over

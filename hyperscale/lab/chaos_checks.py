@@ -15,8 +15,8 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 from hyperscale.client.client import HyperscaleClient
+from hyperscale.client.cluster_connection import ask_node
 from hyperscale.client.cluster_file import read_cluster
-from hyperscale.client.query import ask
 from hyperscale.config.addresses import split_address
 from hyperscale.config.loading import node_config
 from hyperscale.errors import HyperscaleError, InputError, RunError
@@ -94,7 +94,7 @@ async def check_ledger(directory: Path, report: ChaosReport) -> None:
         digests: dict[int, set[str]] = {}
         missing: list[str] = []
         try:
-            reply = await ask(config, host, port, Verify(), VerifyReply, timeout_s=_VERIFY_S)
+            reply = await ask_node(config, host, port, Verify(), VerifyReply, timeout_s=_VERIFY_S)
             for row in reply.rows:
                 found = digests.setdefault(row.group, set())
                 if row.digest:

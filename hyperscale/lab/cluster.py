@@ -1,6 +1,9 @@
 """Runs a local cluster: starts its nodes, reports which ones end, restarts them on request.
 
-It restarts no node by itself. It has one thread, and the kernel kills the nodes with it.
+It restarts no node by itself. It has one thread, and the kernel kills the nodes with it. Requests
+arrive on a socket in the cluster's directory, whose rights decide who may ask: one line of JSON
+each way. The socket is opened through a descriptor of the directory, because the paths of sockets
+must be short.
 """
 
 import contextlib
@@ -18,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 import msgspec
+from msgspec import Struct
 
 from hyperscale.client.cluster_file import (
     SECRET_NAME,
@@ -29,7 +33,6 @@ from hyperscale.client.cluster_file import (
 )
 from hyperscale.config.addresses import split_address
 from hyperscale.errors import InputError, RunError
-from hyperscale.lab.control import StartNode, StartNodeReply, read_line, short_path
 from hyperscale.lab.layout import ClusterOptions, lay_out, shape_of
 from hyperscale.lab.node_processes import ended_how, start_node
 from hyperscale.telemetry.http import ReadinessReport
@@ -40,6 +43,27 @@ STOP_S = 15.0
 _LOOK_S = 0.1
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOG_LINES = 5
+_SOCKET_NAME = "control.sock"
+_LINE_BYTES_MAX = 4096
+_ANSWER_S = 10.0
+
+
+class StartNode(Struct, frozen=True, kw_only=True):
+    """-> StartNodeReply"""
+
+    start: str  # the id of the node
+
+
+class StartNodeReply(Struct, frozen=True, kw_only=True):
+    """`pid` of the new process, or `error`; `is_running`: the node had not ended."""
+
+    pid: int = 0
+    error: str = ""
+    is_running: bool = False
+
+
+class NodeRunningError(RunError):
+    """The node has not ended, so it was not restarted."""
 
 
 class LocalCluster:
@@ -78,8 +102,6 @@ class LocalCluster:
                         self._wait(None)
             finally:
                 self._end_all()
-
-    # -- nodes ----------------------------------------------------------------------------
 
     def _start(self, row: ClusterNode) -> None:
         process = start_node(row.argv, row.cpus, self._log_of(row.id))
@@ -138,8 +160,6 @@ class LocalCluster:
         how = ended_how(self._processes[name].returncode)
         return "\n  ".join([how, *lines[-_LOG_LINES:]])
 
-    # -- events ---------------------------------------------------------------------------
-
     def _wait(self, timeout_s: float | None) -> None:
         """Wait for one event: a node ended, a request arrived or a signal was received."""
         for key, _ in self._selector.select(timeout_s):
@@ -157,7 +177,7 @@ class LocalCluster:
     @contextlib.contextmanager
     def _listening(self) -> Iterator[None]:
         with (
-            short_path(self._directory) as path,
+            _short_path(self._directory) as path,
             socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
         ):
             with contextlib.suppress(FileNotFoundError):
@@ -178,7 +198,7 @@ class LocalCluster:
             asking, _ = listener.accept()
             with asking:
                 asking.settimeout(1.0)
-                if line := read_line(asking):
+                if line := _read_line(asking):
                     asking.sendall(msgspec.json.encode(self._serve(line)) + b"\n")
 
     def _serve(self, line: bytes) -> StartNodeReply:
@@ -194,8 +214,6 @@ class LocalCluster:
             return StartNodeReply(error=str(error))
         self._say(f"{row.id} restarted, pid {self._processes[row.id].pid}")
         return StartNodeReply(pid=self._processes[row.id].pid)
-
-    # -- the end --------------------------------------------------------------------------
 
     def _end_all(self) -> None:
         """End workers before managers, which take their results; a second signal kills all."""
@@ -308,3 +326,57 @@ def _signals(
             signal.signal(number, previous)
         os.close(reading)
         os.close(writing)
+
+
+@contextlib.contextmanager
+def _short_path(directory: Path) -> Iterator[str]:
+    """A short path of the control socket, valid while the context lasts."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{_SOCKET_NAME}"
+    finally:
+        os.close(descriptor)
+
+
+def _read_line(connection: socket.socket) -> bytes:
+    """Return one line, at most _LINE_BYTES_MAX; empty if the peer closed the connection before."""
+    line = b""
+    while not line.endswith(b"\n") and len(line) < _LINE_BYTES_MAX:
+        data = connection.recv(_LINE_BYTES_MAX)
+        if not data:
+            return b""
+        line += data
+    return line
+
+
+def restart_node(directory: Path, node: str) -> int:
+    """Restart a node that has ended; return its new process id.
+
+    Raise `InputError` if there is no such node, `NodeRunningError` if it has not ended.
+    """
+    read_cluster(directory).node(node)
+    try:
+        with (
+            _short_path(directory) as path,
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking,
+        ):
+            asking.settimeout(_ANSWER_S)
+            asking.connect(path)
+            asking.sendall(msgspec.json.encode(StartNode(start=node)) + b"\n")
+            answer = msgspec.json.decode(_read_line(asking), type=StartNodeReply)
+    except (FileNotFoundError, ConnectionRefusedError) as error:
+        start = f"'hyperscale cluster up --dir {shlex.quote(str(directory))}'"
+        raise RunError(
+            f"the cluster in {directory} is not running", hint=f"{start} starts all its nodes"
+        ) from error
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RunError(
+            f"the 'hyperscale cluster up' of {directory} does not answer: "
+            f"{getattr(error, 'strerror', None) or error}",
+            hint="is 'hyperscale cluster up' still running?",
+        ) from error
+    if answer.is_running:
+        raise NodeRunningError(answer.error)
+    if answer.error:
+        raise RunError(answer.error)
+    return answer.pid

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from hyperscale.client.cluster_file import ClusterNode, read_cluster
 from hyperscale.errors import RunError
-from hyperscale.lab.control import NodeRunningError, restart_node
+from hyperscale.lab.cluster import NodeRunningError, restart_node
 from hyperscale.lab.node_processes import children_of, is_running
 
 PAUSE_S_MAX = 12.0

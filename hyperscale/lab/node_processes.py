@@ -7,8 +7,9 @@ import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from hyperscale.errors import RunError
@@ -19,33 +20,28 @@ _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 def start_node(argv: Sequence[str], cpus: Sequence[int], log: Path) -> "subprocess.Popen[bytes]":
     """Start a node in a session of its own; append its output to `log`."""
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("HYPERSCALE_")
-    }
+    own = {name: text for name, text in os.environ.items() if not name.startswith("HYPERSCALE_")}
     try:
         with log.open("ab") as output:
             return subprocess.Popen(  # noqa: S603  our own command line
                 list(argv),
-                env=environment,
+                env=own,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                preexec_fn=_bind_to_parent(os.getpid(), frozenset(cpus)),  # noqa: PLW1509  no threads here
+                preexec_fn=partial(_bind_to_parent, os.getpid(), cpus),  # noqa: PLW1509  no threads here
             )
     except (OSError, subprocess.SubprocessError) as error:
         raise RunError(f"{argv[0]} cannot be started: {error}") from error
 
 
-def _bind_to_parent(parent: int, cpus: frozenset[int]) -> Callable[[], None]:
-    def bind() -> None:
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # the parent ended before prctl was called
-            os._exit(1)
-        if cpus:
-            os.sched_setaffinity(0, cpus)
-
-    return bind
+def _bind_to_parent(parent: int, cpus: Sequence[int]) -> None:
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # the parent ended before prctl was called
+        os._exit(1)
+    if cpus:
+        os.sched_setaffinity(0, cpus)
 
 
 def ended_how(code: int) -> str:

@@ -72,17 +72,17 @@ class WorkflowView:
 
     name: str
     status: ViewStatus
-    vus: int
-    cores: int
-    elapsed_s: float
-    duration_s: float
-    progress: float  # 0 to 1
-    rate_now: float
-    rate_total: float
-    total: int
-    ok: int
-    failed: int
-    cut: int
+    vus: int = 0
+    cores: int = 0
+    elapsed_s: float = 0.0
+    duration_s: float = 0.0
+    progress: float = 0.0  # 0 to 1
+    rate_now: float = 0.0
+    rate_total: float = 0.0
+    total: int = 0
+    ok: int = 0
+    failed: int = 0
+    cut: int = 0
     iterations: int = 0
     steps: tuple[StepView, ...] = ()
     errors: Mapping[str, int] = field(default_factory=dict)

@@ -15,7 +15,7 @@ import pytest
 from hyperscale.client.cluster_file import ClusterFile, read_cluster
 from hyperscale.config.addresses import split_address
 from hyperscale.errors import RunError
-from hyperscale.lab.control import restart_node
+from hyperscale.lab.cluster import restart_node
 from hyperscale.lab.layout import ClusterOptions, ClusterShape, find_ports, lay_out, shape_of
 from hyperscale.lab.node_processes import children_of
 from tests.lab.cluster import Cluster, running_cluster

@@ -22,8 +22,7 @@ from hyperscale._native import Target
 from hyperscale.client.client import HyperscaleClient
 from hyperscale.client.cluster_file import ClusterFile, ClusterNode, read_cluster
 from hyperscale.client.messages import ListWorkersReply, WorkerRow
-from hyperscale.lab.cluster import why_not_ready
-from hyperscale.lab.control import NodeRunningError, restart_node
+from hyperscale.lab.cluster import NodeRunningError, restart_node, why_not_ready
 from hyperscale.lab.node_processes import children_of
 from hyperscale.reporting.results import RunResult
 from tests.lab.command import HYPERSCALE

@@ -19,7 +19,7 @@ from typing import Any, Self
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from hyperscale.client.query import ask
+from hyperscale.client.cluster_connection import ask_node
 from hyperscale.config.addresses import split_address
 from hyperscale.config.loading import node_config
 from hyperscale.nodes.messages import ListMembers, ListMembersReply
@@ -305,5 +305,5 @@ def members_of(node: NodeProcess) -> ListMembersReply:
     """Return the node's answer to `ListMembers`."""
     host, port = split_address(node.address)
     config = node_config("manager")
-    asking = ask(config, host, port, ListMembers(), ListMembersReply, timeout_s=WAIT_S)
+    asking = ask_node(config, host, port, ListMembers(), ListMembersReply, timeout_s=WAIT_S)
     return asyncio.run(asking)

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperscale import HyperscaleClient, Workflow
+from hyperscale.client.cluster_connection import ask_node
 from hyperscale.client.job_display import display_of, with_results
 from hyperscale.client.manager_connections import NoManagerError
 from hyperscale.client.messages import GetJob, GetJobReply, OutputLine, WatchJob, WatchJobUpdate
 from hyperscale.client.package import package_classes, package_file
-from hyperscale.client.query import ask
 from hyperscale.client.submission import JobSubmission
 from hyperscale.client.watch import (
     ATTEMPTS_REMEMBERED_MAX,
@@ -217,7 +217,7 @@ async def test_a_server_that_is_no_node_is_named_as_such(said: bytes, why: str) 
             )
         host, port = web.sockets[0].getsockname()
         with pytest.raises(RunError, match=f"{host}:{port} cannot be reached: {why}") as told:
-            await ask(
+            await ask_node(
                 node_config("manager", {}), host, port, GetJob(job="x"), GetJobReply, timeout_s=9.0
             )
         assert "HTTP port" in told.value.hint
