@@ -9,6 +9,7 @@ from hyperscale.cli.cluster_flags import (
     ask_cluster,
 )
 from hyperscale.cli.printing import print_warning
+from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.reporting.exit_codes import ExitCode
 
 DESCRIPTION = """\
@@ -32,8 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.jobs.committed.events import JobStatus
-
     reply = ask_cluster(args, lambda client: client.cancel_job(args.job, args.reason))
     is_cancelled = reply.status == JobStatus.CANCELLED.value
     if reply.accepted or is_cancelled:

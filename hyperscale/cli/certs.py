@@ -3,13 +3,12 @@
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hyperscale.config import parse_whole
 from hyperscale.errors import InputError
-
-if TYPE_CHECKING:
-    from hyperscale.wire.certificates import CertificateAndKey
+from hyperscale.wire.certificate_identity import CertificateIdentity, check_name
+from hyperscale.wire.certificates import CertificateAndKey, make_authority, make_certificate
+from hyperscale.wire.roles import Role
 
 _ROLES = ("manager", "worker", "gate", "client", "operator")
 _DAYS_MAX = 36_500
@@ -60,10 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.wire.certificate_identity import CertificateIdentity, check_name
-    from hyperscale.wire.certificates import CertificateAndKey, make_authority, make_certificate
-    from hyperscale.wire.roles import Role
-
     for flag in ("cluster", "environment"):
         check_name(getattr(args, flag), where=f"--{flag}")
     for flag in ("datacenter", "name", "node_id"):
@@ -121,7 +116,7 @@ def _days(text: str, flag: str) -> int:
     return days
 
 
-def _write(paths: tuple[Path, Path], made: "CertificateAndKey") -> None:
+def _write(paths: tuple[Path, Path], made: CertificateAndKey) -> None:
     """Write key and certificate, the key first: a certificate without its key is useless."""
     for path, data, mode in ((paths[1], made.key, 0o600), (paths[0], made.certificate, 0o644)):
         try:

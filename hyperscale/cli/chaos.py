@@ -9,7 +9,10 @@ from hyperscale.cli.cluster_flags import cluster_directory, cluster_hints
 from hyperscale.cli.parser import whole_number
 from hyperscale.cli.printing import print_line
 from hyperscale.cli.signals import unless_interrupted
+from hyperscale.client.cluster_file import DEFAULT_DIRECTORY, read_cluster
+from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError
+from hyperscale.lab.chaos import Chaos
 from hyperscale.reporting.exit_codes import ExitCode
 
 DESCRIPTION = """\
@@ -34,8 +37,6 @@ _SEED_MOST = 10**18
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from hyperscale.client.cluster_file import DEFAULT_DIRECTORY
-
     add = parser.add_argument
     add(
         "--dir",
@@ -60,10 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.client.cluster_file import read_cluster
-    from hyperscale.config import parse_duration_s
-    from hyperscale.lab.chaos import Chaos
-
     seed = random.randrange(1_000_000)  # noqa: S311  a seed is no secret
     if args.seed is not None:
         seed = whole_number(args.seed, "--seed", low=0, most=_SEED_MOST)

@@ -3,18 +3,17 @@
 import argparse
 import asyncio
 import sys
-from typing import TYPE_CHECKING
+
+import msgspec
 
 from hyperscale.cli.load_flags import add_file_argument, add_only_flag
+from hyperscale.graph import Overrides
+from hyperscale.plan import Plan
 from hyperscale.reporting.exit_codes import ExitCode
-from hyperscale.ui.api import SilentUi
-
-if TYPE_CHECKING:
-    from hyperscale.plan import Plan
-    from hyperscale.reporting.results import RunResult, WorkflowResult
-    from hyperscale.runner.drive import RunEnding
-    from hyperscale.runner.source import LoadedTest
-    from hyperscale.ui.api import Mode
+from hyperscale.reporting.results import RunResult, WorkflowResult
+from hyperscale.runner.drive import RunEnding, RunOptions, drive
+from hyperscale.runner.source import LoadedTest, load_test_file, resolve_hosts
+from hyperscale.ui.api import Mode, SilentUi
 
 DESCRIPTION = """\
 Validate a test file, then run each workflow once with one virtual user, in the order of their
@@ -36,9 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.graph import Overrides
-    from hyperscale.runner.source import LoadedTest, load_test_file
-
     test = load_test_file(args.file, Overrides(vus=1, only=args.only))
     for warning in test.plan.warnings:
         print(f"warning: {warning}")
@@ -50,18 +46,13 @@ def run(args: argparse.Namespace) -> int:
     return ExitCode.NOT_PASSED if has_failed else ExitCode.PASSED
 
 
-async def _check(test: "LoadedTest") -> "RunEnding":
-    from hyperscale.runner.drive import RunOptions, drive
-    from hyperscale.runner.source import resolve_hosts
-
+async def _check(test: LoadedTest) -> RunEnding:
     await resolve_hosts(test.plan)
     # One executor runs one workflow after the other, so that their output does not mix.
     return await drive(test, RunOptions(workers=1, static=False, trace=True), _Transcript())
 
 
-def _once(plan: "Plan") -> "Plan":
-    import msgspec
-
+def _once(plan: Plan) -> Plan:
     replace = msgspec.structs.replace
     return replace(
         plan,
@@ -72,11 +63,11 @@ def _once(plan: "Plan") -> "Plan":
     )
 
 
-def _has_failed(workflow: "WorkflowResult") -> bool:
+def _has_failed(workflow: WorkflowResult) -> bool:
     return any(step.failed for step in workflow.steps) or any(c.failed for c in workflow.checks)
 
 
-def _print_summary(result: "RunResult") -> None:
+def _print_summary(result: RunResult) -> None:
     for workflow in result.workflows:
         print(f"== {workflow.name}: {workflow.status.value}")
         if workflow.error:
@@ -98,7 +89,7 @@ def _verdict(ok: int, failed: int, errors: dict[str, int]) -> str:
 class _Transcript(SilentUi):
     """A UI that prints the output of workflows; with tracing on, that is every exchange."""
 
-    mode: "Mode" = "ci"
+    mode: Mode = "ci"
 
     def __init__(self) -> None:
         self._source = ""

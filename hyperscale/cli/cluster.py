@@ -4,11 +4,17 @@ import argparse
 import sys
 from pathlib import Path
 
+import msgspec
+
 from hyperscale.cli.cluster_flags import cluster_directory
 from hyperscale.cli.parser import whole_number
 from hyperscale.cli.printing import print_line
+from hyperscale.client.cluster_file import DEFAULT_DIRECTORY
+from hyperscale.config.loading import load
 from hyperscale.config.schema import SECTIONS
 from hyperscale.errors import InputError
+from hyperscale.lab.cluster import restart_node, run_cluster
+from hyperscale.lab.layout import ClusterOptions
 from hyperscale.ui.stream import write_through
 
 DESCRIPTION = """\
@@ -51,8 +57,6 @@ _ALLOWED_SECTIONS = ("membership", "ledger", "queue", "log")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from hyperscale.client.cluster_file import DEFAULT_DIRECTORY
-
     actions = parser.add_subparsers(metavar="ACTION", title="actions", dest="action")
     up = actions.add_parser(
         "up",
@@ -98,8 +102,6 @@ def run(args: argparse.Namespace) -> int:
         case "up":
             return _up(args)
         case "start":
-            from hyperscale.lab.cluster import restart_node
-
             pid = restart_node(cluster_directory(args.dir), args.node)
             print(f"{args.node} started, pid {pid}")
         case _:
@@ -108,9 +110,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _up(args: argparse.Namespace) -> int:
-    from hyperscale.lab.cluster import run_cluster
-    from hyperscale.lab.layout import ClusterOptions
-
     if whole_number(args.gates, "--gates", low=0, most=_NODES_MAX) > 0:
         raise InputError(
             f"--gates: {args.gates}: gates are not available yet", hint="omit the flag"
@@ -134,10 +133,6 @@ def _up(args: argparse.Namespace) -> int:
 
 def _checked(file: Path) -> Path:
     """Return the file if nodes can start with it and it only sets what a local cluster allows."""
-    import msgspec
-
-    from hyperscale.config.loading import load
-
     given = msgspec.structs.asdict(load("manager", file=file).require())
     default = msgspec.structs.asdict(load("manager").require())
     fixed = [name for name in SECTIONS if name not in _ALLOWED_SECTIONS]

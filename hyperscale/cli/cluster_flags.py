@@ -12,20 +12,25 @@ import shlex
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
+
+from msgspec import Struct
 
 from hyperscale.cli.node_flags import add_connection_flags, connection_words, load_node
 from hyperscale.cli.printing import print_warning
+from hyperscale.client.client import HyperscaleClient
+from hyperscale.client.cluster_connection import UnknownJobError, ask_node
+from hyperscale.client.cluster_file import DEFAULT_DIRECTORY, cluster_path, read_cluster
+from hyperscale.client.manager_connections import (
+    NoAnswerError,
+    NoManagerError,
+    WrongSecretError,
+)
 from hyperscale.config import parse_duration_s
 from hyperscale.config.addresses import DEFAULT_PORT, format_address, parse_address, split_address
 from hyperscale.config.loading import node_config
+from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError, RunError
-
-if TYPE_CHECKING:
-    from msgspec import Struct
-
-    from hyperscale.client.client import HyperscaleClient
-    from hyperscale.config.schema import NodeConfig
 
 _REPEAT_S = 30.0
 _WAITING_NOTE_S = 1.5
@@ -54,8 +59,6 @@ def find_local_cluster(given: str | None, addresses: Sequence[str], *, flag: str
 
     Without `--dir` and without addresses the default directory counts if a cluster is there.
     """
-    from hyperscale.client.cluster_file import DEFAULT_DIRECTORY, cluster_path
-
     if given is not None and addresses:
         raise InputError(f"--dir and {flag} cannot be combined", hint="give one of them")
     if given is not None:
@@ -75,13 +78,6 @@ def cluster_directory(given: str) -> Path:
 def cluster_hints(directory: Path | None, flags: str = "") -> Iterator[None]:
     """Add to errors of a client how to restart a local cluster that does not answer, and to the
     commands that their hints name the flags that reach this cluster."""
-    from hyperscale.client.cluster_connection import UnknownJobError
-    from hyperscale.client.manager_connections import (
-        NoAnswerError,
-        NoManagerError,
-        WrongSecretError,
-    )
-
     try:
         yield
     except UnknownJobError as error:
@@ -135,10 +131,8 @@ def cluster_words(args: argparse.Namespace) -> str:
 
 
 @contextlib.asynccontextmanager
-async def open_client(args: argparse.Namespace) -> "AsyncIterator[HyperscaleClient]":
+async def open_client(args: argparse.Namespace) -> AsyncIterator[HyperscaleClient]:
     """Open a client of the cluster that the flags name."""
-    from hyperscale.client.client import HyperscaleClient
-
     _silence_log()
     if args.gate:
         raise InputError("--gate: there are no gates yet", hint="use --manager or --dir")
@@ -156,7 +150,7 @@ async def open_client(args: argparse.Namespace) -> "AsyncIterator[HyperscaleClie
 
 
 def ask_cluster(
-    args: argparse.Namespace, question: "Callable[[HyperscaleClient], Awaitable[_T]]"
+    args: argparse.Namespace, question: Callable[[HyperscaleClient], Awaitable[_T]]
 ) -> _T:
     """Open a client, ask one question with it and return the answer."""
 
@@ -202,10 +196,8 @@ def add_query_flags(parser: argparse.ArgumentParser, *, timeout: str = "10s") ->
     add_connection_flags(parser, key_flags=("--key", "--certificate-key"))
 
 
-def query_node(args: argparse.Namespace, request: "Struct", reply_type: "type[_R]") -> "_R":
+def query_node(args: argparse.Namespace, request: Struct, reply_type: type[_R]) -> _R:
     """Send the request to the nodes of the command line, in order, and return the first reply."""
-    from hyperscale.client.cluster_connection import ask_node
-
     _silence_log()
     directory = find_local_cluster(args.dir, args.connect, flag="--connect")
     config, addresses = _nodes_to_query(args, directory)
@@ -237,11 +229,9 @@ def query_node(args: argparse.Namespace, request: "Struct", reply_type: "type[_R
 
 def _nodes_to_query(
     args: argparse.Namespace, directory: Path | None
-) -> "tuple[NodeConfig, list[tuple[str, int]]]":
+) -> tuple[NodeConfig, list[tuple[str, int]]]:
     """Return the configuration to connect with, and the addresses to try in order."""
     if directory is not None:
-        from hyperscale.client.cluster_file import read_cluster
-
         cluster = read_cluster(directory)
         config = node_config("manager", {"security": {"secret_file": cluster.secret_file}})
         return config, [split_address(node.tcp) for node in cluster.managers]

@@ -4,18 +4,24 @@ import argparse
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from hyperscale.cli.cluster_flags import add_query_flags, query_node
 from hyperscale.cli.ledger import change_member
 from hyperscale.cli.printing import print_json, print_reply
 from hyperscale.cli.signals import exit_on_interrupt
+from hyperscale.client.messages import (
+    DrainNode,
+    DrainNodeReply,
+    ListWorkers,
+    ListWorkersReply,
+    WorkerRow,
+)
 from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError, RunError
-
-if TYPE_CHECKING:
-    from hyperscale.client.messages import DrainNodeReply, WorkerRow
-    from hyperscale.ledger.server.operator_messages import GetLedgerStatusReply
+from hyperscale.ledger.server.operator_messages import GetLedgerStatus, GetLedgerStatusReply
+from hyperscale.ledger.topology import NodeState
+from hyperscale.membership.events import MemberState
 
 _POLL_S = 0.5
 _IDLE = "runs nothing and gets no new work; it may be stopped"
@@ -55,9 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.client.messages import ListWorkers, ListWorkersReply
-    from hyperscale.ledger.server.operator_messages import GetLedgerStatus, GetLedgerStatusReply
-
     workers = {row.worker: row for row in query_node(args, ListWorkers(), ListWorkersReply).workers}
     if args.node in workers:
         _drain_worker(args, workers[args.node])
@@ -83,10 +86,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _drain_worker(args: argparse.Namespace, row: "WorkerRow") -> None:
-    from hyperscale.client.messages import DrainNode, DrainNodeReply
-    from hyperscale.membership.events import MemberState
-
+def _drain_worker(args: argparse.Namespace, row: WorkerRow) -> None:
     if row.state is MemberState.LEFT:
         done = f"{args.node} has left the cluster: it {_IDLE}"
         print_reply(args, {"left": 0, "done": done}, done)
@@ -125,16 +125,14 @@ def _poll(
     return reply
 
 
-def _parts(reply: "DrainNodeReply") -> str:
+def _parts(reply: DrainNodeReply) -> str:
     if reply.left == 1:
         return "1 part still runs"
     return f"{reply.left} parts still run" if reply.left else ""
 
 
-def _votes(reply: "GetLedgerStatusReply", node: str) -> str:
+def _votes(reply: GetLedgerStatusReply, node: str) -> str:
     """Return what a manager still does in the ledger; nothing if it has left."""
-    from hyperscale.ledger.topology import NodeState
-
     is_replica = any(node in (*row.voters, *row.learners) for row in reply.replicas)
     states = {row.state for row in reply.nodes if row.name == node}
     if states <= {NodeState.GONE} and not is_replica:

@@ -3,45 +3,40 @@
 Ctrl-C ends the view, never the job.
 """
 
+import argparse
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from hyperscale.cli.cluster_flags import RepeatedWarnings, cluster_words
 from hyperscale.cli.output import Destination
 from hyperscale.cli.printing import print_warning
 from hyperscale.cli.signals import uninterrupted, unless_interrupted
+from hyperscale.client.client import HyperscaleClient
+from hyperscale.client.job_display import display_of, with_results
+from hyperscale.client.messages import OutputLine, WatchJobUpdate
 from hyperscale.reporting.exit_codes import ExitCode
-
-if TYPE_CHECKING:
-    import argparse
-    from pathlib import Path
-
-    from hyperscale.client.client import HyperscaleClient
-    from hyperscale.client.messages import OutputLine, WatchJobUpdate
-    from hyperscale.reporting.reporter import Sink
-    from hyperscale.reporting.results import RunResult
-    from hyperscale.runner.drive import OutputLog
-    from hyperscale.stats.view import RunView
-    from hyperscale.ui.api import Ui
+from hyperscale.reporting.reporter import Sink
+from hyperscale.reporting.results import RunResult
+from hyperscale.runner.drive import OutputLog
+from hyperscale.stats.view import RunView
+from hyperscale.ui import open_ui
+from hyperscale.ui.api import Ui
+from hyperscale.ui.text import format_clock
 
 
 async def follow_to_end(
-    client: "HyperscaleClient",
+    client: HyperscaleClient,
     job: str,
-    args: "argparse.Namespace",
-    destination: "Destination",
+    args: argparse.Namespace,
+    destination: Destination,
     *,
     is_known: bool = False,
-    reporters: "Sequence[Sink]" = (),
-    log_dir: "Path | None" = None,
+    reporters: Sequence[Sink] = (),
+    log_dir: Path | None = None,
 ) -> int:
     """Show the job until it ends, publish its results and return the exit code."""
-    from hyperscale.client.job_display import with_results
-    from hyperscale.runner.drive import OutputLog
-    from hyperscale.ui import open_ui
-
     cluster = cluster_words(args)
     result: RunResult | None = None
     with (
@@ -78,11 +73,9 @@ async def follow_to_end(
 
 
 async def _show(
-    client: "HyperscaleClient", job: str, ui: "Ui", logs: "_TestOutput", *, is_known: bool
-) -> "tuple[WatchJobUpdate, RunView]":
+    client: HyperscaleClient, job: str, ui: Ui, logs: "_TestOutput", *, is_known: bool
+) -> tuple[WatchJobUpdate, RunView]:
     """Show every update of the job; return the last update and the last view."""
-    from hyperscale.client.job_display import display_of
-
     last: WatchJobUpdate | None = None
     view: RunView | None = None
     timed: RunView | None = None  # the view, its clock running also while the job is queued
@@ -109,10 +102,8 @@ async def _show(
     return last, timed
 
 
-def stale(view: "RunView", trouble: str) -> "RunView":
+def stale(view: RunView, trouble: str) -> RunView:
     """Mark a view as out of date, with the time of the last update and the reason."""
-    from hyperscale.ui.text import format_clock
-
     note = f"no update since {format_clock(view.elapsed_s)}: {trouble}"
     return replace(view, warnings=(note, *view.warnings))
 
@@ -120,12 +111,12 @@ def stale(view: "RunView", trouble: str) -> "RunView":
 class _TestOutput:
     """Shows what the test prints; writes it to one file and, with `log_dir`, one per executor."""
 
-    def __init__(self, output: "OutputLog", log_dir: "Path | None", ui: "Ui") -> None:
+    def __init__(self, output: OutputLog, log_dir: Path | None, ui: Ui) -> None:
         self._output = output
         self._log_dir = log_dir
         self._ui = ui
 
-    def write(self, line: "OutputLine") -> None:
+    def write(self, line: OutputLine) -> None:
         source = f"{line.workflow} {line.worker}"
         self._ui.log(line.text, source=source)
         self._output.write(source, line.slot, line.text)

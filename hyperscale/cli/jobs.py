@@ -2,15 +2,12 @@
 
 import argparse
 import time
-from typing import TYPE_CHECKING
 
 from hyperscale.cli.cluster_flags import CLUSTER_HELP, add_client_flags, ask_cluster
 from hyperscale.cli.parser import whole_number
 from hyperscale.cli.printing import ago, print_reply, print_warning, table
-
-if TYPE_CHECKING:
-    from hyperscale.client.messages import ListJobsReply
-
+from hyperscale.client.inputs import JOBS_MOST
+from hyperscale.client.messages import ListJobsReply
 
 DESCRIPTION = """\
 List the jobs of a cluster, newest first: jobs that run or wait, and jobs that ended in the last
@@ -36,8 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.client.inputs import JOBS_MOST
-
     limit = whole_number(args.limit, "--limit", most=JOBS_MOST)
     reply = ask_cluster(args, lambda client: client.get_jobs(limit=limit, live_only=args.live))
     print_reply(args, reply, _text(reply))
@@ -46,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _text(reply: "ListJobsReply") -> str:
+def _text(reply: ListJobsReply) -> str:
     now_s = time.time()
     rows = [
         (

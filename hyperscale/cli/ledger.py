@@ -5,10 +5,26 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from hyperscale.cli.cluster_flags import QUERY_HELP, add_query_flags, cluster_words, query_node
 from hyperscale.cli.printing import print_reply, table
 from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError, RunError
+from hyperscale.jobs.committed.keys import parse_job_id
+from hyperscale.ledger.server.operator_messages import (
+    ChangeMember,
+    ChangeMemberReply,
+    Compact,
+    CompactReply,
+    GetLedgerStatus,
+    GetLedgerStatusReply,
+    ListEvents,
+    ListEventsReply,
+    MemberChange,
+    Verify,
+    VerifyReply,
+)
 from hyperscale.reporting.exit_codes import ExitCode
 
 DESCRIPTION = """\
@@ -71,8 +87,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from hyperscale.ledger.server.operator_messages import GetLedgerStatus, GetLedgerStatusReply
-
     reply = query_node(args, GetLedgerStatus(), GetLedgerStatusReply)
     head = ("GROUP", "ROLE", "TERM", "LEADER", "COMMIT", "APPLIED", "LAG", "LOG", "VOTERS")
     rows = [
@@ -93,8 +107,6 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _groups(args: argparse.Namespace) -> int:
-    from hyperscale.ledger.server.operator_messages import GetLedgerStatus, GetLedgerStatusReply
-
     reply = query_node(args, GetLedgerStatus(), GetLedgerStatusReply)
     nodes = [(str(row.number), row.name, row.domain, row.state) for row in reply.nodes]
     groups = [
@@ -121,9 +133,6 @@ def _groups(args: argparse.Namespace) -> int:
 
 
 def _history(args: argparse.Namespace) -> int:
-    from hyperscale.jobs.committed.keys import parse_job_id
-    from hyperscale.ledger.server.operator_messages import ListEvents, ListEventsReply
-
     if args.job:
         parse_job_id(args.job)  # raises if it is not a job id
     if args.limit < 1:
@@ -168,8 +177,6 @@ def _since_ms(text: str) -> int:
 
 
 def _event(row: tuple[str, int, int, int, str, bytes]) -> dict[str, Any]:
-    import msgspec
-
     job, group, index, stamp_ms, kind, data = row
     moment = datetime.fromtimestamp(stamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
     try:
@@ -196,12 +203,6 @@ def _change(args: argparse.Namespace) -> int:
 
 def change_member(args: argparse.Namespace, change: str, node: str, group: int = -1) -> None:
     """Request a change of the ledger's members and print its outcome."""
-    from hyperscale.ledger.server.operator_messages import (
-        ChangeMember,
-        ChangeMemberReply,
-        MemberChange,
-    )
-
     reply = query_node(
         args, ChangeMember(change=MemberChange(change), node=node, group=group), ChangeMemberReply
     )
@@ -211,8 +212,6 @@ def change_member(args: argparse.Namespace, change: str, node: str, group: int =
 
 
 def _snapshot(args: argparse.Namespace) -> int:
-    from hyperscale.ledger.server.operator_messages import Compact, CompactReply
-
     reply = query_node(args, Compact(), CompactReply)
     lines = [f"group {group}: snapshot at entry {index}" for group, index in reply.taken]
     taken = [{"group": group, "index": index} for group, index in reply.taken]
@@ -221,8 +220,6 @@ def _snapshot(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from hyperscale.ledger.server.operator_messages import Verify, VerifyReply
-
     reply = query_node(args, Verify(), VerifyReply)
     found: dict[int, set[str]] = {}
     for row in reply.rows:

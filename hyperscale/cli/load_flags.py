@@ -1,10 +1,8 @@
 """Flags that `run` and `submit` share: the test file, its load, and the test's own logging."""
 
 import argparse
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from hyperscale.graph import Overrides
+from hyperscale.graph import Overrides
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
@@ -13,7 +11,7 @@ def add_file_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="test file (Python)")
 
 
-def add_load_flags(parser: argparse.ArgumentParser, *, what: str) -> "argparse._ArgumentGroup":
+def add_load_flags(parser: argparse.ArgumentParser, *, what: str) -> argparse._ArgumentGroup:
     """Add what changes the load of a test file; `what` is what --timeout limits."""
     group = parser.add_argument_group("load")
     add = group.add_argument
@@ -33,7 +31,7 @@ def add_load_flags(parser: argparse.ArgumentParser, *, what: str) -> "argparse._
     return group
 
 
-def add_only_flag(group: "argparse._ActionsContainer") -> None:
+def add_only_flag(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--only",
         metavar="NAME",
@@ -44,7 +42,7 @@ def add_only_flag(group: "argparse._ActionsContainer") -> None:
     )
 
 
-def add_log_flags(group: "argparse._ArgumentGroup") -> None:
+def add_log_flags(group: argparse._ArgumentGroup) -> None:
     """Add what becomes of everything the test itself prints and logs."""
     group.add_argument(
         "--log-level",
@@ -59,8 +57,6 @@ def add_log_flags(group: "argparse._ArgumentGroup") -> None:
     )
 
 
-def overrides_of(args: argparse.Namespace) -> "Overrides":
+def overrides_of(args: argparse.Namespace) -> Overrides:
     """Return what the flags change in the test file."""
-    from hyperscale.graph import Overrides
-
     return Overrides(vus=args.vus, duration=args.duration, only=args.only)

@@ -5,6 +5,8 @@ from typing import Any
 
 from hyperscale.cli.cluster_flags import QUERY_HELP, add_query_flags, query_node
 from hyperscale.cli.printing import print_reply, table
+from hyperscale.config import format_duration
+from hyperscale.nodes.messages import ListMembers, ListMembersReply
 
 DESCRIPTION = """\
 List the members of a cluster as one of its nodes sees them: state, role, address, round-trip
@@ -30,8 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.nodes.messages import ListMembers, ListMembersReply
-
     reply = query_node(args, ListMembers(), ListMembersReply)
     print_reply(args, reply, _table(reply))
     return 0
@@ -51,8 +51,6 @@ def _table(reply: Any) -> str:
 
 
 def _cells(row: Any) -> tuple[str, ...]:
-    from hyperscale.config import format_duration
-
     metadata = row.metadata
     rtt = "self" if row.is_self else "-" if row.rtt_s is None else f"{row.rtt_s * 1000:.1f}ms"
     reported = ("-", "-", "-", "-")

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from hyperscale.errors import InputError
+from hyperscale.testing.arguments import split_url
 
 DEFAULT_URL = "http://localhost:8080"
 
@@ -90,8 +91,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.testing.arguments import split_url
-
     if not Path(args.file).stem.strip("."):
         raise InputError(
             f"{args.file!r} is not the name of a file", hint="give a file name, such as shop.py"

@@ -7,22 +7,23 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Self
 
 from hyperscale.cli.printing import print_warning, printable
 from hyperscale.cli.signals import uninterrupted, unless_interrupted
 from hyperscale.errors import InputError, RunError
 from hyperscale.reporting.exit_codes import ExitCode
-
-if TYPE_CHECKING:
-    from hyperscale.reporting.reporter import ReporterFailure, Sink
-    from hyperscale.reporting.results import RunResult
-    from hyperscale.ui.api import Ui
+from hyperscale.reporting.files import ensure_writable
+from hyperscale.reporting.json_report import encode_json
+from hyperscale.reporting.outputs import planned_outputs, write_outputs
+from hyperscale.reporting.reporter import ReporterFailure, Sink, submit_all
+from hyperscale.reporting.results import RunResult, RunStatus, failed_checks, is_fruitless
+from hyperscale.ui.api import Ui
 
 
 def add_output_flags(
     parser: argparse.ArgumentParser, *, ui: str = "full", out: str = ""
-) -> "argparse._ArgumentGroup":
+) -> argparse._ArgumentGroup:
     """Add the output flags; `out` describes the default of --out."""
     group = parser.add_argument_group("output")
     add = group.add_argument
@@ -51,9 +52,6 @@ class Destination:
     """
 
     def __init__(self, args: argparse.Namespace, out_dir: Path | None, file: str = "") -> None:
-        from hyperscale.reporting.files import ensure_writable
-        from hyperscale.reporting.outputs import planned_outputs
-
         for flag in ("out", "json", "log_dir"):
             if vars(args).get(flag) == "":  # as from an unset shell variable
                 raise InputError(
@@ -77,7 +75,7 @@ class Destination:
         self.is_incomplete = False  # True once a file could not be written
         self._piped = b""
 
-    def __enter__(self) -> "Destination":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -85,17 +83,11 @@ class Destination:
             for directory in self._made:
                 directory.rmdir()
 
-    async def publish(
-        self, result: "RunResult", ui: "Ui", reporters: "Sequence[Sink]" = ()
-    ) -> list[str]:
+    async def publish(self, result: RunResult, ui: Ui, reporters: Sequence[Sink] = ()) -> list[str]:
         """Write the files, submit to the reporters, show the summary.
 
         Return what went wrong, for `print_problems` once the live view has closed.
         """
-        from hyperscale.reporting.json_report import encode_json
-        from hyperscale.reporting.outputs import write_outputs
-        from hyperscale.reporting.reporter import submit_all
-
         with uninterrupted():
             outputs = write_outputs(
                 result,
@@ -123,14 +115,12 @@ class Destination:
             _write_stdout(self._piped)
 
 
-def _reporter_line(failure: "ReporterFailure") -> str:
+def _reporter_line(failure: ReporterFailure) -> str:
     return f"{failure.reporter} failed to {failure.stage}: {failure.error}"
 
 
-def _failure_line(result: "RunResult") -> list[str]:
+def _failure_line(result: RunResult) -> list[str]:
     """Return one line that says why the run did not pass; nothing if it passed."""
-    from hyperscale.reporting.results import RunStatus, failed_checks, is_fruitless
-
     reasons = []
     for workflow in result.workflows:
         if workflow.status is not RunStatus.COMPLETED:

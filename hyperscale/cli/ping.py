@@ -4,14 +4,17 @@ import argparse
 import asyncio
 import shlex
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hyperscale._native import Exchange, Recorder
 from hyperscale.cli.parser import UsageError, whole_number
+from hyperscale.clients import ClientHub, RequestError
+from hyperscale.clients.trace import format_exchange
+from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError
+from hyperscale.plan import WorkflowPlan
 from hyperscale.reporting.exit_codes import ExitCode
-
-if TYPE_CHECKING:
-    from hyperscale._native import Exchange
+from hyperscale.testing.arguments import split_url
 
 BODY_CHARS_MAX = 1000
 _REDIRECTS_MOST = 1000
@@ -51,8 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.clients.trace import format_exchange
-
     exchange = asyncio.run(_ping(args))
     print(format_exchange(exchange, body_chars_max=BODY_CHARS_MAX))
     sys.stdout.flush()
@@ -61,13 +62,7 @@ def run(args: argparse.Namespace) -> int:
     return ExitCode.NOT_PASSED if exchange.status >= 400 else ExitCode.PASSED
 
 
-async def _ping(args: argparse.Namespace) -> "Exchange":
-    from hyperscale._native import Recorder
-    from hyperscale.clients import ClientHub, RequestError
-    from hyperscale.config import parse_duration_s
-    from hyperscale.plan import WorkflowPlan
-    from hyperscale.testing.arguments import split_url
-
+async def _ping(args: argparse.Namespace) -> Exchange:
     split_url(args.url)
     timeout_s = parse_duration_s(args.timeout, where="--timeout")
     redirects = whole_number(args.redirects, "--redirects", low=0, most=_REDIRECTS_MOST)

@@ -5,7 +5,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
+from hyperscale.config import format_duration
 from hyperscale.ui.stream import write_through
+from hyperscale.ui.text import cell_width
 
 
 def print_line(text: str) -> None:
@@ -20,8 +24,6 @@ def print_warning(text: str) -> None:
 
 def print_json(reply: Any) -> None:
     """Print JSON in UTF-8, whatever encoding the terminal has."""
-    import msgspec
-
     sys.stdout.flush()
     sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(reply), indent=2) + b"\n")
 
@@ -36,8 +38,6 @@ def print_reply(args: argparse.Namespace, reply: Any, text: str) -> None:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Lay out columns, each as wide as its widest cell is on a terminal."""
-    from hyperscale.ui.text import cell_width
-
     lines = [head, *([printable(cell) for cell in row] for row in rows)]
     widths = [max(cell_width(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join(
@@ -56,8 +56,6 @@ def printable(text: str) -> str:
 
 def ago(stamp_ms: int, now_s: float) -> str:
     """Format the time since a wall-clock stamp; a stamp of 0 (never) is shown as "-"."""
-    from hyperscale.config import format_duration
-
     if not stamp_ms:
         return "-"
     since_s = round(now_s - stamp_ms / 1000)

@@ -12,7 +12,10 @@ from hyperscale.cli.cluster_flags import (
     open_client,
 )
 from hyperscale.cli.output import Destination, add_output_flags
+from hyperscale.errors import InputError
+from hyperscale.jobs.committed.state import JOB_ENDS
 from hyperscale.reporting.exit_codes import ExitCode
+from hyperscale.ui import open_ui
 
 DESCRIPTION = """\
 Fetch the results of a job that has ended, print the summary and, with --out or --json, write the
@@ -42,10 +45,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _results(args: argparse.Namespace) -> int:
-    from hyperscale.errors import InputError
-    from hyperscale.jobs.committed.state import JOB_ENDS
-    from hyperscale.ui import open_ui
-
     with Destination(args, Path(args.out) if args.out else None) as destination:
         async with open_client(args) as client:
             view = (await client.get_job(args.job)).job

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hyperscale.cli.load_flags import (
     add_file_argument,
@@ -13,10 +12,12 @@ from hyperscale.cli.load_flags import (
 )
 from hyperscale.cli.output import Destination, add_output_flags, out_dir_for
 from hyperscale.cli.signals import uninterrupted
-
-if TYPE_CHECKING:
-    from hyperscale.runner.drive import RunEnding, RunOptions
-    from hyperscale.runner.source import LoadedTest
+from hyperscale.config import parse_duration_s
+from hyperscale.reporting.files import ensure_writable
+from hyperscale.runner.drive import RunEnding, RunOptions, drive
+from hyperscale.runner.local import parse_workers
+from hyperscale.runner.source import LoadedTest, load_test_file, resolve_hosts
+from hyperscale.ui import open_ui
 
 DESCRIPTION = """\
 Run every workflow of a test file on the cores of this machine, show the run live, and write
@@ -47,11 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.config import parse_duration_s
-    from hyperscale.runner.drive import RunOptions
-    from hyperscale.runner.local import parse_workers
-    from hyperscale.runner.source import load_test_file
-
     timeout = args.timeout
     out_dir = out_dir_for(args)
     options = RunOptions(
@@ -67,13 +63,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _run(
-    test: "LoadedTest", options: "RunOptions", args: argparse.Namespace, out_dir: Path
-) -> "RunEnding":
-    from hyperscale.reporting.files import ensure_writable
-    from hyperscale.runner.drive import drive
-    from hyperscale.runner.source import resolve_hosts
-    from hyperscale.ui import open_ui
-
+    test: LoadedTest, options: RunOptions, args: argparse.Namespace, out_dir: Path
+) -> RunEnding:
     await resolve_hosts(test.plan)
     with Destination(args, out_dir, args.file) as destination:
         if options.log_dir is not None:

@@ -4,6 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from hyperscale.wire.cluster_secret import make_secret, write_secret_file
+
 DESCRIPTION = """\
 Generate a strong cluster secret (256 bits). All nodes of a cluster share it: it authenticates them
 to each other and encrypts their traffic. There is no default secret, and a secret of fewer than 16
@@ -30,8 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.wire.cluster_secret import make_secret, write_secret_file
-
     secret = make_secret()
     if args.out is None:
         print(secret)

@@ -2,7 +2,6 @@
 
 import argparse
 import time
-from typing import TYPE_CHECKING
 
 from hyperscale.cli.cluster_flags import (
     CLUSTER_HELP,
@@ -11,12 +10,11 @@ from hyperscale.cli.cluster_flags import (
     ask_cluster,
 )
 from hyperscale.cli.printing import ago, print_reply, print_warning, printable, table
+from hyperscale.client.client import HyperscaleClient
+from hyperscale.client.job_display import queue_note
+from hyperscale.client.messages import WatchJobUpdate
 from hyperscale.errors import RunError
-
-if TYPE_CHECKING:
-    from hyperscale.client.client import HyperscaleClient
-    from hyperscale.client.messages import WatchJobUpdate
-    from hyperscale.reporting.results import RunResult
+from hyperscale.reporting.results import RunResult
 
 DESCRIPTION = """\
 Show the state of a job, its place in the queue, its workflows and their workers.
@@ -46,8 +44,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _fetch(
-    client: "HyperscaleClient", args: argparse.Namespace
-) -> "tuple[WatchJobUpdate, RunResult | None]":
+    client: HyperscaleClient, args: argparse.Namespace
+) -> tuple[WatchJobUpdate, RunResult | None]:
     """Return the state of the job and, if it has ended and they arrive in time, its results."""
     update = await client.get_job(args.job)
     if not update.job.ended_ms or args.json:
@@ -59,9 +57,7 @@ async def _fetch(
         return update, None
 
 
-def _text(update: "WatchJobUpdate", result: "RunResult | None") -> str:
-    from hyperscale.client.job_display import queue_note
-
+def _text(update: WatchJobUpdate, result: RunResult | None) -> str:
     job, now_s = update.job, time.time()
     lines = [f"{job.job}  {job.status.value}  {printable(job.file)}"]
     note = queue_note(job) or job.reason

@@ -6,7 +6,6 @@ import contextlib
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hyperscale.cli.cluster_flags import CLUSTER_HELP, add_client_flags, cluster_words, open_client
 from hyperscale.cli.follow import follow_to_end
@@ -19,11 +18,13 @@ from hyperscale.cli.load_flags import (
 from hyperscale.cli.output import Destination, add_output_flags, out_dir_for
 from hyperscale.cli.printing import print_warning
 from hyperscale.cli.signals import unless_interrupted
+from hyperscale.client.package import package_file
+from hyperscale.client.submission import Package
+from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError, RunError
 from hyperscale.reporting.exit_codes import ExitCode
-
-if TYPE_CHECKING:
-    from hyperscale.client.submission import Package
+from hyperscale.reporting.files import ensure_writable
+from hyperscale.ui.stream import write_through
 
 DESCRIPTION = """\
 Send a test file, with the local modules it imports, to a cluster and run it there. The command
@@ -82,9 +83,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from hyperscale.client.package import package_file
-    from hyperscale.config import parse_duration_s
-
     if args.watch and args.detach:
         raise InputError("--watch and --detach cannot be combined")
     if args.log_dir and args.detach:
@@ -110,10 +108,7 @@ def run(args: argparse.Namespace) -> int:
     return asyncio.run(_submit(args, package))
 
 
-async def _submit(args: argparse.Namespace, package: "Package") -> int:
-    from hyperscale.reporting.files import ensure_writable
-    from hyperscale.ui.stream import write_through
-
+async def _submit(args: argparse.Namespace, package: Package) -> int:
     async with contextlib.AsyncExitStack() as stack:
         destination = None
         if not args.detach:
@@ -156,8 +151,6 @@ async def _submit(args: argparse.Namespace, package: "Package") -> int:
 
 def _print_job_id(args: argparse.Namespace, job: str) -> None:
     """Print the id of a detached job, and which flags have no effect without waiting for it."""
-    from hyperscale.ui.stream import write_through
-
     if not write_through(sys.stdout, f"{job}\n"):
         raise RunError(
             f"job {job} was submitted, but its id could not be written to stdout",

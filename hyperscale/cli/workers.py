@@ -1,13 +1,10 @@
 """`hyperscale workers`: list the workers of a cluster, their cores and what runs on them."""
 
 import argparse
-from typing import TYPE_CHECKING
 
 from hyperscale.cli.cluster_flags import CLUSTER_HELP, add_client_flags, ask_cluster
 from hyperscale.cli.printing import print_reply, print_warning, table
-
-if TYPE_CHECKING:
-    from hyperscale.client.messages import ListWorkersReply, WorkerAttempt
+from hyperscale.client.messages import ListWorkersReply, WorkerAttempt
 
 DESCRIPTION = """\
 List the workers of a cluster with their state, their cores and the workflows that run on them.
@@ -35,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _text(reply: "ListWorkersReply") -> str:
+def _text(reply: ListWorkersReply) -> str:
     rows = [
         (
             *(row.worker, row.state + (", draining" if row.is_draining else ""), row.address),
@@ -47,7 +44,7 @@ def _text(reply: "ListWorkersReply") -> str:
     return table(("WORKER", "STATE", "ADDRESS", "CORES", "FREE", "ATTEMPTS"), rows)
 
 
-def _attempt(attempt: "WorkerAttempt") -> str:
+def _attempt(attempt: WorkerAttempt) -> str:
     cores = f"{attempt.cores} core{'' if attempt.cores == 1 else 's'}"
     shared = " (shared)" if attempt.is_shared else ""
     return f"{attempt.workflow} of {attempt.job} on {cores}{shared}"
